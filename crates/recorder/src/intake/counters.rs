@@ -470,21 +470,27 @@ const MERGE_NS: i64 = 100_000_000;
 const LATEST: usize = 8;
 
 /// Merges all but the most recent events pairwise by source and cause, until a quarter of the places is left to them or nothing to
-/// merge: longer stretches, no loss forgotten.
+/// merge: longer stretches, no loss forgotten. Those of which there are few stay as they are.
 fn merge_oldest(events: &mut Vec<LossEvent>) {
     let recent = events.split_off(events.len().saturating_sub(LOSS_EVENTS / 2));
     let mut before = usize::MAX;
     while events.len() > LOSS_EVENTS / 4 && events.len() < before {
         before = events.len();
-        let mut open: BTreeMap<(usize, &'static str), LossEvent> = BTreeMap::new();
-        let mut merged = Vec::with_capacity(before / 2);
+        let mut kinds: BTreeMap<(usize, &'static str), (usize, Option<LossEvent>)> =
+            BTreeMap::new();
+        for event in &*events {
+            kinds.entry((event.source, event.cause)).or_default().0 += 1;
+        }
+        let share = LOSS_EVENTS / 4 / kinds.len().max(1);
+        let mut merged = Vec::with_capacity(before);
         for event in events.drain(..) {
-            match open.remove(&(event.source, event.cause)) {
-                Some(first) => merged.push(first.with(event)),
-                None => _ = open.insert((event.source, event.cause), event),
+            match kinds.entry((event.source, event.cause)).or_default() {
+                (count, _) if *count <= share => merged.push(event),
+                (_, open @ None) => *open = Some(event),
+                (_, open) => merged.extend(open.take().map(|first| first.with(event))),
             }
         }
-        merged.extend(open.into_values());
+        merged.extend(kinds.into_values().filter_map(|(_, open)| open));
         *events = merged;
     }
     events.extend(recent);

@@ -228,3 +228,27 @@ fn a_full_log_forgets_no_packet() {
     assert_eq!(log.within(i64::MIN, i64::MAX)[0].packets, n as u64);
     assert!(log.events.lock().unwrap().len() <= LOSS_EVENTS);
 }
+
+/// Many losses of one kind do not blur where others were.
+#[test]
+fn a_flood_of_one_cause_leaves_the_others_their_places() {
+    let log = LossLog::default();
+    let (n, every) = (20 * LOSS_EVENTS as i64, 1000);
+    for at_ns in 0..n {
+        log.push(0, LOST_INTERFACE_LIMIT, (at_ns, at_ns), 1);
+        if at_ns % every == 0 {
+            log.push(1, "kernel", (at_ns, at_ns), 1);
+        }
+    }
+    let kernel = |from_ns, to_ns| {
+        let found = log.within(from_ns, to_ns).into_iter();
+        found.filter(|it| it.source == 1).map(|it| it.packets).sum()
+    };
+    for at_ns in (0..n).step_by(every as usize) {
+        let told: [u64; 2] = [kernel(at_ns, at_ns), kernel(at_ns + 1, at_ns + every - 1)];
+        assert_eq!(told, [1, 0], "{at_ns}");
+    }
+    let all: u64 = log.within(0, n).iter().map(|it| it.packets).sum();
+    assert_eq!(all, n as u64 + (n / every) as u64 + 1);
+    assert!(log.events.lock().unwrap().len() <= LOSS_EVENTS);
+}

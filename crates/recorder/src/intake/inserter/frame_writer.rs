@@ -20,8 +20,8 @@ pub(super) struct FrameWriter {
     pub(super) count: BurstCount,
     /// First and last ring time of packets that found no bucket.
     pub(super) refused_ns: Option<(i64, i64)>,
-    /// The same of packets whose interface has no number.
-    pub(super) unnumbered_ns: Option<(i64, i64)>,
+    /// Ring time of the last packet whose interface has no number.
+    pub(super) unnumbered_ns: Option<i64>,
     /// Stamp less ring time of the frames that are stored now, ns.
     pub(super) offset_ns: i64,
 }
@@ -137,8 +137,7 @@ impl FrameWriter {
         let Some(&Known { id, link_type }) = interfaces.get(usize::from(frame.meta.interface))
         else {
             self.count.interface_limit += 1;
-            let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
-            widen(&mut self.unnumbered_ns, time_ns);
+            self.unnumbered_ns = Some(frame.meta.time_ns.wrapping_sub(self.offset_ns));
             return true;
         };
         let mut wire = WireFrame::new(frame, link_type);
@@ -423,7 +422,7 @@ mod tests {
             (writer.count.interface_limit, writer.count.filtered),
             (5, 0)
         );
-        assert_eq!(writer.unnumbered_ns, Some((0, 4)));
+        assert_eq!(writer.unnumbered_ns, Some(4));
         assert_eq!(writer.refused_ns, None);
     }
 

@@ -375,12 +375,13 @@ impl QueueIntake {
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
             let goes_on = writer.store(&frame, &self.interfaces, producer, &mut self.parts);
-            let intake = &self.parts.common.intake;
-            // From files at once: a window that ends with the next record must know it.
-            if let Some(span_ns) = writer.unnumbered_ns.take_if(|_| intake.offline) {
-                let record = producer.stored();
+            // At once, and each for itself: a window is told those that were in it, however bursts fall. From files it may end with the next
+            // record.
+            if let Some(ns) = writer.unnumbered_ns.take() {
+                let intake = &self.parts.common.intake;
+                let record = if intake.offline { producer.stored() } else { 0 };
                 let losses = &intake.losses;
-                losses.push_at(record, self.source, LOST_INTERFACE_LIMIT, span_ns, 1);
+                losses.push_at(record, self.source, LOST_INTERFACE_LIMIT, (ns, ns), 1);
             }
             goes_on
         };
@@ -396,16 +397,9 @@ impl QueueIntake {
     pub(super) fn flush(&mut self) {
         let count = std::mem::take(&mut self.writer.count);
         let refused_ns = self.writer.refused_ns.take();
-        let unnumbered_ns = self.writer.unnumbered_ns.take();
-        let losses = [
-            (LOST_NO_BUCKET, count.no_bucket, refused_ns),
-            (LOST_INTERFACE_LIMIT, count.interface_limit, unnumbered_ns),
-        ];
-        for (cause, packets, span_ns) in losses {
-            if let Some(span_ns) = span_ns {
-                let losses = &self.parts.common.intake.losses;
-                losses.push(self.source, cause, span_ns, packets);
-            }
+        if let Some(span_ns) = refused_ns {
+            let losses = &self.parts.common.intake.losses;
+            losses.push(self.source, LOST_NO_BUCKET, span_ns, count.no_bucket);
         }
         self.counters.add(count);
     }
@@ -556,11 +550,10 @@ mod tests {
         fn stop(&mut self) {}
     }
 
-    /// From files a window may end with any record: what was lost before it is logged before it is stored.
-    #[test]
-    fn what_has_no_interface_is_told_between_its_neighbours() {
-        let frame = |(time_ns, interface): (i64, &u16)| FrameMeta {
-            time_ns,
+    /// A queue of 60-byte frames, 100 ms apart, of these interfaces, of which only the first one is announced; and its ring.
+    fn intake_of(interfaces: &[u16], offline: bool) -> (QueueIntake, Ring) {
+        let frame = |(number, interface): (i64, &u16)| FrameMeta {
+            time_ns: number * STEP_NS,
             offset: 0,
             captured_len: 60,
             wire_len: 60,
@@ -568,7 +561,6 @@ mod tests {
             direction: Direction::Inbound,
             vlan: None,
         };
-        let interfaces = [0, 0, 1, 0, 0, 1, 1, 0];
         let queue = Frames {
             interface: InterfaceInfo {
                 name: "file".to_owned(),
@@ -577,20 +569,29 @@ mod tests {
                 time_domain: TimeDomain::File,
                 time_resolution_ns: 1,
             },
-            frames: (0..).zip(&interfaces).map(frame).collect(),
+            frames: (0..).zip(interfaces).map(frame).collect(),
         };
         let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
         let source = std::iter::once(("file".to_owned(), 1));
-        let intake = Intake::new(source, Arc::default(), true);
+        let intake = Intake::new(source, Arc::default(), offline);
         let common = Common::new(ring.clone(), Arc::new(SystemClock), intake);
         let parts = InserterParts::of_all(Arc::clone(&common));
         let counters = Arc::clone(&common.intake.sources[0].queues[0]);
-        let mut intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();
+        let intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();
+        (intake, ring)
+    }
+
+    /// From files a window may end with any record: what was lost before it is logged before it is stored.
+    #[test]
+    fn what_has_no_interface_is_told_between_its_neighbours() {
+        let interfaces = [0, 0, 1, 0, 0, 1, 1, 0];
+        let (mut intake, ring) = intake_of(&interfaces, true);
+        let common = Arc::clone(&intake.parts.common);
         let mut producer = ring.producer().unwrap();
         assert_eq!(intake.store(0..interfaces.len(), &mut producer), 8);
         intake.flush();
         let lost = |record| {
-            let found = common.intake.losses.within_until(record, 0, 10);
+            let found = common.intake.losses.within_until(record, 0, 10 * STEP_NS);
             found.iter().map(|it| it.packets).sum::<u64>()
         };
         assert_eq!([1, 2, 3, 4, 5].map(lost), [0, 1, 1, 3, 3]);
@@ -599,4 +600,40 @@ mod tests {
             Some(3)
         );
     }
+
+    /// Live too a window is told those that were in it, however they came: not more where a burst reaches beyond it.
+    #[test]
+    fn what_has_no_interface_is_counted_in_its_window_however_bursts_fall() {
+        let interfaces: Vec<u16> = (0..64).map(|n| u16::from(n % 7 == 3 || n > 50)).collect();
+        for burst in [1, 2, 3, 10, 64] {
+            let (mut intake, ring) = intake_of(&interfaces, false);
+            let mut producer = ring.producer().unwrap();
+            for from in (0..64).step_by(burst) {
+                let range = from..64.min(from + burst);
+                assert_eq!(intake.store(range.clone(), &mut producer), range.len());
+                intake.flush();
+            }
+            let common = &intake.parts.common;
+            for (from, to) in [(0, 63), (4, 9), (4, 10), (30, 60), (51, 51), (63, 70)] {
+                let (from_ns, to_ns) = (i64::from(from) * STEP_NS, i64::from(to) * STEP_NS);
+                let told = common.intake.losses(from_ns, to_ns, 0, &[1]);
+                let told: u64 = told
+                    .iter()
+                    .map(|it| {
+                        assert_eq!(it.cause, LOST_INTERFACE_LIMIT);
+                        it.packets.unwrap()
+                    })
+                    .sum();
+                let lost = (from..=to).filter(|n| interfaces.get(*n as usize) == Some(&1));
+                let case = format!("{from} to {to}, bursts of {burst}");
+                assert_eq!(told, lost.count() as u64, "{case}");
+            }
+            let lost = interfaces.iter().filter(|it| **it == 1).count() as u64;
+            let source = &common.intake.snapshots()[0];
+            assert_eq!(source.lost[LOST_INTERFACE_LIMIT], Some(lost));
+            assert_eq!(source.stored, 64 - lost);
+        }
+    }
+
+    const STEP_NS: i64 = 100_000_000;
 }
