@@ -200,8 +200,8 @@ impl Analyzer {
         core.here.clear();
         core.director.end(clip, &mut core.orders);
         core.execute();
-        let late = core.closed.drain();
-        late.into_iter().for_each(|late| core.send(late));
+        let given_up = core.closed.drain().into_iter();
+        given_up.for_each(|message| core.send(message));
         core.tell_notices();
         core.tell_rest();
         core.hint_at_tags();
@@ -411,8 +411,8 @@ impl Core {
             start_ns: self.start_ns,
             unseen: self.unseen.within(window.from_ns, window.to_ns),
         })));
-        if let Some(late) = self.closed.add(id, window, ends, clock_ns) {
-            self.send(late);
+        if let Some(given_up) = self.closed.add(id, window, ends, clock_ns) {
+            self.send(given_up);
         }
     }
 

@@ -11,7 +11,8 @@ use crate::{
     intake::interfaces::Interface,
 };
 
-/// Windows that a late packet is still checked against.
+/// Windows that a late packet is still checked against. Their finished dumps can be amended: the dumper keeps each until it is told that
+/// the window is given up.
 const KEPT: usize = 1024;
 
 /// The window of a dump that was started.
@@ -41,7 +42,7 @@ struct ClosedWindow {
 }
 
 impl ClosedWindows {
-    /// Adds a window. If that leaves one too many, the oldest is given up, and the news of it are returned.
+    /// Adds a window. If that leaves one too many, the oldest is given up, and what the dumper is to be told of it is returned.
     pub(crate) fn add(
         &mut self,
         id: u64,
@@ -71,7 +72,7 @@ impl ClosedWindows {
             (to_ns, to_ns.min(closed.closed_ns))
         });
         self.to_ns = ends.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
-        given_up?.message()
+        Some(Message::GivenUp(given_up?.news))
     }
 
     #[cfg(test)]
@@ -131,17 +132,12 @@ impl ClosedWindows {
         }
     }
 
-    /// Gives all of them up; the news of them are returned.
+    /// Gives all of them up at the end, when the dumper keeps nothing any more: the news of them are returned.
     pub(crate) fn drain(&mut self) -> Vec<Message> {
         self.to_ns = None;
         let windows = std::mem::take(&mut self.windows);
-        windows.iter().filter_map(ClosedWindow::message).collect()
-    }
-}
-
-impl ClosedWindow {
-    fn message(&self) -> Option<Message> {
-        let is_news = self.news.packets > 0 || self.news.unseen > 0;
-        is_news.then_some(Message::Late(self.news))
+        let news = windows.into_iter().map(|closed| closed.news);
+        let news = news.filter(LateNews::is_any);
+        news.map(Message::GivenUp).collect()
     }
 }

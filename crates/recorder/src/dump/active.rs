@@ -53,6 +53,8 @@ pub(super) struct Active {
     /// Whether any was before it was opened.
     pub(super) is_start_lost: bool,
     pub(super) late: Option<Missing>,
+    /// No more is to be heard of what came late.
+    pub(super) is_given_up: bool,
     pub(super) per_interface: HashMap<u16, u64>,
     /// Bytes of its files that were told to the director.
     pub(super) told_bytes: u64,

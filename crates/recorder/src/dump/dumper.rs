@@ -52,8 +52,6 @@ use crate::{
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 /// What a file holds of a packet beside its bytes: an enhanced packet block (pcapng, section 4.3).
 const PACKET_OVERHEAD_BYTES: u64 = 32;
-/// Finished dumps that a late packet can still amend.
-const FINISHED_KEPT: usize = 1024;
 /// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock. They are read
 /// every 10 to 30 ms, and within 50 of its opening; only an inserter that does not get to run is later. Then the verdict says
 /// that it does not know.
@@ -193,7 +191,7 @@ impl Dumper {
                     dump.judge_by_ns = Some(judge_by_ns);
                 }
             }
-            Message::Late(news) => self.late(news),
+            Message::GivenUp(news) => self.give_up(news),
             Message::Wake => {}
             Message::Account { ends, reply } => self.asked = Some((ends, reply)),
         }
@@ -262,6 +260,7 @@ impl Dumper {
             is_start_lost: lost.packets > 0 || lost.unknown_before_ns.is_some(),
             lost,
             late: None,
+            is_given_up: false,
             per_interface: HashMap::new(),
             told_bytes: 0,
             close: None,
@@ -473,10 +472,9 @@ impl Dumper {
             report.notes.push(SEVERAL_LINK_TYPES.to_owned());
         }
         report.sidecar = self.write_sidecar(&finished.label, &report, &facts, false);
-        self.finished
-            .push_back((dump.order.id, report.clone(), finished, facts));
-        if self.finished.len() > FINISHED_KEPT {
-            self.finished.pop_front();
+        if !dump.is_given_up {
+            self.finished
+                .push_back((dump.order.id, report.clone(), finished, facts));
         }
         self.tell(Event::Finished(report));
     }
@@ -518,10 +516,11 @@ impl Dumper {
         written.is_ok()
     }
 
-    /// Packets of a closed window came, or were lost before anybody looked at them: what its dump says changes.
-    fn late(&mut self, news: LateNews) {
+    /// A closed window is given up. If packets of it came late, or were lost before anybody looked at them, what its dump says changes.
+    fn give_up(&mut self, news: LateNews) {
         let id = news.id;
         if let Some(dump) = self.active(id) {
+            dump.is_given_up = true;
             dump.late = news.missing(dump.order.offset_ns);
             if let Some(close) = &mut dump.close {
                 close.unseen += news.unseen;
@@ -534,6 +533,9 @@ impl Dumper {
         let Some((_, mut report, mut file, facts)) = self.finished.remove(index) else {
             return;
         };
+        if !news.is_any() {
+            return;
+        }
         report.missing.extend(news.missing(report.offset_ns));
         report.not_analyzed += news.unseen;
         report.judge();

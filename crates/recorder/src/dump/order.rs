@@ -21,8 +21,8 @@ pub(crate) enum Message {
     Open(Box<DumpOrder>),
     /// No packet after `ends` belongs to the dump.
     Close(Box<CloseOrder>),
-    /// News of a closed window.
-    Late(LateNews),
+    /// Nothing more is looked for in a closed window; the news of it, if there are any.
+    GivenUp(LateNews),
     /// Look again: a gate waits.
     Wake,
     /// Write what can be written of the records before `ends`, say what it cost, and answer: the analyzer waits (from files).
@@ -48,6 +48,10 @@ pub(crate) struct LateNews {
 }
 
 impl LateNews {
+    pub(crate) fn is_any(&self) -> bool {
+        self.packets > 0 || self.unseen > 0
+    }
+
     /// The packets as a report tells them, if there are any; with `offset_ns` added.
     pub(super) fn missing(&self, offset_ns: i64) -> Option<Missing> {
         let (first_ns, last_ns) = self.span_ns;

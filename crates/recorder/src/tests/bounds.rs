@@ -59,6 +59,47 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
     );
 }
 
+/// A packet comes late for a window that is then given up: the verdict tells it, though the dumper has finished another dump
+/// before it hears of it.
+#[test]
+fn the_oldest_window_that_is_known_can_be_amended() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        queues: 2,
+        foreign_queues: 1,
+        ring_bytes: 16 << 20,
+        dump: "",
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    let mut first_ns = 0;
+    for number in 0..1030 {
+        rig.pass(20 * MS);
+        if number == 0 {
+            first_ns = rig.clock.wall_ns.load(Ordering::SeqCst);
+        }
+        if number == 1000 {
+            let late = (first_ns, udp(1, 7, 0));
+            rig.feeds[1].lock().unwrap().frames.push_back(late);
+        }
+        rig.arrive(0, udp(1, 9, 0));
+        rig.step();
+        rig.pass(20 * MS);
+        rig.step_before_the_last();
+    }
+    let amended: Vec<_> = rig
+        .reports
+        .iter()
+        .filter(|it| !it.missing.is_empty())
+        .collect();
+    assert_eq!(amended.len(), 1, "{:?}", rig.reports.len());
+    assert_eq!(amended[0].missing[0].cause, "late");
+    assert_eq!(amended[0].trigger_ns, first_ns);
+    assert_eq!(rig.dumper().finished(), 1024);
+    rig.stop();
+    assert_eq!(rig.reports.len(), 1031);
+}
+
 /// One dump through a storm of steps: its notes are bounded.
 #[test]
 fn notes_of_steps_are_bounded() {

@@ -443,6 +443,14 @@ impl Rig {
         }
     }
 
+    /// The same, but what the analyzer says last comes when the dumper is done with all before.
+    pub(crate) fn step_before_the_last(&mut self) {
+        self.insert();
+        self.look();
+        self.dumper.step_before_the_last();
+        self.analyze();
+    }
+
     /// Analyzer and dumper do what they can.
     pub(crate) fn analyze(&mut self) {
         self.look();

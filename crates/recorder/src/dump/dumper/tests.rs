@@ -12,4 +12,19 @@ impl Dumper {
     pub(crate) fn lose_compiler(&mut self) {
         self.compiler.lose();
     }
+
+    /// Does all there is to do before the last message comes, and then the rest.
+    pub(crate) fn step_before_the_last(&mut self) {
+        let mut messages: Vec<_> = self.parts.messages.try_iter().collect();
+        let last = messages.pop();
+        messages.into_iter().for_each(|message| self.take(message));
+        self.step();
+        last.into_iter().for_each(|message| self.take(message));
+        self.step();
+    }
+
+    /// Dumps that may be amended.
+    pub(crate) fn finished(&self) -> usize {
+        self.finished.len()
+    }
 }
