@@ -375,23 +375,12 @@ impl LossLog {
         span_ns: (i64, i64),
         packets: u64,
     ) {
-        self.push_at(0, source, cause, span_ns, packets);
+        self.push_at(0, source, cause, [span_ns; 2], packets);
     }
 
-    /// The same, found when so many records were stored, from files, or 0.
+    /// The same of packets that concern two stretches, and are counted once where a window touches both; found when so many records were
+    /// stored, from files, or 0.
     pub(crate) fn push_at(
-        &self,
-        record: u64,
-        source: usize,
-        cause: &'static str,
-        span_ns: (i64, i64),
-        packets: u64,
-    ) {
-        self.push_either(record, source, cause, [span_ns; 2], packets);
-    }
-
-    /// The same of packets that concern two stretches, and are counted once where a window touches both.
-    pub(crate) fn push_either(
         &self,
         record: u64,
         source: usize,

@@ -138,7 +138,7 @@ impl Intake {
     pub(crate) fn note_disorder(&self, source: usize, late: Late, record: u64) {
         let span_ns = (late.first_ns, late.newest_ns);
         let disorder = &self.disorder;
-        disorder.push_at(record, source, "disorder", span_ns, 1);
+        disorder.push_at(record, source, "disorder", [span_ns; 2], 1);
     }
 
     /// See [`LossLog::is_full`].

@@ -161,15 +161,15 @@ fn what_concerns_two_stretches_is_counted_once() {
         let told = found.iter().map(|it| (it.from_ns, it.to_ns, it.packets));
         told.collect::<Vec<_>>()
     };
-    log.push_either(0, 0, CLOCK_STEP, [(100, 110), (50, 60)], 7);
-    log.push_either(0, 0, CLOCK_STEP, [(110, 120), (60, 70)], 1);
+    log.push_at(0, 0, CLOCK_STEP, [(100, 110), (50, 60)], 7);
+    log.push_at(0, 0, CLOCK_STEP, [(110, 120), (60, 70)], 1);
     assert_eq!(count(0, 49), []);
     assert_eq!(count(0, 55), [(50, 70, 8)]);
     assert_eq!(count(71, 99), []);
     assert_eq!(count(105, 200), [(100, 120, 8)]);
     assert_eq!(count(65, 105), [(50, 120, 8)]);
     // Stretches that are far apart are not made one.
-    log.push_either(0, 0, CLOCK_STEP, [(100, 120), (1000, 1001)], 2);
+    log.push_at(0, 0, CLOCK_STEP, [(100, 120), (1000, 1001)], 2);
     assert_eq!(count(60, 100), [(50, 120, 10)]);
     assert_eq!(count(130, 999), []);
 }
@@ -184,13 +184,13 @@ fn what_is_found_behind_the_end_of_a_window_is_not_told() {
         found.iter().map(|it| it.packets).sum::<u64>()
     };
     for record in 1..=n {
-        log.push_at(record, 0, CLOCK_STEP, (5, 6), 1);
+        log.push_at(record, 0, CLOCK_STEP, [(5, 6); 2], 1);
         assert_eq!(count(7), record.min(7));
     }
     log.settle();
     assert_eq!(count(n), n);
     assert!(log.events.lock().unwrap().len() < LOSS_EVENTS);
-    log.push_at(n + 1, 0, CLOCK_STEP, (5, 6), 1);
+    log.push_at(n + 1, 0, CLOCK_STEP, [(5, 6); 2], 1);
     assert_eq!((count(n), count(n + 1)), (n, n + 1));
 }
 
@@ -207,7 +207,7 @@ fn a_log_of_files_settles_in_one_pass() {
         assert_eq!(log.is_full(), number >= 2 * LOSS_EVENTS as u64);
         let at_ns = number as i64 * 3_600_000_000_000 % 7_919;
         let source = usize::try_from(number % 20).unwrap();
-        log.push_at(number, source, "disorder", (at_ns, at_ns), 1);
+        log.push_at(number, source, "disorder", [(at_ns, at_ns); 2], 1);
     }
     let start = std::time::Instant::now();
     log.settle();
@@ -244,7 +244,7 @@ fn a_flood_of_one_cause_leaves_the_others_their_places() {
         let found = log.within(from_ns, to_ns).into_iter();
         found.filter(|it| it.source == 1).map(|it| it.packets).sum()
     };
-    for at_ns in (0..n).step_by(every as usize) {
+    for at_ns in (0..n).step_by(1000) {
         let told: [u64; 2] = [kernel(at_ns, at_ns), kernel(at_ns + 1, at_ns + every - 1)];
         assert_eq!(told, [1, 0], "{at_ns}");
     }

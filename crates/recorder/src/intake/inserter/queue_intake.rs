@@ -324,7 +324,7 @@ impl QueueIntake {
         let spans_ns = [run.right_ns, run.stored_ns]
             .map(|from_ns| (from_ns, from_ns.saturating_add(run.length_ns)));
         let losses = &self.parts.common.intake.losses;
-        losses.push_either(record, self.source, CLOCK_STEP, spans_ns, run.packets);
+        losses.push_at(record, self.source, CLOCK_STEP, spans_ns, run.packets);
     }
 
     /// A step that was believed by the stamps of the source.
@@ -381,7 +381,7 @@ impl QueueIntake {
                 let intake = &self.parts.common.intake;
                 let record = if intake.offline { producer.stored() } else { 0 };
                 let losses = &intake.losses;
-                losses.push_at(record, self.source, LOST_INTERFACE_LIMIT, (ns, ns), 1);
+                losses.push_at(record, self.source, LOST_INTERFACE_LIMIT, [(ns, ns); 2], 1);
             }
             goes_on
         };

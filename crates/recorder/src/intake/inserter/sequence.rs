@@ -134,13 +134,13 @@ impl Sequence {
 
     /// The packets in a row that are behind and undecided.
     pub(crate) fn behind(&self) -> Option<Misplaced> {
-        let run = self.behind?;
-        Some(Misplaced {
-            right_ns: self.newest_ns.unwrap_or(i64::MIN),
-            stored_ns: run.first_ns.saturating_sub(self.offset_ns),
-            length_ns: run.newest_ns.saturating_sub(run.first_ns),
-            packets: run.packets,
-        })
+        let Behind {
+            first_ns,
+            newest_ns,
+            packets,
+        } = self.behind?;
+        let all = self.misplaced([first_ns, newest_ns].into_iter())?;
+        Some(Misplaced { packets, ..all })
     }
 
     /// Those of them that have these stamps.
