@@ -88,6 +88,15 @@ impl Reach {
         }
     }
 
+    /// Below it packets are final in order; all are where they wait for nothing (`everything`), ns.
+    pub(crate) fn frontier_ns(&self, everything: bool) -> i64 {
+        if everything {
+            i64::MAX
+        } else {
+            self.frontier_ns
+        }
+    }
+
     /// Whether packets of a producer come in time, as far as promised.
     pub(crate) fn is_promised(&self, producer: usize) -> bool {
         self.promises.get(producer).copied().unwrap_or(true)

@@ -102,13 +102,10 @@ impl RingClock {
     fn moment(&self, now: Now) -> Moment {
         let mut offset_ns = self.offset_ns.load(Relaxed);
         if now.is_one_moment() {
+            let looked_ns = self.looked_mono_ns.load(Relaxed);
             if self.apart_ns(now, offset_ns).abs() > CLOCK_STEP_NS {
                 offset_ns = self.step(now);
-            } else if now
-                .mono_ns
-                .saturating_sub(self.looked_mono_ns.load(Relaxed))
-                > 1_000_000
-            {
+            } else if now.mono_ns.saturating_sub(looked_ns) > 1_000_000 {
                 self.looked_mono_ns.store(now.mono_ns, Relaxed);
             }
         }
@@ -172,11 +169,8 @@ impl RingClock {
     pub(crate) fn within(&self, from_ns: i64, to_ns: i64) -> Vec<String> {
         let touches = |step: &&NamedStep| step.from_ns <= to_ns && step.to_ns >= from_ns;
         let steps = lock(&self.steps);
-        steps
-            .iter()
-            .filter(touches)
-            .map(|s| s.text.clone())
-            .collect()
+        let within = steps.iter().filter(touches);
+        within.map(|step| step.text.clone()).collect()
     }
 
     /// Steps that nobody was told of, in words.

@@ -226,21 +226,14 @@ impl Dumper {
         );
         let first_number = self.next_number;
         let directory = &self.parts.directory;
-        let created = DumpFile::create(
-            directory,
-            trigger_ns,
-            first_number,
-            &order.rule,
-            &headline,
-            interface,
-            &mut self.names,
-        );
+        let label = |number| Label::new(directory, trigger_ns, number, &order.rule);
+        let names = &mut self.names;
+        let created = DumpFile::create(label, first_number, &headline, interface, names);
         let (file, number) = match created {
             Ok((file, number)) => (Ok(file), number),
             Err(error) => {
                 let text = format!("{}: {error}", directory.path().display());
-                let label = Label::new(directory, trigger_ns, first_number, &order.rule);
-                let planned = label.path(directory.format.extension());
+                let planned = label(first_number).path(directory.format.extension());
                 let failure = Failure::new(text, vec![planned], Written::default(), order.from_ns);
                 (Err(Box::new(failure)), first_number)
             }
@@ -275,23 +268,15 @@ impl Dumper {
             // Asked in every round: it also forgets the buckets that nothing waits in.
             let everything = self.holds_much() || everything;
             for want in &visit.wanted {
-                let frontier_ns = if everything {
-                    i64::MAX
-                } else {
-                    reach.frontier_ns
-                };
-                self.emit(want.dump, frontier_ns.min(want.until_ns), reach);
+                let frontier_ns = reach.frontier_ns(everything).min(want.until_ns);
+                self.emit(want.dump, frontier_ns, reach);
             }
         }
         for dump in 0..self.active.len() {
             let close = self.active[dump].close.as_ref();
             let over = close.is_some_and(|close| reach.covers(&close.ends));
-            let frontier_ns = if everything || over || self.holds_much() {
-                i64::MAX
-            } else {
-                reach.frontier_ns
-            };
-            self.emit(dump, frontier_ns, reach);
+            let everything = everything || over || self.holds_much();
+            self.emit(dump, reach.frontier_ns(everything), reach);
             self.flush(dump);
         }
     }
@@ -489,11 +474,8 @@ impl Dumper {
         // The sidecar lies beside its files: their names will do, and stay true when the directory moves.
         let mut beside = report.clone();
         beside.file = file_name(&report.file);
-        beside.more_files = report
-            .more_files
-            .iter()
-            .map(|path| file_name(path))
-            .collect();
+        let more_files = report.more_files.iter();
+        beside.more_files = more_files.map(|path| file_name(path)).collect();
         let sidecar = Sidecar {
             report: &beside,
             facts,

@@ -43,14 +43,12 @@ pub(crate) struct FinishedFile {
 
 impl DumpFile {
     /// Creates the first file of a dump: `TIME-NUMBER-RULE.EXTENSION.part`, with the next number that is free,
-    /// which is returned.
+    /// which is returned. `label` gives the names of a number.
     ///
     /// `interface`, if any, gets its block at once, so that a dump without packets is still a capture of its link type.
     pub(crate) fn create(
-        directory: &Directory,
-        trigger_ns: i64,
+        label: impl Fn(u64) -> Label,
         number: u64,
-        rule: &str,
         headline: &str,
         interface: Option<u16>,
         names: &mut InterfaceCache,
@@ -60,7 +58,7 @@ impl DumpFile {
             .map_or(LinkType::ETHERNET, |i| i.link_type);
         for number in number..number.saturating_add(NAME_TRIES) {
             let mut file = Self {
-                label: Label::new(directory, trigger_ns, number, rule),
+                label: label(number),
                 headline: headline.to_owned(),
                 outputs: Vec::new(),
             };
@@ -108,10 +106,8 @@ impl DumpFile {
 
     /// The `.part` files as they are now.
     pub(crate) fn parts(&self) -> Vec<PathBuf> {
-        self.outputs
-            .iter()
-            .map(|(_, output)| output.part.clone())
-            .collect()
+        let parts = self.outputs.iter().map(|(_, output)| output.part.clone());
+        parts.collect()
     }
 
     /// Takes a packet, see [`Output::push`]; after an error the dump has failed.

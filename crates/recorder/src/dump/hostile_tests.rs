@@ -9,7 +9,7 @@ use retroscope_ring::{Ring, RingConfig};
 
 use super::{
     encode::{Format, InterfaceTotals},
-    file::{DumpFile, FinishedFile},
+    file::{DumpFile, FinishedFile, Label},
     names::Directory,
     packet::{Key, PacketMeta},
 };
@@ -53,8 +53,8 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> Finishe
     let directory = Directory::open(directory, format).unwrap();
     let mut names = names();
     let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
-    let (mut file, _) =
-        DumpFile::create(&directory, 0, 1, "rule", &headline, Some(0), &mut names).unwrap();
+    let label = |number| Label::new(&directory, 0, number, "rule");
+    let (mut file, _) = DumpFile::create(label, 1, &headline, Some(0), &mut names).unwrap();
     for (record, (time_ns, data)) in packets.iter().enumerate() {
         let key = Key {
             time_ns: *time_ns,

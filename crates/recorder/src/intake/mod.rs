@@ -234,12 +234,8 @@ impl Intake {
     pub(crate) fn foreign_clocks(&self) -> Vec<String> {
         let sentence = |source: &SourceIntake| {
             let ahead_ns = source.queues.iter().find_map(|queue| queue.ahead_ns())?;
-            let (by, way) = match ahead_ns {
-                0.. => (ahead_ns, "ahead of"),
-                _ => (ahead_ns.saturating_neg(), "behind"),
-            };
-            let name = &source.name;
-            let by = seconds(by);
+            let way = if ahead_ns < 0 { "behind" } else { "ahead of" };
+            let (name, by) = (&source.name, seconds(ahead_ns.saturating_abs()));
             Some(format!(
                 "packets of {name} are placed by its own clock, {by} {way} this system's when the last one came"
             ))
@@ -254,12 +250,7 @@ impl Intake {
             return (None, None);
         };
         let snapshot = source.snapshot(self.read_mono_ns.load(Relaxed));
-        let lost = snapshot
-            .lost
-            .values()
-            .copied()
-            .try_fold(0, |sum, n| n.map(|n| sum + n));
-        (snapshot.received, lost)
+        (snapshot.received, snapshot.lost.values().copied().sum())
     }
 }
 
