@@ -242,12 +242,14 @@ impl Active {
     }
 
     /// Later fragments that may belong to the dump, of datagrams whose first fragment came when they were given up, or came and
-    /// was forgotten, or may have come in a bucket before the window.
+    /// was forgotten, or may have come in a bucket before the window, or behind its end.
     fn undecided_fragments(&self) -> u64 {
         let forgot_first = self.order.predicate.has_forgotten_fragments();
         let start_ns = self.order.from_ns.saturating_add(DATAGRAM_NS);
+        let end_ns = self.order.to_ns.saturating_sub(DATAGRAM_NS);
         let may_be = |kept: &&(FragmentKey, WaitingPacket)| {
-            forgot_first || kept.1.meta.key.time_ns < start_ns
+            let time_ns = kept.1.meta.key.time_ns;
+            forgot_first || time_ns < start_ns || time_ns > end_ns
         };
         let waiting = self.kept.iter().filter(may_be).count();
         self.forgotten_fragments + waiting as u64

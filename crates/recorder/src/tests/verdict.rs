@@ -224,6 +224,38 @@ fn fragments_at_the_start_of_a_window_have_their_first_before_it() {
     }
 }
 
+/// A window ends in the midst of a datagram whose pieces came out of order: the first one, which alone carries ports, came behind the end.
+#[test]
+fn fragments_at_the_end_of_a_window_may_have_their_first_behind_it() {
+    for (before_end, port, missed) in [
+        (50 * MS, 9, Some(1)),
+        (50 * MS, 7, Some(1)),
+        (150 * MS, 9, None),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            triggers: &["udp[8:4] = 77"],
+            dump: "$flow",
+            ..config()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.arrive(0, udp(1, 9, 77));
+        rig.pass(S - before_end);
+        rig.arrive(0, fragment(1, None));
+        rig.pass(before_end + 1);
+        rig.arrive(0, fragment(1, Some(port)));
+        rig.step();
+        let report = finished(&mut rig);
+        let case = format!("{before_end} ns, port {port}");
+        match missed {
+            Some(_) => assert_eq!(missing(report), ("fragments", None, missed), "{case}"),
+            None => assert_eq!(report.verdict, Verdict::Complete, "{case}: {report:?}"),
+        }
+        assert_eq!(report.packets, 1, "{case}");
+    }
+}
+
 /// First fragments far from a window are looked at where it happens, together with others. What they tell makes no difference.
 #[test]
 fn fragments_far_from_a_window_tell_nothing() {
