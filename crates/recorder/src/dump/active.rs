@@ -405,6 +405,12 @@ impl Active {
         report
     }
 
+    /// What nobody knows yet about the losses of its window.
+    pub(super) fn unknown(&self, close: &CloseOrder, intake: &Intake) -> Vec<Missing> {
+        let window_ns = (self.order.from_ns, self.order.to_ns);
+        intake.unknown(window_ns, close.clock_ns, self.order.offset_ns)
+    }
+
     fn missing(&self, close: &CloseOrder, restamped: u64, intake: &Intake) -> Vec<Missing> {
         let order = &self.order;
         let offset_ns = order.offset_ns;
@@ -434,9 +440,7 @@ impl Active {
             missing.push(evicted);
         }
         missing.extend(intake.losses(order.from_ns, order.to_ns, offset_ns, &close.ends));
-        // Of a trigger with a clock that is ahead the window may lie in the future of all others.
-        let until_ns = close.clock_ns.min(order.to_ns);
-        missing.extend(intake.unknown(order.from_ns, until_ns, offset_ns));
+        missing.extend(self.unknown(close, intake));
         let fragments = self.undecided_fragments();
         if fragments > 0 {
             let (from_ns, to_ns) = (stamp(order.from_ns), stamp(order.to_ns));

@@ -549,8 +549,7 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
     if dump.is_compiling || !reach.covers(&close.ends) || !dump.waiting.is_empty() {
         return false;
     }
-    let until_ns = dump.order.to_ns.min(close.clock_ns);
-    parts.common.intake.losses_known_until(until_ns)
+    dump.unknown(close, &parts.common.intake).is_empty()
         || dump
             .judge_by_ns
             .is_none_or(|by| parts.common.clock.mono_ns() >= by)

@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 
 use retroscope_capture::{InputDrops, OffloadEffects, SourceStatistics, af_xdp::XdpMode};
 
-use crate::control::lock;
+use crate::{control::lock, intake::inserter::sequence::Misplaced};
 
 /// Packets that found no free bucket in the ring.
 pub const LOST_NO_BUCKET: &str = "no-free-bucket";
@@ -49,12 +49,14 @@ pub(crate) struct QueueCounters {
     cut: AtomicU64,
     tagged: AtomicU64,
     engine: Mutex<EngineReading>,
-    /// `i64::MIN`: nothing known yet. Ring time.
+    /// `i64::MIN`: nothing known yet. Ring time as the queue's packets have it.
     known_until_ns: AtomicI64,
     /// The queue makes no promise about what will come.
     promises_nothing: AtomicBool,
     /// How far the clock of its stamps is ahead of the system's, ns; `i64::MIN`: it is the system's, or not known.
     ahead_ns: AtomicI64,
+    /// The last packets, if they may follow a step of the clock that stamps them and it takes more of them to tell. Live.
+    undecided: Mutex<Option<Misplaced>>,
 }
 
 /// One reading of an engine's counters for a queue.
@@ -125,14 +127,31 @@ impl QueueCounters {
         !self.promises_nothing.load(Relaxed)
     }
 
-    /// A packet came with a stamp of another clock, `ns` ahead of the system's.
-    pub(crate) fn set_ahead(&self, ns: i64) {
+    /// A packet came with a stamp of another clock, `ns` ahead of the system's. That is `back_ns` less than was thought, so what is known
+    /// about losses ends the earlier.
+    pub(crate) fn set_ahead(&self, ns: i64, back_ns: i64) {
         self.ahead_ns.store(ns.max(-i64::MAX), Relaxed);
+        if let Some(known_ns) = self.known_until_ns() {
+            let known_ns = known_ns.saturating_sub(back_ns).max(-i64::MAX);
+            self.known_until_ns.store(known_ns, Relaxed);
+        }
     }
 
     /// See [`Self::set_ahead`].
     pub(crate) fn ahead_ns(&self) -> Option<i64> {
         Some(self.ahead_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
+    }
+
+    /// See [`Self::undecided`].
+    pub(crate) fn set_undecided(&self, run: Option<Misplaced>) {
+        *lock(&self.undecided) = run;
+    }
+
+    /// How many packets of a window, or stored in it, follow a step if there was one: nobody knows yet.
+    pub(crate) fn undecided(&self, from_ns: i64, to_ns: i64) -> Option<u64> {
+        let run = (*lock(&self.undecided))?;
+        let touches = |at: i64| at <= to_ns && at.saturating_add(run.length_ns) >= from_ns;
+        (touches(run.right_ns) || touches(run.stored_ns)).then_some(run.packets)
     }
 
     /// Whether nobody knows what the kernel's input queues dropped.
@@ -290,14 +309,9 @@ impl SourceSnapshot {
     /// part is unknown.
     #[must_use]
     pub fn in_flight(&self) -> Option<i128> {
-        if self.lost.values().any(Option::is_none) {
-            return None;
-        }
-        let accounted = i128::from(self.stored)
-            + i128::from(self.filtered.unwrap_or(0))
-            + i128::from(self.lost_known());
-        self.received
-            .map(|received| i128::from(received) - accounted)
+        let lost: u64 = self.lost.values().copied().sum::<Option<_>>()?;
+        let accounted = [self.stored, self.filtered.unwrap_or(0), lost].map(i128::from);
+        Some(i128::from(self.received?) - accounted.iter().sum::<i128>())
     }
 }
 
@@ -429,12 +443,8 @@ impl LossLog {
         }
     }
 
-    /// The losses that touch the closed interval, one entry a source and cause.
-    pub(crate) fn within(&self, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
-        self.within_until(u64::MAX, from_ns, to_ns)
-    }
-
-    /// Those of them that were found when no more than so many records were stored.
+    /// The losses that touch the closed interval and were found when no more than so many records were stored, one entry a source and
+    /// cause.
     pub(crate) fn within_until(&self, record: u64, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
         let mut found: Vec<LossEvent> = Vec::new();
         let events = lock(&self.events);
@@ -504,6 +514,14 @@ impl LossWatch {
             last: Vec::new(),
             start_ns,
             last_ns: start_ns,
+        }
+    }
+
+    /// What the last reading knew ends `ns` earlier: see [`QueueCounters::set_ahead`].
+    pub(crate) fn set_back(&mut self, ns: i64) {
+        let known = self.last.iter_mut().map(|(.., known_ns)| known_ns);
+        for time_ns in known.chain([&mut self.start_ns, &mut self.last_ns]) {
+            *time_ns = time_ns.saturating_sub(ns);
         }
     }
 

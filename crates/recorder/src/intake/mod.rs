@@ -18,9 +18,10 @@ use crate::{
     intake::{
         away::Away,
         counters::{
-            INTERFACE_DOWN, LossEvent, LossLog, PERHAPS_LOST, QueueCounters, SourceSnapshot,
+            CLOCK_STEP, INTERFACE_DOWN, LossEvent, LossLog, PERHAPS_LOST, QueueCounters,
+            SourceSnapshot,
         },
-        inserter::sequence::Late,
+        inserter::sequence::Misplaced,
         interfaces::{InterfaceCache, Interfaces},
     },
 };
@@ -135,8 +136,8 @@ impl Intake {
     }
 
     /// Stamps of a source jumped back, and it was no step; see [`LossEvent::record`].
-    pub(crate) fn note_disorder(&self, source: usize, late: Late, record: u64) {
-        let span_ns = (late.first_ns, late.newest_ns);
+    pub(crate) fn note_disorder(&self, source: usize, late: Misplaced, record: u64) {
+        let span_ns = (late.stored_ns, late.right_ns);
         let disorder = &self.disorder;
         disorder.push_at(record, source, "disorder", [span_ns; 2], 1);
     }
@@ -166,27 +167,41 @@ impl Intake {
         many.map(sentence).collect()
     }
 
-    /// Whether the loss counters of every queue are known beyond `to_ns`.
-    pub(crate) fn losses_known_until(&self, to_ns: i64) -> bool {
-        let queues = || self.sources.iter().flat_map(SourceIntake::counting);
-        self.offline || queues().all(|q| q.known_until_ns().is_some_and(|known| known >= to_ns))
-    }
-
-    /// The sources whose losses are not known for all of the closed interval of ring time: their counters were not read since. Told with
-    /// `offset_ns` added.
-    pub(crate) fn unknown(&self, from_ns: i64, to_ns: i64, offset_ns: i64) -> Vec<Missing> {
+    /// What nobody knows yet of the closed interval of ring time, which was closed at `clock_ns`: sources whose counters were not read
+    /// since its end, as their packets have it, or whose clock may have been set. Told with `offset_ns` added.
+    pub(crate) fn unknown(
+        &self,
+        (from_ns, to_ns): (i64, i64),
+        clock_ns: i64,
+        offset_ns: i64,
+    ) -> Vec<Missing> {
         if self.offline {
             return Vec::new();
         }
-        let entry = |source: &SourceIntake| {
-            let known = source.counting().map(|q| q.known_until_ns()).min()?;
-            let known_ns = known.unwrap_or(from_ns).max(from_ns);
-            let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
-            let mut missing = Missing::new("unknown", stamp(known_ns), stamp(to_ns), None);
-            missing.source = Some(source.name.clone());
-            (known_ns < to_ns).then_some(missing)
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
+        let losses = |queue: &Arc<QueueCounters>| {
+            // Of a trigger with a clock that is ahead the window may lie in the future of others.
+            let ahead_ns = queue.ahead_ns().unwrap_or(0).max(0);
+            let until_ns = to_ns.min(clock_ns.saturating_add(ahead_ns));
+            let known_ns = queue.known_until_ns().unwrap_or(from_ns).max(from_ns);
+            (known_ns < until_ns).then_some((known_ns, until_ns))
         };
-        self.sources.iter().filter_map(entry).collect()
+        let entries = |source: &SourceIntake| {
+            let losses = source.counting().filter_map(losses).min();
+            let losses = losses.map(|(known_ns, until_ns)| {
+                Missing::new("unknown", stamp(known_ns), stamp(until_ns), None)
+            });
+            let (from, to) = (stamp(from_ns), stamp(to_ns));
+            let queues = source.queues.iter();
+            let steps = queues.filter_map(|queue| queue.undecided(from_ns, to_ns));
+            let steps = steps.map(|packets| Missing::at_most(CLOCK_STEP, from, to, packets));
+            let mut missing: Vec<_> = losses.into_iter().chain(steps).collect();
+            for entry in &mut missing {
+                entry.source = Some(source.name.clone());
+            }
+            missing
+        };
+        self.sources.iter().flat_map(entries).collect()
     }
 
     /// What was lost at intake within the closed interval of ring time, whose records end at `ends`. Told with `offset_ns` added.

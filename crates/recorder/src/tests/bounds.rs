@@ -79,8 +79,10 @@ fn the_oldest_window_that_is_known_can_be_amended() {
             first_ns = rig.clock.wall_ns.load(Ordering::SeqCst);
         }
         if number == 1000 {
-            let late = (first_ns, udp(1, 7, 0));
-            rig.feeds[1].lock().unwrap().frames.push_back(late);
+            // The one behind it shows that the clock of the source is right.
+            let now_ns = rig.clock.wall_ns.load(Ordering::SeqCst);
+            let frames = [first_ns, now_ns].map(|ns| (ns, udp(1, 7, 0)));
+            rig.feeds[1].lock().unwrap().frames.extend(frames);
         }
         rig.arrive(0, udp(1, 9, 0));
         rig.step();

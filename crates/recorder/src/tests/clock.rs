@@ -362,3 +362,115 @@ fn all_steps_of_a_burst_are_told() {
     let right_ns = now_ns + 2 * (3600 * S - 10 * MS);
     assert_eq!(affected(&rig, right_ns - 10 * MS, right_ns), 100);
 }
+
+/// A source whose clock is behind: what it lost in a window, its counters tell later than those of others. The verdict waits for them, also
+/// where its first packet tells how far behind it is, and says so where they come too late.
+#[test]
+fn a_window_behind_all_other_clocks_has_its_losses() {
+    for (behind_ns, future_ns, waits_ns, expected) in [
+        (60 * S, S, 0, ("kernel", Some(5))),
+        (60 * S, 0, 0, ("kernel", Some(5))),
+        (S, S, S, ("kernel", Some(5))),
+        (60 * S, S, 3 * S, ("unknown", None)),
+    ] {
+        let case = format!("{behind_ns}, {future_ns}, {waits_ns}");
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            queues: 2,
+            foreign_queues: 1,
+            future_ns,
+            ..config()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(5 * S);
+        rig.step();
+        rig.pass(5 * MS);
+        let is_host = waits_ns > 0;
+        let stamp_ns = rig.clock.wall_ns.load(SeqCst) - behind_ns;
+        let packet = udp(1, if is_host { 7 } else { 9 }, 1);
+        let frame = (stamp_ns, packet);
+        rig.feeds[1].lock().unwrap().frames.push_back(frame);
+        if is_host {
+            rig.arrive(0, udp(1, 9, 2));
+        }
+        rig.step();
+        rig.feeds[1].lock().unwrap().lost = if is_host { 0 } else { 5 };
+        // The window closes, and nobody has read the counters since.
+        rig.pass(future_ns + 51 * MS);
+        rig.analyze();
+        assert!(rig.reports.is_empty(), "{case}: {:?}", rig.reports);
+        rig.feeds[1].lock().unwrap().lost = 5;
+        for _ in 0..4 {
+            rig.pass(waits_ns / 3 + 20 * MS);
+            rig.step();
+            rig.analyze();
+        }
+        let report = &rig.reports[0];
+        assert_eq!(missing(report), [expected], "{case}: {report:?}");
+        assert_eq!(report.missing[0].source.as_deref(), Some("fake1"));
+    }
+}
+
+/// A window closes while the stamps of a source are behind, and it takes more of them to tell whether its clock was set back: the verdict
+/// waits for them, or says that it does not know.
+#[test]
+fn a_step_that_is_not_believed_yet_is_told() {
+    for (counts, behind, then, expected) in [
+        (true, 30, 40_i32, Some((Some(63), None))),
+        (false, 30, 40, Some((Some(63), None))),
+        (false, 30, 0, Some((None, Some(30)))),
+        // In time again: they were late.
+        (false, 1, -1, None),
+        // It is told elsewhere.
+        (false, 0, 0, None),
+    ] {
+        let case = format!("{counts}, {behind}, {then}");
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            queues: 2,
+            foreign_queues: 1,
+            ..config()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.feeds[1].lock().unwrap().counts_nothing = !counts;
+        rig.pass(5 * S);
+        rig.step();
+        let mut number = 0;
+        let mut send = |rig: &mut Rig, packets: i32, back_ns: i64| {
+            for _ in 0..packets {
+                number += 1;
+                let stamp_ns = rig.clock.wall_ns.load(SeqCst) - back_ns;
+                let frame = (stamp_ns, udp(1, 7, number));
+                rig.feeds[1].lock().unwrap().frames.push_back(frame);
+                rig.pass(10 * MS);
+                rig.step();
+            }
+        };
+        rig.arrive(0, udp(1, 9, 0));
+        send(&mut rig, 50, 0);
+        send(&mut rig, behind, 4 * S);
+        rig.pass(S - i64::from(50 + behind) * 10 * MS + 5 * MS);
+        rig.step();
+        rig.step();
+        assert_eq!(rig.reports.is_empty(), behind > 0, "{case}");
+        send(&mut rig, then.abs(), if then > 0 { 4 * S } else { 0 });
+        rig.analyze();
+        if behind > 0 && then == 0 {
+            rig.pass(2 * S);
+            rig.step();
+            rig.analyze();
+        }
+        let report = &rig.reports[0];
+        let found: Vec<_> = report
+            .missing
+            .iter()
+            .map(|it| (it.packets, it.at_most))
+            .collect();
+        assert_eq!(found, Vec::from_iter(expected), "{case}: {report:?}");
+        let causes = missing(report);
+        assert!(
+            causes.iter().all(|(cause, _)| *cause == "clock-step"),
+            "{case}"
+        );
+    }
+}

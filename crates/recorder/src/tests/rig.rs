@@ -119,6 +119,8 @@ pub(crate) struct Feed {
     pub(crate) watermark_ns: Option<i64>,
     pub(crate) received: u64,
     pub(crate) lost: u64,
+    /// It has no counter of losses.
+    pub(crate) counts_nothing: bool,
     pub(crate) input_drops: Option<InputDrops>,
     pub(crate) known_ns: Option<i64>,
     pub(crate) stopped: bool,
@@ -193,7 +195,10 @@ impl Queue for FakeQueue {
         let feed = self.feed.lock().unwrap();
         SourceStatistics {
             received: Some(feed.received + feed.lost),
-            lost: vec![(LossCause::Kernel, Some(feed.lost))],
+            lost: vec![(
+                LossCause::Kernel,
+                (!feed.counts_nothing).then_some(feed.lost),
+            )],
             as_of_ns: feed.known_ns.filter(|_| self.promises_watermark()),
         }
     }

@@ -2,6 +2,13 @@ use retroscope_capture::LossCause;
 
 use super::*;
 
+impl LossLog {
+    /// The losses that touch the closed interval.
+    pub(crate) fn within(&self, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
+        self.within_until(u64::MAX, from_ns, to_ns)
+    }
+}
+
 fn reading(statistics: SourceStatistics) -> EngineReading {
     EngineReading {
         statistics,

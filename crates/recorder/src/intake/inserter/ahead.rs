@@ -10,7 +10,7 @@ use retroscope_capture::{Burst, FrameMeta, Queue, SourceError, Status};
 
 use super::{
     parts::SOURCE_WAIT,
-    sequence::{Late, Misplaced, Seen, Sequence},
+    sequence::{Misplaced, Seen, Sequence},
 };
 
 /// Bytes that wait at most; beyond, what is behind is late.
@@ -31,9 +31,9 @@ pub(super) struct Ahead {
     first_behind: usize,
     steps: VecDeque<Step>,
     /// Packets that were late, by the frame that told.
-    late: VecDeque<(usize, Late)>,
-    /// Packets that are stored as late and may follow a step.
-    misplaced: Option<Misplaced>,
+    late: VecDeque<(usize, Misplaced)>,
+    /// Packets that are stored as late and may follow a step; to be taken.
+    pub(super) misplaced: Option<Misplaced>,
 }
 
 /// From this frame on another offset applies.
@@ -179,9 +179,10 @@ impl Ahead {
         (cursor - gone, status)
     }
 
-    /// Packets that may follow a step, and are stored as if there were none.
-    pub(super) fn take_misplaced(&mut self) -> Option<Misplaced> {
-        self.misplaced.take()
+    /// The packets that may follow a step, or do and nobody was told.
+    pub(super) fn undecided(&self) -> Option<Misplaced> {
+        let untold = self.steps.front().and_then(|step| step.misplaced);
+        untold.or_else(|| self.sequence.behind())
     }
 
     /// The step at `cursor`, which is taken.
@@ -191,8 +192,8 @@ impl Ahead {
 
     /// What the frame at `cursor` tells to have been late. To be asked until there is none. Live also what those behind it tell: no record
     /// goes with it, and their burst stays whole.
-    pub(super) fn late_at(&mut self, cursor: usize) -> Option<Late> {
-        let is_due = |(index, _): &mut (usize, Late)| !self.waits || *index <= cursor;
+    pub(super) fn late_at(&mut self, cursor: usize) -> Option<Misplaced> {
+        let is_due = |(index, _): &mut (usize, Misplaced)| !self.waits || *index <= cursor;
         let late = self.late.pop_front_if(is_due);
         late.map(|(_, late)| late)
     }
@@ -287,7 +288,7 @@ mod tests {
         let mut is_at_end = false;
         loop {
             ahead.decide(&queue);
-            misplaced.extend(ahead.take_misplaced());
+            misplaced.extend(ahead.misplaced.take());
             while ahead.late_at(cursor).is_some() {}
             if let Some(step) = ahead.step_at(cursor) {
                 assert_eq!(step.index, cursor);

@@ -17,12 +17,8 @@ use crate::{
         ring_time::{Moment, clock_of},
         time::{rfc3339, seconds},
     },
-    intake::{
-        away::Away,
-        counters::{
-            CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossWatch,
-            QueueCounters,
-        },
+    intake::counters::{
+        CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossWatch, QueueCounters,
     },
 };
 
@@ -40,6 +36,8 @@ pub(crate) struct QueueIntake {
     is_full: bool,
     writer: FrameWriter,
     watch: LossWatch,
+    /// Of a clock that is not the system's: the least that a stamp was ahead since counters were last read, ns.
+    ahead_ns_min: i64,
     stamps: ToRingTime,
     /// The next frame of the burst.
     pub(super) cursor: usize,
@@ -115,6 +113,7 @@ impl QueueIntake {
             is_full: false,
             writer: FrameWriter::default(),
             watch,
+            ahead_ns_min: 0,
             stamps,
             cursor: 0,
             is_first,
@@ -230,14 +229,18 @@ impl QueueIntake {
                     if let (false, Some(last)) = (intake.offline, self.queue.burst().frames.last())
                     {
                         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
-                        self.counters.set_ahead(last.time_ns.saturating_sub(now_ns));
+                        let ahead_ns = last.time_ns.saturating_sub(now_ns);
+                        let back_ns = self.ahead_ns_min.saturating_sub(ahead_ns).max(0);
+                        self.ahead_ns_min = self.ahead_ns_min.min(ahead_ns);
+                        self.watch.set_back(back_ns);
+                        self.counters.set_ahead(ahead_ns, back_ns);
                     }
                     ahead.decide(self.queue.as_ref());
                     let record = if intake.offline { producer.stored() } else { 0 };
                     while let Some(late) = ahead.late_at(cursor) {
                         intake.note_disorder(self.source, late, record);
                     }
-                    if let Some(run) = ahead.take_misplaced() {
+                    if let Some(run) = ahead.misplaced.take() {
                         self.tell_misplaced(&run, record);
                         continue;
                     }
@@ -261,7 +264,10 @@ impl QueueIntake {
                                 self.tell_misplaced(run, record);
                             }
                         }
-                        None => return cursor..ahead.end(),
+                        None => {
+                            self.counters.set_undecided(ahead.undecided());
+                            return cursor..ahead.end();
+                        }
                     }
                 }
             }
@@ -419,13 +425,15 @@ impl QueueIntake {
         let statistics = &mut reading.statistics;
         statistics.as_of_ns = statistics.as_of_ns.map(|ns| self.present_ns(ns, now));
         let span_ns = (self.of_stamps(before).ring_ns, self.of_stamps(now).ring_ns);
+        self.ahead_ns_min = self.counters.ahead_ns().unwrap_or(0);
         let losses = &self.parts.common.intake.losses;
         self.watch.observe(&reading, span_ns, losses);
-        self.away().tell(span_ns.1, losses);
+        let away = &self.parts.common.intake.sources[self.source].away;
+        away.tell(span_ns.1, losses);
         // Where stamps are of another clock the engine cannot say it.
         let statistics = &mut reading.statistics;
         if statistics.lost.iter().any(|(_, lost)| lost.is_some()) {
-            statistics.as_of_ns.get_or_insert(before.ring_ns);
+            statistics.as_of_ns.get_or_insert(span_ns.0);
         }
         self.parts.common.intake.set_read(now.mono_ns);
         self.counters.set_engine(reading);
@@ -485,11 +493,6 @@ impl QueueIntake {
                 Event::InterfaceLeft(_) => away.begin(self.watch.last_ns),
             }
         }
-    }
-
-    /// Where the source's interface is.
-    fn away(&self) -> &Away {
-        &self.parts.common.intake.sources[self.source].away
     }
 }
 

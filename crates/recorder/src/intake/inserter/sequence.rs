@@ -44,16 +44,7 @@ pub(crate) enum Seen {
     },
 }
 
-/// Packets that were behind, and were no step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Late {
-    /// The highest ring time before them, ns.
-    pub(crate) newest_ns: i64,
-    /// Their own smallest ring time, ns.
-    pub(crate) first_ns: i64,
-}
-
-/// Packets after a step that are stored as if there had been none.
+/// Packets that follow a step and are stored as if there had been none, or were behind and followed none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misplaced {
     /// Where the first of them belongs, ns of ring time.
@@ -97,7 +88,7 @@ impl Sequence {
     }
 
     /// Looks at the next stamp. The second value: those before it were late.
-    pub(crate) fn see(&mut self, stamp_ns: i64) -> (Seen, Option<Late>) {
+    pub(crate) fn see(&mut self, stamp_ns: i64) -> (Seen, Option<Misplaced>) {
         let ring_ns = stamp_ns.saturating_sub(self.offset_ns);
         let newest_ns = *self.newest_ns.get_or_insert(ring_ns);
         if ring_ns >= newest_ns.saturating_sub(self.hold_ns) {
@@ -155,12 +146,10 @@ impl Sequence {
     }
 
     /// The end: what is behind is late.
-    pub(crate) fn give_up(&mut self) -> Option<Late> {
-        let run = self.behind.take()?;
-        Some(Late {
-            newest_ns: self.newest_ns.unwrap_or(i64::MIN),
-            first_ns: run.first_ns.saturating_sub(self.offset_ns),
-        })
+    pub(crate) fn give_up(&mut self) -> Option<Misplaced> {
+        let late = self.behind();
+        self.behind = None;
+        late
     }
 }
 
