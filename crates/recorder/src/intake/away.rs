@@ -74,7 +74,7 @@ impl Away {
         let Whereabouts::Away { told_ns } = state.now else {
             return false;
         };
-        log.push(self.source, INTERFACE_DOWN, (told_ns, i64::MAX), 0);
+        log.push(0, self.source, INTERFACE_DOWN, [(told_ns, i64::MAX); 2], 0);
         state.now = Whereabouts::ForGood {
             mono_ns: now.mono_ns,
         };
@@ -113,7 +113,7 @@ impl Away {
         let Some(ns) = now_ns.checked_sub(told_ns).filter(|ns| *ns > 0) else {
             return;
         };
-        log.push(self.source, INTERFACE_DOWN, (told_ns, now_ns), 0);
+        log.push(0, self.source, INTERFACE_DOWN, [(told_ns, now_ns); 2], 0);
         state.ns = state.ns.saturating_add(ns.unsigned_abs());
         state.now = Whereabouts::Away { told_ns: now_ns };
     }
@@ -133,14 +133,11 @@ mod tests {
         away.begin(120);
         away.tell(150, &log);
         let told = log.within(0, 1000);
-        assert_eq!(
-            (told[0].source, told[0].from_ns, told[0].to_ns),
-            (3, 100, 150)
-        );
+        assert_eq!((told[0].source, told[0].spans_ns[0]), (3, (100, 150)));
         away.end(200, &log);
         away.tell(300, &log);
         let told = log.within(0, 1000);
-        assert_eq!((told[0].from_ns, told[0].to_ns), (100, 200));
+        assert_eq!(told[0].spans_ns[0], (100, 200));
         assert_eq!(away.totals(5000), (1, 100));
         assert_eq!(log.within(201, 1000), []);
         away.begin(400);

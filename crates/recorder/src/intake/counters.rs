@@ -150,8 +150,9 @@ impl QueueCounters {
     /// How many packets of a window, or stored in it, follow a step if there was one: nobody knows yet.
     pub(crate) fn undecided(&self, from_ns: i64, to_ns: i64) -> Option<u64> {
         let run = (*lock(&self.undecided))?;
-        let touches = |at: i64| at <= to_ns && at.saturating_add(run.length_ns) >= from_ns;
-        (touches(run.right_ns) || touches(run.stored_ns)).then_some(run.packets)
+        let mut spans_ns = run.spans_ns().into_iter();
+        let touches = spans_ns.any(|span_ns| touch(span_ns, (from_ns, to_ns)));
+        touches.then_some(run.packets)
     }
 
     /// Whether nobody knows what the kernel's input queues dropped.
@@ -320,12 +321,9 @@ impl SourceSnapshot {
 pub(crate) struct LossEvent {
     pub(crate) source: usize,
     pub(crate) cause: &'static str,
-    /// The counter was last known unchanged here, ns.
-    pub(crate) from_ns: i64,
-    /// The loss was seen here.
-    pub(crate) to_ns: i64,
-    /// Another stretch that the same packets concern; the same one where there is no other.
-    or_ns: (i64, i64),
+    /// From where the counter was last known unchanged to where the loss was seen, ns; and another stretch that the same packets concern,
+    /// or the same one again.
+    pub(crate) spans_ns: [(i64, i64); 2],
     pub(crate) packets: u64,
     /// From files, the records that were stored when it was found: a window that ends before has nothing to do with it. Live 0.
     pub(crate) record: u64,
@@ -343,31 +341,20 @@ const LOSS_EVENTS: usize = 16_384;
 impl LossEvent {
     /// Both as one, of the same source and cause. Times may go back from one to the next.
     fn with(self, other: Self) -> Self {
+        let ([a, b], [c, d]) = (self.spans_ns, other.spans_ns);
         Self {
-            from_ns: self.from_ns.min(other.from_ns),
-            to_ns: self.to_ns.max(other.to_ns),
-            or_ns: hull(self.or_ns, other.or_ns),
+            spans_ns: [hull(a, c), hull(b, d)],
             packets: self.packets + other.packets,
             ..self
         }
     }
 
-    fn spans(&self) -> [(i64, i64); 2] {
-        [(self.from_ns, self.to_ns), self.or_ns]
-    }
-
     /// The event with those of its stretches that touch the closed interval, if any does.
-    fn within(self, from_ns: i64, to_ns: i64) -> Option<Self> {
-        let touching = self.spans().into_iter();
-        let touching = touching.filter(|span| touch(*span, (from_ns, to_ns)));
-        let or_ns = touching.reduce(hull)?;
-        let (from_ns, to_ns) = or_ns;
-        Some(Self {
-            from_ns,
-            to_ns,
-            or_ns,
-            ..self
-        })
+    fn within(self, window_ns: (i64, i64)) -> Option<Self> {
+        let spans_ns = self.spans_ns.into_iter();
+        let touching_ns = spans_ns.filter(|span_ns| touch(*span_ns, window_ns));
+        let spans_ns = [touching_ns.reduce(hull)?; 2];
+        Some(Self { spans_ns, ..self })
     }
 }
 
@@ -376,38 +363,25 @@ fn touch(a: (i64, i64), b: (i64, i64)) -> bool {
 }
 
 /// The least stretch that holds both.
-fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
+pub(super) fn hull(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
     (a.0.min(b.0), a.1.max(b.1))
 }
 
 impl LossLog {
-    /// A source lost packets within a closed interval of ring time.
+    /// A source lost packets within closed intervals of ring time: where these are two, a window that touches both counts them once. Found when
+    /// so many records were stored, from files, or 0.
     pub(crate) fn push(
-        &self,
-        source: usize,
-        cause: &'static str,
-        span_ns: (i64, i64),
-        packets: u64,
-    ) {
-        self.push_at(0, source, cause, [span_ns; 2], packets);
-    }
-
-    /// The same of packets that concern two stretches, and are counted once where a window touches both; found when so many records were
-    /// stored, from files, or 0.
-    pub(crate) fn push_at(
         &self,
         record: u64,
         source: usize,
         cause: &'static str,
-        [(from_ns, to_ns), or_ns]: [(i64, i64); 2],
+        spans_ns: [(i64, i64); 2],
         packets: u64,
     ) {
         let event = LossEvent {
             source,
             cause,
-            from_ns,
-            to_ns,
-            or_ns,
+            spans_ns,
             packets,
             record,
         };
@@ -416,7 +390,7 @@ impl LossLog {
         let is_short = |(from_ns, to_ns): (i64, i64)| to_ns.saturating_sub(from_ns) < MERGE_NS;
         // No window ends between two events without a record between them: what it is told does not depend on when it asks.
         if let Some(last) = events.iter_mut().rev().take(LATEST).find(is_same) {
-            let mut pairs = last.spans().into_iter().zip(event.spans());
+            let mut pairs = last.spans_ns.into_iter().zip(spans_ns);
             if pairs.all(|(a, b)| touch(a, b) && is_short(hull(a, b))) {
                 *last = last.with(event);
                 return;
@@ -449,11 +423,9 @@ impl LossLog {
         let mut found: Vec<LossEvent> = Vec::new();
         let events = lock(&self.events);
         let known = events.iter().filter(|event| event.record <= record);
-        for event in known.filter_map(|event| event.within(from_ns, to_ns)) {
-            match found
-                .iter_mut()
-                .find(|f| f.source == event.source && f.cause == event.cause)
-            {
+        for event in known.filter_map(|event| event.within((from_ns, to_ns))) {
+            let is_same = |f: &&mut LossEvent| (f.source, f.cause) == (event.source, event.cause);
+            match found.iter_mut().find(is_same) {
                 Some(sum) => *sum = sum.with(event),
                 None => found.push(event),
             }
@@ -475,8 +447,7 @@ fn merge_oldest(events: &mut Vec<LossEvent>) {
     let mut before = usize::MAX;
     while events.len() > LOSS_EVENTS / 4 && events.len() < before {
         before = events.len();
-        let mut kinds: BTreeMap<(usize, &'static str), (usize, Option<LossEvent>)> =
-            BTreeMap::new();
+        let mut kinds = BTreeMap::<_, (usize, Option<LossEvent>)>::new();
         for event in &*events {
             kinds.entry((event.source, event.cause)).or_default().0 += 1;
         }
@@ -553,7 +524,7 @@ impl LossWatch {
             let packets = n.saturating_sub(before);
             if packets > 0 {
                 let span_ns = (known_ns.min(now_ns), now_ns.max(known_ns));
-                log.push(self.source, cause, span_ns, packets);
+                log.push(0, self.source, cause, [span_ns; 2], packets);
             }
         }
     }

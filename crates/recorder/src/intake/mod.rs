@@ -21,7 +21,6 @@ use crate::{
             CLOCK_STEP, INTERFACE_DOWN, LossEvent, LossLog, PERHAPS_LOST, QueueCounters,
             SourceSnapshot,
         },
-        inserter::sequence::Misplaced,
         interfaces::{InterfaceCache, Interfaces},
     },
 };
@@ -135,18 +134,6 @@ impl Intake {
         queues.map(|queue| queue.promises()).collect()
     }
 
-    /// Stamps of a source jumped back, and it was no step; see [`LossEvent::record`].
-    pub(crate) fn note_disorder(&self, source: usize, late: Misplaced, record: u64) {
-        let span_ns = (late.stored_ns, late.right_ns);
-        let disorder = &self.disorder;
-        disorder.push_at(record, source, "disorder", [span_ns; 2], 1);
-    }
-
-    /// See [`LossLog::is_full`].
-    pub(crate) fn is_log_full(&self) -> bool {
-        self.losses.is_full() || self.disorder.is_full()
-    }
-
     /// See [`LossLog::settle`].
     pub(crate) fn settle(&self) {
         self.losses.settle();
@@ -214,8 +201,9 @@ impl Intake {
     ) -> Vec<Missing> {
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
         let entry = |event: LossEvent| {
-            let from_ns = stamp(event.from_ns.max(from_ns));
-            let to_ns = stamp(event.to_ns.min(to_ns));
+            let (first_ns, last_ns) = event.spans_ns[0];
+            let from_ns = stamp(first_ns.max(from_ns));
+            let to_ns = stamp(last_ns.min(to_ns));
             let (cause, packets) = (event.cause, event.packets);
             let mut missing = match cause {
                 INTERFACE_DOWN => Missing::new(cause, from_ns, to_ns, None),
@@ -261,11 +249,11 @@ impl Intake {
     /// Packets received and lost so far by the source of an interface.
     pub(crate) fn interface_totals(&self, id: u16) -> (Option<u64>, Option<u64>) {
         let source = self.interfaces.source(id);
-        let Some(source) = source.and_then(|source| self.sources.get(source)) else {
-            return (None, None);
-        };
-        let snapshot = source.snapshot(self.read_mono_ns.load(Relaxed));
-        (snapshot.received, snapshot.lost.values().copied().sum())
+        let source = source.and_then(|source| self.sources.get(source));
+        let of = source.map(|source| source.snapshot(self.read_mono_ns.load(Relaxed)));
+        of.map_or((None, None), |it| {
+            (it.received, it.lost.values().copied().sum())
+        })
     }
 }
 

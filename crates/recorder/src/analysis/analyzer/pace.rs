@@ -89,7 +89,7 @@ impl Unseen {
             return None;
         }
         let span_ns = (last_ns.min(time_ns), last_ns.max(time_ns));
-        self.gaps.push(producer, "unseen", span_ns, lost);
+        self.gaps.push(0, producer, "unseen", [span_ns; 2], lost);
         Some(span_ns)
     }
 

@@ -12,7 +12,10 @@ use super::{
     frame::{WireFrame, has_tag},
     parts::{InserterParts, Known},
 };
-use crate::intake::{capture_filter::CaptureFilter, counters::BurstCount};
+use crate::intake::{
+    capture_filter::CaptureFilter,
+    counters::{BurstCount, hull},
+};
 
 /// Stores frames, and counts what became of them since the last flush.
 #[derive(Debug, Default)]
@@ -177,13 +180,9 @@ impl FrameWriter {
     fn refuse(&mut self, stamp_ns: i64) {
         let time_ns = stamp_ns.wrapping_sub(self.offset_ns);
         self.count.no_bucket += 1;
-        widen(&mut self.refused_ns, time_ns);
+        let at_ns = (time_ns, time_ns);
+        self.refused_ns = Some(hull(self.refused_ns.unwrap_or(at_ns), at_ns));
     }
-}
-
-fn widen(span_ns: &mut Option<(i64, i64)>, time_ns: i64) {
-    let (first_ns, last_ns) = span_ns.unwrap_or((time_ns, time_ns));
-    *span_ns = Some((first_ns.min(time_ns), last_ns.max(time_ns)));
 }
 
 #[cfg(test)]

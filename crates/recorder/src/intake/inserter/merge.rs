@@ -115,7 +115,7 @@ impl MergeInserter {
         }
         intake.flush();
         let common = &self.parts.common;
-        if common.intake.is_log_full() {
+        if common.intake.losses.is_full() || common.intake.disorder.is_full() {
             self.producer.publish();
             common.wait_for_readers(&self.waker);
         }

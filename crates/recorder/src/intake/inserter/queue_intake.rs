@@ -238,7 +238,9 @@ impl QueueIntake {
                     ahead.decide(self.queue.as_ref());
                     let record = if intake.offline { producer.stored() } else { 0 };
                     while let Some(late) = ahead.late_at(cursor) {
-                        intake.note_disorder(self.source, late, record);
+                        let spans_ns = [(late.stored_ns, late.right_ns); 2];
+                        let disorder = &intake.disorder;
+                        disorder.push(record, self.source, "disorder", spans_ns, 1);
                     }
                     if let Some(run) = ahead.misplaced.take() {
                         self.tell_misplaced(&run, record);
@@ -314,7 +316,7 @@ impl QueueIntake {
         let from_ns = frames.iter().map(nearest).min().unwrap_or(now.ring_ns);
         let span_ns = (from_ns, now.ring_ns.max(from_ns));
         let losses = &self.parts.common.intake.losses;
-        losses.push(self.source, CLOCK_STEP, span_ns, uncertain as u64);
+        losses.push(0, self.source, CLOCK_STEP, [span_ns; 2], uncertain as u64);
     }
 
     /// The frames before `end` that follow a step which the ring does not.
@@ -327,10 +329,8 @@ impl QueueIntake {
     /// Packets that are taken to follow a step, but are stored as if there were none. Both stretches of ring time, the one they
     /// belong to and the one they are stored in, are logged as affected.
     fn tell_misplaced(&self, run: &Misplaced, record: u64) {
-        let spans_ns = [run.right_ns, run.stored_ns]
-            .map(|from_ns| (from_ns, from_ns.saturating_add(run.length_ns)));
         let losses = &self.parts.common.intake.losses;
-        losses.push_at(record, self.source, CLOCK_STEP, spans_ns, run.packets);
+        losses.push(record, self.source, CLOCK_STEP, run.spans_ns(), run.packets);
     }
 
     /// A step that was believed by the stamps of the source.
@@ -387,7 +387,7 @@ impl QueueIntake {
                 let intake = &self.parts.common.intake;
                 let record = if intake.offline { producer.stored() } else { 0 };
                 let losses = &intake.losses;
-                losses.push_at(record, self.source, LOST_INTERFACE_LIMIT, [(ns, ns); 2], 1);
+                losses.push(record, self.source, LOST_INTERFACE_LIMIT, [(ns, ns); 2], 1);
             }
             goes_on
         };
@@ -403,9 +403,10 @@ impl QueueIntake {
     pub(super) fn flush(&mut self) {
         let count = std::mem::take(&mut self.writer.count);
         let refused_ns = self.writer.refused_ns.take();
-        if let Some(span_ns) = refused_ns {
+        if let Some(spans_ns) = refused_ns.map(|span_ns| [span_ns; 2]) {
             let losses = &self.parts.common.intake.losses;
-            losses.push(self.source, LOST_NO_BUCKET, span_ns, count.no_bucket);
+            let packets = count.no_bucket;
+            losses.push(0, self.source, LOST_NO_BUCKET, spans_ns, packets);
         }
         self.counters.add(count);
     }

@@ -57,6 +57,12 @@ pub(crate) struct Misplaced {
 }
 
 impl Misplaced {
+    /// Where they belong, and where they are, ns of ring time.
+    pub(crate) fn spans_ns(&self) -> [(i64, i64); 2] {
+        let span_ns = |from_ns: i64| (from_ns, from_ns.saturating_add(self.length_ns));
+        [self.right_ns, self.stored_ns].map(span_ns)
+    }
+
     /// Packets of these stamps that are stored with one offset and belong where another puts them.
     pub(super) fn of(
         stamps: impl Iterator<Item = i64>,
