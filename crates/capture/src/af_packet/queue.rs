@@ -322,7 +322,7 @@ impl Engine for PacketEngine {
 #[cfg(test)]
 mod tests {
     use std::{
-        os::{fd::OwnedFd, unix::net::UnixDatagram},
+        os::unix::net::UnixDatagram,
         time::{Duration, Instant},
     };
 
@@ -349,7 +349,9 @@ mod tests {
         let interface = InterfaceInfo::new("lo", LinkType::ETHERNET, TimeDomain::KernelSoftware);
         let engine = PacketEngine {
             tapped: Arc::new(tapped),
-            socket: OwnedFd::from(UnixDatagram::unbound().unwrap()).into(),
+            socket: PacketSocket {
+                descriptor: UnixDatagram::unbound().unwrap().into(),
+            },
             ring: BlockRing::new(mapping),
             is_first: true,
             gone_since_ns: None,

@@ -33,7 +33,6 @@ use std::{
     io::{self, IoSlice},
     os::fd::AsFd,
     path::Path,
-    time::Duration,
 };
 
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg};
@@ -61,7 +60,9 @@ pub struct LiveSender {
     socket: PacketSocket,
     /// The quicker way. None where it does not suit, and after an error, when it may still hold frames.
     quick: Option<XdpSender>,
-    timeout_ns: i64,
+    /// How long an interface may take no frames, or keep them, before that is an error, ns; a second at first. For a receiver that is known
+    /// to pause.
+    pub timeout_ns: i64,
     /// Frames that the interface took.
     pub sent: u64,
     /// How often something was tried again because the interface had no room.
@@ -104,17 +105,11 @@ impl LiveSender {
         })
     }
 
-    /// How long an interface may take no frames, or keep them, before that is an error; a second where it is not called. For a receiver
-    /// that is known to pause.
-    pub fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout_ns = clock::duration_ns(timeout);
-    }
-
     /// Sends all frames of a burst, in order, as captured: a tag that stands beside a frame is not put in. Waits for room.
     ///
     /// # Errors
     /// [`SourceError::InterfaceDown`], [`SourceError::InterfaceGone`], [`SourceError::FrameTooLong`],
-    /// [`SourceError::NoRoom`] if it takes none for a second (see [`Self::set_timeout`]), or [`SourceError::System`]. What was sent
+    /// [`SourceError::NoRoom`] if it takes none for a second (see [`Self::timeout_ns`]), or [`SourceError::System`]. What was sent
     /// before is counted.
     pub fn send(&mut self, burst: Burst<'_>) -> Result<(), SourceError> {
         let mut frames = burst.frames;

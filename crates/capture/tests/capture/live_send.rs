@@ -22,7 +22,7 @@ fn quick_sender(interface: &str) -> LiveSender {
     loop {
         let mut sender = sender(interface);
         if sender.is_quick() {
-            sender.set_timeout(DEADLINE);
+            sender.timeout_ns = DEADLINE.as_nanos().try_into().unwrap();
             return sender;
         }
         assert!(Instant::now() < deadline, "{sender:?}");

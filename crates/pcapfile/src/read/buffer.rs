@@ -31,12 +31,6 @@ impl Buffer {
         }
     }
 
-    /// Bytes of memory taken.
-    #[cfg(test)]
-    pub(super) fn capacity(&self) -> usize {
-        self.bytes.capacity()
-    }
-
     /// All memory; ranges and offsets of lent records count from its start.
     pub(super) fn memory(&self) -> &[u8] {
         &self.bytes[..self.end]
@@ -96,6 +90,13 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
+
+    impl Buffer {
+        /// Bytes of memory taken.
+        pub(in crate::read) fn capacity(&self) -> usize {
+            self.bytes.capacity()
+        }
+    }
 
     fn append(buffer: &mut Buffer, need: usize, count: usize) -> usize {
         let read = |room: &mut [u8]| {

@@ -38,7 +38,7 @@ const _: () = assert!(
 /// A raw packet socket that does not block. It receives nothing until it is bound with a protocol.
 #[derive(Debug)]
 pub(crate) struct PacketSocket {
-    descriptor: OwnedFd,
+    pub(in crate::af_packet) descriptor: OwnedFd,
 }
 
 impl PacketSocket {
@@ -174,14 +174,6 @@ impl PacketSocket {
 
     fn raw(&self) -> RawFd {
         self.descriptor.as_raw_fd()
-    }
-}
-
-/// A socket that a test plays with.
-#[cfg(test)]
-impl From<OwnedFd> for PacketSocket {
-    fn from(descriptor: OwnedFd) -> Self {
-        Self { descriptor }
     }
 }
 
