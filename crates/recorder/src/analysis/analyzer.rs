@@ -47,6 +47,8 @@ use pace::{Refusals, Say, Unseen};
 const MANUAL: usize = usize::MAX;
 /// Batches between two looks at clocks and wishes while packets keep coming.
 const BATCHES: usize = 64;
+/// They are looked after sooner where batches take longer, scripts being slow, ns: then behind the batch that is at work.
+const STEP_NS: i64 = 5_000_000;
 
 /// What the analyzer is built from.
 #[derive(Debug)]
@@ -169,15 +171,14 @@ impl Analyzer {
         let asked = self.core.common.gate.asked_of_analyzer();
         // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
         let promised_ns = self.core.promised_ns();
-        let mut batches = 0;
-        while !self.core.live || batches < BATCHES {
-            let Some(batch) = self.reader.next() else {
-                break;
-            };
+        let start_ns = self.core.common.clock.mono_ns();
+        let (mut batches, mut more) = (0, false);
+        while !more && let Some(batch) = self.reader.next() {
             self.core.batch(&batch);
             batches += 1;
+            let took_ns = || self.core.common.clock.mono_ns().saturating_sub(start_ns);
+            more = self.core.live && (batches == BATCHES || took_ns() > STEP_NS);
         }
-        let more = self.core.live && batches == BATCHES;
         if !more {
             self.reader.finish();
         }

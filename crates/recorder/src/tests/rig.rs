@@ -272,7 +272,16 @@ impl Rig {
 
     /// The same with a directory that is open.
     pub(crate) fn on(plan: &RigConfig<'_>, start_ns: i64, directory: Directory) -> Self {
-        let clock = Arc::new(FakeClock::default());
+        Self::by(Arc::default(), plan, start_ns, directory)
+    }
+
+    /// The same by a clock that others have, too.
+    pub(crate) fn by(
+        clock: Arc<FakeClock>,
+        plan: &RigConfig<'_>,
+        start_ns: i64,
+        directory: Directory,
+    ) -> Self {
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
         let ring = Ring::new(&RingConfig::new(plan.ring_bytes, plan.queues, 1), None).unwrap();
         let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
