@@ -106,6 +106,16 @@ impl Prepared {
         }
     }
 
+    /// Sentences about link types that it takes nothing of, each once; `what` it is.
+    pub(crate) fn take_notices(&mut self, what: &str) -> Vec<String> {
+        let text = self.filter.filled().as_str();
+        let refused = self.refused.drain(..);
+        let said = refused.map(|(LinkType(number), error)| {
+            format!("{what} '{text}' matches nothing of link type {number}: {error}")
+        });
+        said.collect()
+    }
+
     /// Compiles for all link types; an error if it compiles for none of them.
     pub(crate) fn check(&mut self, link_types: &LinkTypes<'_>) -> Result<(), FilterError> {
         link_types.first_or_any(|link_type| {

@@ -307,17 +307,7 @@ impl Triggers {
                 rule.prepared.refuse(link_type, &error);
             }
         }
-        let of_rule = |rule: &mut Rule| {
-            let text = &rule.text;
-            let refused = std::mem::take(&mut rule.prepared.refused).into_iter();
-            let said = refused.map(|(link_type, error)| {
-                format!(
-                    "trigger '{text}' matches nothing of link type {}: {error}",
-                    link_type.0
-                )
-            });
-            said.collect::<Vec<_>>()
-        };
+        let of_rule = |rule: &mut Rule| rule.prepared.take_notices("trigger");
         self.rules.iter_mut().flat_map(of_rule).collect()
     }
 }

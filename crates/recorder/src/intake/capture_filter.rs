@@ -14,7 +14,7 @@ use crate::{
 /// The capture filter.
 #[derive(Debug, Clone)]
 pub(crate) struct CaptureFilter {
-    prepared: Prepared,
+    pub(crate) prepared: Prepared,
     native: Arc<NativeCode>,
     scratch: Vec<u8>,
 }

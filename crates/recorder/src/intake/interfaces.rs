@@ -8,7 +8,10 @@ use retroscope_packet::LinkType;
 use retroscope_ring::{InterfaceEntry, Ring, RingError};
 
 use crate::{
-    analysis::{prepared::context, triggers::SharedRules},
+    analysis::{
+        prepared::{Prepared, context},
+        triggers::SharedRules,
+    },
     control::{lock, ring_time::clock_of},
 };
 
@@ -26,19 +29,25 @@ pub(crate) struct Interface {
     pub(crate) time_domain: TimeDomain,
 }
 
+/// Trigger rules and dump template, and how they are made ready.
+type Expressions = (SharedRules, Arc<Template>, Mode);
+
 /// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     /// The trigger rules and the dump template, to be made ready for link types.
-    expressions: Option<(SharedRules, Arc<Template>, Mode)>,
+    expressions: Option<Expressions>,
+    /// The capture filter, to tell which link types it takes nothing of.
+    filter: Mutex<Option<Prepared>>,
     table: Mutex<Vec<Arc<Interface>>>,
 }
 
 impl Interfaces {
     /// With expressions that are ready for a link type before any packet of it is stored.
-    pub(crate) fn new(rules: SharedRules, template: Arc<Template>, mode: Mode) -> Self {
+    pub(crate) fn new(expressions: Expressions, filter: Option<Prepared>) -> Self {
         Self {
-            expressions: Some((rules, template, mode)),
+            expressions: Some(expressions),
+            filter: Mutex::new(filter),
             table: Mutex::default(),
         }
     }
@@ -53,6 +62,9 @@ impl Interfaces {
         if let Some((rules, template, mode)) = &self.expressions {
             rules.add_link_type(info.link_type);
             template.prepare(context(info.link_type, *mode));
+        }
+        if let Some(filter) = &mut *lock(&self.filter) {
+            filter.prepare(info.link_type);
         }
         let mut table = lock(&self.table);
         let id = ring.add_interface(InterfaceEntry {
@@ -75,6 +87,14 @@ impl Interfaces {
             "the ring and the recorder number interfaces alike"
         );
         Ok(id)
+    }
+
+    /// Sentences about link types that the capture filter takes nothing of, each once.
+    pub(crate) fn take_notices(&self) -> Vec<String> {
+        let mut filter = lock(&self.filter);
+        filter
+            .as_mut()
+            .map_or(Vec::new(), |filter| filter.take_notices("filter"))
     }
 
     /// The source of an interface, by its index.
@@ -129,5 +149,36 @@ impl InterfaceCache {
             self.shared.learn(&mut self.known);
         }
         self.known.get(usize::from(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_filter::Filter;
+    use retroscope_ring::RingConfig;
+
+    use super::*;
+
+    #[test]
+    fn link_types_that_the_capture_filter_takes_nothing_of_are_told_once() {
+        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let filter = Filter::plain("ether src 00:00:00:00:00:01 or ip").unwrap();
+        let interfaces = Interfaces {
+            filter: Mutex::new(Some(Prepared::new(filter, Mode::Live))),
+            ..Interfaces::default()
+        };
+        let told = [LinkType::ETHERNET, LinkType::RAW, LinkType::RAW].map(|link_type| {
+            let info = InterfaceInfo {
+                name: "eth0".to_owned(),
+                link_type,
+                snaplen: 0,
+                time_domain: TimeDomain::KernelSoftware,
+                time_resolution_ns: 1,
+            };
+            interfaces.register(&ring, 0, &info).unwrap();
+            interfaces.take_notices()
+        });
+        assert_eq!(told.each_ref().map(Vec::len), [0, 1, 0], "{told:?}");
+        assert!(told[1][0].contains("link type 101"), "{told:?}");
     }
 }

@@ -145,17 +145,12 @@ impl Recorder {
         opened_all().map_err(StartError::Opened)?;
         let live = !config.offline;
         let mode = mode(config.offline);
-        let intake = Intake::new(
-            opened
-                .iter()
-                .map(|(name, queues)| (name.clone(), queues.len())),
-            Arc::new(Interfaces::new(
-                expressions.triggers.shared.clone(),
-                expressions.template.clone(),
-                mode,
-            )),
-            config.offline,
-        );
+        let rules = expressions.triggers.shared.clone();
+        let filter = expressions.filter.as_ref().map(|it| it.prepared.clone());
+        let interfaces = Interfaces::new((rules, expressions.template.clone(), mode), filter);
+        let sources = opened.iter();
+        let sources = sources.map(|(name, queues)| (name.clone(), queues.len()));
+        let intake = Intake::new(sources, Arc::new(interfaces), config.offline);
         let common = Common::new(ring, clock, intake);
         // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
         let scripts = without_capabilities(|| {
@@ -163,6 +158,7 @@ impl Recorder {
             Functions::new(&config.scripts, Limits::default(), &common)
         })??;
         let mut notices = expressions.triggers.take_notices();
+        notices.extend(common.intake.interfaces.take_notices());
         notices.extend(scripts.start_notice());
         notices.extend(native.notice());
 

@@ -298,9 +298,12 @@ impl Rig {
         let intake = Intake::new(
             (0..plan.queues).map(|i| (format!("fake{i}"), 1)),
             Arc::new(Interfaces::new(
-                expressions.triggers.shared.clone(),
-                expressions.template.clone(),
-                mode(false),
+                (
+                    expressions.triggers.shared.clone(),
+                    expressions.template.clone(),
+                    mode(false),
+                ),
+                None,
             )),
             false,
         );

@@ -198,6 +198,34 @@ fn a_host_that_moves_is_not_looked_up_again() {
     assert_eq!(hosts_of(&json["dumps"][0]), [1, 1, 1, 1]);
 }
 
+/// A link type for which libpcap refuses the capture filter is said, once.
+#[test]
+fn a_link_type_that_the_capture_filter_takes_nothing_of_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("in.pcapng");
+    let blocks = [
+        section(),
+        interface(1),
+        packet(0, 1, 1, 1),
+        interface(101),
+        packet(1, 101, 1, 2),
+        interface(101),
+        packet(2, 101, 2, 3),
+    ];
+    fs::write(&file, blocks.concat()).unwrap();
+    let ether = "ether src 00:00:00:00:00:00 or src host 10.0.0.9";
+    let args = [
+        &["-r", file.to_str().unwrap(), "--trigger", "udp", "--single"][..],
+        &["-w", dir.path().to_str().unwrap(), "-f", ether],
+    ];
+    let (output, json) = record(&args.concat());
+    let said = stderr(&output);
+    let sentence = format!("filter '{ether}' matches nothing of link type 101");
+    let told = said.matches(&sentence).count();
+    assert_eq!((output.status.code(), told), (Some(0), 1), "{said}");
+    assert_eq!(json.unwrap()["sources"][0]["filtered"], 2);
+}
+
 #[test]
 fn a_name_beside_a_variable_is_refused() {
     let dir = tempfile::tempdir().unwrap();

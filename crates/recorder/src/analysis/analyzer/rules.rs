@@ -160,6 +160,7 @@ impl Core {
     /// Tells what rules and scripts have to say, and counts the scripts that failed.
     pub(super) fn tell_notices(&mut self) {
         let mut notices = self.parts.triggers.take_notices();
+        notices.extend(self.common.intake.interfaces.take_notices());
         notices.extend(self.common.clock.take_untold());
         notices.extend(self.parts.native.notice());
         let Functions { triggers, dump } = &mut self.parts.scripts;
