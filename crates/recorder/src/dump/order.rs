@@ -74,7 +74,7 @@ const BEHIND_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Messages {
     queue: SyncSender<Message>,
-    unsent: VecDeque<Message>,
+    pub(crate) unsent: VecDeque<Message>,
     live: bool,
 }
 
@@ -99,11 +99,6 @@ impl Messages {
         } else {
             let _ = self.queue.send(message);
         }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn unsent(&self) -> usize {
-        self.unsent.len()
     }
 
     /// Sends what waits, as far as the dumper took what was before it.

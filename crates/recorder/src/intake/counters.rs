@@ -7,7 +7,10 @@ use std::{
     collections::BTreeMap,
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicI64, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
 };
 
@@ -108,7 +111,8 @@ impl QueueCounters {
         let as_of_ns = reading.statistics.as_of_ns;
         *lock(&self.engine) = reading;
         if let Some(ns) = as_of_ns {
-            self.known_until_ns.store(ns, Relaxed);
+            // Release: who reads it finds the losses before it in the log.
+            self.known_until_ns.store(ns, Release);
         }
     }
 
@@ -172,7 +176,7 @@ impl QueueCounters {
 
     /// Ring time up to which losses are known, ns; `None` before the first reading.
     pub(crate) fn known_until_ns(&self) -> Option<i64> {
-        Some(self.known_until_ns.load(Relaxed)).filter(|ns| *ns != i64::MIN)
+        Some(self.known_until_ns.load(Acquire)).filter(|ns| *ns != i64::MIN)
     }
 
     /// Adds this queue into the snapshot of its source.

@@ -92,9 +92,8 @@ impl Interfaces {
     /// Sentences about link types that the capture filter takes nothing of, each once.
     pub(crate) fn take_notices(&self) -> Vec<String> {
         let mut filter = lock(&self.filter);
-        filter
-            .as_mut()
-            .map_or(Vec::new(), |filter| filter.take_notices("filter"))
+        let notices = filter.iter_mut().map(|it| it.take_notices("filter"));
+        notices.flatten().collect()
     }
 
     /// The source of an interface, by its index.

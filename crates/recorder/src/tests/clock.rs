@@ -415,16 +415,18 @@ fn a_window_behind_all_other_clocks_has_its_losses() {
 /// waits for them, or says that it does not know.
 #[test]
 fn a_step_that_is_not_believed_yet_is_told() {
-    for (counts, behind, then, expected) in [
-        (true, 30, 40_i32, Some((Some(63), None))),
-        (false, 30, 40, Some((Some(63), None))),
-        (false, 30, 0, Some((None, Some(30)))),
+    for (counts, behind, then, ends, expected) in [
+        (true, 30, 40_i32, false, Some((Some(63), None))),
+        (false, 30, 40, false, Some((Some(63), None))),
+        (false, 30, 0, false, Some((None, Some(30)))),
+        // Nothing follows that could tell: late, as at the end of a file.
+        (false, 30, 0, true, None),
         // In time again: they were late.
-        (false, 1, -1, None),
+        (false, 1, -1, false, None),
         // It is told elsewhere.
-        (false, 0, 0, None),
+        (false, 0, 0, false, None),
     ] {
-        let case = format!("{counts}, {behind}, {then}");
+        let case = format!("{counts}, {behind}, {then}, {ends}");
         let dir = tempfile::tempdir().unwrap();
         let plan = RigConfig {
             queues: 2,
@@ -455,7 +457,11 @@ fn a_step_that_is_not_believed_yet_is_told() {
         assert_eq!(rig.reports.is_empty(), behind > 0, "{case}");
         send(&mut rig, then.abs(), if then > 0 { 4 * S } else { 0 });
         rig.analyze();
-        if behind > 0 && then == 0 {
+        if ends {
+            rig.feeds[1].lock().unwrap().stopped = true;
+            rig.step();
+            rig.step();
+        } else if behind > 0 && then == 0 {
             rig.pass(2 * S);
             rig.step();
             rig.analyze();

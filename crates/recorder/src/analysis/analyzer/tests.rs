@@ -11,7 +11,7 @@ impl Analyzer {
     /// How much it remembers: windows open and closed, messages that wait.
     pub(crate) fn remembered(&self) -> [usize; 3] {
         let core = &self.core;
-        let unsent = core.parts.messages.unsent();
+        let unsent = core.parts.messages.unsent.len();
         [core.open.len(), core.closed.len(), unsent]
     }
 }

@@ -183,7 +183,7 @@ impl QueueIntake {
         self.fetched(fetched)
     }
 
-    /// From files: nothing follows the frames that wait.
+    /// Nothing follows the frames that wait, or those that are behind.
     pub(super) fn give_up_ahead(&mut self) {
         if let ToRingTime::Judged(ahead) = &mut self.stamps {
             ahead.give_up();
@@ -323,7 +323,8 @@ impl QueueIntake {
     fn behind(&self, step: Step, end: usize) -> Misplaced {
         let frames = &self.burst().frames[step.first..end];
         let stamps = frames.iter().map(|meta| meta.time_ns);
-        Misplaced::of(stamps, self.writer.offset_ns, step.offset_ns)
+        // With the offset of the step, a stamp equal to it belongs at 0.
+        Misplaced::of(stamps, self.writer.offset_ns, (step.offset_ns, 0))
     }
 
     /// Packets that are taken to follow a step, but are stored as if there were none. Both stretches of ring time, the one they
@@ -444,6 +445,11 @@ impl QueueIntake {
     pub(super) fn ended(&mut self) {
         self.counters.set_ended();
         let Some(error) = &self.error else {
+            if !self.parts.common.control.stopping() {
+                // It has no more packets: what is behind is late, as at the end of a file.
+                self.give_up_ahead();
+                self.counters.set_undecided(None);
+            }
             return;
         };
         let now = self.of_stamps(self.parts.common.clock.now());

@@ -22,6 +22,8 @@ pub(crate) struct Sequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Behind {
     first_ns: i64,
+    /// Not before the first one by more than the hold time.
+    oldest_ns: i64,
     newest_ns: i64,
     packets: u64,
 }
@@ -63,18 +65,19 @@ impl Misplaced {
         [self.right_ns, self.stored_ns].map(span_ns)
     }
 
-    /// Packets of these stamps that are stored with one offset and belong where another puts them.
+    /// Packets of these stamps that are stored with one offset, and belong where a packet with the stamp `beside_ns` belongs at
+    /// `right_ns`: near it no difference overflows, whatever the stamps are.
     pub(super) fn of(
         stamps: impl Iterator<Item = i64>,
         stored_offset_ns: i64,
-        right_offset_ns: i64,
+        (beside_ns, right_ns): (i64, i64),
     ) -> Self {
         let fold = |(from_ns, to_ns, packets): (i64, i64, u64), ns: i64| {
             (from_ns.min(ns), to_ns.max(ns), packets + 1)
         };
         let (from_ns, to_ns, packets) = stamps.fold((i64::MAX, i64::MIN, 0), fold);
         Self {
-            right_ns: from_ns.saturating_sub(right_offset_ns),
+            right_ns: right_ns.saturating_add(from_ns.saturating_sub(beside_ns)),
             stored_ns: from_ns.saturating_sub(stored_offset_ns),
             length_ns: to_ns.saturating_sub(from_ns),
             packets,
@@ -108,12 +111,14 @@ impl Sequence {
             let late = self.give_up();
             self.behind = Some(Behind {
                 first_ns: stamp_ns,
+                oldest_ns: stamp_ns,
                 newest_ns: stamp_ns,
                 packets: 1,
             });
             return (Seen::FirstBehind, late);
         };
         run.packets += 1;
+        run.oldest_ns = run.oldest_ns.min(stamp_ns);
         run.newest_ns = run.newest_ns.max(stamp_ns);
         self.behind = Some(run);
         let length_ns = run.newest_ns.saturating_sub(run.first_ns);
@@ -131,19 +136,17 @@ impl Sequence {
 
     /// The packets in a row that are behind and undecided.
     pub(crate) fn behind(&self) -> Option<Misplaced> {
-        let Behind {
-            first_ns,
-            newest_ns,
-            packets,
-        } = self.behind?;
-        let all = self.misplaced([first_ns, newest_ns].into_iter())?;
+        let run = self.behind?;
+        let all = self.misplaced([run.oldest_ns, run.newest_ns].into_iter())?;
+        let packets = run.packets;
         Some(Misplaced { packets, ..all })
     }
 
     /// Those of them that have these stamps.
     pub(crate) fn misplaced(&self, stamps: impl Iterator<Item = i64>) -> Option<Misplaced> {
-        let right_offset_ns = self.behind?.first_ns.saturating_sub(self.newest_ns?);
-        Some(Misplaced::of(stamps, self.offset_ns, right_offset_ns))
+        // As where a step is believed: the first of them came when the latest before had come.
+        let first = (self.behind?.first_ns, self.newest_ns?);
+        Some(Misplaced::of(stamps, self.offset_ns, first))
     }
 
     /// The step that was believed last is not followed: stamps keep the offset that they had, `offset_ns`.
@@ -151,11 +154,11 @@ impl Sequence {
         self.offset_ns = offset_ns;
     }
 
-    /// The end: what is behind is late.
+    /// The end: what is behind is late. They are in disorder from the oldest of them up to the latest packet before.
     pub(crate) fn give_up(&mut self) -> Option<Misplaced> {
-        let late = self.behind();
+        let (late, right_ns) = (self.behind(), self.newest_ns?);
         self.behind = None;
-        late
+        late.map(|late| Misplaced { right_ns, ..late })
     }
 }
 
@@ -221,6 +224,29 @@ mod tests {
         stamps = (0..10_000).map(|n| n * S / 100 - n % 2 * HOUR).collect();
         let (times, late) = ring_times(stamps.iter().copied());
         assert_eq!((times, late), (stamps, 5000));
+    }
+
+    /// Packets that are behind and undecided are told where they are and where they belong if there was a step, whatever their stamps.
+    #[test]
+    fn what_is_behind_is_known_to_the_last_packet() {
+        let behind = |stamps: &[i64]| {
+            let mut sequence = Sequence::new(S);
+            for stamp_ns in stamps {
+                sequence.see(*stamp_ns);
+            }
+            (sequence.behind().unwrap().spans_ns(), sequence.give_up())
+        };
+        // The second one behind comes before the first.
+        let (spans_ns, late) = behind(&[100 * S, 96 * S, 952 * S / 10, 97 * S]);
+        let [right, stored] = [(992 * S / 10, 101 * S), (952 * S / 10, 97 * S)];
+        assert_eq!(spans_ns, [right, stored]);
+        assert_eq!(late.unwrap().right_ns, 100 * S);
+        let far = 1_800_000_000 * S;
+        for (newest_ns, stamp_ns) in [(far, -8 * (far / 2)), (i64::MAX, i64::MIN)] {
+            let (spans_ns, late) = behind(&[newest_ns, stamp_ns]);
+            assert_eq!(spans_ns, [newest_ns, stamp_ns].map(|ns| (ns, ns)));
+            assert_eq!(late.unwrap().right_ns, newest_ns);
+        }
     }
 
     #[test]
