@@ -41,14 +41,14 @@ use crate::{
     intake::{interfaces::InterfaceCache, lookout::Suspects},
 };
 
-use pace::{Refusals, Say, Unseen};
+use pace::{Looks, Refusals, Say, Unseen};
 
 /// Rule number of a trigger by hand.
 const MANUAL: usize = usize::MAX;
-/// Batches between two looks at clocks and wishes while packets keep coming.
+/// Batches between two steps while packets keep coming.
 const BATCHES: usize = 64;
-/// They are looked after sooner where batches take longer, scripts being slow, ns: then behind the batch that is at work.
-const STEP_NS: i64 = 5_000_000;
+/// How long a live recording that is stopped still looks at packets, ns.
+const STOP_DRAIN_NS: i64 = 3_000_000_000;
 
 /// What the analyzer is built from.
 #[derive(Debug)]
@@ -97,6 +97,13 @@ struct Core {
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
+    /// Of these, those before a batch that was read.
+    missed: u64,
+    looks: Looks,
+    /// When the wish to stop was seen, ns of the monotonic clock.
+    stopped_ns: Option<i64>,
+    /// The end of the time to look at packets: the producer of the last ones, and how many of their batch were left.
+    broken_off: Option<(usize, u64)>,
     /// Records that were not looked at.
     #[cfg(test)]
     passed_by: usize,
@@ -138,6 +145,10 @@ impl Analyzer {
             },
             analyzed: 0,
             lapped: 0,
+            missed: 0,
+            looks: Looks::new(parts.scripts.any()),
+            stopped_ns: None,
+            broken_off: None,
             #[cfg(test)]
             passed_by: 0,
             refusals: Refusals::default(),
@@ -161,7 +172,9 @@ impl Analyzer {
         } else {
             self.reader.wait(timeout);
         }
-        let slept_ns = self.core.common.clock.mono_ns().saturating_sub(start_ns);
+        let now_ns = self.core.common.clock.mono_ns();
+        self.core.looks.slept(now_ns);
+        let slept_ns = now_ns.saturating_sub(start_ns);
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
@@ -171,20 +184,20 @@ impl Analyzer {
         let asked = self.core.common.gate.asked_of_analyzer();
         // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
         let promised_ns = self.core.promised_ns();
-        let start_ns = self.core.common.clock.mono_ns();
-        let (mut batches, mut more) = (0, false);
-        while !more && let Some(batch) = self.reader.next() {
+        let mut batches = 0;
+        while !self.core.live || (batches < BATCHES && self.core.broken_off.is_none()) {
+            let Some(batch) = self.reader.next() else {
+                break;
+            };
             self.core.batch(&batch);
             batches += 1;
-            let took_ns = || self.core.common.clock.mono_ns().saturating_sub(start_ns);
-            more = self.core.live && (batches == BATCHES || took_ns() > STEP_NS);
         }
+        let more = self.core.live && batches == BATCHES;
         if !more {
             self.reader.finish();
         }
         let now = self.core.common.clock.now();
-        self.core
-            .was_lapped(self.reader.lapped().packets, now.mono_ns);
+        self.core.was_lapped(self.reader.lapped().packets);
         self.core.look_after(now, promised_ns.filter(|_| !more));
         if let Some(asked) = asked {
             self.core.make_room();
@@ -194,11 +207,12 @@ impl Analyzer {
         batches > 0
     }
 
-    /// The inserters are gone: reads the rest and closes every window.
+    /// The inserters are gone: reads the rest, of a live recording that is stopped for some seconds at most, and closes every window.
     pub(crate) fn end(mut self, clip: Clip) {
         while self.step() {}
         let core = &mut self.core;
         core.here.clear();
+        core.leave_unread(&self.reader.positions());
         core.director.end(clip, &mut core.orders);
         core.execute();
         let given_up = core.closed.drain().into_iter();
@@ -214,14 +228,11 @@ impl Analyzer {
 impl Core {
     fn batch(&mut self, batch: &Batch<'_>) {
         self.parts.triggers.refresh();
-        let unseen = self.unseen_of(batch.missed.packets);
-        let gap_ns = self.unseen.batch(batch.producer, batch.oldest_ns, unseen);
-        if let Some(gap_ns) = gap_ns {
-            self.closed.miss(gap_ns, unseen);
-        }
+        self.miss(batch.producer, batch.oldest_ns, batch.missed.packets);
+        self.missed += batch.missed.packets;
+        self.was_lapped(self.missed);
         self.look_at(batch);
         self.here.clear();
-        self.analyzed += batch.len() as u64;
         if !self.live {
             // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
             let clock = &self.common.packet_clock;
@@ -254,7 +265,7 @@ impl Core {
         self.parts.suspects.is_some() && !self.has_deadline()
     }
 
-    /// Clocks and wishes, between batches.
+    /// Clocks and wishes.
     fn look_after(&mut self, now: Moment, promised_ns: Option<i64>) {
         if self.live {
             if let Some(promised_ns) = promised_ns {
@@ -268,6 +279,9 @@ impl Core {
             self.trigger_by_hand(now);
         }
         self.execute();
+        if let Some(sentence) = self.refusals.due(now.mono_ns) {
+            self.tell(Event::Notice(sentence));
+        }
         self.tell_notices();
         self.publish_counters();
     }

@@ -21,6 +21,8 @@ pub(crate) struct Chunk<'r> {
     times_ns: [i64; MANY],
     interfaces: [u16; MANY],
     len: usize,
+    /// So many are taken, [`MANY`] at most.
+    pub(crate) most: usize,
 }
 
 impl<'r> Chunk<'r> {
@@ -30,13 +32,15 @@ impl<'r> Chunk<'r> {
             times_ns: [0; MANY],
             interfaces: [0; MANY],
             len: 0,
+            most: MANY,
         }
     }
 
     /// Takes the next records, in place of those before; returns how many there were.
     #[inline(always)]
     pub(crate) fn fill(&mut self, packets: impl Iterator<Item = Packet<'r>>) -> usize {
-        let places = self.frames.iter_mut().zip(&mut self.times_ns);
+        let frames = self.frames[..self.most].iter_mut();
+        let places = frames.zip(&mut self.times_ns);
         let places = places.zip(&mut self.interfaces);
         self.len = 0;
         for (((frame, time_ns), interface), packet) in places.zip(packets) {

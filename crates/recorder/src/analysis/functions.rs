@@ -34,10 +34,14 @@ impl Functions {
         })
     }
 
+    /// Whether there are scripts.
+    pub(crate) fn any(&self) -> bool {
+        !self.triggers.is_empty() || self.dump.is_some()
+    }
+
     /// What a user of scripts should know.
     pub(crate) fn start_notice(&self) -> Option<String> {
-        let any = !self.triggers.is_empty() || self.dump.is_some();
-        let slow = any && !retroscope_script::compiles();
+        let slow = self.any() && !retroscope_script::compiles();
         slow.then(|| {
             "scripts are interpreted, not compiled: this LuaJIT was built without LUAJIT_ENABLE_CHECKHOOK".to_owned()
         })

@@ -80,6 +80,13 @@ impl ClosedWindows {
         self.windows.len()
     }
 
+    /// The ends of windows and when they were closed, ns of ring time.
+    #[cfg(test)]
+    pub(crate) fn closings(&self) -> Vec<(i64, i64)> {
+        let closings = self.windows.iter();
+        closings.map(|it| (it.window.to_ns, it.closed_ns)).collect()
+    }
+
     /// The latest time of a packet that may belong to one of them, ns; `None`: there are none. For a producer whose watermark
     /// moves the closing clock (`is_promised`), a window counts only up to what that clock showed when it was closed.
     pub(crate) fn until_ns(&self, is_promised: bool) -> Option<i64> {
@@ -122,7 +129,7 @@ impl ClosedWindows {
         }
     }
 
-    /// So many packets of this span of ring time were overwritten before the trigger rules saw them: counts them for each window that they
+    /// So many packets of this span of ring time were not seen by the trigger rules: counts them for each window that they
     /// may have been in.
     pub(crate) fn miss(&mut self, (from_ns, to_ns): (i64, i64), packets: u64) {
         for ClosedWindow { window, news, .. } in &mut self.windows {

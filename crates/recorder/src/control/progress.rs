@@ -179,7 +179,7 @@ impl Gate {
 pub(crate) struct AnalyzerCounters {
     pub(crate) analyzed: AtomicU64,
     pub(crate) lapped: AtomicU64,
-    /// How many of the `lapped` ones came while there were rules.
+    /// How many that were lapped, or unread at the stop, came while there were rules.
     pub(crate) unseen: AtomicU64,
     /// What hits became. The lock is taken once a batch, and by who asks.
     pub(crate) hits: Mutex<HitCounts>,

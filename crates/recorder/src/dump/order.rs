@@ -43,7 +43,7 @@ pub(crate) struct LateNews {
     pub(crate) is_bound: bool,
     /// Ring time of the first and the last of them, ns.
     pub(crate) span_ns: (i64, i64),
-    /// Packets in or about the window that were overwritten before the trigger rules saw them.
+    /// Packets in or about the window that the trigger rules did not see.
     pub(crate) unseen: u64,
 }
 
@@ -156,6 +156,6 @@ pub(crate) struct CloseOrder {
     pub(crate) clock_ns: i64,
     /// The earliest ring time recorded so far, ns.
     pub(crate) start_ns: i64,
-    /// Packets in or about the window that were overwritten before the trigger rules saw them.
+    /// Packets in or about the window that the trigger rules did not see.
     pub(crate) unseen: u64,
 }

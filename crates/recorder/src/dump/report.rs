@@ -118,7 +118,7 @@ pub struct DumpReport {
     /// Remarks: clock steps, losses that no counter tells, link types that libpcap will not read together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Packets of about this time that were overwritten before the trigger rules saw them: they may have been hits. Those that
+    /// Packets of about this time that the trigger rules did not see: they may have been hits. Those that
     /// the dump lacks are in `missing`.
     #[serde(skip_serializing_if = "is_zero")]
     pub not_analyzed: u64,

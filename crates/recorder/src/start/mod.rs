@@ -319,13 +319,10 @@ fn spawn_analyzer(
         let OpenGate(common) = &OpenGate(common);
         let live = common.is_live();
         let (mut was_busy, mut is_hurried) = (false, false);
-        loop {
-            // Read before the step: what the last inserter published is then seen by it.
-            let last = left.load(Ordering::Acquire) == 0;
+        // Acquire: what the last inserter published is then seen at the end.
+        while left.load(Ordering::Acquire) > 0 {
             if analyzer.step() {
                 was_busy = live;
-            } else if last {
-                break;
             } else if is_hurried && std::mem::take(&mut was_busy) {
                 std::thread::park_timeout(ANALYZER_PAUSE);
             } else {

@@ -117,7 +117,7 @@ pub struct Summary {
     pub analyzed: u64,
     /// See `stored`.
     pub lapped: u64,
-    /// Of the lapped packets, those that came while there were rules that triggered: triggers may have been missed.
+    /// Of the lapped packets and those unread at the stop, those that came while there were rules that triggered: triggers may have been missed.
     pub not_analyzed: u64,
     /// What hits became.
     pub hits: HitCounts,

@@ -9,4 +9,5 @@ mod many_dumps;
 pub(crate) mod rig;
 mod script;
 mod slow_filter;
+mod slow_script;
 mod verdict;

@@ -516,6 +516,10 @@ impl Rig {
         self.analyzer.as_ref().map_or(0, Analyzer::passed_by)
     }
 
+    pub(crate) fn analyzer(&self) -> &Analyzer {
+        self.analyzer.as_ref().expect("it is not stopped")
+    }
+
     /// Stops and finishes.
     pub(crate) fn stop(&mut self) {
         self.common.control.stop();

@@ -1,17 +1,13 @@
 //! What a live recorder promises about scripts, on injected clocks.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use retroscope_pcapfile::Reader;
 use retroscope_script::{Limits, Script};
 
 use crate::{
     DumpReport, Reason, Scripts, Verdict,
-    dump::{encode::Format, names::Directory},
-    tests::rig::{FakeClock, MS, Rig, RigConfig, S, udp},
+    tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
 const START: i64 = 1_800_000_000 * S;
@@ -262,51 +258,4 @@ fn what_scripts_print_is_told() {
         rig.notices,
         ["trigger.lua: loaded", "trigger.lua: 10.0.0.1\t7"]
     );
-}
-
-/// What waits for the analyzer, such as to tell that packets were overwritten, waits for one batch of a slow script and not for all
-/// that is there.
-#[test]
-fn a_slow_script_holds_the_analyzer_up_for_a_batch() {
-    let dir = tempfile::tempdir().unwrap();
-    let clock = Arc::new(FakeClock::default());
-    let at = clock.mono_ns.as_ptr().expose_provenance();
-    let text = format!(
-        "local now = require('ffi').cast('int64_t *', {at}ULL)
-        return function() now[0] = now[0] + {MS} return false end"
-    );
-    let plan = RigConfig {
-        ring_bytes: 16 << 20,
-        scripts: Scripts {
-            triggers: vec![Script::new("slow.lua", &text, true)],
-            dump: None,
-        },
-        ..RigConfig::default()
-    };
-    let directory = Directory::open(dir.path(), Format::PcapNg).unwrap();
-    let mut rig = Rig::by(clock, &plan, START, directory);
-    rig.arrive(0, udp(1, 7, 0));
-    rig.insert();
-    rig.look();
-    for number in 0..30_000 {
-        let mut packet = udp(1, 7, number);
-        packet.resize(1400, 0);
-        rig.arrive(0, packet);
-        if number % 1000 == 999 {
-            rig.insert();
-        }
-    }
-    let mono_ns = |rig: &Rig| rig.clock.mono_ns.load(Ordering::SeqCst);
-    let bucket = i64::try_from((16 << 20) / rig.common.ring.buckets() / 1400).unwrap();
-    // The rest of the bucket that the analyzer was at, and the one behind the gap.
-    for _ in 0..2 {
-        let begin_ns = mono_ns(&rig);
-        rig.look_once();
-        let took_ns = mono_ns(&rig) - begin_ns;
-        assert!((1..=bucket * MS).contains(&took_ns), "{took_ns} ns");
-    }
-    assert!(rig.common.counters.lapped.load(Ordering::Relaxed) > 10_000);
-    rig.analyze();
-    let told = |text: &&String| text.contains("triggers may be missed");
-    assert_eq!(rig.notices.iter().filter(told).count(), 1);
 }

@@ -72,7 +72,7 @@ pub(crate) fn finish(
     if summary.not_analyzed > 0 {
         let packets = counted(summary.not_analyzed, "packet");
         say(&format!(
-            "{packets} overwritten before the trigger rules saw them: triggers may have been missed"
+            "{packets} not seen by the trigger rules: triggers may have been missed"
         ));
     }
     print_unfinished(summary);

@@ -8,10 +8,10 @@ use std::ops::Range;
 use retroscope_packet::LinkType;
 use retroscope_ring::{Batch, Packet};
 
-use super::Core;
+use super::{Core, STOP_DRAIN_NS};
 use crate::{
     analysis::{
-        chunk::{Chunk, Walk, fragments},
+        chunk::{Chunk, MANY, Walk, fragments},
         triggers::RuleHit,
     },
     intake::lookout::Suspects,
@@ -25,14 +25,19 @@ impl Core {
             {
                 self.passed_by += batch.len();
             }
+            self.analyzed += batch.len() as u64;
             return;
         }
         let mut chunk = Chunk::new();
         let mut packets = batch.iter();
         let mut record = batch.first;
         loop {
+            if self.live {
+                chunk.most = self.looks.stride.min(MANY);
+            }
             let mut walk = Walk::new(packets.clone());
-            self.ask_scripts((batch.producer, record), packets.clone());
+            let asked = packets.clone().take(chunk.most);
+            self.ask_scripts((batch.producer, record), asked);
             let count = chunk.fill(&mut packets);
             if count == 0 {
                 return;
@@ -42,7 +47,23 @@ impl Core {
                 self.look_at_run(place, &chunk, (interface, run), &mut walk);
             }
             record += count as u64;
+            self.analyzed += count as u64;
+            if self.live && self.looks.passed(count) && self.is_time_over() {
+                let end = batch.first + batch.len() as u64;
+                self.broken_off = Some((batch.producer, end - record));
+                return;
+            }
         }
+    }
+
+    /// Reads the clock amidst packets, and looks after what waits for it. Whether to look at packets no more.
+    fn is_time_over(&mut self) -> bool {
+        let mono_ns = self.common.clock.mono_ns();
+        if self.looks.is_due(mono_ns) {
+            self.look_after(self.common.clock.now(), None);
+        }
+        let stopping = self.common.control.stopping();
+        stopping && mono_ns - *self.stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
     }
 
     /// Whether the inserter looked at the packets and found nothing that is wanted, and none is of a window that is over.

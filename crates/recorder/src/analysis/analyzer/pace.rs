@@ -1,6 +1,8 @@
-//! How often the user is told of what may happen at any rate: a few times at once, then once a minute of what was left out.
+//! How often the analyzer looks at the clock, and how often the user is told of what may happen at any rate: a few times at once, then
+//! once a minute of what was left out.
 
 use crate::{
+    analysis::chunk::MANY,
     control::hits::{Reason, Suppressions},
     intake::counters::LossLog,
 };
@@ -9,6 +11,60 @@ use crate::{
 const MINUTE_NS: i64 = 60_000_000_000;
 /// Refused hits told one by one in a minute.
 const REFUSALS_TOLD: u32 = 10;
+
+/// Time between two looks at clocks and wishes while packets keep coming, ns.
+const LOOK_NS: i64 = 5_000_000;
+
+/// When to look at clocks and wishes amidst packets.
+#[derive(Debug)]
+pub(super) struct Looks {
+    /// Packets between two readings of the clock: so many as take that time, or fewer.
+    pub(super) stride: usize,
+    stride_max: usize,
+    /// Packets since the clock was read.
+    since: usize,
+    read_ns: i64,
+    looked_ns: i64,
+}
+
+impl Looks {
+    /// Live. Scripts may be slow of a sudden.
+    pub(super) fn new(are_scripts: bool) -> Self {
+        Self {
+            stride: 1,
+            stride_max: if are_scripts { MANY } else { 8 * MANY },
+            since: 0,
+            read_ns: 0,
+            looked_ns: 0,
+        }
+    }
+
+    /// Some packets more were looked at: whether to read the clock.
+    pub(super) fn passed(&mut self, packets: usize) -> bool {
+        self.since += packets;
+        self.since >= self.stride
+    }
+
+    /// The clock was read after a stride: whether to look at what waits for it.
+    pub(super) fn is_due(&mut self, mono_ns: i64) -> bool {
+        let took_ns = mono_ns.saturating_sub(self.read_ns).max(1);
+        let fitting = (self.since as i64).saturating_mul(LOOK_NS) / took_ns;
+        let most = self.stride_max.min(2 * self.stride);
+        self.stride = usize::try_from(fitting).unwrap_or(most).clamp(1, most);
+        self.slept(mono_ns);
+        let is_due = mono_ns.saturating_sub(self.looked_ns) >= LOOK_NS;
+        if is_due {
+            self.looked_ns = mono_ns;
+        }
+        is_due
+    }
+
+    /// The time before this is not that of packets.
+    pub(super) fn slept(&mut self, mono_ns: i64) {
+        self.since = 0;
+        self.read_ns = mono_ns;
+    }
+}
 
 /// Refused hits, told and left out.
 #[derive(Debug, Default)]
@@ -65,13 +121,13 @@ impl Refusals {
     }
 }
 
-/// Packets that were overwritten before the trigger rules saw them.
+/// Packets that the trigger rules did not see: they were overwritten before, or the recording was stopped.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
     pub(super) packets: u64,
     /// How many of these the user was not told of yet.
     untold: u64,
-    told_ns: Option<i64>,
+    pub(super) told_ns: Option<i64>,
     /// Where they were, by producer.
     gaps: LossLog,
     /// The time of the last batch of each producer, ns.

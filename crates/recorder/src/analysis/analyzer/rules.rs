@@ -4,12 +4,11 @@ use std::sync::{atomic::Ordering, mpsc::sync_channel};
 
 use retroscope_filter::Template;
 use retroscope_packet::LinkType;
-use retroscope_ring::{Packet, Packets};
+use retroscope_ring::{Packet, Positions};
 
 use super::Core;
 use crate::{
     analysis::{
-        chunk::MANY,
         director::{Hit, HitOrder},
         dump_script::DumpFunction,
         functions::Functions,
@@ -25,13 +24,16 @@ const STRETCH_BYTES: u64 = 256 << 10;
 
 impl Core {
     /// Asks the trigger scripts about the next chunk of packets, of which `first` is the producer's first record.
-    pub(super) fn ask_scripts(&mut self, first: (usize, u64), packets: Packets<'_>) {
+    pub(super) fn ask_scripts<'p>(
+        &mut self,
+        first: (usize, u64),
+        packets: impl Iterator<Item = Packet<'p>>,
+    ) {
         let scripts = &mut self.parts.scripts.triggers;
         if scripts.is_empty() {
             return;
         }
         if self.director.armed {
-            let packets = packets.take(MANY);
             scripts.ask(first, packets, &mut self.names, &mut self.stamps);
         } else {
             scripts.pass();
@@ -116,7 +118,7 @@ impl Core {
     }
 
     /// Of packets that were overwritten before they were read: how many a rule might have taken.
-    pub(super) fn unseen_of(&self, lapped: u64) -> u64 {
+    fn unseen_of(&self, lapped: u64) -> u64 {
         let are_rules = self.parts.triggers.len() > 0 || !self.parts.scripts.triggers.is_empty();
         if are_rules && self.director.armed {
             lapped
@@ -126,16 +128,44 @@ impl Core {
     }
 
     /// `lapped` packets in all were overwritten before they were read.
-    pub(super) fn was_lapped(&mut self, lapped: u64, mono_ns: i64) {
-        let news = lapped.saturating_sub(std::mem::replace(&mut self.lapped, lapped));
-        let unseen = self.unseen_of(news);
+    pub(super) fn was_lapped(&mut self, lapped: u64) {
+        let unseen = self.unseen_of(lapped.saturating_sub(self.lapped));
+        self.lapped = self.lapped.max(lapped);
         if unseen > 0
-            && let Some(sentence) = self.unseen.add(unseen, mono_ns)
+            && let Some(sentence) = self.unseen.add(unseen, self.common.clock.mono_ns())
         {
             self.tell(Event::Notice(sentence));
         }
-        if let Some(sentence) = self.refusals.due(mono_ns) {
-            self.tell(Event::Notice(sentence));
+    }
+
+    /// `packets` of a producer, stored before `time_ns` of ring time and after those that were read, are not looked at. Returns how many of
+    /// them a rule might have taken.
+    pub(super) fn miss(&mut self, producer: usize, time_ns: i64, packets: u64) -> u64 {
+        let unseen = self.unseen_of(packets);
+        if let Some(gap_ns) = self.unseen.batch(producer, time_ns, unseen) {
+            self.closed.miss(gap_ns, unseen);
+        }
+        unseen
+    }
+
+    /// At the end: what is behind these positions is not looked at any more.
+    pub(super) fn leave_unread(&mut self, positions: &Positions) {
+        let Some((broken_off, left)) = self.broken_off else {
+            return;
+        };
+        let now_ns = self.common.clock.now().ring_ns;
+        let mut unseen = 0;
+        for producer in 0..self.common.ring.producers() {
+            let published = self.common.ring.published(producer);
+            let behind = published.saturating_sub(positions.get(producer));
+            let left = if producer == broken_off { left } else { 0 };
+            unseen += self.miss(producer, now_ns, behind + left);
+        }
+        self.unseen.packets += unseen;
+        if unseen > 0 {
+            self.tell(Event::Notice(format!(
+                "{unseen} packets were not looked at by the trigger rules before the stop: triggers may be missed (fewer rules or faster scripts help)"
+            )));
         }
     }
 

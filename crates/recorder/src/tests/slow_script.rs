@@ -1,0 +1,172 @@
+//! A trigger script that is slower than the packets come delays nothing else: windows, wishes, what is told, and the stop.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use retroscope_script::Script;
+
+use crate::{
+    DumpReport, Scripts, Verdict,
+    dump::{encode::Format, names::Directory},
+    tests::rig::{FakeClock, MS, Rig, RigConfig, S, udp},
+};
+
+const START: i64 = 1_800_000_000 * S;
+
+/// A recorder with a script that takes packets to port 8, and so much time for each packet.
+fn rig(packet_ns: i64, ring_bytes: u64, directory: &tempfile::TempDir) -> Rig {
+    let clock = Arc::new(FakeClock::default());
+    let addresses = [&clock.wall_ns, &clock.mono_ns].map(|ns| ns.as_ptr().expose_provenance());
+    let [wall, mono] = addresses.map(|at| format!("ffi.cast('int64_t *', {at}ULL)"));
+    let text = format!(
+        "local ffi = require('ffi')
+        local wall, mono = {wall}, {mono}
+        return function(pkt)
+            wall[0] = wall[0] + {packet_ns}
+            mono[0] = mono[0] + {packet_ns}
+            return pkt:has_port(8)
+        end"
+    );
+    let plan = RigConfig {
+        ring_bytes,
+        scripts: Scripts {
+            triggers: vec![Script::new("slow.lua", &text, true)],
+            dump: None,
+        },
+        past_ns: S,
+        future_ns: S,
+        ..RigConfig::default()
+    };
+    let directory = Directory::open(directory.path(), Format::PcapNg).unwrap();
+    Rig::by(clock, &plan, START, directory)
+}
+
+/// So many packets of 1,400 bytes arrive at 25 kpps.
+fn arrive(rig: &mut Rig, packets: u32) {
+    for number in 0..packets {
+        let mut packet = udp(1, 7, number);
+        packet.resize(1400, 0);
+        rig.arrive(0, packet);
+        rig.clock.pass(40_000);
+        if number % 1000 == 999 {
+            rig.insert();
+        }
+    }
+    rig.insert();
+}
+
+fn mono_ns(rig: &Rig) -> i64 {
+    rig.clock.mono_ns.load(Ordering::SeqCst)
+}
+
+fn counts(rig: &Rig) -> (u64, u64, u64) {
+    let counters = &rig.common.counters;
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    (
+        load(&counters.analyzed),
+        load(&counters.lapped),
+        load(&counters.unseen),
+    )
+}
+
+fn sidecar(report: &DumpReport) -> serde_json::Value {
+    let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
+    serde_json::from_slice(&sidecar).unwrap()
+}
+
+#[test]
+fn a_window_ends_by_the_clock_amidst_a_batch() {
+    for packet_ns in [MS / 10, 2 * MS / 5, 3 * MS / 2, 20 * MS] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = rig(packet_ns, 64 << 20, &dir);
+        rig.pass(S);
+        rig.arrive(0, udp(1, 8, 0));
+        rig.pass(MS);
+        arrive(&mut rig, 12_000);
+        let found_ns = mono_ns(&rig) + packet_ns;
+        rig.look_once();
+        let (_, closed_ns) = rig.analyzer().closings()[0];
+        let late_ns = closed_ns - (START + found_ns + S);
+        assert!(
+            (0..=75 * MS).contains(&late_ns),
+            "{packet_ns}: {late_ns} ns behind its end"
+        );
+        rig.look();
+        rig.stop();
+        assert_eq!(rig.reports[0].verdict, Verdict::Complete);
+        assert_eq!(counts(&rig), (12_001, 0, 0), "all are looked at");
+    }
+}
+
+/// It is told at the first bucket behind the gap, before that is looked at.
+#[test]
+fn packets_that_were_overwritten_are_told_where_that_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let packet_ns = 3 * MS / 2;
+    let mut rig = rig(packet_ns, 16 << 20, &dir);
+    rig.pass(S);
+    arrive(&mut rig, 1);
+    rig.look();
+    arrive(&mut rig, 30_000);
+    let begin_ns = mono_ns(&rig);
+    rig.look_once();
+    let told_ns = rig.analyzer().told_ns().unwrap();
+    let bucket_ns = 3000 * packet_ns;
+    assert!(
+        told_ns - begin_ns <= bucket_ns,
+        "told after {} ns of {}",
+        told_ns - begin_ns,
+        mono_ns(&rig) - begin_ns
+    );
+    rig.analyze();
+    let told = |text: &&String| text.contains("triggers may be missed");
+    assert_eq!(rig.notices.iter().filter(told).count(), 1);
+    let (_, lapped, unseen) = counts(&rig);
+    assert!(lapped > 10_000, "{lapped}");
+    assert_eq!(unseen, lapped);
+}
+
+/// Some seconds are given to what waits; the rest is unread, and told with all that it concerns.
+#[test]
+fn a_stop_does_not_wait_for_all_packets() {
+    for (packet_ns, is_bound) in [(MS / 10, false), (3 * MS / 2, true), (20 * MS, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = rig(packet_ns, 64 << 20, &dir);
+        rig.pass(S);
+        arrive(&mut rig, 10);
+        rig.look();
+        rig.common.control.trigger();
+        rig.look();
+        arrive(&mut rig, 12_000);
+        let stop_ns = mono_ns(&rig);
+        rig.stop();
+        let took_ns = mono_ns(&rig) - stop_ns;
+        assert!(took_ns <= 3 * S + 50 * MS, "{packet_ns}: {took_ns} ns");
+        let stored = rig.common.ring.statistics().stored_packets;
+        let (analyzed, lapped, unseen) = counts(&rig);
+        let unread = stored - analyzed - lapped;
+        assert_eq!((unseen, unread > 0), (lapped + unread, is_bound));
+        let told = format!("{unread} packets were not looked at");
+        let told = rig.notices.iter().any(|text| text.starts_with(&told));
+        assert_eq!(told, is_bound, "{:?}", rig.notices);
+        let report = rig.reports.last().unwrap();
+        assert_eq!(report.verdict, Verdict::Complete, "all were recorded");
+        assert_eq!(report.not_analyzed, unread);
+        let expected = is_bound.then_some(unread);
+        assert_eq!(sidecar(report)["not_analyzed"].as_u64(), expected);
+    }
+}
+
+/// A trigger by hand does not wait for the packets before it.
+#[test]
+fn a_trigger_by_hand_acts_amidst_a_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(MS, 64 << 20, &dir);
+    rig.pass(S);
+    arrive(&mut rig, 10_000);
+    rig.common.control.trigger();
+    let begin_ns = mono_ns(&rig);
+    rig.look_once();
+    let (to_ns, _) = rig.analyzer().closings()[0];
+    let waited_ns = to_ns - S - (START + begin_ns);
+    assert!(waited_ns <= 100 * MS, "{waited_ns} ns");
+}
