@@ -2,13 +2,17 @@
 //!
 //! libpcap asks getaddrinfo(3) for hosts, which may ask name servers and take as long as they take, and for ports;
 //! getnetbyname(3), getprotobyname(3) and ether_hostton(3) for networks, protocols and Ethernet hosts. By nsswitch.conf(5) any of them
-//! may leave the machine. So names are looked up once. Ports and protocols are written as the numbers that libpcap finds for
-//! them. What else is a name stays one: its text is compiled at the start and never again.
+//! may leave the machine. So names are looked up once, and written as the numbers and addresses that libpcap finds for
+//! them. What stays a name, such as that of a network, is compiled at the start and never again.
 //!
 //! What is a word of the language and what a name libpcap itself tells: its parser takes any name behind `type`, in the
 //! language of 802.11, says that it knows no such type, and looks nothing up. A word of the language is a syntax error there.
 
-use std::{ffi::CString, ops::Range};
+use std::{
+    ffi::CString,
+    net::{IpAddr, ToSocketAddrs},
+    ops::Range,
+};
 
 use retroscope_packet::LinkType;
 
@@ -36,7 +40,7 @@ pub(crate) struct Name {
 pub(crate) enum Meaning {
     /// What libpcap takes for the same: texts to put in the place of these bytes, in order.
     Known(Vec<(Range<usize>, String)>),
-    /// A host, a network or what else is not written as a number.
+    /// What is not found, or not written as a number.
     Unknown,
 }
 
@@ -56,6 +60,7 @@ enum Kind {
     Proto,
     /// Of 802.11, LLC or pf: libpcap has a table of its own, or compares the text.
     Literal,
+    Host,
     Other,
 }
 
@@ -68,6 +73,7 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
     let mut libpcap = None;
     let mut names = Vec::new();
     let mut head: Option<Head<'_>> = None;
+    let has_variable = words.iter().any(|word| word.kind == WordKind::Dollar);
     // Whether an operand begins, and whether its head began with it.
     let (mut begins, mut is_own) = (true, false);
     for (index, word) in words.iter().enumerate() {
@@ -84,7 +90,7 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
                     head.insert(Head {
                         start: word.span.start,
                         proto: None,
-                        kind: Kind::Other,
+                        kind: Kind::Host,
                     })
                 }
             };
@@ -102,8 +108,12 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
         if is_range && is_range_of_numbers(shown) || !is_identifier(shown, &mut libpcap) {
             continue;
         }
-        let is_inherited = is_inherited(text, &words[index + 1..]);
-        if let Some(meaning) = meaning(shown, word, head, looks_up, is_own && !is_inherited) {
+        let is_alone = is_own && !is_inherited(text, &words[index + 1..]);
+        let is_first = index > 0 && words[index - 1].kind == WordKind::Open;
+        // Beside a variable a host is refused, so there is no need to wait for the resolver.
+        let is_host = head.is_some_and(|head| head.kind == Kind::Host);
+        let looks_up = looks_up && !(is_host && has_variable);
+        if let Some(meaning) = meaning(shown, word, head, looks_up, is_alone, is_first) {
             let span = word.span.clone();
             names.push(Name { span, meaning });
         }
@@ -140,7 +150,8 @@ fn qualifier(word: &str) -> Option<Qualifier> {
         "type" | "subtype" | "dir" | "direction" | "ifname" | "on" | "reason" | "action"
         | "rset" | "ruleset" | "llc" => Qualifier::Kind(Kind::Literal),
         "portrange" => Qualifier::Kind(Kind::PortRange),
-        "host" | "net" | "gateway" => Qualifier::Kind(Kind::Other),
+        "host" => Qualifier::Kind(Kind::Host),
+        "net" | "gateway" => Qualifier::Kind(Kind::Other),
         _ => return None,
     })
 }
@@ -151,13 +162,15 @@ fn is_range_of_numbers(word: &str) -> bool {
         .all(|b| b.is_ascii_digit() || b == b'-' || b == b'.')
 }
 
-/// What a name means; `None`: libpcap looks nothing up for it. `is_alone`: no other value has the same qualifiers.
+/// What a name means; `None`: libpcap looks nothing up for it. `is_alone`: no other value has the same qualifiers. `is_first`: it
+/// stands behind a parenthesis, where libpcap takes no other.
 fn meaning(
     name: &str,
     word: &Word,
     head: Option<Head<'_>>,
     looks_up: bool,
     is_alone: bool,
+    is_first: bool,
 ) -> Option<Meaning> {
     let in_place = |number: String| Meaning::Known(vec![(word.span.clone(), number)]);
     let Some(head) = head else {
@@ -185,9 +198,31 @@ fn meaning(
             }
             _ => None,
         },
+        (Kind::Host, proto @ (None | Some("ip" | "ip6" | "arp" | "rarp"))) => {
+            addresses(name, proto, is_first).map(in_place)
+        }
         _ => None,
     };
     Some(known.unwrap_or(Meaning::Unknown))
+}
+
+/// The addresses of a host as libpcap would compare with them: all that its resolver gives, but for those that are no `proto`'s.
+fn addresses(host: &str, proto: Option<&str>, is_first: bool) -> Option<String> {
+    let all = (host, 0).to_socket_addrs().ok()?;
+    let its = all.filter(|it| proto != Some(if it.is_ipv6() { "ip" } else { "ip6" }));
+    let its: Vec<IpAddr> = its.map(|it| it.ip()).collect();
+    any_of(&its, is_first)
+}
+
+/// Any of some addresses; `None`: there are none.
+fn any_of(addresses: &[IpAddr], is_first: bool) -> Option<String> {
+    let texts: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+    let all = texts.join(" or ");
+    match texts.len() {
+        0 => None,
+        2.. if !is_first => Some(format!("({all})")),
+        _ => Some(all),
+    }
 }
 
 /// Whether libpcap, which is opened for the first word, takes a word for a name, rather than for a word of the language, a number or
@@ -253,13 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn hosts_networks_and_the_like_stay_names() {
+    fn what_is_not_found_or_has_no_number_of_its_own_stays_a_name() {
         for (text, expected) in [
             ("host www.example.com", &["www.example.com"][..]),
             ("src or dst host a-b and tcp", &["a-b"]),
             ("host foo or bar", &["foo", "bar"]),
             ("host (foo or bar) and not src baz", &["foo", "bar", "baz"]),
             ("net loopback and host 3com", &["loopback", "3com"]),
+            ("gateway localhost", &["localhost"]),
             ("ether host box or gateway gate", &["box", "gate"]),
             ("host data", &["data"]),
             ("portrange ssh-http", &["ssh-http"]),
@@ -277,6 +313,40 @@ mod tests {
             assert_eq!(unknown, expected, "{text}");
             assert_eq!(numbers, text);
         }
+    }
+
+    /// libpcap takes the addresses wherever it took the name.
+    #[test]
+    fn a_host_with_several_addresses_is_any_of_them() {
+        let link = LinkContext::new(LinkType::RAW, 0, Mode::Savefile);
+        let addresses = ["10.0.0.1", "::1", "10.0.0.2"].map(|it| it.parse().unwrap());
+        let length = |text: &str| {
+            let compiled = compile(text, link).unwrap_or_else(|e| panic!("{text}: {e}"));
+            compiled.instructions().len()
+        };
+        for text in [
+            "host foo",
+            "not src foo and udp",
+            "host 10.9.9.9 or foo",
+            "host (foo or 10.9.9.9)",
+            "host (not foo or 10.9.9.9)",
+            "host (10.9.9.9 or not foo)",
+            "src or dst host foo and 10.9.9.9",
+            "(dst host (foo) or tcp)",
+        ] {
+            let all = names(text, 0..text.len(), false);
+            assert_eq!(all.len(), 1, "{text}");
+            let span = all[0].span.clone();
+            let is_first = text[..span.start].ends_with('(');
+            let with = |addresses| {
+                let mut written = text.to_owned();
+                written.replace_range(span.clone(), &any_of(addresses, is_first).unwrap());
+                length(&written)
+            };
+            assert!(with(&addresses) > with(&addresses[..1]), "{text}");
+        }
+        assert_eq!(any_of(&addresses[..1], false).as_deref(), Some("10.0.0.1"));
+        assert_eq!(any_of(&[], false), None);
     }
 
     /// The numbers are libpcap's: its programs for the names are the same.
@@ -307,6 +377,11 @@ mod tests {
                 "udp port 69 and (tcp dst port 22)",
             ),
             ("ip proto \\tcp or proto \\udp", "ip proto 6 or proto 17"),
+            ("ip host localhost", "ip host 127.0.0.1"),
+            (
+                "ip src (10.0.0.1 or not localhost) and port domain",
+                "ip src (10.0.0.1 or not 127.0.0.1) and port 53",
+            ),
         ] {
             assert!(
                 names(text, 0..text.len(), false)

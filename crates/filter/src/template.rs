@@ -126,9 +126,9 @@ impl Template {
         Ok(template)
     }
 
-    /// Looks up the names of ports and protocols, and finds those of hosts and networks, so that the system is not asked for them
-    /// again: a piece that holds such a name is compiled for further link types only until [`Template::seal`]. Asks the system's
-    /// tables (services(5), protocols(5)), and no resolver.
+    /// Looks up the names of hosts, ports and protocols, and finds those of networks and the like, so that the system is not asked for
+    /// them again: a piece that holds a name without a number is compiled for further link types only until [`Template::seal`].
+    /// Asks the system's tables (services(5), protocols(5)), and waits for its resolver.
     ///
     /// # Errors
     /// [`Problem::NameAndVariable`] for a piece that holds a name of a host or network beside a variable: it would have to be looked
