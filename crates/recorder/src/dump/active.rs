@@ -439,10 +439,8 @@ impl Active {
             evicted.estimated = is_known && !lost.exact;
             missing.push(evicted);
         }
-        // Before the losses: inserters log a loss before they say that it is known.
-        let unknown = self.unknown(close, intake);
-        missing.extend(intake.losses(order.from_ns, order.to_ns, offset_ns, &close.ends));
-        missing.extend(unknown);
+        let window_ns = (order.from_ns, order.to_ns);
+        missing.extend(intake.missing(window_ns, close.clock_ns, offset_ns, &close.ends));
         let fragments = self.undecided_fragments();
         if fragments > 0 {
             let (from_ns, to_ns) = (stamp(order.from_ns), stamp(order.to_ns));

@@ -191,14 +191,24 @@ impl Intake {
         self.sources.iter().flat_map(entries).collect()
     }
 
-    /// What was lost at intake within the closed interval of ring time, whose records end at `ends`. Told with `offset_ns` added.
-    pub(crate) fn losses(
+    /// What was lost at intake within the closed interval of ring time, which was closed at `clock_ns` and whose records end at `ends`, and
+    /// what nobody knows yet of it. Told with `offset_ns` added.
+    pub(crate) fn missing(
         &self,
-        from_ns: i64,
-        to_ns: i64,
+        (from_ns, to_ns): (i64, i64),
+        clock_ns: i64,
         offset_ns: i64,
         ends: &[u64],
     ) -> Vec<Missing> {
+        // Before the losses: inserters log a loss before they say that it is known.
+        let unknown = self.unknown((from_ns, to_ns), clock_ns, offset_ns);
+        let mut missing = self.losses(from_ns, to_ns, offset_ns, ends);
+        missing.extend(unknown);
+        missing
+    }
+
+    /// What was lost at intake within the closed interval of ring time, whose records end at `ends`. Told with `offset_ns` added.
+    fn losses(&self, from_ns: i64, to_ns: i64, offset_ns: i64, ends: &[u64]) -> Vec<Missing> {
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
         let entry = |event: LossEvent| {
             let (first_ns, last_ns) = event.spans_ns[0];

@@ -1,6 +1,14 @@
+use std::{
+    fs,
+    sync::{Arc, mpsc},
+    thread,
+};
+
 use retroscope_capture::LossCause;
+use rustix::thread::gettid;
 
 use super::*;
+use crate::intake::Intake;
 
 impl LossLog {
     /// The losses that touch the closed interval.
@@ -260,4 +268,35 @@ fn a_flood_of_one_cause_leaves_the_others_their_places() {
     let all: u64 = log.within(0, n).iter().map(|it| it.packets).sum();
     assert_eq!(all, n as u64 + (n / every) as u64 + 1);
     assert!(log.events.lock().unwrap().len() <= LOSS_EVENTS);
+}
+
+/// An inserter logs a loss and says that it is known while a verdict asks: it stands still at the first of two sources.
+#[test]
+fn a_loss_that_comes_while_a_verdict_asks_is_told() {
+    let sources = ["eth1", "eth2"].map(|name| (name.to_owned(), 1));
+    let intake = Intake::new(sources.into_iter(), Arc::default(), false);
+    let [first, second] = [0, 1].map(|index| &intake.sources[index].queues[0]);
+    first.set_ended();
+    let stop = lock(&first.undecided);
+    let (tell, told) = mpsc::channel();
+    let missing = thread::scope(|scope| {
+        let verdict = scope.spawn(|| {
+            tell.send(gettid()).unwrap();
+            intake.missing((0, 10), 10, 0, &[])
+        });
+        let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+        // It sleeps where it is stopped and nowhere else.
+        while !fs::read_to_string(&stat).unwrap().contains(") S ") {
+            thread::yield_now();
+        }
+        intake.losses.push(0, 1, "kernel", [(5, 5); 2], 1);
+        second.set_engine(reading(SourceStatistics {
+            as_of_ns: Some(10),
+            ..SourceStatistics::default()
+        }));
+        drop(stop);
+        verdict.join().unwrap()
+    });
+    assert_eq!(missing.len(), 1, "{missing:?}");
+    assert_eq!(missing[0].cause, "kernel");
 }
