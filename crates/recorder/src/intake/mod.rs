@@ -18,8 +18,8 @@ use crate::{
     intake::{
         away::Away,
         counters::{
-            CLOCK_STEP, INTERFACE_DOWN, LossEvent, LossLog, PERHAPS_LOST, QueueCounters,
-            SourceSnapshot,
+            CLOCK_STEP, INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LossEvent, LossLog, PERHAPS_LOST,
+            QueueCounters, SourceSnapshot,
         },
         interfaces::{InterfaceCache, Interfaces},
     },
@@ -200,10 +200,25 @@ impl Intake {
         offset_ns: i64,
         ends: &[u64],
     ) -> Vec<Missing> {
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
         // Before the losses: inserters log a loss before they say that it is known.
         let unknown = self.unknown((from_ns, to_ns), clock_ns, offset_ns);
         let mut missing = self.losses(from_ns, to_ns, offset_ns, ends);
         missing.extend(unknown);
+        // What has no number is not stored, and so amends no verdict. A source without watermarks may bring more of it late.
+        let is_over = |queue: &Arc<QueueCounters>| queue.promises() || queue.is_ended();
+        for (source, now) in self.sources.iter().zip(self.snapshots()) {
+            let is_told = |it: &Missing| {
+                it.cause == LOST_INTERFACE_LIMIT && it.source.as_ref() == Some(&source.name)
+            };
+            let has_any = !self.offline && now.lost.contains_key(LOST_INTERFACE_LIMIT);
+            if has_any && !source.queues.iter().all(is_over) && !missing.iter().any(is_told) {
+                let (from_ns, to_ns) = (stamp(from_ns), stamp(to_ns));
+                let mut more = Missing::new(LOST_INTERFACE_LIMIT, from_ns, to_ns, None);
+                more.source = Some(source.name.clone());
+                missing.push(more);
+            }
+        }
         missing
     }
 
@@ -281,7 +296,7 @@ mod tests {
     use retroscope_ring::{Ring, RingConfig};
 
     use super::*;
-    use crate::intake::counters::EngineReading;
+    use crate::intake::counters::{BurstCount, EngineReading};
 
     fn intake(sources: &[(&str, usize)]) -> Intake {
         let sources = sources
@@ -344,6 +359,35 @@ mod tests {
         }
         // A copy of all interfaces for each takes a minute.
         assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    /// Packets that are not stored amend no verdict, and a source without watermarks may bring them late.
+    #[test]
+    fn a_source_without_watermarks_may_bring_more_that_has_no_interface() {
+        for (promises, is_ended, told) in [(false, false, 1), (true, false, 0), (false, true, 0)] {
+            let intake = intake(&[("stream", 1), ("eth1", 1)]);
+            let queue = &intake.sources[0].queues[0];
+            queue.set_promises(promises);
+            let told_of_it = || {
+                let missing = intake.missing((0, 10), 10, 0, &[]);
+                let its = missing.iter().filter(|it| it.cause == LOST_INTERFACE_LIMIT);
+                its.count()
+            };
+            assert_eq!(told_of_it(), 0);
+            queue.add(BurstCount {
+                interface_limit: 1,
+                ..BurstCount::default()
+            });
+            if is_ended {
+                queue.set_ended();
+            }
+            assert_eq!(told_of_it(), told, "{promises}, {is_ended}");
+            let at_ns = (5, 5);
+            intake
+                .losses
+                .push(0, 0, LOST_INTERFACE_LIMIT, [at_ns; 2], 1);
+            assert_eq!(told_of_it(), 1, "once");
+        }
     }
 
     #[test]
