@@ -38,7 +38,6 @@ pub(crate) struct Outer {
     closings: u64,
     /// The latest closing time of all buckets that were overwritten, ns of the monotonic clock; `i64::MIN`: none was.
     evicted_closed_mono_ns: i64,
-    pub(crate) producers_opened: usize,
     /// Numbers of parkers that no reader has: as many readers may still be opened.
     pub(crate) parkers_free: Vec<usize>,
 }
@@ -107,7 +106,6 @@ impl Outer {
             gating: Vec::new(),
             closings: 0,
             evicted_closed_mono_ns: i64::MIN,
-            producers_opened: 0,
             parkers_free: (0..readers).rev().collect(),
         }
     }

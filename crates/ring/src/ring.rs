@@ -11,7 +11,7 @@ use crate::{
     outer::Outer,
     parker::{Parkers, WaitSet},
     storage::{Hold, MemoryObtained, Storage},
-    sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Padded, lock},
+    sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock},
 };
 
 /// The queue of queues. A handle: clones are the same ring. Any thread may call any method.
@@ -34,6 +34,7 @@ pub(crate) struct RingInner {
     interfaces: Mutex<Vec<InterfaceEntry>>,
     obtained: MemoryObtained,
     readers_max: usize,
+    producers_opened: AtomicUsize,
 }
 
 /// The pages that a region stands on.
@@ -142,6 +143,7 @@ impl Ring {
             interfaces: Mutex::new(Vec::new()),
             obtained,
             readers_max: config.readers,
+            producers_opened: AtomicUsize::new(0),
         })))
     }
 
@@ -188,19 +190,18 @@ impl Ring {
     /// [`RingError::Producers`] if the ring was made for no more. Dropped ones count: their numbers are not used again.
     pub fn producer(&self) -> Result<Producer, RingError> {
         let max = self.0.storage.geometry().producers;
-        let mut outer = lock(&self.0.outer);
-        let id = outer.producers_opened;
-        if id == max {
-            return Err(RingError::Producers { max });
-        }
-        outer.producers_opened += 1;
+        let next = |opened| (opened < max).then_some(opened + 1);
+        let opened = &self.0.producers_opened;
+        // Relaxed, both: whoever sees a producer's records sees it counted, by their publication.
+        let id = opened.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let id = id.map_err(|_| RingError::Producers { max })?;
         Ok(Producer::new(Arc::clone(&self.0), id))
     }
 
-    /// Producers opened so far.
+    /// Producers opened so far. Takes no lock.
     #[must_use]
     pub fn producers(&self) -> usize {
-        lock(&self.0.outer).producers_opened
+        self.0.producers_opened.load(Ordering::Relaxed) // ordered by the publication of its records
     }
 
     /// A group of one member, which serves all producers: [`Self::group_of`].
