@@ -3,10 +3,11 @@
 //! One mutex around this, taken once for each bucket that is filled, and by whoever asks about the past. Holds and
 //! positions of gating groups change without it.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, iter, sync::Arc};
 
 use crate::{
-    BucketInfo, BucketRef, Evicted, EvictedBucket, EvictionDetail, Mode, RingStatistics,
+    BucketInfo, BucketRef, Evicted, EvictedBucket, Mode, RingConfig, RingStatistics,
+    config::Geometry,
     group::Group,
     log::Log,
     reservations::Reservations,
@@ -24,6 +25,8 @@ pub(crate) struct Outer {
     /// Buckets never used; the next one to use is at the end.
     free: Vec<u32>,
     pub(crate) slots: Vec<Slot>,
+    /// By producer.
+    chains: Vec<Chain>,
     /// Closed buckets in the order in which they closed, with the number of their closing: all that no standing reservation wants,
     /// and some that one has come to want since; those are taken out when they are met. Never longer than `slots`.
     overwritable: VecDeque<(u64, u32)>,
@@ -48,7 +51,6 @@ pub(crate) struct Slot {
     pub(crate) state: State,
     pub(crate) generation: u64,
     pub(crate) producer: usize,
-    sequence: u64,
     pub(crate) first: u64,
     first_bytes: u64,
     /// The rest is known of closed buckets only.
@@ -64,6 +66,16 @@ pub(crate) struct Slot {
     pub(crate) wanted: u32,
     /// It is in `Outer::overwritable`.
     is_listed: bool,
+    /// Its producer's buckets before and behind it; of one that is not free.
+    older: Option<u32>,
+    newer: Option<u32>,
+}
+
+/// The ends of the list of a producer's buckets, linked in the order of its records.
+#[derive(Debug, Clone, Copy, Default)]
+struct Chain {
+    oldest: Option<u32>,
+    newest: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -93,20 +105,22 @@ pub(crate) struct OldestBucket {
 }
 
 impl Outer {
-    pub(crate) fn new(buckets: usize, readers: usize, detail: EvictionDetail) -> Self {
+    pub(crate) fn new(geometry: Geometry, config: &RingConfig) -> Self {
+        let buckets = geometry.buckets;
         let count = u32::try_from(buckets).expect("a geometry has at most 65,535 buckets");
         Self {
             free: (0..count).rev().collect(),
             slots: vec![Slot::default(); buckets],
+            chains: vec![Chain::default(); geometry.producers],
             overwritable: VecDeque::with_capacity(buckets),
             unwanted: Vec::with_capacity(buckets),
-            log: Log::new(detail),
+            log: Log::new(config.eviction_detail),
             reservations: Reservations::default(),
             steps: Steps::default(),
             gating: Vec::new(),
             closings: 0,
             evicted_closed_mono_ns: i64::MIN,
-            parkers_free: (0..readers).rev().collect(),
+            parkers_free: (0..config.readers).rev().collect(),
         }
     }
 
@@ -151,9 +165,14 @@ impl Outer {
         slot.state = State::Open;
         slot.generation = generation;
         slot.producer = opened.opening().producer;
-        slot.sequence = opened.opening().sequence;
         slot.first = opened.opening().first;
         slot.first_bytes = opened.opening().first_bytes;
+        let chain = &mut self.chains[slot.producer];
+        (slot.older, slot.newer) = (chain.newest.replace(index), None);
+        match slot.older {
+            Some(older) => self.slots[older as usize].newer = Some(index),
+            None => chain.oldest = Some(index),
+        }
     }
 
     /// Closes a bucket whose records are all published. Returns its closing number: how many closed before it.
@@ -207,19 +226,8 @@ impl Outer {
     /// Where a reader that has seen a producer's records before `position` goes on: the producer's oldest bucket with
     /// later ones. `None`: the producer has none left.
     pub(crate) fn oldest_bucket(&self, producer: usize, position: u64) -> Option<OldestBucket> {
-        let later = |slot: &&Slot| match slot.state {
-            State::Free => false,
-            State::Open => slot.producer == producer,
-            State::Closed => {
-                slot.producer == producer && slot.first + u64::from(slot.packets) > position
-            }
-        };
-        let mine = self
-            .slots
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| later(slot));
-        let (index, slot) = mine.min_by_key(|(_, slot)| slot.sequence)?;
+        let mut mine = self.oldest_first(producer);
+        let (index, slot) = mine.find(|(_, slot)| slot.reaches(position))?;
         Some(OldestBucket {
             bucket: slot.bucket(index),
             first: slot.first,
@@ -229,6 +237,42 @@ impl Outer {
 
     pub(crate) fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
         self.log.evicted(from_ns, to_ns)
+    }
+
+    /// A producer's buckets, in the order of its records.
+    fn oldest_first(&self, producer: usize) -> impl Iterator<Item = (usize, &Slot)> {
+        self.linked(self.chains[producer].oldest, |slot| slot.newer)
+    }
+
+    /// All buckets that are not free, by producer and then in the order of its records.
+    pub(crate) fn by_producer(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        (0..self.chains.len()).flat_map(|producer| self.oldest_first(producer))
+    }
+
+    /// Appends the producer's buckets that have committed records from number `position` on, in the order of its records. A walk over
+    /// these alone.
+    pub(crate) fn buckets_from(
+        &self,
+        producer: usize,
+        position: u64,
+        storage: &Storage,
+        out: &mut Vec<BucketInfo>,
+    ) {
+        let before = out.len();
+        let newest_first = self.linked(self.chains[producer].newest, |slot| slot.older);
+        let later = newest_first.take_while(|(_, slot)| slot.reaches(position));
+        let infos = later.filter_map(|(index, slot)| slot.info(index, storage));
+        out.extend(infos.filter(|info| info.first + u64::from(info.committed) > position));
+        out[before..].reverse();
+    }
+
+    fn linked(
+        &self,
+        first: Option<u32>,
+        next: impl Fn(&Slot) -> Option<u32>,
+    ) -> impl Iterator<Item = (usize, &Slot)> {
+        let indices = iter::successors(first, move |&index| next(&self.slots[index as usize]));
+        indices.map(|index| (index as usize, &self.slots[index as usize]))
     }
 
     /// A walk over all buckets and producers.
@@ -334,6 +378,16 @@ impl Outer {
         *latest = slot.closed_mono_ns.max(*latest);
         let end = slot.first + u64::from(slot.packets);
         storage.tell_evicted(slot.producer, end, slot.max_ns, *latest);
+        let (older, newer) = (slot.older, slot.newer);
+        let chain = &mut self.chains[slot.producer];
+        match older {
+            Some(older) => self.slots[older as usize].newer = newer,
+            None => chain.oldest = newer,
+        }
+        match newer {
+            Some(newer) => self.slots[newer as usize].older = older,
+            None => chain.newest = older,
+        }
     }
 }
 
@@ -343,6 +397,11 @@ impl Slot {
             index: u32::try_from(index).expect("at most 65,535 buckets"),
             generation: self.generation,
         }
+    }
+
+    /// Whether it has, or may get, records of its producer from number `position` on.
+    fn reaches(&self, position: u64) -> bool {
+        self.state == State::Open || self.first + u64::from(self.packets) > position
     }
 
     /// `None`: nothing was committed in it.

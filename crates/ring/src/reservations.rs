@@ -47,12 +47,11 @@ impl Reservation {
     /// in place of what `out` held, by producer and then in the order of its records.
     pub fn buckets(&self, out: &mut Vec<BucketInfo>) {
         out.clear();
-        let mut outer = lock(&self.ring.outer);
-        let outer = &mut *outer;
+        let outer = lock(&self.ring.outer);
         let Some(entry) = outer.reservations.get(self.id) else {
             return;
         };
-        for (index, slot) in outer.slots.iter().enumerate() {
+        for (index, slot) in outer.by_producer() {
             let given = slot.state == State::Closed && entry.has_given(index, slot);
             if !given
                 && let Some(info) = slot.info(index, &self.ring.storage)
@@ -61,7 +60,6 @@ impl Reservation {
                 out.push(info);
             }
         }
-        out.sort_unstable_by_key(|info| (info.producer, info.first));
     }
 
     /// This reservation needs a bucket no longer. No effect unless the bucket is closed: an open one may still get
@@ -76,7 +74,7 @@ impl Reservation {
             ..
         } = &mut *outer;
         let stands = reservations.standing_at(self.id).is_some();
-        let entry = reservations.get(self.id);
+        let entry = reservations.get_mut(self.id);
         let (Some(entry), Some(slot)) = (entry, slots.get_mut(index)) else {
             return;
         };
@@ -103,7 +101,7 @@ impl Reservation {
     /// Takes what was overwritten although this reservation wanted it (record mode), and appends it to `out`. Each bucket
     /// is told once.
     pub fn fallen(&self, out: &mut Vec<EvictedBucket>) {
-        if let Some(entry) = lock(&self.ring.outer).reservations.get(self.id) {
+        if let Some(entry) = lock(&self.ring.outer).reservations.get_mut(self.id) {
             out.append(&mut entry.lost);
         }
     }
@@ -210,7 +208,15 @@ impl Reservations {
             .ok()
     }
 
-    fn get(&mut self, id: u64) -> Option<&mut Entry> {
+    fn get(&self, id: u64) -> Option<&Entry> {
+        let fallen = || self.fallen.binary_search_by_key(&id, |entry| entry.id);
+        match self.standing_at(id) {
+            Some(place) => self.standing.get(place),
+            None => self.fallen.get(fallen().ok()?),
+        }
+    }
+
+    fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
         let place = self.standing_at(id);
         let fallen = || self.fallen.binary_search_by_key(&id, |entry| entry.id);
         match place {
@@ -265,7 +271,7 @@ impl Reservations {
 impl Outer {
     fn set_interval(&mut self, id: u64, window: Window) {
         let Some(place) = self.reservations.standing_at(id) else {
-            if let Some(fallen) = self.reservations.get(id) {
+            if let Some(fallen) = self.reservations.get_mut(id) {
                 fallen.window = window;
             }
             return;

@@ -3,8 +3,8 @@
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use crate::{
-    BucketRef, BucketView, GroupKind, Mode, Producer, Reader, Reservation, RingConfig, RingError,
-    Step,
+    BucketInfo, BucketRef, BucketView, GroupKind, Mode, Producer, Reader, Reservation, RingConfig,
+    RingError, Step,
     barrier::Barrier,
     cursor::Cursor,
     group::Group,
@@ -127,11 +127,7 @@ impl Ring {
         let (barrier, parkers) = (Barrier::new(), Arc::new(Parkers::new(config.readers)));
         Ok(Self(Arc::new(RingInner {
             storage: Arc::new(storage),
-            outer: Mutex::new(Outer::new(
-                geometry.buckets,
-                config.readers,
-                config.eviction_detail,
-            )),
+            outer: Mutex::new(Outer::new(geometry, config)),
             wait_sets: (0..geometry.producers)
                 .map(|_| Padded(WaitSet::new(&parkers, barrier)))
                 .collect(),
@@ -202,6 +198,18 @@ impl Ring {
     #[must_use]
     pub fn producers(&self) -> usize {
         self.0.producers_opened.load(Ordering::Relaxed) // ordered by the publication of its records
+    }
+
+    /// Appends to `out` the producer's buckets with committed records from number `position` on, open or closed, in the order of the
+    /// records. The first may begin before `position`, or after it: what was between is overwritten.
+    ///
+    /// Takes the mutex of the outer queue and visits the buckets that it lists, and no others: ask when
+    /// [`Self::published`] has changed.
+    ///
+    /// # Panics
+    /// Unless `producer` is below the number of producers that the ring was made for.
+    pub fn buckets_from(&self, producer: usize, position: u64, out: &mut Vec<BucketInfo>) {
+        lock(&self.0.outer).buckets_from(producer, position, &self.0.storage, out);
     }
 
     /// A group of one member, which serves all producers: [`Self::group_of`].

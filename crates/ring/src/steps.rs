@@ -8,7 +8,7 @@
 //! jumps faster is in disorder, and is not followed.
 
 use crate::{
-    outer::{Outer, State},
+    outer::Outer,
     storage::{Storage, steps::STEPS_MAX},
 };
 
@@ -84,18 +84,16 @@ impl Outer {
     /// The slot of a step that no record in the ring needs: a later step of its producer and clock applies from the producer's oldest
     /// record on, or from before it.
     fn unneeded_step(&self) -> Option<usize> {
-        let mut oldest = vec![u64::MAX; self.steps.made.len()];
-        for slot in self.slots.iter().filter(|slot| slot.state != State::Free) {
-            if let Some(oldest) = oldest.get_mut(slot.producer) {
-                *oldest = slot.first.min(*oldest);
-            }
-        }
         let steps = &self.steps.slots;
+        let is_before_all = |step: &Step| {
+            let oldest = self.oldest_bucket(step.producer, 0);
+            oldest.is_none_or(|oldest| step.first <= oldest.first)
+        };
         let is_superseded = |step: &Step| {
             steps.iter().any(|later| {
                 (later.producer, later.clock) == (step.producer, step.clock)
                     && step.first < later.first
-                    && later.first <= oldest[step.producer]
+                    && is_before_all(later)
             })
         };
         steps.iter().position(is_superseded)

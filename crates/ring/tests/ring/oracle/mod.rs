@@ -375,7 +375,31 @@ impl Pair {
         );
     }
 
+    fn check_buckets_from(&mut self) {
+        let producer = self.rng.usize(0..PRODUCERS);
+        let position = self.rng.u64(0..self.model.writers[producer].published + 2);
+        let mut listed = Vec::new();
+        self.ring.buckets_from(producer, position, &mut listed);
+        let got: Vec<(Key, u64, bool)> = listed
+            .iter()
+            .map(|b| {
+                (
+                    (b.producer, b.first),
+                    b.first + u64::from(b.committed),
+                    b.closed,
+                )
+            })
+            .collect();
+        let mine = self.model.buckets.range((producer, 0)..(producer + 1, 0));
+        let expected: Vec<(Key, u64, bool)> = mine
+            .map(|(&key, bucket)| (key, self.model.committed_end(key), bucket.closed.is_some()))
+            .filter(|&(key, end, _)| end > position.max(key.1))
+            .collect();
+        assert_eq!(got, expected, "producer {producer} from {position}");
+    }
+
     fn check(&mut self) {
+        self.check_buckets_from();
         for id in self.reservations.keys().copied().collect::<Vec<_>>() {
             self.check_fallen(id);
             self.list(id);

@@ -293,7 +293,8 @@ impl Model {
         (self.free, self.buckets.len() - closed, closed, reserved)
     }
 
-    fn committed_end(&self, key: Key) -> u64 {
+    /// The number behind the last published record of a bucket.
+    pub(crate) fn committed_end(&self, key: Key) -> u64 {
         let end = key.1 + self.buckets[&key].records.len() as u64;
         end.min(self.writers[key.0].published).max(key.1)
     }
