@@ -68,6 +68,7 @@
 //! | P2 | `ProducerHeader::published` | [`Ring::published`] | the same, per producer |
 //! | L | `Control::close` | `Control::is_closed` | the final mark, the link |
 //! | T | `ProducerHeader::watermark_ns` | [`Ring::watermark`] | all records before the watermark |
+//! | N | `Reservations::tell` | [`Ring::reservation_news`] | that a reservation fell |
 //! | Q | a group's position | [`Positions::get`], search for a bucket | the group's work on the records |
 //! | G | fence in `Control::claim` | fence in `Attached::copy_bucket` | the generation before the first new byte |
 //! | F1–F2 | fences in `storage/eventcount.rs` | | a writer's wait against whatever frees a bucket |
@@ -88,7 +89,8 @@
 //! memory of the producer's own. Publishing: what waits in the buffer, a store fence if stores went past the cache, six
 //! stores and a load; the full fence between these is run by readers that go to sleep (`barrier.rs`). Reading: two loads of
 //! one line for each run of records. There is no lock, system call, allocation or clock in any of them;
-//! `examples/ring_throughput.rs` measures.
+//! `examples/ring_throughput.rs` measures. A change of buckets, under the mutex, takes a search among the windows of all
+//! reservations, whose time follows the logarithm of their number (`windows.rs`), and a walk over the buckets only where one must fall.
 //!
 //! # Words
 //!
@@ -111,7 +113,8 @@
 //! | `producer.rs` | the writing side, down to `storage/open.rs` and `storage/write_buffer.rs` |
 //! | `group.rs`, `reader.rs`, `cursor.rs` | the reading side: a group's positions, a member, its place in one producer's buckets |
 //! | `view.rs`, `storage/hold.rs`, `storage/bucket_memory.rs` | reading records of a bucket |
-//! | `outer.rs` | the outer queue; with `reservations.rs`, `log.rs` and `evicted.rs` (what was overwritten), `steps.rs` (clocks) |
+//! | `outer.rs` | the outer queue; with `reservations.rs` and `windows.rs` (what dumps want), `steps.rs` (clocks) |
+//! | `log.rs`, `evicted.rs` | what was overwritten |
 //! | `parker.rs`, `storage/eventcount.rs`, `futex.rs`, `barrier.rs` | sleeping and waking |
 //! | `storage/layout.rs`, `storage/header.rs`, `storage/descriptor.rs` | what stands where in the region |
 //! | `storage/mapping/` | the region's memory |
@@ -143,6 +146,7 @@ mod storage;
 )]
 mod sync;
 mod view;
+mod windows;
 
 #[cfg(not(loom))]
 pub use attach::{

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::{
     Evicted, EvictedBucket, EvictionDetail,
     evicted::{SAMPLES, sample_index},
+    windows::Window,
 };
 
 /// Buckets remembered with [`EvictionDetail::Sampled`]: 16 GiB of past in buckets of 2 MiB, for 5 MiB of memory.
@@ -24,6 +25,7 @@ pub(crate) struct Log {
     /// By producer, the smallest and the largest time of all that was forgotten. Their clocks may be far apart.
     forgotten: Vec<Option<(i64, i64)>>,
     /// All that was ever evicted.
+    evictions: u64,
     packets: u64,
     bytes: u64,
 }
@@ -41,6 +43,7 @@ impl Log {
             thinned: 0,
             bytes_used: 0,
             forgotten: Vec::new(),
+            evictions: 0,
             packets: 0,
             bytes: 0,
         }
@@ -51,12 +54,14 @@ impl Log {
         (self.packets, self.bytes)
     }
 
-    /// Adds a bucket whose entry has no times yet; `time_ns` reads them by index. Returns the entry. `None`: there was no room for it.
-    pub(crate) fn add(
-        &mut self,
-        mut entry: EvictedBucket,
-        time_ns: impl Fn(usize) -> i64,
-    ) -> Option<&EvictedBucket> {
+    /// Buckets evicted ever.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Adds a bucket whose entry has no times yet; `time_ns` reads them by index.
+    pub(crate) fn add(&mut self, mut entry: EvictedBucket, time_ns: impl Fn(usize) -> i64) {
+        self.evictions += 1;
         self.packets += u64::from(entry.packets);
         self.bytes += entry.bytes;
         let count = entry.packets as usize;
@@ -78,14 +83,32 @@ impl Log {
         if let EvictionDetail::Exact { budget_bytes } = self.detail {
             self.keep_budget(budget_bytes);
         }
-        self.entries.back()
+    }
+
+    /// What was evicted after the first `evictions` buckets, oldest eviction first, as far as it is remembered.
+    pub(crate) fn since(&self, evictions: u64) -> impl Iterator<Item = &EvictedBucket> {
+        let later = self.evictions.saturating_sub(evictions);
+        let later = usize::try_from(later).unwrap_or(usize::MAX);
+        let entries = &self.entries;
+        entries.range(entries.len().saturating_sub(later)..)
+    }
+
+    /// Whether some of these are not remembered.
+    pub(crate) fn has_forgotten(&self, evictions: u64) -> bool {
+        evictions + (self.entries.len() as u64) < self.evictions
+    }
+
+    /// The largest time of those forgotten that may have had packets of a window.
+    pub(crate) fn unknown_before_ns(&self, window: Window) -> Option<i64> {
+        let forgotten = self.forgotten.iter().flatten();
+        let touching = forgotten.filter(|(min_ns, max_ns)| window.touches(*min_ns, *max_ns));
+        touching.map(|(_, max_ns)| *max_ns).max()
     }
 
     /// What was evicted of `from_ns..=to_ns`.
     pub(crate) fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
-        let forgotten = self.forgotten.iter().flatten();
-        let touching = forgotten.filter(|(min_ns, max_ns)| *min_ns <= to_ns && *max_ns >= from_ns);
-        let unknown_before_ns = touching.map(|(_, max_ns)| *max_ns).max();
+        let window = Window::new(from_ns, to_ns);
+        let unknown_before_ns = self.unknown_before_ns(window);
         let mut sum = Evicted {
             packets: 0,
             exact: unknown_before_ns.is_none(),
@@ -93,7 +116,8 @@ impl Log {
             last_ns: None,
             unknown_before_ns,
         };
-        for entry in &self.entries {
+        let touches = |entry: &&EvictedBucket| window.touches(entry.min_ns, entry.max_ns);
+        for entry in self.entries.iter().filter(touches) {
             let count = entry.count_in(from_ns, to_ns, 0);
             sum.packets += count.packets;
             sum.exact &= count.exact;
@@ -141,9 +165,8 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn add(log: &mut Log, times_ns: &[i64]) -> Option<EvictedBucket> {
-        log.add(EvictedBucket::of(times_ns), |index| times_ns[index])
-            .cloned()
+    fn add(log: &mut Log, times_ns: &[i64]) {
+        log.add(EvictedBucket::of(times_ns), |index| times_ns[index]);
     }
 
     fn exact(budget_bytes: usize) -> Log {
@@ -200,7 +223,10 @@ mod tests {
         );
         assert_eq!(log.evicted(0, 999).packets, 3000);
         assert_eq!(log.evicted(0, 999).unknown_before_ns, None);
-        assert!(add(&mut exact(10), &times_ns).is_none());
+        let mut none = exact(10);
+        add(&mut none, &times_ns);
+        assert_eq!((none.evictions(), none.since(0).count()), (1, 0));
+        assert!(none.has_forgotten(0) && !none.has_forgotten(1));
         let mut log = exact(size_of::<EvictedBucket>() + 8 * SAMPLES);
         add(&mut log, &times_ns);
         add(&mut log, &times_ns);

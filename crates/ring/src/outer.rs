@@ -6,11 +6,11 @@
 use std::{collections::VecDeque, iter, sync::Arc};
 
 use crate::{
-    BucketInfo, BucketRef, Evicted, EvictedBucket, Mode, RingConfig, RingStatistics,
+    BucketInfo, BucketRef, EvictedBucket, Mode, RingConfig, RingStatistics,
     config::Geometry,
     group::Group,
     log::Log,
-    reservations::Reservations,
+    reservations::{Given, Reservations},
     steps::Steps,
     storage::{Claimed, OpenBucket, Opened, Storage},
     sync::Ordering,
@@ -32,7 +32,7 @@ pub(crate) struct Outer {
     overwritable: VecDeque<(u64, u32)>,
     /// Empty between calls: closed buckets that reservations gave up. A field, so that giving a reservation up allocates nothing.
     pub(crate) unwanted: Vec<u32>,
-    log: Log,
+    pub(crate) log: Log,
     pub(crate) reservations: Reservations,
     pub(crate) steps: Steps,
     /// Groups that must have passed a bucket before it is overwritten.
@@ -46,7 +46,7 @@ pub(crate) struct Outer {
 }
 
 /// What the outer queue knows about a bucket.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Slot {
     pub(crate) state: State,
     pub(crate) generation: u64,
@@ -62,8 +62,10 @@ pub(crate) struct Slot {
     pub(crate) closing: u64,
     /// When it closed, ns of the monotonic clock.
     closed_mono_ns: i64,
-    /// Standing reservations that want it.
-    pub(crate) wanted: u32,
+    /// The youngest of the standing reservations that want it; of a closed bucket only.
+    pub(crate) keeper: Option<u64>,
+    /// Who has given it back since it closed.
+    pub(crate) given: Given,
     /// It is in `Outer::overwritable`.
     is_listed: bool,
     /// Its producer's buckets before and behind it; of one that is not free.
@@ -144,7 +146,7 @@ impl Outer {
                 self.evict(storage, &claimed);
                 return Ok(claimed);
             }
-            if mode != Mode::Record || !self.let_one_fall(storage) {
+            if mode != Mode::Record || !self.let_fall(storage) {
                 break;
             }
         }
@@ -190,11 +192,9 @@ impl Outer {
         slot.max_ns = max_ns;
         slot.closing = closing;
         slot.closed_mono_ns = mono_ns;
-        slot.wanted = self.reservations.closed(min_ns, max_ns);
-        if slot.wanted == 0 {
-            slot.is_listed = true;
-            self.overwritable.push_back((closing, index));
-        }
+        slot.given.clear();
+        self.keep(index as usize, u64::MAX);
+        self.list_unwanted();
         closing
     }
 
@@ -204,7 +204,7 @@ impl Outer {
         let (mut added, few) = (0, self.unwanted.len() <= FEW);
         for index in self.unwanted.drain(..) {
             let slot = &mut slots[index as usize];
-            if slot.is_listed || slot.wanted > 0 {
+            if slot.is_listed || slot.keeper.is_some() {
                 continue;
             }
             slot.is_listed = true;
@@ -233,10 +233,6 @@ impl Outer {
             first: slot.first,
             first_bytes: slot.first_bytes,
         })
-    }
-
-    pub(crate) fn evicted(&self, from_ns: i64, to_ns: i64) -> Evicted {
-        self.log.evicted(from_ns, to_ns)
     }
 
     /// A producer's buckets, in the order of its records.
@@ -298,7 +294,7 @@ impl Outer {
                 State::Open => sum.open_buckets += 1,
                 State::Closed => sum.closed_buckets += 1,
             }
-            sum.reserved_buckets += usize::from(slot.state == State::Closed && slot.wanted > 0);
+            sum.reserved_buckets += usize::from(slot.keeper.is_some());
             if let Some(info) = slot.info(index, storage) {
                 sum.oldest_ns = Some(sum.oldest_ns.map_or(info.min_ns, |ns| ns.min(info.min_ns)));
                 sum.newest_ns = sum.newest_ns.max(Some(info.max_ns));
@@ -316,7 +312,7 @@ impl Outer {
         loop {
             let &(_, index) = self.overwritable.get(place)?;
             let slot = &self.slots[index as usize];
-            let is_wanted = slot.wanted > 0;
+            let is_wanted = slot.keeper.is_some();
             let claimed = if is_wanted || !self.passed(slot) {
                 None
             } else {
@@ -335,28 +331,14 @@ impl Outer {
     }
 
     /// Every gating group has seen all of a closed bucket.
-    fn passed(&self, slot: &Slot) -> bool {
+    pub(crate) fn passed(&self, slot: &Slot) -> bool {
         let end = slot.first + u64::from(slot.packets);
         self.gating
             .iter()
             .all(|group| group.position(slot.producer) >= end)
     }
 
-    /// The oldest reservation that keeps a bucket which could otherwise be overwritten loses its protection.
-    fn let_one_fall(&mut self, storage: &Storage) -> bool {
-        let could = |index: usize, slot: &Slot| {
-            self.passed(slot) && !storage.bucket(index).control.is_held()
-        };
-        let Some(oldest) = self.reservations.oldest_in_the_way(&self.slots, could) else {
-            return false;
-        };
-        let (slots, unwanted) = (&mut self.slots, &mut self.unwanted);
-        self.reservations.fall(oldest, slots, unwanted);
-        self.list_unwanted();
-        true
-    }
-
-    /// Remembers what a claimed bucket held, and tells the reservations that wanted it.
+    /// Remembers what a claimed bucket held, also for the reservations that fell and wanted it.
     fn evict(&mut self, storage: &Storage, claimed: &Claimed<'_>) {
         let index = claimed.bucket().index as usize;
         let slot = &mut self.slots[index];
@@ -371,8 +353,8 @@ impl Outer {
             times_ns: Vec::new(),
         };
         let stamp = |record| claimed.old_time_ns(record);
-        let entry = self.log.add(victim.clone(), stamp).unwrap_or(&victim);
-        self.reservations.evicted(index, slot, entry);
+        self.log.add(victim, stamp);
+        self.reservations.evicted();
         slot.state = State::Free;
         let latest = &mut self.evicted_closed_mono_ns;
         *latest = slot.closed_mono_ns.max(*latest);

@@ -1,16 +1,25 @@
 //! Reservations: which closed buckets a dump's window still needs. [`Reservation`] is the dump's handle, and [`Entry`] what the outer
 //! queue knows of it.
 //!
-//! A bucket is wanted where its times touch the window and it was not given back. That is compared where it is asked, so that a
-//! bucket which closes or is overwritten costs one look at each window, and nothing at what dumps did before.
+//! A bucket is wanted where its times touch the window and it was not given back. The outer queue keeps with each closed bucket
+//! only its *keeper*, the youngest reservation that stands and wants it, which is the last of them to fall. It is found when the bucket
+//! closes, by one search among the windows (`windows.rs`), and again when the keeper wants the bucket no more. Of the others, however
+//! many, none is looked at. A reservation that fell asks the log of overwritten buckets what it has lost.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
+    sync::Arc,
+};
 
 use crate::{
     BucketInfo, BucketRef, Evicted, EvictedBucket,
+    log::Log,
     outer::{Outer, Slot, State},
     ring::RingInner,
-    sync::lock,
+    storage::Storage,
+    sync::{AtomicBool, AtomicU64, Ordering, lock},
+    windows::{Window, Windows},
 };
 
 /// Protects every closed bucket that touches an interval of packet time, now and later, until it is given back, the
@@ -19,27 +28,21 @@ use crate::{
 pub struct Reservation {
     ring: Arc<RingInner>,
     id: u64,
+    has_fallen: Arc<AtomicBool>,
     evicted_before: Evicted,
 }
 
 impl Reservation {
     pub(crate) fn new(ring: &Arc<RingInner>, from_ns: i64, to_ns: i64) -> Self {
+        let window = Window::new(from_ns, to_ns);
         let mut outer = lock(&ring.outer);
-        let reservations = &mut outer.reservations;
-        let id = reservations.made;
-        reservations.made += 1;
-        reservations.standing.push(Entry {
-            id,
-            window: Window::EMPTY,
-            given: HashMap::new(),
-            lost: Vec::new(),
-        });
-        reservations.windows.push(Window::EMPTY);
-        outer.set_interval(id, Window { from_ns, to_ns });
+        let (id, has_fallen) = outer.reservations.add();
+        outer.set_window(id, window);
         Self {
             ring: Arc::clone(ring),
             id,
-            evicted_before: outer.evicted(from_ns, to_ns),
+            has_fallen,
+            evicted_before: outer.log.evicted(from_ns, to_ns),
         }
     }
 
@@ -48,11 +51,11 @@ impl Reservation {
     pub fn buckets(&self, out: &mut Vec<BucketInfo>) {
         out.clear();
         let outer = lock(&self.ring.outer);
-        let Some(entry) = outer.reservations.get(self.id) else {
+        let Some(entry) = outer.reservations.entries.get(&self.id) else {
             return;
         };
         for (index, slot) in outer.by_producer() {
-            let given = slot.state == State::Closed && entry.has_given(index, slot);
+            let given = slot.state == State::Closed && entry.has_given(slot.bucket(index));
             if !given
                 && let Some(info) = slot.info(index, &self.ring.storage)
                 && entry.window.touches(info.min_ns, info.max_ns)
@@ -70,22 +73,23 @@ impl Reservation {
         let Outer {
             slots,
             reservations,
-            unwanted,
+            log,
             ..
         } = &mut *outer;
-        let stands = reservations.standing_at(self.id).is_some();
-        let entry = reservations.get_mut(self.id);
+        let entry = reservations.entries.get_mut(&self.id);
         let (Some(entry), Some(slot)) = (entry, slots.get_mut(index)) else {
             return;
         };
         if slot.state != State::Closed || slot.generation != bucket.generation {
             return;
         }
-        let wants = entry.wants(index, slot);
-        entry.given.insert(bucket.index, slot.closing);
-        if wants && stands {
-            slot.wanted -= 1;
-            unwanted.push(bucket.index);
+        entry.catch_up(log);
+        entry.given.insert(bucket.index, bucket.generation);
+        if entry.fallen.is_none() {
+            slot.given.insert(reservations.windows.around(self.id));
+        }
+        if slot.keeper == Some(self.id) {
+            outer.keep(index, self.id);
             outer.list_unwanted();
         }
         drop(outer);
@@ -94,16 +98,35 @@ impl Reservation {
 
     /// Changes the interval, both ends included. Buckets given back stay so.
     pub fn set_interval(&self, from_ns: i64, to_ns: i64) {
-        lock(&self.ring.outer).set_interval(self.id, Window { from_ns, to_ns });
+        let window = Window::new(from_ns, to_ns);
+        lock(&self.ring.outer).set_window(self.id, window);
         self.ring.storage.freed.notify();
     }
 
-    /// Takes what was overwritten although this reservation wanted it (record mode), and appends it to `out`. Each bucket
-    /// is told once.
-    pub fn fallen(&self, out: &mut Vec<EvictedBucket>) {
-        if let Some(entry) = lock(&self.ring.outer).reservations.get_mut(self.id) {
-            out.append(&mut entry.lost);
-        }
+    /// Whether it fell: it protects nothing any more, and [`Self::fallen`] may have something to tell. Takes no lock; as fresh as
+    /// [`Ring::reservation_news`](crate::Ring::reservation_news).
+    #[must_use]
+    pub fn has_fallen(&self) -> bool {
+        self.has_fallen.load(Ordering::Relaxed) // ordered by the news, or by the mutex
+    }
+
+    /// Takes what was overwritten although this reservation wanted it (record mode), and appends it to `out`, each bucket
+    /// once, in the order in which they were overwritten.
+    ///
+    /// Returns the ring time, ns, up to which buckets that it wanted may be missing in this, because the ring has forgotten them
+    /// before it was asked. `None`: all is told. The ring remembers some thousand overwritten buckets
+    /// ([`EvictionDetail`](crate::EvictionDetail)), so ask before as many have gone.
+    #[must_use = "what the ring has forgotten may be missing"]
+    pub fn fallen(&self, out: &mut Vec<EvictedBucket>) -> Option<i64> {
+        let mut outer = lock(&self.ring.outer);
+        let Outer {
+            reservations, log, ..
+        } = &mut *outer;
+        let entry = reservations.entries.get_mut(&self.id)?;
+        entry.catch_up(log);
+        let fallen = entry.fallen.as_mut()?;
+        out.append(&mut fallen.lost);
+        fallen.unknown_before_ns.take()
     }
 
     /// What of the interval was gone when the reservation was made: nothing falls between this and [`Self::fallen`].
@@ -117,14 +140,12 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut outer = lock(&self.ring.outer);
         let reservations = &mut outer.reservations;
-        if let Some(place) = reservations.standing_at(self.id) {
-            reservations.windows.remove(place);
-            let entry = reservations.standing.remove(place);
-            let outer = &mut *outer;
-            entry.give_up(&mut outer.slots, &mut outer.unwanted);
-            outer.list_unwanted();
+        let entry = reservations.entries.remove(&self.id);
+        if entry.is_some_and(|entry| entry.fallen.is_some()) {
+            reservations.fallen -= 1;
         } else {
-            reservations.fallen.retain(|entry| entry.id != self.id);
+            reservations.windows.set(self.id, Window::EMPTY);
+            outer.renew(self.id..=self.id);
         }
         drop(outer);
         self.ring.storage.freed.notify();
@@ -134,155 +155,260 @@ impl Drop for Reservation {
 /// All reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    /// Those that stand, oldest first, and so by number.
-    standing: Vec<Entry>,
-    /// The windows of `standing`: by themselves, because all are looked at for each bucket that closes.
-    windows: Vec<Window>,
-    /// Those that fell and are still asked what they lost, by number.
-    fallen: Vec<Entry>,
+    /// By number, and so oldest first.
+    entries: BTreeMap<u64, Entry>,
+    /// Of those that stand.
+    windows: Windows,
     made: u64,
+    /// Of `entries`, how many fell.
+    fallen: usize,
     /// Fallen since the start.
     pub(crate) fallen_count: u64,
-}
-
-/// Times that a reservation wants, both ends included.
-#[derive(Debug, Clone, Copy)]
-struct Window {
-    from_ns: i64,
-    to_ns: i64,
+    /// [`Ring::reservation_news`](crate::Ring::reservation_news).
+    pub(crate) news: Arc<AtomicU64>,
 }
 
 /// One reservation.
 #[derive(Debug)]
 struct Entry {
-    id: u64,
     window: Window,
-    /// By bucket, the number of its closing in the generation that was given back.
+    /// By bucket, the generation that was given back.
     given: HashMap<u32, u64>,
-    /// Overwritten although they were wanted, and not told yet.
+    has_fallen: Arc<AtomicBool>,
+    /// `None`: it stands.
+    fallen: Option<Fallen>,
+}
+
+/// A reservation that protects nothing any more, and is still asked what it lost.
+#[derive(Debug)]
+struct Fallen {
+    /// Of all overwritten buckets, so many were compared with what it wants.
+    compared: u64,
+    /// Of these, those that it wanted and that were not told yet.
     lost: Vec<EvictedBucket>,
+    /// Up to here some were forgotten before they were compared, and that was not told yet.
+    unknown_before_ns: Option<i64>,
 }
 
-impl Window {
-    const EMPTY: Self = Self {
-        from_ns: i64::MAX,
-        to_ns: i64::MIN,
-    };
-
-    #[inline]
-    fn touches(self, min_ns: i64, max_ns: i64) -> bool {
-        min_ns <= self.to_ns && max_ns >= self.from_ns && self.from_ns <= self.to_ns
-    }
-}
+/// Numbers of reservations that gave a bucket back, in ranges, their ends included, that rise and do not touch. Numbers between
+/// them that no reservation has any more are in it as well, which makes the ranges fewer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Given(Vec<(u64, u64)>);
 
 impl Entry {
-    /// Whether it wants a bucket, whether it stands or not.
-    fn wants(&self, index: usize, slot: &Slot) -> bool {
-        slot.state == State::Closed
-            && self.window.touches(slot.min_ns, slot.max_ns)
-            && !self.has_given(index, slot)
+    fn wants(&self, bucket: BucketRef, min_ns: i64, max_ns: i64) -> bool {
+        self.window.touches(min_ns, max_ns) && !self.has_given(bucket)
     }
 
-    fn has_given(&self, index: usize, slot: &Slot) -> bool {
-        !self.given.is_empty() && self.given.get(&slot.bucket(index).index) == Some(&slot.closing)
+    fn has_given(&self, bucket: BucketRef) -> bool {
+        !self.given.is_empty() && self.given.get(&bucket.index) == Some(&bucket.generation)
     }
 
-    /// Wants no bucket any more. Adds those that no reservation wants now to `unwanted`.
-    fn give_up(&self, slots: &mut [Slot], unwanted: &mut Vec<u32>) {
-        for (index, slot) in slots.iter_mut().enumerate() {
-            if self.wants(index, slot) {
-                slot.wanted -= 1;
-                if slot.wanted == 0 {
-                    unwanted.push(slot.bucket(index).index);
-                }
-            }
+    /// If it fell: compares what was overwritten since the last time with what it wants. To be called before that changes.
+    fn catch_up(&mut self, log: &Log) {
+        let Some(mut fallen) = self.fallen.take() else {
+            return;
+        };
+        let gone = log.since(fallen.compared);
+        let wanted = gone.filter(|gone| self.wants(gone.bucket, gone.min_ns, gone.max_ns));
+        fallen.lost.extend(wanted.cloned());
+        if log.has_forgotten(fallen.compared) {
+            let unknown_before_ns = log.unknown_before_ns(self.window);
+            fallen.unknown_before_ns = fallen.unknown_before_ns.max(unknown_before_ns);
         }
+        fallen.compared = log.evictions();
+        self.fallen = Some(fallen);
     }
 }
 
 impl Reservations {
-    /// A reservation that stands, by its place.
-    fn standing_at(&self, id: u64) -> Option<usize> {
-        self.standing
-            .binary_search_by_key(&id, |entry| entry.id)
-            .ok()
-    }
-
-    fn get(&self, id: u64) -> Option<&Entry> {
-        let fallen = || self.fallen.binary_search_by_key(&id, |entry| entry.id);
-        match self.standing_at(id) {
-            Some(place) => self.standing.get(place),
-            None => self.fallen.get(fallen().ok()?),
+    /// Adds one that wants nothing. Returns its number, and where it tells that it fell.
+    fn add(&mut self) -> (u64, Arc<AtomicBool>) {
+        let id = self.made;
+        self.made += 1;
+        let has_fallen = Arc::new(AtomicBool::new(false));
+        let entry = Entry {
+            window: Window::EMPTY,
+            given: HashMap::new(),
+            has_fallen: Arc::clone(&has_fallen),
+            fallen: None,
+        };
+        self.entries.insert(id, entry);
+        if !self.windows.push(id) {
+            let entries = self.entries.iter();
+            let standing = entries.filter(|(_, entry)| entry.fallen.is_none());
+            self.windows = Windows::of(standing.map(|(id, entry)| (*id, entry.window)));
         }
+        (id, has_fallen)
     }
 
-    fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
-        let place = self.standing_at(id);
-        let fallen = || self.fallen.binary_search_by_key(&id, |entry| entry.id);
-        match place {
-            Some(place) => self.standing.get_mut(place),
-            None => fallen().ok().and_then(|place| self.fallen.get_mut(place)),
-        }
-    }
-
-    /// A bucket of these times closes; how many standing reservations want it.
-    pub(crate) fn closed(&self, min_ns: i64, max_ns: i64) -> u32 {
-        let touches = |window: &Window| u32::from(window.touches(min_ns, max_ns));
-        self.windows.iter().map(touches).sum()
-    }
-
-    /// A closed bucket that no standing reservation wants is overwritten: those that fell are told.
-    pub(crate) fn evicted(&mut self, index: usize, slot: &Slot, bucket: &EvictedBucket) {
-        for entry in &mut self.fallen {
-            if entry.wants(index, slot) {
-                entry.lost.push(bucket.clone());
+    /// The youngest that stands and wants a closed bucket, of those with numbers below `below`.
+    fn wanting(&self, slot: &Slot, below: u64) -> Option<u64> {
+        let mut below = below;
+        loop {
+            let id = (self.windows).youngest(below, slot.min_ns, slot.max_ns)?;
+            match slot.given.start(id) {
+                Some(start) => below = start,
+                None => return Some(id),
             }
         }
     }
 
-    /// Where the oldest standing reservation is that wants a bucket which `could` be overwritten but for it.
-    pub(crate) fn oldest_in_the_way(
-        &self,
-        slots: &[Slot],
-        could: impl Fn(usize, &Slot) -> bool,
-    ) -> Option<usize> {
-        let wanted = || slots.iter().filter(|slot| slot.wanted > 0);
-        let min_ns = wanted().map(|slot| slot.min_ns).min()?;
-        let max_ns = wanted().map(|slot| slot.max_ns).max()?;
-        // Most windows that want nothing lie apart from all that is wanted.
-        self.standing.iter().position(|entry| {
-            let mut slots = slots.iter().enumerate();
-            entry.window.touches(min_ns, max_ns)
-                && slots.any(|(index, slot)| entry.wants(index, slot) && could(index, slot))
-        })
+    /// This one protects nothing any more, and wants to know what is overwritten after the first `evictions` buckets.
+    fn fall(&mut self, id: u64, evictions: u64) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        entry.fallen = Some(Fallen {
+            compared: evictions,
+            lost: Vec::new(),
+            unknown_before_ns: None,
+        });
+        entry.has_fallen.store(true, Ordering::Relaxed); // ordered by the news
+        self.windows.set(id, Window::EMPTY);
+        self.fallen += 1;
+        self.fallen_count += 1;
+        self.tell();
     }
 
-    /// The reservation at `place` protects nothing any more. Adds the buckets that no reservation wants now to `unwanted`.
-    pub(crate) fn fall(&mut self, place: usize, slots: &mut [Slot], unwanted: &mut Vec<u32>) {
-        self.fallen_count += 1;
-        self.windows.remove(place);
-        let entry = self.standing.remove(place);
-        entry.give_up(slots, unwanted);
-        let behind = self.fallen.partition_point(|other| other.id < entry.id);
-        self.fallen.insert(behind, entry);
+    /// A bucket is being overwritten.
+    pub(crate) fn evicted(&self) {
+        if self.fallen > 0 {
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        self.news.fetch_add(1, Ordering::Release); // N: pairs with Ring::reservation_news()
     }
 }
 
 impl Outer {
-    fn set_interval(&mut self, id: u64, window: Window) {
-        let Some(place) = self.reservations.standing_at(id) else {
-            if let Some(fallen) = self.reservations.get_mut(id) {
-                fallen.window = window;
+    /// Lets reservations fall that want buckets which could be overwritten but for them, the oldest first, until one of these is
+    /// wanted by none. `false`: there is no such bucket.
+    pub(crate) fn let_fall(&mut self, storage: &Storage) -> bool {
+        let mut kept = std::mem::take(&mut self.unwanted);
+        for (index, slot) in self.slots.iter().enumerate() {
+            let is_held = || storage.bucket(index).control.is_held();
+            if slot.keeper.is_some() && self.passed(slot) && !is_held() {
+                kept.push(slot.bucket(index).index);
             }
+        }
+        let kept_slots = || kept.iter().map(|&index| &self.slots[index as usize]);
+        // A bucket is free when its keeper falls, and the first that is ends it.
+        let last = kept_slots().filter_map(|slot| slot.keeper).min();
+        if let Some(last) = last {
+            for slot in kept_slots() {
+                let mut below = last + 1;
+                while let Some(id) = self.reservations.wanting(slot, below) {
+                    self.reservations.fall(id, self.log.evictions());
+                    below = id;
+                }
+            }
+        }
+        kept.clear();
+        self.unwanted = kept;
+        if let Some(last) = last {
+            self.renew(0..=last);
+        }
+        last.is_some()
+    }
+
+    fn set_window(&mut self, id: u64, window: Window) {
+        let Some(entry) = self.reservations.entries.get_mut(&id) else {
             return;
         };
-        let entry = &mut self.reservations.standing[place];
-        entry.give_up(&mut self.slots, &mut self.unwanted);
+        entry.catch_up(&self.log);
         entry.window = window;
-        self.reservations.windows[place] = window;
+        if entry.fallen.is_some() {
+            return;
+        }
+        self.reservations.windows.set(id, window);
+        self.renew(id..=id);
+        let entry = &self.reservations.entries[&id];
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            slot.wanted += u32::from(entry.wants(index, slot));
+            if slot.state == State::Closed
+                && slot.keeper < Some(id)
+                && entry.wants(slot.bucket(index), slot.min_ns, slot.max_ns)
+            {
+                slot.keeper = Some(id);
+            }
+        }
+    }
+
+    /// Some of these reservations have come to want less. What they kept is kept by the youngest that wants it now.
+    fn renew(&mut self, ids: RangeInclusive<u64>) {
+        for index in 0..self.slots.len() {
+            if let Some(keeper) = self.slots[index].keeper
+                && ids.contains(&keeper)
+            {
+                self.keep(index, keeper + 1);
+            }
         }
         self.list_unwanted();
+    }
+
+    /// No reservation with a number from `below` on wants a closed bucket: finds its keeper. If none wants it, adds it to `unwanted`.
+    pub(crate) fn keep(&mut self, index: usize, below: u64) {
+        let slot = &mut self.slots[index];
+        slot.keeper = self.reservations.wanting(slot, below);
+        if slot.keeper.is_none() {
+            self.unwanted.push(slot.bucket(index).index);
+        }
+    }
+}
+
+impl Given {
+    fn insert(&mut self, ids: RangeInclusive<u64>) {
+        let (mut start, mut end) = ids.into_inner();
+        let place = self.0.partition_point(|range| range.1 + 1 < start);
+        let joined = self.0[place..].partition_point(|range| range.0 <= end + 1);
+        let joined = place..place + joined;
+        if let [first, ..] = self.0[joined.clone()] {
+            start = start.min(first.0);
+            end = end.max(self.0[joined.end - 1].1);
+        }
+        self.0.splice(joined, [(start, end)]);
+    }
+
+    /// The start of the range that a number is in.
+    fn start(&self, id: u64) -> Option<u64> {
+        let place = self.0.partition_point(|&(_, end)| end < id);
+        let start = self.0.get(place)?.0;
+        (start <= id).then_some(start)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use fastrand::Rng;
+
+    use super::*;
+
+    #[test]
+    fn numbers_that_gave_back_are_kept_as_ranges() {
+        for seed in 0..50 {
+            let mut rng = Rng::with_seed(seed);
+            let (mut given, mut naive) = (Given::default(), BTreeSet::new());
+            for _ in 0..rng.u64(0..100) {
+                let start = rng.u64(0..100);
+                let ids = start..=start + rng.u64(0..4);
+                naive.extend(ids.clone());
+                given.insert(ids);
+            }
+            for id in 0..105 {
+                let start = (0..=id).rev().take_while(|id| naive.contains(id)).last();
+                assert_eq!(given.start(id), start, "seed {seed}, {id}");
+            }
+            let apart = given.0.windows(2).all(|two| two[0].1 + 1 < two[1].0);
+            assert!(apart, "{given:?}");
+        }
     }
 }

@@ -35,6 +35,7 @@ pub(crate) struct RingInner {
     obtained: MemoryObtained,
     readers_max: usize,
     producers_opened: AtomicUsize,
+    reservation_news: Arc<AtomicU64>,
 }
 
 /// The pages that a region stands on.
@@ -125,9 +126,11 @@ impl Ring {
         let geometry = config.geometry()?;
         let (storage, obtained) = Storage::new(geometry, config, progress)?;
         let (barrier, parkers) = (Barrier::new(), Arc::new(Parkers::new(config.readers)));
+        let outer = Outer::new(geometry, config);
         Ok(Self(Arc::new(RingInner {
             storage: Arc::new(storage),
-            outer: Mutex::new(Outer::new(geometry, config)),
+            reservation_news: Arc::clone(&outer.reservations.news),
+            outer: Mutex::new(outer),
             wait_sets: (0..geometry.producers)
                 .map(|_| Padded(WaitSet::new(&parkers, barrier)))
                 .collect(),
@@ -210,6 +213,16 @@ impl Ring {
     /// Unless `producer` is below the number of producers that the ring was made for.
     pub fn buckets_from(&self, producer: usize, position: u64, out: &mut Vec<BucketInfo>) {
         lock(&self.0.outer).buckets_from(producer, position, &self.0.storage, out);
+    }
+
+    /// Changes with whatever [`Reservation::fallen`] has to tell of any reservation: when one falls, and when a bucket is overwritten
+    /// while one that fell is there. Takes no lock.
+    ///
+    /// Whoever does not find a bucket in a list ([`Reservation::buckets`], [`Self::buckets_from`]) because it was overwritten sees the
+    /// change. Who could not hold it ([`Self::hold`]) may see it later, and asks [`Reservation::fallen`], which takes the mutex.
+    #[must_use]
+    pub fn reservation_news(&self) -> u64 {
+        self.0.reservation_news.load(Ordering::Acquire) // pairs with N
     }
 
     /// A group of one member, which serves all producers: [`Self::group_of`].

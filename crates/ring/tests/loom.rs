@@ -387,7 +387,7 @@ fn nothing_falls_between_a_reservation_and_the_log() {
             }
         }
         let (_producer, stored) = writer.join().unwrap();
-        reservation.fallen(&mut lost);
+        assert_eq!(reservation.fallen(&mut lost), None);
         // Each of the packets 0 and 1 was gone before, read, or told as lost: exactly one of them.
         for number in 0..2 {
             let told = lost.iter().filter(|bucket| bucket.first == number).count();

@@ -273,6 +273,15 @@ impl Active {
         }
     }
 
+    /// Reserved buckets were overwritten and forgotten, with packets up to this time.
+    pub(super) fn lose_unknown(&mut self, before_ns: i64) {
+        let lost = &mut self.lost;
+        lost.exact = false;
+        lost.unknown_before_ns = lost.unknown_before_ns.max(Some(before_ns));
+        lost.last_ns = lost.last_ns.max(Some(before_ns));
+        lost.first_ns = lost.first_ns.or(Some(self.order.from_ns));
+    }
+
     /// The dump fails: packets that were taken and never reached the disk are lost.
     pub(super) fn fail(&mut self, mut failure: Failure) {
         let taken: u64 = self.per_interface.values().sum();

@@ -395,9 +395,12 @@ impl Dumper {
     fn give_back(&mut self) {
         for dump in &mut self.active {
             self.fallen.clear();
-            dump.order.reservation.fallen(&mut self.fallen);
+            let unknown_before_ns = dump.order.reservation.fallen(&mut self.fallen);
             for fallen in &self.fallen {
                 dump.lose(fallen);
+            }
+            if let Some(ns) = unknown_before_ns {
+                dump.lose_unknown(ns);
             }
             self.infos.clear();
             dump.order.reservation.buckets(&mut self.infos);

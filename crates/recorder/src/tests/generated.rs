@@ -137,6 +137,7 @@ impl Recording {
             past_ns: PAST,
             future_ns: FUTURE,
             max_dumps: 64,
+            ..RigConfig::default()
         };
         let disk = FakeDisk::default();
         let directory = Directory::on(

@@ -37,6 +37,7 @@ fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
         max_dumps: usize::from(FLOWS),
         scripts: Scripts::default(),
         limits: Limits::default(),
+        ..RigConfig::default()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
     // Some alone, and all that are left in the last round of these, at once.

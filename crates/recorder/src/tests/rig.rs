@@ -17,7 +17,7 @@ use retroscope_capture::{
     clock::{Clock, Now},
 };
 use retroscope_packet::LinkType;
-use retroscope_ring::{GroupKind, Ring, RingConfig};
+use retroscope_ring::{EvictionDetail, GroupKind, Ring, RingConfig};
 use retroscope_script::Limits;
 
 use crate::{
@@ -234,6 +234,8 @@ pub(crate) struct RigConfig<'a> {
     /// So many of them, the last ones, have a clock of their own and promise no watermark.
     pub(crate) foreign_queues: usize,
     pub(crate) ring_bytes: u64,
+    /// What the ring remembers of what it overwrote.
+    pub(crate) eviction_detail: EvictionDetail,
     pub(crate) triggers: &'a [&'a str],
     pub(crate) dump: &'a str,
     pub(crate) scripts: Scripts,
@@ -249,6 +251,7 @@ impl Default for RigConfig<'static> {
             queues: 1,
             foreign_queues: 0,
             ring_bytes: 8 << 20,
+            eviction_detail: EvictionDetail::Sampled,
             triggers: &["udp port 9"],
             dump: "",
             scripts: Scripts::default(),
@@ -283,7 +286,11 @@ impl Rig {
         directory: Directory,
     ) -> Self {
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
-        let ring = Ring::new(&RingConfig::new(plan.ring_bytes, plan.queues, 1), None).unwrap();
+        let ring = RingConfig {
+            eviction_detail: plan.eviction_detail,
+            ..RingConfig::new(plan.ring_bytes, plan.queues, 1)
+        };
+        let ring = Ring::new(&ring, None).unwrap();
         let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
         let texts = Texts {
             triggers: &triggers,

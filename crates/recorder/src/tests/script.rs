@@ -50,6 +50,7 @@ fn rig_within(time: Duration, scripts: Scripts, directory: &tempfile::TempDir) -
         past_ns: S,
         future_ns: 0,
         max_dumps: 64,
+        ..RigConfig::default()
     };
     Rig::new(&plan, START, directory.path())
 }

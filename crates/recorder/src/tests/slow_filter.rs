@@ -43,6 +43,7 @@ fn rig_with(dump: &str, scripts: Scripts, dir: &std::path::Path) -> Rig {
         past_ns: 2 * S,
         future_ns: S,
         max_dumps: 64,
+        ..RigConfig::default()
     };
     Rig::new(&plan, START, dir)
 }

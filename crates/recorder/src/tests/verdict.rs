@@ -1,6 +1,7 @@
 //! Dumps that must not be called complete: each way to miss a packet is told.
 
 use retroscope_capture::InputDrops;
+use retroscope_ring::EvictionDetail;
 
 use crate::{
     DumpReport, Verdict,
@@ -72,6 +73,30 @@ fn an_estimate_of_none_is_unknown() {
     let window = (report.from.as_str(), report.to.as_str());
     let entry = &report.missing[0];
     assert_eq!((entry.from.as_str(), entry.to.as_str()), window);
+}
+
+/// The reservation of a dump falls, and before the dumper asks what it lost, the ring has forgotten most of it.
+#[test]
+fn what_fell_and_was_forgotten_is_unknown() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        eviction_detail: EvictionDetail::Exact { budget_bytes: 400 },
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.arrive(0, udp(1, 9, 0));
+    rig.insert();
+    rig.look();
+    for _ in 0..100 {
+        rig.arrive(0, vec![0x45; 250_000]);
+        rig.insert();
+    }
+    rig.step();
+    let report = finished(&mut rig);
+    assert_eq!(missing(report), ("evicted", None, None));
+    let entry = &report.missing[0];
+    assert_eq!(entry.from, report.from);
+    assert_eq!(entry.to, report.trigger_time, "all came at once");
 }
 
 /// A dump of a flow, of these fragments, which come in so many rounds; so many of them may be missing.

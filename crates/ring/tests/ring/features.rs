@@ -251,7 +251,7 @@ fn a_waiting_writer_goes_on_when_the_mode_changes() {
         writer.join().unwrap();
     });
     let mut fallen = Vec::new();
-    window.fallen(&mut fallen);
+    assert_eq!(window.fallen(&mut fallen), None);
     assert_eq!(fallen.len(), 1, "and what fell is told");
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use retroscope_ring::{
-    BucketInfo, EvictedBucket, EvictionDetail, GroupKind, Mode, Producer, Reader, Record, Ring,
-    RingConfig, RingError, StoreError,
+    BucketInfo, EvictedBucket, EvictionDetail, GroupKind, Mode, Producer, Reader, Record,
+    Reservation, Ring, RingConfig, RingError, StoreError,
 };
 
 /// Three such records fill a bucket of 512 KiB.
@@ -44,7 +44,7 @@ fn stamps(reader: &mut Reader) -> Vec<i64> {
     stamps
 }
 
-fn listed(reservation: &retroscope_ring::Reservation) -> Vec<BucketInfo> {
+fn listed(reservation: &Reservation) -> Vec<BucketInfo> {
     let mut buckets = Vec::new();
     reservation.buckets(&mut buckets);
     buckets
@@ -122,13 +122,13 @@ fn record_mode_lets_the_oldest_reservation_fall() {
     fill(&mut producer);
     let mut lost: Vec<EvictedBucket> = Vec::new();
     store(&mut producer, 24).unwrap();
-    first.fallen(&mut lost);
+    assert_eq!(first.fallen(&mut lost), None);
     assert_eq!(lost.iter().map(|b| b.min_ns).collect::<Vec<_>>(), [0]);
     assert_eq!(ring.statistics().reservations_fallen, 1);
     for time in 25..34 {
         store(&mut producer, time).unwrap();
     }
-    second.fallen(&mut lost);
+    assert_eq!(second.fallen(&mut lost), None);
     assert_eq!(
         lost.len(),
         2,
@@ -139,13 +139,80 @@ fn record_mode_lets_the_oldest_reservation_fall() {
         (9, 2)
     );
     lost.clear();
-    first.fallen(&mut lost);
+    assert_eq!(first.fallen(&mut lost), None);
     assert_eq!(
         lost.iter().map(|b| b.min_ns).collect::<Vec<_>>(),
         [3, 6, 9],
         "told once each"
     );
     assert_eq!(lost[2].count_in(10, 100, 2).packets, 1);
+}
+
+/// 1,000 reservations want different parts of what is in the way: as many fall as must, from the oldest on, and no more.
+#[test]
+fn as_many_reservations_fall_as_must() {
+    let ring = ring(Mode::Record);
+    let mut producer = ring.producer().unwrap();
+    fill(&mut producer);
+    // Number 0 to 499 want all, 500 to 999 all but the bucket of 3..6, which 250 wants no more.
+    let news = ring.reservation_news();
+    let reserve = |number| ring.reserve(if number < 500 { 0 } else { 6 }, i64::MAX);
+    let mut reservations: Vec<_> = (0..1000).map(reserve).collect();
+    let oldest = ring.reserve(0, 2);
+    let second = listed(&reservations[0])[1].bucket;
+    reservations[250].give_back(second);
+    store(&mut producer, 24).unwrap();
+    let fallen = |reservations: &[Reservation]| {
+        let fallen = reservations.iter().filter(|it| it.has_fallen());
+        fallen.count()
+    };
+    assert!(ring.reservation_news() > news);
+    assert_eq!(ring.statistics().reservations_fallen, 500);
+    assert_eq!(fallen(&reservations[..500]), 500);
+    assert!(ring.hold(second).is_none(), "it is the one that got free");
+    let mut lost = Vec::new();
+    for (number, reservation) in reservations.iter().enumerate() {
+        assert_eq!(reservation.fallen(&mut lost), None);
+        let expected = number + 1 - usize::from(number >= 250);
+        assert_eq!(lost.len(), expected.min(499), "{number}");
+    }
+    // Number 1000 keeps the first bucket, and when those between are gone, the others are free.
+    drop(reservations.drain(500..));
+    for time in 25..51 {
+        store(&mut producer, time).unwrap();
+    }
+    assert_eq!(ring.statistics().reservations_fallen, 500);
+    assert_eq!(listed(&oldest).len(), 1);
+}
+
+/// Before a fallen reservation is asked, the log forgets what it lost.
+#[test]
+fn a_fallen_reservation_says_what_it_does_not_know() {
+    let config = RingConfig {
+        bucket_bytes: Some(512 << 10),
+        eviction_detail: EvictionDetail::Exact { budget_bytes: 400 },
+        ..RingConfig::new(8 * (512 << 10), 1, 1)
+    };
+    let ring = Ring::new(&config, None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let (early, all) = (ring.reserve(0, 2), ring.reserve(0, i64::MAX));
+    fill(&mut producer);
+    for time in 24..51 {
+        store(&mut producer, time).unwrap();
+    }
+    let forgotten = ring.reserve(0, 100).evicted_before().unknown_before_ns;
+    assert!((Some(2)..Some(26)).contains(&forgotten), "{forgotten:?}");
+    let mut lost = Vec::new();
+    assert_eq!(early.fallen(&mut lost), forgotten);
+    assert!(lost.is_empty());
+    assert_eq!(all.fallen(&mut lost), forgotten);
+    let told = lost.first().map(|bucket| bucket.min_ns - 1);
+    assert_eq!(told, forgotten, "the rest is told");
+    lost.clear();
+    assert_eq!(all.fallen(&mut lost), None, "told once");
+    store(&mut producer, 51).unwrap();
+    assert_eq!(all.fallen(&mut lost), None, "nothing was forgotten since");
+    assert_eq!(lost.len(), 1);
 }
 
 #[test]
@@ -193,7 +260,7 @@ fn protect_mode_drops_what_is_new_until_something_is_given_back() {
     assert_eq!(ring.reserve(0, 100).evicted_before().first_ns, Some(9));
     assert_eq!(listed(&reservation).len(), 8);
     let mut lost = Vec::new();
-    reservation.fallen(&mut lost);
+    assert_eq!(reservation.fallen(&mut lost), None);
     assert!(lost.is_empty(), "it did not need it");
     reservation.set_interval(6, i64::MAX);
     for time in 28..34 {

@@ -195,7 +195,7 @@ fn dump(ring: &Ring, producers: usize, count: u64, from_ns: i64, to_ns: i64) -> 
     let mut lost = reservation.evicted_before().packets;
     assert!(reservation.evicted_before().exact);
     let mut fallen = Vec::new();
-    reservation.fallen(&mut fallen);
+    assert_eq!(reservation.fallen(&mut fallen), None);
     for bucket in fallen {
         let had = seen.get(&bucket.bucket).copied().unwrap_or(0);
         let count = bucket.count_in(from_ns, to_ns, had);

@@ -33,7 +33,10 @@ struct Pair {
     readers: Vec<Reader>,
     reservations: BTreeMap<u64, Reservation>,
     views: Vec<(Key, BucketView, usize)>,
+    reservations_max: usize,
     reservations_made: u64,
+    /// [`Ring::reservation_news`] when all was last asked what it lost.
+    news: u64,
     clock_ns: i64,
     refused: u64,
 }
@@ -109,7 +112,9 @@ impl Pair {
             readers: readers.into(),
             reservations: BTreeMap::new(),
             views: Vec::new(),
+            reservations_max: if seed.is_multiple_of(2) { 4 } else { 40 },
             reservations_made: 0,
+            news: 0,
             clock_ns: 1_000_000,
             refused: 0,
             ring,
@@ -130,7 +135,11 @@ impl Pair {
                 self.readers[group].finish();
                 self.model.finish(group);
             }
-            78..=80 => self.reserve(),
+            78..=80 => {
+                for _ in 0..self.rng.usize(1..=self.reservations_max / 4) {
+                    self.reserve();
+                }
+            }
             81..=84 => self.list_and_hold(),
             85..=88 => self.release_views(),
             89..=92 => self.change_reservation(),
@@ -236,11 +245,18 @@ impl Pair {
 
     fn interval(&mut self) -> (i64, i64) {
         let from = self.clock_ns - self.rng.i64(-50_000..300_000);
-        (from, from + self.rng.i64(-1000..200_000))
+        let to = from + self.rng.i64(-1000..200_000);
+        match self.rng.u8(0..40) {
+            0 => (i64::MIN, i64::MAX),
+            1 => (i64::MAX, i64::MIN),
+            2 => (i64::MIN, to),
+            3 => (from, i64::MAX),
+            _ => (from, to),
+        }
     }
 
     fn reserve(&mut self) {
-        if self.reservations.len() >= 4 {
+        if self.reservations.len() >= self.reservations_max {
             let id = self.any_reservation();
             self.drop_reservation(id);
         }
@@ -356,8 +372,10 @@ impl Pair {
     }
 
     fn check_fallen(&mut self, id: u64) {
+        let stands = self.model.reservations[&id].stands;
+        assert_eq!(self.reservations[&id].has_fallen(), !stands);
         let mut lost = Vec::new();
-        self.reservations[&id].fallen(&mut lost);
+        assert_eq!(self.reservations[&id].fallen(&mut lost), None);
         let lost: Vec<Key> = lost
             .iter()
             .map(|bucket| (bucket.producer, bucket.first))
@@ -400,6 +418,13 @@ impl Pair {
 
     fn check(&mut self) {
         self.check_buckets_from();
+        let is_untold = |lost: &model::Reservation| !lost.lost.is_empty();
+        let news = self.ring.reservation_news();
+        assert!(
+            news > self.news || !self.model.reservations.values().any(is_untold),
+            "lost without news"
+        );
+        self.news = news;
         for id in self.reservations.keys().copied().collect::<Vec<_>>() {
             self.check_fallen(id);
             self.list(id);

@@ -53,7 +53,7 @@ pub(crate) struct Reservation {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     pub(crate) given: HashSet<Key>,
-    stands: bool,
+    pub(crate) stands: bool,
     pub(crate) lost: Vec<Key>,
 }
 

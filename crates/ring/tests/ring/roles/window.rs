@@ -161,7 +161,7 @@ impl Window {
 
     fn take_fallen(&mut self, round: &Round) {
         let before = self.fallen.len();
-        self.reservation.fallen(&mut self.fallen);
+        assert_eq!(self.reservation.fallen(&mut self.fallen), None);
         let new = self.fallen.len() - before;
         round.happened.fallen.add(new as u64);
         if round.never_records() {

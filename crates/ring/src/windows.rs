@@ -1,0 +1,194 @@
+//! Windows of ring time, and a search among those of all reservations that stand.
+//!
+//! [`Windows`] is a binary tree in an array, over the windows in the order of their reservations' numbers. A node knows how far the windows
+//! below it reach together, so a search passes by those that lie apart from a bucket without a look at each. Reservations are numbered
+//! about in the order of the times that they are for, so what is below a node lies close in time too, and a search takes some steps
+//! for each level; if it were not so, it would look at more windows, and find the same.
+
+use std::ops::RangeInclusive;
+
+/// Times that a reservation wants, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    from_ns: i64,
+    to_ns: i64,
+}
+
+/// The windows of the reservations that stand.
+#[derive(Debug, Default)]
+pub(crate) struct Windows {
+    /// By place, the numbers of reservations, rising: also of some that are gone.
+    ids: Vec<u64>,
+    /// The tree, with a leaf for each place: node 1 is the root, those below node `n` are `2 n` and `2 n + 1`. As long as twice the
+    /// places that there are; empty, or a power of two.
+    spans: Vec<Window>,
+}
+
+impl Window {
+    /// Of no time.
+    pub(crate) const EMPTY: Self = Self {
+        from_ns: i64::MAX,
+        to_ns: i64::MIN,
+    };
+
+    /// Empty, if it ends before it begins.
+    pub(crate) fn new(from_ns: i64, to_ns: i64) -> Self {
+        if from_ns > to_ns {
+            return Self::EMPTY;
+        }
+        Self { from_ns, to_ns }
+    }
+
+    pub(crate) fn touches(self, min_ns: i64, max_ns: i64) -> bool {
+        min_ns <= self.to_ns && max_ns >= self.from_ns && self != Self::EMPTY
+    }
+
+    /// From the first of both to the last.
+    fn joined(self, other: Self) -> Self {
+        Self {
+            from_ns: self.from_ns.min(other.from_ns),
+            to_ns: self.to_ns.max(other.to_ns),
+        }
+    }
+}
+
+impl Windows {
+    /// Windows with the numbers of their reservations, which must rise. There is room for as many more.
+    pub(crate) fn of(windows: impl Iterator<Item = (u64, Window)>) -> Self {
+        let (ids, leaves): (Vec<u64>, Vec<Window>) = windows.unzip();
+        let places = (2 * ids.len()).next_power_of_two();
+        let mut spans = vec![Window::EMPTY; places];
+        spans.extend(leaves);
+        spans.resize(2 * places, Window::EMPTY);
+        for node in (1..places).rev() {
+            spans[node] = spans[2 * node].joined(spans[2 * node + 1]);
+        }
+        Self { ids, spans }
+    }
+
+    /// Adds an empty window for a number above all that it knows. `false`: no place is left for it.
+    pub(crate) fn push(&mut self, id: u64) -> bool {
+        let has_place = self.ids.len() < self.spans.len() / 2;
+        if has_place {
+            self.ids.push(id);
+        }
+        has_place
+    }
+
+    /// Changes a window that was added.
+    pub(crate) fn set(&mut self, id: u64, window: Window) {
+        let Ok(place) = self.ids.binary_search(&id) else {
+            return;
+        };
+        let mut node = self.spans.len() / 2 + place;
+        self.spans[node] = window;
+        while node > 1 {
+            node /= 2;
+            let span = self.spans[2 * node].joined(self.spans[2 * node + 1]);
+            if std::mem::replace(&mut self.spans[node], span) == span {
+                return;
+            }
+        }
+    }
+
+    /// The greatest number below `below` of those whose windows touch a span of time.
+    pub(crate) fn youngest(&self, below: u64, min_ns: i64, max_ns: i64) -> Option<u64> {
+        let places = self.spans.len() / 2;
+        let behind = self.ids.partition_point(|id| *id < below);
+        let mut node = places + behind.checked_sub(1)?;
+        loop {
+            if self.spans[node].touches(min_ns, max_ns) {
+                if node >= places {
+                    return Some(self.ids[node - places]);
+                }
+                node = 2 * node + 1;
+                continue;
+            }
+            // On to the largest subtree that ends before this one.
+            while node.is_multiple_of(2) {
+                node /= 2;
+            }
+            if node == 1 {
+                return None;
+            }
+            node -= 1;
+        }
+    }
+
+    /// The numbers between its neighbours' that this one has, and that nobody has.
+    pub(crate) fn around(&self, id: u64) -> RangeInclusive<u64> {
+        let place = self.ids.partition_point(|other| *other < id);
+        let before = place.checked_sub(1).map(|place| self.ids[place] + 1);
+        let behind = self.ids.get(place + 1).map(|next| next - 1);
+        before.unwrap_or(0)..=behind.unwrap_or(id)
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, iter};
+
+    use fastrand::Rng;
+
+    use super::*;
+
+    /// Times that make both ends, all orders and none.
+    fn time(rng: &mut Rng) -> i64 {
+        match rng.u8(0..20) {
+            0 => i64::MIN,
+            1 => i64::MAX,
+            _ => rng.i64(-50..50),
+        }
+    }
+
+    #[test]
+    fn a_search_finds_what_a_look_at_each_window_finds() {
+        for seed in 0..60 {
+            let mut rng = Rng::with_seed(seed);
+            let mut windows = Windows::default();
+            let mut naive = BTreeMap::new();
+            let mut found = 0;
+            for id in (0..300).filter(|id| id % (1 + seed % 3) == 0) {
+                naive.insert(id, (i64::MAX, i64::MIN));
+                if !windows.push(id) {
+                    let of = |(id, (from, to)): (&u64, &(i64, i64))| (*id, Window::new(*from, *to));
+                    windows = Windows::of(naive.iter().map(of));
+                }
+                for _ in 0..rng.usize(0..4) {
+                    let id = *naive.keys().nth(rng.usize(0..naive.len())).unwrap();
+                    if rng.u8(0..3) == 0 {
+                        windows.set(id, Window::EMPTY);
+                        naive.remove(&id);
+                        break;
+                    }
+                    let (from, to) = (time(&mut rng), time(&mut rng));
+                    windows.set(id, Window::new(from, to));
+                    naive.insert(id, (from, to));
+                }
+                let (a, b, end) = (time(&mut rng), time(&mut rng), rng.u64(0..id + 2));
+                let (min, max) = (a.min(b), a.max(b));
+                let touches = |&(_, &(from, to)): &(&u64, &(i64, i64))| {
+                    from <= to && min <= to && from <= max
+                };
+                let expected = naive.range(..end).rev().filter(touches);
+                let expected: Vec<u64> = expected.map(|(id, _)| *id).collect();
+                let next = |below: &u64| windows.youngest(*below, min, max);
+                let got: Vec<u64> = iter::successors(next(&end), next).collect();
+                assert_eq!(got, expected, "seed {seed}, {id} made");
+                found += got.len();
+            }
+            assert!(found > 100, "seed {seed} finds hardly anything: {found}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_many_windows_is_found() {
+        let windows = (0..65_536).map(|id| (id, Window::new(id as i64, id as i64 + 1000)));
+        let windows = Windows::of(windows);
+        let at = |time_ns| windows.youngest(u64::MAX, time_ns, time_ns + 10);
+        assert_eq!((at(-11), at(-10), at(66_536)), (None, Some(0), None));
+        assert_eq!((at(1000), at(40_000)), (Some(1010), Some(40_010)));
+        assert_eq!((at(66_535), windows.around(7)), (Some(65_535), 7..=7));
+    }
+}
