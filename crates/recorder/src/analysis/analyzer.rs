@@ -388,7 +388,7 @@ impl Core {
             trigger_ns: hit.time_ns.saturating_add(offset_ns),
             expression: text.clone(),
         });
-        self.send(Message::Open(Box::new(DumpOrder {
+        let order = DumpOrder {
             id,
             rule,
             rule_number: hit.rule,
@@ -400,8 +400,9 @@ impl Core {
             made_for,
             from_ns,
             to_ns,
-            reservation: self.common.ring.reserve(from_ns, to_ns),
-        })));
+        };
+        let reservation = self.common.ring.reserve(from_ns, to_ns);
+        self.send(Message::Open(Box::new(order), reservation));
     }
 
     fn close(&mut self, id: u64, clipped: Option<Clip>, suppressed: Suppressed) {

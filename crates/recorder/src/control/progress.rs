@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use retroscope_ring::{Positions, Ring};
+use retroscope_ring::{BucketInfo, Positions, Ring};
 
 use crate::control::{hits::HitCounts, lock};
 
@@ -30,7 +30,7 @@ pub(crate) enum Progress {
 }
 
 /// A reading of [`Progress`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Reach {
     limits: Vec<u64>,
     /// No packet older than this will come within reach later from producers that promise so; ns.
@@ -81,6 +81,16 @@ impl Reach {
         self.limits.get(producer).copied().unwrap_or(0)
     }
 
+    /// How many records of a bucket may be read, if it has so many.
+    pub(crate) fn limit_in(&self, info: &BucketInfo) -> u32 {
+        records_before(self.limit(info.producer), info)
+    }
+
+    /// Whether more of a producer's records may be read than before.
+    pub(crate) fn is_beyond(&self, before: &Self, producer: usize) -> bool {
+        self.limit(producer) > before.limit(producer)
+    }
+
     /// All records before `ends` may be read, too: the analyzer has seen them, and does not go on meanwhile.
     pub(crate) fn extend(&mut self, ends: &[u64]) {
         for (limit, end) in self.limits.iter_mut().zip(ends) {
@@ -108,6 +118,11 @@ impl Reach {
             .enumerate()
             .all(|(producer, end)| self.limit(producer) >= *end)
     }
+}
+
+/// How many records of a bucket come before a record of its producer, if it has so many.
+pub(crate) fn records_before(end: u64, info: &BucketInfo) -> u32 {
+    u32::try_from(end.saturating_sub(info.first)).unwrap_or(u32::MAX)
 }
 
 /// Where an offline writer waits before it overwrites: until the analyzer has seen every record stored so far and the

@@ -9,7 +9,7 @@ use std::{
 
 use retroscope_filter::Decision;
 use retroscope_packet::FragmentKey;
-use retroscope_ring::{BucketInfo, BucketRef, BucketView, Evicted, EvictedBucket, Packet};
+use retroscope_ring::{BucketInfo, BucketView, Evicted, EvictedBucket, Packet};
 
 use super::{
     encode::InterfaceTotals,
@@ -17,11 +17,17 @@ use super::{
     order::{CloseOrder, DumpOrder},
     output::Written,
     packet::{Key, PacketMeta},
+    reading::{Lost, Reading},
     report::{DumpReport, Missing, SidecarFacts, SidecarInterface, Verdict},
 };
 use crate::{
     analysis::director::Clip,
-    control::{hits::Suppressed, progress::Reach, ring_time::RingClock, time::rfc3339},
+    control::{
+        hits::Suppressed,
+        progress::{Reach, records_before},
+        ring_time::RingClock,
+        time::rfc3339,
+    },
     intake::{
         Intake,
         interfaces::{Interface, InterfaceCache},
@@ -42,9 +48,20 @@ pub(super) struct Active {
     /// For the sidecar; `None` if no file could be made.
     pub(super) label: Option<Label>,
     pub(super) file: Result<DumpFile, Box<Failure>>,
-    /// How many records of a bucket were looked at.
-    pub(super) scanned: HashMap<BucketRef, u32>,
+    /// What it has read by itself, while it catches up. `None`: it follows ([`Dumps`](super::dumps::Dumps)).
+    pub(super) reading: Option<Reading>,
+    /// `i64::MAX`: it has read all records within reach. Else packets of this ring time, ns, and later may be missing among the
+    /// waiting ones.
+    pub(super) unread_ns: i64,
     pub(super) waiting: Vec<WaitingPacket>,
+    /// No waiting packet has an older ring time, ns.
+    pub(super) oldest_ns: i64,
+    /// What [`Self::due_ns`] was when it was last listed.
+    pub(super) listed_ns: i64,
+    /// Nothing takes its packets at the moment. It reads no further meanwhile.
+    pub(super) is_stalled: bool,
+    /// It is listed among those that changed in this round.
+    pub(super) is_changed: bool,
     pub(super) kept: VecDeque<(FragmentKey, WaitingPacket)>,
     /// Later fragments given up because too many waited for their first one.
     pub(super) forgotten_fragments: u64,
@@ -113,7 +130,7 @@ impl WaitingPacket {
     }
 }
 
-pub(super) fn end(ends: &[u64], producer: usize) -> u64 {
+fn end(ends: &[u64], producer: usize) -> u64 {
     ends.get(producer).copied().unwrap_or(0)
 }
 
@@ -145,11 +162,53 @@ pub(super) struct Found<'v> {
 impl Active {
     /// How many records of a bucket may be looked at: those within reach and before the dump's end.
     pub(super) fn limit(&self, info: &BucketInfo, reach: &Reach) -> u32 {
-        let mut limit = reach.limit(info.producer);
-        if let Some(close) = &self.close {
-            limit = limit.min(end(&close.ends, info.producer));
+        let end = records_before(self.end(info.producer), info);
+        end.min(reach.limit_in(info))
+    }
+
+    /// The first record of a producer that does not belong to the dump any more.
+    pub(super) fn end(&self, producer: usize) -> u64 {
+        let close = self.close.as_ref();
+        close.map_or(u64::MAX, |close| end(&close.ends, producer))
+    }
+
+    /// Whether its window is closed and wholly within reach.
+    pub(super) fn is_over(&self, reach: &Reach) -> bool {
+        let close = self.close.as_ref();
+        close.is_some_and(|close| reach.covers(&close.ends))
+    }
+
+    /// Whether packets can be written.
+    pub(super) fn has_room(&self) -> bool {
+        !self.is_stalled
+    }
+
+    /// Whether it can read on.
+    pub(super) fn can_read(&self) -> bool {
+        !self.is_compiling && self.has_room()
+    }
+
+    /// Whether it still reads in a pass. If not, packets of `unread_ns` and later may be left unread.
+    pub(super) fn reads_on(&mut self, unread_ns: i64) -> bool {
+        let is_reading = self.reading.is_none() || self.unread_ns == i64::MAX && self.has_room();
+        if !is_reading {
+            self.unread_ns = self.unread_ns.min(unread_ns);
         }
-        u32::try_from(limit.saturating_sub(info.first)).unwrap_or(u32::MAX)
+        is_reading
+    }
+
+    /// The ring time of the oldest packet that waits to be written, ns; `i64::MAX`: none does, or none can be.
+    pub(super) fn due_ns(&self) -> i64 {
+        if self.waiting.is_empty() || !self.has_room() {
+            i64::MAX
+        } else {
+            self.oldest_ns.min(i64::MAX - 1)
+        }
+    }
+
+    fn wait(&mut self, packet: WaitingPacket) {
+        self.oldest_ns = packet.meta.key.time_ns.min(self.oldest_ns);
+        self.waiting.push(packet);
     }
 
     /// Whether a record of this ring time lies in the window.
@@ -162,7 +221,7 @@ impl Active {
         if self.wants(packet.time_ns) {
             let bytes = Bytes::Ring(Rc::clone(found.view), found.index);
             let meta = self.meta(packet, found, interface);
-            self.waiting.push(WaitingPacket { meta, bytes });
+            self.wait(WaitingPacket { meta, bytes });
         }
     }
 
@@ -235,7 +294,7 @@ impl Active {
                 let predicate = &mut self.order.predicate;
                 let answer = predicate.decide(interface, &kept.packet(), offset_ns);
                 if answer.decision == Decision::Take {
-                    self.waiting.push(kept);
+                    self.wait(kept);
                 }
             }
         }
@@ -255,11 +314,32 @@ impl Active {
         self.forgotten_fragments + waiting as u64
     }
 
-    /// A reserved bucket was overwritten: what was not looked at is missing.
-    pub(super) fn lose(&mut self, fallen: &EvictedBucket) {
-        let skip = self.scanned.remove(&fallen.bucket).unwrap_or(0);
+    /// Asks its own reading what was overwritten before it was read; whether anything was.
+    pub(super) fn ask_what_fell(&mut self) -> bool {
+        let Some(reading) = self.reading.as_mut().filter(|reading| reading.has_fallen()) else {
+            return false;
+        };
+        let lost = reading.lost();
+        self.lose(&lost);
+        !lost.is_none()
+    }
+
+    /// Buckets were overwritten: what of the window was not looked at is missing.
+    pub(super) fn lose(&mut self, lost: &Lost) {
+        for (bucket, skip) in &lost.buckets {
+            if self.end(bucket.producer) > bucket.first + u64::from(*skip) {
+                self.lose_of(bucket, *skip);
+            }
+        }
+        let unknown_ns = lost.unknown_before_ns;
+        if let Some(unknown_ns) = unknown_ns.filter(|ns| *ns >= self.order.from_ns) {
+            self.lose_unknown(unknown_ns);
+        }
+    }
+
+    fn lose_of(&mut self, bucket: &EvictedBucket, skip: u32) {
         let (from_ns, to_ns) = (self.order.from_ns, self.order.to_ns);
-        let count = fallen.count_in(from_ns, to_ns, skip);
+        let count = bucket.count_in(from_ns, to_ns, skip);
         // An estimate of none is no promise that there was none.
         if count.packets == 0 && count.exact {
             return;
@@ -267,14 +347,14 @@ impl Active {
         let lost = &mut self.lost;
         lost.packets += count.packets;
         lost.exact &= count.exact;
-        if let Some((first_ns, last_ns)) = fallen.span_in(from_ns, to_ns) {
+        if let Some((first_ns, last_ns)) = bucket.span_in(from_ns, to_ns) {
             lost.first_ns = Some(lost.first_ns.map_or(first_ns, |ns| ns.min(first_ns)));
             lost.last_ns = Some(lost.last_ns.map_or(last_ns, |ns| ns.max(last_ns)));
         }
     }
 
     /// Reserved buckets were overwritten and forgotten, with packets up to this time.
-    pub(super) fn lose_unknown(&mut self, before_ns: i64) {
+    fn lose_unknown(&mut self, before_ns: i64) {
         let lost = &mut self.lost;
         lost.exact = false;
         lost.unknown_before_ns = lost.unknown_before_ns.max(Some(before_ns));

@@ -12,7 +12,7 @@ use std::{
 use retroscope_filter::{Filter, Mode};
 use retroscope_packet::LinkType;
 
-use super::{active::Active, order::DumpOrder, scan::Scanner};
+use super::{active::Active, dumps::Dumps, order::DumpOrder, scan::Scanner};
 use crate::{
     analysis::prepared::context, control::unprivileged::without_capabilities,
     intake::interfaces::InterfaceCache,
@@ -77,38 +77,58 @@ impl DumpCompiler {
     /// the filters of open dumps over for link types that turned up since they were opened.
     pub(super) fn take_up(
         &mut self,
-        dumps: &mut [Active],
+        dumps: &mut Dumps,
         scanner: &mut Scanner,
         names: &mut InterfaceCache,
     ) {
+        let link_types = names.link_types();
         loop {
-            let next = self.take();
-            if next == Err(TryRecvError::Empty) {
-                break;
-            }
-            let is_next = |dump: &&mut Active| next.is_err() || next == Ok(dump.order.id);
-            let compiling = dumps.iter_mut().filter(|dump| dump.is_compiling);
-            for dump in compiling.filter(is_next) {
-                dump.is_compiling = false;
-                scanner.add(&mut dump.order);
+            match self.take() {
+                Ok(id) => self.begin(id, dumps, scanner, link_types),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    let is_compiling = |dump: &&Active| dump.is_compiling;
+                    for id in ids(dumps.iter().filter(is_compiling)) {
+                        self.begin(id, dumps, scanner, &[]);
+                    }
+                }
             }
         }
-        let link_types = names.link_types();
         let more = link_types.get(self.link_types..).unwrap_or_default();
+        self.link_types = link_types.len();
         if more.is_empty() {
             return;
         }
         // A dump that is being compiled is asked again when it is done.
-        let is_later = dumps.iter().any(|dump| dump.is_compiling);
-        for dump in dumps.iter_mut().filter(|dump| !dump.is_compiling) {
-            dump.is_compiling = self.hand_over(&dump.order, scanner, more);
-            if dump.is_compiling {
-                scanner.rules.remove(dump.order.id);
+        let mut taken_over = Vec::new();
+        for id in ids(dumps.iter().filter(|dump| !dump.is_compiling)) {
+            let is_taken = dumps.change(id, |dump| {
+                dump.is_compiling = self.hand_over(&dump.order, scanner, more);
+                dump.is_compiling
+            });
+            if is_taken == Some(true) {
+                scanner.rules.remove(id);
+                taken_over.push(id);
             }
         }
-        if !is_later {
-            self.link_types = link_types.len();
-        }
+        dumps.wait_for_filters(taken_over);
+    }
+
+    /// The filter of a dump is compiled for the link types that were known when it was handed over, and may have to be for others of
+    /// `link_types`.
+    fn begin(
+        &mut self,
+        id: u64,
+        dumps: &mut Dumps,
+        scanner: &mut Scanner,
+        link_types: &[LinkType],
+    ) {
+        dumps.change(id, |dump| {
+            dump.is_compiling = self.hand_over(&dump.order, scanner, link_types);
+            if !dump.is_compiling {
+                scanner.add(&mut dump.order);
+            }
+        });
     }
 
     /// The next dump whose filter is compiled. `Disconnected`: the thread is gone, and the filters it had left come no more.
@@ -128,6 +148,10 @@ impl DumpCompiler {
     pub(super) fn lose(&mut self) {
         self.thread = Some((mpsc::channel().0, mpsc::channel().1));
     }
+}
+
+fn ids<'d>(dumps: impl Iterator<Item = &'d Active>) -> Vec<u64> {
+    dumps.map(|dump| dump.order.id).collect()
 }
 
 /// Starts the thread. It ends when nobody submits any more, after the filter that it is at.

@@ -2,8 +2,8 @@
 //!
 //! The dumper knows no time of its own. A [`Progress`] says how far it may read (offline: as far as the analyzer has
 //! come, so that a dump sees the same packets in every run) and which packets are final in order (older than every
-//! watermark). Each round it asks every dump's reservation for buckets with records that were not scanned yet, visits
-//! each bucket once for all dumps that want it, oldest first, and emits what can no longer be overtaken.
+//! watermark). Each round it visits the buckets with records that some dump has not looked at ([`Dumps`] knows them), each once for
+//! all dumps that want it, oldest first, and emits what can no longer be overtaken.
 //!
 //! A bucket with packets that wait for their turn stays held; there are few, because only the last milliseconds wait.
 //! Should they become too many (a queue without watermark), the dumper stops waiting and lets the file sort it out.
@@ -12,7 +12,7 @@
 mod tests;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     io,
     rc::{Rc, Weak},
     sync::{
@@ -23,18 +23,21 @@ use std::{
     time::Duration,
 };
 
-use retroscope_ring::{BucketInfo, BucketRef, BucketView, EvictedBucket};
+use retroscope_ring::{BucketRef, BucketView, Reservation};
 
 use super::{
-    active::{Active, Failure, WaitingPacket, end, verdict_line},
+    active::{Active, Failure, WaitingPacket, verdict_line},
     compile::DumpCompiler,
+    dumps::Dumps,
     file::{DumpFile, FinishedFile, Label},
     names::Directory,
     order::{DumpOrder, LateNews, Message},
     output::Written,
     packet::Key,
+    reading::Reading,
     report::{DumpReport, PROGRAM, Sidecar, SidecarFacts, file_name},
-    scan::{Scanner, Visit, Want},
+    scan::Scanner,
+    visit::Visit,
 };
 use crate::{
     analysis::rules::Rules,
@@ -79,16 +82,14 @@ pub(crate) struct Dumper {
     scanner: Scanner,
     stamps: Stamps,
     compiler: DumpCompiler,
-    /// In the order of their numbers.
-    active: Vec<Active>,
-    finished: VecDeque<(u64, DumpReport, FinishedFile, SidecarFacts)>,
+    active: Dumps,
+    /// Those that a late packet can still amend, by number.
+    finished: BTreeMap<u64, (DumpReport, FinishedFile, SidecarFacts)>,
     /// The buckets that were visited, of which those are held that packets wait in.
     views: HashMap<BucketRef, Weak<BucketView>>,
     next_number: u64,
     /// The analyzer waits for an answer ([`Message::Account`]).
     asked: Option<(Vec<u64>, mpsc::SyncSender<()>)>,
-    infos: Vec<BucketInfo>,
-    fallen: Vec<EvictedBucket>,
 }
 
 impl Dumper {
@@ -98,15 +99,13 @@ impl Dumper {
             names: common.intake.interface_cache(),
             stamps: Stamps::new(&common.ring),
             compiler: DumpCompiler::new(common.is_live()),
+            active: Dumps::new(&common.ring),
             parts,
             scanner: Scanner::new(rules),
             asked: None,
-            active: Vec::new(),
-            finished: VecDeque::new(),
+            finished: BTreeMap::new(),
             views: HashMap::new(),
             next_number: 1,
-            infos: Vec::new(),
-            fallen: Vec::new(),
         }
     }
 
@@ -125,7 +124,7 @@ impl Dumper {
             Ok(message) => self.take(message),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                if self.active.iter().any(|dump| dump.close.is_none()) {
+                if !self.active.are_closed() {
                     // Nobody is left to close them.
                     self.abandon("the analyzer ended before it was complete");
                 }
@@ -155,7 +154,10 @@ impl Dumper {
         self.compiler
             .take_up(&mut self.active, &mut self.scanner, &mut self.names);
         self.pass(&reach, gate.is_some() || account.is_some());
-        self.give_back();
+        self.active.settle(&reach);
+        for dump in self.active.take_changed() {
+            self.flush(dump);
+        }
         self.complete(&reach);
         if let Some((_, reply)) = account {
             let _ = reply.send(());
@@ -167,7 +169,7 @@ impl Dumper {
 
     /// Gives up: nothing is completed any more. The `.part` files that stay behind are reported as failed dumps.
     pub(crate) fn abandon(&mut self, why: &str) {
-        for mut dump in std::mem::take(&mut self.active) {
+        for mut dump in self.active.take_all() {
             let close = dump.close.take().unwrap_or_else(|| dump.never_closed());
             if let Ok(file) = &mut dump.file {
                 // What can still be flushed is; what cannot stays out of the count.
@@ -183,13 +185,10 @@ impl Dumper {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Open(order) => self.open(*order),
+            Message::Open(order, reservation) => self.open(*order, reservation),
             Message::Close(close) => {
                 let judge_by_ns = self.parts.common.clock.mono_ns() + COUNTERS_WAIT_NS;
-                if let Some(dump) = self.active(close.id) {
-                    dump.close = Some(*close);
-                    dump.judge_by_ns = Some(judge_by_ns);
-                }
+                self.active.close(*close, judge_by_ns);
             }
             Message::GivenUp(news) => self.give_up(news),
             Message::Wake => {}
@@ -197,13 +196,7 @@ impl Dumper {
         }
     }
 
-    /// The open dump of this number.
-    fn active(&mut self, id: u64) -> Option<&mut Active> {
-        let index = self.active.binary_search_by_key(&id, |dump| dump.order.id);
-        Some(&mut self.active[index.ok()?])
-    }
-
-    fn open(&mut self, mut order: DumpOrder) {
+    fn open(&mut self, mut order: DumpOrder, reservation: Reservation) {
         let is_compiling = self
             .compiler
             .hand_over(&order, &self.scanner, self.names.link_types());
@@ -239,15 +232,20 @@ impl Dumper {
             }
         };
         self.next_number = number + 1;
-        let lost = *order.reservation.evicted_before();
-        self.active.push(Active {
+        let lost = *reservation.evicted_before();
+        self.active.insert(Active {
             label: file.as_ref().ok().map(DumpFile::label),
             order,
             number,
             is_compiling,
             file,
-            scanned: HashMap::new(),
+            reading: Some(Reading::new(reservation)),
+            unread_ns: i64::MIN,
             waiting: Vec::new(),
+            oldest_ns: i64::MAX,
+            listed_ns: i64::MAX,
+            is_changed: false,
+            is_stalled: false,
             kept: VecDeque::new(),
             forgotten_fragments: 0,
             is_start_lost: lost.packets > 0 || lost.unknown_before_ns.is_some(),
@@ -263,21 +261,38 @@ impl Dumper {
 
     /// Scans what is new within `reach` for all dumps. `everything`: emit without waiting for older packets.
     fn pass(&mut self, reach: &Reach, everything: bool) {
-        for visit in self.visits(reach) {
-            self.scan(&visit);
+        for mut visit in self.active.visits(reach, everything) {
+            self.active.leave_out_full(&mut visit, reach);
+            if !visit.records().is_empty() {
+                self.scan(&visit);
+            }
             // Asked in every round: it also forgets the buckets that nothing waits in.
             let everything = self.holds_much() || everything;
-            for want in &visit.wanted {
-                let frontier_ns = reach.frontier_ns(everything).min(want.until_ns);
-                self.emit(want.dump, frontier_ns, reach);
-            }
+            self.emit_due(reach.frontier_ns(everything).min(visit.until_ns), reach);
         }
-        for dump in 0..self.active.len() {
-            let close = self.active[dump].close.as_ref();
-            let over = close.is_some_and(|close| reach.covers(&close.ends));
-            let everything = everything || over || self.holds_much();
-            self.emit(dump, reach.frontier_ns(everything), reach);
-            self.flush(dump);
+        let frontier_ns = reach.frontier_ns(everything);
+        for dump in self.active.changed() {
+            self.emit(dump, frontier_ns, reach);
+        }
+        for dump in self.active.over(reach) {
+            self.emit(dump, i64::MAX, reach);
+        }
+        self.emit_due(frontier_ns, reach);
+        for dump in self.active.without_room() {
+            self.emit(dump, frontier_ns, reach);
+        }
+        for dump in self.active.due(i64::MAX) {
+            if !self.holds_much() {
+                break;
+            }
+            self.emit(dump, i64::MAX, reach);
+        }
+    }
+
+    /// Emits for the dumps that have packets older than `frontier_ns`.
+    fn emit_due(&mut self, frontier_ns: i64, reach: &Reach) {
+        for dump in self.active.due(frontier_ns) {
+            self.emit(dump, frontier_ns, reach);
         }
     }
 
@@ -290,50 +305,13 @@ impl Dumper {
         }
     }
 
-    /// The buckets with records that some dump has not looked at, oldest first.
-    fn visits(&mut self, reach: &Reach) -> Vec<Visit> {
-        let mut found: HashMap<BucketRef, Visit> = HashMap::new();
-        let dumps = self.active.iter_mut().enumerate();
-        for (index, dump) in dumps.filter(|(_, dump)| !dump.is_compiling) {
-            self.infos.clear();
-            dump.order.reservation.buckets(&mut self.infos);
-            for info in &self.infos {
-                let from = dump.scanned.get(&info.bucket).copied().unwrap_or(0);
-                let to = info.committed.min(dump.limit(info, reach));
-                if from < to {
-                    let visit = found.entry(info.bucket).or_insert_with(|| Visit {
-                        info: *info,
-                        wanted: Vec::new(),
-                    });
-                    visit.wanted.push(Want {
-                        id: dump.order.id,
-                        dump: index,
-                        records: from..to,
-                        until_ns: i64::MAX,
-                    });
-                }
-            }
-        }
-        let mut visits: Vec<Visit> = found.into_values().collect();
-        visits.sort_by_key(|v| (v.info.min_ns, v.info.producer, v.info.first));
-        // What a dump will still read in this pass comes before it may emit more.
-        let mut next_ns: Vec<i64> = vec![i64::MAX; self.active.len()];
-        for visit in visits.iter_mut().rev() {
-            for want in &mut visit.wanted {
-                let next_ns = &mut next_ns[want.dump];
-                want.until_ns = *next_ns;
-                *next_ns = visit.info.min_ns.min(*next_ns);
-            }
-        }
-        visits
-    }
-
     fn scan(&mut self, visit: &Visit) {
         let bucket = visit.info.bucket;
         let held = self.views.get(&bucket).and_then(Weak::upgrade);
         let ring = &self.parts.common.ring;
-        // Overwritten since: the reservation tells what fell.
         let Some(view) = held.or_else(|| ring.hold(bucket).map(Rc::new)) else {
+            // Overwritten since: reservations tell what fell, once whoever overwrote it has let go of the ring.
+            ring.buckets_from(visit.info.producer, u64::MAX, &mut Vec::new());
             return;
         };
         self.views.insert(bucket, Rc::downgrade(&view));
@@ -341,47 +319,49 @@ impl Dumper {
         let to = self
             .scanner
             .scan(&view, visit, &mut self.active, names, stamps);
-        for want in &visit.wanted {
-            self.active[want.dump]
-                .scanned
-                .insert(bucket, want.records.end.min(to));
-        }
+        self.active.has_read(visit, to);
     }
 
     /// Writes the waiting packets of a dump that are older than `frontier_ns`, in order. Those of sources that promise nothing do not
     /// wait for others unless they come soon: they are put aside, to be merged in the end.
-    fn emit(&mut self, dump: usize, frontier_ns: i64, reach: &Reach) {
-        let dump = &mut self.active[dump];
-        if dump.waiting.is_empty() {
-            return;
-        }
-        dump.waiting.sort_by_key(|w| w.meta.key);
-        let soon_ns = frontier_ns.saturating_add(WATERMARK_WAIT_NS);
-        let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
-        let is_aside = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
-        let (ready, later) = std::mem::take(&mut dump.waiting)
-            .into_iter()
-            .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
-        dump.waiting = later;
-        for WaitingPacket { meta, bytes } in ready {
-            let (key, data) = (meta.key, bytes.data());
-            if let Ok(file) = &mut dump.file {
-                match file.push(&meta, data, !is_ready(key), &mut self.names) {
-                    Ok(()) => *dump.per_interface.entry(meta.interface).or_default() += 1,
-                    Err(error) => {
-                        let failure = Failure::of(file, &error, key.time_ns);
-                        dump.fail(failure);
+    fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
+        let names = &mut self.names;
+        self.active.change(id, |dump| {
+            if dump.waiting.is_empty() || !dump.has_room() {
+                return;
+            }
+            dump.waiting.sort_by_key(|w| w.meta.key);
+            let frontier_ns = frontier_ns.min(dump.unread_ns);
+            let soon_ns = frontier_ns.saturating_add(WATERMARK_WAIT_NS);
+            let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
+            let is_aside = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
+            let (ready, later) = std::mem::take(&mut dump.waiting)
+                .into_iter()
+                .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
+            dump.waiting = later;
+            dump.oldest_ns = (dump.waiting.first()).map_or(i64::MAX, |w| w.meta.key.time_ns);
+            for WaitingPacket { meta, bytes } in ready {
+                let (key, data) = (meta.key, bytes.data());
+                if let Ok(file) = &mut dump.file {
+                    match file.push(&meta, data, !is_ready(key), names) {
+                        Ok(()) => *dump.per_interface.entry(meta.interface).or_default() += 1,
+                        Err(error) => {
+                            let failure = Failure::of(file, &error, key.time_ns);
+                            dump.fail(failure);
+                        }
                     }
                 }
+                if let Err(failure) = &mut dump.file {
+                    failure.lose(key.time_ns);
+                }
             }
-            if let Err(failure) = &mut dump.file {
-                failure.lose(key.time_ns);
-            }
-        }
+        });
     }
 
-    fn flush(&mut self, dump: usize) {
-        let dump = &mut self.active[dump];
+    fn flush(&mut self, id: u64) {
+        let Some(dump) = self.active.get_mut(id) else {
+            return;
+        };
         let written = dump.flush();
         let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
         let news = bytes.saturating_sub(std::mem::replace(&mut dump.told_bytes, bytes));
@@ -391,40 +371,11 @@ impl Dumper {
         }
     }
 
-    /// Closed buckets that were wholly read and written are free to be overwritten.
-    fn give_back(&mut self) {
-        for dump in &mut self.active {
-            self.fallen.clear();
-            let unknown_before_ns = dump.order.reservation.fallen(&mut self.fallen);
-            for fallen in &self.fallen {
-                dump.lose(fallen);
-            }
-            if let Some(ns) = unknown_before_ns {
-                dump.lose_unknown(ns);
-            }
-            self.infos.clear();
-            dump.order.reservation.buckets(&mut self.infos);
-            for info in self.infos.iter().filter(|info| info.closed) {
-                let scanned = dump.scanned.get(&info.bucket).copied().unwrap_or(0);
-                let beyond = dump.close.as_ref().is_some_and(|close| {
-                    info.first + u64::from(scanned) >= end(&close.ends, info.producer)
-                });
-                let view = self.views.get(&info.bucket);
-                let held = view.is_some_and(|view| view.strong_count() > 0);
-                if (scanned == info.committed || beyond) && !held {
-                    dump.order.reservation.give_back(info.bucket);
-                    dump.scanned.remove(&info.bucket);
-                }
-            }
-        }
-    }
-
     /// Finishes the dumps whose window is closed and wholly read.
     fn complete(&mut self, reach: &Reach) {
         let parts = &self.parts;
-        let is_done = |dump: &mut Active| is_ready(parts, dump, reach);
-        let done: Vec<Active> = self.active.extract_if(.., is_done).collect();
-        for dump in done {
+        let is_done = |dump: &Active| is_ready(parts, dump, reach);
+        for dump in self.active.take_ready(is_done) {
             self.finish(dump);
         }
     }
@@ -462,7 +413,7 @@ impl Dumper {
         report.sidecar = self.write_sidecar(&finished.label, &report, &facts, false);
         if !dump.is_given_up {
             self.finished
-                .push_back((dump.order.id, report.clone(), finished, facts));
+                .insert(dump.order.id, (report.clone(), finished, facts));
         }
         self.tell(Event::Finished(report));
     }
@@ -504,18 +455,17 @@ impl Dumper {
     /// A closed window is given up. If packets of it came late, or were lost before anybody looked at them, what its dump says changes.
     fn give_up(&mut self, news: LateNews) {
         let id = news.id;
-        if let Some(dump) = self.active(id) {
+        let note = |dump: &mut Active| {
             dump.is_given_up = true;
             dump.late = news.missing(dump.order.offset_ns);
             if let Some(close) = &mut dump.close {
                 close.unseen += news.unseen;
             }
+        };
+        if self.active.change(id, note).is_some() {
             return;
         }
-        let Some(index) = self.finished.iter().position(|f| f.0 == id) else {
-            return;
-        };
-        let Some((_, mut report, mut file, facts)) = self.finished.remove(index) else {
+        let Some((mut report, mut file, facts)) = self.finished.remove(&id) else {
             return;
         };
         if !news.is_any() {
@@ -549,7 +499,7 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
     let Some(close) = &dump.close else {
         return false;
     };
-    if dump.is_compiling || !reach.covers(&close.ends) || !dump.waiting.is_empty() {
+    if dump.unread_ns != i64::MAX || !dump.is_over(reach) || !dump.waiting.is_empty() {
         return false;
     }
     dump.unknown(close, &parts.common.intake).is_empty()

@@ -4,6 +4,7 @@ mod active;
 mod compile;
 pub(crate) mod disk;
 pub(crate) mod dumper;
+mod dumps;
 pub(crate) mod encode;
 pub(crate) mod file;
 #[cfg(test)]
@@ -13,5 +14,7 @@ pub(crate) mod names;
 pub(crate) mod order;
 mod output;
 mod packet;
+mod reading;
 pub(crate) mod report;
 mod scan;
+mod visit;

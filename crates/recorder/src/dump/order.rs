@@ -17,8 +17,8 @@ use crate::{
 /// To the dumper.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// Start a dump.
-    Open(Box<DumpOrder>),
+    /// Start a dump, whose window is reserved.
+    Open(Box<DumpOrder>, Reservation),
     /// No packet after `ends` belongs to the dump.
     Close(Box<CloseOrder>),
     /// Nothing more is looked for in a closed window; the news of it, if there are any.
@@ -139,7 +139,6 @@ pub(crate) struct DumpOrder {
     pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    pub(crate) reservation: Reservation,
 }
 
 /// The end of a dump's window.

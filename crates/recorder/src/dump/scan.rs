@@ -6,38 +6,19 @@ use std::{ops::Range, rc::Rc};
 
 use retroscope_filter::{Matches, RuleId, RuleReader, Sure};
 use retroscope_packet::LinkType;
-use retroscope_ring::{BucketInfo, BucketView};
+use retroscope_ring::BucketView;
 
 use super::{
     active::{Active, DATAGRAM_NS, Found},
+    dumps::Dumps,
     order::DumpOrder,
+    visit::{Visit, Want},
 };
 use crate::{
     analysis::{chunk::Chunk, rules::Rules, trigger_scripts::shown},
     control::ring_time::Stamps,
     intake::interfaces::{Interface, InterfaceCache},
 };
-
-/// A bucket to visit, and which dumps want which of its records.
-#[derive(Debug)]
-pub(super) struct Visit {
-    pub(super) info: BucketInfo,
-    /// At least one.
-    pub(super) wanted: Vec<Want>,
-}
-
-/// What a dump wants of a bucket.
-#[derive(Debug)]
-pub(super) struct Want {
-    /// Its number; rising from want to want.
-    pub(super) id: u64,
-    /// Its place among the open dumps.
-    pub(super) dump: usize,
-    /// Counted from the start of the bucket.
-    pub(super) records: Range<u32>,
-    /// From here on the dump will still read packets in buckets visited later, ns.
-    pub(super) until_ns: i64,
-}
 
 /// What the open dumps take, as one rule set.
 #[derive(Debug)]
@@ -90,31 +71,21 @@ impl Scanner {
         }
     }
 
-    /// Gives the dumps, in the order of their numbers, what they take of a bucket. Returns the first
-    /// record that was not looked at.
+    /// Gives the dumps what they take of a bucket. Returns the first record that was not looked at.
     pub(super) fn scan(
         &mut self,
         view: &Rc<BucketView>,
         visit: &Visit,
-        dumps: &mut [Active],
+        dumps: &mut Dumps,
         names: &mut InterfaceCache,
         stamps: &mut Stamps,
     ) -> u32 {
-        let from = visit.wanted.iter().map(|want| want.records.start).min();
-        let to = visit.wanted.iter().map(|want| want.records.end).max();
-        let to = to.unwrap_or(0).min(view.committed());
-        let from = from.unwrap_or(0).min(to);
-        let window_of = |want: &Want| {
-            let order = &dumps[want.dump].order;
-            (order.from_ns, order.to_ns)
-        };
-        let windows = visit.wanted.iter().map(window_of);
-        let window = windows.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-        let (from_ns, to_ns) = window.unwrap_or((i64::MAX, i64::MIN));
+        let Range { start, end } = visit.records();
+        let to = end.min(view.committed());
+        let from = start.min(to);
+        let (from_ns, to_ns) = visit.window;
         // First fragments of datagrams that reach into the window.
         let from_ns = from_ns.saturating_sub(DATAGRAM_NS);
-        let is_scripted = |want: &&Want| dumps[want.dump].order.predicate.script().is_some();
-        let scripted: Vec<&Want> = visit.wanted.iter().filter(is_scripted).collect();
         let mut packets = view.iter_from(from).take((to - from) as usize);
         let mut chunk = Chunk::new();
         let mut base = from;
@@ -144,8 +115,8 @@ impl Scanner {
                     range,
                 };
                 run.give(&self.matches, dumps, names, stamps);
-                for want in &scripted {
-                    run.give_scripted(want, &mut dumps[want.dump], stamps);
+                for Want { id, records } in &visit.scripted {
+                    dumps.change(*id, |dump| run.give_scripted(records, dump, stamps));
                 }
             }
             base += offset(count);
@@ -153,12 +124,10 @@ impl Scanner {
     }
 
     /// Takes up new dumps, and prepares for the packets of a link type.
-    fn learn(&mut self, link_type: LinkType, dumps: &mut [Active]) {
+    fn learn(&mut self, link_type: LinkType, dumps: &mut Dumps) {
         if !self.rules.knows(link_type) {
             for (id, error) in self.rules.add_link_type(link_type) {
-                if let Ok(dump) = dumps.binary_search_by_key(&id, |dump| dump.order.id) {
-                    dumps[dump].order.predicate.refuse(link_type, &error);
-                }
+                dumps.change(id, |dump| dump.order.predicate.refuse(link_type, &error));
             }
         }
         // This thread changes the rules itself: nobody else holds them.
@@ -171,32 +140,28 @@ impl Run<'_> {
     fn give(
         &self,
         matches: &Matches,
-        dumps: &mut [Active],
+        dumps: &mut Dumps,
         names: &mut InterfaceCache,
         stamps: &mut Stamps,
     ) {
-        let wanted = &self.visit.wanted;
         for (frame, RuleId(id), sure) in matches.iter() {
             let index = self.first + offset(frame);
-            // Dumps that have looked at the bucket before match too.
-            let Ok(want) = wanted.binary_search_by_key(&id, |want| want.id) else {
-                continue;
-            };
-            let want = &wanted[want];
-            if !want.records.contains(&index) {
-                continue;
-            }
-            let (packet, found) = (self.view.packet(index), self.found(index, stamps));
-            let dump = &mut dumps[want.dump];
-            match sure {
-                Sure::Yes => dump.take(&packet, found, self.interface),
-                Sure::Ask => dump.ask(&packet, found, self.interface, names),
-            }
+            dumps.change(id, |dump| {
+                // Dumps that have looked at it before match too.
+                if !self.visit.is_for(dump, index) {
+                    return;
+                }
+                let (packet, found) = (self.view.packet(index), self.found(index, stamps));
+                match sure {
+                    Sure::Yes => dump.take(&packet, found, self.interface),
+                    Sure::Ask => dump.ask(&packet, found, self.interface, names),
+                }
+            });
         }
     }
 
     /// Asks the script of a dump about the records of its window, each once, and gives it those that it takes.
-    fn give_scripted(&self, want: &Want, dump: &mut Active, stamps: &mut Stamps) {
+    fn give_scripted(&self, records: &Range<u32>, dump: &mut Active, stamps: &mut Stamps) {
         let Some(script) = dump.order.predicate.script() else {
             return;
         };
@@ -208,7 +173,7 @@ impl Run<'_> {
             let index = self.first + asked.trailing_zeros();
             asked &= asked - 1;
             let packet = self.view.packet(index);
-            if want.records.contains(&index) && dump.wants(packet.time_ns) {
+            if records.contains(&index) && dump.wants(packet.time_ns) {
                 let found = self.found(index, stamps);
                 let stamp_ns = packet.time_ns.wrapping_add(found.offset_ns);
                 packets.push(shown(&packet, stamp_ns, self.interface.link_type));

@@ -100,16 +100,20 @@ impl FakeDisk {
 impl State {
     fn make(&mut self) -> Bytes {
         let bytes = Bytes::default();
-        self.all.retain(|one| one.strong_count() > 0);
+        if self.all.len() == self.all.capacity() {
+            self.all.retain(|one| one.strong_count() > 0);
+        }
         self.all.push(Arc::downgrade(&bytes));
         bytes
     }
 
     /// Bytes that still fit.
     fn room(&self) -> usize {
+        let Some(capacity) = self.capacity else {
+            return usize::MAX;
+        };
         let files = self.all.iter().filter_map(Weak::upgrade);
         let used: usize = files.map(|bytes| bytes.lock().unwrap().len()).sum();
-        let capacity = self.capacity.unwrap_or(usize::MAX);
         capacity.saturating_sub(used)
     }
 }

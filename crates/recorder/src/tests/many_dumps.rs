@@ -1,12 +1,19 @@
 //! Many dumps at once: each holds what it would hold alone.
 
-use std::ops::RangeInclusive;
+use std::{
+    ops::{Range, RangeInclusive},
+    path::Path,
+    sync::Arc,
+    time::Instant,
+};
 
 use retroscope_pcapfile::Reader;
 use retroscope_script::Limits;
 
 use crate::{
-    DumpReport, Scripts, Verdict,
+    DumpReport, Format, Scripts, Verdict,
+    dump::{disk::Disk, names::Directory},
+    tests::fake_disk::FakeDisk,
     tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
@@ -138,4 +145,276 @@ fn dumps_that_are_asked_about_every_packet_hold_what_they_take() {
         assert!(packets == expected, "{packets:?}, expected {expected:?}");
         assert!(packets.len() > 1);
     });
+}
+
+/// The ring that [`come_and_go`] fills.
+const RING_BYTES: usize = 12 << 20;
+const LARGE_BYTES: usize = 100_000;
+/// Rules that trigger on packets to the ports from this one on.
+const FIRST_RULE: u16 = 10;
+const RULES: u16 = 8;
+
+/// Dumps of everything open and close at random while packets come in, now and then as many as the ring holds and more before the
+/// dumper has its turn; some dumps stand still for a while. Each holds what was sent in its window, once and in order, but for what its verdict says is missing. Gives how
+/// many dumps there were, and how many of them lack something.
+fn come_and_go(seed: u64) -> (usize, usize) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let ports: Vec<String> = (FIRST_RULE..FIRST_RULE + RULES)
+        .map(|port| format!("udp port {port}"))
+        .collect();
+    let triggers: Vec<&str> = ports.iter().map(String::as_str).collect();
+    let plan = RigConfig {
+        queues: 2,
+        ring_bytes: RING_BYTES as u64,
+        triggers: &triggers,
+        past_ns: PAST,
+        future_ns: FUTURE,
+        ..RigConfig::default()
+    };
+    let disk = FakeDisk::default();
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+    let mut rig = Rig::on(&plan, START, directory);
+    let mut sent = Vec::new();
+    let (mut checked, mut incomplete) = (0, 0);
+    for round in 0..250 {
+        rig.pass(MS);
+        let mut send = |rig: &Rig, queue: usize, port: u16, padding: usize| {
+            let number = u32::try_from(sent.len()).unwrap();
+            let mut packet = udp(port, port, number);
+            packet.resize(packet.len() + padding, 0);
+            rig.arrive(queue, packet);
+            sent.push((START + i64::from(round + 1) * MS, queue, number));
+        };
+        for _ in 0..random.usize(..6) {
+            send(&rig, random.usize(..2), 7, 0);
+        }
+        let is_last = round > 150;
+        if !is_last && random.u8(..4) == 0 {
+            let port = FIRST_RULE + random.u16(..RULES);
+            send(&rig, random.usize(..2), port, 0);
+        }
+        if !is_last && random.u8(..25) == 0 {
+            // The analyzer may have ordered dumps, of which the dumper knows nothing yet.
+            rig.insert();
+            if random.bool() {
+                rig.look();
+            }
+            for _ in 0..random.usize(..16) {
+                for _ in 0..RING_BYTES / 8 / LARGE_BYTES {
+                    send(&rig, random.usize(..2), 7, LARGE_BYTES);
+                }
+                rig.insert();
+                if random.u8(..8) == 0 {
+                    rig.look();
+                }
+            }
+        }
+        if random.u8(..3) == 0 || is_last {
+            rig.dumper_mut().stall(|| !is_last && random.u8(..3) == 0);
+        }
+        if random.u8(..3) > 0 {
+            rig.step();
+        }
+        for report in rig.reports.drain(..) {
+            incomplete += usize::from(report.verdict != Verdict::Complete);
+            checked += 1;
+            assert_holds(&disk, &sent, &report, &format!("seed {seed}, {report:#?}"));
+        }
+    }
+    (checked, incomplete)
+}
+
+/// A dump of everything holds what was sent in its window, but for as many packets as its verdict says.
+fn assert_holds(disk: &FakeDisk, sent: &[(i64, usize, u32)], report: &DumpReport, case: &str) {
+    let window = window(report);
+    let mut expected: Vec<_> = sent.iter().filter(|one| window.contains(&one.0)).collect();
+    expected.sort();
+    let bytes = disk.read(&report.file).unwrap();
+    disk.remove(&report.file).unwrap();
+    let mut reader = Reader::new(bytes.as_slice()).unwrap();
+    let (mut rest, mut held) = (expected.iter(), 0);
+    while let Some(record) = reader.next().unwrap() {
+        let number = u32::from_be_bytes(record.data[28..32].try_into().unwrap());
+        let found = rest.any(|one| (one.0, one.2) == (record.meta.time_ns, number));
+        assert!(
+            found,
+            "packet {held} was there before, or stands behind others, or was not sent so: {case}"
+        );
+        held += 1;
+    }
+    let lost = (expected.len() - held) as u64;
+    let missing = report.missing.iter();
+    let known = missing.map(|entry| entry.packets.filter(|_| !entry.estimated));
+    let named: Option<u64> = known.sum();
+    assert!(lost == 0 || !report.missing.is_empty(), "{lost}: {case}");
+    assert!(named.is_none_or(|named| named == lost), "{lost}: {case}");
+}
+
+#[test]
+fn dumps_that_come_and_go_say_what_they_lack() {
+    let (mut all, mut incomplete) = (0, 0);
+    for seed in 0..20 {
+        let (checked, lacking) = come_and_go(seed);
+        all += checked;
+        incomplete += lacking;
+    }
+    assert!(
+        all > 300 && (50..all - 50).contains(&incomplete),
+        "{all}, {incomplete}"
+    );
+}
+
+/// While dumps are open the ring goes round many times: what they all have read is given back.
+#[test]
+fn what_was_read_for_all_dumps_is_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        queues: 2,
+        ring_bytes: RING_BYTES as u64,
+        triggers: &["udp port 9", "udp port 10"],
+        dump: "$flow",
+        ..RigConfig::default()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for round in 0..50 {
+        rig.pass(MS);
+        if round < 2 {
+            rig.arrive(0, udp(1, 9 + round, 0));
+        }
+        for queue in 0..2 {
+            for number in 0..RING_BYTES / 8 / LARGE_BYTES {
+                let mut packet = udp(1, 7, u32::try_from(number).unwrap());
+                packet.resize(LARGE_BYTES, 0);
+                rig.arrive(queue, packet);
+            }
+        }
+        rig.step();
+    }
+    let ring = rig.common.ring.statistics();
+    assert!(ring.evicted_bytes > 5 * RING_BYTES as u64, "{ring:?}");
+    assert!(
+        ring.reserved_buckets <= 2 && ring.reservations_fallen == 0,
+        "{ring:?}"
+    );
+    rig.pass(2 * S);
+    rig.step();
+    let verdicts: Vec<Verdict> = rig.reports.iter().map(|report| report.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Complete; 2]);
+    assert_eq!(rig.common.ring.statistics().reserved_buckets, 0);
+}
+
+/// How long the windows of a [`Crowd`] are, how many of them open together, and how long before the next: about as often are
+/// counters read, for which finished dumps wait, and no more events than these wait to be taken.
+const LONG: i64 = 3600 * S;
+const TOGETHER: usize = 256;
+const APART: i64 = 10 * MS;
+
+/// Very many dumps of a flow each.
+struct Crowd {
+    rig: Rig,
+}
+
+impl Crowd {
+    fn new(max_dumps: usize) -> Self {
+        let plan = RigConfig {
+            triggers: &["udp port 9"],
+            dump: "$flow",
+            past_ns: 0,
+            future_ns: LONG,
+            max_dumps,
+            ..RigConfig::default()
+        };
+        let disk = Arc::new(FakeDisk::default());
+        let directory = Directory::on(disk, Path::new("dumps"), Format::PcapNg);
+        Self {
+            rig: Rig::on(&plan, START, directory),
+        }
+    }
+
+    /// A packet of a flow, which triggers.
+    fn arrive(&self, flow: usize) {
+        let mut packet = udp(1000, 9, 0);
+        packet[12..16].copy_from_slice(&u32::try_from(flow).unwrap().to_be_bytes());
+        self.rig.arrive(0, packet);
+    }
+
+    /// Opens the dumps of these flows.
+    fn open(&mut self, flows: Range<usize>) {
+        for start in flows.clone().step_by(TOGETHER) {
+            (start..flows.end.min(start + TOGETHER)).for_each(|flow| self.arrive(flow));
+            self.rig.step();
+            self.rig.pass(APART);
+        }
+        self.rig.step();
+        assert!(self.rig.reports.is_empty());
+    }
+
+    /// Lets the windows of the dumps end that [`Self::open`] opened just now, which hold so many packets in all.
+    fn finish(&mut self, dumps: usize, packets: u64) {
+        let opened = i64::try_from(dumps.div_ceil(TOGETHER)).unwrap() * APART;
+        self.rig.pass(LONG - opened - APART);
+        let (mut finished, mut found) = (0, 0);
+        while finished < dumps {
+            self.rig.pass(APART);
+            self.rig.step();
+            for report in self.rig.reports.drain(..) {
+                assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+                finished += 1;
+                found += report.packets;
+            }
+        }
+        assert_eq!(found, packets);
+    }
+
+    /// How many dumps the dumper looks at in a round.
+    fn looks(&mut self) -> usize {
+        let before = self.rig.dumper().looks();
+        self.rig.step();
+        self.rig.dumper().looks() - before
+    }
+}
+
+/// A round costs what changed, however many dumps are open or finished.
+#[test]
+fn a_round_looks_at_what_changed() {
+    let (finished, open) = (10_000, 65_536);
+    let mut crowd = Crowd::new(open);
+    crowd.open(0..finished);
+    crowd.finish(finished, finished as u64);
+    crowd.open(0..open);
+    assert_eq!(crowd.looks(), 0, "nothing came");
+    crowd.arrive(open / 2);
+    let looks = crowd.looks();
+    assert!(
+        (1..10).contains(&looks),
+        "{looks}, for one packet of one dump"
+    );
+    crowd.rig.arrive(0, udp(1, 7, 0));
+    assert_eq!(crowd.looks(), 0, "for a packet of no dump");
+    crowd.finish(open, open as u64 + 1);
+}
+
+/// What a round takes, for a person to read: `cargo test --release -p retroscope-recorder --lib rounds_take -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn rounds_take() {
+    for dumps in [10, 1000, 65_536] {
+        let mut crowd = Crowd::new(dumps);
+        crowd.open(0..dumps);
+        let mut times = [const { Vec::new() }; 2];
+        for round in 0..100 {
+            if round % 2 == 1 {
+                crowd.arrive(dumps / 2);
+            }
+            crowd.rig.insert();
+            crowd.rig.look();
+            let start = Instant::now();
+            crowd.rig.analyze();
+            times[round % 2].push(start.elapsed());
+            crowd.rig.pass(MS);
+        }
+        times.iter_mut().for_each(|times| times.sort());
+        let [idle, one] = times.map(|times| times[times.len() / 2]);
+        eprintln!("{dumps} open dumps: idle {idle:?}, with a packet of one {one:?}");
+    }
 }

@@ -507,6 +507,10 @@ impl Rig {
         self.dumper.lose_compiler();
     }
 
+    pub(crate) fn dumper_mut(&mut self) -> &mut Dumper {
+        &mut self.dumper
+    }
+
     pub(crate) fn dumper(&self) -> &Dumper {
         &self.dumper
     }

@@ -8,6 +8,19 @@ impl Dumper {
         self.active.iter().filter(|dump| dump.is_compiling).count()
     }
 
+    /// How many dumps rounds have looked at so far, one that is looked at twice counted twice.
+    pub(crate) fn looks(&self) -> usize {
+        self.active.looks
+    }
+
+    /// Dumps that are `stalled` hand nothing on from now on.
+    pub(crate) fn stall(&mut self, mut stalled: impl FnMut() -> bool) {
+        let ids: Vec<u64> = self.active.iter().map(|dump| dump.order.id).collect();
+        for id in ids {
+            self.active.change(id, |dump| dump.is_stalled = stalled());
+        }
+    }
+
     /// Loses the thread that compiles.
     pub(crate) fn lose_compiler(&mut self) {
         self.compiler.lose();

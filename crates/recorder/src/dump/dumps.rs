@@ -1,0 +1,476 @@
+//! The open dumps, and which of them there is something to do for. A round costs what changed, however many dumps are open.
+//!
+//! A dump *catches up* at first: with its own reservation it reads the buckets of its window that are in the ring. Once it
+//! has read all within reach it *follows*: all that do share one [`Reading`], whose reservation is of everything that is not
+//! read yet, so that each new record is read, and each bucket given back, once for all of them. A dump that cannot go on, because
+//! its filter is compiled anew or nothing takes its packets, gets a reservation of its own again, and catches up later.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use retroscope_ring::{BucketInfo, BucketRef, Ring};
+
+use super::{
+    active::Active,
+    order::CloseOrder,
+    reading::{Lost, Reading},
+    visit::{Visit, Want},
+};
+use crate::control::progress::Reach;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Dumps {
+    ring: Ring,
+    by_id: BTreeMap<u64, Active>,
+    /// Those that catch up; all others follow.
+    catching_up: BTreeSet<u64>,
+    /// Those whose window is closed.
+    closed: BTreeSet<u64>,
+    /// Of those that follow, the ones that a script decides for.
+    scripted: BTreeSet<u64>,
+    /// Those with waiting packets that may be written, by the ring time of the oldest of them.
+    due: BTreeSet<(i64, u64)>,
+    /// Those that were changed since [`Self::take_changed`], each once; some may be gone.
+    changed: Vec<u64>,
+    /// Those that follow, and came to have no room.
+    full: Vec<u64>,
+    /// `None`: no dump follows.
+    following: Option<Following>,
+    /// What those that follow have read.
+    passed: Reach,
+    /// Buckets of which they read something in this pass, or which they may give back.
+    listed: Vec<BucketInfo>,
+    /// [`Ring::reservation_news`] when reservations were last asked what they lost.
+    news: u64,
+    /// How many dumps were looked at.
+    #[cfg(test)]
+    pub(super) looks: usize,
+}
+
+/// What dumps that follow have in common.
+#[derive(Debug)]
+struct Following {
+    reading: Reading,
+    /// Their windows lie between these ring times, ns.
+    window: (i64, i64),
+}
+
+impl Dumps {
+    pub(super) fn new(ring: &Ring) -> Self {
+        Self {
+            ring: ring.clone(),
+            by_id: BTreeMap::new(),
+            catching_up: BTreeSet::new(),
+            closed: BTreeSet::new(),
+            scripted: BTreeSet::new(),
+            due: BTreeSet::new(),
+            changed: Vec::new(),
+            full: Vec::new(),
+            following: None,
+            passed: Reach::default(),
+            listed: Vec::new(),
+            news: 0,
+            #[cfg(test)]
+            looks: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Whether all windows are closed.
+    pub(super) fn are_closed(&self) -> bool {
+        self.closed.len() == self.by_id.len()
+    }
+
+    /// All of them, in the order of their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Active> {
+        self.by_id.values()
+    }
+
+    /// A dump, if it is open, for changes that concern no packets of it.
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Active> {
+        self.count(1);
+        self.by_id.get_mut(&id)
+    }
+
+    /// Adds a dump, which catches up: its [`Active::reading`] is its own.
+    pub(super) fn insert(&mut self, dump: Active) {
+        self.catching_up.insert(dump.order.id);
+        self.by_id.insert(dump.order.id, dump);
+    }
+
+    /// Changes a dump, if it is open, and notes whether it has something to write then.
+    pub(super) fn change<R>(
+        &mut self,
+        id: u64,
+        change: impl FnOnce(&mut Active) -> R,
+    ) -> Option<R> {
+        self.count(1);
+        let dump = self.by_id.get_mut(&id)?;
+        let result = change(dump);
+        let due_ns = dump.due_ns();
+        if due_ns != dump.listed_ns {
+            self.due.remove(&(dump.listed_ns, id));
+            if due_ns != i64::MAX {
+                self.due.insert((due_ns, id));
+            }
+            dump.listed_ns = due_ns;
+        }
+        if !dump.is_changed {
+            dump.is_changed = true;
+            self.changed.push(id);
+        }
+        if dump.reading.is_none() && !dump.has_room() {
+            self.full.push(id);
+        }
+        Some(result)
+    }
+
+    /// The window of a dump is closed.
+    pub(super) fn close(&mut self, close: CloseOrder, judge_by_ns: i64) {
+        let id = close.id;
+        let closed = self.change(id, |dump| {
+            dump.close = Some(close);
+            dump.judge_by_ns = Some(judge_by_ns);
+        });
+        if closed.is_some() {
+            self.closed.insert(id);
+        }
+    }
+
+    /// Takes out the closed dumps that are `ready`, in the order of their numbers.
+    pub(super) fn take_ready(&mut self, ready: impl Fn(&Active) -> bool) -> Vec<Active> {
+        let done = self.closed_that(ready);
+        let done = done.into_iter().filter_map(|id| self.remove(id)).collect();
+        if self.by_id.len() == self.catching_up.len() {
+            self.following = None;
+        }
+        done
+    }
+
+    /// Takes out all.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Active> + use<> {
+        let all = std::mem::replace(self, Self::new(&self.ring));
+        all.by_id.into_values()
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Active> {
+        let dump = self.by_id.remove(&id)?;
+        self.due.remove(&(dump.listed_ns, id));
+        self.closed.remove(&id);
+        self.catching_up.remove(&id);
+        self.scripted.remove(&id);
+        Some(dump)
+    }
+
+    fn closed_that(&mut self, is_one: impl Fn(&Active) -> bool) -> Vec<u64> {
+        self.count(self.closed.len());
+        let closed = self.closed.iter().copied();
+        let those = closed.filter(|id| self.by_id.get(id).is_some_and(&is_one));
+        those.collect()
+    }
+
+    /// Dumps whose oldest waiting packet is older than `frontier_ns`, oldest packets first; with `i64::MAX` all that have any.
+    pub(super) fn due(&self, frontier_ns: i64) -> Vec<u64> {
+        let due = self.due.range(..(frontier_ns, 0));
+        due.map(|(_, id)| *id).collect()
+    }
+
+    /// Closed dumps with waiting packets, all of whose records are within reach.
+    pub(super) fn over(&mut self, reach: &Reach) -> Vec<u64> {
+        self.closed_that(|dump| !dump.waiting.is_empty() && dump.is_over(reach))
+    }
+
+    /// Dumps whose packets nothing takes at the moment.
+    pub(super) fn without_room(&mut self) -> Vec<u64> {
+        self.count(self.catching_up.len());
+        let behind = self.catching_up.iter().copied();
+        let has_room = |id: &u64| self.by_id.get(id).is_none_or(Active::has_room);
+        behind.filter(|id| !has_room(id)).collect()
+    }
+
+    /// Those that were changed since [`Self::take_changed`].
+    pub(super) fn changed(&self) -> Vec<u64> {
+        self.changed.clone()
+    }
+
+    /// Takes note of those that were changed, and begins anew.
+    pub(super) fn take_changed(&mut self) -> Vec<u64> {
+        let changed = std::mem::take(&mut self.changed);
+        for id in &changed {
+            if let Some(dump) = self.by_id.get_mut(id) {
+                dump.is_changed = false;
+            }
+        }
+        changed
+    }
+
+    /// The buckets with records within reach that some dump has not looked at, oldest first. `is_waited_for`: somebody waits for
+    /// what can be given back.
+    pub(super) fn visits(&mut self, reach: &Reach, is_waited_for: bool) -> Vec<Visit> {
+        let mut found = HashMap::new();
+        self.follow(reach, is_waited_for, &mut found);
+        self.catch_up(reach, &mut found);
+        let mut visits: Vec<Visit> = found.into_values().collect();
+        visits.sort_by_key(|v| (v.info.min_ns, v.info.producer, v.info.first));
+        let mut until_ns = i64::MAX;
+        for visit in visits.iter_mut().rev() {
+            visit.until_ns = until_ns;
+            until_ns = visit.info.min_ns.min(until_ns);
+        }
+        visits
+    }
+
+    /// Adds what those that follow have not read.
+    fn follow(
+        &mut self,
+        reach: &Reach,
+        is_waited_for: bool,
+        found: &mut HashMap<BucketRef, Visit>,
+    ) {
+        self.listed.clear();
+        let Some(Following { reading, window }) = &mut self.following else {
+            return;
+        };
+        for producer in 0..self.ring.producers() {
+            if is_waited_for || reach.is_beyond(&self.passed, producer) {
+                // The last record that was read shows the bucket that may be closed since.
+                let from = self.passed.limit(producer).saturating_sub(1);
+                self.ring.buckets_from(producer, from, &mut self.listed);
+            }
+        }
+        for info in &self.listed {
+            let records = self.passed.limit_in(info)..info.committed.min(reach.limit_in(info));
+            if records.is_empty() {
+                continue;
+            }
+            if info.min_ns > window.1 || info.max_ns < window.0 {
+                reading.has_read(info.bucket, records.end);
+                continue;
+            }
+            let visit = found
+                .entry(info.bucket)
+                .or_insert_with(|| Visit::new(*info));
+            visit.extend(*window);
+            for id in &self.scripted {
+                let limit = |dump: &Active| records.end.min(dump.limit(info, reach));
+                visit.scripted.push(Want {
+                    id: *id,
+                    records: records.start..self.by_id.get(id).map_or(0, limit),
+                });
+            }
+            visit.following = records;
+        }
+    }
+
+    /// Adds what dumps that catch up have not read.
+    fn catch_up(&mut self, reach: &Reach, found: &mut HashMap<BucketRef, Visit>) {
+        self.count(self.catching_up.len());
+        let mut infos = Vec::new();
+        for id in &self.catching_up {
+            let Some(dump) = self.by_id.get_mut(id) else {
+                continue;
+            };
+            let Some(reading) = dump.reading.as_ref().filter(|_| dump.can_read()) else {
+                // All older packets were within reach when it read last.
+                dump.unread_ns = dump.unread_ns.min(self.passed.frontier_ns);
+                continue;
+            };
+            dump.unread_ns = i64::MAX;
+            reading.buckets(&mut infos);
+            for info in &infos {
+                let records = reading.unread(info, dump.limit(info, reach));
+                if records.is_empty() {
+                    continue;
+                }
+                let visit = found
+                    .entry(info.bucket)
+                    .or_insert_with(|| Visit::new(*info));
+                visit.extend((dump.order.from_ns, dump.order.to_ns));
+                let want = Want { id: *id, records };
+                if dump.order.predicate.script().is_some() {
+                    visit.scripted.push(want.clone());
+                }
+                visit.wanted.push(want);
+            }
+        }
+    }
+
+    /// Dumps that have no room any more leave this bucket of a pass and the next ones unread.
+    pub(super) fn leave_out_full(&mut self, visit: &mut Visit, reach: &Reach) {
+        let unread_ns = visit.info.min_ns.min(visit.until_ns);
+        let unread_ns = unread_ns.min(reach.frontier_ns);
+        let full = std::mem::take(&mut self.full);
+        self.leave(full, unread_ns);
+        self.count(visit.wanted.len() + visit.scripted.len());
+        let by_id = &mut self.by_id;
+        let mut reads = |want: &Want| {
+            let dump = by_id.get_mut(&want.id);
+            dump.is_some_and(|dump| dump.reads_on(unread_ns))
+        };
+        visit.wanted.retain(&mut reads);
+        visit.scripted.retain(&mut reads);
+    }
+
+    /// The first `to` records of a visited bucket were looked at by all that wanted them.
+    pub(super) fn has_read(&mut self, visit: &Visit, to: u32) {
+        let bucket = visit.info.bucket;
+        if let Some(following) = &mut self.following
+            && !visit.following.is_empty()
+        {
+            let end = visit.following.end.min(to);
+            following.reading.has_read(bucket, end);
+        }
+        self.count(visit.wanted.len());
+        for want in &visit.wanted {
+            let dump = self.by_id.get_mut(&want.id);
+            if let Some(reading) = dump.and_then(|dump| dump.reading.as_mut()) {
+                reading.has_read(bucket, want.records.end.min(to));
+            }
+        }
+    }
+
+    /// A pass is over, in which all that could read has read what is within reach: tells dumps what they lost, lets those follow that
+    /// have caught up, and gives back what was read.
+    pub(super) fn settle(&mut self, reach: &Reach) {
+        self.passed.clone_from(reach);
+        self.tell_lost();
+        self.join();
+        // Those that have no more to read need none.
+        let mut full = std::mem::take(&mut self.full);
+        full.retain(|id| self.by_id.get(id).is_some_and(|dump| !dump.is_over(reach)));
+        self.leave(full, reach.frontier_ns);
+        if let Some(following) = &mut self.following {
+            following.reading.give_back(&self.listed);
+        }
+    }
+
+    /// Tells dumps what was overwritten before they read it.
+    fn tell_lost(&mut self) {
+        let news = self.ring.reservation_news();
+        if std::mem::replace(&mut self.news, news) == news {
+            return;
+        }
+        self.count(self.catching_up.len());
+        for id in &self.catching_up {
+            if let Some(dump) = self.by_id.get_mut(id) {
+                dump.ask_what_fell();
+            }
+        }
+        let following = self.following.as_ref();
+        if following.is_some_and(|following| following.reading.has_fallen()) {
+            self.renew();
+        }
+    }
+
+    /// Makes the reservation of those that follow anew: the youngest, which falls last.
+    fn renew(&mut self) {
+        let fresh = self.reading_on(i64::MIN, i64::MAX);
+        if let Some(following) = &mut self.following {
+            following.reading = fresh;
+        }
+    }
+
+    /// A reading that goes on where those that follow are, who are told what they lost so far.
+    fn reading_on(&mut self, from_ns: i64, to_ns: i64) -> Reading {
+        let mut fresh = Reading::behind(&self.ring, &self.passed, from_ns, to_ns);
+        let lost = self.lost_by_followers();
+        if let Some(following) = &self.following {
+            fresh.has_read_as(&following.reading, &lost);
+        }
+        fresh
+    }
+
+    /// Tells those that follow what they lost.
+    fn lost_by_followers(&mut self) -> Lost {
+        let following = self.following.as_mut();
+        let lost = following.map_or_else(Lost::default, |following| following.reading.lost());
+        if !lost.is_none() {
+            self.count(self.by_id.len());
+            let followers = self.by_id.values_mut();
+            for dump in followers.filter(|dump| dump.reading.is_none()) {
+                dump.lose(&lost);
+            }
+        }
+        lost
+    }
+
+    /// Lets those follow that have read all within reach.
+    fn join(&mut self) {
+        self.count(self.catching_up.len());
+        let has_read = |id: &u64| {
+            self.by_id
+                .get(id)
+                .is_some_and(|dump| dump.unread_ns == i64::MAX)
+        };
+        let caught_up: Vec<u64> = self.catching_up.iter().copied().filter(has_read).collect();
+        for id in caught_up {
+            let Some(dump) = self.by_id.get_mut(&id) else {
+                continue;
+            };
+            let window = if dump.is_over(&self.passed) {
+                None
+            } else {
+                // It stands before the dump's own is asked for the last time: it tells what is overwritten after that.
+                let following = self.following.get_or_insert_with(|| Following {
+                    reading: Reading::behind(&self.ring, &self.passed, i64::MIN, i64::MAX),
+                    window: (i64::MAX, i64::MIN),
+                });
+                Some(&mut following.window)
+            };
+            // What was overwritten just now, the common one may tell too, to all that follow then.
+            if dump.ask_what_fell() {
+                continue;
+            }
+            dump.reading = None;
+            self.catching_up.remove(&id);
+            if let Some(window) = window {
+                let (from_ns, to_ns) = (dump.order.from_ns, dump.order.to_ns);
+                *window = (window.0.min(from_ns), window.1.max(to_ns));
+                if dump.order.predicate.script().is_some() {
+                    self.scripted.insert(id);
+                }
+            }
+        }
+    }
+
+    /// The filters of these dumps are compiled anew: they read on when that is done.
+    pub(super) fn wait_for_filters(&mut self, ids: Vec<u64>) {
+        self.leave(ids, self.passed.frontier_ns);
+    }
+
+    /// Those of these that follow cannot go on: they keep what they have not read, and catch up later. In it packets are of `unread_ns`
+    /// or later, but for those of sources that promise nothing.
+    fn leave(&mut self, ids: Vec<u64>, unread_ns: i64) {
+        if ids.is_empty() {
+            return;
+        }
+        for id in ids {
+            let dump = self.by_id.get(&id);
+            let Some(dump) = dump.filter(|dump| dump.reading.is_none()) else {
+                continue;
+            };
+            let (from_ns, to_ns) = (dump.order.from_ns, dump.order.to_ns);
+            let reading = self.reading_on(from_ns, to_ns);
+            if let Some(dump) = self.by_id.get_mut(&id) {
+                dump.reading = Some(reading);
+                dump.unread_ns = unread_ns;
+            }
+            self.scripted.remove(&id);
+            self.catching_up.insert(id);
+        }
+        // The others go on: their reservation shall not fall before those of dumps that do not.
+        self.renew();
+    }
+
+    /// So many dumps are looked at.
+    #[cfg(test)]
+    fn count(&mut self, dumps: usize) {
+        self.looks += dumps;
+    }
+
+    #[cfg(not(test))]
+    fn count(&self, _: usize) {}
+}
