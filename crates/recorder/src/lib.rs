@@ -1,7 +1,7 @@
 //! The recorder: threads between sources and dumps.
 //!
 //! Packets flow one way: an *inserter* copies a source's bursts into the ring, the *analyzer* reads every packet once and
-//! tries the trigger rules, the *dumper* reads the windows that triggers opened and writes them to files. Control flows
+//! tries the trigger rules, the *dumper* reads the windows that triggers opened and has them written to files. Control flows
 //! beside it as messages. The deciding parts are pure and own neither threads nor clocks: `analysis::director` (what a hit
 //! becomes), `dump::output` (one ordered file), `intake::counters` (the ledgers); `start` wires them to threads.
 //!

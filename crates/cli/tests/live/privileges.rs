@@ -155,6 +155,7 @@ fn only_who_writes_may_write_anywhere() {
         ("analyzer", 1, NOTHING),
         ("filter-compiler", 1, NOTHING),
         ("dumper", 1, WRITE_ANYWHERE),
+        ("dump-writer-", 4, WRITE_ANYWHERE),
     ] {
         let those = threads.iter().filter(|(it, _)| it.starts_with(name));
         let sets: Vec<_> = those.map(|(_, set)| set.as_str()).collect();

@@ -3,8 +3,8 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -208,6 +208,8 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) closed_dumps: AtomicU64,
     /// Dumps that the dumper is done with. The dumper writes it.
     pub(crate) finished_dumps: AtomicU64,
+    /// See [`Status::copied_bytes`](crate::Status). The dumper and the threads that write dumps change it.
+    pub(crate) copied_bytes: Arc<AtomicUsize>,
 }
 
 impl AnalyzerCounters {

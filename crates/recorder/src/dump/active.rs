@@ -1,8 +1,7 @@
-//! A dump whose file is not complete yet: what it has read, what waits, what it lost.
+//! A dump that reads the ring: what it has read, what waits, what it lost.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    io,
+    collections::{BTreeMap, HashMap, VecDeque},
     path::PathBuf,
     rc::Rc,
 };
@@ -13,12 +12,14 @@ use retroscope_ring::{BucketInfo, BucketView, Evicted, EvictedBucket, Packet};
 
 use super::{
     encode::InterfaceTotals,
-    file::{DumpFile, FinishedFile, Label},
+    ending::{Ending, Stage},
     order::{CloseOrder, DumpOrder},
     output::Written,
     packet::{Key, PacketMeta},
+    pool::{Pool, SinkQueue, why_all_failed},
     reading::{Lost, Reading},
-    report::{DumpReport, Missing, SidecarFacts, SidecarInterface, Verdict},
+    report::{DumpReport, Missing, SidecarFacts, Verdict},
+    sink::Gap,
 };
 use crate::{
     analysis::director::Clip,
@@ -38,16 +39,17 @@ use crate::{
 pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 /// Later fragments kept aside for their first fragment, per dump.
 const KEPT_FRAGMENTS: usize = 1024;
-/// A dump whose file is not complete yet.
+/// See the module.
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) order: DumpOrder,
     pub(super) number: u64,
     /// Its filter is being compiled, and nothing is looked at before.
     pub(super) is_compiling: bool,
-    /// For the sidecar; `None` if no file could be made.
-    pub(super) label: Option<Label>,
-    pub(super) file: Result<DumpFile, Box<Failure>>,
+    /// What it is written into, at least one.
+    pub(super) sinks: Vec<SinkQueue>,
+    /// The interface that is described at once.
+    pub(super) interface: Option<u16>,
     /// What it has read by itself, while it catches up. `None`: it follows ([`Dumps`](super::dumps::Dumps)).
     pub(super) reading: Option<Reading>,
     /// `i64::MAX`: it has read all records within reach. Else packets of this ring time, ns, and later may be missing among the
@@ -58,7 +60,7 @@ pub(super) struct Active {
     pub(super) oldest_ns: i64,
     /// What [`Self::due_ns`] was when it was last listed.
     pub(super) listed_ns: i64,
-    /// Nothing takes its packets at the moment. It reads no further meanwhile.
+    /// A sink had no room for the next packet. It reads no further meanwhile.
     pub(super) is_stalled: bool,
     /// It is listed among those that changed in this round.
     pub(super) is_changed: bool,
@@ -69,29 +71,19 @@ pub(super) struct Active {
     pub(super) lost: Evicted,
     /// Whether any was before it was opened.
     pub(super) is_start_lost: bool,
+    /// What was lost since the last packet that the sinks were given; the time of the first of it, ns of ring time.
+    pub(super) gap: Option<(i64, Gap)>,
     pub(super) late: Option<Missing>,
     /// No more is to be heard of what came late.
     pub(super) is_given_up: bool,
+    /// What the sinks were given.
+    pub(super) taken: Written,
     pub(super) per_interface: HashMap<u16, u64>,
-    /// Bytes of its files that were told to the director.
+    /// Bytes of its sinks that were told to the director.
     pub(super) told_bytes: u64,
     pub(super) close: Option<CloseOrder>,
     /// Live: not judged before the counters cover the window or this passed on the monotonic clock.
     pub(super) judge_by_ns: Option<i64>,
-}
-
-/// A dump that the disk refused.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) error: String,
-    pub(super) parts: Vec<PathBuf>,
-    pub(super) safe: Written,
-    /// `disk` or `stopped`.
-    cause: &'static str,
-    /// Packets that were taken and are not in the file; it means nothing for `stopped`.
-    pub(super) lost: u64,
-    pub(super) first_ns: i64,
-    pub(super) last_ns: i64,
 }
 
 /// A packet of a dump that waits for its turn.
@@ -344,54 +336,83 @@ impl Active {
         if count.packets == 0 && count.exact {
             return;
         }
-        let lost = &mut self.lost;
-        lost.packets += count.packets;
-        lost.exact &= count.exact;
-        if let Some((first_ns, last_ns)) = bucket.span_in(from_ns, to_ns) {
-            lost.first_ns = Some(lost.first_ns.map_or(first_ns, |ns| ns.min(first_ns)));
-            lost.last_ns = Some(lost.last_ns.map_or(last_ns, |ns| ns.max(last_ns)));
-        }
+        self.miss(count.packets, count.exact, bucket.span_in(from_ns, to_ns));
     }
 
     /// Reserved buckets were overwritten and forgotten, with packets up to this time.
     fn lose_unknown(&mut self, before_ns: i64) {
         let lost = &mut self.lost;
-        lost.exact = false;
         lost.unknown_before_ns = lost.unknown_before_ns.max(Some(before_ns));
-        lost.last_ns = lost.last_ns.max(Some(before_ns));
-        lost.first_ns = lost.first_ns.or(Some(self.order.from_ns));
+        self.miss(0, false, Some((self.order.from_ns, before_ns)));
     }
 
-    /// The dump fails: packets that were taken and never reached the disk are lost.
-    pub(super) fn fail(&mut self, mut failure: Failure) {
-        let taken: u64 = self.per_interface.values().sum();
-        failure.lost = taken.saturating_sub(failure.safe.packets);
-        self.file = Err(Box::new(failure));
-    }
-
-    /// Hands what was pushed to the file system. Returns what is taken, or safe of a dump that failed.
-    pub(super) fn flush(&mut self) -> Written {
-        if let Ok(file) = &mut self.file
-            && let Err(error) = file.flush()
-        {
-            let failure = Failure::of(file, &error, self.order.to_ns);
-            self.fail(failure);
-        }
-        self.written()
-    }
-
-    /// Completes the file; `None`: the dump has failed.
-    pub(super) fn finish(
-        &mut self,
-        close: &CloseOrder,
-        verdict: &str,
-        intake: &Intake,
-        names: &mut InterfaceCache,
-    ) -> Option<FinishedFile> {
-        let Ok(file) = &mut self.file else {
-            return None;
+    /// Counts packets of the window that no sink gets: the ring has overwritten them, or needs their place.
+    fn miss(&mut self, packets: u64, is_exact: bool, span_ns: Option<(i64, i64)>) {
+        let lost = &mut self.lost;
+        lost.packets += packets;
+        lost.exact &= is_exact;
+        let Some((first_ns, last_ns)) = span_ns else {
+            return;
         };
-        let (per_interface, offset_ns) = (&self.per_interface, self.order.offset_ns);
+        lost.first_ns = Some(lost.first_ns.map_or(first_ns, |ns| ns.min(first_ns)));
+        lost.last_ns = Some(lost.last_ns.map_or(last_ns, |ns| ns.max(last_ns)));
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(self.order.offset_ns);
+        let here = Gap {
+            packets: is_exact.then_some(packets),
+            from_ns: stamp(first_ns),
+            to_ns: stamp(last_ns),
+        };
+        self.gap = Some(match self.gap {
+            Some((before_ns, gap)) => (before_ns.min(first_ns), gap.with(here)),
+            None => (first_ns, here),
+        });
+    }
+
+    /// Whether all sinks have room for a packet of so many bytes.
+    pub(super) fn can_put(&self, bytes: usize) -> bool {
+        self.sinks.iter().all(|sink| sink.has_room(bytes))
+    }
+
+    /// Gives a packet to the sinks, or to none of them: false, if one has no room.
+    pub(super) fn put(&mut self, packet: &WaitingPacket, aside: bool, pool: &mut Pool) -> bool {
+        let (meta, data) = (&packet.meta, packet.bytes.data());
+        if !self.can_put(data.len()) {
+            return false;
+        }
+        if let Some((_, gap)) = self.gap.take_if(|gap| gap.0 <= meta.key.time_ns) {
+            self.sinks.iter_mut().for_each(|sink| sink.gap(&gap));
+        }
+        for sink in &mut self.sinks {
+            sink.packet(meta, data, aside, pool);
+        }
+        let mut formats = self.sinks.iter().map(|sink| sink.format);
+        let is_held = formats.all(|format| format.holds(meta.stamp_ns));
+        self.taken.count(meta, data, is_held);
+        *self.per_interface.entry(meta.interface).or_default() += 1;
+        true
+    }
+
+    /// Gives packets up that no sink has room for, because they hold too much of the ring.
+    pub(super) fn let_go(&mut self, packets: &[WaitingPacket]) {
+        let times = packets.iter().map(|packet| packet.meta.key.time_ns);
+        if let Some(span_ns) = times.clone().min().zip(times.max()) {
+            self.miss(packets.len() as u64, true, Some(span_ns));
+        }
+    }
+
+    /// Hands what was put to the sinks to whoever looks. Returns what they were given, or what is safe where all have failed.
+    pub(super) fn flush(&mut self, pool: &mut Pool) -> Written {
+        self.sinks.iter_mut().for_each(|sink| sink.flush(pool));
+        why_all_failed(&self.sinks).map_or(self.taken, |fault| fault.held.safe)
+    }
+
+    /// The counters of all interfaces that a sink may describe.
+    pub(super) fn totals(
+        &self,
+        close: &CloseOrder,
+        intake: &Intake,
+    ) -> BTreeMap<u16, InterfaceTotals> {
+        let offset_ns = self.order.offset_ns;
         let totals = |id: u16| {
             let (received, dropped) = match &close.received {
                 Some(received) => (
@@ -400,30 +421,17 @@ impl Active {
                 ),
                 None => intake.interface_totals(id),
             };
-            InterfaceTotals {
+            let totals = InterfaceTotals {
                 start_ns: close.start_ns.saturating_add(offset_ns),
                 end_ns: close.clock_ns.saturating_add(offset_ns),
                 received,
                 dropped,
-                written: per_interface.get(&id).copied().unwrap_or(0),
-            }
+                written: self.per_interface.get(&id).copied().unwrap_or(0),
+            };
+            (id, totals)
         };
-        match file.finish(verdict, &totals, names) {
-            Ok(finished) => Some(finished),
-            Err(error) => {
-                let (parts, safe) = (file.parts(), file.safe());
-                self.fail(Failure::new(error.to_string(), parts, safe, close.clock_ns));
-                None
-            }
-        }
-    }
-
-    /// Packets that are, or will be, in the file.
-    fn written(&self) -> Written {
-        match &self.file {
-            Ok(file) => file.taken(),
-            Err(failure) => failure.safe,
-        }
+        let described = self.per_interface.keys().chain(&self.interface);
+        described.copied().map(totals).collect()
     }
 
     pub(super) fn never_closed(&self) -> CloseOrder {
@@ -439,15 +447,42 @@ impl Active {
         }
     }
 
-    pub(super) fn report(
-        &self,
-        close: &CloseOrder,
+    /// Nothing more is read: what is left is the sinks'. The ring may overwrite the window.
+    pub(super) fn into_ending(
+        self,
+        close: CloseOrder,
+        stage: Stage,
         intake: &Intake,
         clock: &RingClock,
-    ) -> DumpReport {
-        let (order, written) = (&self.order, self.written());
-        let failure = self.file.as_ref().err();
-        let mut files = failure.map_or(Vec::new(), |f| f.parts.clone()).into_iter();
+    ) -> Ending {
+        let draft = self.draft(&close, intake, clock);
+        let offset_ns = self.order.offset_ns;
+        let stamp = |ring_ns: &i64| rfc3339(ring_ns.saturating_add(offset_ns));
+        let suppressed = close.suppressed;
+        Ending {
+            rule_number: self.order.rule_number,
+            stage,
+            pending: 0,
+            draft,
+            late: self.late,
+            is_given_up: self.is_given_up,
+            late_news: None,
+            taken: self.taken,
+            per_interface: self.per_interface,
+            window: (self.order.from_ns, self.order.to_ns),
+            sinks: self.sinks,
+            facts: SidecarFacts {
+                expression: self.order.expression,
+                suppressed: suppressed.count,
+                suppressed_hits: suppressed.times_ns.iter().map(stamp).collect(),
+                suppressed_before: suppressed.before,
+            },
+        }
+    }
+
+    /// The report but for what depends on the sinks.
+    fn draft(&self, close: &CloseOrder, intake: &Intake, clock: &RingClock) -> DumpReport {
+        let order = &self.order;
         let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
         let mut clipped = Vec::new();
         if close.start_ns > order.from_ns && !self.is_start_lost {
@@ -459,18 +494,19 @@ impl Active {
             None => {}
         }
         let mut report = DumpReport {
-            file: files.next().unwrap_or_default(),
-            more_files: files.collect(),
+            file: PathBuf::new(),
+            more_files: Vec::new(),
+            locations: Vec::new(),
             rule: order.rule.clone(),
             trigger_time: stamp(order.trigger_ns),
             from: stamp(order.from_ns),
             to: stamp(order.to_ns),
-            packets: written.packets,
-            bytes: written.bytes,
+            packets: 0,
+            bytes: 0,
             verdict: Verdict::Complete,
             clipped,
-            missing: self.missing(close, written.restamped, intake),
-            error: failure.map(|f| f.error.clone()),
+            missing: self.missing(close, intake),
+            error: None,
             notes: clock.within(order.from_ns, order.to_ns),
             is_stepped: false,
             is_disordered: false,
@@ -479,7 +515,7 @@ impl Active {
             not_analyzed: close.unseen,
             number: self.number,
             trigger_ns: order.trigger_ns,
-            span_ns: written.first_ns.zip(written.last_ns),
+            span_ns: None,
             sidecar: false,
         };
         report.is_stepped = !report.notes.is_empty();
@@ -490,7 +526,6 @@ impl Active {
         let disorder = intake.disorder(order.from_ns, order.to_ns, &close.ends);
         report.is_disordered = !disorder.is_empty();
         report.notes.extend(disorder);
-        report.judge();
         report
     }
 
@@ -500,7 +535,7 @@ impl Active {
         intake.unknown(window_ns, close.clock_ns, self.order.offset_ns)
     }
 
-    fn missing(&self, close: &CloseOrder, restamped: u64, intake: &Intake) -> Vec<Missing> {
+    fn missing(&self, close: &CloseOrder, intake: &Intake) -> Vec<Missing> {
         let order = &self.order;
         let offset_ns = order.offset_ns;
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
@@ -535,90 +570,6 @@ impl Active {
             let (from_ns, to_ns) = (stamp(order.from_ns), stamp(order.to_ns));
             missing.push(Missing::at_most("fragments", from_ns, to_ns, fragments));
         }
-        if restamped > 0 {
-            let (from_ns, to_ns) = (order.from_ns, order.to_ns);
-            missing.push(entry("restamped", from_ns, to_ns, Some(restamped)));
-        }
-        missing.extend(self.late.clone());
-        if let Err(failure) = &self.file {
-            missing.push(entry(
-                failure.cause,
-                failure.first_ns,
-                failure.last_ns.max(failure.first_ns),
-                (failure.cause == DISK).then_some(failure.lost),
-            ));
-        }
         missing
-    }
-
-    pub(super) fn sidecar_facts(
-        &self,
-        close: &CloseOrder,
-        names: &mut InterfaceCache,
-    ) -> SidecarFacts {
-        let interfaces = self.file.as_ref().map_or(Vec::new(), DumpFile::interfaces);
-        let describe = |id: u16| {
-            let interface = names.interface(id)?;
-            Some(SidecarInterface {
-                name: interface.name.clone(),
-                link_type: interface.link_type.0,
-                packets: self.per_interface.get(&id).copied().unwrap_or(0),
-                time_resolution_ns: interface.time_resolution_ns,
-                time_source: interface.time_domain.as_str(),
-            })
-        };
-        let stamp = |ring_ns: &i64| rfc3339(ring_ns.saturating_add(self.order.offset_ns));
-        let suppressed = &close.suppressed;
-        SidecarFacts {
-            expression: self.order.expression.clone(),
-            suppressed: suppressed.count,
-            suppressed_hits: suppressed.times_ns.iter().map(stamp).collect(),
-            suppressed_before: suppressed.before,
-            interfaces: interfaces.into_iter().filter_map(describe).collect(),
-        }
-    }
-}
-
-/// Why a dump failed, as `missing` names it: the file system refused it, …
-const DISK: &str = "disk";
-/// … or it was not to be completed.
-const STOPPED: &str = "stopped";
-
-impl Failure {
-    /// The file system refused.
-    pub(super) fn new(error: String, parts: Vec<PathBuf>, safe: Written, at_ns: i64) -> Self {
-        Self {
-            error,
-            parts,
-            safe,
-            cause: DISK,
-            lost: 0,
-            first_ns: at_ns,
-            last_ns: at_ns,
-        }
-    }
-
-    /// Nobody completes it.
-    pub(super) fn stopped(why: &str, parts: Vec<PathBuf>, safe: Written, at_ns: i64) -> Self {
-        let at_ns = safe.last_ns.unwrap_or(at_ns);
-        Self {
-            cause: STOPPED,
-            ..Self::new(why.to_owned(), parts, safe, at_ns)
-        }
-    }
-
-    pub(super) fn of(file: &DumpFile, error: &io::Error, at_ns: i64) -> Self {
-        let safe = file.safe();
-        Self::new(
-            error.to_string(),
-            file.parts(),
-            safe,
-            safe.last_ns.unwrap_or(at_ns),
-        )
-    }
-
-    pub(super) fn lose(&mut self, time_ns: i64) {
-        self.lost += 1;
-        self.last_ns = self.last_ns.max(time_ns);
     }
 }

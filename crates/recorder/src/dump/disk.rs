@@ -4,9 +4,9 @@
 use std::{
     fmt,
     fs::{self, File, OpenOptions, Permissions},
-    io::{self, Read, Write},
-    os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt},
-    path::Path,
+    io::{self, Read},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
 };
 
 use rustix::fs::{CWD, RenameFlags};
@@ -18,9 +18,6 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
 
     /// A file to read and write.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-
-    /// A file without a name in a directory: gone when it is closed.
-    fn scratch(&self, directory: &Path) -> io::Result<Box<dyn DiskFile>>;
 
     fn exists(&self, path: &Path) -> bool;
 
@@ -36,13 +33,15 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }
 
-/// An open file of a [`Disk`]. [`Write`] writes behind what was written before; after an error some of it may be in the file.
-/// [`FileExt`] reads and overwrites.
-pub(crate) trait DiskFile: Write + FileExt + fmt::Debug + Send {
+/// An open file of a [`Disk`], read and written by [`FileExt`] at offsets. After an error some of what was to be written may be in it.
+pub(crate) trait DiskFile: FileExt + fmt::Debug + Send {
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
     /// Returns when everything is stored.
     fn sync(&self) -> io::Result<()>;
+
+    /// What tells it from all other files, whatever their names: device and inode.
+    fn identity(&self) -> io::Result<(u64, u64)>;
 }
 
 impl dyn DiskFile + '_ {
@@ -53,6 +52,57 @@ impl dyn DiskFile + '_ {
             offset: 0,
         }
     }
+}
+
+/// A file that may be closed for a while, so that its descriptor serves others, and is opened again when it is needed.
+#[derive(Debug)]
+pub(super) struct KeptFile {
+    pub(super) path: PathBuf,
+    identity: (u64, u64),
+    open: Option<Box<dyn DiskFile>>,
+}
+
+impl KeptFile {
+    /// A new file; it must not exist yet.
+    pub(super) fn create(disk: &dyn Disk, path: PathBuf) -> io::Result<Self> {
+        let file = disk.create(&path)?;
+        Ok(Self {
+            path,
+            identity: file.identity()?,
+            open: Some(file),
+        })
+    }
+
+    /// The open file. Fails where it is not there any more, or another one has its name.
+    pub(super) fn get(&mut self, disk: &dyn Disk) -> io::Result<&dyn DiskFile> {
+        let file = self.take(disk)?;
+        Ok(&**self.open.insert(file))
+    }
+
+    /// The same, and it counts as closed here.
+    pub(super) fn take(&mut self, disk: &dyn Disk) -> io::Result<Box<dyn DiskFile>> {
+        if let Some(file) = self.open.take() {
+            return Ok(file);
+        }
+        let file = disk.open(&self.path)?;
+        if file.identity()? != self.identity {
+            return Err(changed_by_somebody());
+        }
+        Ok(file)
+    }
+
+    pub(super) fn close(&mut self) {
+        self.open = None;
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+}
+
+/// A file is not as it was left.
+pub(super) fn changed_by_somebody() -> io::Error {
+    io::Error::other("somebody else has changed the file")
 }
 
 /// Reads on from an offset.
@@ -100,23 +150,6 @@ impl Disk for SystemDisk {
         Ok(Box::new(file))
     }
 
-    fn scratch(&self, directory: &Path) -> io::Result<Box<dyn DiskFile>> {
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(i32::try_from(rustix::fs::OFlags::TMPFILE.bits()).unwrap_or(0))
-            .open(directory);
-        if let Ok(file) = opened {
-            return Ok(Box::new(file));
-        }
-        // A file system without O_TMPFILE (open(2)): make and unlink.
-        let path = directory.join(format!(".retroscope-{}.sort", std::process::id()));
-        let file = self.create(&path)?;
-        self.remove(&path)?;
-        Ok(file)
-    }
-
     fn exists(&self, path: &Path) -> bool {
         path.exists()
     }
@@ -154,6 +187,11 @@ impl DiskFile for File {
     fn sync(&self) -> io::Result<()> {
         self.sync_all()
     }
+
+    fn identity(&self) -> io::Result<(u64, u64)> {
+        let metadata = self.metadata()?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
 }
 
 #[cfg(test)]
@@ -170,9 +208,9 @@ mod tests {
     /// What dumps rely on, of the system's and of the one that tests bring.
     fn keeps_its_promises(disk: &dyn Disk, directory: &Path) {
         let (a, b) = (directory.join("a"), directory.join("b"));
-        let mut file = disk.create(&a).unwrap();
-        file.write_all(b"hello ").unwrap();
-        file.write_all(b"world").unwrap();
+        let file = disk.create(&a).unwrap();
+        file.write_all_at(b"hello ", 0).unwrap();
+        file.write_all_at(b"world", 6).unwrap();
         file.write_all_at(b"HE", 0).unwrap();
         assert_eq!(read(&*file), b"HEllo world");
         file.set_len(5).unwrap();
@@ -184,16 +222,17 @@ mod tests {
         file.sync().unwrap();
         let is_there = |kind: io::Error| kind.kind() == io::ErrorKind::AlreadyExists;
         assert!(is_there(disk.create(&a).unwrap_err()));
-        disk.create(&b).unwrap().write_all(b"old").unwrap();
+        let other = disk.create(&b).unwrap();
+        other.write_all_at(b"old", 0).unwrap();
+        assert_ne!(file.identity().unwrap(), other.identity().unwrap());
         assert!(is_there(disk.rename_new(&a, &b).unwrap_err()));
         assert_eq!(read(&*disk.open(&b).unwrap()), b"old");
         disk.rename(&a, &b).unwrap();
         assert!(!disk.exists(&a) && disk.exists(&b));
         disk.rename_new(&b, &a).unwrap();
-        assert_eq!(read(&*disk.open(&a).unwrap()), b"HEllo");
-        let mut scratch = disk.scratch(directory).unwrap();
-        scratch.write_all(b"1234").unwrap();
-        assert_eq!(read(&*scratch), b"1234");
+        let again = disk.open(&a).unwrap();
+        assert_eq!(read(&*again), b"HEllo");
+        assert_eq!(file.identity().unwrap(), again.identity().unwrap());
         disk.sync_directory(directory).unwrap();
         disk.remove(&a).unwrap();
         assert_eq!(read(&*file), b"HEllo", "open still");
@@ -201,6 +240,18 @@ mod tests {
         assert!(gone(disk.open(&a).unwrap_err()) && gone(disk.remove(&a).unwrap_err()));
         assert!(gone(disk.rename(&a, &b).unwrap_err()));
         assert!(gone(disk.rename_new(&a, &b).unwrap_err()));
+        let mut kept = KeptFile::create(disk, a.clone()).unwrap();
+        kept.get(disk).unwrap().write_all_at(b"kept", 0).unwrap();
+        kept.close();
+        assert_eq!(read(kept.get(disk).unwrap()), b"kept");
+        kept.close();
+        let replaced = disk.create(&b).unwrap();
+        disk.rename(&b, &a).unwrap();
+        let error = kept.get(disk).unwrap_err();
+        assert_eq!(error.to_string(), changed_by_somebody().to_string());
+        assert_eq!(read(&*replaced), b"");
+        disk.remove(&a).unwrap();
+        assert!(gone(kept.get(disk).unwrap_err()));
     }
 
     #[test]

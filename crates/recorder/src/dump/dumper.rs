@@ -1,23 +1,24 @@
-//! The dumper: reads the ring for all open dumps in one pass and writes their files.
+//! The dumper: reads the ring for all open dumps in one pass and gives their sinks what they take.
 //!
 //! The dumper knows no time of its own. A [`Progress`] says how far it may read (offline: as far as the analyzer has
 //! come, so that a dump sees the same packets in every run) and which packets are final in order (older than every
 //! watermark). Each round it visits the buckets with records that some dump has not looked at ([`Dumps`] knows them), each once for
-//! all dumps that want it, oldest first, and emits what can no longer be overtaken.
+//! all dumps that want it, oldest first, and emits what can no longer be overtaken. What a disk may take long
+//! for is left to the [pool](super::pool); a dump whose sink has no room reads no further meanwhile, and its reservation stands or falls.
 //!
 //! A bucket with packets that wait for their turn stays held; there are few, because only the last milliseconds wait.
-//! Should they become too many (a queue without watermark), the dumper stops waiting and lets the file sort it out.
+//! Should they become too many (a queue without watermark), the dumper stops waiting and lets the file sort it out; and what still waits then,
+//! for want of room in a sink, is lost.
 
 #[cfg(test)]
 mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    io,
     rc::{Rc, Weak},
     sync::{
         Arc,
-        atomic::Ordering,
+        atomic::{AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
     time::Duration,
@@ -26,17 +27,20 @@ use std::{
 use retroscope_ring::{BucketRef, BucketView, Reservation};
 
 use super::{
-    active::{Active, Failure, WaitingPacket, verdict_line},
+    active::{Active, WaitingPacket, verdict_line},
     compile::DumpCompiler,
     dumps::Dumps,
-    file::{DumpFile, FinishedFile, Label},
+    ending::{Ending, Stage},
+    file::{DumpFile, FileFacts},
     names::Directory,
     order::{DumpOrder, LateNews, Message},
     output::Written,
     packet::Key,
+    pool::{Outcome, Pool, SinkId, Work, why_all_failed},
     reading::Reading,
-    report::{DumpReport, PROGRAM, Sidecar, SidecarFacts, file_name},
+    report::PROGRAM,
     scan::Scanner,
+    sink::End,
     visit::Visit,
 };
 use crate::{
@@ -51,8 +55,6 @@ use crate::{
     intake::interfaces::InterfaceCache,
 };
 
-/// Said of a pcapng file that Wireshark reads and tcpdump refuses.
-const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
 /// What a file holds of a packet beside its bytes: an enhanced packet block (pcapng, section 4.3).
 const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// How long a closed live dump waits for loss counters that cover its window, ns of the monotonic clock. They are read
@@ -67,7 +69,9 @@ const WATERMARK_WAIT_NS: i64 = 100_000_000;
 #[derive(Debug)]
 pub(crate) struct DumperParts {
     pub(crate) common: Arc<Common>,
-    pub(crate) directory: Directory,
+    /// Each dump is written into all of them, at least one.
+    pub(crate) directories: Vec<Directory>,
+    pub(crate) pool: Pool,
     pub(crate) progress: Progress,
     pub(crate) reproducible: bool,
     pub(crate) messages: mpsc::Receiver<Message>,
@@ -82,12 +86,18 @@ pub(crate) struct Dumper {
     scanner: Scanner,
     stamps: Stamps,
     compiler: DumpCompiler,
+    /// Those that read the ring.
     active: Dumps,
-    /// Those that a late packet can still amend, by number.
-    finished: BTreeMap<u64, (DumpReport, FinishedFile, SidecarFacts)>,
+    /// By number, dumps that are read and whose sinks are not done with them; …
+    ending: BTreeMap<u64, Ending>,
+    /// … and those that a late packet can still amend.
+    finished: BTreeMap<u64, Ending>,
     /// The buckets that were visited, of which those are held that packets wait in.
     views: HashMap<BucketRef, Weak<BucketView>>,
-    next_number: u64,
+    /// Of the next file's name.
+    next_number: Arc<AtomicU64>,
+    /// Why nobody completes the dumps any more, if so.
+    stopped: String,
     /// The analyzer waits for an answer ([`Message::Account`]).
     asked: Option<(Vec<u64>, mpsc::SyncSender<()>)>,
 }
@@ -103,9 +113,11 @@ impl Dumper {
             parts,
             scanner: Scanner::new(rules),
             asked: None,
+            ending: BTreeMap::new(),
             finished: BTreeMap::new(),
             views: HashMap::new(),
-            next_number: 1,
+            next_number: Arc::new(AtomicU64::new(1)),
+            stopped: String::new(),
         }
     }
 
@@ -115,7 +127,7 @@ impl Dumper {
         if self.asked.is_some() || self.parts.common.gate.asked_of_dumper().is_some() {
             return true;
         }
-        let wait = if self.active.is_empty() {
+        let wait = if self.active.is_empty() && self.ending.is_empty() {
             Duration::MAX
         } else {
             DUMPER_WAIT
@@ -128,7 +140,7 @@ impl Dumper {
                     // Nobody is left to close them.
                     self.abandon("the analyzer ended before it was complete");
                 }
-                if self.active.is_empty() {
+                if self.active.is_empty() && self.ending.is_empty() {
                     return false;
                 }
                 std::thread::park_timeout(DUMPER_WAIT);
@@ -151,6 +163,7 @@ impl Dumper {
         while let Ok(message) = self.parts.messages.try_recv() {
             self.take(message);
         }
+        self.take_outcomes();
         self.compiler
             .take_up(&mut self.active, &mut self.scanner, &mut self.names);
         self.pass(&reach, gate.is_some() || account.is_some());
@@ -167,19 +180,22 @@ impl Dumper {
         }
     }
 
-    /// Gives up: nothing is completed any more. The `.part` files that stay behind are reported as failed dumps.
+    /// Gives up: nothing more is completed but what the sinks were asked to. What they were given is still written; the `.part` files
+    /// that stay behind are reported as failed dumps.
     pub(crate) fn abandon(&mut self, why: &str) {
+        why.clone_into(&mut self.stopped);
         for mut dump in self.active.take_all() {
             let close = dump.close.take().unwrap_or_else(|| dump.never_closed());
-            if let Ok(file) = &mut dump.file {
-                // What can still be flushed is; what cannot stays out of the count.
-                let _ = file.flush();
-                let failure = Failure::stopped(why, file.parts(), file.safe(), close.clock_ns);
-                dump.file = Err(Box::new(failure));
-            }
+            let id = dump.order.id;
             let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
-            let report = dump.report(&close, intake, clock);
-            self.tell(Event::Finished(report));
+            let mut ending = dump.into_ending(close, Stage::Stopping, intake, clock);
+            ending.submit(Stage::Stopping, &mut self.parts.pool, |_| Work::Settle);
+            self.await_sinks(id, ending);
+        }
+        while !self.ending.is_empty() {
+            if let Some((id, outcome)) = self.parts.pool.wait() {
+                self.hear(id, outcome);
+            }
         }
     }
 
@@ -217,28 +233,29 @@ impl Dumper {
             || self.names.interface(0).map(|_| 0),
             |(_, _, interface)| Some(interface),
         );
-        let first_number = self.next_number;
-        let directory = &self.parts.directory;
-        let label = |number| Label::new(directory, trigger_ns, number, &order.rule);
-        let names = &mut self.names;
-        let created = DumpFile::create(label, first_number, &headline, interface, names);
-        let (file, number) = match created {
-            Ok((file, number)) => (Ok(file), number),
-            Err(error) => {
-                let text = format!("{}: {error}", directory.path().display());
-                let planned = label(first_number).path(directory.format.extension());
-                let failure = Failure::new(text, vec![planned], Written::default(), order.from_ns);
-                (Err(Box::new(failure)), first_number)
-            }
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let facts = FileFacts {
+            trigger_ns,
+            number,
+            next_number: Arc::clone(&self.next_number),
+            rule: order.rule.clone(),
+            headline,
+            interface,
         };
-        self.next_number = number + 1;
+        let parts = &mut self.parts;
+        let sinks = parts.directories.iter().enumerate();
+        let sinks = sinks.map(|(index, directory)| {
+            let file = DumpFile::new(directory, facts.clone());
+            (parts.pool).open((order.id, index), directory.format, Box::new(file))
+        });
+        let sinks = sinks.collect();
         let lost = *reservation.evicted_before();
         self.active.insert(Active {
-            label: file.as_ref().ok().map(DumpFile::label),
             order,
             number,
             is_compiling,
-            file,
+            sinks,
+            interface,
             reading: Some(Reading::new(reservation)),
             unread_ns: i64::MIN,
             waiting: Vec::new(),
@@ -250,8 +267,10 @@ impl Dumper {
             forgotten_fragments: 0,
             is_start_lost: lost.packets > 0 || lost.unknown_before_ns.is_some(),
             lost,
+            gap: None,
             late: None,
             is_given_up: false,
+            taken: Written::default(),
             per_interface: HashMap::new(),
             told_bytes: 0,
             close: None,
@@ -296,13 +315,8 @@ impl Dumper {
         }
     }
 
-    /// Whether packets wait in too many buckets.
     fn holds_much(&mut self) -> bool {
-        let held_max = self.parts.common.ring.buckets() / 8;
-        self.views.len() > held_max && {
-            self.views.retain(|_, view| view.strong_count() > 0);
-            self.views.len() > held_max
-        }
+        holds_much(&mut self.views, self.parts.common.ring.buckets() / 8)
     }
 
     fn scan(&mut self, visit: &Visit) {
@@ -322,12 +336,14 @@ impl Dumper {
         self.active.has_read(visit, to);
     }
 
-    /// Writes the waiting packets of a dump that are older than `frontier_ns`, in order. Those of sources that promise nothing do not
-    /// wait for others unless they come soon: they are put aside, to be merged in the end.
+    /// Gives the sinks the waiting packets of a dump that are older than `frontier_ns`, in order, as far as they have room. Those of sources
+    /// that promise nothing do not wait for others unless they come soon: they are put aside, to be merged in the end.
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
-        let names = &mut self.names;
+        let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
+        let pool = &mut self.parts.pool;
         self.active.change(id, |dump| {
-            if dump.waiting.is_empty() || !dump.has_room() {
+            dump.is_stalled = dump.is_stalled && !dump.can_put(0);
+            if dump.waiting.is_empty() || dump.is_stalled && !holds_much(views, held_max) {
                 return;
             }
             dump.waiting.sort_by_key(|w| w.meta.key);
@@ -335,26 +351,23 @@ impl Dumper {
             let soon_ns = frontier_ns.saturating_add(WATERMARK_WAIT_NS);
             let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
             let is_aside = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
-            let (ready, later) = std::mem::take(&mut dump.waiting)
+            let (mut ready, later): (Vec<_>, _) = std::mem::take(&mut dump.waiting)
                 .into_iter()
                 .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
             dump.waiting = later;
-            dump.oldest_ns = (dump.waiting.first()).map_or(i64::MAX, |w| w.meta.key.time_ns);
-            for WaitingPacket { meta, bytes } in ready {
-                let (key, data) = (meta.key, bytes.data());
-                if let Ok(file) = &mut dump.file {
-                    match file.push(&meta, data, !is_ready(key), names) {
-                        Ok(()) => *dump.per_interface.entry(meta.interface).or_default() += 1,
-                        Err(error) => {
-                            let failure = Failure::of(file, &error, key.time_ns);
-                            dump.fail(failure);
-                        }
-                    }
-                }
-                if let Err(failure) = &mut dump.file {
-                    failure.lose(key.time_ns);
-                }
+            let mut is_put =
+                |packet: &WaitingPacket| dump.put(packet, !is_ready(packet.meta.key), pool);
+            let first_left = ready.iter().position(|packet| !is_put(packet));
+            let left = ready.split_off(first_left.unwrap_or(ready.len()));
+            dump.is_stalled = !left.is_empty();
+            // The buckets of what was put are not held for it any more.
+            drop(ready);
+            if dump.is_stalled && holds_much(views, held_max) {
+                dump.let_go(&left);
+            } else {
+                dump.waiting.splice(..0, left);
             }
+            dump.oldest_ns = (dump.waiting.first()).map_or(i64::MAX, |w| w.meta.key.time_ns);
         });
     }
 
@@ -362,7 +375,7 @@ impl Dumper {
         let Some(dump) = self.active.get_mut(id) else {
             return;
         };
-        let written = dump.flush();
+        let written = dump.flush(&mut self.parts.pool);
         let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
         let news = bytes.saturating_sub(std::mem::replace(&mut dump.told_bytes, bytes));
         if news > 0 {
@@ -380,76 +393,99 @@ impl Dumper {
         }
     }
 
+    /// A dump has read all that it wants: its sinks complete it.
     fn finish(&mut self, mut dump: Active) {
-        self.scanner.rules.remove(dump.order.id);
+        let id = dump.order.id;
+        self.scanner.rules.remove(id);
         let Some(close) = dump.close.take() else {
             return;
         };
-        let common = Arc::clone(&self.parts.common);
-        let finished = &common.counters.finished_dumps;
-        finished.fetch_add(1, Ordering::Relaxed);
-        common.costs.add(dump.order.rule_number, 0, 1);
-        let (intake, clock) = (&common.intake, &common.clock);
-        let facts = dump.sidecar_facts(&close, &mut self.names);
-        let mut report = dump.report(&close, intake, clock);
-        let verdict = verdict_line(&report);
-        let Some(finished) = dump.finish(&close, &verdict, intake, &mut self.names) else {
-            report = dump.report(&close, intake, clock);
-            if let Some(label) = &dump.label {
-                report.sidecar = self.write_sidecar(label, &report, &facts, false);
-            }
-            self.tell(Event::Finished(report));
-            return;
-        };
-        let mut paths = finished.captures.iter().map(|(path, _)| path.clone());
-        report.file = paths.next().unwrap_or_default();
-        report.more_files = paths.collect();
-        let mut interfaces = facts.interfaces.iter().map(|it| it.link_type);
-        let first = interfaces.next();
-        let are_several = interfaces.any(|link_type| Some(link_type) != first);
-        if report.more_files.is_empty() && are_several {
-            report.notes.push(SEVERAL_LINK_TYPES.to_owned());
-        }
-        report.sidecar = self.write_sidecar(&finished.label, &report, &facts, false);
-        if !dump.is_given_up {
-            self.finished
-                .insert(dump.order.id, (report.clone(), finished, facts));
-        }
-        self.tell(Event::Finished(report));
+        let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
+        let totals = dump.totals(&close, intake);
+        let mut ending = dump.into_ending(close, Stage::Finishing, intake, clock);
+        let verdict = verdict_line(&ending.report());
+        let end = End { verdict, totals };
+        ending.submit(Stage::Finishing, &mut self.parts.pool, |_| {
+            Work::Finish(Box::new(end.clone()))
+        });
+        self.await_sinks(id, ending);
     }
 
-    fn write_sidecar(
-        &mut self,
-        label: &Label,
-        report: &DumpReport,
-        facts: &SidecarFacts,
-        again: bool,
-    ) -> bool {
-        // The sidecar lies beside its files: their names will do, and stay true when the directory moves.
-        let mut beside = report.clone();
-        beside.file = file_name(&report.file);
-        let more_files = report.more_files.iter();
-        beside.more_files = more_files.map(|path| file_name(path)).collect();
-        let sidecar = Sidecar {
-            report: &beside,
-            facts,
-            program: PROGRAM,
-            created: (!self.parts.reproducible)
-                .then(|| rfc3339(self.parts.common.clock.clock().now().wall_ns)),
-        };
-        let written = serde_json::to_vec_pretty(&sidecar)
-            .map_err(io::Error::other)
-            .and_then(|mut json| {
-                json.push(b'\n');
-                label.write_sidecar(&json, again)
-            });
-        if let Err(error) = &written {
-            self.tell(Event::Notice(format!(
-                "{}: no sidecar: {error}",
-                report.file.display()
-            )));
+    /// Goes on with a dump when all its sinks have answered, at once if none was asked.
+    fn await_sinks(&mut self, id: u64, ending: Ending) {
+        if ending.pending == 0 {
+            self.go_on(id, ending);
+        } else {
+            self.ending.insert(id, ending);
         }
-        written.is_ok()
+        self.take_outcomes();
+    }
+
+    /// Hears what became of the work of sinks.
+    fn take_outcomes(&mut self) {
+        while let Some((id, outcome)) = self.parts.pool.outcome() {
+            self.hear(id, outcome);
+        }
+    }
+
+    fn hear(&mut self, (id, sink): SinkId, outcome: Outcome) {
+        if let Some(dump) = self.active.get_mut(id) {
+            if let Outcome::Failed(fault) = outcome {
+                dump.sinks[sink].fault = Some(fault);
+            }
+            return;
+        }
+        let Some(mut ending) = self.ending.remove(&id) else {
+            return;
+        };
+        for notice in ending.hear(sink, outcome, &self.stopped) {
+            self.tell(Event::Notice(notice));
+        }
+        if ending.pending == 0 {
+            self.go_on(id, ending);
+        } else {
+            self.ending.insert(id, ending);
+        }
+    }
+
+    /// The sinks of a dump have answered.
+    fn go_on(&mut self, id: u64, mut ending: Ending) {
+        match ending.stage {
+            Stage::Finishing => {
+                ending.note_link_types(&mut self.names);
+                self.write_sidecars(Stage::Telling, None, &mut ending);
+                self.ending.insert(id, ending);
+            }
+            Stage::Stopping => self.tell(Event::Finished(ending.report())),
+            Stage::Telling => {
+                let common = &self.parts.common;
+                let finished = &common.counters.finished_dumps;
+                finished.fetch_add(1, Ordering::Relaxed);
+                common.costs.add(ending.rule_number, 0, 1);
+                self.tell(Event::Finished(ending.report()));
+                let late_news = ending.late_news.take();
+                if !ending.is_given_up && why_all_failed(&ending.sinks).is_none() {
+                    self.finished.insert(id, ending);
+                }
+                if let Some(news) = late_news {
+                    self.give_up(news);
+                }
+            }
+            Stage::Amending => self.tell(Event::Amended(ending.report())),
+        }
+    }
+
+    /// Has sidecars written, and the verdict changed if there is another one.
+    fn write_sidecars(&mut self, stage: Stage, amended: Option<&str>, ending: &mut Ending) {
+        let now_ns = || self.parts.common.clock.clock().now().wall_ns;
+        let created = (!self.parts.reproducible).then(|| rfc3339(now_ns()));
+        let sidecars = ending.sidecars(created.as_deref(), &mut self.names);
+        let mut sidecars = sidecars.into_iter();
+        ending.draft.sidecar = true;
+        ending.submit(stage, &mut self.parts.pool, |_| Work::Tell {
+            amended: amended.map(str::to_owned),
+            sidecar: sidecars.next().unwrap_or_else(|| Ok(Vec::new())),
+        });
     }
 
     /// A closed window is given up. If packets of it came late, or were lost before anybody looked at them, what its dump says changes.
@@ -465,23 +501,22 @@ impl Dumper {
         if self.active.change(id, note).is_some() {
             return;
         }
-        let Some((mut report, mut file, facts)) = self.finished.remove(&id) else {
+        if let Some(ending) = self.ending.get_mut(&id) {
+            ending.late_news = Some(news);
+            return;
+        }
+        let Some(mut ending) = self.finished.remove(&id) else {
             return;
         };
         if !news.is_any() {
             return;
         }
-        report.missing.extend(news.missing(report.offset_ns));
-        report.not_analyzed += news.unseen;
-        report.judge();
-        if let Err(error) = file.amend(&verdict_line(&report)) {
-            self.tell(Event::Notice(format!(
-                "{}: verdict not changed: {error}",
-                report.file.display()
-            )));
-        }
-        report.sidecar = self.write_sidecar(&file.label, &report, &facts, true);
-        self.tell(Event::Amended(report));
+        let missing = news.missing(ending.draft.offset_ns);
+        ending.late = missing.or(ending.late.take());
+        ending.draft.not_analyzed += news.unseen;
+        let verdict = verdict_line(&ending.report());
+        self.write_sidecars(Stage::Amending, Some(&verdict), &mut ending);
+        self.await_sinks(id, ending);
     }
 
     fn tell(&self, event: Event) {
@@ -491,6 +526,14 @@ impl Dumper {
             _ => {}
         }
         self.parts.events.tell(event);
+    }
+}
+
+/// Whether packets wait in too many buckets. Forgets those that nothing waits in.
+fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize) -> bool {
+    views.len() > held_max && {
+        views.retain(|_, view| view.strong_count() > 0);
+        views.len() > held_max
     }
 }
 

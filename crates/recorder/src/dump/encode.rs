@@ -13,7 +13,11 @@ use retroscope_pcapfile::{
     PcapWriter, SectionOptions, WriteError,
 };
 
-use super::{disk::DiskFile, packet::PacketMeta, report::PROGRAM};
+use super::{
+    disk::{DiskFile, changed_by_somebody},
+    packet::PacketMeta,
+    report::PROGRAM,
+};
 use crate::intake::interfaces::Interface;
 
 /// How dumps are written.
@@ -30,6 +34,15 @@ impl Format {
         match self {
             Self::PcapNg => "pcapng",
             Self::Pcap => "pcap",
+        }
+    }
+
+    /// Whether it holds this time stamp. Of others it gets the nearest that it holds.
+    pub(super) fn holds(self, time_ns: i64) -> bool {
+        match self {
+            Self::PcapNg => time_ns >= 0,
+            // Unsigned seconds of 32 bits.
+            Self::Pcap => u32::try_from(time_ns.div_euclid(1_000_000_000)).is_ok(),
         }
     }
 }
@@ -115,12 +128,13 @@ impl Encoder {
         writer.add_interface(&block).map(drop).map_err(plain)
     }
 
-    /// Encodes a packet of the interface with this index.
+    /// Encodes a packet of the interface with this index; pcap has no place for the comment.
     pub(crate) fn packet(
         &mut self,
         interface: usize,
         meta: &PacketMeta,
         data: &[u8],
+        comment: Option<&str>,
     ) -> io::Result<()> {
         let time_ns = meta.stamp_ns;
         self.packets += 1;
@@ -131,9 +145,9 @@ impl Encoder {
                 if meta.direction != 0 {
                     options.flags = Some(u32::from(meta.direction));
                 }
-                if meta.is_trigger {
-                    options.comments = &["retroscope: trigger packet"];
-                }
+                let trigger = meta.is_trigger.then_some("retroscope: trigger packet");
+                let comments: Vec<&str> = comment.into_iter().chain(trigger).collect();
+                options.comments = &comments;
                 let index = u32::try_from(interface).map_err(io::Error::other)?;
                 writer.packet(index, time_ns, meta.wire_len, data, &options)
             }
@@ -164,15 +178,6 @@ impl Encoder {
                 &statistics,
             )
             .map_err(plain)
-    }
-
-    /// Whether the format holds this time stamp. Of others it gets the nearest that it holds.
-    pub(crate) fn holds(&self, time_ns: i64) -> bool {
-        match &self.kind {
-            Kind::PcapNg(..) => time_ns >= 0,
-            // Unsigned seconds of 32 bits.
-            Kind::Pcap(_) => u32::try_from(time_ns.div_euclid(1_000_000_000)).is_ok(),
-        }
     }
 
     /// What was encoded and not taken away yet.
@@ -227,7 +232,7 @@ impl VerdictField {
         match read {
             Err(error) if !is_short(&error) => return Err(error),
             Ok(()) if block_start == self.block_start && found == *self.text.as_bytes() => {}
-            _ => return Err(io::Error::other("somebody else has changed the file")),
+            _ => return Err(changed_by_somebody()),
         }
         let text = field(verdict);
         file.write_all_at(text.as_bytes(), self.offset)?;

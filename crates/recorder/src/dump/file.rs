@@ -3,74 +3,86 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use retroscope_packet::LinkType;
 
 use super::{
-    encode::{Format, InterfaceTotals, VerdictField},
+    encode::{Format, VerdictField},
     names::{Directory, stem},
     output::{Output, Written},
     packet::PacketMeta,
+    sink::{End, Gap, Held, Sink},
 };
 use crate::intake::interfaces::InterfaceCache;
 
 /// Numbers tried for a name that is taken before giving up.
 const NAME_TRIES: u64 = 100_000;
 
-/// A dump being written.
+/// A dump as files `TIME-NUMBER-RULE.EXTENSION`, with `.part` behind it until they are complete.
 #[derive(Debug)]
 pub(crate) struct DumpFile {
-    label: Label,
-    headline: String,
-    outputs: Vec<(LinkType, Output)>,
-}
-
-/// Where a dump's files are and what their names begin with.
-#[derive(Debug, Clone)]
-pub(crate) struct Label {
     directory: Directory,
+    facts: FileFacts,
+    /// What its names begin with.
     stem: String,
+    outputs: Vec<(LinkType, Output)>,
+    /// Its capture files once they are complete, and where the verdict stands in them.
+    captures: Vec<(PathBuf, Option<VerdictField>)>,
+    interfaces: Vec<u16>,
 }
 
-/// A dump on disk.
-#[derive(Debug)]
-pub(crate) struct FinishedFile {
-    pub(crate) label: Label,
-    /// Its capture files, at least one, and where the verdict stands in them.
-    pub(crate) captures: Vec<(PathBuf, Option<VerdictField>)>,
+/// What names of files, and their headers, say of a dump.
+#[derive(Debug, Clone)]
+pub(crate) struct FileFacts {
+    /// Stamp of its trigger, ns since the epoch.
+    pub(crate) trigger_ns: i64,
+    pub(crate) number: u64,
+    /// Gives further numbers where a name is taken.
+    pub(crate) next_number: Arc<AtomicU64>,
+    pub(crate) rule: String,
+    pub(crate) headline: String,
+    /// Gets its block at once, so that a dump without packets is still a capture of its link type.
+    pub(crate) interface: Option<u16>,
 }
 
 impl DumpFile {
-    /// Creates the first file of a dump: `TIME-NUMBER-RULE.EXTENSION.part`, with the next number that is free,
-    /// which is returned. `label` gives the names of a number.
-    ///
-    /// `interface`, if any, gets its block at once, so that a dump without packets is still a capture of its link type.
-    pub(crate) fn create(
-        label: impl Fn(u64) -> Label,
-        number: u64,
-        headline: &str,
-        interface: Option<u16>,
-        names: &mut InterfaceCache,
-    ) -> io::Result<(Self, u64)> {
+    /// Touches no disk yet.
+    pub(crate) fn new(directory: &Directory, facts: FileFacts) -> Self {
+        Self {
+            directory: directory.clone(),
+            stem: stem(facts.trigger_ns, facts.number, &facts.rule),
+            facts,
+            outputs: Vec::new(),
+            captures: Vec::new(),
+            interfaces: Vec::new(),
+        }
+    }
+
+    fn create_first(&mut self, names: &mut InterfaceCache) -> io::Result<()> {
+        let interface = self.facts.interface;
         let link_type = interface
             .and_then(|id| names.interface(id))
             .map_or(LinkType::ETHERNET, |i| i.link_type);
-        for number in number..number.saturating_add(NAME_TRIES) {
-            let mut file = Self {
-                label: label(number),
-                headline: headline.to_owned(),
-                outputs: Vec::new(),
-            };
-            match file.open(link_type) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+        for _ in 0..NAME_TRIES {
+            match self.open(link_type) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    let facts = &self.facts;
+                    let number = facts.next_number.fetch_add(1, Ordering::Relaxed);
+                    self.stem = stem(facts.trigger_ns, number, &facts.rule);
+                    continue;
+                }
                 opened => opened?,
             }
             if let Some(interface) = interface {
-                file.outputs[0].1.interface(interface, names)?;
-                file.outputs[0].1.flush()?;
+                self.outputs[0].1.interface(interface, names)?;
+                self.outputs[0].1.flush()?;
             }
-            return Ok((file, number));
+            return Ok(());
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
@@ -78,47 +90,66 @@ impl DumpFile {
     /// Opens the output of a link type; refuses with `AlreadyExists` if any name of it is taken.
     fn open(&mut self, link_type: LinkType) -> io::Result<()> {
         let path = self.path(link_type);
-        let directory = &self.label.directory;
-        if directory.disk().exists(&path) || directory.disk().exists(&self.label.path("json")) {
+        let disk = self.directory.disk();
+        if disk.exists(&path) || disk.exists(&self.named("json")) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let output = Output::create(directory, part(&path), link_type, &self.headline)?;
+        let headline = &self.facts.headline;
+        let output = Output::create(&self.directory, part(&path), link_type, headline)?;
         self.outputs.push((link_type, output));
         Ok(())
     }
 
     /// The final name of the file for a link type: the first is the plain one.
     fn path(&self, link_type: LinkType) -> PathBuf {
-        let extension = self.label.directory.format.extension();
+        let extension = self.directory.format.extension();
         match self.outputs.first() {
             Some((first, _)) if *first != link_type => {
-                let extension = format!("linktype{}.{extension}", link_type.0);
-                self.label.path(&extension)
+                self.named(&format!("linktype{}.{extension}", link_type.0))
             }
-            _ => self.label.path(extension),
+            _ => self.named(extension),
         }
     }
 
-    /// For the sidecar.
-    pub(crate) fn label(&self) -> Label {
-        self.label.clone()
+    /// The name of a file with this extension.
+    fn named(&self, extension: &str) -> PathBuf {
+        let name = format!("{}.{extension}", self.stem);
+        self.directory.path().join(name)
     }
 
-    /// The `.part` files as they are now.
-    pub(crate) fn parts(&self) -> Vec<PathBuf> {
-        let parts = self.outputs.iter().map(|(_, output)| output.part.clone());
-        parts.collect()
+    /// Renames without replacing; if somebody took the name meanwhile, a digit is added.
+    fn rename(&self, part: &Path, path: &Path) -> io::Result<PathBuf> {
+        let extension = self.directory.format.extension();
+        let mut target = path.to_owned();
+        for n in 2..NAME_TRIES {
+            match self.directory.disk().rename_new(part, &target) {
+                Ok(()) => return Ok(target),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    target = path.with_extension(format!("{n}.{extension}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Sink for DumpFile {
+    fn create(&mut self, names: &mut InterfaceCache) -> io::Result<()> {
+        self.create_first(names).map_err(|error| {
+            let text = format!("{}: {error}", self.directory.path().display());
+            io::Error::new(error.kind(), text)
+        })
     }
 
-    /// Takes a packet, see [`Output::push`]; after an error the dump has failed.
-    pub(crate) fn push(
+    fn packet(
         &mut self,
         meta: &PacketMeta,
         data: &[u8],
         aside: bool,
         names: &mut InterfaceCache,
     ) -> io::Result<()> {
-        if self.label.directory.format == Format::PcapNg {
+        if self.directory.format == Format::PcapNg {
             return self.outputs[0].1.push(meta, data, aside, names);
         }
         let link_type = names
@@ -134,99 +165,57 @@ impl DumpFile {
         self.outputs[index].1.push(meta, data, aside, names)
     }
 
-    /// Hands what was pushed to the file system.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
+    /// The next packet says so in a comment, where the format has comments.
+    fn gap(&mut self, gap: &Gap) {
+        if let Some((_, output)) = self.outputs.first_mut() {
+            output.comment(&gap.to_string());
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         self.outputs
             .iter_mut()
             .try_for_each(|(_, output)| output.flush())
     }
 
-    /// Packets that a failed dump still holds.
-    pub(crate) fn safe(&self) -> Written {
-        self.sum(|output| output.safe)
-    }
-
-    /// Packets that the finished dump will hold.
-    pub(crate) fn taken(&self) -> Written {
-        self.sum(|output| output.taken)
-    }
-
-    fn sum(&self, of: impl Fn(&Output) -> Written) -> Written {
-        let outputs = self.outputs.iter();
-        outputs.fold(Written::default(), |sum, (_, output)| sum.with(of(output)))
-    }
-
-    /// The ring-wide identifiers of the interfaces in the files.
-    pub(crate) fn interfaces(&self) -> Vec<u16> {
-        self.outputs
-            .iter()
-            .flat_map(|(_, output)| output.interfaces.iter().copied())
-            .collect()
-    }
-
-    /// Completes, syncs and renames the captures. After an error the dump has failed.
-    pub(crate) fn finish(
-        &mut self,
-        verdict: &str,
-        totals: &dyn Fn(u16) -> InterfaceTotals,
-        names: &mut InterfaceCache,
-    ) -> io::Result<FinishedFile> {
+    /// Merges late packets, syncs and renames.
+    fn finish(&mut self, end: &End, names: &mut InterfaceCache) -> io::Result<()> {
         let mut fields = Vec::new();
         for (_, output) in &mut self.outputs {
-            fields.push(output.finish(verdict, totals, names)?);
+            fields.push(output.finish(end, names)?);
         }
         let mut captures = Vec::new();
         for ((link_type, output), field) in self.outputs.iter().zip(fields) {
-            let path = self.rename(&output.part, &self.path(*link_type))?;
+            let path = self.rename(output.path(), &self.path(*link_type))?;
             captures.push((path, field));
         }
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
-        let directory = &self.label.directory;
-        let _ = directory.disk().sync_directory(directory.here());
-        Ok(FinishedFile {
-            label: self.label(),
-            captures,
-        })
+        let _ = self.directory.disk().sync_directory(self.directory.here());
+        let Held { interfaces, .. } = self.held();
+        (self.captures, self.interfaces) = (captures, interfaces);
+        self.outputs.clear();
+        Ok(())
     }
 
-    /// Renames without replacing; if somebody took the name meanwhile, a digit is added.
-    fn rename(&self, part: &Path, path: &Path) -> io::Result<PathBuf> {
-        let extension = self.label.directory.format.extension();
-        let mut target = path.to_owned();
-        for n in 2..NAME_TRIES {
-            match self.label.directory.disk().rename_new(part, &target) {
-                Ok(()) => return Ok(target),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    target = path.with_extension(format!("{n}.{extension}"));
-                }
-                Err(error) => return Err(error),
+    fn amend(&mut self, verdict: &str) -> io::Result<()> {
+        for (path, field) in &mut self.captures {
+            if let Some(field) = field {
+                let file = self.directory.disk().open(path)?;
+                field.write(&*file, verdict)?;
             }
         }
-        Err(io::ErrorKind::AlreadyExists.into())
+        Ok(())
     }
-}
 
-impl Label {
-    /// Of the dump of this number.
-    pub(crate) fn new(directory: &Directory, trigger_ns: i64, number: u64, rule: &str) -> Self {
-        Self {
-            directory: directory.clone(),
-            stem: stem(trigger_ns, number, rule),
+    /// By way of a `.part` file. There is none where no capture file could be made.
+    fn sidecar(&mut self, json: &[u8], again: bool) -> io::Result<bool> {
+        if self.outputs.is_empty() && self.captures.is_empty() {
+            return Ok(false);
         }
-    }
-
-    /// The name of a file with this extension.
-    pub(crate) fn path(&self, extension: &str) -> PathBuf {
-        let name = format!("{}.{extension}", self.stem);
-        self.directory.path().join(name)
-    }
-
-    /// Writes (or, after a late packet, writes again) the sidecar, by way of a `.part` file.
-    pub(crate) fn write_sidecar(&self, json: &[u8], again: bool) -> io::Result<()> {
-        let path = self.path("json");
+        let path = self.named("json");
         let (part, disk) = (part(&path), self.directory.disk());
-        let mut file = disk.create(&part)?;
-        let written = file.write_all(json).and_then(|()| file.sync());
+        let file = disk.create(&part)?;
+        let written = file.write_all_at(json, 0).and_then(|()| file.sync());
         let renamed = written.and_then(|()| {
             if again {
                 disk.rename(&part, &path)
@@ -237,20 +226,37 @@ impl Label {
         if renamed.is_err() {
             let _ = disk.remove(&part);
         }
-        renamed
+        renamed.map(|()| true)
     }
-}
 
-impl FinishedFile {
-    /// Changes the verdict that stands in the captures.
-    pub(crate) fn amend(&mut self, verdict: &str) -> io::Result<()> {
-        for (path, field) in &mut self.captures {
-            if let Some(field) = field {
-                let file = self.label.directory.disk().open(path)?;
-                field.write(&*file, verdict)?;
-            }
+    /// Where no file could be made, the one that was to be made is named.
+    fn held(&self) -> Held {
+        let outputs = || self.outputs.iter().map(|(_, output)| output);
+        let captures = self.captures.iter().map(|(path, _)| path.clone());
+        let parts = outputs().map(|output| output.path().to_owned());
+        let mut locations: Vec<PathBuf> = captures.chain(parts).collect();
+        if locations.is_empty() {
+            locations.push(self.named(self.directory.format.extension()));
         }
-        Ok(())
+        let described = outputs().flat_map(|output| output.interfaces.iter());
+        Held {
+            safe: outputs().fold(Written::default(), |sum, output| sum.with(output.safe)),
+            locations,
+            interfaces: self.interfaces.iter().chain(described).copied().collect(),
+        }
+    }
+
+    fn open_files(&self) -> usize {
+        self.outputs
+            .iter()
+            .map(|(_, output)| output.open_files())
+            .sum()
+    }
+
+    fn close_files(&mut self) {
+        for (_, output) in &mut self.outputs {
+            output.close_files();
+        }
     }
 }
 

@@ -1,6 +1,10 @@
 //! Packets that imitate what a dump file says of itself.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use retroscope_capture::{InterfaceInfo, TimeDomain};
 use retroscope_packet::LinkType;
@@ -9,9 +13,10 @@ use retroscope_ring::{Ring, RingConfig};
 
 use super::{
     encode::{Format, InterfaceTotals},
-    file::{DumpFile, FinishedFile, Label},
+    file::{DumpFile, FileFacts},
     names::Directory,
     packet::{Key, PacketMeta},
+    sink::{End, Sink},
 };
 use crate::intake::interfaces::{InterfaceCache, Interfaces};
 
@@ -49,12 +54,20 @@ fn names() -> InterfaceCache {
 }
 
 /// A finished dump of packets with these times and payloads, in this order.
-fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> FinishedFile {
+fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFile {
     let directory = Directory::open(directory, format).unwrap();
     let mut names = names();
     let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
-    let label = |number| Label::new(&directory, 0, number, "rule");
-    let (mut file, _) = DumpFile::create(label, 1, &headline, Some(0), &mut names).unwrap();
+    let facts = FileFacts {
+        trigger_ns: 0,
+        number: 1,
+        next_number: Arc::default(),
+        rule: "rule".to_owned(),
+        headline,
+        interface: Some(0),
+    };
+    let mut file = DumpFile::new(&directory, facts);
+    file.create(&mut names).unwrap();
     for (record, (time_ns, data)) in packets.iter().enumerate() {
         let key = Key {
             time_ns: *time_ns,
@@ -71,16 +84,27 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> Finishe
             direction: 1,
             is_trigger: record == 0,
         };
-        file.push(&meta, data, false, &mut names).unwrap();
+        file.packet(&meta, data, false, &mut names).unwrap();
+        file.close_files();
     }
-    let totals = |_| InterfaceTotals {
+    let totals = InterfaceTotals {
         start_ns: 0,
         end_ns: 0,
         received: None,
         dropped: None,
         written: 0,
     };
-    file.finish(COMPLETE, &totals, &mut names).unwrap()
+    let end = End {
+        verdict: COMPLETE.to_owned(),
+        totals: [(0, totals)].into(),
+    };
+    file.finish(&end, &mut names).unwrap();
+    file
+}
+
+/// Its capture file.
+fn path(file: &DumpFile) -> PathBuf {
+    file.held().locations.swap_remove(0)
 }
 
 fn packets(path: &Path) -> Vec<(i64, Vec<u8>)> {
@@ -118,7 +142,7 @@ fn packets_stay_as_they_are() {
         for arriving in [&in_order, &disordered] {
             let dir = tempfile::tempdir().unwrap();
             let mut file = dump(dir.path(), format, arriving);
-            let path = file.captures[0].0.clone();
+            let path = path(&file);
             let is_told = format == Format::PcapNg;
             assert!(packets(&path) == in_order);
             assert!(!is_told || says(&path, COMPLETE), "{}", comments(&path));
@@ -156,7 +180,7 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
     for (what, change) in changes {
         let dir = tempfile::tempdir().unwrap();
         let mut file = dump(dir.path(), Format::PcapNg, std::slice::from_ref(&packet));
-        let path = file.captures[0].0.clone();
+        let path = path(&file);
         let mut bytes = fs::read(&path).unwrap();
         change(&mut bytes);
         fs::write(&path, &bytes).unwrap();
@@ -170,7 +194,7 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
     }
     let dir = tempfile::tempdir().unwrap();
     let mut file = dump(dir.path(), Format::PcapNg, &[packet]);
-    fs::remove_file(&file.captures[0].0).unwrap();
+    fs::remove_file(path(&file)).unwrap();
     let error = file.amend(AMENDED).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
 }

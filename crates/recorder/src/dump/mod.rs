@@ -6,6 +6,7 @@ pub(crate) mod disk;
 pub(crate) mod dumper;
 mod dumps;
 pub(crate) mod encode;
+mod ending;
 pub(crate) mod file;
 #[cfg(test)]
 mod hostile_tests;
@@ -14,7 +15,9 @@ pub(crate) mod names;
 pub(crate) mod order;
 mod output;
 mod packet;
+pub(crate) mod pool;
 mod reading;
 pub(crate) mod report;
 mod scan;
+mod sink;
 mod visit;

@@ -1,12 +1,12 @@
 //! One ordered capture file, written while its packets arrive.
 //!
 //! Packets that come in order go straight into the `.part` file, so that a reader sees them at once. One that belongs
-//! before what is already written (a late packet of an unordered input) goes to a scratch file; if there were any, the
-//! end merges both into a fresh file. Order is by [`Key`]; the merge knows the main file's packets by time and source
+//! before what is already written (a late packet of an unordered input) is put aside, with many others into a `.late.part` file; if there
+//! were any, the end merges both into a fresh file. Order is by [`Key`]; the merge knows the main file's packets by time and source
 //! only, and puts them before late ones of the same time and source, which arrived after them.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -16,17 +16,20 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
 use super::{
-    disk::DiskFile,
-    encode::{Encoder, Format, InterfaceTotals, VerdictField},
+    disk::KeptFile,
+    encode::{Encoder, Format, VerdictField},
     names::Directory,
     packet::{Key, PacketMeta},
+    sink::End,
 };
 use crate::intake::interfaces::{Interface, InterfaceCache};
 
 /// Bytes collected before a write(2): large enough to be cheap, small enough to appear soon.
 const WRITE_BYTES: usize = 256 * 1024;
+/// Longest comment of one packet: a few gaps. An option of the file could not be longer than 64 KiB.
+const COMMENT_BYTES: usize = 1000;
 
-/// What one file held in the end.
+/// What was written of a dump, or is to be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) packets: u64,
@@ -44,17 +47,14 @@ pub(crate) struct Output {
     /// The one link type of a pcap file.
     link_type: LinkType,
     headline: String,
-    pub(super) part: PathBuf,
-    file: Box<dyn DiskFile>,
+    file: KeptFile,
     encoder: Encoder,
     /// File bytes that hold whole blocks of packets counted in `safe`.
     safe_len: u64,
     /// Packets that are wholly in the file: what a failed dump still holds.
     pub(super) safe: Written,
-    /// Including what is not written out yet, …
+    /// Including what is not written out yet.
     appended: Written,
-    /// … and what waits for the merge: all that will be in the file unless it fails.
-    pub(super) taken: Written,
     last: Option<Key>,
     /// Ring-wide interface identifiers in the order of their interface blocks.
     pub(super) interfaces: Vec<u16>,
@@ -65,6 +65,10 @@ pub(crate) struct Output {
     offsets: HashMap<usize, Vec<(u64, i64)>>,
     /// Which packet of the file is the trigger's.
     trigger_at: Option<u64>,
+    /// What the next packet of the file is to say of a gap before it, …
+    comment: Option<String>,
+    /// … and what packets say, by their place.
+    comments: BTreeMap<u64, String>,
     late: Option<LateSpool>,
 }
 
@@ -76,23 +80,23 @@ impl Output {
         link_type: LinkType,
         headline: &str,
     ) -> io::Result<Self> {
-        let file = directory.disk().create(&part)?;
+        let file = KeptFile::create(directory.disk(), part)?;
         let mut output = Self {
             directory: directory.clone(),
             link_type,
             headline: headline.to_owned(),
-            part,
             file,
             encoder: Encoder::new(directory.format, link_type, headline)?,
             safe_len: 0,
             safe: Written::default(),
             appended: Written::default(),
-            taken: Written::default(),
             last: None,
             interfaces: Vec::new(),
             interfaces_first: 0,
             offsets: HashMap::new(),
             trigger_at: None,
+            comment: None,
+            comments: BTreeMap::new(),
             late: None,
         };
         output.flush()?;
@@ -107,16 +111,17 @@ impl Output {
         aside: bool,
         names: &mut InterfaceCache,
     ) -> io::Result<()> {
-        self.taken.count(meta, data, &self.encoder);
         let spooled = self.late.as_ref();
         if aside
             || self.last.is_some_and(|last| meta.key < last)
             || spooled.is_some_and(|late| late.is_before(meta.key))
         {
-            let directory = &self.directory;
             let late = match &mut self.late {
                 Some(late) => late,
-                None => self.late.insert(LateSpool::new(directory)?),
+                None => {
+                    let path = self.file.path.with_extension("late.part");
+                    self.late.insert(LateSpool::new(&self.directory, path))
+                }
             };
             late.push(meta, data)?;
         } else {
@@ -124,6 +129,37 @@ impl Output {
             self.last = Some(meta.key);
         }
         Ok(())
+    }
+
+    /// The next packet is to say this; what an earlier call said stands before it.
+    pub(crate) fn comment(&mut self, text: &str) {
+        let comment = self.comment.get_or_insert_default();
+        if !comment.is_empty() {
+            comment.push('\n');
+        }
+        comment.push_str(text);
+        let end = comment.floor_char_boundary(COMMENT_BYTES);
+        comment.truncate(end);
+    }
+
+    /// Where it is now.
+    pub(crate) fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// How many descriptors it has open.
+    pub(crate) fn open_files(&self) -> usize {
+        let late = self.late.as_ref().and_then(|late| late.file.as_ref());
+        let files = late.into_iter().chain([&self.file]);
+        files.filter(|file| file.is_open()).count()
+    }
+
+    /// Gives them back until they are needed.
+    pub(crate) fn close_files(&mut self) {
+        self.file.close();
+        if let Some(file) = self.late.as_mut().and_then(|late| late.file.as_mut()) {
+            file.close();
+        }
     }
 
     /// Writes an interface block; its index is returned.
@@ -156,8 +192,13 @@ impl Output {
         if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
             offsets.push((self.encoder.packets, offset_ns));
         }
-        self.encoder.packet(index, meta, data)?;
-        self.appended.count(meta, data, &self.encoder);
+        let comment = self.comment.take();
+        self.encoder.packet(index, meta, data, comment.as_deref())?;
+        if let Some(comment) = comment {
+            self.comments.insert(self.encoder.packets - 1, comment);
+        }
+        let is_held = self.directory.format.holds(meta.stamp_ns);
+        self.appended.count(meta, data, is_held);
         if self.encoder.buffer().len() >= WRITE_BYTES {
             self.flush()
         } else {
@@ -168,51 +209,54 @@ impl Output {
     /// Hands everything to the file system.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let buffer = self.encoder.buffer();
-        if let Err(error) = self.file.write_all(buffer) {
-            // Leave whole packets behind; failing at that too changes nothing for the caller.
-            let _ = self.file.set_len(self.safe_len);
-            return Err(error);
+        if !buffer.is_empty() {
+            let file = self.file.get(self.directory.disk())?;
+            if let Err(error) = file.write_all_at(buffer, self.safe_len) {
+                // Leave whole packets behind; failing at that too changes nothing for the caller.
+                let _ = file.set_len(self.safe_len);
+                return Err(error);
+            }
+            self.safe_len += buffer.len() as u64;
+            buffer.clear();
         }
-        self.safe_len += buffer.len() as u64;
-        buffer.clear();
         self.safe = self.appended;
         Ok(())
     }
 
     /// Completes the file on disk, still under its `.part` name: merged, with statistics and verdict, synced.
     ///
-    /// `totals` answers for each ring-wide interface identifier of the file. Returned is where the verdict stands. After an error the
-    /// file holds what is [`Self::safe`].
+    /// Returned is where the verdict stands. After an error the file holds what is [`Self::safe`].
     pub(crate) fn finish(
         &mut self,
-        verdict: &str,
-        totals: &dyn Fn(u16) -> InterfaceTotals,
+        end: &End,
         names: &mut InterfaceCache,
     ) -> io::Result<Option<VerdictField>> {
         if let Some(late) = self.late.take() {
             *self = self.merge(late, names)?;
         }
-        for (index, id) in self.interfaces.clone().into_iter().enumerate() {
-            self.encoder.statistics(index, &totals(id))?;
+        for (index, id) in self.interfaces.iter().enumerate() {
+            if let Some(totals) = end.totals.get(id) {
+                self.encoder.statistics(index, totals)?;
+            }
         }
         self.flush()?;
+        let file = self.file.get(self.directory.disk())?;
         let field = self.encoder.verdict_field();
-        let field = field.map(|field| field.write(&*self.file, verdict).map(|()| field.clone()));
+        let field = field.map(|field| field.write(file, &end.verdict).map(|()| field.clone()));
         let field = field.transpose()?;
-        self.file.sync()?;
+        file.sync()?;
         Ok(field)
     }
 
     /// Writes main and late packets into a new file, in order, and puts it in the place of the old one.
     fn merge(&mut self, late: LateSpool, names: &mut InterfaceCache) -> io::Result<Self> {
         self.flush()?;
-        let path = self.part.with_extension("merge.part");
+        let path = self.file.path.with_extension("merge.part");
         let merged = self.merge_into(&path, late, names);
         match merged {
             Ok(mut merged) => {
-                self.directory.disk().rename(&path, &self.part)?;
-                merged.part.clone_from(&self.part);
-                merged.taken = self.taken;
+                self.directory.disk().rename(&path, &self.file.path)?;
+                merged.file.path.clone_from(&self.file.path);
                 Ok(merged)
             }
             Err(error) => {
@@ -239,7 +283,8 @@ impl Output {
             merged.interface(*id, names)?;
         }
         merged.interfaces_first = self.interfaces_first;
-        let mut main = Reader::new(self.file.reader()).map_err(io::Error::other)?;
+        let main = self.file.take(self.directory.disk())?;
+        let mut main = Reader::new(main.reader()).map_err(io::Error::other)?;
         let mut late = late.into_sorted()?;
         let mut next_late = late.next()?;
         let mut index = 0;
@@ -268,6 +313,7 @@ impl Output {
                 direction: u8::try_from(in_file.flags.unwrap_or(0) & 3).unwrap_or(0),
                 is_trigger: self.trigger_at == Some(index),
             };
+            merged.comment = self.comments.remove(&index);
             merged.append(&meta, record.data, names)?;
             index += 1;
         }
@@ -312,8 +358,9 @@ impl Written {
         }
     }
 
-    fn count(&mut self, meta: &PacketMeta, data: &[u8], encoder: &Encoder) {
-        self.restamped += u64::from(!encoder.holds(meta.stamp_ns));
+    /// Counts a packet. `is_held`: the format holds its time stamp.
+    pub(super) fn count(&mut self, meta: &PacketMeta, data: &[u8], is_held: bool) {
+        self.restamped += u64::from(!is_held);
         let time_ns = meta.key.time_ns;
         self.packets += 1;
         self.bytes += data.len() as u64;
@@ -329,12 +376,18 @@ fn described(names: &mut InterfaceCache, id: u16) -> io::Result<Arc<Interface>> 
         .ok_or_else(|| io::Error::other(format!("interface {id} was never registered")))
 }
 
-/// Late packets in order of arrival: bytes in a scratch file, 64 bytes of index each in memory.
+/// Late packets in order of arrival: bytes in a file of their own where they are many, 64 bytes of index each in memory. The file goes with
+/// it.
 #[derive(Debug)]
 struct LateSpool {
-    file: Box<dyn DiskFile>,
+    directory: Directory,
+    path: PathBuf,
+    /// From the first bytes on that are written to it.
+    file: Option<KeptFile>,
+    /// Bytes of the file.
+    written: u64,
+    /// What is to follow there.
     buffer: Vec<u8>,
-    len: u64,
     /// Where each begins in the file, and how long it is.
     index: VecDeque<(PacketMeta, u64, usize)>,
     /// By source, the newest of them, ns.
@@ -342,14 +395,16 @@ struct LateSpool {
 }
 
 impl LateSpool {
-    fn new(directory: &Directory) -> io::Result<Self> {
-        Ok(Self {
-            file: directory.disk().scratch(directory.here())?,
+    fn new(directory: &Directory, path: PathBuf) -> Self {
+        Self {
+            directory: directory.clone(),
+            path,
+            file: None,
+            written: 0,
             buffer: Vec::new(),
-            len: 0,
             index: VecDeque::new(),
             newest_ns: HashMap::new(),
-        })
+        }
     }
 
     /// Whether it has packets of the same source that belong before this one, though the merge cannot tell: of the same time, they
@@ -365,8 +420,8 @@ impl LateSpool {
         } = meta.key;
         let newest_ns = self.newest_ns.entry(source).or_insert(time_ns);
         *newest_ns = time_ns.max(*newest_ns);
-        self.index.push_back((*meta, self.len, data.len()));
-        self.len += data.len() as u64;
+        let offset = self.written + self.buffer.len() as u64;
+        self.index.push_back((*meta, offset, data.len()));
         self.buffer.extend_from_slice(data);
         if self.buffer.len() >= WRITE_BYTES {
             self.flush()
@@ -376,14 +431,22 @@ impl LateSpool {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all(&self.buffer)?;
+        let disk = self.directory.disk();
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(KeptFile::create(disk, self.path.clone())?),
+        };
+        file.get(disk)?.write_all_at(&self.buffer, self.written)?;
+        self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
 
     /// All of it is there, to be taken in order.
     fn into_sorted(mut self) -> io::Result<Self> {
-        self.flush()?;
+        if self.file.is_some() {
+            self.flush()?;
+        }
         let index = self.index.make_contiguous();
         index.sort_by_key(|(meta, ..)| meta.key);
         Ok(self)
@@ -395,7 +458,24 @@ impl LateSpool {
             return Ok(None);
         };
         let mut data = vec![0; length];
-        self.file.read_exact_at(&mut data, offset)?;
+        match &mut self.file {
+            Some(file) => file
+                .get(self.directory.disk())?
+                .read_exact_at(&mut data, offset)?,
+            None => {
+                let from = usize::try_from(offset).map_err(io::Error::other)?;
+                data.copy_from_slice(&self.buffer[from..from + length]);
+            }
+        }
         Ok(Some((meta, data)))
+    }
+}
+
+impl Drop for LateSpool {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            // What cannot be removed holds nothing that anybody needs.
+            let _ = self.directory.disk().remove(&file.path);
+        }
     }
 }

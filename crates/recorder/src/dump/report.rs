@@ -94,6 +94,9 @@ pub struct DumpReport {
     /// All files where one capture file cannot hold them (`--format pcap` with several link types).
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "lossy_all")]
     pub more_files: Vec<PathBuf>,
+    /// Everything that it was written into: the files, and what any other sink of the dump calls its own.
+    #[serde(serialize_with = "lossy_all")]
+    pub locations: Vec<PathBuf>,
     /// The trigger expression, or `manual`.
     pub rule: String,
     /// Time stamp of the trigger packet, RFC 3339.
@@ -204,7 +207,7 @@ impl DumpReport {
             let lost = match (missing.packets, missing.at_most) {
                 (Some(lost), _) => packets(lost),
                 (None, Some(bound)) => format!("up to {}", packets(bound)),
-                (None, None) => "an unknown number of packets".to_owned(),
+                (None, None) => UNKNOWN.to_owned(),
             };
             let source = missing
                 .source
@@ -243,8 +246,11 @@ fn lossy_all<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
+/// How many packets, where nobody knows.
+pub(super) const UNKNOWN: &str = "an unknown number of packets";
+
 /// `1 packet`, `2 packets`.
-fn packets(count: u64) -> String {
+pub(super) fn packets(count: u64) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} packet{plural}")
 }
@@ -266,11 +272,13 @@ pub(crate) struct Sidecar<'a> {
     pub(crate) report: &'a DumpReport,
     #[serde(flatten)]
     pub(crate) facts: &'a SidecarFacts,
+    /// Interfaces in the file.
+    pub(crate) interfaces: Vec<SidecarInterface>,
     /// The program that wrote it.
     pub(crate) program: &'static str,
     /// When the file was completed; absent from reproducible runs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) created: Option<String>,
+    pub(crate) created: Option<&'a str>,
 }
 
 /// What a sidecar has beyond the report; it does not change any more.
@@ -284,8 +292,6 @@ pub(crate) struct SidecarFacts {
     pub(crate) suppressed_hits: Vec<String>,
     /// Other hits of the same rule that started no dump, since the rule's dump before.
     pub(crate) suppressed_before: Suppressions,
-    /// Interfaces in the file.
-    pub(crate) interfaces: Vec<SidecarInterface>,
 }
 
 /// An interface as the sidecar lists it.
@@ -321,6 +327,7 @@ mod tests {
         DumpReport {
             file: "d/x.pcapng".into(),
             more_files: Vec::new(),
+            locations: vec!["d/x.pcapng".into()],
             rule: "udp".into(),
             trigger_time: rfc3339(5_000_000_000),
             from: rfc3339(0),

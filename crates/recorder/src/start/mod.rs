@@ -44,6 +44,7 @@ use crate::{
         dumper::{Dumper, DumperParts},
         names::Directory,
         order::Messages,
+        pool::{Pool, PoolConfig},
     },
     intake::{
         Intake,
@@ -211,8 +212,9 @@ impl Recorder {
         let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, director_config(config));
         let start_mono_ns = live.then(|| common.clock.now().mono_ns);
         let parts = DumperParts {
+            directories: vec![directory],
+            pool: Pool::start(PoolConfig::new(live), &common)?,
             common: Arc::clone(&common),
-            directory,
             progress,
             reproducible: config.reproducible,
             messages,

@@ -100,6 +100,8 @@ pub struct Status {
     pub hits: HitCounts,
     /// Dumps whose window is open or whose file is not finished.
     pub dumps_open: u64,
+    /// Live: bytes of packets that are copied for dumps and not written yet. They stay below 64 MiB.
+    pub copied_bytes: u64,
     /// Steps of the real-time clock beyond 100 ms.
     pub clock_steps: u64,
     /// Scripts that failed or exceeded a budget, and do nothing any more.
@@ -213,6 +215,7 @@ impl Recorder {
             lapped: load(&counters.lapped),
             hits: *lock(&counters.hits),
             dumps_open: load(&counters.open_dumps) + counters.in_flight(),
+            copied_bytes: counters.copied_bytes.load(Ordering::Relaxed) as u64,
             clock_steps: load(&counters.clock_steps),
             scripts_failed: counters.scripts_failed(),
         }

@@ -2,11 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    io::{self, Write},
+    fmt, io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use rustix::io::Errno;
@@ -15,7 +17,7 @@ use crate::dump::disk::{Disk, DiskFile};
 
 /// See the module. Clones are the same file system.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FakeDisk(Arc<Mutex<State>>);
+pub(crate) struct FakeDisk(Arc<Mutex<State>>, Arc<OpenFiles>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -30,9 +32,19 @@ struct State {
 
 type Bytes = Arc<Mutex<Vec<u8>>>;
 
-/// What happens while a slow file system writes.
+/// What somebody does with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Create,
+    Write,
+    Sync,
+}
+
+/// What happens while a slow file system does it.
 #[derive(Clone)]
-struct Delay(Arc<dyn Fn() + Send + Sync>);
+struct Delay(Arc<During>);
+
+type During = dyn Fn(Deed, &Path) + Send + Sync;
 
 impl fmt::Debug for Delay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,9 +55,16 @@ impl fmt::Debug for Delay {
 #[derive(Debug)]
 struct FakeFile {
     disk: FakeDisk,
+    /// Its name when it was opened.
+    path: PathBuf,
     bytes: Bytes,
-    /// Where the next bytes are appended.
-    at: usize,
+}
+
+/// How many files are open, and the most that were at once.
+#[derive(Debug, Default)]
+struct OpenFiles {
+    now: AtomicUsize,
+    most: AtomicUsize,
 }
 
 impl FakeDisk {
@@ -58,9 +77,14 @@ impl FakeDisk {
         self.state().is_read_only = is_read_only;
     }
 
-    /// This happens during each write.
-    pub(crate) fn set_slow(&self, during: impl Fn() + Send + Sync + 'static) {
+    /// This happens during each deed; it may wait, and nobody else waits for it.
+    pub(crate) fn set_slow(&self, during: impl Fn(Deed, &Path) + Send + Sync + 'static) {
         self.state().delay = Some(Delay(Arc::new(during)));
+    }
+
+    /// The most files that were open at once.
+    pub(crate) fn most_open(&self) -> usize {
+        self.1.most.load(Ordering::SeqCst)
     }
 
     /// The names of its files.
@@ -88,12 +112,33 @@ impl FakeDisk {
         Ok(state)
     }
 
-    fn file(&self, bytes: Bytes) -> Box<dyn DiskFile> {
+    fn delay(&self, deed: Deed, path: &Path) {
+        let delay = self.state().delay.clone();
+        if let Some(Delay(during)) = delay {
+            during(deed, path);
+        }
+    }
+
+    fn file(&self, path: &Path, bytes: Bytes) -> Box<dyn DiskFile> {
+        let open = self.1.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.1.most.fetch_max(open, Ordering::SeqCst);
         Box::new(FakeFile {
             disk: self.clone(),
+            path: path.to_owned(),
             bytes,
-            at: 0,
         })
+    }
+}
+
+impl Drop for FakeFile {
+    fn drop(&mut self) {
+        self.disk.1.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl FakeFile {
+    fn len(&self) -> usize {
+        self.bytes.lock().unwrap().len()
     }
 }
 
@@ -120,23 +165,19 @@ impl State {
 
 impl Disk for FakeDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.delay(Deed::Create, path);
         let mut state = self.writable()?;
         if state.named.contains_key(path) {
             return Err(Errno::EXIST.into());
         }
         let bytes = state.make();
         state.named.insert(path.to_owned(), Arc::clone(&bytes));
-        Ok(self.file(bytes))
+        Ok(self.file(path, bytes))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let bytes = self.writable()?.named.get(path).cloned();
-        Ok(self.file(bytes.ok_or(Errno::NOENT)?))
-    }
-
-    fn scratch(&self, _directory: &Path) -> io::Result<Box<dyn DiskFile>> {
-        let bytes = self.writable()?.make();
-        Ok(self.file(bytes))
+        Ok(self.file(path, bytes.ok_or(Errno::NOENT)?))
     }
 
     fn exists(&self, path: &Path) -> bool {
@@ -167,37 +208,6 @@ impl Disk for FakeDisk {
     }
 }
 
-impl Write for FakeFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_all(bytes)?;
-        Ok(bytes.len())
-    }
-
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let delay = self.disk.state().delay.clone();
-        if let Some(Delay(during)) = delay {
-            during();
-        }
-        let room = self.disk.writable()?.room();
-        let fits = &bytes[..bytes.len().min(room)];
-        let mut data = self.bytes.lock().unwrap();
-        if data.len() < self.at {
-            data.resize(self.at, 0);
-        }
-        data.truncate(self.at);
-        data.extend_from_slice(fits);
-        self.at = data.len();
-        if fits.len() < bytes.len() {
-            return Err(Errno::NOSPC.into());
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 impl FileExt for FakeFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let data = self.bytes.lock().unwrap();
@@ -208,16 +218,22 @@ impl FileExt for FakeFile {
         Ok(count)
     }
 
+    /// What makes the file longer must fit; the rest is refused.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        drop(self.disk.writable()?);
-        let mut data = self.bytes.lock().unwrap();
+        self.disk.delay(Deed::Write, &self.path);
+        let state = self.disk.writable()?;
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
-        let end = offset + bytes.len();
+        let fits = self.len().saturating_add(state.room());
+        let end = (offset + bytes.len()).min(fits);
+        if end <= offset {
+            return Err(Errno::NOSPC.into());
+        }
+        let mut data = self.bytes.lock().unwrap();
         if data.len() < end {
             data.resize(end, 0);
         }
-        data[offset..end].copy_from_slice(bytes);
-        Ok(bytes.len())
+        data[offset..end].copy_from_slice(&bytes[..end - offset]);
+        Ok(end - offset)
     }
 }
 
@@ -230,47 +246,54 @@ impl DiskFile for FakeFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.disk.delay(Deed::Sync, &self.path);
         drop(self.disk.writable()?);
         Ok(())
+    }
+
+    fn identity(&self) -> io::Result<(u64, u64)> {
+        Ok((0, Arc::as_ptr(&self.bytes).addr() as u64))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
 
     #[test]
     fn it_fills_up_and_has_room_again() {
         let disk = FakeDisk::default();
         disk.set_capacity(10);
-        let mut file = disk.create(Path::new("a")).unwrap();
-        file.write_all(b"123456").unwrap();
-        let error = file.write_all(b"789abc").unwrap_err();
+        let file = disk.create(Path::new("a")).unwrap();
+        file.write_all_at(b"123456", 0).unwrap();
+        let error = file.write_all_at(b"789abc", 6).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(disk.read(Path::new("a")).unwrap(), b"123456789a");
         file.set_len(6).unwrap();
-        let mut scratch = disk.scratch(Path::new("")).unwrap();
-        assert!(scratch.write_all(b"12345").is_err());
-        drop(scratch);
-        disk.scratch(Path::new(""))
-            .unwrap()
-            .write_all(b"1234")
-            .unwrap();
+        file.write_all_at(b"ABCDEF", 0).unwrap();
+        let other = disk.create(Path::new("b")).unwrap();
+        assert!(other.write_all_at(b"12345", 0).is_err());
+        other.write_all_at(b"1234", 0).unwrap();
+        disk.remove(Path::new("b")).unwrap();
+        assert!(file.write_all_at(b"1", 6).is_err(), "it is open still");
+        drop(other);
+        file.write_all_at(b"1234", 6).unwrap();
     }
 
     #[test]
     fn it_becomes_read_only_and_slow() {
         let disk = FakeDisk::default();
-        let mut file = disk.create(Path::new("a")).unwrap();
+        let file = disk.create(Path::new("a")).unwrap();
         let writes = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&writes);
-        disk.set_slow(move || _ = counted.fetch_add(1, Ordering::Relaxed));
-        file.write_all(b"1").unwrap();
+        disk.set_slow(move |deed, path| {
+            let is_write = deed == Deed::Write && path == Path::new("a");
+            counted.fetch_add(usize::from(is_write), Ordering::Relaxed);
+        });
+        file.write_all_at(b"1", 0).unwrap();
         disk.set_read_only(true);
         let errors = [
-            file.write_all(b"2").unwrap_err(),
+            file.write_all_at(b"2", 1).unwrap_err(),
             file.sync().unwrap_err(),
             disk.create(Path::new("b")).unwrap_err(),
             disk.rename(Path::new("a"), Path::new("b")).unwrap_err(),
@@ -280,7 +303,7 @@ mod tests {
         }
         assert_eq!(disk.names(), [PathBuf::from("a")]);
         disk.set_read_only(false);
-        file.write_all(b"2").unwrap();
+        file.write_all_at(b"2", 1).unwrap();
         assert_eq!(writes.load(Ordering::Relaxed), 3);
     }
 }

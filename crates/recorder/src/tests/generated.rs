@@ -11,7 +11,7 @@ use retroscope_script::Limits;
 
 use crate::{
     DumpReport, Scripts, Verdict,
-    dump::names::Directory,
+    dump::{names::Directory, pool::PoolConfig},
     rfc3339,
     tests::fake_disk::FakeDisk,
     tests::rig::{MS, Rig, RigConfig, S, udp},
@@ -117,6 +117,7 @@ struct Sent {
 /// A recorder and what it was sent.
 struct Recording {
     cell: Cell,
+    has_writers: bool,
     rig: Rig,
     disk: FakeDisk,
     large: Arc<[u8]>,
@@ -124,7 +125,8 @@ struct Recording {
 }
 
 impl Recording {
-    fn new(cell: Cell) -> Self {
+    /// `has_writers`: threads write the dumps, as live.
+    fn new(cell: Cell, has_writers: bool) -> Self {
         let plan = RigConfig {
             queues: cell.queues(),
             foreign_queues: usize::from(cell.sources == Sources::OneWithoutWatermark),
@@ -145,9 +147,11 @@ impl Recording {
             Path::new("dumps"),
             crate::Format::PcapNg,
         );
-        let rig = Rig::on(&plan, START, directory);
+        let pool = PoolConfig::new(has_writers);
+        let rig = Rig::with_pool(&plan, START, vec![directory], pool);
         Self {
             cell,
+            has_writers,
             rig,
             disk,
             large: vec![0x45; LARGE_BYTES].into(),
@@ -234,12 +238,19 @@ impl Recording {
                     self.rig.insert();
                 }
             }
-            self.rig.step();
+            self.step();
         }
         // Beyond every window, and the wait for counters.
         for _ in 0..3 {
             self.rig.pass(S);
-            self.rig.step();
+            self.step();
+        }
+    }
+
+    fn step(&mut self) {
+        self.rig.step();
+        if self.has_writers {
+            self.rig.settle();
         }
     }
 
@@ -388,9 +399,9 @@ fn assert_named(report: &DumpReport, lost: u64, case: &str) {
     assert!(!is_known || named == lost, "{case}: {lost} are missing");
 }
 
-fn try_all(step_ns: i64) {
+fn try_all(step_ns: i64, has_writers: bool) {
     for cell in Cell::all(step_ns) {
-        let mut recording = Recording::new(cell);
+        let mut recording = Recording::new(cell, has_writers);
         recording.run();
         recording.judge();
     }
@@ -398,15 +409,20 @@ fn try_all(step_ns: i64) {
 
 #[test]
 fn combinations_without_a_step() {
-    try_all(0);
+    try_all(0, false);
+}
+
+#[test]
+fn combinations_with_threads_that_write() {
+    try_all(0, true);
 }
 
 #[test]
 fn combinations_with_a_step_back() {
-    try_all(-3600 * S);
+    try_all(-3600 * S, false);
 }
 
 #[test]
 fn combinations_with_a_step_forward() {
-    try_all(3600 * S);
+    try_all(3600 * S, false);
 }

@@ -155,7 +155,7 @@ const FIRST_RULE: u16 = 10;
 const RULES: u16 = 8;
 
 /// Dumps of everything open and close at random while packets come in, now and then as many as the ring holds and more before the
-/// dumper has its turn; some dumps stand still for a while. Each holds what was sent in its window, once and in order, but for what its verdict says is missing. Gives how
+/// dumper has its turn; for some there is no room in their files for a while. Each holds what was sent in its window, once and in order, but for what its verdict says is missing. Gives how
 /// many dumps there were, and how many of them lack something.
 fn come_and_go(seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -210,7 +210,7 @@ fn come_and_go(seed: u64) -> (usize, usize) {
             }
         }
         if random.u8(..3) == 0 || is_last {
-            rig.dumper_mut().stall(|| !is_last && random.u8(..3) == 0);
+            rig.dumper_mut().fill(|| !is_last && random.u8(..10) == 0);
         }
         if random.u8(..3) > 0 {
             rig.step();

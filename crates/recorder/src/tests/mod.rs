@@ -8,6 +8,7 @@ mod live;
 mod many_dumps;
 pub(crate) mod rig;
 mod script;
+mod sinks;
 mod slow_filter;
 mod slow_script;
 mod verdict;

@@ -8,7 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use retroscope_capture::{
@@ -40,6 +40,7 @@ use crate::{
         encode::Format,
         names::Directory,
         order::Messages,
+        pool::{Pool, PoolConfig},
         report::DumpReport,
     },
     intake::{
@@ -285,6 +286,26 @@ impl Rig {
         start_ns: i64,
         directory: Directory,
     ) -> Self {
+        Self::assemble(clock, plan, start_ns, vec![directory], PoolConfig::new(false))
+    }
+
+    /// The same with several directories, and perhaps threads that write.
+    pub(crate) fn with_pool(
+        plan: &RigConfig<'_>,
+        start_ns: i64,
+        directories: Vec<Directory>,
+        pool: PoolConfig,
+    ) -> Self {
+        Self::assemble(Arc::default(), plan, start_ns, directories, pool)
+    }
+
+    fn assemble(
+        clock: Arc<FakeClock>,
+        plan: &RigConfig<'_>,
+        start_ns: i64,
+        directories: Vec<Directory>,
+        pool: PoolConfig,
+    ) -> Self {
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
         let ring = RingConfig {
             eviction_detail: plan.eviction_detail,
@@ -380,7 +401,8 @@ impl Rig {
         let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, config);
         let parts = DumperParts {
             common: Arc::clone(&common),
-            directory,
+            directories,
+            pool: Pool::start(pool, &common).unwrap(),
             progress: Progress::Live {
                 promises: common.intake.promises(),
             },
@@ -479,6 +501,33 @@ impl Rig {
     pub(crate) fn analyze(&mut self) {
         self.look();
         self.dumper.step();
+        self.hear();
+    }
+
+    /// Waits until the threads that write have done all that they were asked for.
+    pub(crate) fn settle(&mut self) {
+        self.dumper.settle();
+        self.hear();
+    }
+
+    /// Steps until it is so, which other threads may take a while for.
+    pub(crate) fn step_until(&mut self, mut is_so: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "{:?}", self.reports);
+            self.step();
+            std::thread::park_timeout(Duration::from_micros(100));
+        }
+    }
+
+    /// Everything is given up.
+    pub(crate) fn abandon(&mut self, why: &str) {
+        self.dumper.abandon(why);
+        self.hear();
+    }
+
+    /// Takes the news.
+    fn hear(&mut self) {
         while let Ok(event) = self.events.take(Duration::ZERO) {
             match event {
                 Event::Finished(report) | Event::Amended(report) => self.reports.push(report),

@@ -305,6 +305,8 @@ fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
         lapped,
         Some(format!("triggers {}{refused}", status.hits.triggers)),
         Some(format!("dumps open {}", status.dumps_open)),
+        (status.copied_bytes > 0)
+            .then(|| format!("{}B to be written", scaled(status.copied_bytes as f64))),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }

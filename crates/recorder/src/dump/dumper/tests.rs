@@ -1,5 +1,7 @@
 //! What tests ask of a dumper.
 
+use std::time::{Duration, Instant};
+
 use super::Dumper;
 
 impl Dumper {
@@ -13,11 +15,14 @@ impl Dumper {
         self.active.looks
     }
 
-    /// Dumps that are `stalled` hand nothing on from now on.
-    pub(crate) fn stall(&mut self, mut stalled: impl FnMut() -> bool) {
+    /// Sinks that are `full` have room for nothing from now on.
+    pub(crate) fn fill(&mut self, mut full: impl FnMut() -> bool) {
         let ids: Vec<u64> = self.active.iter().map(|dump| dump.order.id).collect();
         for id in ids {
-            self.active.change(id, |dump| dump.is_stalled = stalled());
+            let sinks = self.active.get_mut(id).map(|dump| &mut dump.sinks);
+            for sink in sinks.into_iter().flatten() {
+                sink.is_full = full();
+            }
         }
     }
 
@@ -39,5 +44,20 @@ impl Dumper {
     /// Dumps that may be amended.
     pub(crate) fn finished(&self) -> usize {
         self.finished.len()
+    }
+
+    /// Waits until all that sinks were asked for is done, and hears of it.
+    pub(crate) fn settle(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            // Before the look: what was told by then is heard after it.
+            let is_idle = self.parts.pool.is_idle();
+            self.take_outcomes();
+            if is_idle && self.ending.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{:?}", self.ending);
+            std::thread::park_timeout(Duration::from_micros(100));
+        }
     }
 }

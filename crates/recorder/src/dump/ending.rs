@@ -1,0 +1,230 @@
+//! A dump that has read all that it wants, while its sinks finish it; and later, as long as a late packet may amend it.
+
+use std::{collections::HashMap, io};
+
+use super::{
+    order::LateNews,
+    output::Written,
+    pool::{DISK, Fault, Outcome, Pool, STOPPED, SinkQueue, Work, why_all_failed},
+    report::{DumpReport, Missing, PROGRAM, Sidecar, SidecarFacts, SidecarInterface, file_name},
+    sink::Held,
+};
+use crate::intake::interfaces::InterfaceCache;
+
+/// Said of a pcapng file that Wireshark reads and tcpdump refuses.
+const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
+
+/// See the module. The ring may overwrite its window: what is not copied is not wanted.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) rule_number: usize,
+    pub(super) stage: Stage,
+    /// The sinks that have not answered yet.
+    pub(super) pending: usize,
+    /// The report but for what depends on sinks.
+    pub(super) draft: DumpReport,
+    /// Packets that came when the window had closed, as far as the verdict has them.
+    pub(super) late: Option<Missing>,
+    /// No more is to be heard of that.
+    pub(super) is_given_up: bool,
+    /// What was told while the sinks were at it.
+    pub(super) late_news: Option<LateNews>,
+    /// What the sinks were given.
+    pub(super) taken: Written,
+    pub(super) per_interface: HashMap<u16, u64>,
+    /// The window, ns of ring time.
+    pub(super) window: (i64, i64),
+    pub(super) sinks: Vec<SinkQueue>,
+    pub(super) facts: SidecarFacts,
+}
+
+/// What its sinks are at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// They complete what they hold.
+    Finishing,
+    /// They only write down what they were given: nobody completes the dump.
+    Stopping,
+    /// They put sidecars beside it.
+    Telling,
+    /// They change the verdict.
+    Amending,
+}
+
+impl Ending {
+    /// Gives work to all sinks, or to those that have not failed.
+    pub(super) fn submit(
+        &mut self,
+        stage: Stage,
+        pool: &mut Pool,
+        mut work: impl FnMut(&SinkQueue) -> Work,
+    ) {
+        self.stage = stage;
+        let to_all = matches!(stage, Stage::Telling | Stage::Amending);
+        for sink in &mut self.sinks {
+            if to_all || sink.fault.is_none() {
+                let work = work(sink);
+                self.pending += 1;
+                sink.submit(work, pool);
+            }
+        }
+    }
+
+    /// A sink tells what became of its work. Returns what the user should know. `why`: why nobody completes the dump, if so.
+    pub(super) fn hear(&mut self, sink: usize, outcome: Outcome, why: &str) -> Vec<String> {
+        let Some(sink) = self.sinks.get_mut(sink) else {
+            return Vec::new();
+        };
+        self.pending -= usize::from(!matches!(outcome, Outcome::Failed(_)));
+        let mut notices = Vec::new();
+        match outcome {
+            Outcome::Failed(fault)
+            | Outcome::Done {
+                failed: Some(fault),
+                ..
+            } => {
+                sink.fault.get_or_insert(fault);
+            }
+            Outcome::Done { held, .. } if self.stage == Stage::Stopping => {
+                sink.fault = Some(Fault {
+                    error: why.to_owned(),
+                    cause: STOPPED,
+                    held,
+                });
+            }
+            Outcome::Done { held, .. } => sink.completed = held,
+            Outcome::Told { amended, sidecar } => {
+                let name = sink.held().locations.first();
+                let name = name.map_or_else(String::new, |path| path.display().to_string());
+                if let Err(error) = amended {
+                    notices.push(format!("{name}: verdict not changed: {error}"));
+                }
+                if let Err(error) = &sidecar {
+                    notices.push(format!("{name}: no sidecar: {error}"));
+                }
+                self.draft.sidecar &= matches!(sidecar, Ok(true));
+            }
+        }
+        notices
+    }
+
+    /// A file that is complete may hold several link types: a remark for the user.
+    pub(super) fn note_link_types(&mut self, names: &mut InterfaceCache) {
+        let sink = self.sinks.iter().find(|sink| sink.fault.is_none());
+        let Some(Held {
+            interfaces,
+            locations,
+            ..
+        }) = sink.map(SinkQueue::held)
+        else {
+            return;
+        };
+        let mut link_types = interfaces
+            .iter()
+            .filter_map(|id| names.interface(*id).map(|it| it.link_type));
+        let first = link_types.next();
+        if locations.len() == 1 && link_types.any(|link_type| Some(link_type) != first) {
+            self.draft.notes.push(SEVERAL_LINK_TYPES.to_owned());
+        }
+    }
+
+    /// What is known by now.
+    pub(super) fn report(&self) -> DumpReport {
+        let mut report = self.draft.clone();
+        let fault = why_all_failed(&self.sinks);
+        let written = fault.map_or(self.taken, |fault| fault.held.safe);
+        report.packets = written.packets;
+        report.bytes = written.bytes;
+        report.span_ns = written.first_ns.zip(written.last_ns);
+        let missing = |cause, (from_ns, to_ns): (i64, i64), packets| {
+            let stamp = |ring_ns: i64| ring_ns.saturating_add(report.offset_ns);
+            Missing::new(cause, stamp(from_ns), stamp(to_ns), packets)
+        };
+        let restamped = (written.restamped > 0)
+            .then(|| missing("restamped", self.window, Some(written.restamped)));
+        let failed = fault.map(|fault| {
+            let safe = fault.held.safe;
+            let first_ns = safe.last_ns.or(self.taken.first_ns);
+            let first_ns = first_ns.unwrap_or(self.window.0);
+            let last_ns = self.taken.last_ns.map_or(first_ns, |ns| ns.max(first_ns));
+            let lost = self.taken.packets.saturating_sub(safe.packets);
+            let packets = (fault.cause == DISK).then_some(lost);
+            missing(fault.cause, (first_ns, last_ns), packets)
+        });
+        report.missing.extend(restamped);
+        report.missing.extend(self.late.clone());
+        report.missing.extend(failed);
+        report.error = fault.map(|fault| fault.error.clone());
+        let mut files = Vec::new();
+        for sink in &self.sinks {
+            let locations = sink.held().locations.iter().cloned();
+            match (&sink.fault, fault) {
+                (Some(Fault { error, .. }), None) => {
+                    let name = locations.map(|path| path.display().to_string()).next();
+                    report
+                        .notes
+                        .push(format!("{}: {error}", name.unwrap_or_default()));
+                }
+                _ if files.is_empty() => files.extend(locations),
+                _ => report.locations.extend(locations),
+            }
+        }
+        report.locations.splice(..0, files.iter().cloned());
+        let mut files = files.into_iter();
+        report.file = files.next().unwrap_or_default();
+        report.more_files = files.collect();
+        report.judge();
+        report
+    }
+
+    /// The sidecars of the sinks.
+    pub(super) fn sidecars(
+        &self,
+        created: Option<&str>,
+        names: &mut InterfaceCache,
+    ) -> Vec<io::Result<Vec<u8>>> {
+        let sinks = self.sinks.iter();
+        sinks
+            .map(|sink| self.sidecar_of(sink, created, names))
+            .collect()
+    }
+
+    /// The sidecar lies beside its files: their names will do, and stay true when the directory moves.
+    fn sidecar_of(
+        &self,
+        sink: &SinkQueue,
+        created: Option<&str>,
+        names: &mut InterfaceCache,
+    ) -> io::Result<Vec<u8>> {
+        let held = sink.held();
+        let mut report = self.report();
+        for path in &mut report.locations {
+            if held.locations.contains(path) {
+                *path = file_name(path);
+            }
+        }
+        let mut own = held.locations.iter().map(|path| file_name(path));
+        report.file = own.next().unwrap_or_default();
+        report.more_files = own.collect();
+        let describe = |id: &u16| {
+            let interface = names.interface(*id)?;
+            Some(SidecarInterface {
+                name: interface.name.clone(),
+                link_type: interface.link_type.0,
+                packets: self.per_interface.get(id).copied().unwrap_or(0),
+                time_resolution_ns: interface.time_resolution_ns,
+                time_source: interface.time_domain.as_str(),
+            })
+        };
+        let sidecar = Sidecar {
+            report: &report,
+            facts: &self.facts,
+            interfaces: held.interfaces.iter().filter_map(describe).collect(),
+            program: PROGRAM,
+            created,
+        };
+        let mut json = serde_json::to_vec_pretty(&sidecar).map_err(io::Error::other)?;
+        json.push(b'\n');
+        Ok(json)
+    }
+}

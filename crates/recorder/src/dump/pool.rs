@@ -1,0 +1,185 @@
+//! Who does what a disk, or whatever else a dump is written into, may take long for: a few threads live, the dumper itself from files.
+//!
+//! Live each [sink](super::sink) has a queue of work: copies of packets, then its end. One worker at a time works on a sink, in the order
+//! of its queue. Work that may wait for a disk to store (sync, merge, sidecar) is *slow*: two workers are never at it, one always is where
+//! there is any, and the first packets of a dump come before all other work. So they wait for no sync.
+//!
+//! What is copied and not written yet stays within a budget of bytes for all. A queue may grow to half of what is left of it (dynamic
+//! thresholds, Choudhury and Hahne 1998): a sink that stands still takes a third at most, and others go on. A sink without room holds up
+//! its own dump: its packets stay in the ring.
+//!
+//! From files the dumper does the work where it comes up, and waits for it, so that results do not depend on how fast a disk is.
+
+mod batch;
+mod queue;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::{
+    io,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::AtomicUsize,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use rustix::process::{Resource, getrlimit};
+
+use self::{
+    batch::Limits,
+    work::{Body, Shared, Slot},
+};
+pub(super) use self::{
+    queue::{DISK, Fault, STOPPED, SinkQueue, why_all_failed},
+    work::{Outcome, Work},
+};
+use super::{encode::Format, sink::Sink};
+use crate::{
+    control::{common::Common, lock},
+    intake::interfaces::InterfaceCache,
+};
+
+/// Workers of a live recorder.
+const WRITERS: usize = 4;
+/// Workers that do no slow work, where there are so many and one more.
+const NEVER_SLOW: usize = 2;
+/// Bytes of packets that are copied and not written yet, of all dumps together. A disk of 1 GB/s that stands still for 20 ms needs
+/// a third of them.
+const BUDGET_BYTES: usize = 64 << 20;
+/// Descriptors that a worker may open beyond those that were open before: a capture, its late packets, and both merged.
+const FILES_AT_WORK: usize = 3;
+/// How long the dumper waits for news of workers before it looks whether they are still there. They tell all; this is for bugs.
+const WRITERS_WAIT: Duration = Duration::from_millis(100);
+
+/// A sink: its dump, and its place among the dump's sinks.
+pub(super) type SinkId = (u64, usize);
+
+/// How much a pool may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolConfig {
+    /// Threads; 0: the dumper does the work itself.
+    pub(crate) writers: usize,
+    /// Bytes of copies.
+    pub(crate) budget_bytes: usize,
+    /// Descriptors that sinks may have open; a few more where sinks have several files each.
+    pub(crate) files_max: usize,
+}
+
+impl PoolConfig {
+    /// Of a recorder of live sources, or of files. Half of the descriptors that this process may have are for dumps.
+    pub(crate) fn new(is_live: bool) -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self {
+            writers: if is_live { WRITERS } else { 0 },
+            budget_bytes: BUDGET_BYTES,
+            files_max: usize::try_from(descriptors / 2).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// See the module. The dumper has it.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    names: InterfaceCache,
+    news_tx: mpsc::Sender<(SinkId, Outcome)>,
+    news: mpsc::Receiver<(SinkId, Outcome)>,
+    writers: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts the threads. They have the privileges of who calls.
+    pub(crate) fn start(config: PoolConfig, common: &Common) -> io::Result<Self> {
+        let (news_tx, news) = mpsc::channel();
+        let at_work = FILES_AT_WORK * config.writers.max(1);
+        let shared = Arc::new(Shared {
+            limits: Arc::new(Limits {
+                budget_bytes: config.budget_bytes,
+                files_kept: config.files_max.saturating_sub(at_work),
+                queued: Arc::clone(&common.counters.copied_bytes),
+                files: AtomicUsize::new(0),
+            }),
+            slow_max: config.writers.saturating_sub(NEVER_SLOW).max(1),
+            state: Mutex::default(),
+            work: Condvar::new(),
+        });
+        let mut pool = Self {
+            shared,
+            names: common.intake.interface_cache(),
+            news_tx,
+            news,
+            writers: Vec::new(),
+        };
+        for number in 0..config.writers {
+            let (shared, news) = (Arc::clone(&pool.shared), pool.news_tx.clone());
+            let mut names = common.intake.interface_cache();
+            let thread = Builder::new().name(format!("dump-writer-{number}"));
+            let thread = thread.spawn(move || shared.write(&news, &mut names))?;
+            pool.writers.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// Takes a sink, and creates it.
+    pub(super) fn open(&mut self, id: SinkId, format: Format, sink: Box<dyn Sink>) -> SinkQueue {
+        let body = Body::new(sink, &self.shared.limits);
+        let mut queue = SinkQueue::new(id, format, body.sink.held(), &self.shared);
+        if self.writers.is_empty() {
+            queue.body = Some(body);
+        } else {
+            lock(&self.shared.state).slots.insert(id, Slot::new(body));
+        }
+        queue.submit(Work::Create, self);
+        queue
+    }
+
+    /// What became of earlier work, if anything is told.
+    pub(super) fn outcome(&self) -> Option<(SinkId, Outcome)> {
+        let outcome = self.news.try_recv().ok();
+        if outcome.is_none() {
+            self.look();
+        }
+        outcome
+    }
+
+    /// Waits for that.
+    pub(super) fn wait(&self) -> Option<(SinkId, Outcome)> {
+        match self.news.recv_timeout(WRITERS_WAIT) {
+            Ok(outcome) => Some(outcome),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                self.look();
+                None
+            }
+        }
+    }
+
+    /// Workers end with the pool. One that is gone before has panicked: what it had will never be told.
+    fn look(&self) {
+        let is_gone = self.writers.iter().any(JoinHandle::is_finished);
+        assert!(!is_gone, "a thread that writes dumps panicked");
+    }
+
+    /// Whether no sink has any work left.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        let state = lock(&self.shared.state);
+        let mut slots = state.slots.values();
+        slots.all(|slot| slot.body.is_some() && slot.work.is_empty())
+    }
+}
+
+impl Drop for Pool {
+    /// Workers finish the piece of work that they are at; the rest is given up.
+    fn drop(&mut self) {
+        lock(&self.shared.state).is_over = true;
+        self.shared.work.notify_all();
+        for writer in self.writers.drain(..) {
+            // It told its panic itself.
+            let _ = writer.join();
+        }
+    }
+}

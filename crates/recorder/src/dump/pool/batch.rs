@@ -1,0 +1,119 @@
+//! Copies of packets on their way to a sink, and what all of them may take.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use crate::{
+    dump::{
+        packet::PacketMeta,
+        sink::{Gap, Sink},
+    },
+    intake::interfaces::InterfaceCache,
+};
+
+/// Copies of packets. While they are there they count against the budget.
+#[derive(Debug)]
+pub(in crate::dump) struct Batch {
+    items: Vec<Item>,
+    /// Of the packets, one behind the other.
+    bytes: Vec<u8>,
+    cost: usize,
+    queued: Arc<AtomicUsize>,
+    limits: Arc<Limits>,
+}
+
+#[derive(Debug)]
+enum Item {
+    Packet {
+        meta: PacketMeta,
+        bytes: usize,
+        aside: bool,
+    },
+    Gap(Gap),
+}
+
+/// What all sinks of a pool share and count. Each number stands alone: only the dumper adds copies, and asks before.
+#[derive(Debug)]
+pub(super) struct Limits {
+    pub(super) budget_bytes: usize,
+    /// Descriptors that may stay open between two pieces of work.
+    pub(super) files_kept: usize,
+    pub(super) queued: Arc<AtomicUsize>,
+    pub(super) files: AtomicUsize,
+}
+
+impl Limits {
+    /// Whether a queue of so many bytes may grow by so many: to half of what is left. One packet may always come that there is
+    /// space for at all.
+    pub(super) fn has_room(&self, queued: usize, more: usize) -> bool {
+        let used = self.queued.load(Ordering::Relaxed);
+        let left = self.budget_bytes.saturating_sub(used);
+        more <= left && (queued == 0 || queued + more <= left / 2)
+    }
+}
+
+impl Batch {
+    pub(super) fn new(queued: &Arc<AtomicUsize>, limits: &Arc<Limits>) -> Self {
+        Self {
+            items: Vec::new(),
+            bytes: Vec::new(),
+            cost: 0,
+            queued: Arc::clone(queued),
+            limits: Arc::clone(limits),
+        }
+    }
+
+    /// What its packets count for.
+    pub(super) fn cost(&self) -> usize {
+        self.cost
+    }
+
+    pub(super) fn gap(&mut self, gap: &Gap) {
+        self.items.push(Item::Gap(*gap));
+    }
+
+    pub(super) fn push(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) {
+        let cost = cost(data.len());
+        self.queued.fetch_add(cost, Ordering::Relaxed);
+        self.limits.queued.fetch_add(cost, Ordering::Relaxed);
+        self.cost += cost;
+        self.bytes.extend_from_slice(data);
+        self.items.push(Item::Packet {
+            meta: *meta,
+            bytes: data.len(),
+            aside,
+        });
+    }
+
+    pub(super) fn write(&self, sink: &mut dyn Sink, names: &mut InterfaceCache) -> io::Result<()> {
+        let mut rest = self.bytes.as_slice();
+        for item in &self.items {
+            match item {
+                Item::Packet { meta, bytes, aside } => {
+                    let (data, behind) = rest.split_at(*bytes);
+                    rest = behind;
+                    sink.packet(meta, data, *aside, names)?;
+                }
+                Item::Gap(gap) => sink.gap(gap),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.queued.fetch_sub(self.cost, Ordering::Relaxed);
+        self.limits.queued.fetch_sub(self.cost, Ordering::Relaxed);
+    }
+}
+
+/// What a packet of so many bytes counts for.
+pub(super) fn cost(bytes: usize) -> usize {
+    bytes + size_of::<Item>()
+}

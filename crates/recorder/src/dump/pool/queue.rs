@@ -1,0 +1,169 @@
+//! The dumper's end of a sink.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use super::{
+    Pool, SinkId,
+    batch::{Batch, cost},
+    work::{Body, Outcome, Shared, Work},
+};
+use crate::dump::{
+    encode::Format,
+    packet::PacketMeta,
+    sink::{Gap, Held},
+};
+
+/// Bytes of copies that are handed over together, at least; before the end of a round.
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// The dumper's end of a sink. Dropped, it gives up what was not written yet.
+#[derive(Debug)]
+pub(in crate::dump) struct SinkQueue {
+    id: SinkId,
+    pub(in crate::dump) format: Format,
+    shared: Arc<Shared>,
+    /// Bytes of its copies.
+    queued: Arc<AtomicUsize>,
+    /// Copies that were not handed over yet.
+    batch: Option<Batch>,
+    /// The sink, where the dumper does the work itself.
+    pub(super) body: Option<Body>,
+    /// Why it has failed.
+    pub(in crate::dump) fault: Option<Fault>,
+    /// What it held when it was complete, or where it was to be.
+    pub(in crate::dump) completed: Held,
+    /// A test says that it has no room.
+    #[cfg(test)]
+    pub(in crate::dump) is_full: bool,
+}
+
+/// Why a sink failed, and what it holds all the same.
+#[derive(Debug, Clone)]
+pub(in crate::dump) struct Fault {
+    pub(in crate::dump) error: String,
+    /// As `missing` names it: [`DISK`] or [`STOPPED`].
+    pub(in crate::dump) cause: &'static str,
+    pub(in crate::dump) held: Held,
+}
+
+/// The file system refused what was to be written.
+pub(in crate::dump) const DISK: &str = "disk";
+
+/// The dump was not to be completed.
+pub(in crate::dump) const STOPPED: &str = "stopped";
+
+/// Why all of these sinks have failed, as the first one tells it; `None`: one has not.
+pub(in crate::dump) fn why_all_failed(sinks: &[SinkQueue]) -> Option<&Fault> {
+    let all_failed = sinks.iter().all(|sink| sink.fault.is_some());
+    sinks.first().filter(|_| all_failed)?.fault.as_ref()
+}
+
+impl SinkQueue {
+    /// Without a sink of its own: the pool has it.
+    pub(super) fn new(id: SinkId, format: Format, held: Held, shared: &Arc<Shared>) -> Self {
+        Self {
+            id,
+            format,
+            shared: Arc::clone(shared),
+            queued: Arc::default(),
+            batch: None,
+            body: None,
+            fault: None,
+            completed: held,
+            #[cfg(test)]
+            is_full: false,
+        }
+    }
+
+    /// What the sink holds, as far as it was told.
+    pub(in crate::dump) fn held(&self) -> &Held {
+        let failed = self.fault.as_ref().map(|fault| &fault.held);
+        failed.unwrap_or(&self.completed)
+    }
+
+    /// Whether a packet of so many bytes may come. Who has failed takes, and forgets, anything.
+    pub(in crate::dump) fn has_room(&self, bytes: usize) -> bool {
+        #[cfg(test)]
+        if self.is_full {
+            return false;
+        }
+        let is_free = self.fault.is_some() || self.body.is_some();
+        is_free || {
+            let queued = self.queued.load(Ordering::Relaxed);
+            self.shared.limits.has_room(queued, cost(bytes))
+        }
+    }
+
+    /// Takes a packet, for which there is room. `aside`: as in [`Sink::packet`].
+    pub(in crate::dump) fn packet(
+        &mut self,
+        meta: &PacketMeta,
+        data: &[u8],
+        aside: bool,
+        pool: &mut Pool,
+    ) {
+        if let Some(body) = &mut self.body {
+            let names = &mut pool.names;
+            let failed = body.attempt(|sink| sink.packet(meta, data, aside, names));
+            body.count_files();
+            self.fault = self.fault.take().or(failed);
+        } else if self.fault.is_none() {
+            let batch = self.batch();
+            batch.push(meta, data, aside);
+            if batch.cost() >= BATCH_BYTES {
+                self.flush(pool);
+            }
+        }
+    }
+
+    /// Something is missing here.
+    pub(in crate::dump) fn gap(&mut self, gap: &Gap) {
+        match &mut self.body {
+            Some(body) => body.sink.gap(gap),
+            None => self.batch().gap(gap),
+        }
+    }
+
+    /// What came is to be seen soon.
+    pub(in crate::dump) fn flush(&mut self, pool: &mut Pool) {
+        if let Some(body) = &mut self.body {
+            let failed = body.attempt(|sink| sink.flush());
+            body.count_files();
+            self.fault = self.fault.take().or(failed);
+        } else if let Some(batch) = self.batch.take() {
+            self.submit(Work::Packets(batch), pool);
+        }
+    }
+
+    /// Something to do after all that came before.
+    pub(in crate::dump) fn submit(&mut self, work: Work, pool: &mut Pool) {
+        if let Some(batch) = self.batch.take() {
+            self.shared.submit(self.id, Work::Packets(batch));
+        }
+        let Some(body) = &mut self.body else {
+            self.shared.submit(self.id, work);
+            return;
+        };
+        match body.perform(work, true, &mut pool.names) {
+            None => {}
+            Some(Outcome::Failed(fault)) => self.fault = Some(fault),
+            // The pool holds the other end.
+            Some(outcome) => _ = pool.news_tx.send((self.id, outcome)),
+        }
+    }
+
+    fn batch(&mut self) -> &mut Batch {
+        (self.batch).get_or_insert_with(|| Batch::new(&self.queued, &self.shared.limits))
+    }
+}
+
+impl Drop for SinkQueue {
+    fn drop(&mut self) {
+        if self.body.is_none() {
+            self.shared.submit(self.id, Work::Leave);
+        }
+    }
+}

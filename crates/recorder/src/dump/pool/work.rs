@@ -1,0 +1,340 @@
+//! What is done with sinks, in which order, and the threads that do it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    sync::{Arc, Condvar, Mutex, PoisonError, atomic::Ordering, mpsc},
+};
+
+use super::{
+    SinkId,
+    batch::{Batch, Limits},
+    queue::{DISK, Fault},
+};
+use crate::{
+    control::lock,
+    dump::sink::{End, Held, Sink},
+    intake::interfaces::InterfaceCache,
+};
+
+/// What is done with a sink.
+#[derive(Debug)]
+pub(in crate::dump) enum Work {
+    Create,
+    Packets(Batch),
+    /// Flush, and answer.
+    Settle,
+    /// Complete it, and answer.
+    Finish(Box<End>),
+    /// Write the sidecar, and change the verdict if there is another one now; answer.
+    Tell {
+        amended: Option<String>,
+        sidecar: io::Result<Vec<u8>>,
+    },
+    /// Close it: nobody needs it any more.
+    Leave,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub(in crate::dump) enum Outcome {
+    /// It failed, and takes nothing more. Told once.
+    Failed(Fault),
+    /// To [`Work::Settle`] and [`Work::Finish`].
+    Done { failed: Option<Fault>, held: Held },
+    /// To [`Work::Tell`]: whether there is a sidecar now.
+    Told {
+        amended: io::Result<()>,
+        sidecar: io::Result<bool>,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) limits: Arc<Limits>,
+    /// Workers that may do slow work at a time.
+    pub(super) slow_max: usize,
+    pub(super) state: Mutex<State>,
+    /// Workers wait here for work.
+    pub(super) work: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) slots: HashMap<SinkId, Slot>,
+    /// Sinks with work that nobody works on, by the [class](Class) of their next work.
+    ready: [VecDeque<SinkId>; 3],
+    /// Workers at slow work.
+    pub(super) slow: usize,
+    pub(super) is_over: bool,
+}
+
+/// A sink in the pool.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// `None`: a worker has it.
+    pub(super) body: Option<Body>,
+    pub(super) work: VecDeque<Work>,
+    /// Whether its first packets are written.
+    pub(super) has_begun: bool,
+}
+
+/// A sink, and whether it has failed.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub(super) sink: Box<dyn Sink>,
+    pub(super) has_failed: Option<Fault>,
+    /// Its descriptors, as they are counted in `limits`.
+    pub(super) files: usize,
+    pub(super) limits: Arc<Limits>,
+}
+
+/// Kinds of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    First,
+    Write,
+    Slow,
+}
+
+/// A piece of work, taken.
+pub(super) struct Task {
+    pub(super) id: SinkId,
+    pub(super) body: Body,
+    pub(super) work: Work,
+    pub(super) class: Class,
+    /// No packets follow at once.
+    is_last: bool,
+}
+
+impl Shared {
+    pub(super) fn submit(&self, id: SinkId, work: Work) {
+        let mut state = lock(&self.state);
+        let given_up = state.submit(id, work);
+        drop(state);
+        self.work.notify_one();
+        drop(given_up);
+    }
+
+    /// What a worker does until the pool is dropped.
+    pub(super) fn write(&self, news: &mpsc::Sender<(SinkId, Outcome)>, names: &mut InterfaceCache) {
+        let mut state = lock(&self.state);
+        while !state.is_over {
+            let Some(mut task) = state.next(self.slow_max) else {
+                let woken = self.work.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let body = if matches!(task.work, Work::Leave) {
+                drop(task.body);
+                None
+            } else {
+                let outcome = task.body.perform(task.work, task.is_last, names);
+                if let Some(outcome) = outcome {
+                    // Before anybody else can take the sink, so that its news come in order. The dumper may be gone.
+                    let _ = news.send((task.id, outcome));
+                }
+                Some(task.body)
+            };
+            state = lock(&self.state);
+            if task.class == Class::Slow {
+                state.slow -= 1;
+                // Others may have waited for that.
+                self.work.notify_one();
+            }
+            state.put_back(task.id, body);
+        }
+    }
+}
+
+impl State {
+    /// Adds work behind that of the sink. Returned is what is given up for it, to be dropped without the lock.
+    pub(super) fn submit(&mut self, id: SinkId, work: Work) -> VecDeque<Work> {
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return VecDeque::from([work]);
+        };
+        let is_listed = slot.body.is_some() && !slot.work.is_empty();
+        let given_up = if matches!(work, Work::Leave) {
+            std::mem::take(&mut slot.work)
+        } else {
+            VecDeque::new()
+        };
+        slot.work.push_back(work);
+        if !is_listed {
+            self.list(id);
+        }
+        given_up
+    }
+
+    /// Lists a sink that nobody works on and that has work.
+    pub(super) fn list(&mut self, id: SinkId) {
+        let slot = self.slots.get(&id).filter(|slot| slot.body.is_some());
+        if let Some(slot) = slot
+            && let Some(work) = slot.work.front()
+        {
+            let ready = &mut self.ready[work.class(slot.has_begun) as usize];
+            if matches!(work, Work::Tell { .. }) {
+                // A dump is done with before others are begun to be completed.
+                ready.push_front(id);
+            } else {
+                ready.push_back(id);
+            }
+        }
+    }
+
+    /// The most urgent piece of work, with its sink.
+    pub(super) fn next(&mut self, slow_max: usize) -> Option<Task> {
+        // However much there is to write, dumps are completed too.
+        let order = match self.slow {
+            0 => [Class::First, Class::Slow, Class::Write],
+            _ => [Class::First, Class::Write, Class::Slow],
+        };
+        for class in order {
+            if class == Class::Slow && self.slow >= slow_max {
+                continue;
+            }
+            let Some(id) = self.ready[class as usize].pop_front() else {
+                continue;
+            };
+            let slot = self.slots.get_mut(&id)?;
+            let (body, work) = (slot.body.take()?, slot.work.pop_front()?);
+            // What it is now: it may have been given up since it was listed.
+            let class = work.class(slot.has_begun);
+            slot.has_begun |= matches!(work, Work::Packets(_));
+            let is_last = !matches!(slot.work.front(), Some(Work::Packets(_)));
+            if matches!(work, Work::Leave) {
+                self.slots.remove(&id);
+            }
+            self.slow += usize::from(class == Class::Slow);
+            return Some(Task {
+                id,
+                body,
+                work,
+                class,
+                is_last,
+            });
+        }
+        None
+    }
+
+    pub(super) fn put_back(&mut self, id: SinkId, body: Option<Body>) {
+        if let Some(slot) = self.slots.get_mut(&id) {
+            slot.body = body;
+            self.list(id);
+        }
+    }
+}
+
+impl Work {
+    fn class(&self, has_begun: bool) -> Class {
+        match self {
+            Self::Create => Class::First,
+            Self::Packets(_) if !has_begun => Class::First,
+            Self::Packets(_) | Self::Settle => Class::Write,
+            Self::Finish(_) | Self::Tell { .. } | Self::Leave => Class::Slow,
+        }
+    }
+}
+
+impl Slot {
+    /// Of a sink without work.
+    pub(super) fn new(body: Body) -> Self {
+        Self {
+            body: Some(body),
+            work: VecDeque::new(),
+            has_begun: false,
+        }
+    }
+}
+
+impl Body {
+    pub(super) fn new(sink: Box<dyn Sink>, limits: &Arc<Limits>) -> Self {
+        Self {
+            sink,
+            has_failed: None,
+            files: 0,
+            limits: Arc::clone(limits),
+        }
+    }
+
+    pub(super) fn perform(
+        &mut self,
+        work: Work,
+        is_last: bool,
+        names: &mut InterfaceCache,
+    ) -> Option<Outcome> {
+        let outcome = match work {
+            Work::Create => self.attempt(|sink| sink.create(names)).map(Outcome::Failed),
+            Work::Packets(batch) => self
+                .attempt(|sink| {
+                    batch.write(sink, names)?;
+                    if is_last { sink.flush() } else { Ok(()) }
+                })
+                .map(Outcome::Failed),
+            Work::Settle => {
+                self.attempt(|sink| sink.flush());
+                Some(self.done())
+            }
+            Work::Finish(end) => {
+                self.attempt(|sink| sink.finish(&end, names));
+                Some(self.done())
+            }
+            Work::Tell { amended, sidecar } => {
+                let is_again = amended.is_some();
+                let amended = amended.map_or(Ok(()), |verdict| self.sink.amend(&verdict));
+                let sidecar = sidecar.and_then(|json| self.sink.sidecar(&json, is_again));
+                Some(Outcome::Told { amended, sidecar })
+            }
+            Work::Leave => None,
+        };
+        self.count_files();
+        outcome
+    }
+
+    /// Does something with the sink, unless it has failed before. Returns why it fails.
+    pub(super) fn attempt(
+        &mut self,
+        act: impl FnOnce(&mut dyn Sink) -> io::Result<()>,
+    ) -> Option<Fault> {
+        if self.has_failed.is_some() {
+            return None;
+        }
+        let error = act(&mut *self.sink).err()?;
+        self.sink.close_files();
+        self.has_failed = Some(Fault {
+            error: error.to_string(),
+            cause: DISK,
+            held: self.sink.held(),
+        });
+        self.has_failed.clone()
+    }
+
+    fn done(&self) -> Outcome {
+        Outcome::Done {
+            failed: self.has_failed.clone(),
+            held: self.sink.held(),
+        }
+    }
+
+    /// Counts its descriptors, and gives them back where there are too many.
+    pub(super) fn count_files(&mut self) {
+        let (files, limits) = (self.sink.open_files(), &self.limits);
+        if files == self.files {
+            return;
+        }
+        limits.files.fetch_sub(self.files, Ordering::Relaxed);
+        self.files = files;
+        if limits.files.fetch_add(files, Ordering::Relaxed) + files > limits.files_kept {
+            self.sink.close_files();
+            limits.files.fetch_sub(files, Ordering::Relaxed);
+            self.files = 0;
+        }
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.limits.files.fetch_sub(self.files, Ordering::Relaxed);
+    }
+}

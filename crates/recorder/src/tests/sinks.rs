@@ -1,0 +1,428 @@
+//! Threads that write dumps: a slow, full or changed disk troubles its own dumps alone.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use retroscope_pcapfile::Reader;
+
+use crate::{
+    Format, Verdict,
+    dump::{names::Directory, pool::PoolConfig},
+    tests::{
+        fake_disk::{Deed, FakeDisk},
+        live::{START, missing},
+        rig::{MS, Rig, RigConfig, S, udp},
+    },
+};
+
+/// What a disk does only when the test lets it, or is over: made after the rig, whose threads wait for it.
+#[derive(Debug, Default)]
+struct Barrier(Arc<BarrierState>);
+
+#[derive(Debug, Default)]
+struct BarrierState {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+    /// How many have come to it.
+    came: AtomicUsize,
+}
+
+impl Barrier {
+    /// In the way of a deed at files whose name contains this.
+    fn on(disk: &FakeDisk, deed: Deed, name: &'static str) -> Self {
+        let barrier = Self::default();
+        let waiting = Arc::clone(&barrier.0);
+        disk.set_slow(move |this, path| {
+            if this == deed && path.to_string_lossy().contains(name) {
+                waiting.came.fetch_add(1, Ordering::SeqCst);
+                let is_open = waiting.is_open.lock().unwrap();
+                drop(waiting.opened.wait_while(is_open, |is_open| !*is_open));
+            }
+        });
+        barrier
+    }
+
+    fn came(&self) -> usize {
+        self.0.came.load(Ordering::SeqCst)
+    }
+
+    fn open(&self) {
+        *self.0.is_open.lock().unwrap() = true;
+        self.0.opened.notify_all();
+    }
+}
+
+impl Drop for Barrier {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+fn directory(disk: &FakeDisk, name: &str) -> Directory {
+    Directory::on(Arc::new(disk.clone()), Path::new(name), Format::PcapNg)
+}
+
+/// A rig whose dumps threads write to a disk.
+fn rig(plan: &RigConfig<'_>, disk: &FakeDisk) -> Rig {
+    let directories = vec![directory(disk, "dumps")];
+    Rig::with_pool(plan, START, directories, PoolConfig::new(true))
+}
+
+/// As the status tells it.
+fn copied_bytes(rig: &Rig) -> usize {
+    rig.common.counters.copied_bytes.load(Ordering::SeqCst)
+}
+
+/// Stamps and numbers of the packets in a file.
+fn packets(disk: &FakeDisk, path: &Path) -> Vec<(i64, u32)> {
+    let bytes = disk.read(path).unwrap_or_default();
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    let mut reader = Reader::new(bytes.as_slice()).unwrap();
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        let number = u32::from_be_bytes(record.data[28..32].try_into().unwrap());
+        packets.push((record.meta.time_ns, number));
+    }
+    packets
+}
+
+/// The file whose name contains this.
+fn named(disk: &FakeDisk, name: &str) -> PathBuf {
+    let mut names = disk.names().into_iter();
+    let found = names.find(|path| path.to_string_lossy().contains(name));
+    found.unwrap_or_default()
+}
+
+fn holds(disk: &FakeDisk, path: &Path, text: &str) -> bool {
+    let bytes = disk.read(path).unwrap();
+    bytes
+        .windows(text.len())
+        .any(|window| window == text.as_bytes())
+}
+
+/// Syncs stand still; never more than two threads stand with them, and the first packets of another dump are written at once.
+#[test]
+fn no_first_packet_waits_for_a_sync() {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        dump: "src port $srcPort",
+        past_ns: 0,
+        ..RigConfig::default()
+    };
+    let mut rig = rig(&plan, &disk);
+    let barrier = Barrier::on(&disk, Deed::Sync, "");
+    rig.pass(MS);
+    for port in 0..6 {
+        rig.arrive(0, udp(1000 + port, 9, 1));
+    }
+    rig.step();
+    rig.pass(2 * S);
+    rig.step_until(|_| barrier.came() == 2);
+    rig.arrive(0, udp(2000, 9, 7));
+    // It is final.
+    rig.pass(10 * MS);
+    rig.step_until(|_| packets(&disk, &named(&disk, "-0007-")).len() == 1);
+    // It goes on with many rings full of packets.
+    let large = [udp(2000, 7, 8), vec![0; 100_000]].concat();
+    for _ in 0..400 {
+        rig.pass(MS);
+        rig.arrive(0, large.clone());
+        rig.step();
+        rig.step_until(|rig| copied_bytes(rig) == 0);
+    }
+    assert_eq!((barrier.came(), rig.reports.len()), (2, 0));
+    barrier.open();
+    rig.pass(2 * S);
+    rig.step();
+    rig.settle();
+    let verdicts: Vec<_> = rig
+        .reports
+        .iter()
+        .map(|it| (it.verdict, it.packets))
+        .collect();
+    assert_eq!(rig.reports.len(), 7, "{verdicts:?}");
+    assert!(verdicts.iter().all(|it| it.0 == Verdict::Complete));
+    let last = rig
+        .reports
+        .iter()
+        .find(|report| report.number == 7)
+        .unwrap();
+    assert_eq!(last.packets, 401);
+}
+
+/// A file that takes nothing: its dump waits, then loses what the ring has no place for, and says exactly how much. Another dump of
+/// the same packets goes on, and copies never take more than they may.
+#[test]
+fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        triggers: &["udp port 9", "udp port 10"],
+        past_ns: 0,
+        ..RigConfig::default()
+    };
+    let pool = PoolConfig {
+        budget_bytes: 3 << 20,
+        ..PoolConfig::new(true)
+    };
+    let mut rig = Rig::with_pool(&plan, START, vec![directory(&disk, "dumps")], pool);
+    let barrier = Barrier::on(&disk, Deed::Write, "-0001-");
+    let mut sent = Vec::new();
+    for number in 0..170 {
+        rig.pass(10 * MS);
+        let port = match number {
+            0 => 9,
+            50 => 10,
+            _ => 7,
+        };
+        let packet = [udp(1, port, number), vec![0; 200_000]].concat();
+        sent.push((rig.clock.wall_ns.load(Ordering::SeqCst), number));
+        rig.arrive(0, packet);
+        rig.step();
+        rig.step_until(|rig| {
+            let copied = copied_bytes(rig);
+            assert!(copied <= pool.budget_bytes, "{copied}");
+            // What the one that stands still has, a third at most; else nothing.
+            copied
+                <= if number <= 85 {
+                    pool.budget_bytes / 3
+                } else {
+                    0
+                }
+        });
+        if number == 85 {
+            let others = packets(&disk, &named(&disk, "-0002-"));
+            assert!(others.len() > 30, "{}", others.len());
+            assert_eq!(packets(&disk, &named(&disk, "-0001-")), []);
+            barrier.open();
+        }
+    }
+    rig.pass(2 * S);
+    rig.step_until(|rig| rig.reports.len() == 2);
+    for report in &rig.reports {
+        let from = if report.number == 1 { 0 } else { 50 };
+        let expected = &sent[from..=from + 100];
+        let held = packets(&disk, &report.file);
+        assert!(held.iter().all(|packet| expected.contains(packet)));
+        assert!(held.is_sorted());
+        let is_whole = report.number == 2;
+        let lost = (expected.len() - held.len()) as u64;
+        let told = [("evicted", Some(lost))];
+        let told = if is_whole { &[][..] } else { &told };
+        assert_eq!(missing(report), told, "{report:?}");
+        assert_eq!(
+            (report.verdict == Verdict::Complete, lost == 0),
+            (is_whole, is_whole)
+        );
+        let has_gap = holds(&disk, &report.file, "overwritten before they were written");
+        assert_eq!(has_gap, !is_whole);
+    }
+}
+
+/// What 300 dumps hold, among them packets that are sorted in at the end: files by name.
+fn many_dumps(pool: PoolConfig) -> (BTreeMap<PathBuf, Vec<u8>>, usize) {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        queues: 2,
+        foreign_queues: 1,
+        dump: "src port $srcPort",
+        max_dumps: 300,
+        past_ns: 100 * MS,
+        ring_bytes: 16 << 20,
+        ..RigConfig::default()
+    };
+    let mut rig = Rig::with_pool(&plan, START, vec![directory(&disk, "dumps")], pool);
+    rig.pass(MS);
+    rig.step();
+    for number in 0..20 {
+        let now_ns = rig.clock.wall_ns.load(Ordering::SeqCst);
+        for source in 1000..1300 {
+            let port = if number == 2 { 9 } else { 7 };
+            rig.arrive(0, udp(source, port, number));
+            // With those of some there is more than what waits in memory.
+            let rest = if source < 1010 { 30_000 } else { 0 };
+            let ahead = [udp(source, 7, 100 + number), vec![0; rest]].concat();
+            let ahead = (now_ns + 400 * MS, ahead);
+            rig.feeds[1].lock().unwrap().frames.push_back(ahead);
+        }
+        rig.pass(100 * MS);
+        rig.step();
+    }
+    rig.pass(2 * S);
+    rig.step();
+    rig.settle();
+    assert_eq!(rig.reports.len(), 300);
+    for report in &rig.reports {
+        assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+        let held = packets(&disk, &report.file);
+        assert!(held.len() > 15 && held.is_sorted(), "{held:?}");
+    }
+    let names = disk.names().into_iter();
+    let files = names.map(|path| (path.clone(), disk.read(&path).unwrap()));
+    (files.collect(), disk.most_open())
+}
+
+#[test]
+fn dumps_are_the_same_whoever_writes_them_and_with_few_descriptors() {
+    let many = PoolConfig {
+        files_max: usize::MAX,
+        ..PoolConfig::new(false)
+    };
+    let (expected, most_open) = many_dumps(many);
+    assert_eq!(expected.len(), 600, "nothing is left of what was put aside");
+    assert!(most_open >= 310, "{most_open}");
+    for writers in [0, 4] {
+        let few = PoolConfig {
+            writers,
+            files_max: 16,
+            ..PoolConfig::new(true)
+        };
+        let (files, most_open) = many_dumps(few);
+        assert!(files == expected, "{writers} threads");
+        assert!(most_open <= 16, "{writers} threads: {most_open}");
+    }
+}
+
+/// Names are taken: the dump gets the next number, and the next dump the one behind it.
+#[test]
+fn names_that_are_taken_are_left_alone() {
+    let disk = FakeDisk::default();
+    let mut files = Vec::new();
+    for dumps in [1, 2] {
+        let mut rig = rig(&RigConfig::default(), &disk);
+        for number in 0..dumps {
+            rig.pass(S);
+            rig.arrive(0, udp(1, 9, number));
+            rig.step();
+            rig.pass(3 * S);
+            rig.step();
+            rig.settle();
+        }
+        files.extend(rig.reports.iter().map(|report| report.file.clone()));
+    }
+    let name = |index: usize| files[index].to_string_lossy().into_owned();
+    assert_eq!(name(1), name(0).replace("-0001-", "-0002-"));
+    assert!(name(2).contains("-0003-"), "{}", name(2));
+    for path in &files {
+        assert_eq!(packets(&disk, path).len(), 1);
+    }
+    assert_eq!(disk.names().len(), 6);
+}
+
+/// A dump that is written twice: one of its disks fails, and the other has it all.
+#[test]
+fn one_of_several_sinks_may_fail() {
+    for failing in [0, 1, 2] {
+        let disks = [FakeDisk::default(), FakeDisk::default()];
+        let directories = vec![directory(&disks[0], "a"), directory(&disks[1], "b")];
+        let plan = RigConfig::default();
+        let mut rig = Rig::with_pool(&plan, START, directories, PoolConfig::new(true));
+        rig.pass(MS);
+        rig.arrive(0, udp(1, 9, 1));
+        rig.pass(10 * MS);
+        rig.step();
+        rig.settle();
+        disks[..failing]
+            .iter()
+            .for_each(|disk| disk.set_read_only(true));
+        rig.pass(MS);
+        rig.arrive(0, udp(1, 7, 2));
+        rig.pass(3 * S);
+        rig.step();
+        rig.settle();
+        assert_eq!(rig.reports.len(), 1);
+        let report = &rig.reports[0];
+        let disk = &disks[failing.min(1)];
+        let is_there = |path: &PathBuf| disks.iter().any(|disk| disk.read(path).is_some());
+        assert!(report.locations.iter().all(is_there), "{report:?}");
+        assert_eq!(report.file, report.locations[0]);
+        if failing == 2 {
+            assert_eq!((report.verdict, report.packets), (Verdict::Failed, 1));
+            assert_eq!(missing(report), [("disk", Some(1))]);
+            assert_eq!(report.locations.len(), 2);
+            continue;
+        }
+        assert_eq!((report.verdict, report.packets), (Verdict::Complete, 2));
+        assert_eq!(report.locations.len(), 2 - failing);
+        assert_eq!(packets(disk, &report.file).len(), 2);
+        let told = report
+            .notes
+            .iter()
+            .filter(|note| note.contains("Read-only"));
+        assert_eq!(told.count(), failing, "{:?}", report.notes);
+        let sidecar = disk.read(&report.file.with_extension("json")).unwrap();
+        let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
+        let own = report.file.file_name().unwrap().to_str().unwrap();
+        assert_eq!(
+            (&sidecar["file"], &sidecar["locations"][0]),
+            (&own.into(), &own.into())
+        );
+    }
+}
+
+/// Packets come late while a dump is synced: it is finished first, and then amended.
+#[test]
+fn a_dump_is_amended_when_it_is_on_disk() {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        queues: 2,
+        foreign_queues: 1,
+        ring_bytes: 16 << 20,
+        ..RigConfig::default()
+    };
+    let mut rig = rig(&plan, &disk);
+    let barrier = Barrier::on(&disk, Deed::Sync, "");
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    let in_window_ns = rig.clock.wall_ns.load(Ordering::SeqCst) + 10;
+    rig.step();
+    rig.pass(3 * S);
+    rig.step_until(|_| barrier.came() == 1);
+    let late = (in_window_ns, udp(1, 7, 2));
+    rig.feeds[1].lock().unwrap().frames.push_back(late);
+    rig.step();
+    rig.stop();
+    assert_eq!(rig.reports, []);
+    barrier.open();
+    rig.step_until(|rig| rig.reports.len() == 2);
+    let verdicts: Vec<_> = rig.reports.iter().map(|report| report.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Complete, Verdict::Incomplete]);
+    let report = &rig.reports[1];
+    assert_eq!(missing(report), [("late", Some(1))]);
+    let sidecar = report.file.with_extension("json");
+    for path in [&report.file, &sidecar] {
+        assert!(holds(&disk, path, "incomplete"), "{path:?}");
+    }
+}
+
+/// Everything ends at once: what was copied is written, and the parts say what they hold.
+#[test]
+fn what_was_copied_is_written_when_all_is_given_up() {
+    let disk = FakeDisk::default();
+    let mut rig = rig(&RigConfig::default(), &disk);
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    rig.pass(100 * MS);
+    rig.arrive(0, udp(1, 7, 2));
+    rig.pass(100 * MS);
+    rig.step();
+    rig.abandon("stopped before it was complete");
+    let [report] = rig.reports.as_slice() else {
+        panic!("{:?}", rig.reports);
+    };
+    assert_eq!((report.verdict, report.packets), (Verdict::Failed, 2));
+    assert_eq!(
+        report.error.as_deref(),
+        Some("stopped before it was complete")
+    );
+    assert_eq!(missing(report), [("stopped", None)]);
+    assert_eq!(packets(&disk, &report.file).len(), 2);
+    assert_eq!(disk.names().as_slice(), std::slice::from_ref(&report.file));
+}
