@@ -146,6 +146,7 @@ impl<W: Write> PcapNgWriter<W> {
         &mut self,
         interface: u32,
         statistics: &InterfaceStatistics,
+        comments: &[&str],
     ) -> Result<(), WriteError> {
         let written = self.interface(interface)?;
         let order = self.byte_order;
@@ -153,6 +154,7 @@ impl<W: Write> PcapNgWriter<W> {
         let count = |count: u64| order.bytes(count.to_le_bytes());
         self.block(INTERFACE_STATISTICS, |block| {
             block.u32(interface).raw(&time(statistics.time_ns));
+            block.comments(comments)?;
             block.number(option::ISB_STARTTIME, statistics.start_ns.map(time))?;
             block.number(option::ISB_ENDTIME, statistics.end_ns.map(time))?;
             block.number(option::ISB_IFRECV, statistics.received.map(count))?;
@@ -267,7 +269,7 @@ mod tests {
             ..InterfaceStatistics::default()
         };
         let little = written(ByteOrder::Little, |writer| {
-            writer.statistics(0, &statistics).unwrap()
+            writer.statistics(0, &statistics, &[]).unwrap()
         });
         #[rustfmt::skip]
         assert_eq!(little, [
@@ -275,7 +277,7 @@ mod tests {
             2, 0, 8, 0, 3, 0, 0, 0, 4, 0, 0, 0, 8, 0, 8, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 52, 0, 0, 0,
         ]);
         let big = written(ByteOrder::Big, |writer| {
-            writer.statistics(0, &statistics).unwrap()
+            writer.statistics(0, &statistics, &[]).unwrap()
         });
         #[rustfmt::skip]
         assert_eq!(big, [

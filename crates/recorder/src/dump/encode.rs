@@ -176,6 +176,7 @@ impl Encoder {
             .statistics(
                 u32::try_from(interface).map_err(io::Error::other)?,
                 &statistics,
+                &[],
             )
             .map_err(plain)
     }

@@ -107,7 +107,7 @@ pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
     }
     for interface in 0..known {
         writer
-            .statistics(u32::from(interface), &statistics(packets))
+            .statistics(u32::from(interface), &statistics(packets), &[])
             .unwrap();
     }
     writer.finish().unwrap()
