@@ -10,6 +10,9 @@ use crate::{
     },
 };
 
+/// Memory that the records of a bucket may take, and their payload: more than those of a ring of 1 TiB do. A damaged file asks for any.
+const COPY_BYTES_MAX: usize = 512 << 20;
+
 /// Takes the records of one bucket at a time. Keep it for the next bucket: it grows to the largest and then allocates no
 /// more.
 #[derive(Debug, Default)]
@@ -99,16 +102,26 @@ impl Buffer {
                 what: "it counts more records than it has room for",
             })?;
         let room = bucket_bytes - count * DESCRIPTOR_BYTES;
+        let too_large = CopyError::Damaged {
+            bucket,
+            what: "it is larger than can be copied",
+        };
+        if count.saturating_mul(size_of::<Copied>()) > COPY_BYTES_MAX {
+            return Err(too_large);
+        }
         let reserved = self.records.try_reserve(count);
         reserved.map_err(|_| CopyError::Memory {
             bytes: count * size_of::<Copied>(),
         })?;
         let mut end = 0;
         for index in 0..count {
-            let record = Copied::read(source, index, room, base_ns)
+            let record = Copied::read(source, index, room, base_ns, end)
                 .map_err(|what| CopyError::Damaged { bucket, what })?;
-            end = end.max(record.data.end);
+            end = record.data.end;
             self.records.push(record);
+        }
+        if end > COPY_BYTES_MAX {
+            return Err(too_large);
         }
         let reserved = self.payload.try_reserve(end);
         reserved.map_err(|_| CopyError::Memory { bytes: end })?;
@@ -119,12 +132,14 @@ impl Buffer {
 }
 
 impl Copied {
-    /// Reads one descriptor, and its extension; payloads end before `room`. `Err`: what is wrong with them.
+    /// Reads one descriptor, and its extension; payloads end before `room`, and this one begins where the one before ended.
+    /// `Err`: what is wrong with them.
     fn read(
         source: &impl Source,
         index: usize,
         room: usize,
         base_ns: i64,
+        begin: usize,
     ) -> Result<Self, &'static str> {
         let inside = |start: usize, length: usize| {
             let end = start.checked_add(length).filter(|&end| end <= room);
@@ -136,6 +151,9 @@ impl Copied {
             return Err("a record is longer than any can be");
         }
         let mut start = descriptor.offset();
+        if start != begin {
+            return Err("a record is not where the one before it ends");
+        }
         let mut packet = Packet {
             time_ns: descriptor.time_ns(base_ns),
             wire_len: descriptor.wire_len(),
@@ -230,10 +248,13 @@ mod tests {
         assert!(damaged(&empty, 17).contains("room for"));
         assert!(damaged(&empty, u64::MAX).contains("room for"));
         let mut bytes = Bytes(vec![0; 256]);
-        bytes.put(0, 236, &Record::whole(1000, 0, b"12345"));
+        bytes.put(0, 1, &Record::whole(1000, 0, b"12345"));
+        assert!(damaged(&bytes, 1).contains("the one before"));
         // One byte in the descriptor.
+        let long = [7; 241];
+        bytes.put(0, 0, &Record::whole(1000, 0, &long));
         assert!(damaged(&bytes, 1).contains("outside"));
-        bytes.put(0, 220, &Record::whole(i64::MIN, 0, b"12345"));
+        bytes.put(0, 0, &Record::whole(i64::MIN, 0, &long[..225]));
         assert!(damaged(&bytes, 1).contains("outside"));
         bytes.put(0, 0, &Record::whole(i64::MIN, 0, b"12345"));
         bytes.0[0..2].copy_from_slice(&15_u16.to_ne_bytes());
@@ -244,6 +265,26 @@ mod tests {
         assert!(damaged(&bytes, 1).contains("longer"));
     }
 
+    /// A file with holes costs nobody anything, and may claim any number of empty records.
+    #[test]
+    fn what_is_too_large_is_not_copied() {
+        struct Zeros;
+        impl Source for Zeros {
+            fn descriptor(&self, _index: usize) -> [u64; 2] {
+                [0; 2]
+            }
+            fn payload(&self, _offset: usize, out: &mut [u8]) {
+                out.fill(0);
+            }
+        }
+        let mut buffer = Buffer::new();
+        let count = (1 << 31) / DESCRIPTOR_BYTES as u64;
+        let filled = buffer.fill(&Zeros, BUCKET, count, 1 << 31, 0);
+        assert!(matches!(filled, Err(CopyError::Damaged { .. })));
+        assert_eq!(buffer.records.capacity(), 0);
+        assert!(buffer.fill(&Zeros, BUCKET, 1000, 1 << 31, 0).is_ok());
+    }
+
     #[test]
     fn random_buckets_never_lead_outside() {
         let mut random = fastrand::Rng::with_seed(7);
@@ -252,8 +293,11 @@ mod tests {
         for _ in 0..20_000 {
             let mut bytes = Bytes((0..256).map(|_| random.u8(..)).collect());
             // Small numbers in the descriptors, so that some make sense.
+            let mut start = 0;
             for index in 0..4 {
-                let word = u64::from(random.u8(..)) | (u64::from(random.u8(..64)) << 32);
+                let length = random.u8(..64);
+                let word = u64::from(start) | (u64::from(length) << 32);
+                start += length;
                 let place = 256 - index * 16 - 8;
                 bytes.0[place..place + 8].copy_from_slice(&word.to_ne_bytes());
             }

@@ -409,8 +409,10 @@ impl Attached {
             ..
         } = self.layout().geometry;
         let is_used = matches!(state, AttachedState::Open | AttachedState::Closed);
-        let is_sound =
-            packets <= (bucket_bytes / DESCRIPTOR_BYTES) as u64 && producer < producers as u64;
+        let span_ns = (min_ns.cast_signed(), max_ns.cast_signed());
+        let is_sound = packets <= (bucket_bytes / DESCRIPTOR_BYTES) as u64
+            && producer < producers as u64
+            && (packets == 0 || span_ns.0 <= span_ns.1);
         let number = |value| if is_used && is_sound { value } else { 0 };
         AttachedBucket {
             bucket: BucketRef {
@@ -427,7 +429,7 @@ impl Attached {
             first: number(first),
             packets: number(packets),
             bytes: number(bytes),
-            span_ns: (number(packets) > 0).then(|| (min_ns.cast_signed(), max_ns.cast_signed())),
+            span_ns: (number(packets) > 0).then_some(span_ns),
             closing: if state == AttachedState::Closed {
                 number(closing)
             } else {
