@@ -28,6 +28,7 @@ enum Command {
     Doctor(commands::doctor::Args),
     Generate(commands::generate::Args),
     Status(commands::status::Args),
+    Query(commands::query::Args),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Generate(args) => commands::generate::run(args),
         Command::Status(args) => commands::status::run(&args),
+        Command::Query(args) => commands::query::run(&args),
     };
     result.unwrap_or_else(|failure| failure.report())
 }

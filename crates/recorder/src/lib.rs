@@ -11,6 +11,7 @@
 //! | `analysis` | the analyzer, the trigger rules and scripts, the director, and filters as the recorder uses them |
 //! | `dump` | from a window of the ring to a file with a verdict |
 //! | `control` | what the threads share: clocks, progress, wishes, events |
+//! | `query` | the ring of another process: a window of it, in order, with a verdict |
 //! | `start` | expressions and configuration, opening sources, starting and joining threads |
 //!
 //! Who waits for what, and how long: `docs/waits.md`.
@@ -19,6 +20,7 @@ mod analysis;
 mod control;
 mod dump;
 mod intake;
+mod query;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,7 @@ pub use dump::{
     report::{DumpReport, Missing, PROGRAM, Verdict},
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
+pub use query::{Answer, Query, QueryError, QueryReport};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
     config::{Config, Scripts, Sources},

@@ -4,6 +4,7 @@ mod capture_file;
 pub(crate) mod doctor;
 pub(crate) mod filter;
 pub(crate) mod generate;
+pub(crate) mod query;
 pub(crate) mod record;
 pub(crate) mod status;
 mod target;

@@ -4,7 +4,10 @@ use std::{
     fmt,
     fs::{self, File, Metadata},
     io,
-    os::fd::AsFd,
+    os::{
+        fd::AsFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -29,24 +32,33 @@ impl Target {
         }
     }
 
-    /// Opens it for writing, without a buffer.
+    /// Opens it for writing, without a buffer. A file that is not there yet holds traffic, and is not for everybody (0640).
     ///
     /// # Errors
     /// What the system said, with the name.
     pub(super) fn open(&self) -> anyhow::Result<File> {
         let opened = match self {
             Self::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
-            Self::File(path) => File::create(path),
+            Self::File(path) => {
+                let mut options = File::options();
+                options.write(true).create(true).truncate(true).mode(0o640);
+                options.open(path)
+            }
         };
         opened.with_context(|| format!("cannot write {self}"))
     }
 
-    /// What it is now, before it is opened.
-    pub(super) fn metadata(&self) -> io::Result<Metadata> {
-        match self {
-            Self::Stdout => File::from(io::stdout().as_fd().try_clone_to_owned()?).metadata(),
+    /// Whether it is this very file, under whatever name, before it is opened. Pipes and devices are never the same.
+    pub(super) fn is_file(&self, other: &Metadata) -> bool {
+        let metadata = match self {
+            Self::Stdout => {
+                let stdout = io::stdout().as_fd().try_clone_to_owned();
+                stdout.and_then(|stdout| File::from(stdout).metadata())
+            }
             Self::File(path) => fs::metadata(path),
-        }
+        };
+        let identity = |metadata: &Metadata| (metadata.dev(), metadata.ino());
+        other.is_file() && metadata.is_ok_and(|own| identity(&own) == identity(other))
     }
 }
 

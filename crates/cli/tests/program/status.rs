@@ -1,4 +1,4 @@
-//! `record --ring-file` and `--ring-memfd`, and `status` reading both, as a user runs them.
+//! `record --ring-file` and `--ring-memfd`, and `status` and `query` reading them, as a user runs them.
 
 use std::{
     fs,
@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use retroscope_pcapfile::Reader;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -26,8 +27,12 @@ struct Recording {
 
 impl Recording {
     fn start(directory: &Path, arguments: &[&str]) -> Self {
+        Self::of(TRAFFIC, directory, arguments)
+    }
+
+    fn of(traffic: &str, directory: &Path, arguments: &[&str]) -> Self {
         let mut child = Command::new(PROGRAM)
-            .args(["record", "-i", TRAFFIC, "--ring", "32MiB", "-w"])
+            .args(["record", "-i", traffic, "--ring", "32MiB", "-w"])
             .arg(directory.join("dumps"))
             .args(arguments)
             .stdout(Stdio::null())
@@ -70,6 +75,21 @@ fn status(path: &str, more: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
     command.args(["status", "--ring-file", path]).args(more);
     command.output().unwrap()
+}
+
+fn query(path: &str, more: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.args(["query", "--ring-file", path]).args(more);
+    command.output().unwrap()
+}
+
+/// Why packets are missing in an answer.
+fn causes(report: &Value) -> Vec<&str> {
+    let missing = report["missing"].as_array().unwrap();
+    missing
+        .iter()
+        .map(|missing| missing["cause"].as_str().unwrap())
+        .collect()
 }
 
 fn status_json(path: &str, more: &[&str]) -> Value {
@@ -176,6 +196,79 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     assert!(killed["packets"].as_u64() >= before["packets"].as_u64());
     let text = String::from_utf8(status(&path, &[]).stdout).unwrap();
     assert!(text.contains("killed"), "{text}");
+
+    // Every packet that it had published comes out.
+    let file = directory.path().join("all.pcapng").display().to_string();
+    let query = |more: &[&str]| query(&path, more);
+    let output = query(&["-w", &file, "--json"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["packets"], killed["packets"]);
+    assert_eq!(causes(&report), ["unpublished"]);
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o137, 0, "not for everybody");
+    let mut reader = Reader::new(fs::File::open(&file).unwrap()).unwrap();
+    let mut written = 0;
+    while reader.next().unwrap().is_some() {
+        written += 1;
+    }
+    assert_eq!(written, killed["packets"].as_u64().unwrap());
+    // What it had published before its end is known to be all.
+    let from = killed["oldest"].as_str().unwrap();
+    let piped = query(&["-w", "-", "--from", from, "--to", from, "udp"]);
+    assert_eq!(piped.status.code(), Some(0), "{piped:?}");
+    let mut reader = Reader::new(&piped.stdout[..]).unwrap();
+    assert!(reader.next().unwrap().is_some());
+
+    // The ring itself is not written over, and nothing is written for a filter that is none.
+    let wrong = [
+        query(&["-w", &path]),
+        query(&["-w", &file, "no", "filter"]),
+        query(&["-w", &file, "--from", "2", "--to", "1"]),
+        query(&["-w", &file, "--from", "5m"]),
+        query(&["-w", "-", "--json"]),
+    ];
+    for output in wrong {
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(output.stdout.is_empty());
+    }
+    assert_eq!(status_json(&path, &[])["packets"], killed["packets"]);
+    assert!(fs::metadata(&file).unwrap().len() > 1000, "left alone");
+}
+
+#[test]
+fn what_a_recorder_published_before_it_was_killed_comes_out() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("ring").display().to_string();
+    let mut recording = Recording::of(
+        "generate:flows=10",
+        directory.path(),
+        &["--ring-file", &path],
+    );
+    recording.ring();
+    // As fast as it goes, until the ring is full and more.
+    let start = Instant::now();
+    while status_json(&path, &[])["stored_bytes"].as_u64() < Some(100 << 20) {
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+    recording.signal(Signal::KILL);
+    let killed = status_json(&path, &[]);
+    let file = directory.path().join("all.pcapng").display().to_string();
+    let output = query(&path, &["-w", &file, "--json", "--from", "0"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["packets"], killed["packets"]);
+    assert_eq!(causes(&report), ["evicted", "unpublished"]);
+    let packets = killed["packets"].as_u64().unwrap();
+    let evicted = report["missing"][0]["at_most"].as_u64().unwrap();
+    assert!(packets + evicted >= killed["stored_packets"].as_u64().unwrap());
+
+    // Whoever has seen enough may leave.
+    let mut command = Command::new(PROGRAM);
+    command.args(["query", "--ring-file", &path, "-w", "-"]);
+    let mut left = command.stdout(Stdio::piped()).spawn().unwrap();
+    drop(left.stdout.take());
+    assert!(left.wait().unwrap().success());
 }
 
 #[test]

@@ -6,17 +6,17 @@ use std::{
 };
 
 use retroscope_filter::{
-    Decision, FillError, Filled, Filter, FilterError, FlowState, Mode, PacketView, Template,
-    TriggerFacts, TriggerValues, Verdict,
+    Decision, FillError, Filled, Filter, FilterError, FlowState, Mode, Template, TriggerFacts,
+    TriggerValues, Verdict,
 };
-use retroscope_packet::{Direction, LinkType, parse};
+use retroscope_packet::{LinkType, parse};
 use retroscope_ring::Packet;
 use retroscope_script::{Machine, Packet as ScriptPacket};
 
 use crate::{
     analysis::{
         fragments::FirstFragments,
-        prepared::{Prepared, context, mode},
+        prepared::{Prepared, context, mode, view},
         trigger_scripts::shown,
     },
     control::{common::Common, lock},
@@ -186,14 +186,7 @@ impl Predicate {
             Self::Filter(filter) => {
                 let FilterPredicate { prepared, state } = &mut **filter;
                 prepared.prepare(interface.link_type);
-                let view = PacketView {
-                    link_type: interface.link_type,
-                    mode: prepared.mode,
-                    interface: packet.interface,
-                    aux: Direction::from_bits(packet.direction).into(),
-                    data: packet.data,
-                    wire_len: packet.wire_len,
-                };
+                let view = view(interface.link_type, packet, prepared.mode);
                 prepared.filter.evaluate(state, &view)
             }
             Self::Script(script) => {

@@ -3,8 +3,9 @@
 //! Where an expression compiles for none of them, the user made a mistake; where it compiles for some, packets of the others do
 //! not match; the user is told once.
 
-use retroscope_filter::{Filter, FilterError, Frame, LinkContext, Mode, Program};
-use retroscope_packet::LinkType;
+use retroscope_filter::{Filter, FilterError, Frame, LinkContext, Mode, PacketView, Program};
+use retroscope_packet::{Direction, LinkType};
+use retroscope_ring::Packet;
 
 use crate::analysis::native::NativeCode;
 
@@ -13,6 +14,17 @@ const SNAPLEN: u32 = 262_144;
 
 pub(crate) fn context(link_type: LinkType, mode: Mode) -> LinkContext {
     LinkContext::new(link_type, SNAPLEN, mode)
+}
+
+pub(crate) fn view<'p>(link_type: LinkType, packet: &Packet<'p>, mode: Mode) -> PacketView<'p> {
+    PacketView {
+        link_type,
+        mode,
+        interface: packet.interface,
+        aux: Direction::from_bits(packet.direction).into(),
+        data: packet.data,
+        wire_len: packet.wire_len,
+    }
 }
 
 pub(crate) fn mode(offline: bool) -> Mode {

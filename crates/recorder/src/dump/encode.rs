@@ -62,7 +62,7 @@ pub(crate) struct InterfaceTotals {
 
 /// The snap length of all interface blocks: the most that the ring stores, and the most that libpcap reads. One for
 /// all, because libpcap refuses files whose interfaces differ.
-const SNAPLEN: u32 = 262_144;
+pub(crate) const SNAPLEN: u32 = 262_144;
 /// Longest headline, bytes; a dump expression can be longer than an option of the file may be.
 const HEADLINE_BYTES: usize = 4000;
 /// Length of the verdict's field, bytes.
@@ -96,15 +96,7 @@ impl Encoder {
                 Kind::Pcap(PcapWriter::new(Vec::new(), options).map_err(plain)?)
             }
             Format::PcapNg => {
-                let options = SectionOptions {
-                    os: std::env::consts::OS.to_owned(),
-                    application: PROGRAM.to_owned(),
-                    comments: vec![
-                        shortened(headline, HEADLINE_BYTES).to_owned(),
-                        field(UNFINISHED),
-                    ],
-                    ..SectionOptions::default()
-                };
+                let options = section(headline, Some(field(UNFINISHED)));
                 let mut writer = PcapNgWriter::new(Vec::new(), &options).map_err(plain)?;
                 let field = VerdictField::of(writer.inner_mut());
                 let field = field.ok_or_else(|| io::Error::other("no verdict field"))?;
@@ -242,6 +234,17 @@ impl VerdictField {
     }
 }
 
+/// The section header of a pcapng file: what it is, in words, and what else is to be told.
+pub(crate) fn section(headline: &str, more: Option<String>) -> SectionOptions {
+    let headline = shortened(headline, HEADLINE_BYTES).to_owned();
+    SectionOptions {
+        os: std::env::consts::OS.to_owned(),
+        application: PROGRAM.to_owned(),
+        comments: std::iter::once(headline).chain(more).collect(),
+        ..SectionOptions::default()
+    }
+}
+
 /// A text in exactly [`VERDICT_BYTES`] bytes, filled up with spaces, the last one always a space.
 fn field(text: &str) -> String {
     let text = shortened(text, VERDICT_BYTES - 1);
@@ -255,7 +258,7 @@ fn shortened(text: &str, bytes: usize) -> &str {
 }
 
 /// The system's error where there is one, so that a person reads `No space left on device`.
-fn plain(error: WriteError) -> io::Error {
+pub(crate) fn plain(error: WriteError) -> io::Error {
     match error {
         WriteError::Io { error, .. } => error,
         other => io::Error::other(other),

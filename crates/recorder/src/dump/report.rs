@@ -1,6 +1,9 @@
 //! What a finished dump says about itself: verdict, losses, sidecar.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use serde::{Serialize, Serializer};
 
@@ -43,7 +46,8 @@ pub struct Missing {
     /// many waited for their first one), `late` (arrived after the window had closed), `disk` (not written), `restamped` (in the file,
     /// with another time stamp, because its format cannot hold theirs), `script`
     /// (the dump script failed, and takes nothing from then on, or made a filter that takes nothing of the trigger packet's link type, which
-    /// the notes tell), `stopped` (not written because everything was to end at once).
+    /// the notes tell), `stopped` (not written because everything was to end at once). Those of a query stand at
+    /// [`QueryReport::missing`](crate::QueryReport::missing).
     pub cause: &'static str,
     /// The source that lost them, for intake causes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,6 +85,23 @@ impl Missing {
         Self {
             at_most: Some(packets),
             ..Self::new(cause, from_ns, to_ns, None)
+        }
+    }
+}
+
+/// `about 12 packets evicted`, `up to 3 packets fragments`, `1 packet kernel at eth0`.
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let about = if self.estimated { "about " } else { "" };
+        let lost = match (self.packets, self.at_most) {
+            (Some(lost), _) => packets(lost),
+            (None, Some(bound)) => format!("up to {}", packets(bound)),
+            (None, None) => UNKNOWN.to_owned(),
+        };
+        write!(f, "{about}{lost} {}", self.cause)?;
+        match &self.source {
+            Some(source) => write!(f, " at {source}"),
+            None => Ok(()),
         }
     }
 }
@@ -203,20 +224,7 @@ impl DumpReport {
             separator = ", ";
         }
         for missing in &self.missing {
-            let about = if missing.estimated { "about " } else { "" };
-            let lost = match (missing.packets, missing.at_most) {
-                (Some(lost), _) => packets(lost),
-                (None, Some(bound)) => format!("up to {}", packets(bound)),
-                (None, None) => UNKNOWN.to_owned(),
-            };
-            let source = missing
-                .source
-                .as_ref()
-                .map_or(String::new(), |s| format!(" at {s}"));
-            text.push_str(&format!(
-                "{separator}{about}{lost} {}{source}",
-                missing.cause
-            ));
+            text.push_str(&format!("{separator}{missing}"));
             separator = ", ";
         }
         if self.is_stepped {

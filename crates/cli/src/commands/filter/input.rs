@@ -1,11 +1,6 @@
 //! The capture file that is read.
 
-use std::{
-    fs::{File, Metadata},
-    io,
-    os::{fd::AsFd, unix::fs::MetadataExt},
-    path::Path,
-};
+use std::{fs::File, io, os::fd::AsFd, path::Path};
 
 use crate::{
     commands::target::{Target, is_standard_stream},
@@ -40,10 +35,8 @@ impl Input {
 
     /// Whether `target` is this very file, under whatever name. Pipes and devices are never the same.
     pub(super) fn is_same_file(&self, target: &Target) -> bool {
-        let identity =
-            |metadata: Metadata| metadata.is_file().then(|| (metadata.dev(), metadata.ino()));
-        let of_input = self.file.metadata().ok().and_then(identity);
-        let of_target = target.metadata().ok().and_then(identity);
-        of_input.is_some() && of_input == of_target
+        self.file
+            .metadata()
+            .is_ok_and(|metadata| target.is_file(&metadata))
     }
 }

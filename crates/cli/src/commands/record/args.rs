@@ -45,12 +45,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) ring: Option<u64>,
 
-    /// Keep the ring in this file, on tmpfs or hugetlbfs, where `retroscope status` reads it and where it stays after the
-    /// end. An older ring file in its place is replaced, unless a recorder holds it
+    /// Keep the ring in this file, on tmpfs or hugetlbfs, where `retroscope status` and `query` read it and where it stays after
+    /// the end. An older ring file in its place is replaced, unless a recorder holds it
     #[arg(long, value_name = "PATH", conflicts_with = "ring_memfd")]
     pub(crate) ring_file: Option<PathBuf>,
 
-    /// Keep the ring in a file without a name, which `retroscope status` reads as /proc/PID/fd/N while this runs
+    /// Keep the ring in a file without a name, which `retroscope status` and `query` read as /proc/PID/fd/N while this runs
     #[arg(long)]
     pub(crate) ring_memfd: bool,
 

@@ -1,0 +1,372 @@
+//! What a region says that it holds, and what of it must be missing.
+//!
+//! A producer numbers its records, and a bucket says which numbers it has: numbers that no bucket has were overwritten, or are lost to
+//! damage.
+
+use std::collections::BTreeMap;
+
+use retroscope_ring::{
+    Attached, AttachedBucket, AttachedProducer, AttachedState, CopyError, InterfaceEntry, Step,
+    Writer,
+};
+
+use crate::Missing;
+
+/// The region at one moment.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) interfaces: Vec<InterfaceEntry>,
+    pub(super) steps: Vec<Step>,
+    /// Buckets with records, by their smallest ring time.
+    pub(super) buckets: Vec<Candidate>,
+    /// A bucket's header contradicts itself.
+    is_damaged: bool,
+    producers: Vec<Stored>,
+    pub(super) writer: Writer,
+}
+
+/// A bucket with records, which may be those that are asked for.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    pub(super) bucket: AttachedBucket,
+    /// Smallest and largest ring time, ns.
+    pub(super) span_ns: (i64, i64),
+    /// The same, widened up to the producer's buckets before and behind it, ns, where there are any: what it may hold even if its own
+    /// header is damaged.
+    pub(super) reach_ns: (i64, i64),
+}
+
+/// What a producer that was used has stored. Times are ring time.
+#[derive(Debug)]
+struct Stored {
+    /// Records that were overwritten.
+    evicted: u64,
+    /// The largest time of these, ns.
+    evicted_to_ns: i64,
+    /// Records that are in no bucket, though they should be.
+    lost: u64,
+    /// All records of this time or later are there, ns; `None`: nothing is.
+    whole_from_ns: Option<i64>,
+    /// Largest time in its buckets, ns.
+    newest_ns: Option<i64>,
+    /// It promised that nothing older is to come, ns; `i64::MIN`: no promise; `i64::MAX`: it ended.
+    watermark_ns: i64,
+    /// Stamp less ring time, ns: the smallest and the largest, …
+    offsets: (i64, i64),
+    /// … that of the first record of which on all are there, and that of the latest.
+    whole_offset_ns: i64,
+    latest_offset_ns: i64,
+}
+
+/// What is asked for, ns: both ends included.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    /// Nobody named its start, which is where the ring is whole.
+    is_movable: bool,
+    /// Ring time from here on: what is said of the ring rather than of the stamps in it.
+    from_ring_ns: i64,
+    /// Stamps.
+    from_ns: i64,
+    to_ns: i64,
+    /// Stamps as they are told: `None` where the ring is empty and nobody named them.
+    pub(super) told: (Option<i64>, Option<i64>),
+}
+
+/// What is missing: one entry a cause, in however many places.
+#[derive(Debug, Default)]
+pub(super) struct Losses(BTreeMap<&'static str, (i64, i64, Option<u64>)>);
+
+impl Contents {
+    pub(super) fn read(attached: &Attached) -> Result<Self, CopyError> {
+        // In this order: what had been published when the writer was looked at is in buckets looked at later, or overwritten by then,
+        // and interfaces and steps are there before the records behind them.
+        let writer = attached.writer()?;
+        let before = attached.producers()?;
+        let mut buckets = attached.buckets()?;
+        let after = attached.producers()?;
+        let (interfaces, _) = attached.interfaces()?;
+        let steps = attached.steps()?;
+        let has = |state| buckets.iter().any(|bucket| bucket.state == state);
+        let is_claimed = has(AttachedState::Claimed);
+        let is_damaged = has(AttachedState::Damaged);
+        buckets.sort_by_key(|bucket| (bucket.producer, bucket.first, bucket.sequence));
+        let candidates = buckets.into_iter().filter_map(|bucket| {
+            let span_ns = bucket.span_ns?;
+            // A bucket that was opened since is no part of this moment: the one before it may have been overlooked.
+            let is_later = bucket.first >= before[bucket.producer].published;
+            (!is_later || writer != Writer::Running).then_some(Candidate {
+                bucket,
+                span_ns,
+                reach_ns: span_ns,
+            })
+        });
+        let mut buckets: Vec<Candidate> = candidates.collect();
+        for own in buckets.chunk_by_mut(|a, b| a.bucket.producer == b.bucket.producer) {
+            let mut latest_ns = i64::MIN;
+            for candidate in &mut *own {
+                candidate.reach_ns.0 = candidate.span_ns.0.min(latest_ns);
+                latest_ns = candidate.span_ns.1;
+            }
+            let mut earliest_ns = i64::MAX;
+            for candidate in own.iter_mut().rev() {
+                candidate.reach_ns.1 = candidate.span_ns.1.max(earliest_ns);
+                earliest_ns = candidate.span_ns.0;
+            }
+        }
+        let mut producers = Vec::new();
+        for (id, (before, after)) in before.iter().zip(&after).enumerate() {
+            let first = buckets.partition_point(|candidate| candidate.bucket.producer < id);
+            let end = buckets.partition_point(|candidate| candidate.bucket.producer <= id);
+            let own = &buckets[first..end];
+            let is_used = before.published > 0 || before.watermark_ns.is_some() || !own.is_empty();
+            // Of a recorder that was killed nobody knows whether it was about to use it.
+            if is_used || writer == Writer::Killed {
+                producers.push(Stored::new(id, (before, after), own, is_claimed, &steps));
+            }
+        }
+        buckets.sort_by_key(|candidate| candidate.span_ns); // stable
+        Ok(Self {
+            interfaces,
+            steps,
+            buckets,
+            is_damaged,
+            producers,
+            writer,
+        })
+    }
+
+    /// The window of a query, as [`Query`](super::Query) has it. One that names no start begins where every producer's records are all
+    /// there.
+    pub(super) fn window(
+        &self,
+        from_ns: Option<i64>,
+        to_ns: Option<i64>,
+        last_ns: Option<i64>,
+    ) -> Window {
+        let producers = self.producers.iter();
+        let newest = |stored: &Stored| Some((stored.newest_ns?, stored.latest_offset_ns));
+        let newest = producers.clone().filter_map(newest).max();
+        let whole_from = |stored: &Stored| Some((stored.whole_from_ns?, stored.whole_offset_ns));
+        let oldest = producers.clone().filter_map(whole_from).min();
+        let is_lacking = |stored: &&Stored| stored.evicted > 0 || stored.lost > 0;
+        let whole = producers
+            .clone()
+            .filter(is_lacking)
+            .filter_map(whole_from)
+            .max();
+        // A time in disorder leaves at least the newest packet.
+        let whole = whole.map(|whole| newest.map_or(whole, |newest| whole.min(newest)));
+        let last = last_ns.map(|last_ns| {
+            let going_on = producers.filter(|stored| stored.watermark_ns != i64::MAX);
+            let known = going_on.map(|stored| (stored.watermark_ns, stored.latest_offset_ns));
+            let (end_ns, offset_ns) = known.max().max(newest).unwrap_or((0, 0));
+            (end_ns.saturating_sub(last_ns), offset_ns)
+        });
+        let stamp = |(ring_ns, offset_ns): (i64, i64)| ring_ns.saturating_add(offset_ns);
+        // An end before that asks for what was overwritten.
+        let is_before = |from| to_ns.is_some_and(|to_ns| to_ns < stamp(from));
+        let from = match from_ns {
+            Some(_) => None,
+            None => last.or(whole.filter(|from| !is_before(*from))),
+        };
+        let known_ns = self.known_to_ns().filter(|ns| *ns != i64::MIN);
+        let oldest = oldest.filter(|oldest| !is_before(*oldest));
+        let told_from_ns = from_ns.or(from.or(oldest).map(stamp)).or(to_ns);
+        let told_to_ns = known_ns.or(newest.map(stamp)).max(told_from_ns);
+        Window {
+            is_movable: from_ns.is_none() && last_ns.is_none(),
+            from_ring_ns: from.map_or(i64::MIN, |(ring_ns, _)| ring_ns),
+            from_ns: from_ns.unwrap_or(i64::MIN),
+            to_ns: to_ns.unwrap_or(i64::MAX),
+            told: (told_from_ns, to_ns.or(told_to_ns)),
+        }
+    }
+
+    /// Stamps up to here are known, ns: every producer that has not ended promised to store nothing as old. `None`: all have ended.
+    /// `i64::MIN`: not all have promised anything.
+    fn known_to_ns(&self) -> Option<i64> {
+        let going_on = self
+            .producers
+            .iter()
+            .filter(|stored| stored.watermark_ns != i64::MAX);
+        let known = going_on.map(|stored| match stored.watermark_ns {
+            i64::MIN => i64::MIN,
+            // The promise leaves out the watermark itself.
+            ns => (ns - 1).saturating_add(stored.latest_offset_ns),
+        });
+        known.min()
+    }
+
+    /// What the region itself shows to be missing of a window.
+    pub(super) fn missing(&self, window: &Window) -> Losses {
+        let mut losses = Losses::default();
+        for stored in &self.producers {
+            let evicted_ns = (i64::MIN, stored.evicted_to_ns);
+            if stored.evicted > 0 && window.touches(evicted_ns, stored.offsets) {
+                let stamps = window.part(evicted_ns, stored.offsets);
+                losses.add("evicted", stamps, Some(stored.evicted));
+            }
+            if stored.lost > 0 {
+                losses.add("damaged", window.all(), Some(stored.lost));
+            }
+        }
+        if self.is_damaged {
+            losses.add("damaged", window.all(), None);
+        }
+        let known_ns = self
+            .known_to_ns()
+            .filter(|known_ns| window.to_ns > *known_ns);
+        // Of a writer that goes on nobody asked for what is to come, unless they named it.
+        let is_asked = self.writer != Writer::Running || window.to_ns != i64::MAX;
+        if let Some(known_ns) = known_ns.filter(|_| is_asked) {
+            let (from_ns, to_ns) = window.all();
+            losses.add(
+                "unpublished",
+                (known_ns.max(from_ns), to_ns.max(known_ns)),
+                None,
+            );
+        }
+        losses
+    }
+}
+
+impl Stored {
+    /// Of producer `id`: what it said before and after its buckets, `own`, were looked at. `is_claimed`: some bucket was being overwritten.
+    fn new(
+        id: usize,
+        (before, after): (&AttachedProducer, &AttachedProducer),
+        own: &[Candidate],
+        is_claimed: bool,
+        steps: &[Step],
+    ) -> Self {
+        let (mut end, mut oldest, mut holes) = (0, None, Vec::new());
+        for candidate in own {
+            if candidate.bucket.first > end {
+                holes.push((end, candidate.bucket.first));
+                oldest = None;
+            }
+            oldest = oldest.or(Some(candidate));
+            end = candidate
+                .bucket
+                .first
+                .saturating_add(candidate.bucket.packets)
+                .max(end);
+        }
+        if before.published > end {
+            holes.push((end, before.published));
+        }
+        let told = after.evicted_records;
+        let (mut evicted, mut lost, mut is_told) = (0_u64, 0_u64, true);
+        for (first, end) in holes {
+            // What is being overwritten is told a moment later, or never, where the writer was killed.
+            if first <= told || is_claimed {
+                evicted = evicted.saturating_add(end - first);
+                is_told &= end <= told;
+            } else {
+                lost = lost.saturating_add(end - first);
+            }
+        }
+        let behind_evicted_ns = after.evicted_ns.map(|ns| ns.saturating_add(1));
+        let whole_from_ns = oldest
+            .map(|candidate: &Candidate| candidate.span_ns.0)
+            .max(behind_evicted_ns);
+        Self {
+            evicted,
+            evicted_to_ns: match (is_told, after.evicted_ns) {
+                (true, Some(ns)) => ns,
+                // Nothing is known of it but that it was older than what is there.
+                _ => whole_from_ns.unwrap_or(i64::MAX),
+            },
+            lost,
+            whole_from_ns,
+            newest_ns: own.iter().map(|candidate| candidate.span_ns.1).max(),
+            watermark_ns: before.watermark_ns.unwrap_or(i64::MIN),
+            offsets: offsets(steps, id),
+            whole_offset_ns: oldest
+                .map_or(0, |candidate| offset_ns(steps, id, candidate.bucket.first)),
+            latest_offset_ns: offset_ns(steps, id, u64::MAX),
+        }
+    }
+}
+
+impl Window {
+    /// Begins behind `ring_ns`, whose stamp is so far ahead, if it may: records up to then are gone.
+    pub(super) fn begin_behind(&mut self, ring_ns: i64, offset_ns: i64) -> bool {
+        if self.is_movable && ring_ns >= self.from_ring_ns {
+            self.from_ring_ns = ring_ns.saturating_add(1);
+            self.told.0 = Some(self.from_ring_ns.saturating_add(offset_ns));
+            self.told.1 = self.told.1.max(self.told.0);
+        }
+        self.is_movable
+    }
+
+    /// Whether records of these ring times may be in it, whose stamps are `offsets` (smallest and largest) ahead.
+    pub(super) fn touches(&self, (first_ns, last_ns): (i64, i64), offsets: (i64, i64)) -> bool {
+        last_ns >= self.from_ring_ns
+            && first_ns.saturating_add(offsets.0) <= self.to_ns
+            && last_ns.saturating_add(offsets.1) >= self.from_ns
+    }
+
+    pub(super) fn holds(&self, ring_ns: i64, stamp_ns: i64) -> bool {
+        ring_ns >= self.from_ring_ns && (self.from_ns..=self.to_ns).contains(&stamp_ns)
+    }
+
+    /// The stamps that records of these ring times may have in it.
+    pub(super) fn part(&self, (first_ns, last_ns): (i64, i64), offsets: (i64, i64)) -> (i64, i64) {
+        let (from_ns, to_ns) = self.all();
+        let inside = |ns: i64| ns.min(to_ns).max(from_ns);
+        let (first_ns, last_ns) = (
+            first_ns.saturating_add(offsets.0),
+            last_ns.saturating_add(offsets.1),
+        );
+        (inside(first_ns), inside(last_ns))
+    }
+
+    /// As it is told, for something of unknown time.
+    pub(super) fn all(&self) -> (i64, i64) {
+        let (from_ns, to_ns) = self.told;
+        (from_ns.unwrap_or(self.from_ns), to_ns.unwrap_or(self.to_ns))
+    }
+}
+
+impl Losses {
+    /// No more than so many packets are missing of these stamps, ns; `None`: nobody knows how many.
+    pub(super) fn add(
+        &mut self,
+        cause: &'static str,
+        (from_ns, to_ns): (i64, i64),
+        at_most: Option<u64>,
+    ) {
+        let one = self.0.entry(cause).or_insert((from_ns, to_ns, Some(0)));
+        let sum = one.2.zip(at_most).map(|(a, b)| a.saturating_add(b));
+        *one = (from_ns.min(one.0), to_ns.max(one.1), sum);
+    }
+
+    pub(super) fn into_missing(self) -> Vec<Missing> {
+        let missing = self
+            .0
+            .into_iter()
+            .map(|(cause, (from_ns, to_ns, at_most))| Missing {
+                at_most,
+                ..Missing::new(cause, from_ns, to_ns, None)
+            });
+        missing.collect()
+    }
+}
+
+/// Stamp less ring time of a producer's record, ns; of its latest, where there are several clocks.
+pub(super) fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
+    let own = steps
+        .iter()
+        .filter(|step| step.producer == producer && step.first <= record);
+    own.max_by_key(|step| step.first)
+        .map_or(0, |step| step.offset_ns)
+}
+
+/// The smallest and the largest that the stamps of a producer are ahead of ring time, ns.
+pub(super) fn offsets(steps: &[Step], producer: usize) -> (i64, i64) {
+    let own = steps.iter().filter(|step| step.producer == producer);
+    own.fold((0, 0), |(least, most), step| {
+        (least.min(step.offset_ns), most.max(step.offset_ns))
+    })
+}

@@ -1,0 +1,121 @@
+//! Packets of many buckets in one order.
+//!
+//! Buckets come by their smallest time, each when the packets before it are out. So those that wait are of buckets whose times
+//! overlap: one or two a producer, where clocks run forward.
+
+use std::{collections::BTreeMap, io, ops::Range};
+
+use retroscope_ring::{AttachedBucket, Packet};
+
+/// Bytes of packets that may wait, at least and at most, and how many buckets' worth for each producer: one is being written while the
+/// next begins. A region in which more overlap has its stamps in disorder, or is made to look like it.
+const WAITING_BYTES: std::ops::RangeInclusive<u64> = 256 << 20..=2 << 30;
+const WAITING_BUCKETS: u64 = 2;
+
+/// A packet that the filter took.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    /// Ring time, ns: what the order goes by.
+    pub(super) time_ns: i64,
+    pub(super) stamp_ns: i64,
+    pub(super) wire_len: u32,
+    pub(super) interface: u16,
+    pub(super) direction: u8,
+    data: Range<usize>,
+}
+
+/// The packets of one bucket.
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    packets: Vec<Found>,
+    data: Vec<u8>,
+    next: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Merge {
+    /// By (time of the next packet, producer, number of the bucket's first record, bucket).
+    pieces: BTreeMap<(i64, usize, u64, u32), Piece>,
+    waiting_bytes: u64,
+    waiting_bytes_max: u64,
+    last_ns: Option<i64>,
+    /// Packets that came out behind younger ones.
+    pub(super) disordered: u64,
+}
+
+impl Piece {
+    pub(super) fn push(&mut self, packet: &Packet<'_>, stamp_ns: i64) {
+        let start = self.data.len();
+        self.data.extend_from_slice(packet.data);
+        self.packets.push(Found {
+            time_ns: packet.time_ns,
+            stamp_ns,
+            wire_len: packet.wire_len,
+            interface: packet.interface,
+            direction: packet.direction,
+            data: start..self.data.len(),
+        });
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.data.len() + size_of_val(self.packets.as_slice())) as u64
+    }
+}
+
+impl Merge {
+    /// Of a ring of so many producers and buckets of this size.
+    pub(super) fn new(producers: usize, bucket_bytes: usize) -> Self {
+        let overlapping = WAITING_BUCKETS * producers as u64 * bucket_bytes as u64;
+        Self {
+            pieces: BTreeMap::new(),
+            waiting_bytes: 0,
+            waiting_bytes_max: overlapping.clamp(*WAITING_BYTES.start(), *WAITING_BYTES.end()),
+            last_ns: None,
+            disordered: 0,
+        }
+    }
+
+    /// Adds packets of a bucket.
+    pub(super) fn add(&mut self, bucket: &AttachedBucket, mut piece: Piece) {
+        // Stable: of one time, in the order in which they were stored.
+        piece.packets.sort_by_key(|packet| packet.time_ns);
+        self.waiting_bytes += piece.bytes();
+        self.wait(bucket.producer, bucket.first, bucket.bucket.index, piece);
+    }
+
+    /// Takes packets out, in order, that nothing of `until_ns` or later comes before; and others, where too many wait.
+    pub(super) fn take_before(
+        &mut self,
+        until_ns: Option<i64>,
+        mut take: impl FnMut(&Found, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        while let Some(first) = self.pieces.first_entry() {
+            let &(time_ns, producer, record, bucket) = first.key();
+            let is_early = until_ns.is_none_or(|until_ns| time_ns < until_ns);
+            if !is_early && self.waiting_bytes <= self.waiting_bytes_max {
+                break;
+            }
+            let mut piece = first.remove();
+            let packet = &piece.packets[piece.next];
+            self.disordered += u64::from(self.last_ns.is_some_and(|last_ns| time_ns < last_ns));
+            self.last_ns = self.last_ns.max(Some(time_ns));
+            take(packet, &piece.data[packet.data.clone()])?;
+            piece.next += 1;
+            self.wait(producer, record, bucket, piece);
+        }
+        Ok(())
+    }
+
+    /// Puts a piece at its place, if packets are left in it.
+    fn wait(&mut self, producer: usize, record: u64, bucket: u32, piece: Piece) {
+        match piece.packets.get(piece.next) {
+            Some(next) => {
+                _ = self
+                    .pieces
+                    .insert((next.time_ns, producer, record, bucket), piece)
+            }
+            None => self.waiting_bytes -= piece.bytes(),
+        }
+    }
+}
