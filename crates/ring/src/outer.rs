@@ -10,7 +10,7 @@ use crate::{
     config::Geometry,
     group::Group,
     log::Log,
-    reservations::{Given, Reservations},
+    reservations::{Given, Rank, Reservations},
     steps::Steps,
     storage::{Claimed, OpenBucket, Opened, Storage},
     sync::Ordering,
@@ -63,7 +63,7 @@ pub(crate) struct Slot {
     /// When it closed, ns of the monotonic clock.
     closed_mono_ns: i64,
     /// The youngest of the standing reservations that want it; of a closed bucket only.
-    pub(crate) keeper: Option<u64>,
+    pub(crate) keeper: Option<Rank>,
     /// Who has given it back since it closed.
     pub(crate) given: Given,
     /// It is in `Outer::overwritable`.
@@ -127,7 +127,7 @@ impl Outer {
     }
 
     /// Finds a bucket for a producer: a free one, else, if `overwrite`, of the closed ones the first to close that every gating
-    /// group has passed, nobody holds and no reservation wants. In record mode the oldest reservations fall until there is one.
+    /// group has passed, nobody holds and no reservation wants. In record mode reservations fall until there is one, by rank.
     pub(crate) fn take<'s>(
         &mut self,
         storage: &'s Arc<Storage>,
@@ -193,7 +193,7 @@ impl Outer {
         slot.closing = closing;
         slot.closed_mono_ns = mono_ns;
         slot.given.clear();
-        self.keep(index as usize, u64::MAX);
+        self.keep(index as usize, Rank::LAST);
         self.list_unwanted();
         closing
     }

@@ -2,7 +2,8 @@
 //! queue knows of it.
 //!
 //! A bucket is wanted where its times touch the window and it was not given back. The outer queue keeps with each closed bucket
-//! only its *keeper*, the youngest reservation that stands and wants it, which is the last of them to fall. It is found when the bucket
+//! only its *keeper*, which of the reservations that stand and want it is the last to fall: the youngest, or, if all of them
+//! [yield](Reservation::set_yielding), the youngest of these. It is found when the bucket
 //! closes, by one search among the windows (`windows.rs`), and again when the keeper wants the bucket no more. Of the others, however
 //! many, none is looked at. A reservation that fell asks the log of overwritten buckets what it has lost.
 
@@ -80,16 +81,17 @@ impl Reservation {
         let (Some(entry), Some(slot)) = (entry, slots.get_mut(index)) else {
             return;
         };
+        let rank = entry.rank(self.id);
         if slot.state != State::Closed || slot.generation != bucket.generation {
             return;
         }
         entry.catch_up(log);
         entry.given.insert(bucket.index, bucket.generation);
         if entry.fallen.is_none() {
-            slot.given.insert(reservations.windows.around(self.id));
+            slot.given.insert(reservations.firm.around(self.id));
         }
-        if slot.keeper == Some(self.id) {
-            outer.keep(index, self.id);
+        if slot.keeper == Some(rank) {
+            outer.keep(index, rank);
             outer.list_unwanted();
         }
         drop(outer);
@@ -101,6 +103,21 @@ impl Reservation {
         let window = Window::new(from_ns, to_ns);
         lock(&self.ring.outer).set_window(self.id, window);
         self.ring.storage.freed.notify();
+    }
+
+    /// Whether it falls before all that do not yield, however old these are. At first it does not yield.
+    pub fn set_yielding(&self, yields: bool) {
+        let mut outer = lock(&self.ring.outer);
+        let entry = outer.reservations.entries.get_mut(&self.id);
+        let Some(entry) = entry.filter(|entry| entry.yields != yields) else {
+            return;
+        };
+        let window = entry.window;
+        outer.set_window(self.id, Window::EMPTY);
+        if let Some(entry) = outer.reservations.entries.get_mut(&self.id) {
+            entry.yields = yields;
+        }
+        outer.set_window(self.id, window);
     }
 
     /// Whether it fell: it protects nothing any more, and [`Self::fallen`] may have something to tell. Takes no lock; as fresh as
@@ -140,12 +157,15 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         let mut outer = lock(&self.ring.outer);
         let reservations = &mut outer.reservations;
-        let entry = reservations.entries.remove(&self.id);
-        if entry.is_some_and(|entry| entry.fallen.is_some()) {
+        let Some(entry) = reservations.entries.remove(&self.id) else {
+            return;
+        };
+        if entry.fallen.is_some() {
             reservations.fallen -= 1;
         } else {
-            reservations.windows.set(self.id, Window::EMPTY);
-            outer.renew(self.id..=self.id);
+            let rank = entry.rank(self.id);
+            reservations.windows(rank).set(self.id, Window::EMPTY);
+            outer.renew(rank..=rank);
         }
         drop(outer);
         self.ring.storage.freed.notify();
@@ -157,8 +177,10 @@ impl Drop for Reservation {
 pub(crate) struct Reservations {
     /// By number, and so oldest first.
     entries: BTreeMap<u64, Entry>,
-    /// Of those that stand.
-    windows: Windows,
+    /// Of those that stand: where it does not yield, …
+    firm: Windows,
+    /// … and where it does. Both know the same numbers, and each a window of no time for those of the other.
+    yielding: Windows,
     made: u64,
     /// Of `entries`, how many fell.
     fallen: usize,
@@ -168,10 +190,18 @@ pub(crate) struct Reservations {
     pub(crate) news: Arc<AtomicU64>,
 }
 
+/// The place of a reservation among all: the smallest falls first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    is_firm: bool,
+    id: u64,
+}
+
 /// One reservation.
 #[derive(Debug)]
 struct Entry {
     window: Window,
+    yields: bool,
     /// By bucket, the generation that was given back.
     given: HashMap<u32, u64>,
     has_fallen: Arc<AtomicBool>,
@@ -195,7 +225,28 @@ struct Fallen {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given(Vec<(u64, u64)>);
 
+impl Rank {
+    /// Above all.
+    pub(crate) const LAST: Self = Self {
+        is_firm: true,
+        id: u64::MAX,
+    };
+
+    /// No other is between the two.
+    fn next(self) -> Self {
+        Self {
+            id: self.id + 1,
+            ..self
+        }
+    }
+}
+
 impl Entry {
+    fn rank(&self, id: u64) -> Rank {
+        let is_firm = !self.yields;
+        Rank { is_firm, id }
+    }
+
     fn wants(&self, bucket: BucketRef, min_ns: i64, max_ns: i64) -> bool {
         self.window.touches(min_ns, max_ns) && !self.has_given(bucket)
     }
@@ -229,34 +280,57 @@ impl Reservations {
         let has_fallen = Arc::new(AtomicBool::new(false));
         let entry = Entry {
             window: Window::EMPTY,
+            yields: false,
             given: HashMap::new(),
             has_fallen: Arc::clone(&has_fallen),
             fallen: None,
         };
         self.entries.insert(id, entry);
-        if !self.windows.push(id) {
-            let entries = self.entries.iter();
-            let standing = entries.filter(|(_, entry)| entry.fallen.is_none());
-            self.windows = Windows::of(standing.map(|(id, entry)| (*id, entry.window)));
+        let has_places = [self.firm.push(id), self.yielding.push(id)];
+        if has_places.contains(&false) {
+            [self.firm, self.yielding] = [false, true].map(|yields| {
+                let entries = self.entries.iter();
+                let standing = entries.filter(|(_, entry)| entry.fallen.is_none());
+                Windows::of(standing.map(|(id, entry)| {
+                    let is_here = entry.yields == yields;
+                    (*id, if is_here { entry.window } else { Window::EMPTY })
+                }))
+            });
         }
         (id, has_fallen)
     }
 
-    /// The youngest that stands and wants a closed bucket, of those with numbers below `below`.
-    fn wanting(&self, slot: &Slot, below: u64) -> Option<u64> {
-        let mut below = below;
-        loop {
-            let id = (self.windows).youngest(below, slot.min_ns, slot.max_ns)?;
-            match slot.given.start(id) {
-                Some(start) => below = start,
-                None => return Some(id),
-            }
+    /// Those among which a rank is.
+    fn windows(&mut self, rank: Rank) -> &mut Windows {
+        if rank.is_firm {
+            &mut self.firm
+        } else {
+            &mut self.yielding
         }
     }
 
+    /// The last to fall of those that stand and want a closed bucket, of the ranks below `below`.
+    fn wanting(&self, slot: &Slot, below: Rank) -> Option<Rank> {
+        let search = |windows: &Windows, mut below| {
+            loop {
+                let id = windows.youngest(below, slot.min_ns, slot.max_ns)?;
+                match slot.given.start(id) {
+                    Some(start) => below = start,
+                    None => return Some(id),
+                }
+            }
+        };
+        let rank = |is_firm| move |id| Rank { is_firm, id };
+        if !below.is_firm {
+            return search(&self.yielding, below.id).map(rank(false));
+        }
+        let firm = search(&self.firm, below.id).map(rank(true));
+        firm.or_else(|| search(&self.yielding, u64::MAX).map(rank(false)))
+    }
+
     /// This one protects nothing any more, and wants to know what is overwritten after the first `evictions` buckets.
-    fn fall(&mut self, id: u64, evictions: u64) {
-        let Some(entry) = self.entries.get_mut(&id) else {
+    fn fall(&mut self, rank: Rank, evictions: u64) {
+        let Some(entry) = self.entries.get_mut(&rank.id) else {
             return;
         };
         entry.fallen = Some(Fallen {
@@ -265,7 +339,7 @@ impl Reservations {
             unknown_before_ns: None,
         });
         entry.has_fallen.store(true, Ordering::Relaxed); // ordered by the news
-        self.windows.set(id, Window::EMPTY);
+        self.windows(rank).set(rank.id, Window::EMPTY);
         self.fallen += 1;
         self.fallen_count += 1;
         self.tell();
@@ -284,7 +358,7 @@ impl Reservations {
 }
 
 impl Outer {
-    /// Lets reservations fall that want buckets which could be overwritten but for them, the oldest first, until one of these is
+    /// Lets reservations fall that want buckets which could be overwritten but for them, the oldest of those that yield first, then the oldest, until one of these is
     /// wanted by none. `false`: there is no such bucket.
     pub(crate) fn let_fall(&mut self, storage: &Storage) -> bool {
         let mut kept = std::mem::take(&mut self.unwanted);
@@ -299,17 +373,21 @@ impl Outer {
         let last = kept_slots().filter_map(|slot| slot.keeper).min();
         if let Some(last) = last {
             for slot in kept_slots() {
-                let mut below = last + 1;
-                while let Some(id) = self.reservations.wanting(slot, below) {
-                    self.reservations.fall(id, self.log.evictions());
-                    below = id;
+                let mut below = last.next();
+                while let Some(rank) = self.reservations.wanting(slot, below) {
+                    self.reservations.fall(rank, self.log.evictions());
+                    below = rank;
                 }
             }
         }
         kept.clear();
         self.unwanted = kept;
         if let Some(last) = last {
-            self.renew(0..=last);
+            let first = Rank {
+                is_firm: false,
+                id: 0,
+            };
+            self.renew(first..=last);
         }
         last.is_some()
     }
@@ -323,33 +401,34 @@ impl Outer {
         if entry.fallen.is_some() {
             return;
         }
-        self.reservations.windows.set(id, window);
-        self.renew(id..=id);
+        let rank = entry.rank(id);
+        self.reservations.windows(rank).set(id, window);
+        self.renew(rank..=rank);
         let entry = &self.reservations.entries[&id];
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if slot.state == State::Closed
-                && slot.keeper < Some(id)
+                && slot.keeper < Some(rank)
                 && entry.wants(slot.bucket(index), slot.min_ns, slot.max_ns)
             {
-                slot.keeper = Some(id);
+                slot.keeper = Some(rank);
             }
         }
     }
 
-    /// Some of these reservations have come to want less. What they kept is kept by the youngest that wants it now.
-    fn renew(&mut self, ids: RangeInclusive<u64>) {
+    /// Some of these reservations have come to want less. What they kept is kept by the last to fall that wants it now.
+    fn renew(&mut self, ranks: RangeInclusive<Rank>) {
         for index in 0..self.slots.len() {
             if let Some(keeper) = self.slots[index].keeper
-                && ids.contains(&keeper)
+                && ranks.contains(&keeper)
             {
-                self.keep(index, keeper + 1);
+                self.keep(index, keeper.next());
             }
         }
         self.list_unwanted();
     }
 
-    /// No reservation with a number from `below` on wants a closed bucket: finds its keeper. If none wants it, adds it to `unwanted`.
-    pub(crate) fn keep(&mut self, index: usize, below: u64) {
+    /// No reservation with a rank from `below` on wants a closed bucket: finds its keeper. If none wants it, adds it to `unwanted`.
+    pub(crate) fn keep(&mut self, index: usize, below: Rank) {
         let slot = &mut self.slots[index];
         slot.keeper = self.reservations.wanting(slot, below);
         if slot.keeper.is_none() {

@@ -341,7 +341,13 @@ impl Pair {
             return;
         }
         let id = self.any_reservation();
-        match self.rng.u8(0..4) {
+        match self.rng.u8(0..5) {
+            4 => {
+                let yields = self.rng.bool();
+                self.reservations[&id].set_yielding(yields);
+                let reservation = self.model.reservations.get_mut(&id);
+                reservation.expect("both sides have it").yields = yields;
+            }
             0 => {
                 let (from, to) = self.interval();
                 self.reservations[&id].set_interval(from, to);

@@ -52,6 +52,8 @@ pub(crate) struct Writer {
 pub(crate) struct Reservation {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
+    /// Falls before those that do not.
+    pub(crate) yields: bool,
     pub(crate) given: HashSet<Key>,
     pub(crate) stands: bool,
     pub(crate) lost: Vec<Key>,
@@ -251,6 +253,7 @@ impl Model {
         let reservation = Reservation {
             from_ns,
             to_ns,
+            yields: false,
             given: HashSet::new(),
             stands: true,
             lost: Vec::new(),
@@ -403,12 +406,13 @@ impl Model {
             let keeps = |reservation: &Reservation| {
                 reservation.stands && could.iter().any(|key| self.wants(reservation, *key))
             };
-            let oldest = self
+            let first = self
                 .reservations
                 .iter()
-                .find(|(_, reservation)| keeps(reservation))
+                .filter(|(_, reservation)| keeps(reservation))
+                .min_by_key(|(id, reservation)| (!reservation.yields, **id))
                 .map(|(&id, _)| id);
-            match (self.mode, oldest) {
+            match (self.mode, first) {
                 (Mode::Record, Some(id)) => {
                     self.reservations.get_mut(&id).expect("just found").stands = false;
                     self.fallen += 1;
