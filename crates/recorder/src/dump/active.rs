@@ -185,6 +185,9 @@ impl Active {
         let is_reading = self.reading.is_none() || self.unread_ns == i64::MAX && self.has_room();
         if !is_reading {
             self.unread_ns = self.unread_ns.min(unread_ns);
+            if let Some(reading) = &mut self.reading {
+                reading.set_yielding(true);
+            }
         }
         is_reading
     }

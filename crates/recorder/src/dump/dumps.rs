@@ -3,7 +3,8 @@
 //! A dump *catches up* at first: with its own reservation it reads the buckets of its window that are in the ring. Once it
 //! has read all within reach it *follows*: all that do share one [`Reading`], whose reservation is of everything that is not
 //! read yet, so that each new record is read, and each bucket given back, once for all of them. A dump that cannot go on, because
-//! its filter is compiled anew or nothing takes its packets, gets a reservation of its own again, and catches up later.
+//! its filter is compiled anew or nothing takes its packets, gets a reservation of its own again, which falls before those of dumps that
+//! go on, and catches up later.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -273,7 +274,11 @@ impl Dumps {
             let Some(dump) = self.by_id.get_mut(id) else {
                 continue;
             };
-            let Some(reading) = dump.reading.as_ref().filter(|_| dump.can_read()) else {
+            let can_read = dump.can_read();
+            if let Some(reading) = &mut dump.reading {
+                reading.set_yielding(!can_read);
+            }
+            let Some(reading) = dump.reading.as_ref().filter(|_| can_read) else {
                 // All older packets were within reach when it read last.
                 dump.unread_ns = dump.unread_ns.min(self.passed.frontier_ns);
                 continue;
@@ -360,13 +365,9 @@ impl Dumps {
             }
         }
         let following = self.following.as_ref();
-        if following.is_some_and(|following| following.reading.has_fallen()) {
-            self.renew();
+        if !following.is_some_and(|following| following.reading.has_fallen()) {
+            return;
         }
-    }
-
-    /// Makes the reservation of those that follow anew: the youngest, which falls last.
-    fn renew(&mut self) {
         let fresh = self.reading_on(i64::MIN, i64::MAX);
         if let Some(following) = &mut self.following {
             following.reading = fresh;
@@ -444,16 +445,14 @@ impl Dumps {
     /// Those of these that follow cannot go on: they keep what they have not read, and catch up later. In it packets are of `unread_ns`
     /// or later, but for those of sources that promise nothing.
     fn leave(&mut self, ids: Vec<u64>, unread_ns: i64) {
-        if ids.is_empty() {
-            return;
-        }
         for id in ids {
             let dump = self.by_id.get(&id);
             let Some(dump) = dump.filter(|dump| dump.reading.is_none()) else {
                 continue;
             };
             let (from_ns, to_ns) = (dump.order.from_ns, dump.order.to_ns);
-            let reading = self.reading_on(from_ns, to_ns);
+            let mut reading = self.reading_on(from_ns, to_ns);
+            reading.set_yielding(true);
             if let Some(dump) = self.by_id.get_mut(&id) {
                 dump.reading = Some(reading);
                 dump.unread_ns = unread_ns;
@@ -461,8 +460,6 @@ impl Dumps {
             self.scripted.remove(&id);
             self.catching_up.insert(id);
         }
-        // The others go on: their reservation shall not fall before those of dumps that do not.
-        self.renew();
     }
 
     /// So many dumps are looked at.

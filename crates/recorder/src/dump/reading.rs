@@ -11,6 +11,7 @@ use crate::control::progress::Reach;
 pub(super) struct Reading {
     /// Of what is not read yet.
     reservation: Reservation,
+    yields: bool,
     /// How many records of a bucket were looked at, of the buckets that it still wants.
     scanned: HashMap<BucketRef, u32>,
 }
@@ -35,6 +36,7 @@ impl Reading {
     pub(super) fn new(reservation: Reservation) -> Self {
         Self {
             reservation,
+            yields: false,
             scanned: HashMap::new(),
         }
     }
@@ -59,7 +61,15 @@ impl Reading {
         reservation.set_interval(from_ns, to_ns);
         Self {
             reservation,
+            yields: false,
             scanned,
+        }
+    }
+
+    /// Whether it stands still: then others that go on are not to lose their reservations before it does.
+    pub(super) fn set_yielding(&mut self, yields: bool) {
+        if std::mem::replace(&mut self.yields, yields) != yields {
+            self.reservation.set_yielding(yields);
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
 use retroscope_pcapfile::Reader;
 
 use crate::{
-    Format, Verdict,
+    DumpReport, Format, Verdict,
     dump::{names::Directory, pool::PoolConfig},
     tests::{
         fake_disk::{Deed, FakeDisk},
@@ -224,6 +224,48 @@ fn a_sink_that_stands_still_holds_up_its_own_dump_alone() {
         let has_gap = holds(&disk, &report.file, "overwritten before they were written");
         assert_eq!(has_gap, !is_whole);
     }
+}
+
+/// A dump whose file takes nothing holds what is left of the ring. When the ring needs it, that dump loses its reservation, and older
+/// dumps, which go on, keep theirs.
+#[test]
+fn a_dump_without_room_costs_older_ones_nothing() {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        dump: "src port $srcPort",
+        past_ns: S,
+        ring_bytes: 16 << 20,
+        ..RigConfig::default()
+    };
+    let pool = PoolConfig {
+        budget_bytes: 1 << 20,
+        ..PoolConfig::new(true)
+    };
+    let mut rig = Rig::with_pool(&plan, START, vec![directory(&disk, "dumps")], pool);
+    let barrier = Barrier::on(&disk, Deed::Write, "-0002-");
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 0));
+    rig.step();
+    let large = |source, number| [udp(source, 7, number), vec![0; 200_000]].concat();
+    for number in 0..40 {
+        rig.arrive(0, large(2, number));
+        rig.pass(MS);
+    }
+    rig.arrive(0, udp(2, 9, 40));
+    rig.pass(MS);
+    rig.step();
+    // More buckets than are left, of which the older dump has read none.
+    (0..50).for_each(|number| rig.arrive(0, large(3, number)));
+    rig.insert();
+    assert_eq!(rig.common.ring.statistics().reservations_fallen, 1);
+    barrier.open();
+    rig.pass(2 * S);
+    rig.step_until(|rig| rig.reports.len() == 2);
+    let verdicts = |report: &DumpReport| (report.number, report.verdict);
+    let mut verdicts: Vec<_> = rig.reports.iter().map(verdicts).collect();
+    verdicts.sort_by_key(|one| one.0);
+    let expected = [(1, Verdict::Complete), (2, Verdict::Incomplete)];
+    assert_eq!(verdicts, expected);
 }
 
 /// What 300 dumps hold, among them packets that are sorted in at the end: files by name.
