@@ -377,7 +377,13 @@ impl Active {
     }
 
     /// Gives a packet to the sinks, or to none of them: false, if one has no room.
-    pub(super) fn put(&mut self, packet: &WaitingPacket, aside: bool, pool: &mut Pool) -> bool {
+    pub(super) fn put(
+        &mut self,
+        packet: &WaitingPacket,
+        aside: bool,
+        pool: &mut Pool,
+        names: &mut InterfaceCache,
+    ) -> bool {
         let (meta, data) = (&packet.meta, packet.bytes.data());
         if !self.can_put(data.len()) {
             return false;
@@ -385,13 +391,19 @@ impl Active {
         if let Some((_, gap)) = self.gap.take_if(|gap| gap.0 <= meta.key.time_ns) {
             self.sinks.iter_mut().for_each(|sink| sink.gap(&gap));
         }
+        let packets = self.per_interface.entry(meta.interface).or_default();
+        let is_first = *packets == 0;
+        *packets += 1;
+        let interface = names.interface(meta.interface).filter(|_| is_first);
         for sink in &mut self.sinks {
+            if let Some(interface) = interface {
+                sink.interface(meta.interface, interface);
+            }
             sink.packet(meta, data, aside, pool);
         }
         let mut formats = self.sinks.iter().map(|sink| sink.format);
         let is_held = formats.all(|format| format.holds(meta.stamp_ns));
         self.taken.count(meta, data, is_held);
-        *self.per_interface.entry(meta.interface).or_default() += 1;
         true
     }
 

@@ -40,7 +40,7 @@ use super::{
     reading::Reading,
     report::PROGRAM,
     scan::Scanner,
-    sink::End,
+    sink::{End, Sink},
     visit::Visit,
 };
 use crate::{
@@ -240,12 +240,15 @@ impl Dumper {
             next_number: Arc::clone(&self.next_number),
             rule: order.rule.clone(),
             headline,
-            interface,
         };
+        let described = interface.and_then(|id| self.names.interface(id));
         let parts = &mut self.parts;
         let sinks = parts.directories.iter().enumerate();
         let sinks = sinks.map(|(index, directory)| {
-            let file = DumpFile::new(directory, facts.clone());
+            let mut file = DumpFile::new(directory, facts.clone());
+            if let Some((id, described)) = interface.zip(described) {
+                file.interface(id, described);
+            }
             (parts.pool).open((order.id, index), directory.format, Box::new(file))
         });
         let sinks = sinks.collect();
@@ -340,7 +343,7 @@ impl Dumper {
     /// that promise nothing do not wait for others unless they come soon: they are put aside, to be merged in the end.
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
-        let pool = &mut self.parts.pool;
+        let (pool, names) = (&mut self.parts.pool, &mut self.names);
         self.active.change(id, |dump| {
             dump.is_stalled = dump.is_stalled && !dump.can_put(0);
             if dump.waiting.is_empty() || dump.is_stalled && !holds_much(views, held_max) {
@@ -356,7 +359,7 @@ impl Dumper {
                 .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
             dump.waiting = later;
             let mut is_put =
-                |packet: &WaitingPacket| dump.put(packet, !is_ready(packet.meta.key), pool);
+                |packet: &WaitingPacket| dump.put(packet, !is_ready(packet.meta.key), pool, names);
             let first_left = ready.iter().position(|packet| !is_put(packet));
             let left = ready.split_off(first_left.unwrap_or(ready.len()));
             dump.is_stalled = !left.is_empty();

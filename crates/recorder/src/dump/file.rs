@@ -14,11 +14,11 @@ use retroscope_packet::LinkType;
 use super::{
     encode::{Format, VerdictField},
     names::{Directory, stem},
-    output::{Output, Written},
+    output::{Known, Output, Written},
     packet::PacketMeta,
     sink::{End, Gap, Held, Sink},
 };
-use crate::intake::interfaces::InterfaceCache;
+use crate::intake::interfaces::Interface;
 
 /// Numbers tried for a name that is taken before giving up.
 const NAME_TRIES: u64 = 100_000;
@@ -34,6 +34,7 @@ pub(crate) struct DumpFile {
     /// Its capture files once they are complete, and where the verdict stands in them.
     captures: Vec<(PathBuf, Option<VerdictField>)>,
     interfaces: Vec<u16>,
+    known: Known,
 }
 
 /// What names of files, and their headers, say of a dump.
@@ -46,8 +47,6 @@ pub(crate) struct FileFacts {
     pub(crate) next_number: Arc<AtomicU64>,
     pub(crate) rule: String,
     pub(crate) headline: String,
-    /// Gets its block at once, so that a dump without packets is still a capture of its link type.
-    pub(crate) interface: Option<u16>,
 }
 
 impl DumpFile {
@@ -60,14 +59,14 @@ impl DumpFile {
             outputs: Vec::new(),
             captures: Vec::new(),
             interfaces: Vec::new(),
+            known: Known::new(),
         }
     }
 
-    fn create_first(&mut self, names: &mut InterfaceCache) -> io::Result<()> {
-        let interface = self.facts.interface;
-        let link_type = interface
-            .and_then(|id| names.interface(id))
-            .map_or(LinkType::ETHERNET, |i| i.link_type);
+    /// An interface that is known gets its block at once, so that a dump without packets is still a capture of its link type.
+    fn create_first(&mut self) -> io::Result<()> {
+        let first = self.known.first_key_value();
+        let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);
         for _ in 0..NAME_TRIES {
             match self.open(link_type) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -78,8 +77,8 @@ impl DumpFile {
                 }
                 opened => opened?,
             }
-            if let Some(interface) = interface {
-                self.outputs[0].1.interface(interface, names)?;
+            if let Some((id, _)) = self.known.first_key_value() {
+                self.outputs[0].1.interface(*id, &self.known)?;
                 self.outputs[0].1.flush()?;
             }
             return Ok(());
@@ -135,26 +134,23 @@ impl DumpFile {
 }
 
 impl Sink for DumpFile {
-    fn create(&mut self, names: &mut InterfaceCache) -> io::Result<()> {
-        self.create_first(names).map_err(|error| {
+    fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
+        self.known.insert(id, Arc::clone(interface));
+    }
+
+    fn create(&mut self) -> io::Result<()> {
+        self.create_first().map_err(|error| {
             let text = format!("{}: {error}", self.directory.path().display());
             io::Error::new(error.kind(), text)
         })
     }
 
-    fn packet(
-        &mut self,
-        meta: &PacketMeta,
-        data: &[u8],
-        aside: bool,
-        names: &mut InterfaceCache,
-    ) -> io::Result<()> {
+    fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) -> io::Result<()> {
         if self.directory.format == Format::PcapNg {
-            return self.outputs[0].1.push(meta, data, aside, names);
+            return self.outputs[0].1.push(meta, data, aside, &self.known);
         }
-        let link_type = names
-            .interface(meta.interface)
-            .map_or(LinkType::ETHERNET, |i| i.link_type);
+        let interface = self.known.get(&meta.interface);
+        let link_type = interface.map_or(LinkType::ETHERNET, |it| it.link_type);
         let index = match self.outputs.iter().position(|(l, _)| *l == link_type) {
             Some(index) => index,
             None => {
@@ -162,7 +158,7 @@ impl Sink for DumpFile {
                 self.outputs.len() - 1
             }
         };
-        self.outputs[index].1.push(meta, data, aside, names)
+        self.outputs[index].1.push(meta, data, aside, &self.known)
     }
 
     /// The next packet says so in a comment, where the format has comments.
@@ -179,10 +175,10 @@ impl Sink for DumpFile {
     }
 
     /// Merges late packets, syncs and renames.
-    fn finish(&mut self, end: &End, names: &mut InterfaceCache) -> io::Result<()> {
+    fn finish(&mut self, end: &End) -> io::Result<()> {
         let mut fields = Vec::new();
         for (_, output) in &mut self.outputs {
-            fields.push(output.finish(end, names)?);
+            fields.push(output.finish(end, &self.known)?);
         }
         let mut captures = Vec::new();
         for ((link_type, output), field) in self.outputs.iter().zip(fields) {

@@ -56,7 +56,6 @@ fn names() -> InterfaceCache {
 /// A finished dump of packets with these times and payloads, in this order.
 fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFile {
     let directory = Directory::open(directory, format).unwrap();
-    let mut names = names();
     let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
     let facts = FileFacts {
         trigger_ns: 0,
@@ -64,10 +63,12 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
         next_number: Arc::default(),
         rule: "rule".to_owned(),
         headline,
-        interface: Some(0),
     };
     let mut file = DumpFile::new(&directory, facts);
-    file.create(&mut names).unwrap();
+    if let Some(interface) = names().interface(0) {
+        file.interface(0, interface);
+    }
+    file.create().unwrap();
     for (record, (time_ns, data)) in packets.iter().enumerate() {
         let key = Key {
             time_ns: *time_ns,
@@ -84,7 +85,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
             direction: 1,
             is_trigger: record == 0,
         };
-        file.packet(&meta, data, false, &mut names).unwrap();
+        file.packet(&meta, data, false).unwrap();
         file.close_files();
     }
     let totals = InterfaceTotals {
@@ -98,7 +99,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
         verdict: COMPLETE.to_owned(),
         totals: [(0, totals)].into(),
     };
-    file.finish(&end, &mut names).unwrap();
+    file.finish(&end).unwrap();
     file
 }
 

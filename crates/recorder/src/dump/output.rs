@@ -22,7 +22,10 @@ use super::{
     packet::{Key, PacketMeta},
     sink::End,
 };
-use crate::intake::interfaces::{Interface, InterfaceCache};
+use crate::intake::interfaces::Interface;
+
+/// Interfaces that were described, by their ring-wide identifiers.
+pub(super) type Known = BTreeMap<u16, Arc<Interface>>;
 
 /// Bytes collected before a write(2): large enough to be cheap, small enough to appear soon.
 const WRITE_BYTES: usize = 256 * 1024;
@@ -109,7 +112,7 @@ impl Output {
         meta: &PacketMeta,
         data: &[u8],
         aside: bool,
-        names: &mut InterfaceCache,
+        known: &Known,
     ) -> io::Result<()> {
         let spooled = self.late.as_ref();
         if aside
@@ -125,7 +128,7 @@ impl Output {
             };
             late.push(meta, data)?;
         } else {
-            self.append(meta, data, names)?;
+            self.append(meta, data, known)?;
             self.last = Some(meta.key);
         }
         Ok(())
@@ -163,9 +166,8 @@ impl Output {
     }
 
     /// Writes an interface block; its index is returned.
-    pub(crate) fn interface(&mut self, id: u16, names: &mut InterfaceCache) -> io::Result<usize> {
-        let interface = described(names, id)?;
-        self.encoder.interface(&interface)?;
+    pub(crate) fn interface(&mut self, id: u16, known: &Known) -> io::Result<usize> {
+        self.encoder.interface(described(known, id)?)?;
         self.interfaces.push(id);
         if self.last.is_none() {
             self.interfaces_first = self.interfaces.len();
@@ -173,15 +175,10 @@ impl Output {
         Ok(self.interfaces.len() - 1)
     }
 
-    fn append(
-        &mut self,
-        meta: &PacketMeta,
-        data: &[u8],
-        names: &mut InterfaceCache,
-    ) -> io::Result<()> {
+    fn append(&mut self, meta: &PacketMeta, data: &[u8], known: &Known) -> io::Result<()> {
         let index = match self.interfaces.iter().position(|i| *i == meta.interface) {
             Some(index) => index,
-            None => self.interface(meta.interface, names)?,
+            None => self.interface(meta.interface, known)?,
         };
         if meta.is_trigger {
             self.trigger_at = Some(self.encoder.packets);
@@ -226,13 +223,9 @@ impl Output {
     /// Completes the file on disk, still under its `.part` name: merged, with statistics and verdict, synced.
     ///
     /// Returned is where the verdict stands. After an error the file holds what is [`Self::safe`].
-    pub(crate) fn finish(
-        &mut self,
-        end: &End,
-        names: &mut InterfaceCache,
-    ) -> io::Result<Option<VerdictField>> {
+    pub(crate) fn finish(&mut self, end: &End, known: &Known) -> io::Result<Option<VerdictField>> {
         if let Some(late) = self.late.take() {
-            *self = self.merge(late, names)?;
+            *self = self.merge(late, known)?;
         }
         for (index, id) in self.interfaces.iter().enumerate() {
             if let Some(totals) = end.totals.get(id) {
@@ -249,10 +242,10 @@ impl Output {
     }
 
     /// Writes main and late packets into a new file, in order, and puts it in the place of the old one.
-    fn merge(&mut self, late: LateSpool, names: &mut InterfaceCache) -> io::Result<Self> {
+    fn merge(&mut self, late: LateSpool, known: &Known) -> io::Result<Self> {
         self.flush()?;
         let path = self.file.path.with_extension("merge.part");
-        let merged = self.merge_into(&path, late, names);
+        let merged = self.merge_into(&path, late, known);
         match merged {
             Ok(mut merged) => {
                 self.directory.disk().rename(&path, &self.file.path)?;
@@ -266,12 +259,7 @@ impl Output {
         }
     }
 
-    fn merge_into(
-        &mut self,
-        path: &Path,
-        late: LateSpool,
-        names: &mut InterfaceCache,
-    ) -> io::Result<Self> {
+    fn merge_into(&mut self, path: &Path, late: LateSpool, known: &Known) -> io::Result<Self> {
         let mut merged = Self::create(
             &self.directory,
             path.to_owned(),
@@ -280,7 +268,7 @@ impl Output {
         )?;
         // The interface blocks that were there before any packet stay first.
         for id in self.interfaces.iter().take(self.interfaces_first) {
-            merged.interface(*id, names)?;
+            merged.interface(*id, known)?;
         }
         merged.interfaces_first = self.interfaces_first;
         let main = self.file.take(self.directory.disk())?;
@@ -291,12 +279,12 @@ impl Output {
         while let Some(record) = main.next().map_err(io::Error::other)? {
             let in_file = record.meta;
             let interface = self.interfaces[usize::from(in_file.interface)];
-            let source = described(names, interface)?.source;
+            let source = described(known, interface)?.source;
             let time_ns = in_file.time_ns.wrapping_sub(self.offset_ns(source, index));
             while let Some((meta, data)) = next_late.as_ref()
                 && (meta.key.time_ns, meta.key.source) < (time_ns, source)
             {
-                merged.append(meta, data, names)?;
+                merged.append(meta, data, known)?;
                 next_late = late.next()?;
             }
             let key = Key {
@@ -314,11 +302,11 @@ impl Output {
                 is_trigger: self.trigger_at == Some(index),
             };
             merged.comment = self.comments.remove(&index);
-            merged.append(&meta, record.data, names)?;
+            merged.append(&meta, record.data, known)?;
             index += 1;
         }
         while let Some((meta, data)) = next_late {
-            merged.append(&meta, &data, names)?;
+            merged.append(&meta, &data, known)?;
             next_late = late.next()?;
         }
         Ok(merged)
@@ -369,11 +357,9 @@ impl Written {
     }
 }
 
-fn described(names: &mut InterfaceCache, id: u16) -> io::Result<Arc<Interface>> {
-    names
-        .interface(id)
-        .cloned()
-        .ok_or_else(|| io::Error::other(format!("interface {id} was never registered")))
+fn described(known: &Known, id: u16) -> io::Result<&Interface> {
+    let interface = known.get(&id).map(|interface| &**interface);
+    interface.ok_or_else(|| io::Error::other(format!("interface {id} was never described")))
 }
 
 /// Late packets in order of arrival: bytes in a file of their own where they are many, 64 bytes of index each in memory. The file goes with

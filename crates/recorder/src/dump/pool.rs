@@ -38,10 +38,7 @@ pub(super) use self::{
     work::{Outcome, Work},
 };
 use super::{encode::Format, sink::Sink};
-use crate::{
-    control::{common::Common, lock},
-    intake::interfaces::InterfaceCache,
-};
+use crate::control::{common::Common, lock};
 
 /// Workers of a live recorder.
 const WRITERS: usize = 4;
@@ -85,7 +82,6 @@ impl PoolConfig {
 #[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    names: InterfaceCache,
     news_tx: mpsc::Sender<(SinkId, Outcome)>,
     news: mpsc::Receiver<(SinkId, Outcome)>,
     writers: Vec<JoinHandle<()>>,
@@ -109,16 +105,14 @@ impl Pool {
         });
         let mut pool = Self {
             shared,
-            names: common.intake.interface_cache(),
             news_tx,
             news,
             writers: Vec::new(),
         };
         for number in 0..config.writers {
             let (shared, news) = (Arc::clone(&pool.shared), pool.news_tx.clone());
-            let mut names = common.intake.interface_cache();
             let thread = Builder::new().name(format!("dump-writer-{number}"));
-            let thread = thread.spawn(move || shared.write(&news, &mut names))?;
+            let thread = thread.spawn(move || shared.write(&news))?;
             pool.writers.push(thread);
         }
         Ok(pool)

@@ -1,7 +1,7 @@
 //! What a dump is written into: a file today. Packets come to it in order, from a worker of the [pool](super::pool) or, from files, from
 //! the dumper itself.
 
-use std::{collections::BTreeMap, fmt, io, path::PathBuf};
+use std::{collections::BTreeMap, fmt, io, path::PathBuf, sync::Arc};
 
 use super::{
     encode::InterfaceTotals,
@@ -9,25 +9,23 @@ use super::{
     packet::PacketMeta,
     report::{UNKNOWN, packets},
 };
-use crate::{control::time::rfc3339, intake::interfaces::InterfaceCache};
+use crate::{control::time::rfc3339, intake::interfaces::Interface};
 
 /// See the module. All but [`Self::held`] and [`Self::close_files`] may take as long as a disk or a network does. After an error nothing more
 /// is written into it.
 pub(super) trait Sink: fmt::Debug + Send {
-    /// Makes what is written to. Called once, first.
+    /// Describes an interface, before the first of its packets. One that is described before the sink is created stands in it without a
+    /// packet.
+    fn interface(&mut self, id: u16, interface: &Arc<Interface>);
+
+    /// Makes what is written to. Called once, before packets.
     ///
     /// # Errors
     /// As of the others: what the system said, in words for the user.
-    fn create(&mut self, names: &mut InterfaceCache) -> io::Result<()>;
+    fn create(&mut self) -> io::Result<()>;
 
     /// Takes a packet. `aside`: older ones may follow, and it waits for the end to be sorted in.
-    fn packet(
-        &mut self,
-        meta: &PacketMeta,
-        data: &[u8],
-        aside: bool,
-        names: &mut InterfaceCache,
-    ) -> io::Result<()>;
+    fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) -> io::Result<()>;
 
     /// Something is missing between the packets before and those after this call.
     fn gap(&mut self, gap: &Gap);
@@ -36,7 +34,7 @@ pub(super) trait Sink: fmt::Debug + Send {
     fn flush(&mut self) -> io::Result<()>;
 
     /// Completes it and makes it last. Then only [`Self::amend`] and [`Self::sidecar`] are called.
-    fn finish(&mut self, end: &End, names: &mut InterfaceCache) -> io::Result<()>;
+    fn finish(&mut self, end: &End) -> io::Result<()>;
 
     /// Changes the verdict of what is complete.
     fn amend(&mut self, verdict: &str) -> io::Result<()>;

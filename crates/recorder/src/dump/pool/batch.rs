@@ -13,7 +13,7 @@ use crate::{
         packet::PacketMeta,
         sink::{Gap, Sink},
     },
-    intake::interfaces::InterfaceCache,
+    intake::interfaces::Interface,
 };
 
 /// Copies of packets. While they are there they count against the budget.
@@ -34,6 +34,7 @@ enum Item {
         bytes: usize,
         aside: bool,
     },
+    Interface(u16, Arc<Interface>),
     Gap(Gap),
 }
 
@@ -73,6 +74,11 @@ impl Batch {
         self.cost
     }
 
+    pub(super) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
+        let interface = Arc::clone(interface);
+        self.items.push(Item::Interface(id, interface));
+    }
+
     pub(super) fn gap(&mut self, gap: &Gap) {
         self.items.push(Item::Gap(*gap));
     }
@@ -90,15 +96,16 @@ impl Batch {
         });
     }
 
-    pub(super) fn write(&self, sink: &mut dyn Sink, names: &mut InterfaceCache) -> io::Result<()> {
+    pub(super) fn write(&self, sink: &mut dyn Sink) -> io::Result<()> {
         let mut rest = self.bytes.as_slice();
         for item in &self.items {
             match item {
                 Item::Packet { meta, bytes, aside } => {
                     let (data, behind) = rest.split_at(*bytes);
                     rest = behind;
-                    sink.packet(meta, data, *aside, names)?;
+                    sink.packet(meta, data, *aside)?;
                 }
+                Item::Interface(id, interface) => sink.interface(*id, interface),
                 Item::Gap(gap) => sink.gap(gap),
             }
         }

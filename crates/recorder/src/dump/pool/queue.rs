@@ -10,10 +10,13 @@ use super::{
     batch::{Batch, cost},
     work::{Body, Outcome, Shared, Work},
 };
-use crate::dump::{
-    encode::Format,
-    packet::PacketMeta,
-    sink::{Gap, Held},
+use crate::{
+    dump::{
+        encode::Format,
+        packet::PacketMeta,
+        sink::{Gap, Held},
+    },
+    intake::interfaces::Interface,
 };
 
 /// Bytes of copies that are handed over together, at least; before the end of a round.
@@ -106,8 +109,7 @@ impl SinkQueue {
         pool: &mut Pool,
     ) {
         if let Some(body) = &mut self.body {
-            let names = &mut pool.names;
-            let failed = body.attempt(|sink| sink.packet(meta, data, aside, names));
+            let failed = body.attempt(|sink| sink.packet(meta, data, aside));
             body.count_files();
             self.fault = self.fault.take().or(failed);
         } else if self.fault.is_none() {
@@ -116,6 +118,14 @@ impl SinkQueue {
             if batch.cost() >= BATCH_BYTES {
                 self.flush(pool);
             }
+        }
+    }
+
+    /// As in [`Sink::interface`](crate::dump::sink::Sink::interface).
+    pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
+        match &mut self.body {
+            Some(body) => body.sink.interface(id, interface),
+            None => self.batch().interface(id, interface),
         }
     }
 
@@ -147,7 +157,7 @@ impl SinkQueue {
             self.shared.submit(self.id, work);
             return;
         };
-        match body.perform(work, true, &mut pool.names) {
+        match body.perform(work, true) {
             None => {}
             Some(Outcome::Failed(fault)) => self.fault = Some(fault),
             // The pool holds the other end.

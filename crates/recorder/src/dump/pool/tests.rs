@@ -32,7 +32,6 @@ fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
         next_number: Arc::default(),
         rule: String::new(),
         headline: String::new(),
-        interface: None,
     };
     let body = Body::new(Box::new(DumpFile::new(&directory, facts)), limits);
     Slot {

@@ -14,7 +14,6 @@ use super::{
 use crate::{
     control::lock,
     dump::sink::{End, Held, Sink},
-    intake::interfaces::InterfaceCache,
 };
 
 /// What is done with a sink.
@@ -117,7 +116,7 @@ impl Shared {
     }
 
     /// What a worker does until the pool is dropped.
-    pub(super) fn write(&self, news: &mpsc::Sender<(SinkId, Outcome)>, names: &mut InterfaceCache) {
+    pub(super) fn write(&self, news: &mpsc::Sender<(SinkId, Outcome)>) {
         let mut state = lock(&self.state);
         while !state.is_over {
             let Some(mut task) = state.next(self.slow_max) else {
@@ -130,7 +129,7 @@ impl Shared {
                 drop(task.body);
                 None
             } else {
-                let outcome = task.body.perform(task.work, task.is_last, names);
+                let outcome = task.body.perform(task.work, task.is_last);
                 if let Some(outcome) = outcome {
                     // Before anybody else can take the sink, so that its news come in order. The dumper may be gone.
                     let _ = news.send((task.id, outcome));
@@ -258,17 +257,12 @@ impl Body {
         }
     }
 
-    pub(super) fn perform(
-        &mut self,
-        work: Work,
-        is_last: bool,
-        names: &mut InterfaceCache,
-    ) -> Option<Outcome> {
+    pub(super) fn perform(&mut self, work: Work, is_last: bool) -> Option<Outcome> {
         let outcome = match work {
-            Work::Create => self.attempt(|sink| sink.create(names)).map(Outcome::Failed),
+            Work::Create => self.attempt(|sink| sink.create()).map(Outcome::Failed),
             Work::Packets(batch) => self
                 .attempt(|sink| {
-                    batch.write(sink, names)?;
+                    batch.write(sink)?;
                     if is_last { sink.flush() } else { Ok(()) }
                 })
                 .map(Outcome::Failed),
@@ -277,7 +271,7 @@ impl Body {
                 Some(self.done())
             }
             Work::Finish(end) => {
-                self.attempt(|sink| sink.finish(&end, names));
+                self.attempt(|sink| sink.finish(&end));
                 Some(self.done())
             }
             Work::Tell { amended, sidecar } => {
