@@ -132,7 +132,8 @@ pub enum Backing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
-    /// The live default: when nothing else can be overwritten, the oldest reservation falls.
+    /// The live default: when nothing else can be overwritten, the oldest reservation falls, if none
+    /// [yields](crate::Reservation::set_yielding).
     Record = 0,
     /// Reservations stand: the store fails with [`StoreError::Full`](crate::StoreError::Full).
     Protect = 1,

@@ -54,7 +54,7 @@
 //!
 //! | thesis | here | missing 1 | missing 2 | missing 3 |
 //! |---|---|---|---|---|
-//! | priority above the queue's | [`Mode::Record`] | waits | [`StoreError::Full`] | the oldest reservation in the way falls, and is told |
+//! | priority above the queue's | [`Mode::Record`] | waits | [`StoreError::Full`] | the oldest reservation in the way falls, one that yields first, and is told |
 //! | not above, may not block | [`Mode::Protect`] | `Full` | `Full` | `Full` |
 //! | not above, blocks | [`Mode::Wait`] | waits | waits | waits |
 //!

@@ -362,7 +362,7 @@ impl Dumper {
                 |packet: &WaitingPacket| dump.put(packet, !is_ready(packet.meta.key), pool, names);
             let first_left = ready.iter().position(|packet| !is_put(packet));
             let left = ready.split_off(first_left.unwrap_or(ready.len()));
-            dump.is_stalled = !left.is_empty();
+            dump.is_stalled |= !left.is_empty();
             // The buckets of what was put are not held for it any more.
             drop(ready);
             if dump.is_stalled && holds_much(views, held_max) {
