@@ -319,7 +319,8 @@ impl Dumps {
         visit.scripted.retain(&mut reads);
     }
 
-    /// The first `to` records of a visited bucket were looked at by all that wanted them.
+    /// The first `to` records of a visited bucket were looked at by all that wanted them. Those that catch up may be at it for long,
+    /// and give it back at once.
     pub(super) fn has_read(&mut self, visit: &Visit, to: u32) {
         let bucket = visit.info.bucket;
         if let Some(following) = &mut self.following
@@ -333,6 +334,7 @@ impl Dumps {
             let dump = self.by_id.get_mut(&want.id);
             if let Some(reading) = dump.and_then(|dump| dump.reading.as_mut()) {
                 reading.has_read(bucket, want.records.end.min(to));
+                reading.give_back(std::slice::from_ref(&visit.info));
             }
         }
     }
@@ -398,15 +400,15 @@ impl Dumps {
         lost
     }
 
-    /// Lets those follow that have read all within reach.
+    /// Lets those follow that have read all within reach, and have room for more.
     fn join(&mut self) {
         self.count(self.catching_up.len());
-        let has_read = |id: &u64| {
-            self.by_id
-                .get(id)
-                .is_some_and(|dump| dump.unread_ns == i64::MAX)
+        let has_caught_up = |id: &u64| {
+            let dump = self.by_id.get(id);
+            dump.is_some_and(|dump| dump.unread_ns == i64::MAX && dump.has_room())
         };
-        let caught_up: Vec<u64> = self.catching_up.iter().copied().filter(has_read).collect();
+        let behind = self.catching_up.iter().copied();
+        let caught_up: Vec<u64> = behind.filter(has_caught_up).collect();
         for id in caught_up {
             let Some(dump) = self.by_id.get_mut(&id) else {
                 continue;

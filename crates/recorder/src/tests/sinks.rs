@@ -254,6 +254,9 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     rig.arrive(0, udp(2, 9, 40));
     rig.pass(MS);
     rig.step();
+    let ring = rig.common.ring.statistics();
+    let reserved = (ring.closed_buckets, ring.reserved_buckets);
+    assert_eq!(reserved, (3, 2), "it has read one, and waits with it");
     // More buckets than are left, of which the older dump has read none.
     (0..50).for_each(|number| rig.arrive(0, large(3, number)));
     rig.insert();
@@ -266,6 +269,28 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     verdicts.sort_by_key(|one| one.0);
     let expected = [(1, Verdict::Complete), (2, Verdict::Incomplete)];
     assert_eq!(verdicts, expected);
+}
+
+/// A dump that has just caught up has no room again, and then gets some when nothing more comes for it: what waits is written.
+#[test]
+fn what_waits_is_written_when_there_is_room() {
+    let disk = FakeDisk::default();
+    let mut rig = Rig::on(&RigConfig::default(), START, directory(&disk, "dumps"));
+    let step = |rig: &mut Rig, is_full| {
+        rig.pass(20 * MS);
+        rig.dumper_mut().fill(|| is_full);
+        rig.step();
+    };
+    let written = || packets(&disk, &named(&disk, "-0001-")).len();
+    for (number, port) in [9, 7, 7].into_iter().enumerate() {
+        rig.arrive(0, udp(1, port, u32::try_from(number).unwrap()));
+        step(&mut rig, true);
+        step(&mut rig, true);
+        // Of the first two it hears that there is room, and reads on in the next round.
+        step(&mut rig, false);
+    }
+    (0..3).for_each(|_| step(&mut rig, false));
+    assert_eq!((written(), rig.reports.len()), (3, 0));
 }
 
 /// What 300 dumps hold, among them packets that are sorted in at the end: files by name.
