@@ -32,7 +32,8 @@ pub(crate) enum Progress {
 /// A reading of [`Progress`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reach {
-    limits: Vec<u64>,
+    /// By producer, the first record that may not be read yet.
+    pub(crate) limits: Vec<u64>,
     /// No packet older than this will come within reach later from producers that promise so; ns.
     pub(crate) frontier_ns: i64,
     /// By producer, whether it does. Offline all do.

@@ -157,6 +157,8 @@ impl Dumper {
         let account = self.asked.take();
         let common = &self.parts.common;
         let mut reach = (self.parts.progress).reach(&common.ring, &common.packet_clock);
+        // The analyzer's position is behind what was read for an account, until its batch ends.
+        reach.extend(&self.active.passed().limits);
         if let Some((ends, _)) = &account {
             reach.extend(ends);
         }

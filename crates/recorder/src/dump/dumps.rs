@@ -85,6 +85,11 @@ impl Dumps {
         self.closed.len() == self.by_id.len()
     }
 
+    /// What those that follow have read. No reach may fall short of it, or they would read it again.
+    pub(super) fn passed(&self) -> &Reach {
+        &self.passed
+    }
+
     /// All of them, in the order of their numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Active> {
         self.by_id.values()

@@ -17,7 +17,7 @@ use retroscope_capture::{
     clock::{Clock, Now},
 };
 use retroscope_packet::LinkType;
-use retroscope_ring::{EvictionDetail, GroupKind, Ring, RingConfig};
+use retroscope_ring::{EvictionDetail, GroupKind, Positions, Ring, RingConfig};
 use retroscope_script::Limits;
 
 use crate::{
@@ -223,6 +223,8 @@ pub(crate) struct Rig {
     inserters: Arc<Mutex<Vec<LiveInserter>>>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
+    /// The analyzer's.
+    positions: Positions,
     events: EventQueue,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
@@ -286,7 +288,13 @@ impl Rig {
         start_ns: i64,
         directory: Directory,
     ) -> Self {
-        Self::assemble(clock, plan, start_ns, vec![directory], PoolConfig::new(false))
+        Self::assemble(
+            clock,
+            plan,
+            start_ns,
+            vec![directory],
+            PoolConfig::new(false),
+        )
     }
 
     /// The same with several directories, and perhaps threads that write.
@@ -337,6 +345,7 @@ impl Rig {
         );
         let common = Common::new(ring.clone(), clock.clone(), intake);
         let reader = ring.group(GroupKind::Lapped).unwrap();
+        let positions = reader.positions();
         let is_looking = plan.scripts.triggers.is_empty();
         let rules = expressions.direct().filter(|_| is_looking);
         let looks = rules.map(|rules| Lookout::arrange(rules, &ring, plan.queues, reader.waker()));
@@ -418,6 +427,7 @@ impl Rig {
             inserters: Arc::new(Mutex::new(inserters)),
             analyzer: Some(analyzer),
             dumper,
+            positions,
             events,
             notices: Vec::new(),
             reports: Vec::new(),
@@ -501,6 +511,13 @@ impl Rig {
     pub(crate) fn analyze(&mut self) {
         self.look();
         self.dumper.step();
+        self.hear();
+    }
+
+    /// As from files: the dumper reads no further than the analyzer, which asks within a batch what records before `end` cost, and
+    /// goes on with the batch.
+    pub(crate) fn account(&mut self, end: u64) {
+        self.dumper.account(self.positions.clone(), end);
         self.hear();
     }
 

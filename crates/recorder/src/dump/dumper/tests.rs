@@ -1,8 +1,14 @@
 //! What tests ask of a dumper.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::mpsc::sync_channel,
+    time::{Duration, Instant},
+};
+
+use retroscope_ring::Positions;
 
 use super::Dumper;
+use crate::{control::progress::Progress, dump::order::Message};
 
 impl Dumper {
     /// Dumps that wait for their filters.
@@ -24,6 +30,18 @@ impl Dumper {
                 sink.is_full = full();
             }
         }
+    }
+
+    /// Reads no further than `positions` from now on, but for the records before `end`, once.
+    pub(crate) fn account(&mut self, positions: Positions, end: u64) {
+        let hold_ns = 0;
+        self.parts.progress = Progress::Follow { positions, hold_ns };
+        let (reply, told) = sync_channel(1);
+        let ends = vec![end];
+        self.take(Message::Account { ends, reply });
+        self.step();
+        told.recv().unwrap();
+        self.step();
     }
 
     /// Loses the thread that compiles.
