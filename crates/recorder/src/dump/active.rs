@@ -184,12 +184,17 @@ impl Active {
     pub(super) fn reads_on(&mut self, unread_ns: i64) -> bool {
         let is_reading = self.reading.is_none() || self.unread_ns == i64::MAX && self.has_room();
         if !is_reading {
-            self.unread_ns = self.unread_ns.min(unread_ns);
+            self.leave_unread(unread_ns);
             if let Some(reading) = &mut self.reading {
                 reading.set_yielding(true);
             }
         }
         is_reading
+    }
+
+    /// Packets of this ring time, ns, and later may be left unread; `i64::MAX`: nobody knows from when on.
+    pub(super) fn leave_unread(&mut self, from_ns: i64) {
+        self.unread_ns = self.unread_ns.min(from_ns).min(i64::MAX - 1);
     }
 
     /// The ring time of the oldest packet that waits to be written, ns; `i64::MAX`: none does, or none can be.

@@ -285,7 +285,7 @@ impl Dumps {
             }
             let Some(reading) = dump.reading.as_ref().filter(|_| can_read) else {
                 // All older packets were within reach when it read last.
-                dump.unread_ns = dump.unread_ns.min(self.passed.frontier_ns);
+                dump.leave_unread(self.passed.frontier_ns);
                 continue;
             };
             dump.unread_ns = i64::MAX;
@@ -462,7 +462,7 @@ impl Dumps {
             reading.set_yielding(true);
             if let Some(dump) = self.by_id.get_mut(&id) {
                 dump.reading = Some(reading);
-                dump.unread_ns = unread_ns;
+                dump.leave_unread(unread_ns);
             }
             self.scripted.remove(&id);
             self.catching_up.insert(id);

@@ -271,26 +271,34 @@ fn a_dump_without_room_costs_older_ones_nothing() {
     assert_eq!(verdicts, expected);
 }
 
-/// A dump that has just caught up has no room again, and then gets some when nothing more comes for it: what waits is written.
+/// A dump that has just caught up has no room again, and then gets some when nothing more comes for it: what waits is written, and what
+/// came meanwhile is read. So it is where no source promises that nothing older is to come.
 #[test]
 fn what_waits_is_written_when_there_is_room() {
-    let disk = FakeDisk::default();
-    let mut rig = Rig::on(&RigConfig::default(), START, directory(&disk, "dumps"));
-    let step = |rig: &mut Rig, is_full| {
-        rig.pass(20 * MS);
-        rig.dumper_mut().fill(|| is_full);
-        rig.step();
-    };
-    let written = || packets(&disk, &named(&disk, "-0001-")).len();
-    for (number, port) in [9, 7, 7].into_iter().enumerate() {
-        rig.arrive(0, udp(1, port, u32::try_from(number).unwrap()));
-        step(&mut rig, true);
-        step(&mut rig, true);
-        // Of the first two it hears that there is room, and reads on in the next round.
-        step(&mut rig, false);
+    for foreign_queues in 0..2 {
+        let disk = FakeDisk::default();
+        let plan = RigConfig {
+            foreign_queues,
+            ..RigConfig::default()
+        };
+        let mut rig = Rig::on(&plan, START, directory(&disk, "dumps"));
+        let step = |rig: &mut Rig, is_full| {
+            rig.pass(20 * MS);
+            rig.dumper_mut().fill(|| is_full);
+            rig.step();
+        };
+        let written = || packets(&disk, &named(&disk, "-0001-")).len();
+        for number in 0..3 {
+            rig.arrive(0, udp(1, if number == 0 { 9 } else { 7 }, 2 * number));
+            step(&mut rig, true);
+            rig.arrive(0, udp(1, 7, 2 * number + 1));
+            step(&mut rig, true);
+            // Of the first four it hears that there is room, and reads on in the next round.
+            step(&mut rig, false);
+        }
+        (0..3).for_each(|_| step(&mut rig, false));
+        assert_eq!((written(), rig.reports.len()), (6, 0), "{foreign_queues}");
     }
-    (0..3).for_each(|_| step(&mut rig, false));
-    assert_eq!((written(), rig.reports.len()), (3, 0));
 }
 
 /// What 300 dumps hold, among them packets that are sorted in at the end: files by name.
