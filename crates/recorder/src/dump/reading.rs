@@ -49,13 +49,16 @@ impl Reading {
         let mut infos = Vec::new();
         for producer in 0..ring.producers() {
             ring.buckets_from(producer, 0, &mut infos);
-            for info in &infos {
-                let read = reach.limit_in(info).min(info.committed);
-                if info.closed && read == info.committed {
-                    reservation.give_back(info.bucket);
-                } else if read > 0 {
-                    scanned.insert(info.bucket, read);
-                }
+        }
+        // Closed ones outside are never wanted: each that is given back takes the ring's mutex.
+        let may_be_wanted =
+            |info: &&BucketInfo| !info.closed || (info.min_ns <= to_ns && info.max_ns >= from_ns);
+        for info in infos.iter().filter(may_be_wanted) {
+            let read = reach.limit_in(info).min(info.committed);
+            if info.closed && read == info.committed {
+                reservation.give_back(info.bucket);
+            } else if read > 0 {
+                scanned.insert(info.bucket, read);
             }
         }
         reservation.set_interval(from_ns, to_ns);
