@@ -141,7 +141,7 @@ impl Answer<'_> {
         let stream = Stream::new(out, &self.headline).map_err(QueryError::Output)?;
         let info = self.attached.info();
         let buckets = std::mem::take(&mut self.contents.buckets);
-        let mut reading = Reading {
+        let mut writing = Writing {
             losses: self.contents.missing(&self.window),
             buffer: Buffer::new(),
             merge: Merge::new(info.producers, info.bucket_bytes),
@@ -150,10 +150,10 @@ impl Answer<'_> {
             stream,
         };
         for candidate in &buckets {
-            reading.bucket(candidate)?;
+            writing.bucket(candidate)?;
         }
-        reading.write_before(None)?;
-        reading.end()
+        writing.write_before(None)?;
+        writing.end()
     }
 
     fn matches(&self, entry: &InterfaceEntry, packet: &Packet<'_>) -> bool {
@@ -173,7 +173,7 @@ impl Answer<'_> {
 }
 
 /// An answer that is being written.
-struct Reading<'a, W: io::Write> {
+struct Writing<'a, W: io::Write> {
     answer: Answer<'a>,
     buffer: Buffer,
     merge: Merge,
@@ -183,7 +183,7 @@ struct Reading<'a, W: io::Write> {
     unlisted: u64,
 }
 
-impl<W: io::Write> Reading<'_, W> {
+impl<W: io::Write> Writing<'_, W> {
     /// Reads a bucket, if it may have packets of the window, and writes those of buckets before it. Buckets come by their smallest time.
     fn bucket(&mut self, candidate: &Candidate) -> Result<(), QueryError> {
         let offsets = offsets(&self.answer.contents.steps, candidate.bucket.producer);

@@ -358,8 +358,8 @@ impl Reservations {
 }
 
 impl Outer {
-    /// Lets reservations fall that want buckets which could be overwritten but for them, the oldest of those that yield first, then the oldest, until one of these is
-    /// wanted by none. `false`: there is no such bucket.
+    /// Lets reservations fall that want buckets which could be overwritten but for them, the oldest of those that yield first, then the
+    /// oldest of the others, until one of these buckets is wanted by none. `false`: there is no such bucket.
     pub(crate) fn let_fall(&mut self, storage: &Storage) -> bool {
         let mut kept = std::mem::take(&mut self.unwanted);
         for (index, slot) in self.slots.iter().enumerate() {

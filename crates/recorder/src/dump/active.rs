@@ -39,6 +39,7 @@ use crate::{
 pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 /// Later fragments kept aside for their first fragment, per dump.
 const KEPT_FRAGMENTS: usize = 1024;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Active {

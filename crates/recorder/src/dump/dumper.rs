@@ -191,7 +191,7 @@ impl Dumper {
             let id = dump.order.id;
             let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
             let mut ending = dump.into_ending(close, Stage::Stopping, intake, clock);
-            ending.submit(Stage::Stopping, &mut self.parts.pool, |_| Work::Settle);
+            ending.submit(Stage::Stopping, &mut self.parts.pool, |_| Work::Flush);
             self.await_sinks(id, ending);
         }
         while !self.ending.is_empty() {

@@ -21,8 +21,8 @@ use crate::{
 pub(in crate::dump) enum Work {
     Create,
     Packets(Batch),
-    /// Flush, and answer.
-    Settle,
+    /// Hand on what came, and answer.
+    Flush,
     /// Complete it, and answer.
     Finish(Box<End>),
     /// Write the sidecar, and change the verdict if there is another one now; answer.
@@ -39,7 +39,7 @@ pub(in crate::dump) enum Work {
 pub(in crate::dump) enum Outcome {
     /// It failed, and takes nothing more. Told once.
     Failed(Fault),
-    /// To [`Work::Settle`] and [`Work::Finish`].
+    /// To [`Work::Flush`] and [`Work::Finish`].
     Done { failed: Option<Fault>, held: Held },
     /// To [`Work::Tell`]: whether there is a sidecar now.
     Told {
@@ -230,7 +230,7 @@ impl Work {
         match self {
             Self::Create => Class::First,
             Self::Packets(_) if !has_begun => Class::First,
-            Self::Packets(_) | Self::Settle => Class::Write,
+            Self::Packets(_) | Self::Flush => Class::Write,
             Self::Finish(_) | Self::Tell { .. } | Self::Leave => Class::Slow,
         }
     }
@@ -266,7 +266,7 @@ impl Body {
                     if is_last { sink.flush() } else { Ok(()) }
                 })
                 .map(Outcome::Failed),
-            Work::Settle => {
+            Work::Flush => {
                 self.attempt(|sink| sink.flush());
                 Some(self.done())
             }
