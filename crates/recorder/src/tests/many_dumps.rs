@@ -165,6 +165,7 @@ fn come_and_go(seed: u64) -> (usize, usize) {
     let triggers: Vec<&str> = ports.iter().map(String::as_str).collect();
     let plan = RigConfig {
         queues: 2,
+        foreign_queues: (seed % 3) as usize,
         ring_bytes: RING_BYTES as u64,
         triggers: &triggers,
         past_ns: PAST,
