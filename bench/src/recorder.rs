@@ -193,6 +193,7 @@ fn config(ring_bytes: u64, directory: &Path) -> Config {
         manual_dump: String::new(),
         scripts: Scripts::default(),
         filter: None,
+        requests: Vec::new(),
         past: Duration::from_secs(1),
         future: Duration::from_secs(1),
         hold: Duration::ZERO,

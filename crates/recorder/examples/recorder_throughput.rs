@@ -46,6 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         manual_dump: String::new(),
         scripts: Scripts::default(),
         filter: None,
+        requests: Vec::new(),
         past: Duration::from_secs(1),
         future: Duration::from_secs(1),
         hold: Duration::ZERO,

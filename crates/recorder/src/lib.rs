@@ -25,6 +25,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 
+pub use analysis::terms::TriggerRequest;
 pub use control::{
     events::{Event, Missed},
     hits::{HitCounts, Reason, Suppressions},

@@ -26,6 +26,7 @@ use crate::{
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
         predicate::Expression,
+        terms::{Terms, TriggerRequest, Window},
         triggers::Triggers,
     },
     control::{
@@ -58,6 +59,10 @@ pub(crate) struct AnalyzerParts {
     pub(crate) native: Arc<NativeCode>,
     /// What a trigger by hand dumps.
     pub(crate) manual: Expression,
+    /// What is dumped where a trigger does not say otherwise.
+    pub(crate) window: Window,
+    /// What rules ask for, by number; those that are missing, nothing of their own.
+    pub(crate) terms: Vec<Terms>,
     pub(crate) scripts: Functions,
     /// Live, where the inserters try the trigger rules as well.
     pub(crate) suspects: Option<Suspects>,
@@ -275,8 +280,8 @@ impl Core {
         }
         self.settle_live();
         self.parts.messages.push();
-        for _ in 0..self.common.control.take_triggers() {
-            self.trigger_by_hand(now);
+        for request in self.common.control.take_triggers() {
+            self.trigger_by_hand(now, &request);
         }
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {
@@ -295,7 +300,7 @@ impl Core {
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
-    fn trigger_by_hand(&mut self, now: Moment) {
+    fn trigger_by_hand(&mut self, now: Moment, request: &TriggerRequest) {
         let time_ns = if self.live {
             now.ring_ns
         } else {
@@ -303,7 +308,7 @@ impl Core {
         };
         if time_ns == i64::MIN {
             self.tell(Event::Notice(
-                "SIGUSR1: nothing is recorded yet, no dump".to_owned(),
+                "trigger by hand: nothing is recorded yet, no dump".to_owned(),
             ));
             return;
         }
@@ -314,9 +319,12 @@ impl Core {
             record: u64::MAX,
             rule: MANUAL,
         };
-        let expression = Ok(self.parts.manual.clone());
-        self.director
-            .manual(Hit { order, expression }, &mut self.orders);
+        let hit = Hit {
+            order,
+            terms: Terms::new(request, self.parts.window),
+            expression: Ok(self.parts.manual.clone()),
+        };
+        self.director.manual(hit, &mut self.orders);
     }
 
     /// Offline: the ring is about to overwrite the bucket that closed first. Hits that wait and want it must act first.
@@ -346,10 +354,11 @@ impl Core {
                     Order::Open {
                         id,
                         hit,
+                        terms,
                         expression,
                         from_ns,
                         to_ns,
-                    } => self.open(id, hit, &expression, from_ns, to_ns),
+                    } => self.open((id, hit), terms, &expression, (from_ns, to_ns)),
                     Order::Close {
                         id,
                         clipped,
@@ -362,7 +371,13 @@ impl Core {
         self.keep_for_waiting();
     }
 
-    fn open(&mut self, id: u64, hit: HitOrder, expression: &Expression, from_ns: i64, to_ns: i64) {
+    fn open(
+        &mut self,
+        (id, hit): (u64, HitOrder),
+        terms: Terms,
+        expression: &Expression,
+        (from_ns, to_ns): (i64, i64),
+    ) {
         let rule = self.rule_name(hit.rule).to_owned();
         let (text, predicate) = expression.resolve(!self.live);
         let trigger =
@@ -392,6 +407,7 @@ impl Core {
             id,
             rule,
             rule_number: hit.rule,
+            asked_by: terms.asked_by,
             trigger,
             trigger_ns: hit.time_ns,
             offset_ns,

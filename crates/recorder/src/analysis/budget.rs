@@ -6,7 +6,7 @@
 //! half of the limit is kept for rules that use nothing.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     hash::Hash,
 };
 
@@ -141,8 +141,9 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct HoldOff<K> {
     until_ns: HashMap<(usize, K), i64>,
-    /// The same, in the order of time.
-    order: VecDeque<(i64, usize, K)>,
+    /// The same, in the order of time and then of calls.
+    order: BTreeMap<(i64, u64), (usize, K)>,
+    calls: u64,
 }
 
 /// Kept at most; the one that is over first is then given up.
@@ -152,25 +153,24 @@ impl<K: Eq + Hash + Clone> HoldOff<K> {
     pub(crate) fn new() -> Self {
         Self {
             until_ns: HashMap::new(),
-            order: VecDeque::new(),
+            order: BTreeMap::new(),
+            calls: 0,
         }
     }
 
     /// Moves the time, which never goes back.
     pub(crate) fn advance(&mut self, now_ns: i64) {
-        while self
-            .order
-            .front()
-            .is_some_and(|(until, ..)| *until < now_ns)
-        {
+        let first_ns = |this: &Self| this.order.first_key_value().map(|(key, _)| key.0);
+        while first_ns(self).is_some_and(|until_ns| until_ns < now_ns) {
             self.forget_first();
         }
     }
 
-    /// Holds a rule and key off; times rise from call to call.
+    /// Holds a rule and key off; the last call counts.
     pub(crate) fn hold(&mut self, rule: usize, key: K, until_ns: i64) {
         self.until_ns.insert((rule, key.clone()), until_ns);
-        self.order.push_back((until_ns, rule, key));
+        self.calls += 1;
+        self.order.insert((until_ns, self.calls), (rule, key));
         if self.order.len() > HELD_OFF_MAX {
             self.forget_first();
         }
@@ -181,10 +181,9 @@ impl<K: Eq + Hash + Clone> HoldOff<K> {
     }
 
     fn forget_first(&mut self) {
-        let Some((until_ns, rule, key)) = self.order.pop_front() else {
+        let Some(((until_ns, _), entry)) = self.order.pop_first() else {
             return;
         };
-        let entry = (rule, key);
         if self.until_ns.get(&entry) == Some(&until_ns) {
             self.until_ns.remove(&entry);
         }
@@ -293,6 +292,12 @@ mod tests {
         assert!(held.holds(0, &7) && !held.holds(1, &7) && !held.holds(0, &8));
         held.advance(150);
         assert!(held.holds(0, &7), "the later one counts");
+        held.hold(0, 9, 190);
+        held.advance(195);
+        assert!(
+            held.holds(0, &7) && !held.holds(0, &9),
+            "a shorter one behind it"
+        );
         held.advance(201);
         assert!(!held.holds(0, &7));
         for key in 0..200_000 {

@@ -7,18 +7,23 @@
 //! - Offline a hit waits until the clock has passed it by the hold time, so that hits act in order of (time, source,
 //!   record) though the input may be out of order. Live it acts at once.
 //! - A dump is *open* from its trigger to the moment its window closes: when the clock passes `to` + hold time. A hit
-//!   of the same rule and expression within `to` starts nothing and does not lengthen it.
+//!   of the same rule and expression within `to` starts nothing and does not lengthen it. Each hit brings its own window; one that asks for
+//!   another is no such hit.
 //! - After the end of its window a rule and expression is held off for a time, if that is asked for.
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an hour. Their time is the
 //!   director's clock offline, the monotonic clock live. A trigger by hand asks none of them.
 //! - What was suppressed is counted by reason; nothing is formatted for it.
 
-use std::{collections::BTreeMap, hash::Hash};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::Hash,
+};
 
 use crate::{
     analysis::{
         budget::{Budget, HoldOff, Shares},
         open_dumps::{OpenDump, OpenDumps},
+        terms::Terms,
     },
     control::hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions},
 };
@@ -26,10 +31,6 @@ use crate::{
 /// What the director needs to know.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DirectorConfig {
-    /// Packet time dumped before the trigger, ns, at least 0.
-    pub(crate) past_ns: i64,
-    /// Packet time dumped after the trigger, ns, at least 0.
-    pub(crate) future_ns: i64,
     /// How late a packet may be (offline); 0 live.
     pub(crate) hold_ns: i64,
     /// Rules, numbered from 0; a higher number is a trigger by hand.
@@ -62,6 +63,7 @@ pub(crate) struct HitOrder {
 #[derive(Debug, Clone)]
 pub(crate) struct Hit<K> {
     pub(crate) order: HitOrder,
+    pub(crate) terms: Terms,
     /// What it would dump, or why that cannot be told.
     pub(crate) expression: Result<K, Refusal>,
 }
@@ -73,6 +75,7 @@ pub(crate) enum Order<K> {
     Open {
         id: u64,
         hit: HitOrder,
+        terms: Terms,
         expression: K,
         from_ns: i64,
         to_ns: i64,
@@ -108,7 +111,9 @@ pub(crate) struct Director<K> {
     pub(crate) clock_ns: i64,
     pub(crate) mono_ns: i64,
     /// Hits that act later, and what they would dump: no two have the same order.
-    waiting: BTreeMap<HitOrder, Result<K, Refusal>>,
+    waiting: BTreeMap<HitOrder, (Terms, Result<K, Refusal>)>,
+    /// Where the windows of these begin, ns.
+    wanted_from: BTreeSet<(i64, HitOrder)>,
     open: OpenDumps<K>,
     /// Nothing is to be done while the clock has not passed this, ns.
     due_ns: i64,
@@ -137,6 +142,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             clock_ns: i64::MIN,
             mono_ns: 0,
             waiting: BTreeMap::new(),
+            wanted_from: BTreeSet::new(),
             open: OpenDumps::new(),
             due_ns: i64::MAX,
             next_id: 1,
@@ -174,8 +180,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     /// The earliest packet time that hits still waiting will want, if there are any.
     pub(crate) fn waiting_from_ns(&self) -> Option<i64> {
-        let first = self.waiting.first_key_value();
-        first.map(|(hit, _)| hit.time_ns.saturating_sub(self.config.past_ns))
+        self.wanted_from.first().map(|(from_ns, _)| *from_ns)
     }
 
     /// Takes a hit of a rule. Live (`hold_ns` 0) it acts now, offline when the clock has passed it.
@@ -190,7 +195,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
         // A hit inside an open window of its rule and expression need not wait: the window closes after the hit would act.
         if !self.belongs_to_open(&hit) {
-            self.waiting.insert(hit.order, hit.expression);
+            let from_ns = hit.terms.window.from_ns(hit.order.time_ns);
+            self.wanted_from.insert((from_ns, hit.order));
+            self.waiting.insert(hit.order, (hit.terms, hit.expression));
             if self.waiting.len() > WAITING_MAX {
                 self.act_next(orders);
             }
@@ -268,8 +275,15 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     fn act_next(&mut self, orders: &mut Vec<Order<K>>) {
-        if let Some((order, expression)) = self.waiting.pop_first() {
-            self.act(Hit { order, expression }, orders);
+        if let Some((order, (terms, expression))) = self.waiting.pop_first() {
+            let from_ns = terms.window.from_ns(order.time_ns);
+            self.wanted_from.remove(&(from_ns, order));
+            let hit = Hit {
+                order,
+                terms,
+                expression,
+            };
+            self.act(hit, orders);
         }
         self.plan();
     }
@@ -282,7 +296,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let why = match hit.expression {
             Err(why) => why,
             Ok(expression) => match self.reason_against(order, &expression) {
-                None => return self.start(order, expression, orders),
+                None => return self.start(order, hit.terms, expression, orders),
                 Some(Reason::HoldOff) => return self.suppress(rule, Reason::HoldOff),
                 Some(reason) => Refusal::Limit(reason),
             },
@@ -291,11 +305,13 @@ impl<K: Eq + Hash + Clone> Director<K> {
         orders.push(Order::Refused { hit: order, why });
     }
 
-    /// Counts a hit for the dump of its rule and expression that is open, if there is one.
+    /// Counts a hit for the dump of its rule, expression and window that is open, if there is one.
     fn belongs_to_open(&mut self, hit: &Hit<K>) -> bool {
         let HitOrder { rule, time_ns, .. } = hit.order;
         let expression = hit.expression.as_ref().ok();
-        let dump = expression.and_then(|expression| self.open.same(rule, expression, time_ns));
+        let window = hit.terms.window;
+        let dump =
+            expression.and_then(|expression| self.open.same((rule, expression), window, time_ns));
         let Some(dump) = dump else {
             return false;
         };
@@ -350,21 +366,22 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    fn start(&mut self, hit: HitOrder, expression: K, orders: &mut Vec<Order<K>>) {
+    fn start(&mut self, hit: HitOrder, terms: Terms, expression: K, orders: &mut Vec<Order<K>>) {
         let id = self.next_id;
         self.next_id += 1;
         self.counts.triggers += 1;
-        self.take_place(hit, &expression);
+        self.take_place(hit, &terms, &expression);
         let since = self.since.get_mut(hit.rule);
         let before = since.map(std::mem::take).unwrap_or_default();
         if self.config.single {
             self.armed = false;
+            self.wanted_from.clear();
             for hit in std::mem::take(&mut self.waiting).into_keys() {
                 self.suppress(hit.rule, Reason::Single);
             }
         }
-        let from_ns = hit.time_ns.saturating_sub(self.config.past_ns);
-        let to_ns = hit.time_ns.saturating_add(self.config.future_ns);
+        let window = terms.window;
+        let (from_ns, to_ns) = (window.from_ns(hit.time_ns), window.to_ns(hit.time_ns));
         let grace_ns = self.config.grace_ns.unwrap_or(0);
         // The clock of a source that promises nothing may be anywhere: then only the deadline ends the window.
         let promises = self.promises.get(hit.producer).copied();
@@ -373,6 +390,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             id,
             rule: hit.rule,
             expression: expression.clone(),
+            window,
             from_ns,
             to_ns,
             close_ns: if is_promised {
@@ -380,10 +398,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             } else {
                 i64::MAX
             },
-            deadline_ns: self
-                .mono_ns
-                .saturating_add(self.config.future_ns)
-                .saturating_add(grace_ns),
+            deadline_ns: window.to_ns(self.mono_ns).saturating_add(grace_ns),
             suppressed: Suppressed {
                 before,
                 ..Suppressed::default()
@@ -392,6 +407,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         orders.push(Order::Open {
             id,
             hit,
+            terms,
             expression,
             from_ns,
             to_ns,
@@ -400,7 +416,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// Counts a dump that starts against the limits.
-    fn take_place(&mut self, hit: HitOrder, expression: &K) {
+    fn take_place(&mut self, hit: HitOrder, terms: &Terms, expression: &K) {
         let rule = hit.rule;
         if rule >= self.config.rules {
             self.by_hand += 1;
@@ -409,10 +425,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.places.add(rule, 1);
         self.dumps.spend(rule, 1);
         if self.config.hold_off_ns > 0 {
-            let window_ns = self
-                .limits_ns(hit.time_ns)
-                .saturating_add(self.config.future_ns);
-            let until_ns = window_ns.saturating_add(self.config.hold_off_ns);
+            let end_ns = terms.window.to_ns(self.limits_ns(hit.time_ns));
+            let until_ns = end_ns.saturating_add(self.config.hold_off_ns);
             self.held_off.hold(rule, expression.clone(), until_ns);
         }
     }
@@ -451,17 +465,17 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
 #[cfg(test)]
 mod limits_tests;
+#[cfg(test)]
+mod window_tests;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{window_tests::terms, *};
 
     const S: i64 = 1_000_000_000;
 
     fn config() -> DirectorConfig {
         DirectorConfig {
-            past_ns: 2 * S,
-            future_ns: S,
             hold_ns: S / 10,
             rules: 2,
             hold_off_ns: 0,
@@ -482,6 +496,7 @@ mod tests {
                 record,
                 rule: 0,
             },
+            terms: terms(2 * S, S),
             expression: Ok(expression),
         }
     }

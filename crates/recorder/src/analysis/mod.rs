@@ -16,5 +16,6 @@ pub(crate) mod open_dumps;
 pub(crate) mod predicate;
 pub(crate) mod prepared;
 pub(crate) mod rules;
+pub(crate) mod terms;
 pub(crate) mod trigger_scripts;
 pub(crate) mod triggers;

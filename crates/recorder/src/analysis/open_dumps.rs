@@ -1,4 +1,4 @@
-//! The director's open dumps: found by rule and expression, closed in the order of their ends.
+//! The director's open dumps: found by rule, expression and window, closed in the order of their ends.
 //!
 //! There may be thousands, one for each flow that triggered, and every hit asks for its own. Nothing here goes through all of
 //! them but the end.
@@ -8,7 +8,7 @@ use std::{
     hash::Hash,
 };
 
-use crate::control::hits::Suppressed;
+use crate::{analysis::terms::Window, control::hits::Suppressed};
 
 /// A dump whose window is open.
 #[derive(Debug)]
@@ -17,13 +17,14 @@ pub(crate) struct OpenDump<K> {
     pub(crate) id: u64,
     pub(crate) rule: usize,
     pub(crate) expression: K,
+    pub(crate) window: Window,
     /// The start of the window, ns of ring time.
     pub(crate) from_ns: i64,
     /// Its end.
     pub(crate) to_ns: i64,
     /// The clock closes the window when it passes this: `to` + hold, ns.
     pub(crate) close_ns: i64,
-    /// Live: the monotonic clock closes it at the latest here, ns. Not before those of older dumps.
+    /// Live: the monotonic clock closes it at the latest here, ns.
     pub(crate) deadline_ns: i64,
     pub(crate) suppressed: Suppressed,
 }
@@ -32,10 +33,13 @@ pub(crate) struct OpenDump<K> {
 #[derive(Debug)]
 pub(crate) struct OpenDumps<K> {
     by_id: BTreeMap<u64, OpenDump<K>>,
-    /// Older ones first. Usually one; a second is opened when a hit comes between the end of a window and its closing.
+    /// Older ones first. Usually one; a second is opened when a hit asks for another window, or comes between the end of a window and its
+    /// closing.
     by_key: HashMap<(usize, K), Vec<u64>>,
     /// When they close.
     closing: BTreeSet<(i64, u64)>,
+    /// When they are overdue.
+    deadlines: BTreeSet<(i64, u64)>,
 }
 
 impl<K: Eq + Hash + Clone> OpenDumps<K> {
@@ -44,6 +48,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
             by_id: BTreeMap::new(),
             by_key: HashMap::new(),
             closing: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
         }
     }
 
@@ -56,21 +61,24 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         let key = (dump.rule, dump.expression.clone());
         self.by_key.entry(key).or_default().push(dump.id);
         self.closing.insert((dump.close_ns, dump.id));
+        self.deadlines.insert((dump.deadline_ns, dump.id));
         self.by_id.insert(dump.id, dump);
     }
 
-    /// The oldest open dump of a rule and expression with `time_ns` in its window.
+    /// The oldest open dump of a rule and expression that was asked for with this window, and has `time_ns` in it.
     pub(crate) fn same(
         &mut self,
-        rule: usize,
-        expression: &K,
+        (rule, expression): (usize, &K),
+        window: Window,
         time_ns: i64,
     ) -> Option<&mut OpenDump<K>> {
         let ids = self.by_key.get(&(rule, expression.clone()))?;
         let by_id = &self.by_id;
         let is_within = |id: &&u64| {
             let dump = by_id.get(id);
-            dump.is_some_and(|dump| (dump.from_ns..=dump.to_ns).contains(&time_ns))
+            dump.is_some_and(|dump| {
+                dump.window == window && (dump.from_ns..=dump.to_ns).contains(&time_ns)
+            })
         };
         let id = *ids.iter().find(is_within)?;
         self.by_id.get_mut(&id)
@@ -88,17 +96,17 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.take_all_of(&due)
     }
 
-    /// Takes out the dumps whose deadline is before `mono_ns`, oldest first.
+    /// Takes out the dumps whose deadline is before `mono_ns`, in the order of their deadlines.
     pub(crate) fn take_overdue(&mut self, mono_ns: i64) -> Vec<OpenDump<K>> {
-        let dumps = self.by_id.values();
-        let due = dumps.take_while(|dump| dump.deadline_ns < mono_ns);
-        let due: Vec<u64> = due.map(|dump| dump.id).collect();
+        let due = self.deadlines.range(..(mono_ns, 0));
+        let due: Vec<u64> = due.map(|(_, id)| *id).collect();
         self.take_all_of(&due)
     }
 
     /// Takes out all dumps, oldest first.
     pub(crate) fn take_all(&mut self) -> Vec<OpenDump<K>> {
         self.closing.clear();
+        self.deadlines.clear();
         self.by_key.clear();
         let dumps = std::mem::take(&mut self.by_id);
         dumps.into_values().collect()
@@ -111,6 +119,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     fn take(&mut self, id: u64) -> Option<OpenDump<K>> {
         let dump = self.by_id.remove(&id)?;
         self.closing.remove(&(dump.close_ns, id));
+        self.deadlines.remove(&(dump.deadline_ns, id));
         let key = (dump.rule, dump.expression.clone());
         if let Entry::Occupied(mut entry) = self.by_key.entry(key) {
             entry.get_mut().retain(|other| *other != id);
@@ -131,6 +140,7 @@ mod tests {
             id,
             rule: 0,
             expression,
+            window: Window::default(),
             from_ns: 1,
             to_ns,
             close_ns: to_ns + 10,
@@ -155,8 +165,11 @@ mod tests {
     #[test]
     fn a_hit_finds_the_oldest_dump_of_its_kind_that_is_not_over() {
         let mut dumps = three();
-        let mut found =
-            |rule, expression, time_ns| dumps.same(rule, &expression, time_ns).map(|dump| dump.id);
+        let window = Window::default();
+        let mut found = |rule, expression, time_ns| {
+            let dump = dumps.same((rule, &expression), window, time_ns);
+            dump.map(|dump| dump.id)
+        };
         assert_eq!(found(0, "a", 100), Some(1));
         assert_eq!(found(0, "a", 101), Some(3));
         assert_eq!(found(0, "a", 201), None);
@@ -164,7 +177,10 @@ mod tests {
         assert_eq!(found(1, "a", 1), None, "of another rule");
         assert_eq!(found(0, "b", 0), None, "before it, of another clock");
         assert_eq!(ids(&dumps.take_closed(110)), [2, 1]);
-        let mut found = |expression| dumps.same(0, &expression, 1).map(|dump| dump.id);
+        let mut found = |expression| {
+            let dump = dumps.same((0, &expression), window, 1);
+            dump.map(|dump| dump.id)
+        };
         assert_eq!((found("a"), found("b")), (Some(3), None));
     }
 
@@ -179,5 +195,12 @@ mod tests {
         assert_eq!(ids(&dumps.take_overdue(3000)), [1], "3 is due at 3000");
         assert_eq!(ids(&dumps.take_overdue(3001)), [3]);
         assert_eq!((dumps.len(), dumps.next_close_ns()), (0, None));
+        // A long window that was opened first stands in nobody's way.
+        let mut dumps = three();
+        let mut long = dump(0, "d", 9_000);
+        long.deadline_ns = 10_000;
+        dumps.add(long);
+        assert_eq!(ids(&dumps.take_overdue(2001)), [1, 2]);
+        assert_eq!(ids(&dumps.take_all()), [0, 3]);
     }
 }

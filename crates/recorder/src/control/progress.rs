@@ -1,7 +1,7 @@
 //! How far the threads have come, as the others see it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
@@ -10,7 +10,10 @@ use std::{
 
 use retroscope_ring::{BucketInfo, Positions, Ring};
 
-use crate::control::{hits::HitCounts, lock};
+use crate::{
+    analysis::terms::TriggerRequest,
+    control::{hits::HitCounts, lock},
+};
 
 /// How far the dumper may read.
 #[derive(Debug)]
@@ -279,8 +282,13 @@ impl Costs {
 pub(crate) struct Control {
     stop: AtomicBool,
     abort: AtomicBool,
-    manual: AtomicU64,
+    /// Whether triggers by hand are waiting; the mutex protects them.
+    any: AtomicBool,
+    triggers: Mutex<VecDeque<TriggerRequest>>,
 }
+
+/// Triggers by hand that wait to be looked at, which takes milliseconds.
+const TRIGGERS_MAX: usize = 1024;
 
 impl Control {
     pub(crate) fn stop(&self) {
@@ -299,11 +307,23 @@ impl Control {
         self.abort.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn trigger(&self) {
-        self.manual.fetch_add(1, Ordering::SeqCst);
+    /// Asks for a dump; gives the request back where too many wait.
+    pub(crate) fn trigger(&self, request: TriggerRequest) -> Result<(), TriggerRequest> {
+        let mut triggers = lock(&self.triggers);
+        if triggers.len() >= TRIGGERS_MAX {
+            return Err(request);
+        }
+        triggers.push_back(request);
+        self.any.store(true, Ordering::SeqCst);
+        Ok(())
     }
 
-    pub(crate) fn take_triggers(&self) -> u64 {
-        self.manual.swap(0, Ordering::SeqCst)
+    pub(crate) fn take_triggers(&self) -> VecDeque<TriggerRequest> {
+        if !self.any.load(Ordering::SeqCst) {
+            return VecDeque::new();
+        }
+        let mut triggers = lock(&self.triggers);
+        self.any.store(false, Ordering::SeqCst);
+        std::mem::take(&mut triggers)
     }
 }

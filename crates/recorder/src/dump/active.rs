@@ -519,6 +519,7 @@ impl Active {
             more_files: Vec::new(),
             locations: Vec::new(),
             rule: order.rule.clone(),
+            asked_by: order.asked_by.as_deref().map(str::to_owned),
             trigger_time: stamp(order.trigger_ns),
             from: stamp(order.from_ns),
             to: stamp(order.to_ns),

@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
 };
 
 use retroscope_packet::LinkType;
@@ -127,6 +130,8 @@ pub(crate) struct DumpOrder {
     pub(crate) rule: String,
     /// Its number.
     pub(crate) rule_number: usize,
+    /// Who asked for it, if that is told.
+    pub(crate) asked_by: Option<Arc<str>>,
     /// Where the trigger packet is: producer, record, interface. `None`: by hand.
     pub(crate) trigger: Option<(usize, u64, u16)>,
     /// Times are ring time.

@@ -120,6 +120,9 @@ pub struct DumpReport {
     pub locations: Vec<PathBuf>,
     /// The trigger expression, or `manual`.
     pub rule: String,
+    /// Who asked for it, where the trigger tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_by: Option<String>,
     /// Time stamp of the trigger packet, RFC 3339.
     pub trigger_time: String,
     /// Start of the window, RFC 3339.
@@ -337,6 +340,7 @@ mod tests {
             more_files: Vec::new(),
             locations: vec!["d/x.pcapng".into()],
             rule: "udp".into(),
+            asked_by: None,
             trigger_time: rfc3339(5_000_000_000),
             from: rfc3339(0),
             to: rfc3339(6_000_000_000),

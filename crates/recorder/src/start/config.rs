@@ -6,7 +6,7 @@ use retroscope_capture::{Source, SourceError};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
-use crate::dump::encode::Format;
+use crate::{analysis::terms::TriggerRequest, dump::encode::Format};
 
 /// What to record and what to dump.
 #[derive(Debug, Clone)]
@@ -31,6 +31,9 @@ pub struct Config {
     pub scripts: Scripts,
     /// Capture filter.
     pub filter: Option<String>,
+    /// What the triggers ask for that differs from the following, in their order, those of scripts behind expressions. Those that are missing ask for
+    /// nothing of their own.
+    pub requests: Vec<TriggerRequest>,
     /// Packet time before and after a trigger.
     pub past: Duration,
     /// See `past`.

@@ -33,6 +33,7 @@ use crate::{
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
+        terms::{Terms, Window},
     },
     control::{
         common::Common,
@@ -199,7 +200,14 @@ impl Recorder {
                 hold_ns: duration_ns(config.hold),
             }
         };
+        let window = Window {
+            past_ns: duration_ns(config.past),
+            future_ns: duration_ns(config.future),
+        };
+        let requests = config.requests.iter();
         let parts = AnalyzerParts {
+            terms: requests.map(|it| Terms::new(it, window)).collect(),
+            window,
             triggers: expressions.triggers,
             native: Arc::clone(&native),
             template: expressions.template,
@@ -282,8 +290,6 @@ fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
 
 fn director_config(config: &Config) -> DirectorConfig {
     DirectorConfig {
-        past_ns: duration_ns(config.past),
-        future_ns: duration_ns(config.future),
         hold_ns: if config.offline {
             duration_ns(config.hold)
         } else {

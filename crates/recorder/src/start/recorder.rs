@@ -17,6 +17,7 @@ use retroscope_ring::{Ring, RingError, RingStatistics, Waker};
 use retroscope_script::ScriptError;
 
 use crate::{
+    analysis::terms::TriggerRequest,
     control::{
         common::Common,
         events::{Event, EventQueue},
@@ -158,10 +159,21 @@ impl Handle {
         self.stop();
     }
 
-    /// Triggers by hand.
+    /// Triggers by hand, with the window of the configuration. Where 1,024 such triggers wait, it is one of them.
     pub fn trigger(&self) {
-        self.control.trigger();
+        // Nobody can tell them apart.
+        let _ = self.trigger_with(TriggerRequest::default());
+    }
+
+    /// Triggers by hand, from any thread, and returns at once: a dump of what `manual_dump` of the configuration takes, with a window of its own. It starts
+    /// a dump, or belongs to an open one that was asked for in the same way, or is refused where `max_dumps` by hand are open.
+    ///
+    /// # Errors
+    /// The request, where 1,024 others wait to be looked at: nothing is asked for then.
+    pub fn trigger_with(&self, request: TriggerRequest) -> Result<(), TriggerRequest> {
+        self.control.trigger(request)?;
         self.waker.wake();
+        Ok(())
     }
 }
 

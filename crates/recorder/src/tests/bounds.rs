@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::{
-    Verdict,
+    TriggerRequest, Verdict,
     tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
@@ -132,7 +132,7 @@ fn little_waits_for_a_dumper_that_hangs() {
     for round in 0..20_000_u16 {
         rig.pass(200 * MS);
         rig.arrive(0, udp(round, 9, 0));
-        rig.common.control.trigger();
+        rig.trigger(TriggerRequest::default());
         rig.insert();
         for (most, now) in most.iter_mut().zip(rig.analyze_alone()) {
             *most = now.max(*most);
@@ -171,7 +171,7 @@ fn packets_that_no_rule_saw_are_told() {
             rig.insert();
         }
         rig.arrive(0, udp(1, 9, 0));
-        rig.common.control.trigger();
+        rig.trigger(TriggerRequest::default());
         rig.step();
         rig.pass(S);
         rig.step();

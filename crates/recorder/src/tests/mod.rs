@@ -12,3 +12,4 @@ mod sinks;
 mod slow_filter;
 mod slow_script;
 mod verdict;
+mod windows;

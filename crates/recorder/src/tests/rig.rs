@@ -29,6 +29,7 @@ use crate::{
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
+        terms::{Terms, TriggerRequest, Window},
     },
     control::{
         common::Common,
@@ -243,6 +244,7 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) dump: &'a str,
     pub(crate) scripts: Scripts,
     pub(crate) limits: Limits,
+    pub(crate) requests: &'a [TriggerRequest],
     pub(crate) past_ns: i64,
     pub(crate) future_ns: i64,
     pub(crate) max_dumps: usize,
@@ -259,6 +261,7 @@ impl Default for RigConfig<'static> {
             dump: "",
             scripts: Scripts::default(),
             limits: Limits::default(),
+            requests: &[],
             past_ns: 2 * S,
             future_ns: S,
             max_dumps: 64,
@@ -385,7 +388,14 @@ impl Rig {
         }
         let (messages_tx, messages) = Messages::new(true);
         let (events_tx, events) = events();
+        let window = Window {
+            past_ns: plan.past_ns,
+            future_ns: plan.future_ns,
+        };
+        let requests = plan.requests.iter();
         let parts = AnalyzerParts {
+            terms: requests.map(|it| Terms::new(it, window)).collect(),
+            window,
             triggers: expressions.triggers,
             native: Arc::clone(&native),
             template: expressions.template,
@@ -396,8 +406,6 @@ impl Rig {
             events: events_tx.clone(),
         };
         let config = DirectorConfig {
-            past_ns: plan.past_ns,
-            future_ns: plan.future_ns,
             hold_ns: 0,
             rules: plan.triggers.len() + plan.scripts.triggers.len(),
             hold_off_ns: 0,
@@ -595,6 +603,11 @@ impl Rig {
 
     pub(crate) fn analyzer(&self) -> &Analyzer {
         self.analyzer.as_ref().expect("it is not stopped")
+    }
+
+    /// Somebody triggers by hand.
+    pub(crate) fn trigger(&self, request: TriggerRequest) {
+        self.common.control.trigger(request).unwrap();
     }
 
     /// Stops and finishes.

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use retroscope_script::Script;
 
 use crate::{
-    DumpReport, Scripts, Verdict,
+    DumpReport, Scripts, TriggerRequest, Verdict,
     dump::{encode::Format, names::Directory},
     tests::rig::{FakeClock, MS, Rig, RigConfig, S, udp},
 };
@@ -134,7 +134,7 @@ fn a_stop_does_not_wait_for_all_packets() {
         rig.pass(S);
         arrive(&mut rig, 10);
         rig.look();
-        rig.common.control.trigger();
+        rig.trigger(TriggerRequest::default());
         rig.look();
         arrive(&mut rig, 12_000);
         let stop_ns = mono_ns(&rig);
@@ -163,7 +163,7 @@ fn a_trigger_by_hand_acts_amidst_a_batch() {
     let mut rig = rig(MS, 64 << 20, &dir);
     rig.pass(S);
     arrive(&mut rig, 10_000);
-    rig.common.control.trigger();
+    rig.trigger(TriggerRequest::default());
     let begin_ns = mono_ns(&rig);
     rig.look_once();
     let (to_ns, _) = rig.analyzer().closings()[0];

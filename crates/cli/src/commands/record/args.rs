@@ -278,6 +278,7 @@ impl Args {
             manual_dump: self.manual_dump.clone(),
             scripts: self.scripts()?,
             filter: self.filter_text()?,
+            requests: Vec::new(),
             past: self.past,
             future: self.future,
             hold: self.hold,

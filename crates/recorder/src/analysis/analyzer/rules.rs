@@ -14,6 +14,7 @@ use crate::{
         functions::Functions,
         predicate::Expression,
         prepared::{context, mode},
+        terms::{Terms, TriggerRequest},
     },
     control::{events::Event, hits::Refusal},
     dump::order::Message,
@@ -79,9 +80,20 @@ impl Core {
             rule,
         };
         self.settle_live();
-        let hit = Hit { order, expression };
+        let hit = Hit {
+            order,
+            terms: self.terms_of(rule),
+            expression,
+        };
         self.director.hit(hit, &mut self.orders);
         self.execute();
+    }
+
+    /// What a rule asks for.
+    fn terms_of(&self, rule: usize) -> Terms {
+        let parts = &self.parts;
+        let default = || Terms::new(&TriggerRequest::default(), parts.window);
+        parts.terms.get(rule).cloned().unwrap_or_else(default)
     }
 
     /// Live: gives the director what dumps have cost since the last call.

@@ -2,14 +2,12 @@
 
 use retroscope_filter::{FillError, Variable};
 
-use super::*;
+use super::{window_tests::terms, *};
 
 const S: i64 = 1_000_000_000;
 
 fn config() -> DirectorConfig {
     DirectorConfig {
-        past_ns: 10 * S,
-        future_ns: 5 * S,
         hold_ns: S,
         rules: 2,
         hold_off_ns: 0,
@@ -30,6 +28,7 @@ fn hit(time_ns: i64, rule: usize, key: u32) -> Hit<u32> {
             record: u64::from(key),
             rule,
         },
+        terms: terms(10 * S, 5 * S),
         expression: Ok(key),
     }
 }
