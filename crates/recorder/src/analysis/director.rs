@@ -195,7 +195,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
         // A hit inside an open window of its rule and expression need not wait: the window closes after the hit would act.
         if !self.belongs_to_open(&hit) {
-            let from_ns = hit.terms.window.from_ns(hit.order.time_ns);
+            let from_ns = hit.terms.window.start_ns(hit.order.time_ns);
             self.wanted_from.insert((from_ns, hit.order));
             self.waiting.insert(hit.order, (hit.terms, hit.expression));
             if self.waiting.len() > WAITING_MAX {
@@ -276,7 +276,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     fn act_next(&mut self, orders: &mut Vec<Order<K>>) {
         if let Some((order, (terms, expression))) = self.waiting.pop_first() {
-            let from_ns = terms.window.from_ns(order.time_ns);
+            let from_ns = terms.window.start_ns(order.time_ns);
             self.wanted_from.remove(&(from_ns, order));
             let hit = Hit {
                 order,
@@ -381,7 +381,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             }
         }
         let window = terms.window;
-        let (from_ns, to_ns) = (window.from_ns(hit.time_ns), window.to_ns(hit.time_ns));
+        let (from_ns, to_ns) = (window.start_ns(hit.time_ns), window.end_ns(hit.time_ns));
         let grace_ns = self.config.grace_ns.unwrap_or(0);
         // The clock of a source that promises nothing may be anywhere: then only the deadline ends the window.
         let promises = self.promises.get(hit.producer).copied();
@@ -398,7 +398,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             } else {
                 i64::MAX
             },
-            deadline_ns: window.to_ns(self.mono_ns).saturating_add(grace_ns),
+            deadline_ns: window.end_ns(self.mono_ns).saturating_add(grace_ns),
             suppressed: Suppressed {
                 before,
                 ..Suppressed::default()
@@ -425,7 +425,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.places.add(rule, 1);
         self.dumps.spend(rule, 1);
         if self.config.hold_off_ns > 0 {
-            let end_ns = terms.window.to_ns(self.limits_ns(hit.time_ns));
+            let end_ns = terms.window.end_ns(self.limits_ns(hit.time_ns));
             let until_ns = end_ns.saturating_add(self.config.hold_off_ns);
             self.held_off.hold(rule, expression.clone(), until_ns);
         }

@@ -37,12 +37,12 @@ pub(crate) struct Window {
 
 impl Window {
     /// Its start where the trigger is at this time, ns.
-    pub(crate) fn from_ns(&self, time_ns: i64) -> i64 {
+    pub(crate) fn start_ns(self, time_ns: i64) -> i64 {
         time_ns.saturating_sub(self.past_ns)
     }
 
     /// Its end, ns.
-    pub(crate) fn to_ns(&self, time_ns: i64) -> i64 {
+    pub(crate) fn end_ns(self, time_ns: i64) -> i64 {
         time_ns.saturating_add(self.future_ns)
     }
 }

@@ -44,7 +44,7 @@ fn model(config: &DirectorConfig, hits: &[Hit<u8>]) -> (Vec<u64>, Suppressions) 
         let is_alike = |other: &Hit<u8>| other.expression == hit.expression;
         let mut alike = opened.iter().filter(|(other, _)| is_alike(other));
         let belongs = |(other, to_ns): &(&Hit<u8>, i64)| {
-            let from_ns = window.from_ns(other.order.time_ns);
+            let from_ns = window.start_ns(other.order.time_ns);
             other.terms == hit.terms && (from_ns..=*to_ns).contains(&now_ns)
         };
         let is_held_off = |(_, to_ns): &(&Hit<u8>, i64)| {
@@ -60,7 +60,7 @@ fn model(config: &DirectorConfig, hits: &[Hit<u8>]) -> (Vec<u64>, Suppressions) 
         } else if are_open >= config.max_dumps {
             suppressed.add(Reason::MaxDumps);
         } else {
-            opened.push((hit, window.to_ns(now_ns)));
+            opened.push((hit, window.end_ns(now_ns)));
         }
     }
     let opened = opened.into_iter().map(|(hit, _)| hit.order.record);
@@ -94,7 +94,7 @@ fn windows_of_all_lengths_do_what_the_model_does() {
             director.advance(now_ns, &mut orders);
             director.hit(hit.clone(), &mut orders);
             let waiting = director.waiting.iter();
-            let wanted = waiting.map(|(order, (terms, _))| terms.window.from_ns(order.time_ns));
+            let wanted = waiting.map(|(order, (terms, _))| terms.window.start_ns(order.time_ns));
             assert_eq!(director.waiting_from_ns(), wanted.min(), "{case}");
             hits.push(hit);
         }
