@@ -202,6 +202,8 @@ fn config(ring_bytes: u64, directory: &Path) -> Config {
         hold_off: Duration::ZERO,
         dumps_per_minute: 0,
         bytes_per_hour: 0,
+        dump_packets: 0,
+        dump_bytes: 0,
         snaplen: 0,
         count: None,
         duration: None,

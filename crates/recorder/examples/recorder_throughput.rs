@@ -55,6 +55,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         hold_off: Duration::ZERO,
         dumps_per_minute: 0,
         bytes_per_hour: 0,
+        dump_packets: 0,
+        dump_bytes: 0,
         snaplen: 0,
         count: None,
         duration: None,

@@ -97,8 +97,10 @@ struct Core {
     received: Vec<u64>,
     /// Offline: the packet being looked at, by producer.
     here: Vec<u64>,
-    /// Offline: bytes of packets since the dumper was last asked what it wrote.
+    /// Offline: bytes of packets since the dumper was last asked what it wrote, …
     unsettled_bytes: u64,
+    /// … and whether it is to be asked now: it matters at which packet a limit ends a dump.
+    is_to_settle: bool,
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
@@ -143,6 +145,7 @@ impl Analyzer {
             received: Vec::new(),
             here: Vec::new(),
             unsettled_bytes: 0,
+            is_to_settle: false,
             start_ns: if live {
                 common.clock.now().ring_ns
             } else {
@@ -348,7 +351,7 @@ impl Core {
 
     /// Carries out what the director decided.
     fn execute(&mut self) {
-        if !self.orders.is_empty() {
+        while !self.orders.is_empty() {
             for order in std::mem::take(&mut self.orders) {
                 match order {
                     Order::Open {
@@ -366,6 +369,9 @@ impl Core {
                     } => self.close(id, clipped, suppressed),
                     Order::Refused { hit, why } => self.refuse(hit, &why),
                 }
+            }
+            if std::mem::take(&mut self.is_to_settle) && !self.live {
+                self.account(self.ends());
             }
         }
         self.keep_for_waiting();
@@ -390,12 +396,14 @@ impl Core {
         } else {
             self.stamps.offset_ns(hit.producer, hit.source, hit.record)
         };
+        self.is_to_settle |= self.director.has_limited();
         self.open.insert(
             id,
             OpenWindow {
                 from_ns,
                 to_ns,
                 predicate: predicate.clone(),
+                is_limited: terms.window.is_limited(),
             },
         );
         self.tell(Event::Triggered {
@@ -408,6 +416,7 @@ impl Core {
             rule,
             rule_number: hit.rule,
             asked_by: terms.asked_by,
+            window: terms.window,
             trigger,
             trigger_ns: hit.time_ns,
             offset_ns,
@@ -425,6 +434,7 @@ impl Core {
         let Some(window) = self.open.remove(&id) else {
             return;
         };
+        self.is_to_settle |= window.is_limited || self.director.has_limited();
         let closed = &self.common.counters.closed_dumps;
         closed.fetch_add(1, Ordering::Relaxed);
         let ends = self.ends();

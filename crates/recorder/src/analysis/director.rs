@@ -164,6 +164,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.open.len()
     }
 
+    /// Whether a limit of its own may end one of them.
+    pub(crate) fn has_limited(&self) -> bool {
+        self.open.has_limited()
+    }
+
     /// Works out again what is due next, after hits or dumps changed.
     fn plan(&mut self) {
         let close_ns = self.open.next_close_ns().unwrap_or(i64::MAX);
@@ -219,6 +224,20 @@ impl<K: Eq + Hash + Clone> Director<K> {
         if self.is_live() {
             self.release(rule);
         }
+    }
+
+    /// A dump has all that it was asked for: its window ends, if it is open still.
+    pub(crate) fn is_full(&mut self, id: u64, orders: &mut Vec<Order<K>>) {
+        let Some(dump) = self.open.take(id) else {
+            return;
+        };
+        if self.config.hold_off_ns > 0 && dump.rule < self.config.rules {
+            let now_ns = self.limits_ns(self.clock_ns);
+            let until_ns = now_ns.saturating_add(self.config.hold_off_ns);
+            let key = dump.expression.clone();
+            self.held_off.hold(dump.rule, key, until_ns);
+        }
+        self.close(vec![dump], None, orders);
     }
 
     /// Whether it cares about what dumps wrote.

@@ -21,6 +21,8 @@ pub(crate) struct OpenWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     pub(crate) predicate: Predicate,
+    /// More than time may end it.
+    pub(crate) is_limited: bool,
 }
 
 /// The last windows that were closed.
@@ -73,6 +75,14 @@ impl ClosedWindows {
         });
         self.to_ns = ends.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
         Some(Message::GivenUp(given_up?.news))
+    }
+
+    /// A window that was closed turns out to have ended at `to_ns`, if it is one of them.
+    pub(crate) fn cut(&mut self, id: u64, to_ns: i64) {
+        let mut windows = self.windows.iter_mut().rev();
+        if let Some(closed) = windows.find(|closed| closed.news.id == id) {
+            closed.window.to_ns = closed.window.to_ns.min(to_ns);
+        }
     }
 
     #[cfg(test)]

@@ -40,6 +40,8 @@ pub(crate) struct OpenDumps<K> {
     closing: BTreeSet<(i64, u64)>,
     /// When they are overdue.
     deadlines: BTreeSet<(i64, u64)>,
+    /// How many a limit may end.
+    limited: usize,
 }
 
 impl<K: Eq + Hash + Clone> OpenDumps<K> {
@@ -49,11 +51,17 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
             by_key: HashMap::new(),
             closing: BTreeSet::new(),
             deadlines: BTreeSet::new(),
+            limited: 0,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
+    }
+
+    /// Whether a limit may end one of them.
+    pub(crate) fn has_limited(&self) -> bool {
+        self.limited > 0
     }
 
     /// Adds a dump that was opened now.
@@ -62,6 +70,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.by_key.entry(key).or_default().push(dump.id);
         self.closing.insert((dump.close_ns, dump.id));
         self.deadlines.insert((dump.deadline_ns, dump.id));
+        self.limited += usize::from(dump.window.is_limited());
         self.by_id.insert(dump.id, dump);
     }
 
@@ -107,6 +116,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     pub(crate) fn take_all(&mut self) -> Vec<OpenDump<K>> {
         self.closing.clear();
         self.deadlines.clear();
+        self.limited = 0;
         self.by_key.clear();
         let dumps = std::mem::take(&mut self.by_id);
         dumps.into_values().collect()
@@ -116,10 +126,12 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         ids.iter().filter_map(|id| self.take(*id)).collect()
     }
 
-    fn take(&mut self, id: u64) -> Option<OpenDump<K>> {
+    /// Takes a dump out, if it is open.
+    pub(crate) fn take(&mut self, id: u64) -> Option<OpenDump<K>> {
         let dump = self.by_id.remove(&id)?;
         self.closing.remove(&(dump.close_ns, id));
         self.deadlines.remove(&(dump.deadline_ns, id));
+        self.limited -= usize::from(dump.window.is_limited());
         let key = (dump.rule, dump.expression.clone());
         if let Entry::Occupied(mut entry) = self.by_key.entry(key) {
             entry.get_mut().retain(|other| *other != id);
@@ -135,12 +147,19 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
 mod tests {
     use super::*;
 
+    const WINDOW: Window = Window {
+        past_ns: 0,
+        future_ns: 0,
+        packets_max: u64::MAX,
+        bytes_max: u64::MAX,
+    };
+
     fn dump(id: u64, expression: &'static str, to_ns: i64) -> OpenDump<&'static str> {
         OpenDump {
             id,
             rule: 0,
             expression,
-            window: Window::default(),
+            window: WINDOW,
             from_ns: 1,
             to_ns,
             close_ns: to_ns + 10,
@@ -165,9 +184,8 @@ mod tests {
     #[test]
     fn a_hit_finds_the_oldest_dump_of_its_kind_that_is_not_over() {
         let mut dumps = three();
-        let window = Window::default();
         let mut found = |rule, expression, time_ns| {
-            let dump = dumps.same((rule, &expression), window, time_ns);
+            let dump = dumps.same((rule, &expression), WINDOW, time_ns);
             dump.map(|dump| dump.id)
         };
         assert_eq!(found(0, "a", 100), Some(1));
@@ -178,7 +196,7 @@ mod tests {
         assert_eq!(found(0, "b", 0), None, "before it, of another clock");
         assert_eq!(ids(&dumps.take_closed(110)), [2, 1]);
         let mut found = |expression| {
-            let dump = dumps.same((0, &expression), window, 1);
+            let dump = dumps.same((0, &expression), WINDOW, 1);
             dump.map(|dump| dump.id)
         };
         assert_eq!((found("a"), found("b")), (Some(3), None));

@@ -1,4 +1,4 @@
-//! What a trigger asks for beside an expression: its window, and who asked.
+//! What a trigger asks for beside an expression: its window, how much of it, and who asked.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,28 +14,56 @@ pub struct TriggerRequest {
     pub past: Option<Duration>,
     /// Packet time after the trigger, of any length.
     pub future: Option<Duration>,
+    /// The dump ends when it has so many packets; 0: without limit.
+    pub packets_max: Option<u64>,
+    /// The dump ends with the packet by which it has so many captured bytes, or more; 0: without limit.
+    pub bytes_max: Option<u64>,
     /// Who asked, for the report and the sidecar; of longer texts the first 256 bytes. It does not tell triggers apart: a second one that asks for
     /// the same belongs to the dump of the first.
     pub asked_by: Option<String>,
 }
 
 /// The same with everything filled in.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) window: Window,
     pub(crate) asked_by: Option<Arc<str>>,
 }
 
 /// How much is dumped.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     /// Packet time dumped before the trigger, ns, at least 0.
     pub(crate) past_ns: i64,
     /// Packet time dumped after the trigger, ns, at least 0.
     pub(crate) future_ns: i64,
+    /// Packets that end it, 1 to `u64::MAX`: without limit.
+    pub(crate) packets_max: u64,
+    /// Bytes that do, in the same range.
+    pub(crate) bytes_max: u64,
 }
 
 impl Window {
+    /// A window of a length. `packets` and `bytes` limit it; 0: they do not.
+    pub(crate) fn new(past: Duration, future: Duration, packets: u64, bytes: u64) -> Self {
+        Self {
+            past_ns: duration_ns(past),
+            future_ns: duration_ns(future),
+            packets_max: limit(packets),
+            bytes_max: limit(bytes),
+        }
+    }
+
+    /// Whether more than time ends it.
+    pub(crate) fn is_limited(self) -> bool {
+        self.packets_max.min(self.bytes_max) < u64::MAX
+    }
+
+    /// Whether so many packets and bytes end it.
+    pub(crate) fn is_full(self, packets: u64, bytes: u64) -> bool {
+        packets >= self.packets_max || bytes >= self.bytes_max
+    }
+
     /// Its start where the trigger is at this time, ns.
     pub(crate) fn start_ns(self, time_ns: i64) -> i64 {
         time_ns.saturating_sub(self.past_ns)
@@ -47,6 +75,11 @@ impl Window {
     }
 }
 
+/// A limit as users write it, of whom 0 means none.
+fn limit(limit: u64) -> u64 {
+    if limit == 0 { u64::MAX } else { limit }
+}
+
 impl Terms {
     /// What a request asks for, with `defaults` for what it leaves out.
     pub(crate) fn new(request: &TriggerRequest, defaults: Window) -> Self {
@@ -56,6 +89,8 @@ impl Terms {
             window: Window {
                 past_ns: request.past.map_or(defaults.past_ns, duration_ns),
                 future_ns: request.future.map_or(defaults.future_ns, duration_ns),
+                packets_max: request.packets_max.map_or(defaults.packets_max, limit),
+                bytes_max: request.bytes_max.map_or(defaults.bytes_max, limit),
             },
             asked_by: asked_by.map(kept),
         }

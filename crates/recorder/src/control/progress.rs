@@ -236,15 +236,18 @@ impl AnalyzerCounters {
     }
 }
 
-/// What dumps cost, from the dumper to the director, summed by rule. The director takes it when it likes, live; from files only after
+/// What dumps cost, from the dumper to the director, summed by rule, and which of them are full. The director takes it when it likes, live; from files only after
 /// the dumper has answered [`Message::Account`](crate::dump::Message). The dumper writes nothing between that answer and the taking, so each
 /// run knows the same.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
     /// Whether costs are waiting. It orders no other access: the mutex protects the data.
     any: AtomicBool,
-    by_rule: Mutex<BTreeMap<usize, Cost>>,
+    waiting: Mutex<(BTreeMap<usize, Cost>, Vec<Full>)>,
 }
+
+/// A dump that has all that it was asked for, and the ring time up to which nothing that was read before is missing from it, ns.
+type Full = (u64, i64);
 
 /// What dumps of a rule did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -258,21 +261,27 @@ pub(crate) struct Cost {
 impl Costs {
     /// Adds to what was not taken yet of a rule.
     pub(crate) fn add(&self, rule: usize, bytes: u64, finished: u64) {
-        let mut by_rule = lock(&self.by_rule);
-        let sum = by_rule.entry(rule).or_default();
+        let mut waiting = lock(&self.waiting);
+        let sum = waiting.0.entry(rule).or_default();
         sum.bytes += bytes;
         sum.finished += finished;
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Takes what there is, in the order of rules.
-    pub(crate) fn take(&self) -> BTreeMap<usize, Cost> {
+    /// A dump is full.
+    pub(crate) fn fill(&self, full: Full) {
+        lock(&self.waiting).1.push(full);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes what there is, in the order of rules, and the dumps that are full.
+    pub(crate) fn take(&self) -> (BTreeMap<usize, Cost>, Vec<Full>) {
         if !self.any.load(Ordering::Relaxed) {
-            return BTreeMap::new();
+            return Default::default();
         }
-        let mut by_rule = lock(&self.by_rule);
+        let mut waiting = lock(&self.waiting);
         self.any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut by_rule)
+        std::mem::take(&mut waiting)
     }
 }
 

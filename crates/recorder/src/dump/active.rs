@@ -45,6 +45,8 @@ const KEPT_FRAGMENTS: usize = 1024;
 pub(super) struct Active {
     pub(super) order: DumpOrder,
     pub(super) number: u64,
+    /// The end of its window, ns of ring time; of one that is full, the last time of which it has all that was read.
+    pub(super) end_ns: i64,
     /// Its filter is being compiled, and nothing is looked at before.
     pub(super) is_compiling: bool,
     /// What it is written into, at least one.
@@ -75,6 +77,8 @@ pub(super) struct Active {
     /// What was lost since the last packet that the sinks were given; the time of the first of it, ns of ring time.
     pub(super) gap: Option<(i64, Gap)>,
     pub(super) late: Option<Missing>,
+    /// Packets that belong before the last one, and were found when it was full.
+    pub(super) behind: u64,
     /// No more is to be heard of what came late.
     pub(super) is_given_up: bool,
     /// What the sinks were given.
@@ -183,6 +187,9 @@ impl Active {
 
     /// Whether it still reads in a pass. If not, packets of `unread_ns` and later may be left unread.
     pub(super) fn reads_on(&mut self, unread_ns: i64) -> bool {
+        if self.is_full() {
+            return false;
+        }
         let is_reading = self.reading.is_none() || self.unread_ns == i64::MAX && self.has_room();
         if !is_reading {
             self.leave_unread(unread_ns);
@@ -208,13 +215,17 @@ impl Active {
     }
 
     fn wait(&mut self, packet: WaitingPacket) {
+        if self.is_full() {
+            self.behind += 1;
+            return;
+        }
         self.oldest_ns = packet.meta.key.time_ns.min(self.oldest_ns);
         self.waiting.push(packet);
     }
 
     /// Whether a record of this ring time lies in the window.
     pub(super) fn wants(&self, time_ns: i64) -> bool {
-        (self.order.from_ns..=self.order.to_ns).contains(&time_ns)
+        (self.order.from_ns..=self.end_ns).contains(&time_ns)
     }
 
     /// Puts a packet that the filter takes among the waiting, if it lies in the window.
@@ -256,7 +267,7 @@ impl Active {
     ) {
         // Others are looked at with those of the window: which, depends on how far a bucket was filled when it was read.
         let first_ns = self.order.from_ns.saturating_sub(DATAGRAM_NS);
-        if !(first_ns..=self.order.to_ns).contains(&packet.time_ns) {
+        if !(first_ns..=self.end_ns).contains(&packet.time_ns) {
             return;
         }
         let offset_ns = found.offset_ns;
@@ -306,7 +317,7 @@ impl Active {
     fn undecided_fragments(&self) -> u64 {
         let forgot_first = self.order.predicate.has_forgotten_fragments();
         let start_ns = self.order.from_ns.saturating_add(DATAGRAM_NS);
-        let end_ns = self.order.to_ns.saturating_sub(DATAGRAM_NS);
+        let end_ns = self.end_ns.saturating_sub(DATAGRAM_NS);
         let may_be = |kept: &&(FragmentKey, WaitingPacket)| {
             let time_ns = kept.1.meta.key.time_ns;
             forgot_first || time_ns < start_ns || time_ns > end_ns
@@ -339,7 +350,7 @@ impl Active {
     }
 
     fn lose_of(&mut self, bucket: &EvictedBucket, skip: u32) {
-        let (from_ns, to_ns) = (self.order.from_ns, self.order.to_ns);
+        let (from_ns, to_ns) = (self.order.from_ns, self.end_ns);
         let count = bucket.count_in(from_ns, to_ns, skip);
         // An estimate of none is no promise that there was none.
         if count.packets == 0 && count.exact {
@@ -421,6 +432,25 @@ impl Active {
         }
     }
 
+    /// Whether it has all that it was asked for.
+    pub(super) fn is_full(&self) -> bool {
+        let Written { packets, bytes, .. } = self.taken;
+        self.order.window.is_full(packets, bytes)
+    }
+
+    /// It is full: nothing that waits is wanted any more, nor what lies behind `end_ns`.
+    pub(super) fn end_early(&mut self, end_ns: i64) {
+        self.end_ns = end_ns;
+        self.waiting.clear();
+        self.oldest_ns = i64::MAX;
+        self.kept
+            .retain(|(_, packet)| packet.meta.key.time_ns <= end_ns);
+        (self.unread_ns, self.is_stalled) = (i64::MAX, false);
+        if let Some(reading) = &self.reading {
+            reading.narrow(self.order.from_ns, end_ns);
+        }
+    }
+
     /// Hands what was put to the sinks to whoever looks. Returns what they were given, or what is safe where all have failed.
     pub(super) fn flush(&mut self, pool: &mut Pool) -> Written {
         self.sinks.iter_mut().for_each(|sink| sink.flush(pool));
@@ -490,7 +520,7 @@ impl Active {
             late_news: None,
             taken: self.taken,
             per_interface: self.per_interface,
-            window: (self.order.from_ns, self.order.to_ns),
+            window: (self.order.from_ns, self.end_ns),
             sinks: self.sinks,
             facts: SidecarFacts {
                 expression: self.order.expression,
@@ -510,6 +540,7 @@ impl Active {
             clipped.push("start");
         }
         match close.clipped {
+            _ if self.is_full() => clipped.push("limit"),
             Some(Clip::Stop) => clipped.push("stop"),
             Some(Clip::End) => clipped.push("end"),
             None => {}
@@ -529,7 +560,7 @@ impl Active {
             clipped,
             missing: self.missing(close, intake),
             error: None,
-            notes: clock.within(order.from_ns, order.to_ns),
+            notes: clock.within(order.from_ns, self.end_ns),
             is_stepped: false,
             is_disordered: false,
             offset_ns: order.offset_ns,
@@ -545,7 +576,7 @@ impl Active {
         report.notes.extend(order.predicate.fault());
         report.notes.extend_from_slice(&report.losses_unknown);
         report.notes.extend(intake.foreign_clocks());
-        let disorder = intake.disorder(order.from_ns, order.to_ns, &close.ends);
+        let disorder = intake.disorder(order.from_ns, self.end_ns, &close.ends);
         report.is_disordered = !disorder.is_empty();
         report.notes.extend(disorder);
         report
@@ -553,7 +584,7 @@ impl Active {
 
     /// What nobody knows yet about the losses of its window.
     pub(super) fn unknown(&self, close: &CloseOrder, intake: &Intake) -> Vec<Missing> {
-        let window_ns = (self.order.from_ns, self.order.to_ns);
+        let window_ns = (self.order.from_ns, self.end_ns);
         intake.unknown(window_ns, close.clock_ns, self.order.offset_ns)
     }
 
@@ -567,7 +598,7 @@ impl Active {
         let mut missing = Vec::new();
         let is_refused = |link_type| order.predicate.is_refused(link_type);
         if order.predicate.fault().is_some() || order.made_for.is_some_and(is_refused) {
-            missing.push(entry("script", order.from_ns, order.to_ns, None));
+            missing.push(entry("script", order.from_ns, self.end_ns, None));
         }
         let lost = &self.lost;
         if lost.packets > 0 || !lost.exact {
@@ -581,15 +612,19 @@ impl Active {
             };
             let is_known = is_all_known && lost.packets > 0;
             let packets = is_known.then_some(lost.packets);
-            let mut evicted = entry("evicted", first_ns, last_ns.min(order.to_ns), packets);
+            let mut evicted = entry("evicted", first_ns, last_ns.min(self.end_ns), packets);
             evicted.estimated = is_known && !lost.exact;
             missing.push(evicted);
         }
-        let window_ns = (order.from_ns, order.to_ns);
+        let window_ns = (order.from_ns, self.end_ns);
         missing.extend(intake.missing(window_ns, close.clock_ns, offset_ns, &close.ends));
+        if self.behind > 0 {
+            let packets = Some(self.behind);
+            missing.push(entry("late", order.from_ns, self.end_ns, packets));
+        }
         let fragments = self.undecided_fragments();
         if fragments > 0 {
-            let (from_ns, to_ns) = (stamp(order.from_ns), stamp(order.to_ns));
+            let (from_ns, to_ns) = (stamp(order.from_ns), stamp(self.end_ns));
             missing.push(Missing::at_most("fragments", from_ns, to_ns, fragments));
         }
         missing

@@ -98,6 +98,8 @@ pub(crate) struct Dumper {
     next_number: Arc<AtomicU64>,
     /// Why nobody completes the dumps any more, if so.
     stopped: String,
+    /// The analyzer has ended.
+    is_last: bool,
     /// The analyzer waits for an answer ([`Message::Account`]).
     asked: Option<(Vec<u64>, mpsc::SyncSender<()>)>,
 }
@@ -113,6 +115,7 @@ impl Dumper {
             parts,
             scanner: Scanner::new(rules),
             asked: None,
+            is_last: false,
             ending: BTreeMap::new(),
             finished: BTreeMap::new(),
             views: HashMap::new(),
@@ -136,6 +139,7 @@ impl Dumper {
             Ok(message) => self.take(message),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
+                self.is_last = true;
                 if !self.active.are_closed() {
                     // Nobody is left to close them.
                     self.abandon("the analyzer ended before it was complete");
@@ -168,18 +172,29 @@ impl Dumper {
         self.take_outcomes();
         self.compiler
             .take_up(&mut self.active, &mut self.scanner, &mut self.names);
-        self.pass(&reach, gate.is_some() || account.is_some());
-        self.active.settle(&reach);
-        for dump in self.active.take_changed() {
-            self.flush(dump);
+        let is_asked = gate.is_some() || account.is_some();
+        if is_asked || !self.keeps_step() {
+            // Packets of a dump with a limit wait for older ones as long as they may: those that come first end it.
+            let waits = gate.is_none() && self.active.has_limited();
+            self.pass(&reach, is_asked && !waits);
+            self.active.settle(&reach);
+            for dump in self.active.take_changed() {
+                self.flush(dump);
+            }
+            self.complete(&reach);
         }
-        self.complete(&reach);
         if let Some((_, reply)) = account {
             let _ = reply.send(());
         }
         if let Some(gate) = gate {
             self.parts.common.gate.dumper_done(gate);
         }
+    }
+
+    /// From files, while a limit may end a dump: at which packet it does would depend on how far the dumper comes. So it reads on only
+    /// where the analyzer or the inserter waits for it, which is at the same packets in every run.
+    fn keeps_step(&self) -> bool {
+        !self.is_last && !self.parts.common.is_live() && self.active.has_limited()
     }
 
     /// Gives up: nothing more is completed but what the sinks were asked to. What they were given is still written; the `.part` files
@@ -256,6 +271,7 @@ impl Dumper {
         let sinks = sinks.collect();
         let lost = *reservation.evicted_before();
         self.active.insert(Active {
+            end_ns: order.to_ns,
             order,
             number,
             is_compiling,
@@ -274,6 +290,7 @@ impl Dumper {
             lost,
             gap: None,
             late: None,
+            behind: 0,
             is_given_up: false,
             taken: Written::default(),
             per_interface: HashMap::new(),
@@ -344,6 +361,7 @@ impl Dumper {
     /// Gives the sinks the waiting packets of a dump that are older than `frontier_ns`, in order, as far as they have room. Those of sources
     /// that promise nothing do not wait for others unless they come soon: they are put aside, to be merged in the end.
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
+        let mut full = None;
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
         let (pool, names) = (&mut self.parts.pool, &mut self.names);
         self.active.change(id, |dump| {
@@ -360,10 +378,18 @@ impl Dumper {
                 .into_iter()
                 .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
             dump.waiting = later;
-            let mut is_put =
-                |packet: &WaitingPacket| dump.put(packet, !is_ready(packet.meta.key), pool, names);
+            let mut is_put = |packet: &WaitingPacket| {
+                !dump.is_full() && dump.put(packet, !is_ready(packet.meta.key), pool, names)
+            };
             let first_left = ready.iter().position(|packet| !is_put(packet));
             let left = ready.split_off(first_left.unwrap_or(ready.len()));
+            if let Some(last) = ready.last().filter(|_| dump.is_full()) {
+                // Packets with the stamp of the last one stand behind it, and those that are read later.
+                let end_ns = last.meta.key.time_ns.min(frontier_ns).saturating_sub(1);
+                dump.end_early(end_ns);
+                full = Some((id, end_ns));
+                return;
+            }
             dump.is_stalled |= !left.is_empty();
             // The buckets of what was put are not held for it any more.
             drop(ready);
@@ -374,6 +400,9 @@ impl Dumper {
             }
             dump.oldest_ns = (dump.waiting.first()).map_or(i64::MAX, |w| w.meta.key.time_ns);
         });
+        if let Some(full) = full {
+            self.parts.common.costs.fill(full);
+        }
     }
 
     fn flush(&mut self, id: u64) {

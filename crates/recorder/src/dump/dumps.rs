@@ -37,6 +37,8 @@ pub(super) struct Dumps {
     full: Vec<u64>,
     /// `None`: no dump follows.
     following: Option<Following>,
+    /// Dumps that a limit may end. Those that are full count until they are taken out.
+    limited: usize,
     /// What those that follow have read.
     passed: Reach,
     /// Buckets of which they read something in this pass, or which they may give back.
@@ -68,6 +70,7 @@ impl Dumps {
             changed: Vec::new(),
             full: Vec::new(),
             following: None,
+            limited: 0,
             passed: Reach::default(),
             listed: Vec::new(),
             news: 0,
@@ -78,6 +81,11 @@ impl Dumps {
 
     pub(super) fn is_empty(&self) -> bool {
         self.by_id.is_empty()
+    }
+
+    /// Whether a limit may end one of them.
+    pub(super) fn has_limited(&self) -> bool {
+        self.limited > 0
     }
 
     /// Whether all windows are closed.
@@ -104,6 +112,7 @@ impl Dumps {
     /// Adds a dump, which catches up: its [`Active::reading`] is its own.
     pub(super) fn insert(&mut self, dump: Active) {
         self.catching_up.insert(dump.order.id);
+        self.limited += usize::from(dump.order.window.is_limited());
         self.by_id.insert(dump.order.id, dump);
     }
 
@@ -164,6 +173,7 @@ impl Dumps {
 
     fn remove(&mut self, id: u64) -> Option<Active> {
         let dump = self.by_id.remove(&id)?;
+        self.limited -= usize::from(dump.order.window.is_limited());
         self.due.remove(&(dump.listed_ns, id));
         self.closed.remove(&id);
         self.catching_up.remove(&id);
@@ -298,7 +308,7 @@ impl Dumps {
                 let visit = found
                     .entry(info.bucket)
                     .or_insert_with(|| Visit::new(*info));
-                visit.extend((dump.order.from_ns, dump.order.to_ns));
+                visit.extend((dump.order.from_ns, dump.end_ns));
                 let want = Want { id: *id, records };
                 if dump.order.predicate.script().is_some() {
                     visit.scripted.push(want.clone());
@@ -435,7 +445,7 @@ impl Dumps {
             dump.reading = None;
             self.catching_up.remove(&id);
             if let Some(window) = window {
-                let (from_ns, to_ns) = (dump.order.from_ns, dump.order.to_ns);
+                let (from_ns, to_ns) = (dump.order.from_ns, dump.end_ns);
                 *window = (window.0.min(from_ns), window.1.max(to_ns));
                 if dump.order.predicate.script().is_some() {
                     self.scripted.insert(id);
@@ -457,7 +467,7 @@ impl Dumps {
             let Some(dump) = dump.filter(|dump| dump.reading.is_none()) else {
                 continue;
             };
-            let (from_ns, to_ns) = (dump.order.from_ns, dump.order.to_ns);
+            let (from_ns, to_ns) = (dump.order.from_ns, dump.end_ns);
             let mut reading = self.reading_on(from_ns, to_ns);
             reading.set_yielding(true);
             if let Some(dump) = self.by_id.get_mut(&id) {

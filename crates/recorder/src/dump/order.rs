@@ -12,7 +12,7 @@ use retroscope_packet::LinkType;
 use retroscope_ring::Reservation;
 
 use crate::{
-    analysis::{director::Clip, predicate::Predicate},
+    analysis::{director::Clip, predicate::Predicate, terms::Window},
     control::hits::Suppressed,
     dump::report::Missing,
 };
@@ -132,6 +132,7 @@ pub(crate) struct DumpOrder {
     pub(crate) rule_number: usize,
     /// Who asked for it, if that is told.
     pub(crate) asked_by: Option<Arc<str>>,
+    pub(crate) window: Window,
     /// Where the trigger packet is: producer, record, interface. `None`: by hand.
     pub(crate) trigger: Option<(usize, u64, u16)>,
     /// Times are ring time.

@@ -76,6 +76,11 @@ impl Reading {
         }
     }
 
+    /// No more is wanted than what touches `from_ns..=to_ns`.
+    pub(super) fn narrow(&self, from_ns: i64, to_ns: i64) {
+        self.reservation.set_interval(from_ns, to_ns);
+    }
+
     /// Lists the buckets that it wants.
     pub(super) fn buckets(&self, out: &mut Vec<BucketInfo>) {
         self.reservation.buckets(out);

@@ -16,7 +16,8 @@ use crate::control::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Nothing is known to be missing. A window cut by the start or end of the recording is complete, and `clipped`.
+    /// Nothing is known to be missing. A window cut by the start or end of the recording, or by a limit of the dump, is complete, and `clipped`: up
+    /// to its last packet a dump that its limit ended has all that was read before.
     Complete,
     /// Something is missing; `missing` says what, when and why.
     Incomplete,
@@ -135,7 +136,7 @@ pub struct DumpReport {
     pub bytes: u64,
     /// See [`Verdict`].
     pub verdict: Verdict,
-    /// `start`, `stop`, `end`: what cut the window without losing anything.
+    /// `start`, `stop`, `end` (of the recording), `limit` (the dump had as much as was asked for): what cut the window without losing anything.
     pub clipped: Vec<&'static str>,
     /// What is missing, by cause.
     pub missing: Vec<Missing>,
@@ -201,12 +202,16 @@ impl DumpReport {
                 (false, _) => format!(", {} after the trigger", range(-before, after)),
             }
         });
-        let clipped = match self.clipped.as_slice() {
+        let by_recording = self.clipped.iter().filter(|by| **by != "limit");
+        let mut by: Vec<String> = by_recording
+            .map(|by| format!("the {by} of the recording"))
+            .collect();
+        if by.len() < self.clipped.len() {
+            by.push("its limit".to_owned());
+        }
+        let clipped = match by.as_slice() {
             [] => String::new(),
-            by => format!(
-                " (window clipped by the {} of the recording)",
-                by.join(" and the ")
-            ),
+            by => format!(" (window clipped by {})", by.join(" and ")),
         };
         format!(
             "{}: {}{span}: {}{clipped}",

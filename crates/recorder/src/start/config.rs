@@ -50,6 +50,10 @@ pub struct Config {
     pub dumps_per_minute: u64,
     /// Bytes written in any hour before no further dump is started, shared in the same way; 0: without limit.
     pub bytes_per_hour: u64,
+    /// A dump ends when it has so many packets, …
+    pub dump_packets: u64,
+    /// … or so many captured bytes; 0: without limit.
+    pub dump_bytes: u64,
     /// Bytes kept of each packet; 0: all.
     pub snaplen: u32,
     /// Stop after storing this many packets.

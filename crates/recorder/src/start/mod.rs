@@ -200,10 +200,8 @@ impl Recorder {
                 hold_ns: duration_ns(config.hold),
             }
         };
-        let window = Window {
-            past_ns: duration_ns(config.past),
-            future_ns: duration_ns(config.future),
-        };
+        let (packets, bytes) = (config.dump_packets, config.dump_bytes);
+        let window = Window::new(config.past, config.future, packets, bytes);
         let requests = config.requests.iter();
         let parts = AnalyzerParts {
             terms: requests.map(|it| Terms::new(it, window)).collect(),

@@ -4,6 +4,7 @@ mod bounds;
 mod clock;
 pub(crate) mod fake_disk;
 mod generated;
+mod limits;
 mod live;
 mod many_dumps;
 pub(crate) mod rig;

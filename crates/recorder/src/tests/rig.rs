@@ -247,6 +247,8 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) requests: &'a [TriggerRequest],
     pub(crate) past_ns: i64,
     pub(crate) future_ns: i64,
+    pub(crate) packets_max: u64,
+    pub(crate) bytes_max: u64,
     pub(crate) max_dumps: usize,
 }
 
@@ -264,6 +266,8 @@ impl Default for RigConfig<'static> {
             requests: &[],
             past_ns: 2 * S,
             future_ns: S,
+            packets_max: u64::MAX,
+            bytes_max: u64::MAX,
             max_dumps: 64,
         }
     }
@@ -391,6 +395,8 @@ impl Rig {
         let window = Window {
             past_ns: plan.past_ns,
             future_ns: plan.future_ns,
+            packets_max: plan.packets_max,
+            bytes_max: plan.bytes_max,
         };
         let requests = plan.requests.iter();
         let parts = AnalyzerParts {

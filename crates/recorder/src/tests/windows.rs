@@ -45,6 +45,8 @@ pub(crate) fn offline(directory: &Path) -> Config {
         hold_off: Duration::ZERO,
         dumps_per_minute: 0,
         bytes_per_hour: 0,
+        dump_packets: 0,
+        dump_bytes: 0,
         snaplen: 0,
         count: None,
         duration: None,

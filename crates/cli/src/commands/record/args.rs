@@ -137,6 +137,14 @@ pub(crate) struct Args {
     #[arg(long)]
     single: bool,
 
+    /// End a dump when it has so many packets; 0: without limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    dump_packets: u64,
+
+    /// End a dump with the packet by which it has so many captured bytes, like 100MiB; 0: without limit
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size_or_none)]
+    dump_bytes: u64,
+
     /// Dumps open at once at most; further triggers are refused and counted. Of this limit and the next two, where there are
     /// several triggers, one of them may use half; the others share the rest
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -287,6 +295,8 @@ impl Args {
             hold_off: self.hold_off,
             dumps_per_minute: self.dumps_per_minute.into(),
             bytes_per_hour: self.bytes_per_hour,
+            dump_packets: self.dump_packets,
+            dump_bytes: self.dump_bytes,
             snaplen: self.snaplen,
             count: self.count,
             duration: self.duration,

@@ -103,27 +103,43 @@ impl Core {
         }
     }
 
-    /// Offline, where bytes are limited: the same at the packet after each stretch, when the dumper has written all that it wants of
+    /// Offline, where bytes are limited, of an hour or of a dump that is open: the same at the packet after each stretch, when the dumper has written all that it wants of
     /// the packets before it. So what the director knows is a function of the packets, whatever the threads do and whatever the
     /// size of the ring.
     pub(super) fn settle_before(&mut self, record: u64, packet: &Packet<'_>) {
-        if !self.director.counts_bytes() {
+        if !self.director.counts_bytes() && !self.director.has_limited() {
             return;
         }
         if self.unsettled_bytes >= STRETCH_BYTES {
             self.unsettled_bytes = 0;
-            let (reply, told) = sync_channel(1);
-            let ends = vec![record];
-            self.send(Message::Account { ends, reply });
-            // The error: the dumper is gone, and is found when it is joined.
-            let _ = told.recv();
-            self.settle();
+            self.account(vec![record]);
         }
         self.unsettled_bytes += packet.data.len() as u64;
     }
 
+    /// Offline: waits until the dumper has written what it wants of the records before `ends`, and gives the director what that cost.
+    pub(super) fn account(&mut self, ends: Vec<u64>) {
+        let (reply, told) = sync_channel(1);
+        // C0, as in `Core::batch`: what is not read yet of the records before it is read at the account.
+        let clock = &self.common.packet_clock;
+        clock.store(self.director.clock_ns, Ordering::Release);
+        self.send(Message::Account { ends, reply });
+        // The error: the dumper is gone, and is found when it is joined.
+        let _ = told.recv();
+        self.settle();
+    }
+
     fn settle(&mut self) {
-        for (rule, cost) in self.common.costs.take() {
+        let (costs, full) = self.common.costs.take();
+        for (id, end_ns) in full {
+            if let Some(window) = self.open.get_mut(&id) {
+                window.to_ns = window.to_ns.min(end_ns);
+                self.director.is_full(id, &mut self.orders);
+            } else {
+                self.closed.cut(id, end_ns);
+            }
+        }
+        for (rule, cost) in costs {
             self.director.wrote(rule, cost.bytes);
             (0..cost.finished).for_each(|_| self.director.finished(rule));
         }

@@ -8,8 +8,13 @@ const MS: i64 = 1_000_000;
 /// A trigger that asks for a window of these lengths.
 pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
     Terms {
-        window: Window { past_ns, future_ns },
-        ..Terms::default()
+        window: Window {
+            past_ns,
+            future_ns,
+            packets_max: u64::MAX,
+            bytes_max: u64::MAX,
+        },
+        asked_by: None,
     }
 }
 

@@ -1,0 +1,352 @@
+//! Dumps that end because they have as much as was asked for, in all combinations with what else ends or troubles them.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use retroscope_pcapfile::Reader;
+
+use crate::{
+    Config, DumpReport, Format, TriggerRequest, Verdict,
+    dump::{names::Directory, pool::PoolConfig},
+    tests::{
+        fake_disk::FakeDisk,
+        live::{START, config, missing, packets},
+        rig::{MS, Rig, RigConfig, S, udp},
+        windows::{contents, offline, record, write},
+    },
+};
+
+/// Packets of a window, one a millisecond: of the past, the trigger, and the future.
+const PAST: i64 = 20;
+const FUTURE: i64 = 10;
+const ALL: u64 = 31;
+/// Bytes of each.
+const BYTES: u64 = 32;
+
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    /// In packets.
+    limit: u64,
+    is_of_bytes: bool,
+    is_disk_full: bool,
+    reservation_falls: bool,
+}
+
+impl Cell {
+    fn all() -> impl Iterator<Item = Self> {
+        // Amidst the past, its last packet, the trigger, the next, the last but one, the last of the window, one more.
+        let limits = [1, 5, 20, 21, 22, 30, ALL, ALL + 1, u64::MAX];
+        let cells = limits
+            .into_iter()
+            .flat_map(|limit| (0..8).map(move |n| (limit, n)));
+        cells.map(|(limit, n)| Self {
+            limit,
+            is_of_bytes: n % 2 == 1,
+            is_disk_full: n / 2 % 2 == 1,
+            reservation_falls: n / 4 == 1,
+        })
+    }
+
+    /// The report, the times of the packets in the file, and those of all that were sent, ms.
+    fn run(self) -> (DumpReport, Vec<i64>, Vec<i64>) {
+        let bytes_max = self.limit.saturating_mul(BYTES);
+        let plan = RigConfig {
+            past_ns: PAST * MS,
+            future_ns: FUTURE * MS,
+            packets_max: if self.is_of_bytes {
+                u64::MAX
+            } else {
+                self.limit
+            },
+            // A byte less is reached by the same packet.
+            bytes_max: if self.is_of_bytes {
+                bytes_max - 1
+            } else {
+                u64::MAX
+            },
+            ring_bytes: 8 << 20,
+            ..RigConfig::default()
+        };
+        let disk = FakeDisk::default();
+        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let mut rig = Rig::with_pool(&plan, START, vec![directory], PoolConfig::new(false));
+        let mut sent = Vec::new();
+        for ms in 1..=100 {
+            rig.pass(MS);
+            rig.arrive(0, udp(1, if ms == 50 { 9 } else { 7 }, 0));
+            sent.push(ms);
+            if ms == 50 {
+                // It is ordered; before it reads anything all may be overwritten, and then nothing can be written.
+                rig.insert();
+                rig.look();
+                for _ in 0..if self.reservation_falls { 48 } else { 0 } {
+                    rig.arrive(0, vec![0x45; 250_000]);
+                    rig.insert();
+                    sent.push(ms);
+                }
+                if self.is_disk_full {
+                    disk.set_capacity(100);
+                }
+            }
+            rig.step();
+        }
+        rig.pass(3 * S);
+        rig.step();
+        rig.step();
+        assert_eq!(rig.reports.len(), 1, "{self:?}: {:?}", rig.reports);
+        let report = rig.reports.remove(0);
+        let bytes = disk.read(&report.file).unwrap_or_default();
+        let mut held = Vec::new();
+        if !bytes.is_empty() && !self.is_disk_full {
+            let verdict = format!("; clipped: {}", report.clipped.join(", "));
+            let is_told = bytes
+                .windows(verdict.len())
+                .any(|it| it == verdict.as_bytes());
+            assert_eq!(is_told, !report.clipped.is_empty(), "{self:?}");
+            let mut reader = Reader::new(bytes.as_slice()).unwrap();
+            while let Some(record) = reader.next().unwrap() {
+                held.push((record.meta.time_ns - START) / MS);
+            }
+        }
+        (report, held, sent)
+    }
+}
+
+#[test]
+fn a_limit_meets_everything_else() {
+    for cell in Cell::all() {
+        let (report, held, mut sent) = cell.run();
+        sent.retain(|ms| (50 - PAST..=50 + FUTURE).contains(ms));
+        let case = format!("{cell:?}: {report:?}, {held:?}");
+        let is_clipped = report.clipped == ["limit"];
+        if cell.is_disk_full {
+            assert_eq!(report.verdict, Verdict::Failed, "{case}");
+            assert_eq!(is_clipped, report.clipped.len() == 1, "{case}");
+            continue;
+        }
+        // It has all from the start of its window up to its last packet, or tells what it lacks.
+        let is_whole = sent.starts_with(&held) && (is_clipped || held.len() == sent.len());
+        assert_eq!(report.verdict == Verdict::Complete, is_whole, "{case}");
+        let evicted = missing(&report)
+            .iter()
+            .any(|(cause, _)| *cause == "evicted");
+        assert_eq!(evicted, !is_whole, "{case}");
+        assert_eq!(report.line().contains("limit"), is_clipped, "{case}");
+        if cell.is_of_bytes && cell.reservation_falls {
+            continue;
+        }
+        assert_eq!(is_clipped, report.packets == cell.limit, "{case}");
+        if !cell.reservation_falls {
+            assert_eq!(report.packets, cell.limit.min(ALL), "{case}");
+        }
+    }
+}
+
+/// The place and the window are free at once: the next hits start dumps, each with its own limit.
+#[test]
+fn live_a_dump_that_is_full_makes_room_for_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let requests = [TriggerRequest {
+        future: Some(Duration::from_secs(3600)),
+        packets_max: Some(50),
+        ..TriggerRequest::default()
+    }];
+    let plan = RigConfig {
+        max_dumps: 1,
+        past_ns: 0,
+        requests: &requests,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for _ in 0..1000 {
+        rig.pass(MS);
+        rig.arrive(0, udp(1, 9, 0));
+        rig.step();
+    }
+    assert!(
+        (15..=20).contains(&rig.reports.len()),
+        "{}",
+        rig.reports.len()
+    );
+    for report in &rig.reports {
+        assert_eq!((report.packets, report.verdict), (50, Verdict::Complete));
+        assert_eq!(report.clipped, ["limit"]);
+    }
+    assert_eq!(
+        rig.dumper().finished(),
+        rig.reports.len(),
+        "until they are given up"
+    );
+    rig.stop();
+    let last = rig.reports.last().unwrap();
+    assert!(last.packets < 50 && last.clipped == ["stop"], "{last:?}");
+}
+
+/// A dump that is full protects nothing of a window that would reach far, also behind one that stands still.
+#[test]
+fn a_full_dump_gives_its_reservation_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        packets_max: 3,
+        future_ns: 3600 * S,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for number in 0..400 {
+        rig.pass(MS);
+        rig.arrive(0, udp(1, if number == 10 { 9 } else { 7 }, 0));
+        rig.arrive(0, vec![0x45; 250_000]);
+        rig.insert();
+        // The analyzer does not come to hear of it.
+        if number <= 10 {
+            rig.look();
+        }
+        rig.dumper_mut().step();
+    }
+    let statistics = rig.common.ring.statistics();
+    assert_eq!(statistics.reservations_fallen, 0, "{statistics:?}");
+    rig.stop();
+    assert_eq!(
+        rig.reports[0].verdict,
+        Verdict::Complete,
+        "{:?}",
+        rig.reports
+    );
+    assert_eq!(rig.reports[0].packets, 3);
+}
+
+/// A source without watermarks brings a packet that belongs before the last one: the dump does not have it, and says so. One behind the last is
+/// none of its business, though its window would have held it.
+#[test]
+fn what_comes_late_for_a_full_dump_is_told() {
+    for (back_ms, expected) in [(30, 1), (5, 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            queues: 2,
+            foreign_queues: 1,
+            packets_max: 10,
+            past_ns: 40 * MS,
+            ..config()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        for ms in 1..=100 {
+            rig.pass(MS);
+            rig.arrive(0, udp(1, if ms == 40 { 9 } else { 7 }, 0));
+            if ms == 60 {
+                // The end is at 10 ms.
+                let late_ns = START + (40 - back_ms - if expected == 1 { 5 } else { 0 }) * MS;
+                let frame = (late_ns, udp(1, 7, 1));
+                rig.feeds[1].lock().unwrap().frames.push_back(frame);
+            }
+            rig.step();
+        }
+        rig.stop();
+        let report = rig.reports.last().unwrap();
+        assert_eq!((report.packets, &report.clipped[..]), (10, &["limit"][..]));
+        let expected: &[(&str, Option<u64>)] = if expected == 1 {
+            &[("late", Some(1))]
+        } else {
+            &[]
+        };
+        assert_eq!(missing(report), expected, "{report:?}");
+    }
+}
+
+/// Files in order, out of order by less than `--hold`, and by more, with limits of all sizes in rings of two sizes: the same in every run, and the first
+/// packets of the window where the file allows it.
+#[test]
+fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
+    let dir = tempfile::tempdir().unwrap();
+    let seed = 0x11a17;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut most = 0;
+    for round in 0..6 {
+        let disorder_ns = [0, 200 * MS, 3 * S][round % 3];
+        let capture = dir.path().join("in.pcap");
+        let length = [100, 1400][random.usize(..2)];
+        let mut frames: Vec<(i64, Vec<u8>)> = Vec::new();
+        for n in 0..8000_i64 {
+            let is_trigger = n % 700 == 600;
+            let back_ns = if n % 9 == 0 && !is_trigger {
+                random.i64(0..=disorder_ns)
+            } else {
+                0
+            };
+            let mut packet = udp(1, if is_trigger { 9 } else { 7 }, 0);
+            packet.resize(length, 0);
+            frames.push((START + n * 4 * MS - back_ns, packet));
+        }
+        write(&capture, &frames);
+        let request = TriggerRequest {
+            packets_max: Some(random.u64(1..900)),
+            ..TriggerRequest::default()
+        };
+        let runs: Vec<_> = ["one", "two", "three"]
+            .map(|name| {
+                let out = dir.path().join(format!("{name}{round}"));
+                let config = Config {
+                    triggers: vec!["udp port 9".to_owned(), "udp and udp port 9".to_owned()],
+                    // One of them without a limit.
+                    requests: vec![request.clone()],
+                    ring_bytes: [32 << 20, 64 << 20][round % 2],
+                    ..offline(&out)
+                };
+                (record(&config, &capture), contents(&out))
+            })
+            .into();
+        let case = format!("seed {seed:#x}, round {round}: {request:?}");
+        assert!(runs.iter().all(|run| run.1 == runs[0].1), "{case}");
+        let (of_rule, others): (Vec<_>, Vec<_>) = runs[0]
+            .0
+            .dumps
+            .iter()
+            .partition(|report| report.rule == "udp port 9");
+        assert!(
+            others
+                .iter()
+                .all(|report| !report.clipped.contains(&"limit"))
+        );
+        for report in of_rule {
+            let is_full = report.clipped.contains(&"limit");
+            let limit = request.packets_max.unwrap();
+            assert_eq!(report.packets == limit, is_full, "{case}: {report:?}");
+            assert!(report.packets <= limit, "{case}");
+            most += u64::from(is_full);
+            if disorder_ns > S {
+                continue;
+            }
+            assert_eq!(report.verdict, Verdict::Complete, "{case}: {report:?}");
+            let window = report.trigger_ns - 2 * S..=report.trigger_ns + S;
+            let times = frames.iter().map(|(time_ns, _)| *time_ns);
+            let mut expected: Vec<i64> = times.filter(|ns| window.contains(ns)).collect();
+            expected.sort_unstable();
+            expected.truncate(usize::try_from(limit).unwrap());
+            let held: Vec<i64> = packets(report).iter().map(|packet| packet.0).collect();
+            assert!(held == expected, "{case}: {report:?}");
+        }
+    }
+    assert!(most > 10, "{most} were full");
+}
+
+/// Where the dumper is asked what it wrote it reads up to a packet amidst a batch, and afterwards nothing once more.
+#[test]
+fn from_files_nothing_is_read_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    let frame = |n: i64| {
+        let mut packet = udp(1, if n % 700 == 600 { 9 } else { 7 }, 0);
+        packet.resize(400, 0);
+        (START + n * 4 * MS, packet)
+    };
+    let frames: Vec<_> = (0..20_000).map(frame).collect();
+    write(&capture, &frames);
+    for round in 0..4 {
+        let config = Config {
+            bytes_per_hour: 1 << 40,
+            ..offline(&dir.path().join(round.to_string()))
+        };
+        for report in record(&config, &capture).dumps {
+            let is_whole = report.clipped.is_empty();
+            assert!(!is_whole || report.packets == 751, "{report:?}");
+        }
+    }
+}
