@@ -232,6 +232,62 @@ fn bytes_are_counted_in_a_file_smaller_than_the_ring() {
     }
 }
 
+/// Each window would have up to 1,090 packets.
+#[test]
+fn a_dump_ends_when_it_has_as_much_as_was_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    minutes(&capture);
+    let mut runs = Vec::new();
+    for (option, value) in [
+        ("--dump-packets", "50"),
+        ("--dump-bytes", "30KiB"),
+        ("--dump-packets", "50"),
+    ] {
+        let out = dir.path().join(format!("{}", runs.len()));
+        let (output, json) = record(&[
+            "-q",
+            "--reproducible",
+            "-r",
+            capture.to_str().unwrap(),
+            "--trigger",
+            "udp port 13",
+            "--dump",
+            "",
+            "--past",
+            "0.9s",
+            "--future",
+            "10s",
+            "--max-dumps",
+            "2",
+            "--dumps-per-minute",
+            "0",
+            option,
+            value,
+            "-w",
+            out.to_str().unwrap(),
+        ]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
+        assert_eq!(hits(&json), 600);
+        for dump in listed(&json) {
+            let number = |field: &str| dump[field].as_u64().unwrap();
+            assert_eq!(dump["verdict"], "complete", "{dump}");
+            let clipped = dump["clipped"].as_array().unwrap();
+            assert!(clipped.iter().any(|by| by == "limit"), "{dump}");
+            if option == "--dump-packets" {
+                assert_eq!(number("packets"), 50);
+            } else {
+                let one = number("bytes") / number("packets");
+                assert!((30 << 10..(30 << 10) + one).contains(&number("bytes")));
+            }
+        }
+        assert!(listed(&json).len() > 60, "windows of 10 s alone allow 60");
+        runs.push(contents(&out));
+    }
+    assert!(runs[0] == runs[2]);
+}
+
 /// A script that is too slow for what comes: the ring goes around before it has seen the packets.
 #[test]
 fn triggers_that_may_be_missed_are_told() {
