@@ -1,8 +1,11 @@
 //! Signals: by hand, statistics, the end, the end at once.
 
-use std::time::Duration;
+use std::{os::fd::OwnedFd, time::Duration};
 
-use rustix::process::Signal;
+use rustix::{
+    process::Signal,
+    pty::{OpenptFlags, openpt, ptsname, unlockpt},
+};
 use serde_json::json;
 
 use crate::{
@@ -68,19 +71,84 @@ fn an_interrupt_closes_the_open_window() {
     assert!(times.iter().any(|took| *took <= prompt()), "{times:?}");
 }
 
-/// TERM and HUP end it as INT does.
+/// TERM ends it as INT does.
 #[test]
 fn other_signals_end_it_too() {
     let _machine = shared();
     let Some(namespace) = Namespace::with_veth("term") else {
         return;
     };
-    for signal in [Signal::TERM, Signal::HUP] {
-        let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB");
-        recorder.signal(signal);
-        let outcome = recorder.wait();
-        outcome.expect_code(0);
-        assert_eq!(outcome.source().received, 0);
+    let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB");
+    recorder.signal(Signal::TERM);
+    let outcome = recorder.wait();
+    outcome.expect_code(0);
+    assert_eq!(outcome.source().received, 0);
+}
+
+/// HUP asks a service to reload, which has nothing to reload: it says so and goes on.
+#[test]
+fn a_hangup_does_not_end_a_service() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("hup") else {
+        return;
+    };
+    let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB");
+    recorder.signal(Signal::HUP);
+    recorder.line("the answer", |line| line.contains("nothing to reload yet"));
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.flood(100, None, traffic::number, |_, _| {});
+    recorder.settle(100);
+    recorder.stop().expect_code(0);
+}
+
+/// HUP ends a recording with a terminal, and not one that was started to ignore it.
+#[test]
+fn a_hangup_ends_a_recording_at_a_terminal() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("tty") else {
+        return;
+    };
+    let terminal = Terminal::new();
+    let line = format!("exec \"$0\" \"$@\" <{}", terminal.path());
+    let recorder = Recorder::start_wrapped(
+        &namespace,
+        &["sh", "-c", &line],
+        &["-i", "v1", "--ring", "128MiB"],
+    );
+    recorder.signal(Signal::HUP);
+    recorder.wait().expect_code(0);
+    let line = format!("trap '' HUP; {line}");
+    let recorder = Recorder::start_wrapped(
+        &namespace,
+        &["sh", "-c", &line],
+        &["-i", "v1", "--ring", "128MiB"],
+    );
+    recorder.signal(Signal::HUP);
+    let mut sender = Sender::new(&namespace, "v0");
+    sender.flood(100, None, traffic::number, |_, _| {});
+    recorder.settle(100);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    assert!(!outcome.said("SIGHUP"), "{:#?}", outcome.words);
+}
+
+/// A terminal that a test brings.
+struct Terminal {
+    /// The other end, which keeps it.
+    master: OwnedFd,
+}
+
+impl Terminal {
+    fn new() -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let master = openpt(flags).unwrap();
+        unlockpt(&master).unwrap();
+        Self { master }
+    }
+
+    fn path(&self) -> String {
+        let name = ptsname(&self.master, Vec::new()).unwrap();
+        name.into_string().unwrap()
     }
 }
 

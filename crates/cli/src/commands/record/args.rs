@@ -20,7 +20,8 @@ const DEFAULT_DUMP: &str = "$flow";
 /// Record all traffic into memory; when a trigger matches, write what happened before and after it.
 ///
 /// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been missed. SIGUSR1 triggers by hand, SIGUSR2 prints
-/// statistics, SIGINT or SIGTERM finish the open dumps and stop, a second one stops at once.
+/// statistics, SIGINT or SIGTERM finish the open dumps and stop, a second one stops at once; so does SIGHUP where stdin or stderr is a
+/// terminal.
 #[derive(Debug, Clone, clap::Args)]
 #[command(disable_version_flag = true)]
 pub(crate) struct Args {

@@ -178,6 +178,9 @@ fn watch(
         if signals.take_statistics() {
             screen.statistics(&recorder.status());
         }
+        if signals.take_reload() {
+            screen.line("SIGHUP: there is nothing to reload yet; the recording goes on");
+        }
         screen.tick(&recorder);
     }
     screen.end();

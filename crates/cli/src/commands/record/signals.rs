@@ -1,7 +1,9 @@
-//! Signals: USR1 triggers, USR2 prints statistics, INT, TERM and HUP stop, a second one stops now.
+//! Signals: USR1 triggers, USR2 prints statistics, INT and TERM stop, a second one stops now. HUP stops where there is a terminal
+//! that may hang up; a service it asks to read its configuration again, of which it has none yet.
 
 use std::{
-    io,
+    fs,
+    io::{self, IsTerminal},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -31,7 +33,42 @@ struct SignalState {
     /// The flag that sources look at while they wait in a read.
     stop: Arc<AtomicBool>,
     statistics: AtomicBool,
+    /// HUP came, and is no wish to stop.
+    reload: AtomicBool,
     aborted: AtomicBool,
+    hangup: Hangup,
+}
+
+/// What SIGHUP means. Decided at the start: a terminal that has hung up is none any more.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    /// Whoever started the program does not want it to end by that, as nohup(1) does: the signal stays ignored.
+    #[default]
+    Ignored,
+    /// There is a terminal: the end.
+    Stop,
+    /// A service: to read the configuration again.
+    Reload,
+}
+
+impl Hangup {
+    fn of_this_process() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        if is_ignored(SIGHUP, &status) {
+            Self::Ignored
+        } else if io::stdin().is_terminal() || io::stderr().is_terminal() {
+            Self::Stop
+        } else {
+            Self::Reload
+        }
+    }
+}
+
+/// Whether a process ignores a signal, by its `/proc/PID/status`: proc_pid_status(5).
+fn is_ignored(signal: i32, status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// How far the program is, and so what a signal means.
@@ -60,8 +97,15 @@ impl Signals {
     /// # Errors
     /// What the system said about the handlers or the thread.
     pub(crate) fn install(privileges: Privileges) -> io::Result<Self> {
-        let mut incoming = Incoming::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2])?;
-        let shared = Arc::new(SignalState::default());
+        let hangup = Hangup::of_this_process();
+        let mut incoming = Incoming::new([SIGINT, SIGTERM, SIGUSR1, SIGUSR2])?;
+        if hangup != Hangup::Ignored {
+            incoming.add_signal(SIGHUP)?;
+        }
+        let shared = Arc::new(SignalState {
+            hangup,
+            ..SignalState::default()
+        });
         let signals = Self {
             shared: Arc::clone(&shared),
         };
@@ -73,8 +117,10 @@ impl Signals {
             drop(giving_up);
             for signal in &mut incoming {
                 match &mut *shared.phase() {
-                    Phase::Opening if matches!(signal, SIGUSR1 | SIGUSR2) => {}
-                    Phase::Opening => _ = emulate_default_handler(signal),
+                    Phase::Opening if shared.stops(signal) => {
+                        _ = emulate_default_handler(signal);
+                    }
+                    Phase::Opening => {}
                     Phase::Starting(kept) => kept.push(signal),
                     Phase::Running(recording) => shared.tell(recording, signal),
                 }
@@ -113,6 +159,11 @@ impl Signals {
         self.shared.statistics.swap(false, Ordering::SeqCst)
     }
 
+    /// Whether a service was asked to read its configuration again since the last call.
+    pub(crate) fn take_reload(&self) -> bool {
+        self.shared.reload.swap(false, Ordering::SeqCst)
+    }
+
     /// Whether a second signal ended everything at once.
     pub(crate) fn aborted(&self) -> bool {
         self.shared.aborted.load(Ordering::SeqCst)
@@ -124,12 +175,22 @@ impl SignalState {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a signal is a wish to stop.
+    fn stops(&self, signal: i32) -> bool {
+        match signal {
+            SIGUSR1 | SIGUSR2 => false,
+            SIGHUP => self.hangup == Hangup::Stop,
+            _ => true,
+        }
+    }
+
     /// Passes a signal on.
     fn tell(&self, recording: &mut Recording, signal: i32) {
         let handle = &recording.handle;
         match signal {
             SIGUSR1 => handle.trigger(),
             SIGUSR2 => self.statistics.store(true, Ordering::SeqCst),
+            SIGHUP if !self.stops(signal) => self.reload.store(true, Ordering::SeqCst),
             _ => {
                 recording.stops += 1;
                 self.stop.store(true, Ordering::SeqCst);
@@ -140,6 +201,22 @@ impl SignalState {
                     handle.abort();
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inherited_ignore_is_seen() {
+        let status = |mask| format!("Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        assert!(is_ignored(SIGHUP, &status("0000000000001001")));
+        assert!(!is_ignored(SIGHUP, &status("0000000000001000")));
+        assert!(is_ignored(13, &status("0000000000001000")));
+        for unknown in ["", "SigIgn:", "SigIgn:\tx"] {
+            assert!(!is_ignored(SIGHUP, unknown), "{unknown}");
         }
     }
 }
