@@ -183,6 +183,13 @@ impl Ring {
         self.0.storage.path()
     }
 
+    /// The ring as [`Attached`](crate::Attached) reads one, whatever its memory is made of. A bucket is held while it is copied.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn attached(&self) -> crate::Attached {
+        crate::Attached::own(&self.0.storage)
+    }
+
     /// Opens the next producer, with the next number.
     ///
     /// # Errors
@@ -293,6 +300,12 @@ impl Ring {
     #[must_use]
     pub fn interfaces(&self) -> Vec<InterfaceEntry> {
         lock(&self.0.interfaces).clone()
+    }
+
+    /// What writers do on a full ring.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.0.mode()
     }
 
     /// Changes what writers do on a full ring; those that wait look again.

@@ -41,7 +41,10 @@ mod sys;
 
 use std::{
     path::Path,
-    sync::atomic::{Ordering, fence},
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
 };
 
 pub use self::{
@@ -54,7 +57,7 @@ use crate::{
     BucketRef, InterfaceEntry, Pages, Step,
     config::Geometry,
     storage::{
-        control,
+        Storage, control,
         descriptor::DESCRIPTOR_BYTES,
         header::{
             BucketHeader, MONO_UNKNOWN, ProducerHeader, REGION_HEADER_BYTES, REGION_STATE_OFFSET,
@@ -71,7 +74,7 @@ const ATTEMPTS: usize = 8;
 /// 64-bit words of a [`BucketHeader`], in the order of its fields.
 const BUCKET_WORDS: usize = std::mem::offset_of!(BucketHeader, closed_mono_ns) / 8 + 1;
 
-/// The ring of another process, read-only. Any thread may call any method.
+/// The ring of another process, or one of this ([`Ring::attached`](crate::Ring::attached)), read-only. Any thread may call any method.
 #[derive(Debug)]
 pub struct Attached {
     mapped: Mapped,
@@ -188,6 +191,14 @@ impl Attached {
             return Err(AttachError::NotReady(path.to_owned()));
         }
         Ok(Self { mapped, header })
+    }
+
+    /// A ring of this process, whatever its memory is made of. It keeps the memory.
+    pub(crate) fn own(storage: &Arc<Storage>) -> Self {
+        let mapped = Mapped::own(storage);
+        let header = RegionHeader::from_words(&mapped.words(0));
+        let header = header.expect("what this process wrote");
+        Self { mapped, header }
     }
 
     /// What the region says about itself.
@@ -331,6 +342,7 @@ impl Attached {
                 what: "the ring has no such bucket",
             });
         }
+        let _hold = self.mapped.hold(bucket)?;
         let [control, committed, _, _, _, _, base_ns, ..] = self.bucket_words(index);
         if !is_readable(control, bucket) {
             return Err(CopyError::Overwritten(bucket));

@@ -1,4 +1,4 @@
-//! A ring's file, mapped read-only, and the only two ways to look into it: one word, and a run of words.
+//! A ring's file, mapped read-only, or a ring of this process, and the only two ways to look into it: one word, and a run of words.
 //!
 //! The mapping is memory that another process writes. No reference to a range of it is ever made: each word is loaded by
 //! itself, atomically, and what is returned is a copy.
@@ -18,7 +18,10 @@ use std::{
     io,
     path::Path,
     ptr::NonNull,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rustix::{
@@ -27,20 +30,35 @@ use rustix::{
     mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap},
 };
 
-use super::AttachError;
+use super::{AttachError, CopyError};
+use crate::{
+    BucketRef,
+    storage::{Hold, Storage},
+};
 
-/// A file mapped for reading.
+/// A region for reading.
 #[derive(Debug)]
 pub(super) struct Mapped {
     base: NonNull<AtomicU64>,
     /// Bytes of the mapping.
     length: usize,
-    file: File,
-    /// The kernel lets nobody shrink the file.
-    sealed: bool,
+    backing: Backing,
 }
 
-// SAFETY: the mapping belongs to this value and is not tied to a thread; all access is by atomic loads.
+/// Where the memory comes from.
+#[derive(Debug)]
+enum Backing {
+    /// A file that was mapped for this value.
+    File {
+        file: File,
+        /// The kernel lets nobody shrink it.
+        sealed: bool,
+    },
+    /// A ring of this process.
+    Own(Arc<Storage>),
+}
+
+// SAFETY: the mapping belongs to this value, or is kept by it, and is not tied to a thread; all access is by atomic loads.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -86,11 +104,35 @@ impl Mapped {
         let mapped = Self {
             base: base.ok_or_else(|| system("mmap", Errno::NOMEM))?,
             length,
-            file: File::from(fd),
-            sealed,
+            backing: Backing::File {
+                file: File::from(fd),
+                sealed,
+            },
         };
         mapped.leave_out_of_core_dumps();
         Ok(mapped)
+    }
+
+    /// The region of a ring of this process.
+    pub(super) fn own(storage: &Arc<Storage>) -> Self {
+        let (base, length) = storage.region();
+        Self {
+            base: base.cast(),
+            length,
+            backing: Backing::Own(Arc::clone(storage)),
+        }
+    }
+
+    /// In this process other threads store without atomics: what makes a bucket's records stand still. `Err`: it is not of this
+    /// generation any more. The file of another process knows no hold.
+    pub(super) fn hold(&self, bucket: BucketRef) -> Result<Option<Hold>, CopyError> {
+        match &self.backing {
+            Backing::File { .. } => Ok(None),
+            Backing::Own(storage) => match Hold::new(storage, bucket) {
+                Some(hold) => Ok(Some(hold)),
+                None => Err(CopyError::Overwritten(bucket)),
+            },
+        }
     }
 
     /// Bytes of the mapping, rounded down to words.
@@ -100,17 +142,23 @@ impl Mapped {
 
     /// Whether the file still is as long as it was mapped: look before loading.
     pub(super) fn still_whole(&self) -> bool {
-        self.sealed
-            || fstat(&self.file)
+        let Backing::File { file, sealed } = &self.backing else {
+            return true;
+        };
+        *sealed
+            || fstat(file)
                 .is_ok_and(|stat| u64::try_from(stat.st_size).unwrap_or(0) >= self.bytes() as u64)
     }
 
     /// Whether another open file description has the file locked, as a recorder has while its ring lives.
     pub(super) fn is_locked(&self) -> bool {
-        match flock(&self.file, FlockOperation::NonBlockingLockShared) {
+        let Backing::File { file, .. } = &self.backing else {
+            return true;
+        };
+        match flock(file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => {
                 // Given back at once; the lock also goes with the file.
-                let _ = flock(&self.file, FlockOperation::Unlock);
+                let _ = flock(file, FlockOperation::Unlock);
                 false
             }
             Err(error) => error == Errno::WOULDBLOCK,
@@ -165,7 +213,9 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: this is the range that `open` mapped, and it is not used after this.
-        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.length) };
+        if let Backing::File { .. } = self.backing {
+            // SAFETY: this is the range that `open` mapped, and it is not used after this.
+            let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.length) };
+        }
     }
 }

@@ -126,6 +126,13 @@ impl Storage {
         self.memory.path()
     }
 
+    /// The whole region, and its length: valid as long as the storage lives.
+    #[cfg(not(loom))]
+    pub(crate) fn region(&self) -> (std::ptr::NonNull<u8>, usize) {
+        let last = self.geometry.buckets * self.geometry.bucket_bytes;
+        (self.memory.base(), self.buckets_offset + last)
+    }
+
     /// Puts an interface into the region's table; `false`: no place is left, which is counted there. The caller is the
     /// only one at a time, and numbers come in order.
     pub(crate) fn list_interface(&self, id: u16, entry: &InterfaceEntry) -> bool {

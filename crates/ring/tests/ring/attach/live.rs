@@ -146,3 +146,49 @@ fn a_name_of_a_bucket_dies_with_its_contents() {
     attached.copy_bucket(second.bucket, &mut buffer).unwrap();
     buffer.packets().for_each(|packet| check(&packet));
 }
+
+/// A ring of this process is read like a file, whatever its memory is made of, while it goes around; a bucket is never torn.
+#[test]
+fn a_ring_of_this_process_is_read_while_it_goes_around() {
+    let config = RingConfig {
+        backing: Backing::Anonymous,
+        producers: 1,
+        readers: 0,
+        ..small()
+    };
+    let ring = Ring::new(&config, None).unwrap();
+    let attached = ring.attached();
+    assert_eq!(attached.info().buckets, ring.buckets());
+    assert_eq!(attached.writer().unwrap(), Writer::Running);
+    let mut producer = ring.producer().unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut frame = [0; FRAME_BYTES_MAX];
+            for stamp in 0..if cfg!(debug_assertions) {
+                100_000
+            } else {
+                1_000_000
+            } {
+                producer.store(&record(stamp, &mut frame)).unwrap();
+            }
+            is_over.store(true, Ordering::SeqCst);
+        });
+        let mut buffer = Buffer::new();
+        while !is_over.load(Ordering::SeqCst) {
+            for bucket in attached.buckets().unwrap() {
+                match attached.copy_bucket(bucket.bucket, &mut buffer) {
+                    Ok(()) => {
+                        for packet in buffer.packets() {
+                            check(&packet);
+                        }
+                    }
+                    Err(CopyError::Overwritten(_)) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    });
+    drop(ring);
+    assert!(attached.buckets().is_ok(), "it keeps the memory");
+}
