@@ -187,6 +187,7 @@ fn config(ring_bytes: u64, directory: &Path) -> Config {
         ring_bytes,
         ring_backing: Backing::Anonymous,
         numa_node: None,
+        when_full: retroscope_ring::Mode::Record,
         rx_threads: 1,
         triggers: vec![TRIGGER.to_owned()],
         dump: String::new(),

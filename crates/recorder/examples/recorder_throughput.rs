@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ring_bytes,
         ring_backing: Backing::Anonymous,
         numa_node: None,
+        when_full: retroscope_ring::Mode::Record,
         rx_threads: 1,
         triggers,
         dump: String::new(),

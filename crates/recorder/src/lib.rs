@@ -10,9 +10,9 @@
 //! | `intake` | from a source's burst into the ring: inserters, the capture filter, counters and losses, interfaces |
 //! | `analysis` | the analyzer, the trigger rules and scripts, the director, and filters as the recorder uses them |
 //! | `dump` | from a window of the ring to a file with a verdict |
-//! | `control` | what the threads share: clocks, progress, wishes, events |
-//! | `query` | the ring of another process: a window of it, in order, with a verdict |
-//! | `start` | expressions and configuration, opening sources, starting and joining threads |
+//! | `control` | what the threads share: clocks, progress, commands, pins, events |
+//! | `query` | the ring of another process, or the recorder's own: a window of it, in order, with a verdict |
+//! | `start` | expressions and configuration, opening sources, starting and joining threads, the handle that controls them |
 //!
 //! Who waits for what, and how long: `docs/waits.md`.
 
@@ -27,8 +27,10 @@ mod tests;
 
 pub use analysis::terms::TriggerRequest;
 pub use control::{
-    events::{Event, Missed},
+    commands::Triggered,
+    events::{Event, Missed, Subscription},
     hits::{HitCounts, Reason, Suppressions},
+    pins::Pin,
     time::rfc3339,
 };
 pub use dump::{
@@ -42,6 +44,7 @@ pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
     config::{Config, Scripts, Sources},
     expressions::ExpressionError,
+    handle::{CommandError, Handle, RuleStatus, Stretch},
     inserters_only::{Inserted, insert_only},
-    recorder::{Handle, Recorder, StartError, Status, Summary},
+    recorder::{Recorder, StartError, Status, Summary},
 };

@@ -1,6 +1,6 @@
-//! Asking a ring that another process writes, or left behind: its packets of a window, in order, with a verdict.
+//! Asking a ring that another process writes, or left behind, or the recorder's own: its packets of a window, in order, with a verdict.
 //!
-//! The recorder is not asked. The region is read as [`Attached`] lets it be, bucket by bucket, and of a bucket only the packets that
+//! The recorder's threads are not asked. The region is read as [`Attached`] lets it be, bucket by bucket, and of a bucket only the packets that
 //! match are kept, until their turn comes (`query/merge.rs`): memory follows the answer, not the ring.
 //!
 //! A region numbers its records, which shows what was overwritten, what is torn, and what was not published (`query/contents.rs`). It

@@ -3,6 +3,7 @@
 //! It also moves the director's clock, in ring time (`control/ring_time.rs`). Offline that is the highest ring time seen, moved packet by
 //! packet, so that a window ends after the same packet in every run. Live it is the smallest watermark of the queues.
 
+mod commands;
 mod look;
 mod pace;
 mod rules;
@@ -11,7 +12,7 @@ mod tests;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, atomic::Ordering, mpsc::Receiver},
     time::Duration,
 };
 
@@ -20,21 +21,22 @@ use retroscope_ring::{Batch, Packet, Reader, Reservation};
 
 use crate::{
     analysis::{
-        director::{Clip, Director, DirectorConfig, Hit, HitOrder, Order},
+        director::{Clip, Director, DirectorConfig, HitOrder, Order},
         fragments::FirstFragments,
         functions::Functions,
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
         predicate::Expression,
-        terms::{Terms, TriggerRequest, Window},
+        terms::{Terms, Window},
         triggers::Triggers,
     },
     control::{
+        commands::Command,
         common::Common,
         events::{Event, Events},
         hits::{Refusal, Suppressed},
         lock,
-        progress::promised,
+        progress::{Reading, promised},
         ring_time::{Moment, Stamps},
         time::rfc3339,
     },
@@ -42,6 +44,7 @@ use crate::{
     intake::{interfaces::InterfaceCache, lookout::Suspects},
 };
 
+use commands::Keys;
 use pace::{Looks, Refusals, Say, Unseen};
 
 /// Rule number of a trigger by hand.
@@ -68,6 +71,7 @@ pub(crate) struct AnalyzerParts {
     pub(crate) suspects: Option<Suspects>,
     pub(crate) messages: Messages,
     pub(crate) events: Events,
+    pub(crate) commands: Receiver<Command>,
 }
 
 /// See the module.
@@ -116,6 +120,7 @@ struct Core {
     passed_by: usize,
     refusals: Refusals,
     unseen: Unseen,
+    keys: Keys,
 }
 
 impl Analyzer {
@@ -161,6 +166,7 @@ impl Analyzer {
             passed_by: 0,
             refusals: Refusals::default(),
             unseen: Unseen::default(),
+            keys: Keys::default(),
             common,
             parts,
         };
@@ -283,9 +289,7 @@ impl Core {
         }
         self.settle_live();
         self.parts.messages.push();
-        for request in self.common.control.take_triggers() {
-            self.trigger_by_hand(now, &request);
-        }
+        self.obey(now);
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {
             self.tell(Event::Notice(sentence));
@@ -301,33 +305,6 @@ impl Core {
         }
         let least_ns = promised(&self.common.ring, &self.promises).min();
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
-    }
-
-    fn trigger_by_hand(&mut self, now: Moment, request: &TriggerRequest) {
-        let time_ns = if self.live {
-            now.ring_ns
-        } else {
-            self.director.clock_ns
-        };
-        if time_ns == i64::MIN {
-            self.tell(Event::Notice(
-                "trigger by hand: nothing is recorded yet, no dump".to_owned(),
-            ));
-            return;
-        }
-        let order = HitOrder {
-            time_ns,
-            source: 0,
-            producer: 0,
-            record: u64::MAX,
-            rule: MANUAL,
-        };
-        let hit = Hit {
-            order,
-            terms: Terms::new(request, self.parts.window),
-            expression: Ok(self.parts.manual.clone()),
-        };
-        self.director.manual(hit, &mut self.orders);
     }
 
     /// Offline: the ring is about to overwrite the bucket that closed first. Hits that wait and want it must act first.
@@ -407,6 +384,7 @@ impl Core {
             },
         );
         self.tell(Event::Triggered {
+            number: id,
             rule: rule.clone(),
             trigger_ns: hit.time_ns.saturating_add(offset_ns),
             expression: text.clone(),
@@ -524,16 +502,15 @@ impl Core {
 
     fn publish_counters(&self) {
         let shared = &self.common.counters;
-        for (counter, n) in [
-            (&shared.analyzed, self.analyzed),
-            (&shared.lapped, self.lapped),
-            (&shared.unseen, self.unseen.packets),
-            (&shared.open_dumps, self.director.open_dumps() as u64),
-            (&shared.clock_steps, self.common.clock.count()),
-        ] {
-            counter.store(n, Ordering::Relaxed);
-        }
-        *lock(&shared.hits) = self.director.counts;
+        let open_dumps = self.director.open_dumps() as u64;
+        shared.open_dumps.store(open_dumps, Ordering::Relaxed);
+        *lock(&shared.reading) = Reading {
+            analyzed: self.analyzed,
+            lapped: self.lapped,
+            unseen: self.unseen.packets,
+            hits: self.director.counts,
+            clock_steps: self.common.clock.count(),
+        };
     }
 
     fn send(&mut self, message: Message) {

@@ -15,27 +15,58 @@ use std::{
 pub(crate) struct Shares {
     limit: u64,
     share: u64,
-    /// In use, by rule.
-    used: Vec<u64>,
+    rules: Vec<Use>,
     total: u64,
     /// What rules have left of their shares, in all.
     unused: u64,
 }
 
+/// A rule's part of a limit.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    used: u64,
+    /// Nothing is kept for one that was removed.
+    is_there: bool,
+}
+
 impl Shares {
     pub(crate) fn new(limit: u64, rules: usize) -> Self {
-        let others = rules.saturating_sub(1) as u64;
-        let share = match (limit / 2).checked_div(others) {
-            None => limit,
-            Some(share) => share.max(1).min(limit),
+        let rule = Use {
+            used: 0,
+            is_there: true,
         };
-        Self {
+        let mut shares = Self {
             limit,
-            share,
-            used: vec![0; rules],
+            share: 0,
+            rules: vec![rule; rules],
             total: 0,
-            unused: share.saturating_mul(rules as u64),
-        }
+            unused: 0,
+        };
+        shares.share_out();
+        shares
+    }
+
+    /// A rule of this number is there from now on, or no more. Numbers are not used again: what a rule used counts until it is given back.
+    pub(crate) fn set_rule(&mut self, rule: usize, is_there: bool) {
+        let absent = Use {
+            used: 0,
+            is_there: false,
+        };
+        self.rules.resize(self.rules.len().max(rule + 1), absent);
+        self.rules[rule].is_there = is_there;
+        self.share_out();
+    }
+
+    fn share_out(&mut self) {
+        let there = self.rules.iter().filter(|rule| rule.is_there);
+        let others = there.clone().count().saturating_sub(1) as u64;
+        let share = match (self.limit / 2).checked_div(others) {
+            None => self.limit,
+            Some(share) => share.max(1).min(self.limit),
+        };
+        let unused = there.map(|rule| share.saturating_sub(rule.used));
+        self.unused = unused.fold(0, u64::saturating_add);
+        self.share = share;
     }
 
     /// Whether all is in use.
@@ -45,10 +76,10 @@ impl Shares {
 
     /// Whether a rule may use more: it is below its share, or the others are left theirs.
     pub(crate) fn has_room(&self, rule: usize) -> bool {
-        let Some(used) = self.used.get(rule) else {
+        let Some(rule) = self.rules.get(rule) else {
             return false;
         };
-        let own = self.share.saturating_sub(*used);
+        let own = self.share.saturating_sub(rule.used);
         let kept = self.unused.saturating_sub(own).min(self.limit / 2);
         own > 0 || self.limit.saturating_sub(self.total) > kept
     }
@@ -62,14 +93,16 @@ impl Shares {
     }
 
     fn change(&mut self, rule: usize, change: impl Fn(u64) -> u64) {
-        let Some(used) = self.used.get_mut(rule) else {
+        let Some(rule) = self.rules.get_mut(rule) else {
             return;
         };
-        let (before, after) = (*used, change(*used));
-        *used = after;
+        let (before, after) = (rule.used, change(rule.used));
+        rule.used = after;
         self.total = self.total.saturating_sub(before).saturating_add(after);
-        let left = |used| self.share.saturating_sub(used);
-        self.unused = self.unused.saturating_sub(left(before)) + left(after);
+        if rule.is_there {
+            let left = |used| self.share.saturating_sub(used);
+            self.unused = self.unused.saturating_sub(left(before)) + left(after);
+        }
     }
 }
 
@@ -95,6 +128,13 @@ impl Budget {
             slot_ns: period_ns / SLOTS,
             now_slot: i64::MIN,
             spent: BTreeMap::new(),
+        }
+    }
+
+    /// As [`Shares::set_rule`].
+    pub(crate) fn set_rule(&mut self, rule: usize, is_there: bool) {
+        if let Some(shares) = &mut self.shares {
+            shares.set_rule(rule, is_there);
         }
     }
 
@@ -210,6 +250,23 @@ mod tests {
     fn one_rule_alone_has_all() {
         assert_eq!(drain(&mut Shares::new(7, 1), 0), 7);
         assert_eq!(drain(&mut Shares::new(1, 2), 1), 1);
+    }
+
+    #[test]
+    fn rules_that_come_and_go_share_anew() {
+        let mut shares = Shares::new(8, 1);
+        assert_eq!(drain(&mut shares, 0), 8);
+        shares.set_rule(3, true);
+        assert!(shares.is_full(), "what is used is not taken away");
+        shares.give_back(0, 6);
+        assert_eq!(drain(&mut shares, 3), 4, "the other may still use half");
+        shares.set_rule(0, false);
+        shares.give_back(0, 2);
+        assert_eq!((drain(&mut shares, 3), shares.total), (4, 8), "it is alone");
+        shares.give_back(3, 8);
+        shares.set_rule(4, true);
+        assert_eq!((drain(&mut shares, 3), drain(&mut shares, 4)), (4, 4));
+        assert_eq!(shares.unused, 0);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::{
     analysis::{
         budget::{Budget, HoldOff, Shares},
         open_dumps::{OpenDump, OpenDumps},
-        terms::Terms,
+        terms::{Terms, Window},
     },
     control::hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions},
 };
@@ -217,6 +217,27 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.act(hit, orders);
         self.armed = armed;
         self.config.single = single;
+    }
+
+    /// The open dump that a hit of a rule at this time belongs to.
+    pub(crate) fn dump_of(
+        &mut self,
+        key: (usize, &K),
+        window: Window,
+        time_ns: i64,
+    ) -> Option<u64> {
+        let dump = self.open.same(key, window, time_ns);
+        dump.map(|dump| dump.id)
+    }
+
+    /// A rule of this number is there from now on, or no more: its dumps go on. Numbers are not used again.
+    pub(crate) fn set_rule(&mut self, rule: usize, is_there: bool) {
+        let rules = self.config.rules.max(rule + 1);
+        self.config.rules = rules;
+        self.since.resize(rules, Suppressions::default());
+        self.places.set_rule(rule, is_there);
+        self.dumps.set_rule(rule, is_there);
+        self.bytes.set_rule(rule, is_there);
     }
 
     /// Live: the file of a dump of this rule is finished.

@@ -5,7 +5,13 @@
 //! Many rules, or long ones, are looked up in a rule set, where their number makes little difference. The set may be changed
 //! at any time by whoever has the lock; the analyzer takes up the change with its next batch and never waits for it.
 
-use std::sync::{Arc, Mutex};
+#[cfg(test)]
+mod tests;
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
 
 use retroscope_filter::{
     Filter, FilterError, Frame, Joint, Matches, Mode, Placement, RuleReader, Sure,
@@ -37,11 +43,26 @@ const TOGETHER_TEXT_BYTES: usize = 512;
 
 /// A trigger rule.
 #[derive(Debug)]
-struct Rule {
-    text: String,
+pub(crate) struct Rule {
+    /// Its own for good: in the rule set, and with the director.
+    pub(crate) number: usize,
+    pub(crate) text: String,
     /// Compiled where the rule runs by itself, or has parts that a rule set does not decide.
-    prepared: Prepared,
-    hits: u64,
+    pub(crate) prepared: Prepared,
+    /// The analyzer counts, anyone may read; ordered with nothing.
+    pub(crate) hits: Arc<AtomicU64>,
+    pub(crate) is_enabled: bool,
+}
+
+/// What may change while the recorder runs.
+#[derive(Debug)]
+pub(crate) enum RuleChange {
+    /// With a number above all before it, and in the rule set already.
+    Add(Box<Rule>),
+    /// By number. It leaves the rule set afterwards.
+    Remove(usize),
+    /// By number: whether its matches are hits.
+    Enable(usize, bool),
 }
 
 /// A packet that matches a rule.
@@ -49,13 +70,19 @@ struct Rule {
 pub(crate) struct RuleHit {
     /// Its index among the frames that were given to [`Triggers::find`].
     pub(crate) frame: usize,
+    /// The rule's place among the rules.
     pub(crate) rule: usize,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Triggers {
+    /// By number.
     rules: Vec<Rule>,
+    /// So many were given at the start.
+    at_start: usize,
+    /// Some are disabled.
+    any_disabled: bool,
     /// The rule set.
     pub(crate) shared: SharedRules,
     reader: RuleReader,
@@ -64,7 +91,7 @@ pub(crate) struct Triggers {
     pub(crate) hits: Vec<RuleHit>,
     /// All rules run as their programs.
     is_direct: bool,
-    /// Their programs for a link type, where each has one of its own. The bits are the rules' numbers.
+    /// Their programs for a link type, where each has one of its own. The bits are the rules' places.
     joints: Vec<(LinkType, Joint)>,
     /// What these say of each frame.
     results: Box<[u64; Joint::MANY]>,
@@ -74,23 +101,57 @@ pub(crate) struct Triggers {
 /// A rule that matches nothing of a link type, and why.
 type Refused = (u64, LinkType, FilterError);
 
+/// A rule that the set does not decide alone.
+type Asked = (u64, Filter, Mode);
+
 /// The rule set, for whoever changes it.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedRules {
     rules: Arc<Mutex<Rules>>,
     /// Rules that the set does not decide alone, and their mode.
-    asked: Arc<[(Filter, Mode)]>,
+    asked: Arc<Mutex<Vec<Asked>>>,
     /// Of link types that turned up late: rules that match nothing of them, and why. Locked for moments only.
     refused: Arc<Mutex<Vec<Refused>>>,
 }
 
 impl SharedRules {
-    fn new(rules: Rules, asked: Vec<(Filter, Mode)>) -> Self {
+    fn new(rules: Rules, asked: Vec<Asked>) -> Self {
         Self {
             rules: Arc::new(Mutex::new(rules)),
-            asked: asked.into(),
+            asked: Arc::new(Mutex::new(asked)),
             refused: Arc::default(),
         }
+    }
+
+    /// The link types that rules are ready for.
+    pub(crate) fn link_types(&self) -> Vec<LinkType> {
+        lock(&self.rules).link_types().collect()
+    }
+
+    /// Adds a rule that was checked for all link types; the analyzer passes its matches by until it knows the rule.
+    pub(crate) fn add(&self, number: usize, prepared: &mut Prepared) -> Result<(), FilterError> {
+        let id = number as u64;
+        let mut rules = lock(&self.rules);
+        let known: Vec<LinkType> = rules.link_types().collect();
+        let link_types = LinkTypes::new(&known, &Vec::new);
+        let placement = insert(&mut rules, id, prepared, &link_types)?;
+        if is_asked(placement) {
+            lock(&self.asked).push((id, prepared.filter.clone(), prepared.mode));
+        }
+        rules.join();
+        Ok(())
+    }
+
+    /// Takes a rule out.
+    pub(crate) fn remove(&self, number: usize) {
+        let id = number as u64;
+        lock(&self.asked).retain(|(asked, ..)| *asked != id);
+        lock(&self.rules).remove(id);
+    }
+
+    /// Sees to it that the rules run together, if they did not yet.
+    pub(crate) fn join(&self) {
+        lock(&self.rules).join();
     }
 
     /// Makes the rules ready for packets of a link type, before the first of them is stored. Compiles with libpcap where that
@@ -102,7 +163,7 @@ impl SharedRules {
         }
         let refused = rules.add_link_type(link_type);
         drop(rules);
-        for (filter, mode) in &*self.asked {
+        for (_, filter, mode) in &*lock(&self.asked) {
             // What it makes, or why not, the analyzer's own filter finds.
             let _ = filter.clone().prepare(context(link_type, *mode));
         }
@@ -139,18 +200,20 @@ impl Triggers {
                 prepared.check(link_types)?;
             }
             let placement = insert(&mut rules, id, &mut prepared, link_types)?;
-            if matches!(placement, Placement::Asked | Placement::NarrowedAsked) {
+            if is_asked(placement) {
                 if !may_be_direct {
                     prepared.check(link_types)?;
                 }
-                asked.push((prepared.filter.clone(), prepared.mode));
+                asked.push((id, prepared.filter.clone(), prepared.mode));
             }
             prepared.seal(link_types);
             prepared.compile(native);
             made.push(Rule {
+                number: made.len(),
                 text: text.clone(),
                 prepared,
-                hits: 0,
+                hits: Arc::default(),
+                is_enabled: true,
             });
         }
         let known = link_types.known;
@@ -177,6 +240,8 @@ impl Triggers {
         Ok(Self {
             joints,
             results: Box::new([0; Joint::MANY]),
+            at_start: made.len(),
+            any_disabled: false,
             rules: made,
             reader: rules.reader(),
             shared: SharedRules::new(rules, asked),
@@ -187,9 +252,54 @@ impl Triggers {
         })
     }
 
-    /// Rules; they are numbered from 0.
-    pub(crate) fn len(&self) -> usize {
-        self.rules.len()
+    /// So many rules were given at the start: they are numbered from 0.
+    pub(crate) fn at_start(&self) -> usize {
+        self.at_start
+    }
+
+    /// Whether packets may be hits.
+    pub(crate) fn are_any(&self) -> bool {
+        self.rules.iter().any(|rule| rule.is_enabled)
+    }
+
+    /// The rules, by number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter()
+    }
+
+    /// Changes the rules. Cheap: what takes long was done before.
+    pub(crate) fn change(&mut self, change: RuleChange) {
+        match change {
+            RuleChange::Add(rule) => {
+                let place = self.rules.partition_point(|it| it.number < rule.number);
+                self.rules.insert(place, *rule);
+            }
+            RuleChange::Remove(number) => self.rules.retain(|rule| rule.number != number),
+            RuleChange::Enable(number, is_enabled) => {
+                if let Some(place) = self.place(number) {
+                    self.rules[place].is_enabled = is_enabled;
+                }
+            }
+        }
+        self.any_disabled = self.rules.iter().any(|rule| !rule.is_enabled);
+        // Their bits are places of before.
+        self.joints.clear();
+        let is_short = |rule: &Rule| rule.text.len() <= SHORT_TEXT_BYTES;
+        self.is_direct &= self.rules.len() <= FEW && self.rules.iter().all(is_short);
+    }
+
+    /// Where the rule of a number is.
+    fn place(&self, number: usize) -> Option<usize> {
+        // Until a rule is removed, they are the same.
+        if self
+            .rules
+            .get(number)
+            .is_some_and(|rule| rule.number == number)
+        {
+            return Some(number);
+        }
+        let found = self.rules.binary_search_by_key(&number, |rule| rule.number);
+        found.ok()
     }
 
     /// What inserters may try themselves; none where rules are looked up.
@@ -221,11 +331,17 @@ impl Triggers {
         frames: &[Frame<'_>],
     ) -> u64 {
         self.hits.clear();
-        if self.is_direct && self.rules.iter().all(|rule| rule.prepared.knows(link_type)) {
+        let any = if self.is_direct && self.rules.iter().all(|rule| rule.prepared.knows(link_type))
+        {
             self.run(link_type, interface, frames)
         } else {
             self.look_up(link_type, interface, frames)
+        };
+        if !self.any_disabled {
+            return any;
         }
+        self.hits.retain(|hit| self.rules[hit.rule].is_enabled);
+        self.hits.iter().fold(0, |any, hit| any | 1 << hit.frame)
     }
 
     fn run(&mut self, link_type: LinkType, interface: u16, frames: &[Frame<'_>]) -> u64 {
@@ -257,12 +373,11 @@ impl Triggers {
         self.reader
             .match_many(link_type, interface, frames, &mut self.matches);
         for (frame, id, sure) in self.matches.iter() {
-            let Some((number, rule)) = usize::try_from(id.0)
-                .ok()
-                .and_then(|number| Some((number, self.rules.get_mut(number)?)))
-            else {
+            let number = usize::try_from(id.0).ok();
+            let Some(place) = number.and_then(|number| self.place(number)) else {
                 continue;
             };
+            let rule = &mut self.rules[place];
             let is_hit = sure == Sure::Yes || {
                 rule.prepared.prepare(link_type);
                 let one = std::slice::from_ref(&frames[frame]);
@@ -270,41 +385,38 @@ impl Triggers {
             };
             if is_hit {
                 any |= 1 << frame;
-                self.hits.push(RuleHit {
-                    frame,
-                    rule: number,
-                });
+                self.hits.push(RuleHit { frame, rule: place });
             }
         }
         any
     }
 
-    /// Counts a hit.
-    pub(crate) fn count(&mut self, rule: usize) {
-        if let Some(rule) = self.rules.get_mut(rule) {
-            rule.hits += 1;
-        }
+    /// Counts a hit. Returns the rule's number.
+    pub(crate) fn count(&mut self, hit: &RuleHit) -> usize {
+        let rule = &self.rules[hit.rule];
+        rule.hits.fetch_add(1, Ordering::Relaxed);
+        rule.number
     }
 
     /// The expression of a rule as the user wrote it; `None` for a number that is no rule's.
-    pub(crate) fn text(&self, rule: usize) -> Option<&str> {
-        self.rules.get(rule).map(|rule| rule.text.as_str())
+    pub(crate) fn text(&self, number: usize) -> Option<&str> {
+        let place = self.place(number)?;
+        Some(&self.rules[place].text)
     }
 
     /// The expressions of the rules without a hit.
     pub(crate) fn without_hits(&self) -> impl Iterator<Item = &str> {
-        let silent = self.rules.iter().filter(|rule| rule.hits == 0);
+        let is_silent = |rule: &&Rule| rule.hits.load(Ordering::Relaxed) == 0;
+        let silent = self.rules.iter().filter(is_silent);
         silent.map(|rule| rule.text.as_str())
     }
 
     /// Sentences about link types that rules do not apply to, each once.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         for (rule, link_type, error) in lock(&self.shared.refused).drain(..) {
-            let rule = usize::try_from(rule)
-                .ok()
-                .and_then(|rule| self.rules.get_mut(rule));
-            if let Some(rule) = rule {
-                rule.prepared.refuse(link_type, &error);
+            let number = usize::try_from(rule).ok();
+            if let Some(place) = number.and_then(|number| self.place(number)) {
+                self.rules[place].prepared.refuse(link_type, &error);
             }
         }
         let of_rule = |rule: &mut Rule| rule.prepared.take_notices("trigger");
@@ -342,6 +454,11 @@ fn run_joint(
     any
 }
 
+/// Whether a rule's own filter is asked about what the set finds.
+fn is_asked(placement: Placement) -> bool {
+    matches!(placement, Placement::Asked | Placement::NarrowedAsked)
+}
+
 /// Adds a rule that is looked up. Where libpcap refuses it for all link types, those further inside the files count too.
 fn insert(
     rules: &mut Rules,
@@ -359,182 +476,4 @@ fn insert(
         prepared.refuse(link_type, &error);
     }
     Ok(placed.placement)
-}
-
-#[cfg(test)]
-mod tests {
-    use retroscope_filter::Aux;
-
-    use super::*;
-    use crate::tests::rig::udp;
-
-    /// Packets of some ports; the last ones are cut short.
-    fn packets() -> Vec<Vec<u8>> {
-        let mut packets: Vec<_> = (0..60_u16)
-            .map(|n| udp(n % 7, 20 + n % 11, u32::from(n)))
-            .collect();
-        packets.extend((10..14).map(|length| udp(1, 20, 0)[..length * 2].to_vec()));
-        packets
-    }
-
-    fn triggers(texts: &[String], known: &[LinkType]) -> Triggers {
-        let link_types = LinkTypes::new(known, &Vec::new);
-        let native = Arc::new(NativeCode::new());
-        Triggers::new(texts, &link_types, true, &native).unwrap()
-    }
-
-    /// The hits among [`packets`] of raw IP, as (packet, rule).
-    fn hits(triggers: &mut Triggers) -> Vec<(usize, usize)> {
-        let packets = packets();
-        let frames: Vec<_> = packets
-            .iter()
-            .map(|data| Frame::new(data, 32, Aux::default()))
-            .collect();
-        let any = triggers.find(LinkType::RAW, 0, &frames);
-        let hits = std::mem::take(&mut triggers.hits);
-        let set = hits.iter().fold(0, |set, hit| set | 1 << hit.frame);
-        assert_eq!(any, set);
-        let pairs = hits.iter().map(|hit| (hit.frame, hit.rule)).collect();
-        triggers.hits = hits;
-        pairs
-    }
-
-    /// What each rule by itself says of each packet.
-    fn one_by_one(texts: &[String]) -> Vec<(usize, usize)> {
-        let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
-        let mut expected = Vec::new();
-        for (rule, text) in texts.iter().enumerate() {
-            let filter = Filter::plain(text).unwrap();
-            let mut prepared = Prepared::new(filter, mode(true));
-            prepared.check(&link_types).unwrap();
-            for (index, data) in packets().iter().enumerate() {
-                let frames = [Frame::new(data, 32, Aux::default())];
-                if prepared.matches_many(LinkType::RAW, 0, &frames) == 1 {
-                    expected.push((index, rule));
-                }
-            }
-        }
-        expected.sort_unstable();
-        expected
-    }
-
-    #[test]
-    fn a_few_plain_rules_run_as_one_function_and_hit_as_each_alone() {
-        let plain = ["udp port 20", "not udp src port 3", "udp[11] > 50", "udp"];
-        let mut plain: Vec<String> = plain.iter().map(ToString::to_string).collect();
-        plain.extend(
-            (20..)
-                .take(FEW_TOGETHER - 4)
-                .map(|port| format!("dst port {port} or src port 3")),
-        );
-        for count in [1, 2, 3, FEW + 1, FEW_TOGETHER] {
-            let rules = plain[..count].to_vec();
-            let mut triggers = triggers(&rules, &[LinkType::RAW]);
-            let joints = triggers.joints.iter();
-            let joined: Vec<bool> = joints.map(|(_, joint)| joint.native().is_some()).collect();
-            assert!(triggers.is_direct);
-            match count {
-                1 => assert!(joined.is_empty()),
-                _ => assert_eq!(joined, [true]),
-            }
-            let found = hits(&mut triggers);
-            assert_eq!(found, one_by_one(&rules));
-            assert!((0..rules.len()).all(|rule| found.iter().any(|hit| hit.1 == rule)));
-        }
-        // Payload terms have no program.
-        assert!(
-            triggers(&texts()[..FEW], &[LinkType::RAW])
-                .joints
-                .is_empty()
-        );
-    }
-
-    fn texts() -> Vec<String> {
-        let mut texts = vec![
-            "udp port 20".to_owned(),
-            "udp and payload contains \"\\x00\\x07\"".to_owned(),
-            "not udp src port 3".to_owned(),
-            "udp[11] > 50 or ip[8] = 1".to_owned(),
-        ];
-        let hosts: Vec<_> = (0..100).map(|n| format!("host 10.1.{n}.1")).collect();
-        texts.push(format!("{} or src port 5", hosts.join(" or ")));
-        texts.extend((20..60).map(|port| format!("udp dst port {port}")));
-        texts
-    }
-
-    #[test]
-    fn few_and_many_rules_hit_as_each_alone() {
-        let texts = texts();
-        for rules in [&texts[..0], &texts[..1], &texts[..FEW], &texts[..5], &texts] {
-            let mut triggers = triggers(rules, &[LinkType::RAW]);
-            assert_eq!(triggers.is_direct, rules.len() <= FEW);
-            assert_eq!(
-                hits(&mut triggers),
-                one_by_one(rules),
-                "{} rules",
-                rules.len()
-            );
-            assert!(triggers.take_notices().is_empty());
-        }
-        // The rules do hit.
-        let of_all = one_by_one(&texts);
-        assert!((0..5).all(|rule| of_all.iter().any(|hit| hit.1 == rule)));
-    }
-
-    #[test]
-    fn link_types_that_turn_up_late_are_made_ready_by_others() {
-        let texts = texts();
-        for rules in [&texts[..FEW], &texts] {
-            let mut triggers = triggers(rules, &[LinkType::ETHERNET]);
-            triggers.shared.clone().add_link_type(LinkType::RAW);
-            triggers.refresh();
-            assert!(triggers.take_notices().is_empty());
-            assert_eq!(
-                hits(&mut triggers),
-                one_by_one(rules),
-                "{} rules",
-                rules.len()
-            );
-        }
-    }
-
-    #[test]
-    fn rules_that_do_not_apply_to_a_late_link_type_are_told_once() {
-        let nothing = LinkType(147);
-        for rules in [1, FEW + 2] {
-            let texts = vec!["icmp".to_owned(); rules];
-            let mut triggers = triggers(&texts, &[LinkType::ETHERNET]);
-            assert!(triggers.take_notices().is_empty());
-            triggers.shared.add_link_type(nothing);
-            let notices = triggers.take_notices();
-            assert_eq!(notices.len(), rules, "{notices:?}");
-            assert!(
-                notices[0].contains("'icmp'") && notices[0].contains(" 147"),
-                "{notices:?}"
-            );
-            triggers.shared.add_link_type(nothing);
-            assert!(triggers.take_notices().is_empty());
-        }
-    }
-
-    #[test]
-    fn rules_that_apply_to_some_link_types_only_are_told_once() {
-        let texts = ["ether src 00:00:00:00:00:01".to_owned()];
-        let known = [LinkType::RAW, LinkType::ETHERNET];
-        let mut one = triggers(&texts, &known);
-        let notices = one.take_notices();
-        assert_eq!(notices.len(), 1, "{notices:?}");
-        assert!(notices[0].contains(" 101"), "{notices:?}");
-        assert!(one.take_notices().is_empty());
-        let many: Vec<_> = std::iter::repeat_n(texts[0].clone(), FEW + 1).collect();
-        assert_eq!(triggers(&many, &known).take_notices().len(), FEW + 1);
-        let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
-        for rules in [&texts[..], &many] {
-            let native = Arc::new(NativeCode::new());
-            assert!(Triggers::new(rules, &link_types, true, &native).is_err());
-            let more = || vec![LinkType::ETHERNET];
-            let link_types = LinkTypes::new(&[LinkType::RAW], &more);
-            assert!(Triggers::new(rules, &link_types, true, &native).is_ok());
-        }
-    }
 }

@@ -7,6 +7,7 @@ use retroscope_ring::{Ring, Waker};
 
 use crate::{
     control::{
+        pins::Pins,
         progress::{AnalyzerCounters, Control, Costs, Gate},
         ring_time::RingClock,
     },
@@ -28,6 +29,7 @@ pub(crate) struct Common {
     pub(crate) counters: AnalyzerCounters,
     pub(crate) costs: Costs,
     pub(crate) log: DumpLog,
+    pub(crate) pins: Pins,
 }
 
 impl Common {
@@ -42,6 +44,7 @@ impl Common {
             counters: AnalyzerCounters::default(),
             costs: Costs::default(),
             log: DumpLog::default(),
+            pins: Pins::default(),
         })
     }
 

@@ -1,8 +1,10 @@
 //! What the threads share: time, how far each has come, wishes, and news for whoever watches.
 
+pub(crate) mod commands;
 pub(crate) mod common;
 pub(crate) mod events;
 pub(crate) mod hits;
+pub(crate) mod pins;
 pub(crate) mod progress;
 pub(crate) mod ring_time;
 pub(crate) mod time;

@@ -1,7 +1,7 @@
 //! How far the threads have come, as the others see it.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
@@ -10,10 +10,7 @@ use std::{
 
 use retroscope_ring::{BucketInfo, Positions, Ring};
 
-use crate::{
-    analysis::terms::TriggerRequest,
-    control::{hits::HitCounts, lock},
-};
+use crate::control::{hits::HitCounts, lock};
 
 /// How far the dumper may read.
 #[derive(Debug)]
@@ -191,19 +188,26 @@ impl Gate {
     }
 }
 
-/// The reading ledger and the hits, for status lines. The analyzer writes all of it unless a field says otherwise; no number is
-/// ordered with another. It lies on cache lines of its own, because inserters read what stands beside it with each burst.
+/// The reading ledger of one moment, and the hits so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Reading {
+    pub(crate) analyzed: u64,
+    pub(crate) lapped: u64,
+    /// How many that were lapped, or unread at the stop, came while there were rules.
+    pub(crate) unseen: u64,
+    /// What hits became.
+    pub(crate) hits: HitCounts,
+    pub(crate) clock_steps: u64,
+}
+
+/// The reading ledger, and counters for status lines. The analyzer writes all of it unless a field says otherwise; but for the ledger no
+/// number is ordered with another. It lies on cache lines of its own, because inserters read what stands beside it with each burst.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct AnalyzerCounters {
-    pub(crate) analyzed: AtomicU64,
-    pub(crate) lapped: AtomicU64,
-    /// How many that were lapped, or unread at the stop, came while there were rules.
-    pub(crate) unseen: AtomicU64,
-    /// What hits became. The lock is taken once a batch, and by who asks.
-    pub(crate) hits: Mutex<HitCounts>,
+    /// The lock is taken once a batch, and by who asks.
+    pub(crate) reading: Mutex<Reading>,
     pub(crate) open_dumps: AtomicU64,
-    pub(crate) clock_steps: AtomicU64,
     /// Trigger scripts that are disabled.
     pub(crate) trigger_scripts_failed: AtomicU64,
     /// Whether the dump script is: 0 or 1. Whoever holds the script writes it.
@@ -217,6 +221,11 @@ pub(crate) struct AnalyzerCounters {
 }
 
 impl AnalyzerCounters {
+    /// The reading ledger, all of it of one moment. What is stored by then is read afterwards, and so has it all.
+    pub(crate) fn reading(&self) -> Reading {
+        *lock(&self.reading)
+    }
+
     /// Scripts that are disabled.
     pub(crate) fn scripts_failed(&self) -> u64 {
         let triggers = self.trigger_scripts_failed.load(Ordering::Relaxed);
@@ -285,19 +294,13 @@ impl Costs {
     }
 }
 
-/// Wishes from outside, read by the threads. The flags carry no data with them; SeqCst for simplicity, they are read
+/// Wishes to end, read by the threads. The flags carry no data with them; SeqCst for simplicity, they are read
 /// once a burst at most.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     stop: AtomicBool,
     abort: AtomicBool,
-    /// Whether triggers by hand are waiting; the mutex protects them.
-    any: AtomicBool,
-    triggers: Mutex<VecDeque<TriggerRequest>>,
 }
-
-/// Triggers by hand that wait to be looked at, which takes milliseconds.
-const TRIGGERS_MAX: usize = 1024;
 
 impl Control {
     pub(crate) fn stop(&self) {
@@ -314,25 +317,5 @@ impl Control {
 
     pub(crate) fn aborting(&self) -> bool {
         self.abort.load(Ordering::SeqCst)
-    }
-
-    /// Asks for a dump; gives the request back where too many wait.
-    pub(crate) fn trigger(&self, request: TriggerRequest) -> Result<(), TriggerRequest> {
-        let mut triggers = lock(&self.triggers);
-        if triggers.len() >= TRIGGERS_MAX {
-            return Err(request);
-        }
-        triggers.push_back(request);
-        self.any.store(true, Ordering::SeqCst);
-        Ok(())
-    }
-
-    pub(crate) fn take_triggers(&self) -> VecDeque<TriggerRequest> {
-        if !self.any.load(Ordering::SeqCst) {
-            return VecDeque::new();
-        }
-        let mut triggers = lock(&self.triggers);
-        self.any.store(false, Ordering::SeqCst);
-        std::mem::take(&mut triggers)
     }
 }

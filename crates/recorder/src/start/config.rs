@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use retroscope_capture::{Source, SourceError};
-use retroscope_ring::Backing;
+use retroscope_ring::{Backing, Mode};
 use retroscope_script::Script;
 
 use crate::{analysis::terms::TriggerRequest, dump::encode::Format};
@@ -17,6 +17,8 @@ pub struct Config {
     pub ring_bytes: u64,
     /// What its memory is made of.
     pub ring_backing: Backing,
+    /// Live: what happens when nothing in the ring may be overwritten but what dumps and pins want, [`Mode::Record`] or [`Mode::Protect`].
+    pub when_full: Mode,
     /// The NUMA node that it should come from.
     pub numa_node: Option<u32>,
     /// Threads that each live source may use, at least 1.

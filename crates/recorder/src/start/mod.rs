@@ -2,10 +2,12 @@
 
 pub(crate) mod config;
 pub(crate) mod expressions;
+pub(crate) mod handle;
 pub(crate) mod inserters_only;
 pub(crate) mod recorder;
 
 use std::{
+    cell::RefCell,
     io,
     path::PathBuf,
     sync::{
@@ -36,8 +38,9 @@ use crate::{
         terms::{Terms, Window},
     },
     control::{
+        commands::commands,
         common::Common,
-        events::{Event, Events, events},
+        events::{Event, Events},
         progress::Progress,
         unprivileged::without_capabilities,
     },
@@ -59,6 +62,7 @@ use crate::{
     start::{
         config::{Config, Sources},
         expressions::{Expressions, Texts},
+        handle::{Handle, RuleBook},
         recorder::{Recorder, StartError},
     },
 };
@@ -166,7 +170,8 @@ impl Recorder {
 
         let ring = &common.ring;
         let (messages_tx, messages) = Messages::new(live);
-        let (events_tx, events) = events();
+        let events_tx = Events::new();
+        let (commands_tx, commands) = commands();
         let kind = if live {
             GroupKind::Lapped
         } else {
@@ -203,6 +208,14 @@ impl Recorder {
         let (packets, bytes) = (config.dump_packets, config.dump_bytes);
         let window = Window::new(config.past, config.future, packets, bytes);
         let requests = config.requests.iter();
+        let functions = &scripts.triggers;
+        let functions = (0..functions.len()).filter_map(|script| functions.name(script));
+        let book = RuleBook::new(
+            &expressions.triggers,
+            functions,
+            Arc::clone(&native),
+            config.offline,
+        );
         let parts = AnalyzerParts {
             terms: requests.map(|it| Terms::new(it, window)).collect(),
             window,
@@ -214,6 +227,7 @@ impl Recorder {
             suspects,
             messages: messages_tx,
             events: events_tx.clone(),
+            commands,
         };
         let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, director_config(config));
         let start_mono_ns = live.then(|| common.clock.now().mono_ns);
@@ -228,6 +242,16 @@ impl Recorder {
         };
         let dumper = spawn_dumper(parts, Rules::new(mode, native))?;
         let left = Arc::new(AtomicUsize::new(if live { intakes.len() } else { 1 }));
+        let log = Arc::clone(events_tx.log());
+        let handle = Handle {
+            control: Arc::clone(&common.control),
+            waker: waker.clone(),
+            commands: commands_tx,
+            rules: Arc::new(book),
+            common: Arc::downgrade(&common),
+            start_mono_ns,
+            log,
+        };
         let (analyzer, inserters) = without_capabilities(|| {
             let analyzer = spawn_analyzer(analyzer, Arc::clone(&common), Arc::clone(&left))?;
             let inserters = spawn_inserters(intakes, &for_inserters, &left, &waker, &events_tx)?;
@@ -235,13 +259,12 @@ impl Recorder {
         })??;
         Ok(Self {
             common,
-            waker,
-            events,
+            events: RefCell::new(handle.subscribe(Some(0))),
+            handle,
             inserters,
             analyzer,
             dumper,
             notices,
-            start_mono_ns,
         })
     }
 }
@@ -275,6 +298,7 @@ fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     ring.numa_node = config.numa_node;
     ring.created_ns = now.wall_ns;
     ring.created_mono_ns = now.mono_ns;
+    ring.mode = config.when_full;
     if config.offline {
         ring.mode = Mode::Wait;
         // A file waits; memory that it does not need stays free.

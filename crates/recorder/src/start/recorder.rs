@@ -1,33 +1,28 @@
 //! A running recorder: its threads, started, watched and joined.
 
 use std::{
+    cell::RefCell,
     io,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-        mpsc,
-    },
+    sync::{Arc, atomic::Ordering, mpsc},
     thread::JoinHandle,
     time::Duration,
 };
 
 use retroscope_capture::SourceError;
-use retroscope_ring::{Ring, RingError, RingStatistics, Waker};
+use retroscope_ring::{Mode, Ring, RingError, RingStatistics};
 use retroscope_script::ScriptError;
 
 use crate::{
-    analysis::terms::TriggerRequest,
     control::{
         common::Common,
-        events::{Event, EventQueue},
+        events::{Event, Subscription},
         hits::HitCounts,
-        lock,
-        progress::Control,
+        pins::Pin,
     },
     dump::{log::DumpCounts, report::DumpReport},
     intake::counters::SourceSnapshot,
-    start::expressions::ExpressionError,
+    start::{expressions::ExpressionError, handle::Handle},
 };
 
 /// Why a recorder did not start.
@@ -66,21 +61,12 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Recorder {
     pub(super) common: Arc<Common>,
-    pub(super) waker: Waker,
-    pub(super) events: EventQueue,
+    pub(super) handle: Handle,
+    pub(super) events: RefCell<Subscription>,
     pub(super) inserters: Vec<JoinHandle<Vec<SourceError>>>,
     pub(super) analyzer: JoinHandle<()>,
     pub(super) dumper: JoinHandle<()>,
     pub(super) notices: Vec<String>,
-    /// Live: what the monotonic clock showed before the first packet, ns.
-    pub(super) start_mono_ns: Option<i64>,
-}
-
-/// Controls a recorder from any thread or signal loop.
-#[derive(Debug, Clone)]
-pub struct Handle {
-    control: Arc<Control>,
-    waker: Waker,
 }
 
 /// What a recorder is doing.
@@ -93,11 +79,15 @@ pub struct Status {
     /// How far the ring reaches back: all packets stored within this time are in it. Elapsed time, whatever their stamps. `None`: files,
     /// whose time is not ours.
     pub history: Option<Duration>,
-    /// Packets that the analyzer has seen, and those it was too slow for.
+    /// The reading ledger of one moment, `stored = analyzed + lapped + unread`: packets published, …
+    pub stored: u64,
+    /// … those that the analyzer has seen, …
     pub analyzed: u64,
-    /// See `analyzed`.
+    /// … those that it was too slow for, …
     pub lapped: u64,
-    /// Hits so far.
+    /// … and those that it has not come to.
+    pub unread: u64,
+    /// Hits so far, of the same moment as `analyzed`.
     pub hits: HitCounts,
     /// Dumps whose window is open or whose file is not finished.
     pub dumps_open: u64,
@@ -107,6 +97,14 @@ pub struct Status {
     pub clock_steps: u64,
     /// Scripts that failed or exceeded a budget, and do nothing any more.
     pub scripts_failed: u64,
+    /// What happens when nothing in the ring may be overwritten but what dumps and pins want.
+    pub when_full: Mode,
+    /// Trigger rules, scripts among them.
+    pub rules: usize,
+    /// Stretches of time that the ring keeps.
+    pub pins: Vec<Pin>,
+    /// The number of the next event.
+    pub next_event: u64,
 }
 
 /// What a recorder did; by default nothing.
@@ -146,45 +144,45 @@ impl Summary {
     }
 }
 
-impl Handle {
-    /// Ends the capture; open windows are closed and their files completed.
-    pub fn stop(&self) {
-        self.control.stop();
-        self.waker.wake();
-    }
-
-    /// Ends everything; unfinished files stay as they are.
-    pub fn abort(&self) {
-        self.control.abort();
-        self.stop();
-    }
-
-    /// Triggers by hand, with the window of the configuration. Where 1,024 such triggers wait, it is one of them.
-    pub fn trigger(&self) {
-        // Nobody can tell them apart.
-        let _ = self.trigger_with(TriggerRequest::default());
-    }
-
-    /// Triggers by hand, from any thread, and returns at once: a dump of what `manual_dump` of the configuration takes, with a window of its own. It starts
-    /// a dump, or belongs to an open one that was asked for in the same way, or is refused where `max_dumps` by hand are open.
-    ///
-    /// # Errors
-    /// The request, where 1,024 others wait to be looked at: nothing is asked for then.
-    pub fn trigger_with(&self, request: TriggerRequest) -> Result<(), TriggerRequest> {
-        self.control.trigger(request)?;
-        self.waker.wake();
-        Ok(())
+impl Status {
+    /// Any thread may ask. The ledger of the analyzer is read first, under its lock, then the ring, under its own: what the former counts
+    /// was published before, so that `unread` is what was published and not read at the moment between.
+    pub(super) fn of(common: &Common, handle: &Handle) -> Self {
+        let counters = &common.counters;
+        let reading = counters.reading();
+        let ring = common.ring.statistics();
+        let history = |start_mono_ns: i64| {
+            let since_ns = ring.whole_since_mono_ns.unwrap_or(start_mono_ns);
+            let ns = common.clock.mono_ns().saturating_sub(since_ns);
+            Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
+        };
+        let seen = reading.analyzed + reading.lapped;
+        Self {
+            sources: common.intake.snapshots(),
+            history: handle.start_mono_ns.map(history),
+            ring,
+            stored: ring.stored_packets,
+            analyzed: reading.analyzed,
+            lapped: reading.lapped,
+            unread: ring.stored_packets.saturating_sub(seen),
+            hits: reading.hits,
+            dumps_open: counters.open_dumps.load(Ordering::Relaxed) + counters.in_flight(),
+            copied_bytes: counters.copied_bytes.load(Ordering::Relaxed) as u64,
+            clock_steps: reading.clock_steps,
+            scripts_failed: counters.scripts_failed(),
+            when_full: common.ring.mode(),
+            rules: handle.rules.len(),
+            pins: common.pins.list(),
+            next_event: handle.log.end(),
+        }
     }
 }
 
 impl Recorder {
-    /// What stops and triggers this recorder from other threads, for signals and the like.
+    /// What controls this recorder from other threads: for signals and the like.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        Handle {
-            control: Arc::clone(&self.common.control),
-            waker: self.waker.clone(),
-        }
+        self.handle.clone()
     }
 
     /// The ring, for its size and pages.
@@ -204,33 +202,13 @@ impl Recorder {
     /// # Errors
     /// As `Receiver::recv_timeout`.
     pub fn event(&self, timeout: Duration) -> Result<Event, mpsc::RecvTimeoutError> {
-        self.events.take(timeout)
+        self.events.borrow_mut().take(timeout)
     }
 
     /// What it is doing now.
     #[must_use]
     pub fn status(&self) -> Status {
-        let common = &*self.common;
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &common.counters;
-        let ring = common.ring.statistics();
-        let history = |start_mono_ns: i64| {
-            let since_ns = ring.whole_since_mono_ns.unwrap_or(start_mono_ns);
-            let ns = common.clock.mono_ns().saturating_sub(since_ns);
-            Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
-        };
-        Status {
-            sources: common.intake.snapshots(),
-            history: self.start_mono_ns.map(history),
-            ring,
-            analyzed: load(&counters.analyzed),
-            lapped: load(&counters.lapped),
-            hits: *lock(&counters.hits),
-            dumps_open: load(&counters.open_dumps) + counters.in_flight(),
-            copied_bytes: counters.copied_bytes.load(Ordering::Relaxed) as u64,
-            clock_steps: load(&counters.clock_steps),
-            scripts_failed: counters.scripts_failed(),
-        }
+        Status::of(&self.common, &self.handle)
     }
 
     /// Sums up without waiting for threads that may hang.
@@ -259,14 +237,15 @@ impl Recorder {
 
 fn sum_up(common: &Common, errors: Vec<SourceError>, panicked: bool) -> Summary {
     let counters = &common.counters;
+    let reading = counters.reading();
     let (dumps, dumps_before) = common.log.summary();
     Summary {
         sources: common.intake.snapshots(),
         stored: common.ring.statistics().stored_packets,
-        analyzed: counters.analyzed.load(Ordering::Relaxed),
-        lapped: counters.lapped.load(Ordering::Relaxed),
-        not_analyzed: counters.unseen.load(Ordering::Relaxed),
-        hits: *lock(&counters.hits),
+        analyzed: reading.analyzed,
+        lapped: reading.lapped,
+        not_analyzed: reading.unseen,
+        hits: reading.hits,
         scripts_failed: counters.scripts_failed(),
         dumps,
         dumps_before,

@@ -43,7 +43,7 @@ fn thousands_of_dumps_and_steps_leave_little_behind() {
         }
     }
     rig.stop();
-    let hits = *rig.common.counters.hits.lock().unwrap();
+    let hits = rig.common.counters.reading().hits;
     assert_eq!(
         hits.triggers + hits.suppressed.total(),
         4000_u64.div_ceil(3)
@@ -140,7 +140,7 @@ fn little_waits_for_a_dumper_that_hangs() {
     }
     let [open, closed, ..] = most;
     assert!(open <= 16 && closed <= 16, "{most:?}");
-    let hits = *rig.common.counters.hits.lock().unwrap();
+    let hits = rig.common.counters.reading().hits;
     assert_eq!(hits.triggers, 16, "8 of the rule, 8 by hand");
     assert_eq!(hits.triggers + hits.suppressed.total(), 40_000);
     rig.stop();
@@ -176,8 +176,8 @@ fn packets_that_no_rule_saw_are_told() {
         rig.pass(S);
         rig.step();
         rig.stop();
-        let unseen = rig.common.counters.unseen.load(Ordering::Relaxed);
-        let lapped = rig.common.counters.lapped.load(Ordering::Relaxed);
+        let unseen = rig.common.counters.reading().unseen;
+        let lapped = rig.common.counters.reading().lapped;
         assert!(lapped > 10_000, "{lapped}");
         assert_eq!(unseen, if expected { lapped } else { 0 });
         let told = |text: &String| text.contains("triggers may be missed");
@@ -232,7 +232,7 @@ fn packets_that_no_rule_saw_behind_the_close_are_told() {
     };
     assert_eq!(not_analyzed(&rig), [0]);
     rig.stop();
-    let unseen = rig.common.counters.unseen.load(Ordering::Relaxed);
+    let unseen = rig.common.counters.reading().unseen;
     assert!(unseen > 0);
     assert_eq!(not_analyzed(&rig), [0, unseen], "amended");
     let report = &rig.reports[1];

@@ -297,7 +297,7 @@ impl Recording {
         let triggers: Vec<i64> = reports.keys().copied().collect();
         assert_eq!(triggers, TRIGGERS, "{cell:?}: {:?}", self.rig.reports);
         // The flood laps the analyzer, too.
-        let unseen = self.rig.common.counters.unseen.load(Ordering::SeqCst);
+        let unseen = self.rig.common.counters.reading().unseen;
         assert_eq!(unseen > 0, cell.reservation_falls, "{cell:?}");
         let told = |text: &String| text.contains("triggers may be missed");
         let notices = &self.rig.notices;

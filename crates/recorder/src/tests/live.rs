@@ -480,11 +480,9 @@ fn every_hit_is_found_behind_the_inserters_look() {
         "{passed_by} of {packets}"
     );
     rig.stop();
-    let count =
-        |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
     let counters = &rig.common.counters;
-    let counts = *counters.hits.lock().unwrap();
+    let counts = counters.reading().hits;
     let found = counts.triggers + counts.suppressed.total();
     assert!(hits > 100);
-    assert_eq!((found, count(&counters.analyzed)), (hits, packets));
+    assert_eq!((found, counters.reading().analyzed), (hits, packets));
 }

@@ -7,6 +7,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering},
+        mpsc::SyncSender,
     },
     time::{Duration, Instant},
 };
@@ -32,8 +33,9 @@ use crate::{
         terms::{Terms, TriggerRequest, Window},
     },
     control::{
+        commands::{Command, commands},
         common::Common,
-        events::{EventQueue, events},
+        events::{Events, Subscription},
         progress::Progress,
     },
     dump::{
@@ -226,7 +228,8 @@ pub(crate) struct Rig {
     dumper: Dumper,
     /// The analyzer's.
     positions: Positions,
-    events: EventQueue,
+    events: Subscription,
+    commands: SyncSender<Command>,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
 }
@@ -391,7 +394,9 @@ impl Rig {
             inserters.push(LiveInserter::new(intake, ring.producer().unwrap()));
         }
         let (messages_tx, messages) = Messages::new(true);
-        let (events_tx, events) = events();
+        let events_tx = Events::new();
+        let events = events_tx.log().subscribe(Some(0));
+        let (commands_tx, commands) = commands();
         let window = Window {
             past_ns: plan.past_ns,
             future_ns: plan.future_ns,
@@ -410,6 +415,7 @@ impl Rig {
             suspects,
             messages: messages_tx,
             events: events_tx.clone(),
+            commands,
         };
         let config = DirectorConfig {
             hold_ns: 0,
@@ -443,6 +449,7 @@ impl Rig {
             dumper,
             positions,
             events,
+            commands: commands_tx,
             notices: Vec::new(),
             reports: Vec::new(),
         }
@@ -551,6 +558,16 @@ impl Rig {
         }
     }
 
+    /// A trigger by hand.
+    pub(crate) fn trigger(&self, request: TriggerRequest) {
+        let command = Command::Trigger {
+            key: None,
+            request,
+            reply: None,
+        };
+        self.commands.try_send(command).unwrap();
+    }
+
     /// Everything is given up.
     pub(crate) fn abandon(&mut self, why: &str) {
         self.dumper.abandon(why);
@@ -609,11 +626,6 @@ impl Rig {
 
     pub(crate) fn analyzer(&self) -> &Analyzer {
         self.analyzer.as_ref().expect("it is not stopped")
-    }
-
-    /// Somebody triggers by hand.
-    pub(crate) fn trigger(&self, request: TriggerRequest) {
-        self.common.control.trigger(request).unwrap();
     }
 
     /// Stops and finishes.

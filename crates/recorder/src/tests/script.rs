@@ -230,7 +230,7 @@ fn a_failed_dump_script_leaves_a_verdict() {
         report.notes
     );
     assert_eq!(failed(&rig), 1);
-    let hits = *rig.common.counters.hits.lock().unwrap();
+    let hits = rig.common.counters.reading().hits;
     let unfilled = hits.suppressed.of(Reason::Unfilled);
     assert_eq!(unfilled, 1);
     let told = |text: &str| {

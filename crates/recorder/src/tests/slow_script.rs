@@ -59,13 +59,8 @@ fn mono_ns(rig: &Rig) -> i64 {
 }
 
 fn counts(rig: &Rig) -> (u64, u64, u64) {
-    let counters = &rig.common.counters;
-    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    (
-        load(&counters.analyzed),
-        load(&counters.lapped),
-        load(&counters.unseen),
-    )
+    let reading = rig.common.counters.reading();
+    (reading.analyzed, reading.lapped, reading.unseen)
 }
 
 fn sidecar(report: &DumpReport) -> serde_json::Value {

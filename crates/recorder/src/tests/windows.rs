@@ -30,6 +30,7 @@ pub(crate) fn offline(directory: &Path) -> Config {
         ring_bytes: 32 << 20,
         ring_backing: Backing::Anonymous,
         numa_node: None,
+        when_full: retroscope_ring::Mode::Record,
         rx_threads: 1,
         triggers: vec!["udp port 9".to_owned()],
         dump: String::new(),
@@ -167,23 +168,6 @@ fn live_each_trigger_has_its_own_window() {
         let suppressed = u64::from(report.number == 4);
         assert_eq!(sidecar["suppressed"], suppressed);
     }
-}
-
-/// A trigger that nobody takes up is given back rather than kept.
-#[test]
-fn triggers_by_hand_that_wait_are_bounded() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::new(&config(), START, dir.path());
-    rig.pass(S);
-    let control = Arc::clone(&rig.common.control);
-    let taken = |number: u64| control.trigger(request(number, 0)).is_ok();
-    assert_eq!((0..3000).take_while(|number| taken(*number)).count(), 1024);
-    rig.step();
-    assert!(taken(0), "they were looked at");
-    rig.step();
-    let hits = *rig.common.counters.hits.lock().unwrap();
-    assert_eq!(hits.triggers + hits.suppressed.total(), 1025);
-    assert_eq!(hits.triggers, 64, "as many as may be open at once");
 }
 
 /// From files: each dump has its window, and a second run gives the same.

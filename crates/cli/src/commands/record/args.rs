@@ -280,6 +280,7 @@ impl Args {
             offline,
             ring_bytes,
             ring_backing: self.backing(),
+            when_full: retroscope_ring::Mode::Record,
             numa_node: self.numa_node(&mut notes),
             rx_threads: self.rx_threads as usize,
             triggers: self.triggers.clone(),

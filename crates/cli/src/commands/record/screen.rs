@@ -58,20 +58,22 @@ impl Lines {
             triggered,
             finished,
             notices,
+            unknown,
         } = std::mem::take(self).cut;
+        let others = notices + unknown;
         let not_complete = finished.incomplete + finished.failed;
         let parts = [
             (triggered, "dumps started"),
             (finished.complete, "complete"),
             (finished.incomplete, "incomplete"),
             (finished.failed, "failed"),
-            (notices, "other messages"),
+            (others, "other messages"),
         ];
         let parts = parts.iter().filter(|(count, _)| *count > 0);
         let parts: Vec<String> = parts
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
-        let is_wanted = !quiet || not_complete + notices > 0;
+        let is_wanted = !quiet || not_complete + others > 0;
         (is_wanted && !parts.is_empty())
             .then(|| format!("not shown one by one: {}", parts.join(", ")))
     }
@@ -158,6 +160,7 @@ impl Screen {
                 rule,
                 trigger_ns,
                 expression,
+                ..
             } => {
                 let what = if expression.is_empty() {
                     "everything"
@@ -328,6 +331,7 @@ mod tests {
     fn lines_of_a_storm_are_cut_and_counted() {
         let mut lines = Lines::default();
         let triggered = Event::Triggered {
+            number: 1,
             rule: String::new(),
             trigger_ns: 0,
             expression: String::new(),

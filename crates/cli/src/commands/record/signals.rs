@@ -188,7 +188,8 @@ impl SignalState {
     fn tell(&self, recording: &mut Recording, signal: i32) {
         let handle = &recording.handle;
         match signal {
-            SIGUSR1 => handle.trigger(),
+            // One that finds no room is one of dozens that wait.
+            SIGUSR1 => _ = handle.trigger_unanswered(),
             SIGUSR2 => self.statistics.store(true, Ordering::SeqCst),
             SIGHUP if !self.stops(signal) => self.reload.store(true, Ordering::SeqCst),
             _ => {

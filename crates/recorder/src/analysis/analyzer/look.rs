@@ -173,16 +173,13 @@ impl Core {
                 .see(interface.link_type, packet.time_ns, packet.data);
         }
         for hit in hits {
-            self.parts.triggers.count(hit.rule);
-            self.hit(hit.rule, (producer, record), packet);
+            let rule = self.parts.triggers.count(hit);
+            self.hit(rule, (producer, record), packet);
         }
         for script in 0..self.parts.scripts.triggers.len() {
             if self.parts.scripts.triggers.takes(script, place) {
-                self.hit(
-                    self.parts.triggers.len() + script,
-                    (producer, record),
-                    packet,
-                );
+                let rule = self.parts.triggers.at_start() + script;
+                self.hit(rule, (producer, record), packet);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The analyzer's rules: trigger expressions, then trigger scripts, numbered in this order.
+//! The analyzer's rules: trigger expressions, then trigger scripts, then what was added since, numbered in this order.
 
 use std::sync::{atomic::Ordering, mpsc::sync_channel};
 
@@ -147,7 +147,7 @@ impl Core {
 
     /// Of packets that were overwritten before they were read: how many a rule might have taken.
     fn unseen_of(&self, lapped: u64) -> u64 {
-        let are_rules = self.parts.triggers.len() > 0 || !self.parts.scripts.triggers.is_empty();
+        let are_rules = self.parts.triggers.are_any() || !self.parts.scripts.triggers.is_empty();
         if are_rules && self.director.armed {
             lapped
         } else {
@@ -210,7 +210,7 @@ impl Core {
         if let Some(text) = self.parts.triggers.text(rule) {
             return text;
         }
-        let script = rule.checked_sub(self.parts.triggers.len());
+        let script = rule.checked_sub(self.parts.triggers.at_start());
         let name = script.and_then(|script| self.parts.scripts.triggers.name(script));
         name.unwrap_or("manual")
     }
@@ -220,6 +220,7 @@ impl Core {
         let mut notices = self.parts.triggers.take_notices();
         notices.extend(self.common.intake.interfaces.take_notices());
         notices.extend(self.common.clock.take_untold());
+        notices.extend(self.common.pins.take_fallen(&self.common.ring));
         notices.extend(self.parts.native.notice());
         let Functions { triggers, dump } = &mut self.parts.scripts;
         notices.extend(triggers.take_notices());

@@ -279,3 +279,27 @@ fn live_a_place_is_free_when_its_file_is_finished() {
     run.feed(hit(1010 * S, 0, 5));
     assert_eq!(run.of_rule(0), 3);
 }
+
+/// A rule that comes later has limits like the others, though its number was none's before; one that goes leaves its dumps open.
+#[test]
+fn a_rule_that_is_added_has_its_share() {
+    let limited = DirectorConfig {
+        dumps_per_minute: 8,
+        ..config()
+    };
+    let mut run = Run::new(limited);
+    run.director.set_rule(5, true);
+    for key in 0..20 {
+        run.feed(hit(i64::from(key) * MS, 5, key));
+    }
+    run.director.set_rule(5, false);
+    for key in 20..30 {
+        run.feed(hit(i64::from(key) * MS, 0, key));
+    }
+    run.end();
+    let opened = |rule| run.opened.iter().filter(|(_, of, _)| *of == rule).count();
+    assert_eq!((opened(5), opened(0)), (4, 4), "half of it, and the rest");
+    assert_eq!(run.closed.len(), 8);
+}
+
+const MS: i64 = 1_000_000;

@@ -1,0 +1,37 @@
+//! What the recorder is asked to do while it runs. Commands wait in a bounded queue for the analyzer, which takes them between two
+//! batches; stop and abort are flags (`control/progress.rs`), because they concern all threads and are never refused.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use crate::analysis::{terms::TriggerRequest, triggers::RuleChange};
+
+/// Commands that wait at once.
+const WAITING_MAX: usize = 64;
+
+/// What the analyzer does.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// A trigger by hand. A key that was given before stands for the dump that it started then.
+    Trigger {
+        key: Option<String>,
+        request: TriggerRequest,
+        /// `None`: nobody waits.
+        reply: Option<SyncSender<Result<Triggered, String>>>,
+    },
+    /// The rules change.
+    Rule(RuleChange, SyncSender<()>),
+}
+
+/// What a trigger by hand led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Triggered {
+    /// The dump's number, as in [`DumpReport::number`](crate::DumpReport::number).
+    pub dump: u64,
+    /// It was there before: open, or started by the same key.
+    pub existed: bool,
+}
+
+/// A queue of commands: where they are given, and where they are taken.
+pub(crate) fn commands() -> (SyncSender<Command>, Receiver<Command>) {
+    sync_channel(WAITING_MAX)
+}

@@ -1,0 +1,486 @@
+//! The control plane: what any thread may ask a running recorder. The program's signals and its control socket are callers of it.
+//!
+//! What may take long (compiling a rule, reading the ring) is done by the caller's thread; the analyzer is only given what is ready, and
+//! takes it between two batches. A handle keeps neither the ring nor the threads: when the recorder has ended it says so.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+    },
+    time::Duration,
+};
+
+use retroscope_filter::{Filter, FilterError};
+use retroscope_ring::{Attached, Mode, Waker};
+
+use crate::{
+    analysis::{
+        native::NativeCode,
+        prepared::{LinkTypes, Prepared, mode},
+        terms::TriggerRequest,
+        triggers::{Rule, RuleChange, SharedRules, Triggers},
+    },
+    control::{
+        commands::{Command, Triggered},
+        common::Common,
+        events::{EventLog, Subscription},
+        lock,
+        pins::Pin,
+        progress::Control,
+    },
+    start::recorder::Status,
+};
+
+/// How long a caller waits for the analyzer, which takes commands within some milliseconds where no script holds it up.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+/// Rules at once.
+const RULES_MAX: usize = 16_384;
+/// Numbers of rules, which are never used again: what is kept of each is bounded by that.
+const NUMBERS_MAX: usize = 65_536;
+/// Bytes of a name or key.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Why a command was not carried out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// The recorder has ended, or ends before it could.
+    #[error("the recording has ended")]
+    Ended,
+    /// Too many commands wait.
+    #[error("too many commands wait: try again")]
+    Busy,
+    /// The analyzer is held up, by a script for example. The command is still carried out when it comes to it.
+    #[error("the analyzer does not answer; it will come to it: ask again")]
+    Late,
+    /// Usage: an expression does not compile.
+    #[error("{}", .0.render())]
+    Filter(#[from] FilterError),
+    /// What it says.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Controls a recorder from any thread.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    pub(super) control: Arc<Control>,
+    pub(super) waker: Waker,
+    pub(super) commands: SyncSender<Command>,
+    pub(super) log: Arc<EventLog>,
+    pub(super) rules: Arc<RuleBook>,
+    pub(super) common: Weak<Common>,
+    /// Live: what the monotonic clock showed before the first packet, ns.
+    pub(super) start_mono_ns: Option<i64>,
+}
+
+/// The rules by name, for those who change them, one at a time.
+#[derive(Debug)]
+pub(crate) struct RuleBook {
+    shared: SharedRules,
+    native: Arc<NativeCode>,
+    /// From files the result is a function of the packets: nothing changes while they are read.
+    offline: bool,
+    rules: Mutex<Numbered>,
+    /// How many there are, for who asks while they change.
+    count: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Numbered {
+    /// Scripts among them.
+    by_name: BTreeMap<String, Entry>,
+    /// The number of the next rule.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: usize,
+    expression: String,
+    is_enabled: bool,
+    /// `None`: a script, whose hits are not told apart.
+    hits: Option<Arc<AtomicU64>>,
+}
+
+/// A rule at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleStatus {
+    /// Its name: as given, or its place among the `--trigger` options, from 1.
+    pub name: String,
+    /// The trigger expression, or the script's file.
+    pub expression: String,
+    /// Whether its matches are hits.
+    pub is_enabled: bool,
+    /// Packets that matched; `None`: not counted, of a script.
+    pub hits: Option<u64>,
+}
+
+/// A stretch of time, as somebody asks for it. Stamps, ns since the epoch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stretch {
+    /// From here; `None`: see `last_ns`.
+    pub from_ns: Option<i64>,
+    /// To here, included; `None`: to now.
+    pub to_ns: Option<i64>,
+    /// Where `from_ns` is not given: so long before now, ns; `None`: from the oldest that is there.
+    pub last_ns: Option<i64>,
+}
+
+impl RuleBook {
+    pub(super) fn new<'a>(
+        triggers: &Triggers,
+        scripts: impl Iterator<Item = &'a str>,
+        native: Arc<NativeCode>,
+        offline: bool,
+    ) -> Self {
+        let mut by_name = BTreeMap::new();
+        for rule in triggers.iter() {
+            let entry = Entry {
+                number: rule.number,
+                expression: rule.text.clone(),
+                is_enabled: true,
+                hits: Some(Arc::clone(&rule.hits)),
+            };
+            by_name.insert((rule.number + 1).to_string(), entry);
+        }
+        let first = triggers.at_start();
+        for (number, script) in (first..).zip(scripts) {
+            let entry = Entry {
+                number,
+                expression: script.to_owned(),
+                is_enabled: true,
+                hits: None,
+            };
+            by_name.insert((number + 1).to_string(), entry);
+        }
+        let next = by_name.len();
+        Self {
+            shared: triggers.shared.clone(),
+            native,
+            offline,
+            count: AtomicUsize::new(by_name.len()),
+            rules: Mutex::new(Numbered { by_name, next }),
+        }
+    }
+
+    /// How many there are. Never waits.
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, rules: &Numbered) {
+        self.count.store(rules.by_name.len(), Ordering::Relaxed); // a number that stands alone
+    }
+
+    /// Whether there is this rule; refused where the name is another's.
+    fn has(rules: &Numbered, name: &str, expression: &str) -> Result<bool, CommandError> {
+        match rules.by_name.get(name) {
+            None => Ok(false),
+            Some(entry) if entry.expression == expression => Ok(true),
+            Some(_) => Err(CommandError::Refused(format!(
+                "rule '{name}' has another expression: remove it first"
+            ))),
+        }
+    }
+
+    /// Compiles an expression for the sources.
+    fn prepare(&self, expression: &str) -> Result<Prepared, FilterError> {
+        let mut prepared = Prepared::new(Filter::resolved(expression)?, mode(self.offline));
+        let known = self.shared.link_types();
+        let link_types = LinkTypes::new(&known, &Vec::new);
+        prepared.check(&link_types)?;
+        prepared.seal(&link_types);
+        prepared.compile(&self.native);
+        Ok(prepared)
+    }
+}
+
+impl Entry {
+    fn status(&self, name: &str) -> RuleStatus {
+        RuleStatus {
+            name: name.to_owned(),
+            expression: self.expression.clone(),
+            is_enabled: self.is_enabled,
+            hits: self.hits.as_ref().map(|hits| hits.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl Handle {
+    /// Ends the capture; open windows are closed and their files completed.
+    pub fn stop(&self) {
+        self.control.stop();
+        self.waker.wake();
+    }
+
+    /// Ends everything; unfinished files stay as they are.
+    pub fn abort(&self) {
+        self.control.abort();
+        self.stop();
+    }
+
+    /// Triggers by hand, and waits until the dump is open: of what `manual_dump` of the configuration takes, with a window of its own. A `key` that
+    /// started a dump before (of the last 256) stands for that dump.
+    ///
+    /// # Errors
+    /// [`CommandError`]; `Refused`: why there is no dump.
+    pub fn trigger(
+        &self,
+        key: Option<&str>,
+        request: TriggerRequest,
+    ) -> Result<Triggered, CommandError> {
+        if let Some(key) = key {
+            check_name(key)?;
+        }
+        let key = key.map(str::to_owned);
+        let (reply, answer) = sync_channel(1);
+        let reply = Some(reply);
+        self.send(Command::Trigger {
+            key,
+            request,
+            reply,
+        })?;
+        let triggered = answer.recv_timeout(ANSWER_WAIT).map_err(late)?;
+        triggered.map_err(CommandError::Refused)
+    }
+
+    /// Triggers by hand, and does not wait: what became of it, the events tell.
+    ///
+    /// # Errors
+    /// [`CommandError::Busy`], [`CommandError::Ended`].
+    pub fn trigger_unanswered(&self) -> Result<(), CommandError> {
+        self.send(Command::Trigger {
+            key: None,
+            request: TriggerRequest::default(),
+            reply: None,
+        })
+    }
+
+    /// The rules, by name.
+    #[must_use]
+    pub fn rules(&self) -> Vec<RuleStatus> {
+        let rules = lock(&self.rules.rules);
+        let by_name = rules.by_name.iter();
+        by_name.map(|(name, entry)| entry.status(name)).collect()
+    }
+
+    /// Adds a trigger rule, which takes the packets that the analyzer looks at from when this returns on. Whether it was there already: a
+    /// name stands for one expression.
+    ///
+    /// # Errors
+    /// [`CommandError`]; `Filter`: the expression does not compile for any source.
+    pub fn add_rule(&self, name: &str, expression: &str) -> Result<bool, CommandError> {
+        self.check_live()?;
+        check_name(name)?;
+        if RuleBook::has(&lock(&self.rules.rules), name, expression)? {
+            return Ok(true);
+        }
+        // Outside of the lock, because it may take long. Who adds the same meanwhile is found below.
+        let mut prepared = self.rules.prepare(expression)?;
+        let mut rules = lock(&self.rules.rules);
+        if RuleBook::has(&rules, name, expression)? {
+            return Ok(true);
+        }
+        if rules.by_name.len() >= RULES_MAX || rules.next >= NUMBERS_MAX {
+            return Err(CommandError::Refused(format!(
+                "there are {RULES_MAX} rules, or {NUMBERS_MAX} were added since the start, which is the limit"
+            )));
+        }
+        let number = rules.next;
+        rules.next += 1;
+        self.rules.shared.add(number, &mut prepared)?;
+        let hits = Arc::<AtomicU64>::default();
+        let rule = Rule {
+            number,
+            text: expression.to_owned(),
+            prepared,
+            hits: Arc::clone(&hits),
+            is_enabled: true,
+        };
+        let changed = self.change(RuleChange::Add(Box::new(rule)));
+        if let Err(CommandError::Busy | CommandError::Ended) = changed {
+            self.rules.shared.remove(number);
+            return changed.map(|()| false);
+        }
+        let entry = Entry {
+            number,
+            expression: expression.to_owned(),
+            is_enabled: true,
+            hits: Some(hits),
+        };
+        rules.by_name.insert(name.to_owned(), entry);
+        self.rules.count(&rules);
+        changed.map(|()| false)
+    }
+
+    /// Removes a rule; its dumps go on. Whether it was there.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn remove_rule(&self, name: &str) -> Result<bool, CommandError> {
+        self.check_live()?;
+        let mut rules = lock(&self.rules.rules);
+        let Some(entry) = rules.by_name.get(name) else {
+            return Ok(false);
+        };
+        entry.check_no_script(name)?;
+        let number = entry.number;
+        let changed = self.change(RuleChange::Remove(number));
+        if !matches!(changed, Err(CommandError::Busy | CommandError::Ended)) {
+            rules.by_name.remove(name);
+            self.rules.count(&rules);
+            self.rules.shared.remove(number);
+        }
+        changed.map(|()| true)
+    }
+
+    /// Says whether a rule's matches are hits. Whether that is new.
+    ///
+    /// # Errors
+    /// [`CommandError`]; `Refused`: there is no such rule.
+    pub fn enable_rule(&self, name: &str, is_enabled: bool) -> Result<bool, CommandError> {
+        self.check_live()?;
+        let mut rules = lock(&self.rules.rules);
+        let Some(entry) = rules.by_name.get_mut(name) else {
+            return Err(CommandError::Refused(format!("there is no rule '{name}'")));
+        };
+        entry.check_no_script(name)?;
+        if entry.is_enabled == is_enabled {
+            return Ok(false);
+        }
+        let changed = self.change(RuleChange::Enable(entry.number, is_enabled));
+        if !matches!(changed, Err(CommandError::Busy | CommandError::Ended)) {
+            entry.is_enabled = is_enabled;
+        }
+        changed.map(|()| true)
+    }
+
+    /// Keeps a stretch of time in the ring under a name; one that is there stays as it is. Returns the pin, and whether it was there.
+    ///
+    /// # Errors
+    /// [`CommandError`]; `Refused`: there are too many, or it ends before it begins.
+    pub fn pin(&self, name: &str, stretch: Stretch) -> Result<(Pin, bool), CommandError> {
+        self.check_live()?;
+        check_name(name)?;
+        let common = self.common()?;
+        let now = common.clock.now();
+        let now_ns = now.ring_ns.saturating_add(now.offset_ns);
+        let last = stretch
+            .last_ns
+            .map(|last_ns| now_ns.saturating_sub(last_ns));
+        let from_ns = stretch.from_ns.or(last).unwrap_or(i64::MIN);
+        let to_ns = stretch.to_ns.unwrap_or(now_ns);
+        if from_ns > to_ns {
+            return Err(CommandError::Refused("it ends before it begins".to_owned()));
+        }
+        let pinned = common
+            .pins
+            .add(&common.ring, (name, now.offset_ns), (from_ns, to_ns));
+        pinned.map_err(CommandError::Refused)
+    }
+
+    /// Gives a pin up. Whether it was there.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`].
+    pub fn unpin(&self, name: &str) -> Result<bool, CommandError> {
+        Ok(self.common()?.pins.remove(name))
+    }
+
+    /// What happens when nothing in the ring may be overwritten but what dumps and pins want: [`Mode::Record`] or [`Mode::Protect`].
+    ///
+    /// # Errors
+    /// [`CommandError`]; `Refused`: files wait for their readers, whatever is asked.
+    pub fn set_when_full(&self, mode: Mode) -> Result<(), CommandError> {
+        self.check_live()?;
+        if mode == Mode::Wait {
+            let why = "a live recording never waits for its readers";
+            return Err(CommandError::Refused(why.to_owned()));
+        }
+        self.common()?.ring.set_mode(mode);
+        Ok(())
+    }
+
+    /// What the recorder is doing now.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`].
+    pub fn status(&self) -> Result<Status, CommandError> {
+        Ok(Status::of(&*self.common()?, self))
+    }
+
+    /// The ring, for [`Query::of`](crate::Query::of). It keeps the memory: not to be held for long.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`].
+    pub fn ring(&self) -> Result<Attached, CommandError> {
+        Ok(self.common()?.ring.attached())
+    }
+
+    /// Listens to events: from this number on as far as they are kept (the last 1024), or those that are to come.
+    #[must_use]
+    pub fn subscribe(&self, from: Option<u64>) -> Subscription {
+        self.log.subscribe(from)
+    }
+
+    fn common(&self) -> Result<Arc<Common>, CommandError> {
+        self.common.upgrade().ok_or(CommandError::Ended)
+    }
+
+    fn check_live(&self) -> Result<(), CommandError> {
+        if self.rules.offline {
+            let why =
+                "a recording from files cannot be changed: its result depends on the packets alone";
+            return Err(CommandError::Refused(why.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn change(&self, change: RuleChange) -> Result<(), CommandError> {
+        self.rules.shared.join();
+        let (reply, answer) = sync_channel(1);
+        self.send(Command::Rule(change, reply))?;
+        answer.recv_timeout(ANSWER_WAIT).map_err(late)
+    }
+
+    fn send(&self, command: Command) -> Result<(), CommandError> {
+        let sent = self.commands.try_send(command);
+        self.waker.wake();
+        sent.map_err(|error| match error {
+            TrySendError::Full(_) => CommandError::Busy,
+            TrySendError::Disconnected(_) => CommandError::Ended,
+        })
+    }
+}
+
+impl Entry {
+    fn check_no_script(&self, name: &str) -> Result<(), CommandError> {
+        if self.hits.is_some() {
+            return Ok(());
+        }
+        Err(CommandError::Refused(format!(
+            "rule '{name}' is a script, which cannot be changed while it runs"
+        )))
+    }
+}
+
+fn late(error: RecvTimeoutError) -> CommandError {
+    match error {
+        RecvTimeoutError::Timeout => CommandError::Late,
+        RecvTimeoutError::Disconnected => CommandError::Ended,
+    }
+}
+
+/// Names and keys are short, and can be printed.
+fn check_name(name: &str) -> Result<(), CommandError> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        return Err(CommandError::Refused(format!(
+            "a name has 1 to {NAME_BYTES_MAX} bytes, and no control characters"
+        )));
+    }
+    Ok(())
+}
