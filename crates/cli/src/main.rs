@@ -29,6 +29,7 @@ enum Command {
     Generate(commands::generate::Args),
     Status(commands::status::Args),
     Query(commands::query::Args),
+    Ctl(commands::ctl::Args),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => commands::generate::run(args),
         Command::Status(args) => commands::status::run(&args),
         Command::Query(args) => commands::query::run(&args),
+        Command::Ctl(args) => commands::ctl::run(args),
     };
     result.unwrap_or_else(|failure| failure.report())
 }

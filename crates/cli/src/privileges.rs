@@ -69,6 +69,15 @@ impl Privileges {
         std::os::unix::fs::chown(&self.directory, Some(user.uid), Some(user.gid))
     }
 
+    /// Makes a file the property of the user that this becomes, if it becomes another. Returns the file's new group.
+    pub(crate) fn give_file(&self, path: &Path) -> io::Result<Option<u32>> {
+        let Some(user) = &self.user else {
+            return Ok(None);
+        };
+        std::os::unix::fs::lchown(path, Some(user.uid), Some(user.gid))?;
+        Ok(Some(user.gid))
+    }
+
     /// Gives up the calling thread's privileges for good. Returns the capabilities that are left to a root without
     /// `-Z`: CAP_DAC_OVERRIDE if its dumps go to a directory that it could not write to without it, and CAP_CHOWN under sudo,
     /// whose caller owns the dumps.
@@ -97,6 +106,14 @@ impl Privileges {
         if let Some(user) = &self.user {
             user.become_it()?;
         }
+        keep_only(CapabilitySet::empty())
+    }
+
+    /// Gives up what [`Self::give_up`] left to the thread that started the calling one.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub(crate) fn give_up_rest() -> anyhow::Result<()> {
         keep_only(CapabilitySet::empty())
     }
 

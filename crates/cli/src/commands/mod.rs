@@ -1,9 +1,11 @@
 //! One module a command.
 
 mod capture_file;
+pub(crate) mod ctl;
 pub(crate) mod doctor;
 pub(crate) mod filter;
 pub(crate) mod generate;
+pub(crate) mod protocol;
 pub(crate) mod query;
 pub(crate) mod record;
 pub(crate) mod status;

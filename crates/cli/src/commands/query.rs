@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// A time as users write it, ns since the UNIX epoch.
-fn time(text: &str) -> Result<i64, String> {
+pub(super) fn time(text: &str) -> Result<i64, String> {
     let wrong =
         || format!("{text:?} is not a time: write it like 2026-11-20T19:15:03.5Z or 1795202103.5");
     let ns = if quantity::split(text).1.is_empty() {

@@ -18,6 +18,7 @@
 )]
 
 mod capture;
+mod control;
 mod disk;
 #[cfg(feature = "dpdk")]
 mod dpdk;

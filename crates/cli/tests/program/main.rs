@@ -2,6 +2,7 @@
 //! `tests/live`.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
+mod control;
 mod doctor;
 mod filter;
 mod generate;

@@ -12,7 +12,7 @@ use retroscope_ring::Backing;
 use retroscope_script::Script;
 
 use super::{engine::EngineArgs, has_engine, is_generator, live::LiveArgs};
-use crate::{failure::Failure, memory, numa, units};
+use crate::{commands::protocol::WhenFull, failure::Failure, memory, numa, units};
 
 /// The connection of the trigger packet.
 const DEFAULT_DUMP: &str = "$flow";
@@ -54,6 +54,14 @@ pub(crate) struct Args {
     /// Keep the ring in a file without a name, which `retroscope status` and `query` read as /proc/PID/fd/N while this runs
     #[arg(long)]
     pub(crate) ring_memfd: bool,
+
+    /// What happens when the ring is full of what dumps and pins want
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = WhenFull::Record)]
+    when_full: WhenFull,
+
+    /// Listen at this unix socket for commands, which `retroscope ctl` sends: for this user, root and the socket's group
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
 
     /// The ring in GiB: FlowScope's name
     #[arg(long, value_name = "GIB", conflicts_with = "ring", hide = true)]
@@ -280,7 +288,7 @@ impl Args {
             offline,
             ring_bytes,
             ring_backing: self.backing(),
-            when_full: retroscope_ring::Mode::Record,
+            when_full: self.when_full.into(),
             numa_node: self.numa_node(&mut notes),
             rx_threads: self.rx_threads as usize,
             triggers: self.triggers.clone(),

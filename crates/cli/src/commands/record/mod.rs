@@ -1,6 +1,7 @@
 //! `retroscope record`: arguments to a running recorder, and what a person sees of it.
 
 mod args;
+mod control;
 mod engine;
 mod live;
 mod screen;
@@ -26,6 +27,7 @@ use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
 
 pub(crate) use args::Args;
+use control::{Server, Socket};
 use screen::Screen;
 
 use crate::{
@@ -61,9 +63,21 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Privileges::new(args.user.as_deref(), args.directory()).map_err(Failure::usage)?;
     let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
+    let socket = args
+        .control
+        .as_deref()
+        .map(|path| Socket::bind(path, &privileges));
+    let socket = socket.transpose().map_err(Failure::failed)?;
     let mut screen = Screen::new(args.quiet);
     let recorder = start(&args, &config, &signals, &privileges, &mut screen)?;
-    watch(recorder, &args, &signals, screen)
+    let server = socket.map(|socket| {
+        let (handle, stop) = (recorder.handle(), signals.stop_flag());
+        Server::start(socket, handle, stop)
+    });
+    let server = server.transpose().map_err(Failure::failed)?;
+    let result = watch(recorder, &args, &signals, screen);
+    server.into_iter().for_each(Server::end);
+    result
 }
 
 fn start(

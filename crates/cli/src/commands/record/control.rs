@@ -1,0 +1,344 @@
+//! `--control PATH`: a unix socket on which other programs control the recording, in lines of JSON.
+//!
+//! The socket is made before privileges are given up, and served when the recorder runs, by threads of their own: one that
+//! accepts, and one for each client, which waits for nobody but its client and the recorder's answer. What clients may cost is
+//! bounded: their number, the length of a line, the time that one may be silent or not read. They are people and programs of this
+//! user, of root, or of the socket's group, and nobody else's.
+
+mod answer;
+
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt},
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    thread::Builder,
+    time::Duration,
+};
+
+use retroscope_recorder::Handle;
+use rustix::{
+    fs::Mode,
+    net::sockopt::socket_peercred,
+    process::{geteuid, umask},
+};
+use serde_json::{Value, json};
+
+use crate::{failure::say, privileges::Privileges};
+
+/// Clients at once.
+const CLIENTS_MAX: usize = 64;
+/// Queries at once.
+const QUERIES_MAX: usize = 4;
+/// Bytes of a request.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// How long a client may say nothing.
+const CLIENT_SILENCE: Duration = Duration::from_secs(300);
+/// How long a client may not read what it is told.
+const CLIENT_READ_WAIT: Duration = Duration::from_secs(10);
+/// How long the end waits for clients to be told the last news.
+const LAST_NEWS_WAIT: Duration = Duration::from_secs(1);
+/// How long nobody is let in after the system refused to.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// The socket's file; removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+    /// Device and number of the file.
+    identity: (u64, u64),
+    gid: u32,
+}
+
+impl Socket {
+    /// Makes the socket: 0660, of the user that the program becomes. A socket that nobody listens at any more is replaced.
+    ///
+    /// # Errors
+    /// A sentence: somebody listens there, or it is something else, or what the system said.
+    pub(crate) fn bind(path: &Path, privileges: &Privileges) -> Result<Self, String> {
+        let shown = path.display();
+        let failed = |error: io::Error| format!("--control {shown}: {error}");
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(format!("--control {shown}: it is there, and is no socket"));
+            }
+            Ok(_) => match UnixStream::connect(path) {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).map_err(failed)?;
+                }
+                _ => return Err(format!("--control {shown}: another program listens there")),
+            },
+            Err(_) => {}
+        }
+        let before = umask(Mode::from_raw_mode(0o117));
+        let bound = UnixListener::bind(path);
+        umask(before);
+        let listener = bound.map_err(failed)?;
+        let made = fs::symlink_metadata(path).map_err(failed)?;
+        let mut socket = Self {
+            path: path.to_owned(),
+            listener,
+            identity: (made.dev(), made.ino()),
+            gid: made.gid(),
+        };
+        if let Some(gid) = privileges.give_file(path).map_err(failed)? {
+            socket.gid = gid;
+        }
+        Ok(socket)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let found = fs::symlink_metadata(&self.path);
+        let is_ours = found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        if is_ours && let Err(error) = fs::remove_file(&self.path) {
+            let path = self.path.display();
+            say(&format!(
+                "cannot remove {path}: {error}; it is replaced by the next --control"
+            ));
+        }
+    }
+}
+
+/// The threads that serve a socket. They end with the process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    _socket: Arc<Socket>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    handle: Handle,
+    /// See [`Signals::stop_flag`](super::signals::Signals::stop_flag).
+    stop: Arc<AtomicBool>,
+    clients: Mutex<Clients>,
+    /// A client is no longer busy.
+    idle: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    connected: usize,
+    /// Of these, those that are being answered.
+    busy: usize,
+    /// Of these, those whose answers are packets.
+    queries: usize,
+}
+
+impl Server {
+    /// Serves the socket from now on. Its threads have no privileges.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn start(socket: Socket, handle: Handle, stop: Arc<AtomicBool>) -> io::Result<Self> {
+        let socket = Arc::new(socket);
+        let shared = Arc::new(Shared {
+            handle,
+            stop,
+            clients: Mutex::default(),
+            idle: Condvar::new(),
+        });
+        let server = Self {
+            _socket: Arc::clone(&socket),
+            shared: Arc::clone(&shared),
+        };
+        // Cloned, so that the file goes with the server, and not with the thread that waits here for ever.
+        let (listener, gid) = (socket.listener.try_clone()?, socket.gid);
+        Builder::new().name("control".to_owned()).spawn(move || {
+            if let Err(error) = Privileges::give_up_rest() {
+                return say(&format!("--control: {error}"));
+            }
+            for stream in listener.incoming() {
+                match stream {
+                    Ok(stream) => admit(stream, gid, &shared),
+                    Err(_) => std::thread::park_timeout(ACCEPT_RETRY),
+                }
+            }
+        })?;
+        Ok(server)
+    }
+
+    /// The recording has ended: clients that are being told something are waited for, for a moment.
+    pub(crate) fn end(self) {
+        let clients = self.shared.clients();
+        let is_busy = |clients: &mut Clients| clients.busy > 0;
+        let waited = self
+            .shared
+            .idle
+            .wait_timeout_while(clients, LAST_NEWS_WAIT, is_busy);
+        drop(waited);
+    }
+}
+
+impl Shared {
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves a client in a thread of its own, or says why not.
+fn admit(stream: UnixStream, gid: u32, shared: &Arc<Shared>) {
+    let refuse = |mut stream: UnixStream, why: &str| {
+        // One that does not read is not waited for.
+        let _ = stream.set_nonblocking(true);
+        let _ = stream.write_all(line(&refusal(why)).as_bytes());
+    };
+    if !is_allowed(&stream, gid) {
+        return refuse(
+            stream,
+            "only this user, root and the socket's group may control the recording",
+        );
+    }
+    {
+        let mut clients = shared.clients();
+        if clients.connected >= CLIENTS_MAX {
+            drop(clients);
+            return refuse(stream, "too many clients: try again");
+        }
+        clients.connected += 1;
+    }
+    let connected = Connected(Arc::clone(shared));
+    // If there is no thread, the client is gone with the closure.
+    let _ = Builder::new()
+        .name("control-client".to_owned())
+        .spawn(move || {
+            // An error is the end of the client.
+            let _ = serve(&stream, &connected.0);
+        });
+}
+
+/// A client that counts as connected.
+#[derive(Debug)]
+struct Connected(Arc<Shared>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.clients().connected -= 1;
+    }
+}
+
+/// A client that counts as busy, perhaps with a query.
+#[derive(Debug)]
+struct Busy<'a>(&'a Shared, bool);
+
+impl<'a> Busy<'a> {
+    /// `None`: too many queries run.
+    fn new(shared: &'a Shared, is_query: bool) -> Option<Self> {
+        let mut clients = shared.clients();
+        if is_query && clients.queries >= QUERIES_MAX {
+            return None;
+        }
+        clients.busy += 1;
+        clients.queries += usize::from(is_query);
+        Some(Self(shared, is_query))
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut clients = self.0.clients();
+        clients.busy -= 1;
+        clients.queries -= usize::from(self.1);
+        self.0.idle.notify_all();
+    }
+}
+
+/// Whether the other end is of this user, root, or the socket's group: unix(7), SO_PEERCRED. The file's mode says the same; this stands
+/// where somebody changes it.
+fn is_allowed(stream: &UnixStream, gid: u32) -> bool {
+    let Ok(peer) = socket_peercred(stream) else {
+        return false;
+    };
+    let is_member = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", peer.pid.as_raw_nonzero()));
+        is_in_group(gid, &status.unwrap_or_default())
+    };
+    peer.uid.is_root() || peer.uid == geteuid() || peer.gid.as_raw() == gid || is_member()
+}
+
+/// Whether a process is in a group, by its `/proc/PID/status`: proc_pid_status(5).
+fn is_in_group(gid: u32, status: &str) -> bool {
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    let mut groups = groups.unwrap_or_default().split_ascii_whitespace();
+    groups.any(|group| group.parse() == Ok(gid))
+}
+
+/// Answers a client's requests until it leaves, errs too much, or is silent for too long.
+fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    stream.set_read_timeout(Some(CLIENT_SILENCE))?;
+    stream.set_write_timeout(Some(CLIENT_READ_WAIT))?;
+    let mut reader = BufReader::new(stream);
+    let mut request = Vec::new();
+    loop {
+        request.clear();
+        let mut bounded = (&mut reader).take(LINE_BYTES_MAX as u64 + 1);
+        bounded.read_until(b'\n', &mut request)?;
+        if request.last() != Some(&b'\n') {
+            if request.len() > LINE_BYTES_MAX {
+                let why = format!("a request has at most {LINE_BYTES_MAX} bytes");
+                write(stream, &refusal(&why))?;
+            }
+            return Ok(());
+        }
+        answer::answer(&request, &mut reader, stream, shared)?;
+    }
+}
+
+/// Why a request was not carried out.
+fn refusal(why: &str) -> Value {
+    json!({ "ok": false, "error": why })
+}
+
+fn line(object: &Value) -> String {
+    format!("{object}\n")
+}
+
+fn write(mut stream: &UnixStream, object: &Value) -> io::Result<()> {
+    stream.write_all(line(object).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_a_process_are_read() {
+        let status = "Name:\tx\nGid:\t5\t5\t5\t5\nGroups:\t20 30 1000 \nNStgid:\t1\n";
+        assert!(is_in_group(30, status) && is_in_group(1000, status));
+        assert!(!is_in_group(5, status) && !is_in_group(3, status));
+        assert!(!is_in_group(0, ""));
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let privileges = Privileges::new(None, folder.path()).unwrap();
+        let path = folder.path().join("s");
+        let bind = || Socket::bind(&path, &privileges);
+        let first = bind().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
+        let refused = bind().unwrap_err();
+        assert!(refused.contains("another program listens"), "{refused}");
+        drop(first);
+        assert!(!path.exists(), "removed at the end");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "left behind");
+        let second = bind().unwrap();
+        // What somebody put into its place stays.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "a file").unwrap();
+        drop(second);
+        let refused = bind().unwrap_err();
+        assert!(refused.contains("is no socket"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+        let long = folder.path().join("x".repeat(200));
+        assert!(Socket::bind(&long, &privileges).is_err());
+    }
+}

@@ -1,0 +1,317 @@
+//! What a request is answered.
+
+use std::{
+    io::{self, BufReader, BufWriter, Write},
+    os::unix::net::UnixStream,
+    sync::{atomic::Ordering, mpsc::RecvTimeoutError},
+    time::Duration,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use retroscope_recorder::{
+    CommandError, Event, Handle, Pin, Query, QueryError, QueryReport, Status, Stretch,
+    TriggerRequest, rfc3339,
+};
+use retroscope_ring::Mode;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+
+use super::{Busy, QUERIES_MAX, Shared, refusal, write};
+use crate::{
+    commands::{
+        protocol::{Request, StretchText, WhenFull, WindowText},
+        query::time,
+    },
+    units::{duration, size_or_none},
+};
+
+/// How long a listener's thread waits for news before it looks whether the client is there.
+const LISTENER_LOOK: Duration = Duration::from_secs(1);
+/// Bytes of a capture file in a line.
+const DATA_BYTES: usize = 48 << 10;
+
+/// Answers a request. The error: the client is gone.
+pub(super) fn answer(
+    request: &[u8],
+    reader: &mut BufReader<&UnixStream>,
+    stream: &UnixStream,
+    shared: &Shared,
+) -> io::Result<()> {
+    let request = match serde_json::from_slice::<Request>(request) {
+        Ok(request) => request,
+        Err(error) => return write(stream, &refusal(&format!("not a request: {error}"))),
+    };
+    let is_query = matches!(request, Request::Query { .. });
+    let Some(_busy) = Busy::new(shared, is_query) else {
+        let why = format!("{QUERIES_MAX} queries run, which is the limit: try again");
+        return write(stream, &refusal(&why));
+    };
+    let handle = &shared.handle;
+    match request {
+        Request::Query {
+            expression,
+            stretch,
+        } => query(handle, expression, &stretch, stream),
+        Request::Events { from } => events(handle, from, reader, stream),
+        Request::Stop {} => {
+            write(stream, &json!({ "ok": true }))?;
+            shared.stop.store(true, Ordering::SeqCst);
+            handle.stop();
+            Ok(())
+        }
+        request => {
+            let answer = command(handle, request);
+            write(stream, &answer.unwrap_or_else(|why| refusal(&why)))
+        }
+    }
+}
+
+/// The commands whose answer is one line.
+fn command(handle: &Handle, request: Request) -> Result<Value, String> {
+    let said = |error: CommandError| error.to_string();
+    Ok(match request {
+        Request::Trigger { key, window } => {
+            let request = read_window(&window)?;
+            let triggered = handle.trigger(key.as_deref(), request).map_err(said)?;
+            json!({ "ok": true, "dump": triggered.dump, "existed": triggered.existed })
+        }
+        Request::Rules {} => {
+            let rule = |rule: &retroscope_recorder::RuleStatus| {
+                json!({
+                    "name": rule.name,
+                    "expression": rule.expression,
+                    "enabled": rule.is_enabled,
+                    "hits": rule.hits,
+                })
+            };
+            let rules: Vec<Value> = handle.rules().iter().map(rule).collect();
+            json!({ "ok": true, "rules": rules })
+        }
+        Request::AddRule { name, expression } => {
+            let existed = handle.add_rule(&name, &expression).map_err(said)?;
+            json!({ "ok": true, "existed": existed })
+        }
+        Request::RemoveRule { name } => {
+            let existed = handle.remove_rule(&name).map_err(said)?;
+            json!({ "ok": true, "existed": existed })
+        }
+        Request::EnableRule { name, enabled } => {
+            let changed = handle.enable_rule(&name, enabled).map_err(said)?;
+            json!({ "ok": true, "changed": changed })
+        }
+        Request::Pin { name, stretch } => {
+            let stretch = read_stretch(&stretch)?;
+            let (pin, existed) = handle.pin(&name, stretch).map_err(said)?;
+            json!({ "ok": true, "pin": pin_json(&pin), "existed": existed })
+        }
+        Request::Unpin { name } => {
+            let existed = handle.unpin(&name).map_err(said)?;
+            json!({ "ok": true, "existed": existed })
+        }
+        Request::Status {} => status_json(&handle.status().map_err(said)?),
+        Request::WhenFull { mode } => {
+            handle.set_when_full(mode.into()).map_err(said)?;
+            json!({ "ok": true })
+        }
+        Request::Query { .. } | Request::Events { .. } | Request::Stop {} => {
+            refusal("answered elsewhere")
+        }
+    })
+}
+
+impl From<WhenFull> for Mode {
+    fn from(when_full: WhenFull) -> Self {
+        match when_full {
+            WhenFull::Record => Self::Record,
+            WhenFull::Protect => Self::Protect,
+        }
+    }
+}
+
+fn pin_json(pin: &Pin) -> Value {
+    let from = (pin.from_ns != i64::MIN).then(|| rfc3339(pin.from_ns));
+    json!({
+        "name": pin.name,
+        "from": from,
+        "to": rfc3339(pin.to_ns),
+        "fallen": pin.has_fallen,
+        "evicted_before": pin.evicted_before,
+    })
+}
+
+fn status_json(status: &Status) -> Value {
+    let ring = &status.ring;
+    let pins: Vec<Value> = status.pins.iter().map(pin_json).collect();
+    json!({
+        "ok": true,
+        "sources": status.sources,
+        "analyzers": {
+            "stored": status.stored,
+            "analyzed": status.analyzed,
+            "lapped": status.lapped,
+            "unread": status.unread,
+        },
+        "ring": {
+            "stored": ring.stored_packets,
+            "stored_bytes": ring.stored_bytes,
+            "evicted": ring.evicted_packets,
+            "evicted_bytes": ring.evicted_bytes,
+            "free_buckets": ring.free_buckets,
+            "open_buckets": ring.open_buckets,
+            "closed_buckets": ring.closed_buckets,
+            "reserved_buckets": ring.reserved_buckets,
+            "reservations_fallen": ring.reservations_fallen,
+        },
+        "history_seconds": status.history.map(|history| history.as_secs_f64()),
+        "triggers": status.hits.triggers,
+        "suppressed": status.hits.suppressed.total(),
+        "suppressed_by": status.hits.suppressed,
+        "dumps_open": status.dumps_open,
+        "copied_bytes": status.copied_bytes,
+        "clock_steps": status.clock_steps,
+        "scripts_failed": status.scripts_failed,
+        "when_full": if status.when_full == Mode::Protect { "protect" } else { "record" },
+        "rules": status.rules,
+        "pins": pins,
+        "next_event": status.next_event,
+    })
+}
+
+/// A window as users write it, as the recorder takes it.
+fn read_window(text: &WindowText) -> Result<TriggerRequest, String> {
+    let read = |text: &Option<String>| text.as_deref().map(duration).transpose();
+    Ok(TriggerRequest {
+        past: read(&text.past)?,
+        future: read(&text.future)?,
+        packets_max: text.packets,
+        bytes_max: text.bytes.as_deref().map(size_or_none).transpose()?,
+        asked_by: text.asked_by.clone(),
+    })
+}
+
+/// Times as users write them, as the recorder takes them.
+fn read_stretch(text: &StretchText) -> Result<Stretch, String> {
+    let read = |text: &Option<String>| text.as_deref().map(time).transpose();
+    let last = text.last.as_deref().map(duration).transpose()?;
+    let stretch = Stretch {
+        from_ns: read(&text.from)?,
+        to_ns: read(&text.to)?,
+        last_ns: last.map(|last| i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)),
+    };
+    if last.is_some() && (text.from.is_some() || text.to.is_some()) {
+        return Err("\"last\" stands alone, without \"from\" and \"to\"".to_owned());
+    }
+    if stretch
+        .from_ns
+        .zip(stretch.to_ns)
+        .is_some_and(|(from, to)| from > to)
+    {
+        return Err("\"to\" is before \"from\"".to_owned());
+    }
+    Ok(stretch)
+}
+
+/// Packets of the ring: lines with pieces of a capture file, then one with its verdict. They are read as the client takes them; what is
+/// overwritten meanwhile, the verdict tells.
+fn query(
+    handle: &Handle,
+    expression: String,
+    stretch: &StretchText,
+    stream: &UnixStream,
+) -> io::Result<()> {
+    let ask = || -> Result<QueryReport, String> {
+        let stretch = read_stretch(stretch)?;
+        let query = Query {
+            expression,
+            from_ns: stretch.from_ns,
+            to_ns: stretch.to_ns,
+            last_ns: stretch.last_ns,
+        };
+        let ring = handle.ring().map_err(|error| error.to_string())?;
+        let answer = query.of(&ring).map_err(|error| match error {
+            QueryError::Filter(error) => error.render(),
+            error => error.to_string(),
+        })?;
+        let mut out = BufWriter::with_capacity(DATA_BYTES, Data(stream));
+        let report = answer
+            .write_to(&mut out)
+            .map_err(|error| error.to_string())?;
+        out.flush().map_err(|error| error.to_string())?;
+        Ok(report)
+    };
+    let answer = match ask() {
+        Ok(report) => json!({ "ok": true, "report": report, "reasons": report.reasons() }),
+        Err(why) => refusal(&why),
+    };
+    write(stream, &answer)
+}
+
+/// A capture file, as lines to a client.
+struct Data<'a>(&'a UnixStream);
+
+impl Write for Data<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        for piece in data.chunks(DATA_BYTES) {
+            let text = BASE64_STANDARD.encode(piece);
+            write(self.0, &json!({ "ok": true, "data": text }))?;
+        }
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// News, until the recording ends, or the client says something, or leaves.
+fn events(
+    handle: &Handle,
+    from: Option<u64>,
+    reader: &BufReader<&UnixStream>,
+    stream: &UnixStream,
+) -> io::Result<()> {
+    let mut listener = handle.subscribe(from);
+    write(stream, &json!({ "ok": true, "next": listener.cursor() }))?;
+    loop {
+        match listener.take(LISTENER_LOOK) {
+            Ok(event) => write(stream, &event_json(&event, listener.cursor()))?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return write(stream, &json!({ "ok": true, "event": "end" }));
+            }
+        }
+        let now = Timespec::default();
+        let mut said = [PollFd::new(stream, PollFlags::IN)];
+        let is_said = !reader.buffer().is_empty() || poll(&mut said, Some(&now)) != Ok(0);
+        if is_said {
+            return Ok(());
+        }
+    }
+}
+
+/// `next` is the number of the event behind it.
+fn event_json(event: &Event, next: u64) -> Value {
+    match event {
+        Event::Triggered {
+            number,
+            rule,
+            trigger_ns,
+            expression,
+        } => json!({
+            "ok": true, "event": "triggered", "next": next,
+            "dump": number, "rule": rule, "trigger_time": rfc3339(*trigger_ns), "expression": expression,
+        }),
+        Event::Finished(report) => json!({
+            "ok": true, "event": "finished", "next": next, "dump": report.number, "report": report,
+        }),
+        Event::Amended(report) => json!({
+            "ok": true, "event": "amended", "next": next, "dump": report.number, "report": report,
+        }),
+        Event::Notice(text) => {
+            json!({ "ok": true, "event": "notice", "next": next, "text": text })
+        }
+        Event::Missed(missed) => {
+            json!({ "ok": true, "event": "missed", "next": next, "count": missed.total() })
+        }
+    }
+}
