@@ -175,8 +175,8 @@ impl Dumper {
         let is_asked = gate.is_some() || account.is_some();
         if is_asked || !self.keeps_step() {
             // Packets of a dump with a limit wait for older ones as long as they may: those that come first end it.
-            let waits = gate.is_none() && self.active.has_limited();
-            self.pass(&reach, is_asked && !waits);
+            let everything = is_asked && !self.active.has_limited();
+            self.pass(&reach, is_asked, everything);
             self.active.settle(&reach);
             for dump in self.active.take_changed() {
                 self.flush(dump);
@@ -300,9 +300,10 @@ impl Dumper {
         });
     }
 
-    /// Scans what is new within `reach` for all dumps. `everything`: emit without waiting for older packets.
-    fn pass(&mut self, reach: &Reach, everything: bool) {
-        for mut visit in self.active.visits(reach, everything) {
+    /// Scans what is new within `reach` for all dumps. `is_waited_for`: as in [`Dumps::visits`]. `everything`: emit without waiting for
+    /// older packets.
+    fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
+        for mut visit in self.active.visits(reach, is_waited_for) {
             self.active.leave_out_full(&mut visit, reach);
             if !visit.records().is_empty() {
                 self.scan(&visit);

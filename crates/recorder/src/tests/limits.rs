@@ -327,6 +327,40 @@ fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     assert!(most > 10, "{most} were full");
 }
 
+/// Packets are out of order by less than `--hold`, and the inserter waits for the dumper again and again because the ring is full: a limit ends
+/// no dump with a packet that an older one can still come before.
+#[test]
+fn from_files_a_full_ring_ends_no_dump_too_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    let mut random = fastrand::Rng::with_seed(0x11a17);
+    let mut frame = |n: i64| {
+        let is_trigger = n % 50 == 20;
+        let is_early = n % 9 != 0 || is_trigger;
+        let back_ns = if is_early {
+            0
+        } else {
+            random.i64(0..=900 * MS)
+        };
+        let mut packet = udp(1, if is_trigger { 9 } else { 7 }, 0);
+        packet.resize(1400, 0);
+        (START + n * 4 * MS - back_ns, packet)
+    };
+    let frames: Vec<_> = (0..40_000).map(&mut frame).collect();
+    write(&capture, &frames);
+    let config = Config {
+        ring_bytes: 32 << 20,
+        past: Duration::ZERO,
+        dump_packets: 240,
+        ..offline(dir.path())
+    };
+    let dumps = record(&config, &capture).dumps;
+    assert!(dumps.len() > 50, "{}", dumps.len());
+    for report in dumps {
+        assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+    }
+}
+
 /// Where the dumper is asked what it wrote it reads up to a packet amidst a batch, and afterwards nothing once more.
 #[test]
 fn from_files_nothing_is_read_twice() {
