@@ -438,9 +438,14 @@ impl Active {
         self.order.window.is_full(packets, bytes)
     }
 
-    /// It is full: nothing that waits is wanted any more, nor what lies behind `end_ns`.
+    /// It is full: nothing that waits is wanted any more, nor what lies behind `end_ns`, or was lost there.
     pub(super) fn end_early(&mut self, end_ns: i64) {
         self.end_ns = end_ns;
+        let lost = &mut self.lost;
+        // Of an estimate the first packet may have been older.
+        if lost.exact && lost.first_ns.is_some_and(|ns| ns > end_ns) {
+            lost.packets = 0;
+        }
         self.waiting.clear();
         self.oldest_ns = i64::MAX;
         self.kept

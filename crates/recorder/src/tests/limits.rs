@@ -214,6 +214,35 @@ fn a_full_dump_gives_its_reservation_back() {
     assert_eq!(rig.reports[0].packets, 3);
 }
 
+/// A sink has no room, the ring overwrites what was not read meanwhile, and what was read is all that was asked for: nothing before its last
+/// packet is missing.
+#[test]
+fn what_falls_behind_the_last_packet_is_not_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        past_ns: 0,
+        future_ns: 3600 * S,
+        packets_max: 3,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for number in 0..600 {
+        rig.pass(MS);
+        rig.dumper_mut().fill(|| number < 500);
+        if number < 10 {
+            rig.arrive(0, udp(1, if number == 0 { 9 } else { 7 }, number));
+        } else if number < 500 {
+            rig.arrive(0, vec![0x45; 250_000]);
+        }
+        rig.step();
+    }
+    assert_eq!(rig.common.ring.statistics().reservations_fallen, 1);
+    rig.stop();
+    let report = &rig.reports[0];
+    assert_eq!((report.packets, &report.clipped[..]), (3, &["limit"][..]));
+    assert_eq!(missing(report), [], "{report:?}");
+}
+
 /// A source without watermarks brings a packet that belongs before the last one: the dump does not have it, and says so. One behind the last is
 /// none of its business, though its window would have held it.
 #[test]
