@@ -1,4 +1,4 @@
-//! The analyzer: reads every packet once, tries the trigger rules, and gives the director's orders to the dumper.
+//! The analyzer: reads every packet once, hands it to the shard, which tries the trigger rules, and gives the director's orders to the dumper.
 //!
 //! It also moves the director's clock, in ring time (`control/ring_time.rs`). Offline that is the highest ring time seen, moved packet by
 //! packet, so that a window ends after the same packet in every run. Live it is the smallest watermark of the queues.
@@ -11,7 +11,7 @@ mod rules;
 mod tests;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, atomic::Ordering, mpsc::Receiver},
     time::Duration,
 };
@@ -22,11 +22,11 @@ use retroscope_ring::{Batch, Packet, Reader, Reservation};
 use crate::{
     analysis::{
         director::{Clip, Director, DirectorConfig, HitOrder, Order},
-        fragments::FirstFragments,
         functions::Functions,
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
         predicate::Expression,
+        shard::Shard,
         terms::{Terms, Window},
         triggers::Triggers,
     },
@@ -57,8 +57,6 @@ const STOP_DRAIN_NS: i64 = 3_000_000_000;
 /// What the analyzer is built from.
 #[derive(Debug)]
 pub(crate) struct AnalyzerParts {
-    pub(crate) triggers: Triggers,
-    pub(crate) template: Arc<Template>,
     pub(crate) native: Arc<NativeCode>,
     /// What a trigger by hand dumps.
     pub(crate) manual: Expression,
@@ -66,7 +64,6 @@ pub(crate) struct AnalyzerParts {
     pub(crate) window: Window,
     /// What rules ask for, by number; those that are missing, nothing of their own.
     pub(crate) terms: Vec<Terms>,
-    pub(crate) scripts: Functions,
     /// Live, where the inserters try the trigger rules as well.
     pub(crate) suspects: Option<Suspects>,
     pub(crate) messages: Messages,
@@ -78,6 +75,7 @@ pub(crate) struct AnalyzerParts {
 #[derive(Debug)]
 pub(crate) struct Analyzer {
     reader: Reader,
+    shard: Shard,
     core: Core,
 }
 
@@ -92,7 +90,12 @@ struct Core {
     stamps: Stamps,
     names: InterfaceCache,
     orders: Vec<Order<Expression>>,
-    fragments: FirstFragments,
+    /// What messages and files call the rules.
+    rule_names: BTreeMap<usize, String>,
+    /// Whether packets may be hits.
+    are_rules: bool,
+    /// Whether a script says what the triggers of packets dump.
+    is_scripted: bool,
     /// Keeps what waiting hits will want.
     waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
@@ -126,6 +129,8 @@ struct Core {
 impl Analyzer {
     pub(crate) fn new(
         common: Arc<Common>,
+        (rules, scripts): (Triggers, Functions),
+        template: Arc<Template>,
         parts: AnalyzerParts,
         reader: Reader,
         director: DirectorConfig,
@@ -136,6 +141,10 @@ impl Analyzer {
         if live {
             director.promises.clone_from(&promises);
         }
+        let looks = Looks::new(scripts.any());
+        let is_scripted = scripts.dump.is_some();
+        let (names, stamps) = (common.intake.interface_cache(), Stamps::new(&common.ring));
+        let shard = Shard::new((rules, scripts), template, names, stamps, live);
         let core = Core {
             director,
             live,
@@ -143,7 +152,9 @@ impl Analyzer {
             stamps: Stamps::new(&common.ring),
             names: common.intake.interface_cache(),
             orders: Vec::new(),
-            fragments: FirstFragments::new(&parts.template),
+            rule_names: shard.rule_names(),
+            are_rules: shard.are_rules(),
+            is_scripted,
             waiting: None,
             open: HashMap::new(),
             closed: ClosedWindows::default(),
@@ -159,7 +170,7 @@ impl Analyzer {
             analyzed: 0,
             lapped: 0,
             missed: 0,
-            looks: Looks::new(parts.scripts.any()),
+            looks,
             stopped_ns: None,
             broken_off: None,
             #[cfg(test)]
@@ -170,7 +181,11 @@ impl Analyzer {
             common,
             parts,
         };
-        Self { reader, core }
+        Self {
+            reader,
+            shard,
+            core,
+        }
     }
 
     /// Whether the clock alone may end something: a window, or the waiting of a hit.
@@ -203,7 +218,7 @@ impl Analyzer {
             let Some(batch) = self.reader.next() else {
                 break;
             };
-            self.core.batch(&batch);
+            self.core.batch(&mut self.shard, &batch);
             batches += 1;
         }
         let more = self.core.live && batches == BATCHES;
@@ -212,7 +227,8 @@ impl Analyzer {
         }
         let now = self.core.common.clock.now();
         self.core.was_lapped(self.reader.lapped().packets);
-        self.core.look_after(now, promised_ns.filter(|_| !more));
+        self.core
+            .look_after(&mut self.shard, now, promised_ns.filter(|_| !more));
         if let Some(asked) = asked {
             self.core.make_room();
             self.core.common.gate.analyzer_done(asked);
@@ -231,21 +247,21 @@ impl Analyzer {
         core.execute();
         let given_up = core.closed.drain().into_iter();
         given_up.for_each(|message| core.send(message));
-        core.tell_notices();
+        core.tell_notices(&mut self.shard);
         core.tell_rest();
-        core.hint_at_tags();
+        core.hint_at_tags(&self.shard);
         core.publish_counters();
         core.parts.messages.finish();
     }
 }
 
 impl Core {
-    fn batch(&mut self, batch: &Batch<'_>) {
-        self.parts.triggers.refresh();
+    fn batch(&mut self, shard: &mut Shard, batch: &Batch<'_>) {
+        shard.rules.refresh();
         self.miss(batch.producer, batch.oldest_ns, batch.missed.packets);
         self.missed += batch.missed.packets;
         self.was_lapped(self.missed);
-        self.look_at(batch);
+        self.look_at(shard, batch);
         self.here.clear();
         if !self.live {
             // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
@@ -280,7 +296,7 @@ impl Core {
     }
 
     /// Clocks and wishes.
-    fn look_after(&mut self, now: Moment, promised_ns: Option<i64>) {
+    fn look_after(&mut self, shard: &mut Shard, now: Moment, promised_ns: Option<i64>) {
         if self.live {
             if let Some(promised_ns) = promised_ns {
                 self.director.advance(promised_ns, &mut self.orders);
@@ -289,12 +305,12 @@ impl Core {
         }
         self.settle_live();
         self.parts.messages.push();
-        self.obey(now);
+        self.obey(shard, now);
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {
             self.tell(Event::Notice(sentence));
         }
-        self.tell_notices();
+        self.tell_notices(shard);
         self.publish_counters();
     }
 
@@ -365,7 +381,7 @@ impl Core {
         let (text, predicate) = expression.resolve(!self.live);
         let trigger =
             (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface));
-        let is_scripted = trigger.is_some() && self.parts.scripts.dump.is_some();
+        let is_scripted = trigger.is_some() && self.is_scripted;
         let interface = self.names.interface(expression.interface);
         let made_for = interface.filter(|_| is_scripted).map(|it| it.link_type);
         let offset_ns = if hit.rule == MANUAL {
@@ -478,25 +494,6 @@ impl Core {
             (Some(from_ns), waiting) => {
                 *waiting = Some((from_ns, self.common.ring.reserve(from_ns, i64::MAX)));
             }
-        }
-    }
-
-    /// Rules that never matched, where tags may be the reason.
-    fn hint_at_tags(&self) {
-        let tagged: u64 = self
-            .common
-            .intake
-            .snapshots()
-            .iter()
-            .map(|s| s.tagged)
-            .sum();
-        if tagged == 0 {
-            return;
-        }
-        for text in self.parts.triggers.without_hits() {
-            self.tell(Event::Notice(format!(
-                "trigger '{text}' never matched; {tagged} tagged packets: try 'vlan and ({text})'"
-            )));
         }
     }
 

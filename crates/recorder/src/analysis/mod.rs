@@ -1,4 +1,4 @@
-//! Analysis: every packet is looked at once, and hits become orders to the dumper.
+//! Analysis: every packet is looked at once, by a [`shard`]; the [`analyzer`] hands it packets and makes orders to the dumper of its hits.
 //!
 //! What filters are to the recorder is here too, for dumps as well as for triggers: compiled for the link types that there are
 //! (`prepared`), made machine code (`native`), looked up together (`rules`), and tried on up to 64 records in a row (`chunk`).
@@ -16,6 +16,7 @@ pub(crate) mod open_dumps;
 pub(crate) mod predicate;
 pub(crate) mod prepared;
 pub(crate) mod rules;
+pub(crate) mod shard;
 pub(crate) mod terms;
 pub(crate) mod trigger_scripts;
 pub(crate) mod triggers;

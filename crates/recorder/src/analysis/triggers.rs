@@ -398,12 +398,6 @@ impl Triggers {
         rule.number
     }
 
-    /// The expression of a rule as the user wrote it; `None` for a number that is no rule's.
-    pub(crate) fn text(&self, number: usize) -> Option<&str> {
-        let place = self.place(number)?;
-        Some(&self.rules[place].text)
-    }
-
     /// The expressions of the rules without a hit.
     pub(crate) fn without_hits(&self) -> impl Iterator<Item = &str> {
         let is_silent = |rule: &&Rule| rule.hits.load(Ordering::Relaxed) == 0;

@@ -219,17 +219,21 @@ impl Recorder {
         let parts = AnalyzerParts {
             terms: requests.map(|it| Terms::new(it, window)).collect(),
             window,
-            triggers: expressions.triggers,
             native: Arc::clone(&native),
-            template: expressions.template,
             manual: expressions.manual,
-            scripts,
             suspects,
             messages: messages_tx,
             events: events_tx.clone(),
             commands,
         };
-        let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, director_config(config));
+        let analyzer = Analyzer::new(
+            Arc::clone(&common),
+            (expressions.triggers, scripts),
+            expressions.template,
+            parts,
+            reader,
+            director_config(config),
+        );
         let start_mono_ns = live.then(|| common.clock.now().mono_ns);
         let parts = DumperParts {
             directories: vec![directory],

@@ -407,11 +407,8 @@ impl Rig {
         let parts = AnalyzerParts {
             terms: requests.map(|it| Terms::new(it, window)).collect(),
             window,
-            triggers: expressions.triggers,
             native: Arc::clone(&native),
-            template: expressions.template,
             manual: expressions.manual,
-            scripts: Functions::new(&plan.scripts, plan.limits, &common).unwrap(),
             suspects,
             messages: messages_tx,
             events: events_tx.clone(),
@@ -427,7 +424,15 @@ impl Rig {
             single: false,
             grace_ns: Some(50 * MS),
         };
-        let analyzer = Analyzer::new(Arc::clone(&common), parts, reader, config);
+        let scripts = Functions::new(&plan.scripts, plan.limits, &common).unwrap();
+        let analyzer = Analyzer::new(
+            Arc::clone(&common),
+            (expressions.triggers, scripts),
+            expressions.template,
+            parts,
+            reader,
+            config,
+        );
         let parts = DumperParts {
             common: Arc::clone(&common),
             directories,

@@ -6,8 +6,8 @@ use super::{Core, MANUAL};
 use crate::{
     analysis::{
         director::{Hit, HitOrder, Order},
+        shard::Shard,
         terms::{Terms, TriggerRequest},
-        triggers::RuleChange,
     },
     control::{
         commands::{Command, Triggered},
@@ -39,7 +39,7 @@ impl Keys {
 
 impl Core {
     /// Takes the commands that wait. A reply that nobody waits for any more is lost.
-    pub(super) fn obey(&mut self, now: Moment) {
+    pub(super) fn obey(&mut self, shard: &mut Shard, now: Moment) {
         while let Ok(command) = self.parts.commands.try_recv() {
             match command {
                 Command::Trigger {
@@ -54,14 +54,7 @@ impl Core {
                     }
                 }
                 Command::Rule(change, reply) => {
-                    match change {
-                        RuleChange::Add(ref rule) => self.director.set_rule(rule.number, true),
-                        RuleChange::Remove(number) => self.director.set_rule(number, false),
-                        RuleChange::Enable(..) => {}
-                    }
-                    // Inserters look for what the rules were: from here on this thread looks at every packet itself.
-                    self.parts.suspects = None;
-                    self.parts.triggers.change(change);
+                    self.change_rules(shard, change);
                     let _ = reply.try_send(());
                 }
             }

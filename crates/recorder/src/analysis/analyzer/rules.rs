@@ -1,22 +1,17 @@
-//! The analyzer's rules: trigger expressions, then trigger scripts, then what was added since, numbered in this order.
+//! What dumps cost their rules, packets that no rule saw, and what is told of rules.
 
 use std::sync::{atomic::Ordering, mpsc::sync_channel};
 
-use retroscope_filter::Template;
-use retroscope_packet::LinkType;
 use retroscope_ring::{Packet, Positions};
 
 use super::Core;
 use crate::{
     analysis::{
-        director::{Hit, HitOrder},
-        dump_script::DumpFunction,
-        functions::Functions,
-        predicate::Expression,
-        prepared::{context, mode},
+        shard::Shard,
         terms::{Terms, TriggerRequest},
+        triggers::RuleChange,
     },
-    control::{events::Event, hits::Refusal},
+    control::events::Event,
     dump::order::Message,
 };
 
@@ -24,76 +19,30 @@ use crate::{
 const STRETCH_BYTES: u64 = 256 << 10;
 
 impl Core {
-    /// Asks the trigger scripts about the next chunk of packets, of which `first` is the producer's first record.
-    pub(super) fn ask_scripts<'p>(
-        &mut self,
-        first: (usize, u64),
-        packets: impl Iterator<Item = Packet<'p>>,
-    ) {
-        let scripts = &mut self.parts.scripts.triggers;
-        if scripts.is_empty() {
-            return;
-        }
-        if self.director.armed {
-            scripts.ask(first, packets, &mut self.names, &mut self.stamps);
-        } else {
-            scripts.pass();
-        }
-    }
-
-    /// Tells the director that a rule takes a packet.
-    pub(super) fn hit(
-        &mut self,
-        rule: usize,
-        (producer, record): (usize, u64),
-        packet: &Packet<'_>,
-    ) {
-        let Some(interface) = self.names.interface(packet.interface) else {
-            return;
-        };
-        let expression = match &mut self.parts.scripts.dump {
-            None => Expression::new(&self.parts.template, interface, packet, &self.fragments)
-                .map_err(Refusal::Variable),
-            Some(script) => {
-                let live = self.live;
-                // What libpcap is slow at is compiled beside the dumps; why it refuses it, their reports say.
-                let check = |template: &Template, link_type: LinkType| {
-                    let link = context(link_type, mode(!live));
-                    if live && !template.checks_at_once(link) {
-                        return Ok(());
-                    }
-                    template.check(link)
-                };
-                let offset_ns = self.stamps.offset_ns(producer, interface.source, record);
-                let stamp_ns = packet.time_ns.wrapping_add(offset_ns);
-                match script.expression(interface, packet, stamp_ns, &self.fragments, check) {
-                    Some(expression) => expression,
-                    None => return,
-                }
-            }
-        };
-        let order = HitOrder {
-            time_ns: packet.time_ns,
-            source: interface.source,
-            producer,
-            record,
-            rule,
-        };
-        self.settle_live();
-        let hit = Hit {
-            order,
-            terms: self.terms_of(rule),
-            expression,
-        };
-        self.director.hit(hit, &mut self.orders);
-        self.execute();
-    }
-
     /// What a rule asks for.
-    fn terms_of(&self, rule: usize) -> Terms {
+    pub(super) fn terms_of(&self, rule: usize) -> Terms {
         let parts = &self.parts;
         let default = || Terms::new(&TriggerRequest::default(), parts.window);
         parts.terms.get(rule).cloned().unwrap_or_else(default)
+    }
+
+    /// Changes the rules.
+    pub(super) fn change_rules(&mut self, shard: &mut Shard, change: RuleChange) {
+        match &change {
+            RuleChange::Add(rule) => {
+                self.director.set_rule(rule.number, true);
+                self.rule_names.insert(rule.number, rule.text.clone());
+            }
+            RuleChange::Remove(number) => {
+                self.director.set_rule(*number, false);
+                self.rule_names.remove(number);
+            }
+            RuleChange::Enable(..) => {}
+        }
+        // Inserters look for what the rules were: from here on this thread looks at every packet itself.
+        self.parts.suspects = None;
+        shard.rules.change(change);
+        self.are_rules = shard.are_rules();
     }
 
     /// Live: gives the director what dumps have cost since the last call.
@@ -147,8 +96,7 @@ impl Core {
 
     /// Of packets that were overwritten before they were read: how many a rule might have taken.
     fn unseen_of(&self, lapped: u64) -> u64 {
-        let are_rules = self.parts.triggers.are_any() || !self.parts.scripts.triggers.is_empty();
-        if are_rules && self.director.armed {
+        if self.are_rules && self.director.armed {
             lapped
         } else {
             0
@@ -207,29 +155,35 @@ impl Core {
 
     /// What messages and files call a rule.
     pub(super) fn rule_name(&self, rule: usize) -> &str {
-        if let Some(text) = self.parts.triggers.text(rule) {
-            return text;
-        }
-        let script = rule.checked_sub(self.parts.triggers.at_start());
-        let name = script.and_then(|script| self.parts.scripts.triggers.name(script));
-        name.unwrap_or("manual")
+        self.rule_names.get(&rule).map_or("manual", String::as_str)
     }
 
     /// Tells what rules and scripts have to say, and counts the scripts that failed.
-    pub(super) fn tell_notices(&mut self) {
-        let mut notices = self.parts.triggers.take_notices();
+    pub(super) fn tell_notices(&mut self, shard: &mut Shard) {
+        let mut notices = shard.take_notices();
         notices.extend(self.common.intake.interfaces.take_notices());
         notices.extend(self.common.clock.take_untold());
         notices.extend(self.common.pins.take_fallen(&self.common.ring));
         notices.extend(self.parts.native.notice());
-        let Functions { triggers, dump } = &mut self.parts.scripts;
-        notices.extend(triggers.take_notices());
-        notices.extend(dump.iter_mut().flat_map(DumpFunction::take_notices));
         // Relaxed: a number that stands alone.
         let failed = &self.common.counters.trigger_scripts_failed;
-        failed.store(triggers.failed(), Ordering::Relaxed);
+        failed.store(shard.scripts.triggers.failed(), Ordering::Relaxed);
         for notice in notices {
             self.tell(Event::Notice(notice));
+        }
+    }
+
+    /// Rules that never matched, where tags may be the reason.
+    pub(super) fn hint_at_tags(&self, shard: &Shard) {
+        let sources = self.common.intake.snapshots();
+        let tagged: u64 = sources.iter().map(|source| source.tagged).sum();
+        if tagged == 0 {
+            return;
+        }
+        for text in shard.rules.without_hits() {
+            self.tell(Event::Notice(format!(
+                "trigger '{text}' never matched; {tagged} tagged packets: try 'vlan and ({text})'"
+            )));
         }
     }
 }
