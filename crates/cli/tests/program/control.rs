@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
+    net::Shutdown,
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio},
@@ -412,6 +413,21 @@ fn hostile_clients_hold_nobody_up() {
     let refused = answers.filter(|answer| answer["ok"] == false).count();
     assert!(refused >= 1, "8 queries ran at once");
     recording.asked(&["stop"]);
+    assert_eq!(recording.end().0.code(), Some(0));
+}
+
+/// Who says stop and does not hear the answer has said it.
+#[test]
+fn a_client_that_does_not_listen_ends_the_recording_too() {
+    let recording = Recording::start(&[]);
+    let mut client = recording.client();
+    client.0.get_ref().shutdown(Shutdown::Read).unwrap();
+    client.say(b"{\"command\":\"stop\"}\n");
+    let deadline = Instant::now() + DEADLINE;
+    while recording.socket().exists() {
+        assert!(Instant::now() < deadline, "it goes on");
+        std::thread::yield_now();
+    }
     assert_eq!(recording.end().0.code(), Some(0));
 }
 

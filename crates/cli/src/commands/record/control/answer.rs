@@ -54,10 +54,10 @@ pub(super) fn answer(
         } => query(handle, expression, &stretch, stream),
         Request::Events { from } => events(handle, from, reader, stream),
         Request::Stop {} => {
-            write(stream, &json!({ "ok": true }))?;
+            // Before the answer, which nobody may be there to hear. The end waits for who is busy.
             shared.stop.store(true, Ordering::SeqCst);
             handle.stop();
-            Ok(())
+            write(stream, &json!({ "ok": true }))
         }
         request => {
             let answer = command(handle, request);
