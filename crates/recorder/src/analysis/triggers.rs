@@ -269,6 +269,8 @@ impl Triggers {
 
     /// Changes the rules. Cheap: what takes long was done before.
     pub(crate) fn change(&mut self, change: RuleChange) {
+        // Who is told that a rule is there relies on it from the next packet on; the next refresh may find the pointer being replaced.
+        self.reader.catch_up();
         match change {
             RuleChange::Add(rule) => {
                 let place = self.rules.partition_point(|it| it.number < rule.number);
