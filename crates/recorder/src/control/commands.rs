@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use crate::analysis::{terms::TriggerRequest, triggers::RuleChange};
 
 /// Commands that wait at once.
-const WAITING_MAX: usize = 64;
+pub(crate) const WAITING_MAX: usize = 64;
 
 /// What the analyzer does.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use crate::{
         terms::{Terms, TriggerRequest},
     },
     control::{
-        commands::{Command, Triggered},
+        commands::{Command, Triggered, WAITING_MAX},
         events::Event,
         ring_time::Moment,
     },
@@ -38,9 +38,13 @@ impl Keys {
 }
 
 impl Core {
-    /// Takes the commands that wait. A reply that nobody waits for any more is lost.
+    /// Takes the commands that wait: no more than can wait at once, because callers that are answered ask again, and packets wait meanwhile.
+    /// A reply that nobody waits for any more is lost.
     pub(super) fn obey(&mut self, shard: &mut Shard, now: Moment) {
-        while let Ok(command) = self.parts.commands.try_recv() {
+        for _ in 0..WAITING_MAX {
+            let Ok(command) = self.parts.commands.try_recv() else {
+                return;
+            };
             match command {
                 Command::Trigger {
                     key,
