@@ -25,6 +25,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 struct Recording {
     child: Child,
     folder: TempDir,
+    /// What it said before it recorded.
+    first_words: String,
     _words: BufReader<ChildStderr>,
 }
 
@@ -37,17 +39,17 @@ impl Recording {
             .spawn()
             .unwrap();
         let mut words = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("recording on") {
-            line.clear();
+        let mut first_words = String::new();
+        while !first_words.contains("recording on") {
             assert!(
-                words.read_line(&mut line).unwrap() > 0,
+                words.read_line(&mut first_words).unwrap() > 0,
                 "it does not record"
             );
         }
         Self {
             child,
             folder,
+            first_words,
             _words: words,
         }
     }
@@ -420,6 +422,8 @@ fn hostile_clients_hold_nobody_up() {
 #[test]
 fn a_client_that_does_not_listen_ends_the_recording_too() {
     let recording = Recording::start(&[]);
+    let said = &recording.first_words;
+    assert!(said.contains("--control"), "what else starts dumps: {said}");
     let mut client = recording.client();
     client.0.get_ref().shutdown(Shutdown::Read).unwrap();
     client.say(b"{\"command\":\"stop\"}\n");

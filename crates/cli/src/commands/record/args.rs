@@ -273,10 +273,14 @@ impl Args {
         let mut notes = Vec::new();
         let ring_bytes = self.ring_bytes(&mut notes);
         if !offline && no_trigger {
-            notes.push(format!(
-                "no --trigger: only SIGUSR1 starts a dump (kill -USR1 {})",
-                std::process::id()
-            ));
+            let pid = std::process::id();
+            notes.push(if self.control.is_some() {
+                format!(
+                    "no --trigger: dumps are started by SIGUSR1 (kill -USR1 {pid}) and at --control"
+                )
+            } else {
+                format!("no --trigger: only SIGUSR1 starts a dump (kill -USR1 {pid})")
+            });
         }
         if offline && self.rx_threads > 1 {
             notes.push("--rx-threads: files are read by one thread".to_owned());
