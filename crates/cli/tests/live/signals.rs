@@ -85,6 +85,9 @@ fn other_signals_end_it_too() {
     assert_eq!(outcome.source().received, 0);
 }
 
+/// The tests themselves may run under nohup, whose ignore is inherited.
+const HANGUP_BY_DEFAULT: [&str; 2] = ["env", "--default-signal=HUP"];
+
 /// HUP asks a service to reload, which has nothing to reload: it says so and goes on.
 #[test]
 fn a_hangup_does_not_end_a_service() {
@@ -92,7 +95,8 @@ fn a_hangup_does_not_end_a_service() {
     let Some(namespace) = Namespace::with_veth("hup") else {
         return;
     };
-    let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB");
+    let arguments = ["-i", "v1", "--ring", "128MiB"];
+    let recorder = Recorder::start_wrapped(&namespace, &HANGUP_BY_DEFAULT, &arguments);
     recorder.signal(Signal::HUP);
     recorder.line("the answer", |line| line.contains("nothing to reload yet"));
     let mut sender = Sender::new(&namespace, "v0");
@@ -112,7 +116,7 @@ fn a_hangup_ends_a_recording_at_a_terminal() {
     let line = format!("exec \"$0\" \"$@\" <{}", terminal.path());
     let recorder = Recorder::start_wrapped(
         &namespace,
-        &["sh", "-c", &line],
+        &[&HANGUP_BY_DEFAULT[..], &["sh", "-c", &line]].concat(),
         &["-i", "v1", "--ring", "128MiB"],
     );
     recorder.signal(Signal::HUP);
@@ -120,7 +124,7 @@ fn a_hangup_ends_a_recording_at_a_terminal() {
     let line = format!("trap '' HUP; {line}");
     let recorder = Recorder::start_wrapped(
         &namespace,
-        &["sh", "-c", &line],
+        &[&HANGUP_BY_DEFAULT[..], &["sh", "-c", &line]].concat(),
         &["-i", "v1", "--ring", "128MiB"],
     );
     recorder.signal(Signal::HUP);
