@@ -114,7 +114,7 @@ struct Core {
     /// Of these, those before a batch that was read.
     missed: u64,
     looks: Looks,
-    /// When the wish to stop was seen, ns of the monotonic clock.
+    /// When the request to stop was seen, ns of the monotonic clock.
     stopped_ns: Option<i64>,
     /// The end of the time to look at packets: the producer of the last ones, and how many of their batch were left.
     broken_off: Option<(usize, u64)>,
@@ -193,7 +193,7 @@ impl Analyzer {
         self.core.has_deadline()
     }
 
-    /// Sleeps until there is something to read, a wish, or the timeout. Returns for how long.
+    /// Sleeps until there is something to read, a command, or the timeout. Returns for how long.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
         if self.core.is_told() {
@@ -207,7 +207,7 @@ impl Analyzer {
         Duration::from_nanos(slept_ns.unsigned_abs())
     }
 
-    /// Reads what is there (live at most some batches), then looks after clocks and wishes. False: nothing was there.
+    /// Reads what is there (live at most some batches), then looks after clocks and commands. False: nothing was there.
     pub(crate) fn step(&mut self) -> bool {
         // Asked before the reading: the writer that asks has published everything.
         let asked = self.core.common.gate.asked_of_analyzer();
@@ -295,7 +295,7 @@ impl Core {
         self.parts.suspects.is_some() && !self.has_deadline()
     }
 
-    /// Clocks and wishes.
+    /// Clocks and commands.
     fn look_after(&mut self, shard: &mut Shard, now: Moment, promised_ns: Option<i64>) {
         if self.live {
             if let Some(promised_ns) = promised_ns {

@@ -1,4 +1,4 @@
-//! What the threads share: time, how far each has come, wishes, and news for whoever watches.
+//! What the threads share: time, how far each has come, commands, and news for whoever watches.
 
 pub(crate) mod commands;
 pub(crate) mod common;

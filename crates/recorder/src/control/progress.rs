@@ -294,7 +294,7 @@ impl Costs {
     }
 }
 
-/// Wishes to end, read by the threads. The flags carry no data with them; SeqCst for simplicity, they are read
+/// Requests to end, read by the threads. The flags carry no data with them; SeqCst for simplicity, they are read
 /// once a burst at most.
 #[derive(Debug, Default)]
 pub(crate) struct Control {

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Core {
-    /// Hands the packets of a batch to the shard; live it looks after clocks and wishes amidst them.
+    /// Hands the packets of a batch to the shard; live it looks after clocks and commands amidst them.
     pub(super) fn look_at(&mut self, shard: &mut Shard, batch: &Batch<'_>) {
         let wants_nothing = || shard.wants_nothing(self.sought(batch.producer));
         if self.live && (wants_nothing() || self.is_passed_by(batch)) {

@@ -12,10 +12,10 @@ const MINUTE_NS: i64 = 60_000_000_000;
 /// Refused hits told one by one in a minute.
 const REFUSALS_TOLD: u32 = 10;
 
-/// Time between two looks at clocks and wishes while packets keep coming, ns.
+/// Time between two looks at clocks and commands while packets keep coming, ns.
 const LOOK_NS: i64 = 5_000_000;
 
-/// When to look at clocks and wishes amidst packets.
+/// When to look at clocks and commands amidst packets.
 #[derive(Debug)]
 pub(super) struct Looks {
     /// Packets between two readings of the clock: so many as take that time, or fewer.
