@@ -18,8 +18,8 @@ pub(crate) enum Command {
         /// `None`: nobody waits.
         reply: Option<SyncSender<Result<Triggered, String>>>,
     },
-    /// The rules change.
-    Rule(RuleChange, SyncSender<()>),
+    /// The rules change, between the same two packets.
+    Rules(Vec<RuleChange>, SyncSender<()>),
 }
 
 /// What a trigger by hand led to.

@@ -6,9 +6,9 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-        mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
     time::Duration,
 };
@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// How long a caller waits for the analyzer, which takes commands within some milliseconds where no script holds it up.
-const ANSWER_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// Rules at once.
 const RULES_MAX: usize = 16_384;
 /// Numbers of rules, which are never used again: what is kept of each is bounded by that.
@@ -67,26 +67,27 @@ pub enum CommandError {
 /// Controls a recorder from any thread.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    pub(super) control: Arc<Control>,
-    pub(super) waker: Waker,
-    pub(super) commands: SyncSender<Command>,
-    pub(super) log: Arc<EventLog>,
-    pub(super) rules: Arc<RuleBook>,
-    pub(super) common: Weak<Common>,
+    pub(crate) control: Arc<Control>,
+    pub(crate) waker: Waker,
+    pub(crate) commands: SyncSender<Command>,
+    pub(crate) log: Arc<EventLog>,
+    pub(crate) rules: Arc<RuleBook>,
+    pub(crate) common: Weak<Common>,
+    /// How long a caller waits for the analyzer.
+    pub(crate) answer_wait: Duration,
     /// Live: what the monotonic clock showed before the first packet, ns.
-    pub(super) start_mono_ns: Option<i64>,
+    pub(crate) start_mono_ns: Option<i64>,
 }
 
-/// The rules by name, for those who change them, one at a time.
+/// The rules by name, as the analyzer was told them: it answers when it has them so.
 #[derive(Debug)]
 pub(crate) struct RuleBook {
     shared: SharedRules,
     native: Arc<NativeCode>,
     /// From files the result is a function of the packets: nothing changes while they are read.
     offline: bool,
+    /// Nobody has it while they wait for the analyzer.
     rules: Mutex<Numbered>,
-    /// How many there are, for who asks while they change.
-    count: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -95,6 +96,8 @@ struct Numbered {
     by_name: BTreeMap<String, Entry>,
     /// The number of the next rule.
     next: usize,
+    /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
+    leaving: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -131,7 +134,7 @@ pub struct Stretch {
 }
 
 impl RuleBook {
-    pub(super) fn new<'a>(
+    pub(crate) fn new<'a>(
         triggers: &Triggers,
         scripts: impl Iterator<Item = &'a str>,
         native: Arc<NativeCode>,
@@ -162,18 +165,17 @@ impl RuleBook {
             shared: triggers.shared.clone(),
             native,
             offline,
-            count: AtomicUsize::new(by_name.len()),
-            rules: Mutex::new(Numbered { by_name, next }),
+            rules: Mutex::new(Numbered {
+                by_name,
+                next,
+                leaving: Vec::new(),
+            }),
         }
     }
 
-    /// How many there are. Never waits.
+    /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    fn count(&self, rules: &Numbered) {
-        self.count.store(rules.by_name.len(), Ordering::Relaxed); // a number that stands alone
+        lock(&self.rules).by_name.len()
     }
 
     /// Whether there is this rule; refused where the name is another's.
@@ -244,7 +246,7 @@ impl Handle {
             request,
             reply,
         })?;
-        let triggered = answer.recv_timeout(ANSWER_WAIT).map_err(late)?;
+        let triggered = answer.recv_timeout(self.answer_wait).map_err(late)?;
         triggered.map_err(CommandError::Refused)
     }
 
@@ -277,13 +279,14 @@ impl Handle {
         self.check_live()?;
         check_name(name)?;
         if RuleBook::has(&lock(&self.rules.rules), name, expression)? {
-            return Ok(true);
+            return self.settled().map(|()| true);
         }
         // Outside of the lock, because it may take long. Who adds the same meanwhile is found below.
         let mut prepared = self.rules.prepare(expression)?;
         let mut rules = lock(&self.rules.rules);
         if RuleBook::has(&rules, name, expression)? {
-            return Ok(true);
+            drop(rules);
+            return self.settled().map(|()| true);
         }
         if rules.by_name.len() >= RULES_MAX || rules.next >= NUMBERS_MAX {
             return Err(CommandError::Refused(format!(
@@ -301,11 +304,8 @@ impl Handle {
             hits: Arc::clone(&hits),
             is_enabled: true,
         };
-        let changed = self.change(RuleChange::Add(Box::new(rule)));
-        if let Err(CommandError::Busy | CommandError::Ended) = changed {
-            self.rules.shared.remove(number);
-            return changed.map(|()| false);
-        }
+        let told = self.tell(vec![RuleChange::Add(Box::new(rule))]);
+        let answer = told.inspect_err(|_| self.rules.shared.remove(number))?;
         let entry = Entry {
             number,
             expression: expression.to_owned(),
@@ -313,8 +313,7 @@ impl Handle {
             hits: Some(hits),
         };
         rules.by_name.insert(name.to_owned(), entry);
-        self.rules.count(&rules);
-        changed.map(|()| false)
+        self.answered(rules, &answer).map(|()| false)
     }
 
     /// Removes a rule; its dumps go on. Whether it was there.
@@ -325,17 +324,15 @@ impl Handle {
         self.check_live()?;
         let mut rules = lock(&self.rules.rules);
         let Some(entry) = rules.by_name.get(name) else {
-            return Ok(false);
+            drop(rules);
+            return self.settled().map(|()| false);
         };
         entry.check_no_script(name)?;
         let number = entry.number;
-        let changed = self.change(RuleChange::Remove(number));
-        if !matches!(changed, Err(CommandError::Busy | CommandError::Ended)) {
-            rules.by_name.remove(name);
-            self.rules.count(&rules);
-            self.rules.shared.remove(number);
-        }
-        changed.map(|()| true)
+        let answer = self.tell(vec![RuleChange::Remove(number)])?;
+        rules.by_name.remove(name);
+        rules.leaving.push(number);
+        self.answered(rules, &answer).map(|()| true)
     }
 
     /// Says whether a rule's matches are hits. Whether that is new.
@@ -346,17 +343,16 @@ impl Handle {
         self.check_live()?;
         let mut rules = lock(&self.rules.rules);
         let Some(entry) = rules.by_name.get_mut(name) else {
-            return Err(CommandError::Refused(format!("there is no rule '{name}'")));
+            return Err(no_rule(name));
         };
         entry.check_no_script(name)?;
         if entry.is_enabled == is_enabled {
-            return Ok(false);
+            drop(rules);
+            return self.settled().map(|()| false);
         }
-        let changed = self.change(RuleChange::Enable(entry.number, is_enabled));
-        if !matches!(changed, Err(CommandError::Busy | CommandError::Ended)) {
-            entry.is_enabled = is_enabled;
-        }
-        changed.map(|()| true)
+        let answer = self.tell(vec![RuleChange::Enable(entry.number, is_enabled)])?;
+        entry.is_enabled = is_enabled;
+        self.answered(rules, &answer).map(|()| true)
     }
 
     /// Keeps a stretch of time in the ring under a name; one that is there stays as it is. Returns the pin, and whether it was there.
@@ -440,11 +436,38 @@ impl Handle {
         Ok(())
     }
 
-    fn change(&self, change: RuleChange) -> Result<(), CommandError> {
+    /// Tells the analyzer changes of the rules, which it makes together, or none. Its answer comes when it has them so, and whatever it was told before.
+    fn tell(&self, changes: Vec<RuleChange>) -> Result<Receiver<()>, CommandError> {
         self.rules.shared.join();
         let (reply, answer) = sync_channel(1);
-        self.send(Command::Rule(change, reply))?;
-        answer.recv_timeout(ANSWER_WAIT).map_err(late)
+        self.send(Command::Rules(changes, reply))?;
+        Ok(answer)
+    }
+
+    /// Waits for the answer, while others look at the rules and change them.
+    fn answered(
+        &self,
+        mut rules: MutexGuard<'_, Numbered>,
+        answer: &Receiver<()>,
+    ) -> Result<(), CommandError> {
+        let leaving = std::mem::take(&mut rules.leaving);
+        drop(rules);
+        let answered = answer.recv_timeout(self.answer_wait).map_err(late);
+        match answered {
+            // Until it has taken the change up, it needs them.
+            Err(_) => lock(&self.rules.rules).leaving.extend(leaving),
+            Ok(()) => leaving
+                .into_iter()
+                .for_each(|number| self.rules.shared.remove(number)),
+        }
+        answered
+    }
+
+    /// Waits until the analyzer has the rules as it was told.
+    fn settled(&self) -> Result<(), CommandError> {
+        let rules = lock(&self.rules.rules);
+        let answer = self.tell(Vec::new())?;
+        self.answered(rules, &answer)
     }
 
     fn send(&self, command: Command) -> Result<(), CommandError> {
@@ -466,6 +489,10 @@ impl Entry {
             "rule '{name}' is a script, which cannot be changed while it runs"
         )))
     }
+}
+
+fn no_rule(name: &str) -> CommandError {
+    CommandError::Refused(format!("there is no rule '{name}'"))
 }
 
 fn late(error: RecvTimeoutError) -> CommandError {

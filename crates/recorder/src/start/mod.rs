@@ -62,7 +62,7 @@ use crate::{
     start::{
         config::{Config, Sources},
         expressions::{Expressions, Texts},
-        handle::{Handle, RuleBook},
+        handle::{ANSWER_WAIT, Handle, RuleBook},
         recorder::{Recorder, StartError},
     },
 };
@@ -254,6 +254,7 @@ impl Recorder {
             rules: Arc::new(book),
             common: Arc::downgrade(&common),
             start_mono_ns,
+            answer_wait: ANSWER_WAIT,
             log,
         };
         let (analyzer, inserters) = without_capabilities(|| {

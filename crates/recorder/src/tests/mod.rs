@@ -2,6 +2,7 @@
 
 mod bounds;
 mod clock;
+mod control;
 pub(crate) mod fake_disk;
 mod generated;
 mod limits;

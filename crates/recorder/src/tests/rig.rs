@@ -7,7 +7,6 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering},
-        mpsc::SyncSender,
     },
     time::{Duration, Instant},
 };
@@ -52,7 +51,10 @@ use crate::{
         interfaces::Interfaces,
         lookout::Lookout,
     },
-    start::expressions::{Expressions, Texts},
+    start::{
+        expressions::{Expressions, Texts},
+        handle::{ANSWER_WAIT, Handle, RuleBook},
+    },
 };
 
 pub(crate) const S: i64 = 1_000_000_000;
@@ -229,7 +231,7 @@ pub(crate) struct Rig {
     /// The analyzer's.
     positions: Positions,
     events: Subscription,
-    commands: SyncSender<Command>,
+    pub(crate) handle: Handle,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
 }
@@ -425,6 +427,21 @@ impl Rig {
             grace_ns: Some(50 * MS),
         };
         let scripts = Functions::new(&plan.scripts, plan.limits, &common).unwrap();
+        let handle = Handle {
+            control: Arc::clone(&common.control),
+            waker: reader.waker(),
+            commands: commands_tx,
+            log: Arc::clone(events_tx.log()),
+            rules: Arc::new(RuleBook::new(
+                &expressions.triggers,
+                std::iter::empty(),
+                Arc::clone(&native),
+                false,
+            )),
+            common: Arc::downgrade(&common),
+            start_mono_ns: None,
+            answer_wait: ANSWER_WAIT,
+        };
         let analyzer = Analyzer::new(
             Arc::clone(&common),
             (expressions.triggers, scripts),
@@ -454,7 +471,7 @@ impl Rig {
             dumper,
             positions,
             events,
-            commands: commands_tx,
+            handle,
             notices: Vec::new(),
             reports: Vec::new(),
         }
@@ -570,7 +587,7 @@ impl Rig {
             request,
             reply: None,
         };
-        self.commands.try_send(command).unwrap();
+        self.handle.commands.try_send(command).unwrap();
     }
 
     /// Everything is given up.

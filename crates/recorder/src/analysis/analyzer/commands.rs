@@ -57,8 +57,10 @@ impl Core {
                         let _ = reply.try_send(triggered);
                     }
                 }
-                Command::Rule(change, reply) => {
-                    self.change_rules(shard, change);
+                Command::Rules(changes, reply) => {
+                    for change in changes {
+                        self.change_rules(shard, change);
+                    }
                     let _ = reply.try_send(());
                 }
             }
