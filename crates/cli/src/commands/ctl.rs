@@ -93,18 +93,26 @@ enum Command {
 enum RuleCommand {
     /// List them, which is the default
     List,
-    /// Add a trigger rule under a name
-    Add {
-        name: String,
-        #[arg(value_name = "EXPRESSION", required = true)]
-        expression: Vec<String>,
-    },
+    /// Add a trigger rule under a name; its dumps are as the recorder was started for, unless told otherwise
+    Add(RuleArgs),
+    /// Give a rule another expression, window and limits, all of them, between two packets; its dumps go on as they are
+    Change(RuleArgs),
     /// Remove one; its dumps go on
     Remove { name: String },
     /// Let its matches start dumps again
     Enable { name: String },
     /// Let its matches start none
     Disable { name: String },
+}
+
+/// A rule.
+#[derive(Debug, clap::Args)]
+struct RuleArgs {
+    name: String,
+    #[command(flatten)]
+    window: WindowText,
+    #[arg(value_name = "EXPRESSION", required = true)]
+    expression: Vec<String>,
 }
 
 /// Runs the command.
@@ -115,10 +123,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Trigger { key, window } => Request::Trigger { key, window },
         Command::Rules { change } => match change.unwrap_or(RuleCommand::List) {
             RuleCommand::List => Request::Rules {},
-            RuleCommand::Add { name, expression } => {
-                let expression = expression.join(" ");
-                Request::AddRule { name, expression }
-            }
+            RuleCommand::Add(rule) => Request::AddRule {
+                name: rule.name,
+                expression: rule.expression.join(" "),
+                window: rule.window,
+            },
+            RuleCommand::Change(rule) => Request::ChangeRule {
+                name: rule.name,
+                expression: rule.expression.join(" "),
+                window: rule.window,
+            },
             RuleCommand::Remove { name } => Request::RemoveRule { name },
             RuleCommand::Enable { name } => Request::EnableRule {
                 name,

@@ -17,7 +17,19 @@ pub(crate) enum Request {
     /// Lists the rules.
     Rules {},
     /// Adds one.
-    AddRule { name: String, expression: String },
+    AddRule {
+        name: String,
+        expression: String,
+        #[serde(flatten)]
+        window: WindowText,
+    },
+    /// Puts an expression and a window in the place of a rule's.
+    ChangeRule {
+        name: String,
+        expression: String,
+        #[serde(flatten)]
+        window: WindowText,
+    },
     /// Removes one.
     RemoveRule { name: String },
     /// Says whether a rule's matches are hits.
@@ -69,7 +81,7 @@ pub(crate) struct StretchText {
     pub(crate) last: Option<String>,
 }
 
-/// The window and limits of a trigger as users write them; what is left out is as the recorder was started.
+/// The window and limits of a trigger or a rule as users write them; what is left out is as the recorder was started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub(crate) struct WindowText {
     /// Time before the trigger
@@ -148,6 +160,7 @@ mod tests {
             r#"{"command":"trigger","key":7}"#,
             r#"{"command":"trigger","last":"10s"}"#,
             r#"{"command":"add-rule","name":"a"}"#,
+            r#"{"command":"change-rule","name":"a","expression":"udp","last":"10s"}"#,
             r#"{"command":"stop"} {"command":"stop"}"#,
         ] {
             assert!(serde_json::from_str::<Request>(wrong).is_err(), "{wrong}");

@@ -216,8 +216,9 @@ fn a_recording_is_controlled_while_it_runs() {
 
     // Rules come and go.
     let rules = recording.asked(&["rules"]);
-    let given = json!([{ "name": "1", "expression": "tcp port 9", "enabled": true, "hits": 0 }]);
-    assert_eq!(rules["rules"], given);
+    let given = json!({ "name": "1", "expression": "tcp port 9", "enabled": true, "hits": 0,
+        "past_seconds": null, "future_seconds": null, "packets": null, "bytes": null, "asked_by": null });
+    assert_eq!(rules["rules"], json!([given]));
     let refused = recording.refused(&["rules", "add", "bad", "udp", "prot", "9"]);
     assert!(refused.contains("prot"), "{refused}");
     let add = ["rules", "add", "all", "udp or tcp"];
@@ -226,6 +227,26 @@ fn a_recording_is_controlled_while_it_runs() {
     let other = recording.refused(&["rules", "add", "all", "tcp"]);
     assert!(other.contains("another expression"), "{other}");
     until(&|event| event["event"] == "triggered" && event["rule"] == "udp or tcp");
+    let change = [
+        "rules",
+        "change",
+        "all",
+        "--past",
+        "0",
+        "--packets",
+        "3",
+        "ip",
+    ];
+    assert_eq!(recording.asked(&change)["changed"], true);
+    assert_eq!(recording.asked(&change)["changed"], false);
+    let of_three = until(&|event| event["event"] == "finished" && event["report"]["rule"] == "ip");
+    assert_eq!(of_three["report"]["packets"], 3);
+    let list = recording.asked(&["rules"]);
+    let changed = (
+        &list["rules"][1]["past_seconds"],
+        &list["rules"][1]["packets"],
+    );
+    assert_eq!(changed, (&json!(0.0), &json!(3)));
     let hits = |recording: &Recording| {
         let rules = recording.asked(&["rules", "list"]);
         let rules = rules["rules"].as_array().unwrap().clone();
@@ -528,6 +549,7 @@ fn from_files_nothing_is_changed() {
     }
     for change in [
         &["rules", "add", "a", "tcp"][..],
+        &["rules", "change", "1", "tcp"],
         &["rules", "remove", "1"],
         &["rules", "disable", "1"],
         &["pin", "a"],

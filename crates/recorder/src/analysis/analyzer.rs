@@ -63,7 +63,7 @@ pub(crate) struct AnalyzerParts {
     /// What is dumped where a trigger does not say otherwise.
     pub(crate) window: Window,
     /// What rules ask for, by number; those that are missing, nothing of their own.
-    pub(crate) terms: Vec<Terms>,
+    pub(crate) terms: BTreeMap<usize, Terms>,
     /// Live, where the inserters try the trigger rules as well.
     pub(crate) suspects: Option<Suspects>,
     pub(crate) messages: Messages,

@@ -19,7 +19,12 @@ pub(crate) enum Command {
         reply: Option<SyncSender<Result<Triggered, String>>>,
     },
     /// The rules change, between the same two packets.
-    Rules(Vec<RuleChange>, SyncSender<()>),
+    Rules {
+        changes: Vec<RuleChange>,
+        /// What the rule of this number asks for from then on.
+        request: Option<(usize, TriggerRequest)>,
+        reply: SyncSender<()>,
+    },
 }
 
 /// What a trigger by hand led to.

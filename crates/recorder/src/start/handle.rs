@@ -104,9 +104,20 @@ struct Numbered {
 struct Entry {
     number: usize,
     expression: String,
+    request: TriggerRequest,
     is_enabled: bool,
     /// `None`: a script, whose hits are not told apart.
     hits: Option<Arc<AtomicU64>>,
+}
+
+/// What somebody wants under a name.
+#[derive(Debug, Clone, Copy)]
+struct Wanted<'a> {
+    name: &'a str,
+    expression: &'a str,
+    request: &'a TriggerRequest,
+    /// In the place of what is there under it, rather than beside.
+    is_change: bool,
 }
 
 /// A rule at one moment.
@@ -116,9 +127,11 @@ pub struct RuleStatus {
     pub name: String,
     /// The trigger expression, or the script's file.
     pub expression: String,
+    /// What it asks for of its own.
+    pub request: TriggerRequest,
     /// Whether its matches are hits.
     pub is_enabled: bool,
-    /// Packets that matched; `None`: not counted, of a script.
+    /// Packets that matched this expression; `None`: not counted, of a script.
     pub hits: Option<u64>,
 }
 
@@ -137,29 +150,25 @@ impl RuleBook {
     pub(crate) fn new<'a>(
         triggers: &Triggers,
         scripts: impl Iterator<Item = &'a str>,
+        requests: &[TriggerRequest],
         native: Arc<NativeCode>,
         offline: bool,
     ) -> Self {
-        let mut by_name = BTreeMap::new();
-        for rule in triggers.iter() {
-            let entry = Entry {
-                number: rule.number,
-                expression: rule.text.clone(),
-                is_enabled: true,
-                hits: Some(Arc::clone(&rule.hits)),
-            };
-            by_name.insert((rule.number + 1).to_string(), entry);
-        }
-        let first = triggers.at_start();
-        for (number, script) in (first..).zip(scripts) {
+        let rules = triggers.iter();
+        let rules = rules.map(|rule| (rule.text.as_str(), Some(Arc::clone(&rule.hits))));
+        let all = rules.chain(scripts.map(|script| (script, None)));
+        let mut requests = requests.iter().cloned();
+        let entry = |(number, (text, hits)): (usize, (&str, _))| {
             let entry = Entry {
                 number,
-                expression: script.to_owned(),
+                expression: text.to_owned(),
+                request: requests.next().unwrap_or_default(),
                 is_enabled: true,
-                hits: None,
+                hits,
             };
-            by_name.insert((number + 1).to_string(), entry);
-        }
+            ((number + 1).to_string(), entry)
+        };
+        let by_name: BTreeMap<_, _> = all.enumerate().map(entry).collect();
         let next = by_name.len();
         Self {
             shared: triggers.shared.clone(),
@@ -178,17 +187,6 @@ impl RuleBook {
         lock(&self.rules).by_name.len()
     }
 
-    /// Whether there is this rule; refused where the name is another's.
-    fn has(rules: &Numbered, name: &str, expression: &str) -> Result<bool, CommandError> {
-        match rules.by_name.get(name) {
-            None => Ok(false),
-            Some(entry) if entry.expression == expression => Ok(true),
-            Some(_) => Err(CommandError::Refused(format!(
-                "rule '{name}' has another expression: remove it first"
-            ))),
-        }
-    }
-
     /// Compiles an expression for the sources.
     fn prepare(&self, expression: &str) -> Result<Prepared, FilterError> {
         let mut prepared = Prepared::new(Filter::resolved(expression)?, mode(self.offline));
@@ -201,11 +199,34 @@ impl RuleBook {
     }
 }
 
+impl Numbered {
+    /// Whether it is so already; refused where there is another rule, or none to be changed.
+    fn has(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
+        let name = wanted.name;
+        match self.by_name.get(name) {
+            None if wanted.is_change => Err(no_rule(name)),
+            None => Ok(false),
+            Some(entry) if (entry.expression.as_str(), &entry.request) == wanted.rule() => Ok(true),
+            Some(entry) if wanted.is_change => entry.check_no_script(name).map(|()| false),
+            Some(_) => Err(CommandError::Refused(format!(
+                "rule '{name}' has another expression, window or limit: change it, or remove it first"
+            ))),
+        }
+    }
+}
+
+impl<'a> Wanted<'a> {
+    fn rule(&self) -> (&'a str, &'a TriggerRequest) {
+        (self.expression, self.request)
+    }
+}
+
 impl Entry {
     fn status(&self, name: &str) -> RuleStatus {
         RuleStatus {
             name: name.to_owned(),
             expression: self.expression.clone(),
+            request: self.request.clone(),
             is_enabled: self.is_enabled,
             hits: self.hits.as_ref().map(|hits| hits.load(Ordering::Relaxed)),
         }
@@ -271,49 +292,109 @@ impl Handle {
     }
 
     /// Adds a trigger rule, which takes the packets that the analyzer looks at from when this returns on. Whether it was there already: a
-    /// name stands for one expression.
+    /// name stands for one expression and request.
     ///
     /// # Errors
     /// [`CommandError`]; `Filter`: the expression does not compile for any source.
-    pub fn add_rule(&self, name: &str, expression: &str) -> Result<bool, CommandError> {
+    pub fn add_rule(
+        &self,
+        name: &str,
+        expression: &str,
+        request: &TriggerRequest,
+    ) -> Result<bool, CommandError> {
+        self.put_rule(Wanted {
+            name,
+            expression,
+            request,
+            is_change: false,
+        })
+    }
+
+    /// Gives a rule another expression and request between two packets: each is looked at by the one or by the other. Whether that is new. Dumps
+    /// that are open go on as they were asked for, and hits count for them no more; hits of another expression are counted from 0, and not held
+    /// off because of its dumps.
+    ///
+    /// # Errors
+    /// [`CommandError`], and then the rule is as it was; `Refused`: there is no such rule.
+    pub fn change_rule(
+        &self,
+        name: &str,
+        expression: &str,
+        request: &TriggerRequest,
+    ) -> Result<bool, CommandError> {
+        let was_so = self.put_rule(Wanted {
+            name,
+            expression,
+            request,
+            is_change: true,
+        })?;
+        Ok(!was_so)
+    }
+
+    /// Sees to it that a rule is as it is wanted. Whether it was.
+    fn put_rule(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
         self.check_live()?;
-        check_name(name)?;
-        if RuleBook::has(&lock(&self.rules.rules), name, expression)? {
-            return self.settled().map(|()| true);
+        check_name(wanted.name)?;
+        let is_so = lock(&self.rules.rules).has(wanted)?;
+        if !is_so {
+            // Outside of the lock, because it may take long. Who wants the same meanwhile is found below.
+            let prepared = self.rules.prepare(wanted.expression)?;
+            let rules = lock(&self.rules.rules);
+            if !rules.has(wanted)? {
+                return self.put(rules, wanted, prepared).map(|()| false);
+            }
         }
-        // Outside of the lock, because it may take long. Who adds the same meanwhile is found below.
-        let mut prepared = self.rules.prepare(expression)?;
-        let mut rules = lock(&self.rules.rules);
-        if RuleBook::has(&rules, name, expression)? {
-            drop(rules);
-            return self.settled().map(|()| true);
+        self.settled().map(|()| true)
+    }
+
+    fn put(
+        &self,
+        mut rules: MutexGuard<'_, Numbered>,
+        wanted: Wanted<'_>,
+        mut prepared: Prepared,
+    ) -> Result<(), CommandError> {
+        let (expression, request) = wanted.rule();
+        let old = rules.by_name.get_mut(wanted.name);
+        if let Some(entry) = old
+            && entry.expression == expression
+        {
+            let answer = self.tell(Vec::new(), Some((entry.number, request.clone())))?;
+            entry.request = request.clone();
+            return self.answered(rules, &answer);
         }
-        if rules.by_name.len() >= RULES_MAX || rules.next >= NUMBERS_MAX {
+        let old = rules.by_name.get(wanted.name);
+        let old = old.map(|entry| (entry.number, entry.is_enabled));
+        let is_full = old.is_none() && rules.by_name.len() >= RULES_MAX;
+        if is_full || rules.next >= NUMBERS_MAX {
             return Err(CommandError::Refused(format!(
-                "there are {RULES_MAX} rules, or {NUMBERS_MAX} were added since the start, which is the limit"
+                "there are {RULES_MAX} rules, or {NUMBERS_MAX} were added or changed since the start, which is the limit"
             )));
         }
         let number = rules.next;
         rules.next += 1;
         self.rules.shared.add(number, &mut prepared)?;
-        let hits = Arc::<AtomicU64>::default();
+        let entry = Entry {
+            number,
+            expression: expression.to_owned(),
+            request: request.clone(),
+            is_enabled: old.is_none_or(|(_, is_enabled)| is_enabled),
+            hits: Some(Arc::default()),
+        };
         let rule = Rule {
             number,
             text: expression.to_owned(),
             prepared,
-            hits: Arc::clone(&hits),
-            is_enabled: true,
+            hits: entry.hits.clone().unwrap_or_default(),
+            is_enabled: entry.is_enabled,
         };
-        let told = self.tell(vec![RuleChange::Add(Box::new(rule))]);
+        let old = old.map(|(number, _)| number);
+        let removed = old.map(RuleChange::Remove).into_iter();
+        let changes = removed.chain([RuleChange::Add(Box::new(rule))]).collect();
+        let told = self.tell(changes, Some((number, request.clone())));
         let answer = told.inspect_err(|_| self.rules.shared.remove(number))?;
-        let entry = Entry {
-            number,
-            expression: expression.to_owned(),
-            is_enabled: true,
-            hits: Some(hits),
-        };
-        rules.by_name.insert(name.to_owned(), entry);
-        self.answered(rules, &answer).map(|()| false)
+        rules.by_name.insert(wanted.name.to_owned(), entry);
+        rules.leaving.extend(old);
+        self.answered(rules, &answer)
     }
 
     /// Removes a rule; its dumps go on. Whether it was there.
@@ -329,7 +410,7 @@ impl Handle {
         };
         entry.check_no_script(name)?;
         let number = entry.number;
-        let answer = self.tell(vec![RuleChange::Remove(number)])?;
+        let answer = self.tell(vec![RuleChange::Remove(number)], None)?;
         rules.by_name.remove(name);
         rules.leaving.push(number);
         self.answered(rules, &answer).map(|()| true)
@@ -350,7 +431,7 @@ impl Handle {
             drop(rules);
             return self.settled().map(|()| false);
         }
-        let answer = self.tell(vec![RuleChange::Enable(entry.number, is_enabled)])?;
+        let answer = self.tell(vec![RuleChange::Enable(entry.number, is_enabled)], None)?;
         entry.is_enabled = is_enabled;
         self.answered(rules, &answer).map(|()| true)
     }
@@ -436,11 +517,20 @@ impl Handle {
         Ok(())
     }
 
-    /// Tells the analyzer changes of the rules, which it makes together, or none. Its answer comes when it has them so, and whatever it was told before.
-    fn tell(&self, changes: Vec<RuleChange>) -> Result<Receiver<()>, CommandError> {
+    /// Tells the analyzer changes of the rules, which it makes together, or none, and what a rule asks for. Its answer comes when it has
+    /// them so, and whatever it was told before.
+    fn tell(
+        &self,
+        changes: Vec<RuleChange>,
+        request: Option<(usize, TriggerRequest)>,
+    ) -> Result<Receiver<()>, CommandError> {
         self.rules.shared.join();
         let (reply, answer) = sync_channel(1);
-        self.send(Command::Rules(changes, reply))?;
+        self.send(Command::Rules {
+            changes,
+            request,
+            reply,
+        })?;
         Ok(answer)
     }
 
@@ -466,7 +556,7 @@ impl Handle {
     /// Waits until the analyzer has the rules as it was told.
     fn settled(&self) -> Result<(), CommandError> {
         let rules = lock(&self.rules.rules);
-        let answer = self.tell(Vec::new())?;
+        let answer = self.tell(Vec::new(), None)?;
         self.answered(rules, &answer)
     }
 

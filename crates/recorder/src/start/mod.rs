@@ -207,17 +207,18 @@ impl Recorder {
         };
         let (packets, bytes) = (config.dump_packets, config.dump_bytes);
         let window = Window::new(config.past, config.future, packets, bytes);
-        let requests = config.requests.iter();
+        let requests = config.requests.iter().map(|it| Terms::new(it, window));
         let functions = &scripts.triggers;
         let functions = (0..functions.len()).filter_map(|script| functions.name(script));
         let book = RuleBook::new(
             &expressions.triggers,
             functions,
+            &config.requests,
             Arc::clone(&native),
             config.offline,
         );
         let parts = AnalyzerParts {
-            terms: requests.map(|it| Terms::new(it, window)).collect(),
+            terms: requests.enumerate().collect(),
             window,
             native: Arc::clone(&native),
             manual: expressions.manual,

@@ -6,12 +6,35 @@ use std::{
 };
 
 use crate::{
-    CommandError,
+    CommandError, DumpReport, Handle, TriggerRequest, Verdict,
     tests::{
-        live::{START, config},
-        rig::{MS, Rig},
+        live::{START, config, packets},
+        rig::{MS, Rig, udp},
     },
 };
+
+/// What is asked of the analyzer, and its answer.
+fn asked<T: Send>(rig: &mut Rig, ask: impl FnOnce(&Handle) -> T + Send) -> T {
+    let handle = rig.handle.clone();
+    scope(|scope| {
+        let asking = scope.spawn(|| ask(&handle));
+        while !asking.is_finished() {
+            rig.look();
+            yield_now();
+        }
+        asking.join().unwrap()
+    })
+}
+
+/// Expressions and hits of the rules.
+fn rules(rig: &Rig) -> Vec<(String, Option<u64>)> {
+    let rules = rig.handle.rules().into_iter();
+    rules.map(|rule| (rule.expression, rule.hits)).collect()
+}
+
+fn numbers(report: &DumpReport) -> Vec<u32> {
+    packets(report).iter().map(|packet| packet.2).collect()
+}
 
 /// A change waits for an analyzer that stands still; who asks for the rules meanwhile, or for a status, does not.
 #[test]
@@ -22,7 +45,8 @@ fn the_rules_are_listed_while_a_change_waits() {
     rig.step();
     let handle = rig.handle.clone();
     let added = scope(|scope| {
-        let adding = scope.spawn(|| handle.add_rule("late", "udp port 7"));
+        let adding =
+            scope.spawn(|| handle.add_rule("late", "udp port 7", &TriggerRequest::default()));
         while !handle.rules().iter().any(|rule| rule.name == "late") {
             yield_now();
         }
@@ -43,7 +67,11 @@ fn a_retry_waits_for_the_analyzer_too() {
     rig.handle.answer_wait = Duration::ZERO;
     let is_late = |result| matches!(result, Err(CommandError::Late));
     for _ in 0..2 {
-        assert!(is_late(rig.handle.add_rule("late", "udp port 7")));
+        assert!(is_late(rig.handle.add_rule(
+            "late",
+            "udp port 7",
+            &TriggerRequest::default()
+        )));
     }
     for _ in 0..2 {
         assert!(is_late(rig.handle.enable_rule("late", false)));
@@ -52,4 +80,129 @@ fn a_retry_waits_for_the_analyzer_too() {
         assert!(is_late(rig.handle.remove_rule("late")));
     }
     assert_eq!(rig.handle.rules().len(), 1);
+}
+
+/// A rule that is changed takes other packets from the answer on. Its dump that is open goes on and ends as it was asked for, hits are counted
+/// anew, and what the rule asks for is changed with it.
+#[test]
+fn a_rule_is_changed_in_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&config(), START, dir.path());
+    let arrive = |rig: &mut Rig, port, number| {
+        rig.arrive(0, udp(1, port, number));
+        rig.pass(100 * MS);
+        rig.step();
+    };
+    rig.pass(MS);
+    rig.step();
+    let (short, one) = (
+        TriggerRequest {
+            past: Some(Duration::ZERO),
+            ..TriggerRequest::default()
+        },
+        TriggerRequest {
+            packets_max: Some(1),
+            asked_by: Some("me".to_owned()),
+            ..TriggerRequest::default()
+        },
+    );
+    assert!(!asked(&mut rig, |it| it.add_rule("r", "udp port 7", &short)).unwrap());
+    arrive(&mut rig, 5, 0);
+    arrive(&mut rig, 7, 1);
+    let other = asked(&mut rig, |it| it.add_rule("r", "udp port 8", &short));
+    assert!(matches!(other, Err(CommandError::Refused(_))), "{other:?}");
+    let other = asked(&mut rig, |it| it.add_rule("r", "udp port 7", &one));
+    assert!(matches!(other, Err(CommandError::Refused(_))), "{other:?}");
+    for is_new in [true, false] {
+        let changed = asked(&mut rig, |it| it.change_rule("r", "udp port 8", &short));
+        assert_eq!(changed.unwrap(), is_new);
+    }
+    assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(0)));
+    arrive(&mut rig, 7, 2);
+    arrive(&mut rig, 8, 3);
+    arrive(&mut rig, 8, 4);
+    assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(2)));
+    // What cannot be leaves it as it is.
+    let wrong = asked(&mut rig, |it| it.change_rule("r", "udp prot 8", &short));
+    assert!(matches!(wrong, Err(CommandError::Filter(_))), "{wrong:?}");
+    let none = asked(&mut rig, |it| it.change_rule("s", "udp port 8", &short));
+    assert!(matches!(none, Err(CommandError::Refused(_))), "{none:?}");
+    // Only what it asks for: a hit that asks for another window has a dump of its own.
+    assert!(asked(&mut rig, |it| it.change_rule("r", "udp port 8", &one)).unwrap());
+    assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(2)));
+    assert_eq!(rig.handle.rules()[1].request, one);
+    arrive(&mut rig, 8, 5);
+    // A disabled one is disabled under another expression too, and one of the start may be changed.
+    assert!(asked(&mut rig, |it| it.enable_rule("r", false)).unwrap());
+    assert!(asked(&mut rig, |it| it.change_rule("r", "udp port 6", &one)).unwrap());
+    arrive(&mut rig, 6, 6);
+    assert!(asked(&mut rig, |it| it.change_rule("1", "udp port 4", &one)).unwrap());
+    arrive(&mut rig, 9, 7);
+    arrive(&mut rig, 4, 8);
+    assert_eq!(
+        rules(&rig),
+        [
+            ("udp port 4".to_owned(), Some(1)),
+            ("udp port 6".to_owned(), Some(0))
+        ]
+    );
+    for _ in 0..20 {
+        arrive(&mut rig, 5, 9);
+    }
+    let reports = &mut rig.reports;
+    reports.sort_by_key(|report| report.number);
+    let told = reports.iter().map(|it| (it.rule.as_str(), it.verdict));
+    let complete = Verdict::Complete;
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            ("udp port 7", complete),
+            ("udp port 8", complete),
+            ("udp port 8", complete),
+            ("udp port 4", complete)
+        ]
+    );
+    assert_eq!(
+        numbers(&reports[0]),
+        (1..=8).chain([9; 3]).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        numbers(&reports[1]),
+        (3..=8).chain([9; 5]).collect::<Vec<_>>()
+    );
+    assert_eq!(numbers(&reports[2]), [0], "the first of its past");
+    assert_eq!(reports[2].asked_by.as_deref(), Some("me"));
+}
+
+/// Until the analyzer has taken a change up, it looks for what the rule was: also where rules are looked up, and its answer is not waited for.
+#[test]
+fn a_change_leaves_no_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&config(), START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    for port in 10..20 {
+        let expression = format!("udp port {port}");
+        let request = TriggerRequest::default();
+        asked(&mut rig, |it| {
+            it.add_rule(&port.to_string(), &expression, &request)
+        })
+        .unwrap();
+    }
+    rig.handle.answer_wait = Duration::ZERO;
+    rig.arrive(0, udp(1, 10, 1));
+    rig.insert();
+    let request = TriggerRequest::default();
+    let late = rig.handle.change_rule("10", "udp port 20", &request);
+    assert!(matches!(late, Err(CommandError::Late)), "{late:?}");
+    rig.look();
+    rig.arrive(0, udp(1, 20, 2));
+    rig.insert();
+    rig.look();
+    for _ in 0..20 {
+        rig.pass(100 * MS);
+        rig.step();
+    }
+    let rules = rig.reports.iter().map(|report| report.rule.as_str());
+    assert_eq!(rules.collect::<Vec<_>>(), ["udp port 10", "udp port 20"]);
 }

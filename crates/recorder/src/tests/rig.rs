@@ -405,9 +405,9 @@ impl Rig {
             packets_max: plan.packets_max,
             bytes_max: plan.bytes_max,
         };
-        let requests = plan.requests.iter();
+        let requests = plan.requests.iter().map(|it| Terms::new(it, window));
         let parts = AnalyzerParts {
-            terms: requests.map(|it| Terms::new(it, window)).collect(),
+            terms: requests.enumerate().collect(),
             window,
             native: Arc::clone(&native),
             manual: expressions.manual,
@@ -435,6 +435,7 @@ impl Rig {
             rules: Arc::new(RuleBook::new(
                 &expressions.triggers,
                 std::iter::empty(),
+                plan.requests,
                 Arc::clone(&native),
                 false,
             )),

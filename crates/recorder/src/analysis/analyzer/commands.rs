@@ -8,6 +8,7 @@ use crate::{
         director::{Hit, HitOrder, Order},
         shard::Shard,
         terms::{Terms, TriggerRequest},
+        triggers::RuleChange,
     },
     control::{
         commands::{Command, Triggered, WAITING_MAX},
@@ -57,10 +58,20 @@ impl Core {
                         let _ = reply.try_send(triggered);
                     }
                 }
-                Command::Rules(changes, reply) => {
+                Command::Rules {
+                    changes,
+                    request,
+                    reply,
+                } => {
                     for change in changes {
+                        if let RuleChange::Remove(number) = &change {
+                            self.parts.terms.remove(number);
+                        }
                         self.change_rules(shard, change);
                     }
+                    let window = self.parts.window;
+                    let terms = request.map(|(rule, request)| (rule, Terms::new(&request, window)));
+                    self.parts.terms.extend(terms);
                     let _ = reply.try_send(());
                 }
             }

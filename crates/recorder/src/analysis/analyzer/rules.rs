@@ -23,7 +23,7 @@ impl Core {
     pub(super) fn terms_of(&self, rule: usize) -> Terms {
         let parts = &self.parts;
         let default = || Terms::new(&TriggerRequest::default(), parts.window);
-        parts.terms.get(rule).cloned().unwrap_or_else(default)
+        parts.terms.get(&rule).cloned().unwrap_or_else(default)
     }
 
     /// Changes the rules.

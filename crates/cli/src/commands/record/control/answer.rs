@@ -82,14 +82,33 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
                     "expression": rule.expression,
                     "enabled": rule.is_enabled,
                     "hits": rule.hits,
+                    "past_seconds": rule.request.past.map(|past| past.as_secs_f64()),
+                    "future_seconds": rule.request.future.map(|future| future.as_secs_f64()),
+                    "packets": rule.request.packets_max,
+                    "bytes": rule.request.bytes_max,
+                    "asked_by": rule.request.asked_by,
                 })
             };
             let rules: Vec<Value> = handle.rules().iter().map(rule).collect();
             json!({ "ok": true, "rules": rules })
         }
-        Request::AddRule { name, expression } => {
-            let existed = handle.add_rule(&name, &expression).map_err(said)?;
-            json!({ "ok": true, "existed": existed })
+        Request::AddRule {
+            name,
+            expression,
+            window,
+        } => {
+            let request = read_window(&window)?;
+            let existed = handle.add_rule(&name, &expression, &request);
+            json!({ "ok": true, "existed": existed.map_err(said)? })
+        }
+        Request::ChangeRule {
+            name,
+            expression,
+            window,
+        } => {
+            let request = read_window(&window)?;
+            let changed = handle.change_rule(&name, &expression, &request);
+            json!({ "ok": true, "changed": changed.map_err(said)? })
         }
         Request::RemoveRule { name } => {
             let existed = handle.remove_rule(&name).map_err(said)?;
