@@ -40,6 +40,8 @@ pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 const RULES_MAX: usize = 16_384;
 /// Numbers of rules, which are never used again: what is kept of each is bounded by that.
 const NUMBERS_MAX: usize = 65_536;
+/// Bytes of the expressions of rules that are added, in all. A rule costs 30 to 240 times its text: most if it is short, or is no list.
+const TEXT_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a name or key.
 const NAME_BYTES_MAX: usize = 64;
 
@@ -86,6 +88,8 @@ pub(crate) struct RuleBook {
     native: Arc<NativeCode>,
     /// From files the result is a function of the packets: nothing changes while they are read.
     offline: bool,
+    /// Numbers of rules that were added are no smaller.
+    at_start: usize,
     /// Nobody has it while they wait for the analyzer.
     rules: Mutex<Numbered>,
 }
@@ -174,6 +178,7 @@ impl RuleBook {
             shared: triggers.shared.clone(),
             native,
             offline,
+            at_start: next,
             rules: Mutex::new(Numbered {
                 by_name,
                 next,
@@ -206,12 +211,32 @@ impl Numbered {
         match self.by_name.get(name) {
             None if wanted.is_change => Err(no_rule(name)),
             None => Ok(false),
-            Some(entry) if (entry.expression.as_str(), &entry.request) == wanted.rule() => Ok(true),
+            Some(entry) if entry.rule() == wanted.rule() => Ok(true),
             Some(entry) if wanted.is_change => entry.check_no_script(name).map(|()| false),
             Some(_) => Err(CommandError::Refused(format!(
                 "rule '{name}' has another expression, window or limit: change it, or remove it first"
             ))),
         }
+    }
+}
+
+impl RuleBook {
+    /// Refuses what is too much beside the other rules that were added.
+    fn check_bytes(&self, rules: &Numbered, wanted: Wanted<'_>) -> Result<(), CommandError> {
+        let bytes = |(expression, request): (&str, &TriggerRequest)| {
+            expression.len() + request.asked_by.as_ref().map_or(0, String::len)
+        };
+        let others = rules
+            .by_name
+            .iter()
+            .filter(|(name, entry)| entry.number >= self.at_start && name.as_str() != wanted.name);
+        let others = others.map(|(_, entry)| bytes(entry.rule()));
+        if others.sum::<usize>() + bytes(wanted.rule()) > TEXT_BYTES_MAX {
+            return Err(CommandError::Refused(format!(
+                "the rules that were added would have more than {TEXT_BYTES_MAX} bytes of text together, which is the limit: remove some"
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -222,6 +247,10 @@ impl<'a> Wanted<'a> {
 }
 
 impl Entry {
+    fn rule(&self) -> (&str, &TriggerRequest) {
+        (&self.expression, &self.request)
+    }
+
     fn status(&self, name: &str) -> RuleStatus {
         RuleStatus {
             name: name.to_owned(),
@@ -353,6 +382,7 @@ impl Handle {
         wanted: Wanted<'_>,
         mut prepared: Prepared,
     ) -> Result<(), CommandError> {
+        self.rules.check_bytes(&rules, wanted)?;
         let (expression, request) = wanted.rule();
         let old = rules.by_name.get_mut(wanted.name);
         if let Some(entry) = old

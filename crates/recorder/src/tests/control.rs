@@ -174,6 +174,38 @@ fn a_rule_is_changed_in_its_place() {
     assert_eq!(reports[2].asked_by.as_deref(), Some("me"));
 }
 
+/// What rules may cost that are added is bounded in bytes; what was removed or changed counts no more.
+#[test]
+fn added_rules_have_so_many_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&config(), START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    let long = format!("udp port 7{}", " ".repeat(15_000));
+    let mut request = TriggerRequest::default();
+    let add = |rig: &mut Rig, name: &str, text: &str, request: &TriggerRequest| {
+        asked(rig, |it| it.add_rule(name, text, request))
+    };
+    request.asked_by = Some("x".repeat((4 << 20) - 20_000));
+    add(&mut rig, "a", "udp", &request).unwrap();
+    request.asked_by = None;
+    add(&mut rig, "b", "udp", &request).unwrap();
+    add(&mut rig, "c", &long, &request).unwrap();
+    let added = add(&mut rig, "d", &long, &request);
+    let change = |it: &Handle| ["b", "1"].map(|name| it.change_rule(name, &long, &request));
+    let [changed, of_start] = asked(&mut rig, change);
+    for refused in [added, changed, of_start] {
+        let Err(CommandError::Refused(why)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(why.contains("4194304 bytes"), "{why}");
+    }
+    let longer = format!("{long} ");
+    asked(&mut rig, |it| it.change_rule("c", &longer, &request)).unwrap();
+    asked(&mut rig, |it| it.remove_rule("c")).unwrap();
+    add(&mut rig, "d", &long, &request).unwrap();
+}
+
 /// Until the analyzer has taken a change up, it looks for what the rule was: also where rules are looked up, and its answer is not waited for.
 #[test]
 fn a_change_leaves_no_gap() {
