@@ -9,7 +9,7 @@ use crate::{
     control::{
         pins::Pins,
         progress::{AnalyzerCounters, Control, Costs, Gate},
-        ring_time::RingClock,
+        ring_time::{RingClock, ring_times_at},
     },
     dump::log::DumpLog,
     intake::Intake,
@@ -53,6 +53,21 @@ impl Common {
     pub(crate) fn wait_for_readers(&self, analyzer: &Waker) {
         self.gate.wait(|| analyzer.wake());
         self.intake.settle();
+    }
+
+    /// Live: the stretches of ring time of packets with stamps between these, both included. Of a source with a clock of its own they are
+    /// those at any setting that its packets have.
+    pub(crate) fn ring_times(&self, stamps: (i64, i64)) -> Vec<(i64, i64)> {
+        let mut times = self.clock.ring_times(stamps);
+        let promises = self.intake.promises();
+        if promises.contains(&false) {
+            let is_own = |producer: usize| promises.get(producer) == Some(&false);
+            let steps = self.ring.steps().into_iter();
+            let offsets = steps.filter(|step| is_own(step.producer));
+            let offsets = offsets.map(|step| step.offset_ns).chain([0]);
+            times.extend(offsets.map(|offset_ns| ring_times_at(stamps, offset_ns)));
+        }
+        times
     }
 
     /// Live sources, rather than files.

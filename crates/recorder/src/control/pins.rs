@@ -27,7 +27,8 @@ pub(crate) struct Pins {
 struct Pinned {
     /// As it was told last.
     pin: Pin,
-    reservation: Reservation,
+    /// More than one where a clock was set. None any more once one of them fell.
+    reservations: Vec<Reservation>,
 }
 
 /// A pin at one moment.
@@ -46,13 +47,14 @@ pub struct Pin {
 }
 
 impl Pins {
-    /// Pins a stretch of time; `offset_ns` is stamp less ring time. A name that is there keeps the stretch that it has. Returns the pin, and
-    /// whether it was there.
+    /// Pins the stretches of ring time that have these stamps. A name that is there keeps what it has. Returns the pin, and whether it was
+    /// there.
     pub(crate) fn add(
         &self,
         ring: &Ring,
-        (name, offset_ns): (&str, i64),
+        name: &str,
         (from_ns, to_ns): (i64, i64),
+        times: &[(i64, i64)],
     ) -> Result<(Pin, bool), String> {
         let mut pins = lock(&self.by_name);
         if let Some(pinned) = pins.get(name) {
@@ -63,23 +65,18 @@ impl Pins {
                 "there are {PINS_MAX} pins, which is the limit: unpin one first"
             ));
         }
-        let ring_time = |ns: i64| {
-            if ns == i64::MIN {
-                ns
-            } else {
-                ns.saturating_sub(offset_ns)
-            }
-        };
-        let reservation = ring.reserve(ring_time(from_ns), ring_time(to_ns));
+        let reserve = |times: &(i64, i64)| ring.reserve(times.0, times.1);
+        let reservations: Vec<Reservation> = times.iter().map(reserve).collect();
+        let evicted_before = reservations.iter().map(|it| it.evicted_before().packets);
         let pinned = Pinned {
             pin: Pin {
                 name: name.to_owned(),
                 from_ns,
                 to_ns,
                 has_fallen: false,
-                evicted_before: reservation.evicted_before().packets,
+                evicted_before: evicted_before.sum(),
             },
-            reservation,
+            reservations,
         };
         let pin = pinned.now();
         pins.insert(name.to_owned(), pinned);
@@ -106,9 +103,10 @@ impl Pins {
         }
         let mut pins = lock(&self.by_name);
         let untold = pins.values_mut().filter(|pinned| !pinned.pin.has_fallen);
-        let fallen = untold.filter(|pinned| pinned.reservation.has_fallen());
+        let fallen = untold.filter(|pinned| pinned.now().has_fallen);
         fallen.map(|pinned| {
             pinned.pin.has_fallen = true;
+            pinned.reservations.clear();
             let name = &pinned.pin.name;
             format!("pin '{name}' fell: the ring needed its place (--when-full protect lets pins stand, and loses new packets)")
         }).collect()
@@ -117,8 +115,9 @@ impl Pins {
 
 impl Pinned {
     fn now(&self) -> Pin {
+        let fell = self.reservations.iter().any(Reservation::has_fallen);
         Pin {
-            has_fallen: self.reservation.has_fallen(),
+            has_fallen: self.pin.has_fallen || fell,
             ..self.pin.clone()
         }
     }

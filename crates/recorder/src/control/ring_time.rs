@@ -59,6 +59,8 @@ struct NamedStep {
     /// The step lies between these, in ring time, ns.
     from_ns: i64,
     to_ns: i64,
+    /// Of the system's clock: stamp less ring time before and after it, ns.
+    offsets_ns: Option<(i64, i64)>,
     text: String,
     /// The user was told of it by a notice.
     is_told: bool,
@@ -151,13 +153,34 @@ impl RingClock {
             rfc3339(now.wall_ns),
             seconds(uncertain_ns)
         );
-        push(&mut steps, to_ns.saturating_sub(uncertain_ns), to_ns, text);
+        let span_ns = (to_ns.saturating_sub(uncertain_ns), to_ns);
+        push(&mut steps, span_ns, Some((before_ns, offset_ns)), text);
         offset_ns
     }
 
     /// The clock of a source was found to have stepped, between these in ring time; `text` says so to the user.
     pub(crate) fn note(&self, from_ns: i64, to_ns: i64, text: String) {
-        push(&mut lock(&self.steps), from_ns, to_ns, text);
+        push(&mut lock(&self.steps), (from_ns, to_ns), None, text);
+    }
+
+    /// When the system's clock shows stamps between these, both included: stretches of ring time, the past and what is to come. None
+    /// where they were left out, two or more where it was set back.
+    pub(crate) fn ring_times(&self, (from_ns, to_ns): (i64, i64)) -> Vec<(i64, i64)> {
+        let steps = lock(&self.steps);
+        let mut own = Vec::new();
+        let (mut begin_ns, mut offset_ns) = (i64::MIN, self.offset_ns.load(Relaxed));
+        for step in steps.iter() {
+            if let Some((before_ns, after_ns)) = step.offsets_ns {
+                own.push((begin_ns, step.to_ns, before_ns));
+                (begin_ns, offset_ns) = (step.from_ns, after_ns);
+            }
+        }
+        own.push((begin_ns, i64::MAX, offset_ns));
+        let times = own.into_iter().map(|(begin_ns, end_ns, offset_ns)| {
+            let (from_ns, to_ns) = ring_times_at((from_ns, to_ns), offset_ns);
+            (from_ns.max(begin_ns), to_ns.min(end_ns))
+        });
+        times.filter(|(from_ns, to_ns)| from_ns <= to_ns).collect()
     }
 
     /// Steps of the system's clock since the start.
@@ -186,13 +209,28 @@ impl RingClock {
     }
 }
 
-fn push(steps: &mut Vec<NamedStep>, from_ns: i64, to_ns: i64, text: String) {
+/// The ring times of stamps of a clock at one setting; those without a bound stay without.
+pub(crate) fn ring_times_at((from_ns, to_ns): (i64, i64), offset_ns: i64) -> (i64, i64) {
+    let ring_ns = |ns: i64| match ns {
+        i64::MIN | i64::MAX => ns,
+        ns => ns.saturating_sub(offset_ns),
+    };
+    (ring_ns(from_ns), ring_ns(to_ns))
+}
+
+fn push(
+    steps: &mut Vec<NamedStep>,
+    (from_ns, to_ns): (i64, i64),
+    offsets_ns: Option<(i64, i64)>,
+    text: String,
+) {
     if steps.len() >= STEPS_KEPT {
         steps.remove(0);
     }
     steps.push(NamedStep {
         from_ns,
         to_ns,
+        offsets_ns,
         text,
         is_told: false,
     });

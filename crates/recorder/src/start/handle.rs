@@ -476,17 +476,27 @@ impl Handle {
         let common = self.common()?;
         let now = common.clock.now();
         let now_ns = now.ring_ns.saturating_add(now.offset_ns);
-        let last = stretch
-            .last_ns
-            .map(|last_ns| now_ns.saturating_sub(last_ns));
-        let from_ns = stretch.from_ns.or(last).unwrap_or(i64::MIN);
-        let to_ns = stretch.to_ns.unwrap_or(now_ns);
-        if from_ns > to_ns {
-            return Err(CommandError::Refused("it ends before it begins".to_owned()));
+        let last_ns = stretch.last_ns.filter(|_| stretch.from_ns.is_none());
+        let since = |now_ns: i64| last_ns.map(|last_ns| now_ns.saturating_sub(last_ns));
+        // Times that are named are stamps, and others ring time: a clock that was set has shown the former never, or twice.
+        let begin_ns = since(now.ring_ns).unwrap_or(i64::MIN);
+        let end_ns = stretch.to_ns.map_or(now.ring_ns, |_| i64::MAX);
+        let mut times = match (stretch.from_ns, stretch.to_ns) {
+            (None, None) => vec![(begin_ns, end_ns)],
+            (from, to) => common.ring_times((from.unwrap_or(i64::MIN), to.unwrap_or(i64::MAX))),
+        };
+        times.iter_mut().for_each(|(from_ns, to_ns)| {
+            *from_ns = begin_ns.max(*from_ns);
+            *to_ns = end_ns.min(*to_ns);
+        });
+        times.retain(|(from_ns, to_ns)| from_ns <= to_ns);
+        if times.is_empty() {
+            let why = "it ends before it begins, or the clock never shows these times";
+            return Err(CommandError::Refused(why.to_owned()));
         }
-        let pinned = common
-            .pins
-            .add(&common.ring, (name, now.offset_ns), (from_ns, to_ns));
+        let from_ns = stretch.from_ns.or(since(now_ns)).unwrap_or(i64::MIN);
+        let stamps = (from_ns, stretch.to_ns.unwrap_or(now_ns));
+        let pinned = common.pins.add(&common.ring, name, stamps, &times);
         pinned.map_err(CommandError::Refused)
     }
 

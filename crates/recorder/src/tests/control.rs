@@ -1,15 +1,16 @@
 //! What a running recorder is asked to change.
 
 use std::{
+    sync::atomic::Ordering::SeqCst,
     thread::{scope, yield_now},
     time::Duration,
 };
 
 use crate::{
-    CommandError, DumpReport, Handle, TriggerRequest, Verdict,
+    CommandError, DumpReport, Handle, Query, Stretch, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
-        rig::{MS, Rig, udp},
+        rig::{MS, Rig, RigConfig, S, udp},
     },
 };
 
@@ -237,4 +238,81 @@ fn a_change_leaves_no_gap() {
     }
     let rules = rig.reports.iter().map(|report| report.rule.as_str());
     assert_eq!(rules.collect::<Vec<_>>(), ["udp port 10", "udp port 20"]);
+}
+
+/// A pin that names its times keeps the packets with these stamps, whatever the clock was set to since: as a query finds them, and no more.
+#[test]
+fn a_pin_of_before_a_clock_step_keeps_its_packets() {
+    for step_ns in [0, 3600 * S, -3600 * S] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            ring_bytes: 8 << 20,
+            ..config()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        let seconds = |rig: &mut Rig, seconds| {
+            for _ in 0..4 * seconds {
+                rig.arrive(0, vec![0x45; 250_000]);
+                rig.pass(250 * MS);
+                rig.step();
+            }
+        };
+        seconds(&mut rig, 3);
+        rig.clock.wall_ns.fetch_add(step_ns, SeqCst);
+        seconds(&mut rig, 1);
+        let stretch = Stretch {
+            from_ns: Some(START + 1000 * MS),
+            to_ns: Some(START + 1999 * MS),
+            last_ns: None,
+        };
+        let (pin, existed) = rig.handle.pin("p", stretch).unwrap();
+        assert_eq!(
+            (pin.from_ns, pin.evicted_before, existed),
+            (START + S, 0, false)
+        );
+        seconds(&mut rig, 20);
+        let query = Query {
+            from_ns: stretch.from_ns,
+            to_ns: stretch.to_ns,
+            ..Query::default()
+        };
+        let ring = rig.handle.ring().unwrap();
+        let report = query.of(&ring).unwrap().write_to(Vec::new()).unwrap();
+        assert_eq!(report.packets, 4, "step of {step_ns} ns: {report:?}");
+        let reserved = rig.common.ring.statistics().reserved_buckets;
+        assert!(reserved <= 3, "{reserved} buckets, step of {step_ns} ns");
+        // Times that the clock left out, or that come in the wrong order, are nobody's.
+        let within = |from_ns, to_ns| Stretch {
+            from_ns: Some(from_ns),
+            to_ns: Some(to_ns),
+            last_ns: None,
+        };
+        let left_out = START + 1800 * S;
+        assert_eq!(
+            rig.handle.pin("q", within(left_out, left_out + S)).is_err(),
+            step_ns > 0
+        );
+        assert!(rig.handle.pin("r", within(START + 1, START)).is_err());
+    }
+}
+
+/// A source with a clock of its own does not follow the system's.
+#[test]
+fn stamps_of_a_clock_of_its_own_are_kept_too() {
+    for (foreign_queues, expected) in [(0, &[3600][..]), (1, &[3600, 0])] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            queues: 2,
+            foreign_queues,
+            ..config()
+        };
+        let rig = Rig::new(&plan, START, dir.path());
+        rig.pass(S);
+        rig.clock.wall_ns.fetch_add(3600 * S, SeqCst);
+        rig.common.clock.now();
+        let stamp_ns = START + 3610 * S;
+        let times = rig.common.ring_times((stamp_ns, stamp_ns + 1));
+        let expected = expected.iter().map(|offset| stamp_ns - offset * S);
+        assert_eq!(times, expected.map(|ns| (ns, ns + 1)).collect::<Vec<_>>());
+    }
 }
