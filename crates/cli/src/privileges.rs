@@ -69,13 +69,11 @@ impl Privileges {
         std::os::unix::fs::chown(&self.directory, Some(user.uid), Some(user.gid))
     }
 
-    /// Makes a file the property of the user that this becomes, if it becomes another. Returns the file's new group.
-    pub(crate) fn give_file(&self, path: &Path) -> io::Result<Option<u32>> {
-        let Some(user) = &self.user else {
-            return Ok(None);
-        };
-        std::os::unix::fs::lchown(path, Some(user.uid), Some(user.gid))?;
-        Ok(Some(user.gid))
+    /// Whose files are that it makes for the user that it becomes, if it becomes another.
+    pub(crate) fn owner(&self) -> (Option<Uid>, Option<Gid>) {
+        let user = self.user.as_ref();
+        user.map(|user| (Uid::from_raw(user.uid), Gid::from_raw(user.gid)))
+            .unzip()
     }
 
     /// Gives up the calling thread's privileges for good. Returns the capabilities that are left to a root without

@@ -6,28 +6,23 @@
 //! user, of root, or of the socket's group, and nobody else's.
 
 mod answer;
+mod socket;
 
 use std::{
     fs,
-    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt},
-        net::{UnixListener, UnixStream},
-    },
-    path::{Path, PathBuf},
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     thread::Builder,
     time::Duration,
 };
 
 use retroscope_recorder::Handle;
-use rustix::{
-    fs::Mode,
-    net::sockopt::socket_peercred,
-    process::{geteuid, umask},
-};
+use rustix::{net::sockopt::socket_peercred, process::geteuid};
 use serde_json::{Value, json};
 
+pub(crate) use self::socket::Socket;
+use self::socket::SocketFile;
 use crate::{failure::say, privileges::Privileges};
 
 /// Clients at once.
@@ -45,71 +40,10 @@ const LAST_NEWS_WAIT: Duration = Duration::from_secs(1);
 /// How long nobody is let in after the system refused to.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// The socket's file; removed when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Socket {
-    path: PathBuf,
-    listener: UnixListener,
-    /// Device and number of the file.
-    identity: (u64, u64),
-    gid: u32,
-}
-
-impl Socket {
-    /// Makes the socket: 0660, of the user that the program becomes. A socket that nobody listens at any more is replaced.
-    ///
-    /// # Errors
-    /// A sentence: somebody listens there, or it is something else, or what the system said.
-    pub(crate) fn bind(path: &Path, privileges: &Privileges) -> Result<Self, String> {
-        let shown = path.display();
-        let failed = |error: io::Error| format!("--control {shown}: {error}");
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(format!("--control {shown}: it is there, and is no socket"));
-            }
-            Ok(_) => match UnixStream::connect(path) {
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    fs::remove_file(path).map_err(failed)?;
-                }
-                _ => return Err(format!("--control {shown}: another program listens there")),
-            },
-            Err(_) => {}
-        }
-        let before = umask(Mode::from_raw_mode(0o117));
-        let bound = UnixListener::bind(path);
-        umask(before);
-        let listener = bound.map_err(failed)?;
-        let made = fs::symlink_metadata(path).map_err(failed)?;
-        let mut socket = Self {
-            path: path.to_owned(),
-            listener,
-            identity: (made.dev(), made.ino()),
-            gid: made.gid(),
-        };
-        if let Some(gid) = privileges.give_file(path).map_err(failed)? {
-            socket.gid = gid;
-        }
-        Ok(socket)
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let found = fs::symlink_metadata(&self.path);
-        let is_ours = found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
-        if is_ours && let Err(error) = fs::remove_file(&self.path) {
-            let path = self.path.display();
-            say(&format!(
-                "cannot remove {path}: {error}; it is replaced by the next --control"
-            ));
-        }
-    }
-}
-
 /// The threads that serve a socket. They end with the process.
 #[derive(Debug)]
 pub(crate) struct Server {
-    _socket: Arc<Socket>,
+    _file: SocketFile,
     shared: Arc<Shared>,
 }
 
@@ -138,7 +72,8 @@ impl Server {
     /// # Errors
     /// The system gives no thread.
     pub(crate) fn start(socket: Socket, handle: Handle, stop: Arc<AtomicBool>) -> io::Result<Self> {
-        let socket = Arc::new(socket);
+        let Socket { file, listener } = socket;
+        let gid = file.gid;
         let shared = Arc::new(Shared {
             handle,
             stop,
@@ -146,21 +81,12 @@ impl Server {
             idle: Condvar::new(),
         });
         let server = Self {
-            _socket: Arc::clone(&socket),
+            _file: file,
             shared: Arc::clone(&shared),
         };
-        // Cloned, so that the file goes with the server, and not with the thread that waits here for ever.
-        let (listener, gid) = (socket.listener.try_clone()?, socket.gid);
         Builder::new().name("control".to_owned()).spawn(move || {
-            if let Err(error) = Privileges::give_up_rest() {
-                return say(&format!("--control: {error}"));
-            }
-            for stream in listener.incoming() {
-                match stream {
-                    Ok(stream) => admit(stream, gid, &shared),
-                    Err(_) => std::thread::park_timeout(ACCEPT_RETRY),
-                }
-            }
+            let given_up = Privileges::give_up_rest();
+            listen(listener, given_up, |stream| admit(stream, gid, &shared));
         })?;
         Ok(server)
     }
@@ -180,6 +106,20 @@ impl Server {
 impl Shared {
     fn clients(&self) -> MutexGuard<'_, Clients> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets clients in for ever; none where privileges could not be given up, and then nobody waits for an answer.
+fn listen(listener: UnixListener, given_up: anyhow::Result<()>, mut admit: impl FnMut(UnixStream)) {
+    if let Err(error) = given_up {
+        drop(listener);
+        return say(&format!("--control: {error}: no client is let in"));
+    }
+    for stream in listener.incoming() {
+        match stream {
+            Ok(stream) => admit(stream),
+            Err(_) => std::thread::park_timeout(ACCEPT_RETRY),
+        }
     }
 }
 
@@ -317,28 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_nothing_else_is() {
+    fn whoever_keeps_privileges_listens_to_nobody() {
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(None, folder.path()).unwrap();
         let path = folder.path().join("s");
-        let bind = || Socket::bind(&path, &privileges);
-        let first = bind().unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
-        let refused = bind().unwrap_err();
-        assert!(refused.contains("another program listens"), "{refused}");
-        drop(first);
-        assert!(!path.exists(), "removed at the end");
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "left behind");
-        let second = bind().unwrap();
-        // What somebody put into its place stays.
-        fs::remove_file(&path).unwrap();
-        fs::write(&path, "a file").unwrap();
-        drop(second);
-        let refused = bind().unwrap_err();
-        assert!(refused.contains("is no socket"), "{refused}");
-        assert_eq!(fs::read(&path).unwrap(), b"a file");
-        let long = folder.path().join("x".repeat(200));
-        assert!(Socket::bind(&long, &privileges).is_err());
+        let listener = UnixListener::bind(&path).unwrap();
+        let failed = Err(anyhow::anyhow!("it failed"));
+        listen(listener, failed, |_| panic!("somebody was let in"));
+        let refused = UnixStream::connect(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 }
