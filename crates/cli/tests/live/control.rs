@@ -2,12 +2,8 @@
 
 use std::{
     fs::{self, Permissions},
-    io::{BufRead, BufReader, Write},
-    os::unix::{
-        fs::{MetadataExt, PermissionsExt},
-        net::UnixStream,
-    },
-    path::{Path, PathBuf},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     time::Instant,
 };
@@ -16,50 +12,18 @@ use rustix::{
     fs::{Gid, Uid},
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::{
     capture,
+    client::Client,
     namespace::Namespace,
     privileges::{NOBODY, OPEN_FOLDER, assert_given_up},
-    recorder::{DEADLINE, Recorder},
+    recorder::{Recorder, words},
     shared,
     traffic::{self, Sender, udp},
 };
-
-/// A client of a control socket.
-struct Client(BufReader<UnixStream>);
-
-impl Client {
-    fn of(path: &Path) -> std::io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(DEADLINE))?;
-        Ok(Self(BufReader::new(stream)))
-    }
-
-    fn hear(&mut self) -> Value {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap()
-    }
-
-    fn ask(&mut self, request: &Value) -> Value {
-        // Somebody who is refused is told without being asked.
-        let _ = self
-            .0
-            .get_mut()
-            .write_all(format!("{request}\n").as_bytes());
-        self.hear()
-    }
-
-    /// The same; it must be carried out.
-    fn done(&mut self, request: &Value) -> Value {
-        let answer = self.ask(request);
-        assert_eq!(answer["ok"], true, "{request}: {answer}");
-        answer
-    }
-}
 
 /// A folder that anyone may look into, and a socket's path there.
 fn socket() -> (TempDir, PathBuf) {
@@ -78,24 +42,12 @@ fn rules_change_under_traffic() {
         return;
     };
     let (_folder, path) = socket();
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "128MiB",
-            "--past",
-            "60s",
-            "--future",
-            "50ms",
-            "--dump",
-            "udp dst port 60000",
-            "--trigger",
-            "udp dst port 1",
-            "--control",
-            path.to_str().unwrap(),
-        ],
+        &format!(
+            "-i v1 --ring 128MiB --past 60s --future 50ms --dump 'udp dst port 60000' --trigger 'udp dst port 1' --control {}",
+            path.display()
+        ),
     );
     let mut client = Client::of(&path).unwrap();
     let mut sender = Sender::new(&namespace, "v0");
@@ -114,7 +66,7 @@ fn rules_change_under_traffic() {
     // The rule that was there from the start goes on.
     sender.send(&udp(1, 1000, 1, &[0; 8]));
     recorder.dumps(2);
-    while client.hear()["report"].is_null() {}
+    client.until(|line| !line["report"].is_null());
     client.done(&json!({ "command": "stop" }));
     let outcome = recorder.wait();
     outcome.expect_code(0);
@@ -146,16 +98,10 @@ fn only_its_own_may_control_it() {
     let recorder = Recorder::start_wrapped(
         &namespace,
         &OPEN_FOLDER,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "128MiB",
-            "-Z",
-            "nobody",
-            "--control",
-            path.to_str().unwrap(),
-        ],
+        &words(&format!(
+            "-i v1 --ring 128MiB -Z nobody --control {}",
+            path.display()
+        )),
     );
     let metadata = fs::metadata(&path).unwrap();
     assert_eq!(
@@ -201,22 +147,12 @@ fn commands_lose_no_packet() {
         return;
     };
     let (_folder, path) = socket();
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "256MiB",
-            "--past",
-            "1s",
-            "--future",
-            "10ms",
-            "--trigger",
-            "udp dst port 1",
-            "--control",
-            path.to_str().unwrap(),
-        ],
+        &format!(
+            "-i v1 --ring 256MiB --past 1s --future 10ms --trigger 'udp dst port 1' --control {}",
+            path.display()
+        ),
     );
     let is_over = AtomicBool::new(false);
     let over = || is_over.load(Ordering::SeqCst);
@@ -226,7 +162,7 @@ fn commands_lose_no_packet() {
             while !over() {
                 let mut client = Client::of(&path).unwrap();
                 client.ask(&json!({ "command": "query" }));
-                while client.hear()["report"].is_null() {}
+                client.until(|line| !line["report"].is_null());
                 answers += 1;
             }
             answers

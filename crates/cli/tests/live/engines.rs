@@ -20,26 +20,9 @@ fn libpcap_records_what_the_filter_takes() {
     let Some(namespace) = Namespace::with_veth("epcap") else {
         return;
     };
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--engine",
-            "pcap",
-            "--ring",
-            "64MiB",
-            "-f",
-            "vlan 10",
-            "--past",
-            "20s",
-            "--future",
-            "100ms",
-            "--dump",
-            "",
-            "--trigger",
-            "vlan and udp port 3000",
-        ],
+        "-i v1 --engine pcap --ring 64MiB -f 'vlan 10' --past 20s --future 100ms --dump '' --trigger 'vlan and udp port 3000'",
     );
     let plain = |port| udp(1, 1000, port, b"engine");
     let inside = |port| tagged(&plain(port), &[(0x8100, 10)]);

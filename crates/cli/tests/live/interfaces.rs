@@ -25,24 +25,9 @@ fn a_veth_and_a_tun_go_into_one_file() {
     let Some(mut tun) = Tun::new(&namespace, "t0", "10.9.0.1/24") else {
         return;
     };
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "-i",
-            "t0",
-            "--ring",
-            "128MiB",
-            "--past",
-            "20s",
-            "--future",
-            "100ms",
-            "--dump",
-            "",
-            "--trigger",
-            "udp port 60000",
-        ],
+        "-i v1 -i t0 --ring 128MiB --past 20s --future 100ms --dump '' --trigger 'udp port 60000'",
     );
     let mut sender = Sender::new(&namespace, "v0");
     for number in 0..10_u64 {
@@ -89,22 +74,9 @@ fn loopback_shows_each_packet_once() {
         return;
     };
     namespace.ip("link set lo up");
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "lo",
-            "--ring",
-            "128MiB",
-            "--past",
-            "20s",
-            "--future",
-            "60s",
-            "--dump",
-            "",
-            "--trigger",
-            "udp port 60000",
-        ],
+        "-i lo --ring 128MiB --past 20s --future 60s --dump '' --trigger 'udp port 60000'",
     );
     let (sender, receiver) = namespace.enter(|| {
         let bind = |address| UdpSocket::bind(address).unwrap();
@@ -130,22 +102,9 @@ fn an_interface_goes_down_and_up() {
     let Some(namespace) = Namespace::with_veth("downup") else {
         return;
     };
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "128MiB",
-            "--rx-threads",
-            "2",
-            "--past",
-            "20s",
-            "--future",
-            "100ms",
-            "--trigger",
-            "udp port 60000",
-        ],
+        "-i v1 --ring 128MiB --rx-threads 2 --past 20s --future 100ms --trigger 'udp port 60000'",
     );
     Sender::new(&namespace, "v0").send(&udp(1, 1000, 60001, &[1; 8]));
     namespace.ip("link set v1 down");
@@ -194,24 +153,9 @@ fn an_interface_is_removed() {
         return;
     };
     namespace.add_veth("w0", "w1");
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "-i",
-            "w1",
-            "--ring",
-            "128MiB",
-            "--past",
-            "20s",
-            "--future",
-            "100ms",
-            "--dump",
-            "",
-            "--trigger",
-            "udp port 60000",
-        ],
+        "-i v1 -i w1 --ring 128MiB --past 20s --future 100ms --dump '' --trigger 'udp port 60000'",
     );
     Sender::new(&namespace, "v0").send(&udp(1, 1000, 2000, &[1; 8]));
     namespace.ip("link del v0");

@@ -175,20 +175,9 @@ fn overload_is_counted_and_told() {
     let Some(namespace) = Namespace::with_veth("overload") else {
         return;
     };
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "256MiB",
-            "--past",
-            "20s",
-            "--future",
-            "10ms",
-            "--trigger",
-            "udp port 60000",
-        ],
+        "-i v1 --ring 256MiB --past 20s --future 10ms --trigger 'udp port 60000'",
     );
     let mut sender = Sender::new(&namespace, "v0");
     stall(&recorder, &mut sender);
@@ -218,22 +207,9 @@ fn a_dump_that_was_held_up_is_honest() {
     let Some(namespace) = Namespace::with_veth("heldup") else {
         return;
     };
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "256MiB",
-            "--past",
-            "20s",
-            "--future",
-            "150ms",
-            "--dump",
-            "",
-            "--trigger",
-            "udp port 60000",
-        ],
+        "-i v1 --ring 256MiB --past 20s --future 150ms --dump '' --trigger 'udp port 60000'",
     );
     let mut sender = Sender::new(&namespace, "v0");
     sender.send(&udp(1, 1000, 60000, b"trigger!"));
@@ -302,24 +278,9 @@ fn several_threads_write_one_ordered_file() {
     let Some(namespace) = Namespace::with_veth("threads") else {
         return;
     };
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "128MiB",
-            "--rx-threads",
-            "3",
-            "--past",
-            "20s",
-            "--future",
-            "100ms",
-            "--dump",
-            "",
-            "--trigger",
-            "udp port 60000",
-        ],
+        "-i v1 --ring 128MiB --rx-threads 3 --past 20s --future 100ms --dump '' --trigger 'udp port 60000'",
     );
     let mut sender = Sender::new(&namespace, "v0");
     let count = 30_000;

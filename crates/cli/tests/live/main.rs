@@ -18,6 +18,7 @@
 )]
 
 mod capture;
+mod client;
 mod control;
 mod disk;
 #[cfg(feature = "dpdk")]

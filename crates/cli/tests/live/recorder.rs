@@ -37,6 +37,17 @@ pub(crate) struct Recorder {
     _temporary: TempDir,
 }
 
+/// The words of a line: split at spaces, but for those in single quotes, as a shell does.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    let parts = line.split('\'').enumerate();
+    parts
+        .flat_map(|(number, part)| match number % 2 {
+            0 => part.split_ascii_whitespace().collect(),
+            _ => vec![part],
+        })
+        .collect()
+}
+
 /// What stderr said so far.
 #[derive(Debug, Default)]
 struct Words {
@@ -68,13 +79,12 @@ pub(crate) struct Outcome {
 }
 
 impl Recorder {
-    /// Starts `record --json -w DIR` with more `arguments` (split at spaces; none may hold one) and waits until it records.
-    pub(crate) fn start(namespace: &Namespace, arguments: &str) -> Self {
-        let arguments: Vec<&str> = arguments.split(' ').collect();
-        Self::start_with(namespace, &arguments)
+    /// Starts `record --json -w DIR` with more arguments, those [of a line](words), and waits until it records.
+    pub(crate) fn start(namespace: &Namespace, line: &str) -> Self {
+        Self::start_with(namespace, &words(line))
     }
 
-    /// The same with arguments that may hold spaces.
+    /// The same with arguments as they are.
     pub(crate) fn start_with(namespace: &Namespace, arguments: &[&str]) -> Self {
         Self::start_wrapped(namespace, &[], arguments)
     }

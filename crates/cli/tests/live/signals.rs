@@ -33,20 +33,9 @@ fn an_interrupt_closes_the_open_window() {
     let mut times = Vec::new();
     // A machine that was held up may need a second try.
     for _ in 0..3 {
-        let recorder = Recorder::start_with(
+        let recorder = Recorder::start(
             &namespace,
-            &[
-                "-i",
-                "v1",
-                "--ring",
-                "128MiB",
-                "--past",
-                "0",
-                "--future",
-                "60s",
-                "--trigger",
-                "udp port 60000",
-            ],
+            "-i v1 --ring 128MiB --past 0 --future 60s --trigger 'udp port 60000'",
         );
         let mut sender = Sender::new(&namespace, "v0");
         for number in 0..1000_u64 {

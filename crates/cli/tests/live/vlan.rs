@@ -19,22 +19,9 @@ fn tags_round_trip() {
     let Some(namespace) = Namespace::with_veth("tags") else {
         return;
     };
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "128MiB",
-            "--past",
-            "20s",
-            "--future",
-            "60s",
-            "--dump",
-            "",
-            "--trigger",
-            "vlan 10",
-        ],
+        "-i v1 --ring 128MiB --past 20s --future 60s --dump '' --trigger 'vlan 10'",
     );
     let frame = |number: u64| udp(1, 1000, 2000, &number.to_be_bytes());
     let sent = [
@@ -62,20 +49,9 @@ fn a_flow_is_the_same_under_tags() {
     let Some(namespace) = Namespace::with_veth("flow") else {
         return;
     };
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "128MiB",
-            "--past",
-            "20s",
-            "--future",
-            "100ms",
-            "--trigger",
-            "vlan and udp port 60000",
-        ],
+        "-i v1 --ring 128MiB --past 20s --future 100ms --trigger 'vlan and udp port 60000'",
     );
     let frame = udp(1, 1000, 60000, &[0; 8]);
     let mut back = frame.clone();
@@ -113,17 +89,7 @@ fn a_trigger_that_misses_tagged_packets_is_told() {
     let Some(namespace) = Namespace::with_veth("hint") else {
         return;
     };
-    let recorder = Recorder::start_with(
-        &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "128MiB",
-            "--trigger",
-            "udp port 60000",
-        ],
-    );
+    let recorder = Recorder::start(&namespace, "-i v1 --ring 128MiB --trigger 'udp port 60000'");
     let mut sender = Sender::new(&namespace, "v0");
     for _ in 0..3 {
         sender.send(&tagged(&udp(1, 1000, 60000, &[0; 8]), &[(DOT1Q, 10)]));

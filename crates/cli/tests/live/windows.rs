@@ -30,20 +30,9 @@ fn a_lone_packet_is_dumped_on_time() {
     let Some(namespace) = Namespace::with_veth("lone") else {
         return;
     };
-    let recorder = Recorder::start_with(
+    let recorder = Recorder::start(
         &namespace,
-        &[
-            "-i",
-            "v1",
-            "--ring",
-            "128MiB",
-            "--past",
-            "1s",
-            "--future",
-            "200ms",
-            "--trigger",
-            "udp port 60000",
-        ],
+        "-i v1 --ring 128MiB --past 1s --future 200ms --trigger 'udp port 60000'",
     );
     let mut sender = Sender::new(&namespace, "v0");
     let rounds = if soak() { 20 } else { 5 };
@@ -80,22 +69,9 @@ fn a_duration_ends_the_recording() {
     let mut sender = Sender::new(&namespace, "v0");
     let mut tries = Vec::new();
     let mut record = || {
-        let recorder = Recorder::start_with(
+        let recorder = Recorder::start(
             &namespace,
-            &[
-                "-i",
-                "v1",
-                "--ring",
-                "128MiB",
-                "--duration",
-                "1s",
-                "--past",
-                "0",
-                "--future",
-                "60",
-                "--trigger",
-                "udp port 60000",
-            ],
+            "-i v1 --ring 128MiB --duration 1s --past 0 --future 60 --trigger 'udp port 60000'",
         );
         sender.send(&udp(1, 1000, 60000, &[0; 8]));
         // Sooner than the window would end.

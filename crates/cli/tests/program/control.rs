@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::Shutdown,
-    os::unix::{fs::PermissionsExt, net::UnixStream},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::PROGRAM;
+use crate::{client::Client, support::PROGRAM};
 
 /// Made-up traffic needs no privilege.
 const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
@@ -78,7 +78,7 @@ impl Recording {
     }
 
     fn client(&self) -> Client {
-        Client::of(&self.socket())
+        Client::of(&self.socket()).unwrap()
     }
 
     /// The status, whose ledger closes.
@@ -132,36 +132,6 @@ fn ctl(socket: &Path, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// A client that speaks for itself.
-struct Client(BufReader<UnixStream>);
-
-impl Client {
-    fn of(socket: &Path) -> Self {
-        let stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        Self(BufReader::new(stream))
-    }
-
-    fn say(&mut self, bytes: &[u8]) {
-        // It may have been thrown out.
-        let _ = self.0.get_mut().write_all(bytes);
-    }
-
-    /// The next line; `null` at the end.
-    fn hear(&mut self) -> Value {
-        let mut line = String::new();
-        match self.0.read_line(&mut line) {
-            Ok(0) | Err(_) => Value::Null,
-            Ok(_) => serde_json::from_str(&line).unwrap(),
-        }
-    }
-
-    fn ask(&mut self, request: &Value) -> Value {
-        self.say(format!("{request}\n").as_bytes());
-        self.hear()
-    }
-}
-
 fn packets(mut capture: Reader<impl Read>) -> u64 {
     let mut count = 0;
     while capture.next().unwrap().is_some() {
@@ -194,18 +164,11 @@ fn a_recording_is_controlled_while_it_runs() {
         listener.ask(&json!({ "command": "events", "from": 0 }))["ok"],
         true
     );
-    let mut until = |what: &dyn Fn(&Value) -> bool| loop {
-        let event = listener.hear();
-        assert!(event["ok"] == true, "{event}");
-        if what(&event) {
-            return event;
-        }
-    };
 
     // A trigger with a key may be asked for again.
     let first = recording.asked(&["trigger", "--key", "a"]);
     assert_eq!(first, json!({ "ok": true, "dump": 1, "existed": false }));
-    let finished = until(&|event| event["event"] == "finished");
+    let finished = listener.until(|event| event["event"] == "finished");
     assert_eq!(
         (&finished["dump"], &finished["report"]["rule"]),
         (&json!(1), &json!("manual"))
@@ -226,7 +189,7 @@ fn a_recording_is_controlled_while_it_runs() {
     assert_eq!(recording.asked(&add)["existed"], true);
     let other = recording.refused(&["rules", "add", "all", "tcp"]);
     assert!(other.contains("another expression"), "{other}");
-    until(&|event| event["event"] == "triggered" && event["rule"] == "udp or tcp");
+    listener.until(|event| event["event"] == "triggered" && event["rule"] == "udp or tcp");
     let change = [
         "rules",
         "change",
@@ -239,7 +202,8 @@ fn a_recording_is_controlled_while_it_runs() {
     ];
     assert_eq!(recording.asked(&change)["changed"], true);
     assert_eq!(recording.asked(&change)["changed"], false);
-    let of_three = until(&|event| event["event"] == "finished" && event["report"]["rule"] == "ip");
+    let of_three =
+        listener.until(|event| event["event"] == "finished" && event["report"]["rule"] == "ip");
     assert_eq!(of_three["report"]["packets"], 3);
     let list = recording.asked(&["rules"]);
     let changed = (
@@ -319,7 +283,7 @@ fn a_recording_is_controlled_while_it_runs() {
     assert_eq!(second.status.code(), Some(1));
 
     assert_eq!(recording.asked(&["stop"])["ok"], true);
-    until(&|event| event["event"] == "end");
+    listener.until(|event| event["event"] == "end");
     let (status, summary) = recording.end();
     assert_eq!(status.code(), Some(0), "{summary}");
     assert_eq!(summary["dumps"][0]["verdict"], "complete");
@@ -489,10 +453,10 @@ fn a_full_ring_keeps_what_it_was_told_to() {
         if falls {
             let mut listener = recording.client();
             listener.say(b"{\"command\":\"events\",\"from\":0}\n");
-            while !listener.hear()["text"]
-                .as_str()
-                .is_some_and(|text| text.contains("pin 'all' fell"))
-            {}
+            listener.until(|event| {
+                let text = event["text"].as_str();
+                text.is_some_and(|text| text.contains("pin 'all' fell"))
+            });
         } else {
             // Nothing was overwritten meanwhile, and new packets come in again.
             assert_eq!(status["ring"]["evicted"], 0);

@@ -2,6 +2,9 @@
 //! `tests/live`.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
+#[path = "../live/client.rs"]
+#[allow(dead_code, reason = "no test needs all of it")]
+mod client;
 mod control;
 mod doctor;
 mod filter;
