@@ -17,8 +17,8 @@ const BUCKETS_MAX_CHOSEN: u64 = 4096;
 pub(crate) const BUCKETS_MAX: usize = 65_535;
 /// An explicit bucket size is a multiple of this. Under loom memory is a few cells on the heap.
 pub(crate) const BUCKET_BYTES_MULTIPLE: usize = if cfg!(loom) { DESCRIPTOR_BYTES } else { 4096 };
-/// Offsets in a bucket have 32 bits.
-pub(crate) const BUCKET_BYTES_MAX: usize = 1 << 31;
+/// Offsets in a bucket have 28 bits (`storage/descriptor.rs`).
+pub(crate) const BUCKET_BYTES_MAX: usize = 256 << 20;
 /// One record of the greatest length always fits.
 pub(crate) const BUCKET_BYTES_MIN: usize =
     (CAPTURED_BYTES_MAX + EXTENSION_BYTES + DESCRIPTOR_BYTES)
@@ -169,7 +169,7 @@ pub enum EvictionDetail {
 pub(crate) struct Geometry {
     /// `1..=65_535`.
     pub(crate) buckets: usize,
-    /// A multiple of 16, at most 2 GiB; one record of the greatest length fits.
+    /// A multiple of 16, at most 256 MiB; one record of the greatest length fits.
     pub(crate) bucket_bytes: usize,
     /// At least 1.
     pub(crate) producers: usize,
@@ -214,6 +214,7 @@ mod tests {
         assert_eq!(cut(8 * GIB, 1, 1), (4096, 2 << 20));
         assert_eq!(cut(9 * GIB, 1, 1), (2304, 4 << 20));
         assert_eq!(cut(1024 * GIB, 4, 4), (4096, 256 << 20));
+        assert_eq!(cut(2048 * GIB, 4, 4), (8192, 256 << 20));
     }
 
     #[test]

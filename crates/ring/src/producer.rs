@@ -431,6 +431,7 @@ mod tests {
                     };
                     Record {
                         interface: if random.u8(..) == 0 { 300 } else { 3 },
+                        shard: random.u8(..32),
                         parts: [&data[..cut], &data[cut..], &[]],
                         ..Record::whole(base.wrapping_add(step), 0, data)
                     }
@@ -460,6 +461,7 @@ mod tests {
                     let about = (packet.time_ns, packet.wire_len, packet.interface);
                     let expected = (record.time_ns, record.wire_len, record.interface);
                     assert_eq!(about, expected, "seed {seed}, record {read}");
+                    assert_eq!(packet.shard, record.shard, "seed {seed}, record {read}");
                     assert!(
                         packet.data == record.parts.concat(),
                         "seed {seed}, record {read}"

@@ -14,6 +14,8 @@ pub struct Record<'a> {
     pub direction: u8,
     /// The frame holds a VLAN tag that the NIC or kernel had taken out.
     pub tag_restored: bool,
+    /// One of 32 parts that the packets are divided into for readers, `0..32`; only the low five bits are kept. The ring makes nothing of it.
+    pub shard: u8,
     /// The captured bytes, stored back to back. More than 256 KiB together are cut to 256 KiB.
     pub parts: [&'a [u8]; 3],
 }
@@ -29,6 +31,7 @@ impl<'a> Record<'a> {
             interface,
             direction: 0,
             tag_restored: false,
+            shard: 0,
             parts: [frame, &[], &[]],
         }
     }
@@ -47,6 +50,8 @@ pub struct Packet<'r> {
     pub direction: u8,
     /// The frame holds a VLAN tag that the NIC or kernel had taken out.
     pub tag_restored: bool,
+    /// As it was stored, `0..32`.
+    pub shard: u8,
     /// The captured bytes.
     pub data: &'r [u8],
 }

@@ -121,6 +121,7 @@ mod tests {
             interface,
             direction: 2,
             tag_restored: false,
+            shard: 0,
             data,
         }
     }

@@ -339,6 +339,7 @@ mod tests {
             interface: 0,
             direction: 0,
             tag_restored: false,
+            shard: 0,
             data,
         });
         let mut chunk = Chunk::new();

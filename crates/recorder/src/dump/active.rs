@@ -122,6 +122,7 @@ impl WaitingPacket {
             interface: self.meta.interface,
             direction: self.meta.direction,
             tag_restored: false,
+            shard: 0,
             data: self.bytes.data(),
         }
     }

@@ -10,7 +10,8 @@ use crate::{
     },
 };
 
-/// Memory that the records of a bucket may take, and their payload: more than those of a ring of 1 TiB do. A damaged file asks for any.
+/// Memory that the records of a bucket may take: more than those of a ring of 1 TiB do. A damaged file asks for any. Their payload
+/// takes no more than a bucket.
 const COPY_BYTES_MAX: usize = 512 << 20;
 
 /// Takes the records of one bucket at a time. Keep it for the next bucket: it grows to the largest and then allocates no
@@ -102,12 +103,11 @@ impl Buffer {
                 what: "it counts more records than it has room for",
             })?;
         let room = bucket_bytes - count * DESCRIPTOR_BYTES;
-        let too_large = CopyError::Damaged {
-            bucket,
-            what: "it is larger than can be copied",
-        };
         if count.saturating_mul(size_of::<Copied>()) > COPY_BYTES_MAX {
-            return Err(too_large);
+            return Err(CopyError::Damaged {
+                bucket,
+                what: "it is larger than can be copied",
+            });
         }
         let reserved = self.records.try_reserve(count);
         reserved.map_err(|_| CopyError::Memory {
@@ -119,9 +119,6 @@ impl Buffer {
                 .map_err(|what| CopyError::Damaged { bucket, what })?;
             end = record.data.end;
             self.records.push(record);
-        }
-        if end > COPY_BYTES_MAX {
-            return Err(too_large);
         }
         let reserved = self.payload.try_reserve(end);
         reserved.map_err(|_| CopyError::Memory { bytes: end })?;
@@ -160,6 +157,7 @@ impl Copied {
             interface: descriptor.interface(),
             direction: descriptor.direction(),
             tag_restored: descriptor.tag_restored(),
+            shard: descriptor.shard(),
             data: &[],
         };
         if descriptor.extended() {
@@ -182,7 +180,7 @@ impl Copied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Record, storage::descriptor::encode};
+    use crate::{Record, config::BUCKET_BYTES_MAX, storage::descriptor::encode};
 
     const BUCKET: BucketRef = BucketRef {
         index: 0,
@@ -224,7 +222,11 @@ mod tests {
     fn both_forms_are_copied() {
         let mut bytes = Bytes(vec![0; 256]);
         bytes.put(0, 0, &Record::whole(1007, 3, b"compact"));
-        bytes.put(1, 7, &Record::whole(i64::MIN, 300, b"far"));
+        let far = Record {
+            shard: 31,
+            ..Record::whole(i64::MIN, 300, b"far")
+        };
+        bytes.put(1, 7, &far);
         let mut buffer = Buffer::new();
         buffer.fill(&bytes, BUCKET, 2, 256, 1000).unwrap();
         let packets: Vec<_> = buffer.packets().collect();
@@ -232,8 +234,8 @@ mod tests {
         assert_eq!(packets[0].data, b"compact");
         assert_eq!((packets[1].time_ns, packets[1].interface), (i64::MIN, 300));
         assert_eq!(
-            (packets[1].wire_len, packets[1].data),
-            (3, b"far".as_slice())
+            (packets[1].wire_len, packets[1].shard, packets[1].data),
+            (3, 31, b"far".as_slice())
         );
     }
 
@@ -261,7 +263,7 @@ mod tests {
         assert!(damaged(&bytes, 1).contains("extension"));
         bytes.0[0..2].copy_from_slice(&u16::MAX.to_ne_bytes());
         assert!(damaged(&bytes, 1).contains("outside"));
-        bytes.0[248..256].copy_from_slice(&(((1_u64 << 19) - 1) << 32).to_ne_bytes());
+        bytes.0[248..256].copy_from_slice(&(((1_u64 << 19) - 1) << 28).to_ne_bytes());
         assert!(damaged(&bytes, 1).contains("longer"));
     }
 
@@ -278,11 +280,15 @@ mod tests {
             }
         }
         let mut buffer = Buffer::new();
-        let count = (1 << 31) / DESCRIPTOR_BYTES as u64;
-        let filled = buffer.fill(&Zeros, BUCKET, count, 1 << 31, 0);
+        let count = (BUCKET_BYTES_MAX / DESCRIPTOR_BYTES) as u64;
+        let filled = buffer.fill(&Zeros, BUCKET, count, BUCKET_BYTES_MAX, 0);
         assert!(matches!(filled, Err(CopyError::Damaged { .. })));
         assert_eq!(buffer.records.capacity(), 0);
-        assert!(buffer.fill(&Zeros, BUCKET, 1000, 1 << 31, 0).is_ok());
+        assert!(
+            buffer
+                .fill(&Zeros, BUCKET, 1000, BUCKET_BYTES_MAX, 0)
+                .is_ok()
+        );
     }
 
     #[test]
@@ -296,7 +302,7 @@ mod tests {
             let mut start = 0;
             for index in 0..4 {
                 let length = random.u8(..64);
-                let word = u64::from(start) | (u64::from(length) << 32);
+                let word = u64::from(start) | (u64::from(length) << 28);
                 start += length;
                 let place = 256 - index * 16 - 8;
                 bytes.0[place..place + 8].copy_from_slice(&word.to_ne_bytes());

@@ -58,6 +58,7 @@ impl<'s> BucketMemory<'s> {
             interface: descriptor.interface(),
             direction: descriptor.direction(),
             tag_restored: descriptor.tag_restored(),
+            shard: descriptor.shard(),
             // SAFETY: the payload belongs to the record.
             data: unsafe { self.slice(descriptor.offset(), descriptor.captured()) },
         }
@@ -80,6 +81,7 @@ impl<'s> BucketMemory<'s> {
             interface: extension.interface(),
             direction: descriptor.direction(),
             tag_restored: descriptor.tag_restored(),
+            shard: descriptor.shard(),
             // SAFETY: the payload belongs to the record.
             data: unsafe { self.slice(offset + extension.len(), descriptor.captured()) },
         }

@@ -6,13 +6,13 @@
 //! descriptor, two 64-bit words in native byte order, bit 0 lowest
 //! word 0    0..48   time − base of the bucket, ns, two's complement (± 39 hours)
 //!          48..64   wire length, bytes (0..=65_535)
-//! word 1    0..32   offset of the payload from the start of the bucket, bytes
-//!          32..51   captured length, bytes (0..=262_144)
-//!          51..59   interface (0..=254; 255 in the extended form)
-//!          59..61   direction
-//!             61    a VLAN tag was put back
-//!             62    extended: the payload starts with an extension
-//!             63    0
+//! word 1    0..28   offset of the payload from the start of the bucket, bytes: a bucket has at most 256 MiB
+//!          28..47   captured length, bytes (0..=262_144)
+//!          47..55   interface (0..=254; 255 in the extended form)
+//!          55..57   direction
+//!             57    a VLAN tag was put back
+//!             58    extended: the payload starts with an extension
+//!          59..64   shard (0..=31)
 //!
 //! extension, in front of the captured bytes, native byte order; word 0 of the descriptor is then 0
 //! bytes     0..2    length of the extension itself, 16 for now: a reader skips what it does not know
@@ -20,10 +20,21 @@
 //!           4..8    wire length
 //!           8..16   time, ns since the UNIX epoch
 //! ```
+//!
+//! The shard stands in both forms in the same bits, at the top, so that a shift reads it. One of them was free; the other four were
+//! the offset's. Rings of up to 1 TiB have buckets of at most 256 MiB, so that only larger ones are cut otherwise than with 32 bits, into
+//! more than 4096 buckets (at most 65,535, of 16 TiB together), and no record takes another form than before. Payloads follow
+//! each other byte by byte: no bit of an offset is always 0. From elsewhere four bits cost more:
+//! - the time (44 bits: ± 2.4 hours): fewer than 3 packets of 64 bytes a second take longer to fill a bucket of 2 MiB. Those behind
+//!   need the extended form, 16 bytes each and one by one, and so does a file whose packets are hours later than those before;
+//! - the wire length (12 bits: 4095 bytes): jumbo frames and what segmentation offload leaves whole, at full rate;
+//! - the interface (4 bits: 15 of them), at full rate too; the captured length has none that 256 KiB do not need.
+//!
+//! In the extension it would cost every packet 16 bytes and the way of short records.
 
 #![expect(unsafe_code, reason = "shows descriptors as the bytes they are")]
 
-use crate::Record;
+use crate::{Record, config::BUCKET_BYTES_MAX};
 
 /// Bytes of one descriptor.
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
@@ -34,17 +45,21 @@ pub(crate) const CAPTURED_BYTES_MAX: usize = if cfg!(loom) { 16 } else { 256 << 
 
 const TIME_BITS: u32 = 48;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
-const OFFSET_MASK: u64 = u32::MAX as u64;
-const CAPTURED_SHIFT: u32 = 32;
+const OFFSET_BITS: u32 = 28;
+const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
+const CAPTURED_SHIFT: u32 = OFFSET_BITS;
 const CAPTURED_MASK: u64 = (1 << 19) - 1;
-const INTERFACE_SHIFT: u32 = 51;
+const INTERFACE_SHIFT: u32 = 47;
 const INTERFACE_ESCAPE: u64 = 255;
-const DIRECTION_SHIFT: u32 = 59;
+const DIRECTION_SHIFT: u32 = 55;
 const DIRECTION_MASK: u64 = 3;
-const TAG_RESTORED: u64 = 1 << 61;
-const EXTENDED: u64 = 1 << 62;
+const TAG_RESTORED: u64 = 1 << 57;
+const EXTENDED: u64 = 1 << 58;
+const SHARD_SHIFT: u32 = 59;
 
 const _: () = assert!(CAPTURED_BYTES_MAX as u64 <= CAPTURED_MASK);
+// Behind every payload there is a descriptor.
+const _: () = assert!(BUCKET_BYTES_MAX as u64 <= OFFSET_MASK + 1);
 const _: () = assert!(size_of::<Descriptor>() == DESCRIPTOR_BYTES);
 
 /// A descriptor as it stands in a bucket.
@@ -137,6 +152,7 @@ fn common(record: &Record<'_>, offset: u32, captured: usize) -> u64 {
     u64::from(offset)
         | ((captured as u64) << CAPTURED_SHIFT)
         | ((u64::from(record.direction) & DIRECTION_MASK) << DIRECTION_SHIFT)
+        | (u64::from(record.shard) << SHARD_SHIFT)
         | if record.tag_restored { TAG_RESTORED } else { 0 }
 }
 
@@ -219,6 +235,11 @@ impl Descriptor {
     }
 
     #[inline(always)]
+    pub(crate) fn shard(self) -> u8 {
+        (self.0[1] >> SHARD_SHIFT) as u8
+    }
+
+    #[inline(always)]
     pub(crate) fn tag_restored(self) -> bool {
         self.0[1] & TAG_RESTORED != 0
     }
@@ -249,6 +270,9 @@ impl Extension {
 mod tests {
     use super::*;
 
+    /// The offset of an empty record at the end of the largest bucket.
+    const OFFSET_MAX: u32 = (256 << 20) - 16;
+
     fn record(time_ns: i64, wire_len: u32, interface: u16) -> Record<'static> {
         Record {
             time_ns,
@@ -256,19 +280,21 @@ mod tests {
             interface,
             direction: 2,
             tag_restored: true,
+            shard: 21,
             parts: [&[]; 3],
         }
     }
 
     #[test]
     fn the_layout_is_pinned() {
-        let (descriptor, extension) = encode(&record(999, 1514, 7), 1000, 0x1234_5678, 60);
+        let (descriptor, extension) = encode(&record(999, 1514, 7), 1000, 0x0234_5678, 60);
         assert_eq!(extension, None);
         assert_eq!(
             descriptor.0[0], 0x05ea_ffff_ffff_ffff,
             "wire 1514, delta -1"
         );
-        let expected = 0x1234_5678 | (60 << 32) | (7 << 51) | (2 << 59) | (1 << 61);
+        let expected =
+            0x0234_5678 | (60 << 28) | (7 << 47) | (2 << 55) | (1 << 57) | (21_u64 << 59);
         assert_eq!(descriptor.0[1], expected);
     }
 
@@ -276,7 +302,8 @@ mod tests {
     fn the_extension_is_pinned() {
         let (descriptor, extension) = encode(&record(-2, 0x0102_0304, 0x0506), 0, 64, 262_144);
         assert_eq!(descriptor.0[0], 0);
-        let expected = 64 | (262_144 << 32) | (255 << 51) | (2 << 59) | (1 << 61) | (1 << 62);
+        let flags = (2 << 55) | (1 << 57) | (1 << 58) | (21_u64 << 59);
+        let expected = 64 | (262_144 << 28) | (255 << 47) | flags;
         assert_eq!(descriptor.0[1], expected);
         let mut bytes = vec![16, 0, 0x06, 0x05, 4, 3, 2, 1];
         bytes.extend((-2_i64).to_le_bytes());
@@ -299,15 +326,16 @@ mod tests {
         ] {
             for (wire, interface) in [(0, 0), (65_535, 254)] {
                 let (descriptor, extension) =
-                    encode(&record(time, wire, interface), base, u32::MAX, 262_144);
+                    encode(&record(time, wire, interface), base, OFFSET_MAX, 262_144);
                 assert_eq!(extension, None);
                 assert_eq!(descriptor.time_ns(base), time);
                 assert_eq!(descriptor.wire_len(), wire);
                 assert_eq!(descriptor.interface(), interface);
-                assert_eq!(descriptor.offset(), u32::MAX as usize);
+                assert_eq!(descriptor.offset(), OFFSET_MAX as usize);
                 assert_eq!(descriptor.captured(), 262_144);
                 assert_eq!(descriptor.direction(), 2);
                 assert!(descriptor.tag_restored());
+                assert_eq!(descriptor.shard(), 21);
                 assert!(!descriptor.extended());
             }
         }
@@ -333,6 +361,7 @@ mod tests {
             assert_eq!(extension.wire_len(), record.wire_len);
             assert_eq!(extension.interface(), record.interface);
             assert_eq!((descriptor.offset(), descriptor.captured()), (5, 9));
+            assert_eq!(descriptor.shard(), 21);
         }
     }
 }

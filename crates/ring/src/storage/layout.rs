@@ -25,7 +25,7 @@ use crate::{
 /// "retroQQ" and a 1 for this kind of header; also tells the byte order.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"retroQQ\x01");
 /// Changes whenever a byte of the region changes its meaning or its place.
-pub(crate) const VERSION: u64 = 3;
+pub(crate) const VERSION: u64 = 4;
 /// 64-bit words of a [`RegionHeader`].
 pub(crate) const HEADER_WORDS: usize = 20;
 
@@ -305,7 +305,7 @@ mod tests {
         let [boot_id_start, boot_id_end] = boot_id();
         let expected = [
             u64::from_be_bytes(*b"retroQQ\x01"),
-            3,
+            4,
             6 << 20,
             2,
             4096,

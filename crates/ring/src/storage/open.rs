@@ -174,7 +174,7 @@ impl OpenBucket {
         }
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "buckets have at most 2 GiB"
+            reason = "buckets have at most 256 MiB"
         )]
         let (descriptor, extension) =
             descriptor::encode(record, self.opening.base_ns, start as u32, captured);

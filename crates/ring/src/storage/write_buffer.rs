@@ -218,7 +218,7 @@ impl WriteBuffer {
             let length = data.len();
             #[expect(
                 clippy::cast_possible_truncation,
-                reason = "buckets have at most 2 GiB"
+                reason = "buckets have at most 256 MiB"
             )]
             let descriptor = descriptor::compact(&record, base_ns, end as u32, length);
             let plain = second.is_empty() && third.is_empty() && length <= SHORT_BYTES;
@@ -273,7 +273,7 @@ impl WriteBuffer {
             let (length, end) = (data.len(), stored.end);
             #[expect(
                 clippy::cast_possible_truncation,
-                reason = "buckets have at most 2 GiB"
+                reason = "buckets have at most 256 MiB"
             )]
             let descriptor = descriptor::compact(&next, base_ns, end as u32, length);
             let fits = (SHORT_BYTES + 1..=CAPTURED_BYTES_MAX).contains(&length)

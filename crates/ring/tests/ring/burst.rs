@@ -10,6 +10,7 @@ struct Made {
     time_ns: i64,
     wire_len: u32,
     interface: u16,
+    shard: u8,
     data: Vec<u8>,
     /// Where it is cut into parts.
     cuts: [usize; 2],
@@ -42,6 +43,7 @@ impl Made {
             } else {
                 rng.u16(0..4)
             },
+            shard: rng.u8(0..32),
             data: std::iter::repeat_with(|| rng.u8(..)).take(length).collect(),
             cuts,
         }
@@ -56,6 +58,7 @@ impl Made {
         ];
         Record {
             wire_len: self.wire_len,
+            shard: self.shard,
             parts,
             ..Record::whole(self.time_ns, self.interface, &[])
         }
@@ -63,8 +66,12 @@ impl Made {
 
     fn assert_is(&self, packet: &Packet<'_>) {
         assert_eq!(
-            (packet.time_ns, packet.wire_len, packet.interface),
-            (self.time_ns, self.wire_len, self.interface)
+            (packet.time_ns, packet.wire_len),
+            (self.time_ns, self.wire_len)
+        );
+        assert_eq!(
+            (packet.interface, packet.shard),
+            (self.interface, self.shard)
         );
         assert!(packet.data == self.data, "{} bytes differ", self.data.len());
     }

@@ -68,6 +68,7 @@ impl FrameWriter {
                     interface: interface.id,
                     direction: meta.direction as u8,
                     tag_restored: false,
+                    shard: 0,
                     parts: [data, &[], &[]],
                 }
             };
@@ -162,6 +163,7 @@ impl FrameWriter {
             interface: id,
             direction: frame.meta.direction as u8,
             tag_restored: frame.meta.vlan.is_some(),
+            shard: 0,
             parts: wire.parts(),
         };
         match producer.store(&record) {

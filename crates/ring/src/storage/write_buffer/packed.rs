@@ -80,7 +80,7 @@ impl WriteBuffer {
                 let [data, second, third] = record.parts;
                 #[expect(
                     clippy::cast_possible_truncation,
-                    reason = "buckets have at most 2 GiB"
+                    reason = "buckets have at most 256 MiB"
                 )]
                 let descriptor =
                     descriptor::compact_later(&record, base_ns, end as u32, data.len());

@@ -15,6 +15,7 @@ pub(crate) fn record(time_ns: i64, frame: &mut [u8; FRAME_BYTES_MAX]) -> Record<
         wire_len: wire_len(time_ns),
         interface: interface(time_ns),
         direction: 1,
+        shard: shard(time_ns),
         ..Record::whole(time_ns, 0, &frame[..length])
     }
 }
@@ -34,6 +35,7 @@ pub(crate) fn check(packet: &Packet<'_>) {
         "interface at {time_ns}"
     );
     assert_eq!((packet.direction, packet.tag_restored), (1, false));
+    assert_eq!(packet.shard, shard(time_ns), "shard at {time_ns}");
     let wrong = packet.data.iter().enumerate();
     let wrong = wrong
         .filter(|&(index, &byte)| byte != byte_at(time_ns, index))
@@ -62,6 +64,10 @@ fn wire_len(time_ns: i64) -> u32 {
 
 fn interface(time_ns: i64) -> u16 {
     u16::try_from(time_ns.rem_euclid(3)).unwrap()
+}
+
+fn shard(time_ns: i64) -> u8 {
+    u8::try_from(time_ns.rem_euclid(32)).unwrap()
 }
 
 fn byte_at(time_ns: i64, index: usize) -> u8 {

@@ -179,6 +179,7 @@ impl Pair {
             },
             direction: self.rng.u8(0..3),
             tag_restored: self.rng.bool(),
+            shard: self.rng.u8(0..32),
             noise: start..start + length,
         };
         let data = &NOISE[stored.noise.clone()];
@@ -190,6 +191,7 @@ impl Pair {
             interface: stored.interface,
             direction: stored.direction,
             tag_restored: stored.tag_restored,
+            shard: stored.shard,
             parts: [one, two, three],
         };
         let producer = self.rng.usize(0..PRODUCERS);
@@ -516,6 +518,7 @@ fn compare(packet: Packet<'_>, stored: &Stored) {
         interface: stored.interface,
         direction: stored.direction,
         tag_restored: stored.tag_restored,
+        shard: stored.shard,
         data: &NOISE[stored.noise.clone()],
     };
     assert!(

@@ -23,6 +23,7 @@ pub(crate) struct Stored {
     pub(crate) interface: u16,
     pub(crate) direction: u8,
     pub(crate) tag_restored: bool,
+    pub(crate) shard: u8,
     pub(crate) noise: std::ops::Range<usize>,
 }
 

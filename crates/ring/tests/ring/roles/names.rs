@@ -49,6 +49,7 @@ pub(crate) struct Named {
     interface: u16,
     direction: u8,
     tag_restored: bool,
+    shard: u8,
     noise: Range<usize>,
     cuts: [usize; 2],
 }
@@ -78,6 +79,7 @@ impl Names {
             },
             direction: (interface >> 32) as u8 % 3,
             tag_restored: interface >> 63 == 1,
+            shard: (interface >> 40) as u8 % 32,
             noise: start..start + length,
             cuts: if whole { [length; 2] } else { [one, two] },
         }
@@ -125,6 +127,7 @@ impl Named {
             interface: self.interface,
             direction: self.direction,
             tag_restored: self.tag_restored,
+            shard: self.shard,
             parts: [one, two, three],
         }
     }
@@ -138,6 +141,7 @@ impl Named {
             interface: self.interface,
             direction: self.direction,
             tag_restored: self.tag_restored,
+            shard: self.shard,
             data: &NOISE[self.noise.start..self.noise.start + captured],
         }
     }
