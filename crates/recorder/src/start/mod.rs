@@ -54,7 +54,7 @@ use crate::{
         Intake,
         inserter::{
             live::LiveInserter, merge::MergeInserter, parts::InserterParts,
-            queue_intake::QueueIntake,
+            queue_intake::QueueIntake, shards::Shards,
         },
         interfaces::Interfaces,
         lookout::Lookout,
@@ -191,6 +191,7 @@ impl Recorder {
                 .count
                 .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
             lookout,
+            shards: config.offline.then(Shards::random),
             hold_ns: duration_ns(config.hold),
             duration_ns: config.duration.map(duration_ns),
         };

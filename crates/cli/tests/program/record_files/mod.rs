@@ -9,6 +9,7 @@ mod options;
 mod oracle;
 mod over_ip;
 mod payload;
+mod shards;
 mod stdin;
 mod storms;
 mod verdicts;

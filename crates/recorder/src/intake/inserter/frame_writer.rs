@@ -11,6 +11,7 @@ use retroscope_ring::{Producer, Record};
 use super::{
     frame::{WireFrame, has_tag},
     parts::{InserterParts, Known},
+    shards::Shards,
 };
 use crate::intake::{
     capture_filter::CaptureFilter,
@@ -48,6 +49,26 @@ impl FrameWriter {
         frames: &[FrameMeta],
         interface: Known,
         producer: &mut Producer,
+        shards: Option<&Shards>,
+    ) {
+        // Two loops: live, no frame pays for a question.
+        match shards {
+            None => self.store_sharded(burst, frames, interface, producer, |_| 0),
+            Some(shards) => {
+                let of = |data: &[u8]| shards.of(interface.link_type, data);
+                self.store_sharded(burst, frames, interface, producer, of);
+            }
+        }
+    }
+
+    /// [`Self::store_plain`], with the shards of their bytes.
+    fn store_sharded(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        interface: Known,
+        producer: &mut Producer,
+        shard_of: impl Fn(&[u8]) -> u8,
     ) {
         let is_ethernet = interface.link_type == LinkType::ETHERNET;
         let offset_ns = self.offset_ns;
@@ -68,7 +89,7 @@ impl FrameWriter {
                     interface: interface.id,
                     direction: meta.direction as u8,
                     tag_restored: false,
-                    shard: 0,
+                    shard: shard_of(data),
                     parts: [data, &[], &[]],
                 }
             };
@@ -115,7 +136,8 @@ impl FrameWriter {
                 if is_taken(start) {
                     let granted = &run[..parts.reserve(run.len())];
                     parts.look(burst, granted, interface, producer);
-                    self.store_plain(burst, granted, interface, producer);
+                    let shards = parts.shards.as_ref();
+                    self.store_plain(burst, granted, interface, producer, shards);
                     dealt_with += granted.len();
                     if granted.len() < run.len() {
                         return dealt_with;
@@ -163,7 +185,7 @@ impl FrameWriter {
             interface: id,
             direction: frame.meta.direction as u8,
             tag_restored: frame.meta.vlan.is_some(),
-            shard: 0,
+            shard: (parts.shards.as_ref()).map_or(0, |shards| shards.of(link_type, frame.data)),
             parts: wire.parts(),
         };
         match producer.store(&record) {
@@ -277,14 +299,25 @@ mod tests {
         );
         let (mut plain_writer, mut other_writer) = (FrameWriter::default(), FrameWriter::default());
         let interface = plain(&frames, &INTERFACES, 0).unwrap();
-        plain_writer.store_plain(&burst, &frames, interface, &mut plain_producer);
-        let mut parts = parts(&other_ring);
+        let shards = Shards::random();
+        plain_writer.store_plain(
+            &burst,
+            &frames,
+            interface,
+            &mut plain_producer,
+            Some(&shards),
+        );
+        let mut parts = InserterParts {
+            shards: Some(shards),
+            ..parts(&other_ring)
+        };
         for frame in burst.iter() {
             let stored = other_writer.store(&frame, &INTERFACES, &mut other_producer, &mut parts);
             assert!(stored);
         }
         let packets = contents(&plain_ring, &mut plain_producer);
         assert_eq!(packets.len(), 500);
+        assert!(packets.iter().any(|packet| !packet.contains("shard: 0,")));
         assert!(packets == contents(&other_ring, &mut other_producer));
         let counts = format!("{:?}", plain_writer.count);
         assert_eq!(counts, format!("{:?}", other_writer.count));
@@ -382,7 +415,7 @@ mod tests {
         let mut writer = FrameWriter::default();
         let mut bursts = 0;
         while writer.count.no_bucket == 0 {
-            writer.store_plain(&burst, &frames, INTERFACES[0], &mut producer);
+            writer.store_plain(&burst, &frames, INTERFACES[0], &mut producer, None);
             bursts += 1;
         }
         let BurstCount {
@@ -394,7 +427,7 @@ mod tests {
         assert!(first_ns < last_ns && last_ns == 999, "{first_ns} {last_ns}");
         assert!(u64::try_from(last_ns - first_ns).unwrap() + 1 >= no_bucket);
         drop(everything);
-        writer.store_plain(&burst, &frames[..10], INTERFACES[0], &mut producer);
+        writer.store_plain(&burst, &frames[..10], INTERFACES[0], &mut producer, None);
         assert_eq!(writer.count.stored, stored + 10);
         drop(producer);
         assert_eq!(ring.statistics().stored_packets, stored + 10);

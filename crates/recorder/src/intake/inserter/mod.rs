@@ -13,3 +13,4 @@ pub(crate) mod merge;
 pub(crate) mod parts;
 pub(crate) mod queue_intake;
 pub(crate) mod sequence;
+pub(crate) mod shards;

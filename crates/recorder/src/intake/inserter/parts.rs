@@ -12,6 +12,7 @@ use retroscope_capture::{Burst, FrameMeta};
 use retroscope_packet::LinkType;
 use retroscope_ring::Producer;
 
+use super::shards::Shards;
 use crate::{
     control::common::Common,
     intake::{capture_filter::CaptureFilter, lookout::Lookout},
@@ -39,6 +40,8 @@ pub(crate) struct InserterParts {
     pub(crate) remaining: Option<Arc<AtomicI64>>,
     /// Live, where the inserters try the trigger rules as well.
     pub(crate) lookout: Option<Lookout>,
+    /// From files, what gives packets a shard; live it is 0.
+    pub(crate) shards: Option<Shards>,
     /// How late a packet may be whose stamp is not of the system's clock, ns.
     pub(crate) hold_ns: i64,
     /// `--duration`, ns: live of the monotonic clock, offline of packet time.
@@ -54,6 +57,7 @@ impl InserterParts {
             filter: None,
             remaining: None,
             lookout: None,
+            shards: None,
             hold_ns: 0,
             duration_ns: None,
         }

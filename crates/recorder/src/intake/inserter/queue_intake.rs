@@ -365,8 +365,9 @@ impl QueueIntake {
                 None => {
                     let granted = &frames[..self.parts.reserve(frames.len())];
                     self.parts.look(&burst, granted, interface, producer);
+                    let shards = self.parts.shards.as_ref();
                     self.writer
-                        .store_plain(&burst, granted, interface, producer);
+                        .store_plain(&burst, granted, interface, producer, shards);
                     granted.len()
                 }
                 Some(_) => {
