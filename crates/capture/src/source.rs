@@ -34,6 +34,11 @@ pub trait Probed: Send + fmt::Debug {
     /// Into how many queues it opens, at least 1.
     fn queues(&self) -> usize;
 
+    /// Whether all packets of a flow, of both directions, come by the same queue.
+    fn keeps_flows_together(&self) -> bool {
+        self.queues() == 1
+    }
+
     /// The link types of its frames, as far as they are known.
     fn link_types(&self) -> Vec<LinkType>;
 
@@ -58,6 +63,32 @@ impl Probed for Vec<Box<dyn Queue>> {
 
     fn open(self: Box<Self>, _offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         Ok(*self)
+    }
+}
+
+/// Queues of such an engine, between which a NIC divides flows.
+#[derive(Debug)]
+pub(crate) struct DividedQueues {
+    pub(crate) queues: Vec<Box<dyn Queue>>,
+    /// See [`Probed::keeps_flows_together`].
+    pub(crate) flows_together: bool,
+}
+
+impl Probed for DividedQueues {
+    fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn keeps_flows_together(&self) -> bool {
+        self.flows_together
+    }
+
+    fn link_types(&self) -> Vec<LinkType> {
+        self.queues.link_types()
+    }
+
+    fn open(self: Box<Self>, _offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        Ok(self.queues)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use super::{
     classic,
-    config::{LiveConfig, Sides},
+    config::{FanoutMode, LiveConfig, Sides},
     interface::link_type,
     kernel_filter, queue,
     ring::BlockRing,
@@ -98,6 +98,12 @@ impl Hooked {
 impl Probed for Hooked {
     fn queues(&self) -> usize {
         self.opened.len()
+    }
+
+    /// The kernel's own hash is the same in both directions, and that of a datagram's fragments is one of addresses alone
+    /// (`__skb_get_hash_symmetric` of Linux).
+    fn keeps_flows_together(&self) -> bool {
+        self.opened.len() == 1 || self.tapped.config.fanout.mode == FanoutMode::Hash
     }
 
     fn link_types(&self) -> Vec<LinkType> {

@@ -17,11 +17,13 @@ use super::{
 };
 use crate::{
     CpuList, Event, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
-    af_packet::{offloads, sys::PacketSocket},
+    af_packet::{offloads, rss_settings, sys::PacketSocket},
     clock,
     host::HostUse,
     live::Live,
     quantity::counted,
+    rss::{FlowKind, RssSettings},
+    source::DividedQueues,
 };
 
 /// Memory of a queue unless the user says otherwise.
@@ -184,8 +186,16 @@ impl Source for XdpSource {
                 (queue_index, queues),
             )
         };
-        let opened: Vec<_> = (0..).zip(opened).map(queue).collect();
-        Ok(Box::new(opened))
+        let queues: Vec<_> = (0..).zip(opened).map(queue).collect();
+        let is_proved = |settings: RssSettings| {
+            let mut kinds = FlowKind::ALL.iter();
+            kinds.all(|kind| settings.splits(*kind).is_none())
+        };
+        Ok(Box::new(DividedQueues {
+            flows_together: queues.len() == 1
+                || rss_settings(&self.config.interface).is_ok_and(is_proved),
+            queues,
+        }))
     }
 }
 

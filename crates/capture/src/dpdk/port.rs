@@ -51,6 +51,8 @@ pub(super) struct Opened {
     pub(super) driver: String,
     pub(super) node: i32,
     pub(super) queues: u16,
+    /// Whether all packets of a flow come by one of them, proved by the key.
+    pub(super) flows_together: bool,
     /// One pool each.
     pub(super) threads: u16,
     pub(super) descriptors: u16,
@@ -118,8 +120,11 @@ pub(super) fn open(
         .set_up(&mut port, config.buffer_bytes)
         .map_err(error("rte_eth_rx_queue_setup"))?;
     port.start().map_err(error("rte_eth_dev_start"))?;
+    let mut flows_together = queues == 1;
     if !key.is_empty() {
-        notices.extend(check_spread(&mut port, name, queues, &key));
+        let notice = check_spread(&mut port, name, queues, &key);
+        flows_together |= notice.is_none();
+        notices.extend(notice);
     }
     // Where the host's interface is behind it, the source does that in a way that ends with the process.
     if config.promiscuous
@@ -139,6 +144,7 @@ pub(super) fn open(
         driver,
         node: described.node,
         queues,
+        flows_together,
         descriptors,
         has_clock: setup.stamp,
         notices,

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     CpuList, InterfaceInfo, Probed, Source, SourceError, TimeDomain, af_packet::sys::PacketSocket,
-    clock, host::HostUse, interface::NamedInterface, quantity::counted,
+    clock, host::HostUse, interface::NamedInterface, quantity::counted, source::DividedQueues,
 };
 
 /// A device of DPDK behind the [`Source`] plug.
@@ -178,7 +178,10 @@ impl Source for DpdkSource {
             queue::queue(interface, cpus, notices, shared, thread, stamping)
         };
         let threads = usize::from(shared.opened.threads);
-        Ok(Box::new((0..threads).map(queue).collect::<Vec<_>>()))
+        Ok(Box::new(DividedQueues {
+            queues: (0..threads).map(queue).collect(),
+            flows_together: threads == 1 || shared.opened.flows_together,
+        }))
     }
 }
 
