@@ -74,6 +74,19 @@ impl RingConfig {
         }
     }
 
+    /// Adds readers, `more` of them or as many as there are buckets for, whose size stays what it is without them. Returns how many.
+    ///
+    /// # Errors
+    /// As making the ring.
+    pub fn add_readers(&mut self, more: usize) -> Result<usize, RingError> {
+        let geometry = self.geometry()?;
+        self.bucket_bytes = Some(geometry.bucket_bytes);
+        let parties = geometry.buckets / BUCKETS_PER_PARTY;
+        let more = more.min(parties - self.producers - self.readers);
+        self.readers += more;
+        Ok(more)
+    }
+
     /// How the bytes are cut.
     pub(crate) fn geometry(&self) -> Result<Geometry, RingError> {
         if self.producers == 0 {
@@ -206,6 +219,20 @@ mod tests {
             .geometry()
             .unwrap();
         (geometry.buckets, geometry.bucket_bytes)
+    }
+
+    #[test]
+    fn readers_that_are_added_change_no_bucket() {
+        for bytes in (8..200).map(|mib| mib << 20) {
+            let mut config = RingConfig::new(bytes, 1, 1);
+            let before = config.geometry().unwrap();
+            let added = config.add_readers(5).unwrap();
+            let now = config.geometry().unwrap();
+            let cut = |it: &Geometry| (it.buckets, it.bucket_bytes);
+            assert_eq!(cut(&before), cut(&now), "{bytes}");
+            assert_eq!(config.readers, 1 + added);
+            assert_eq!(added == 5, now.buckets >= 4 * 7, "{bytes}: {added}");
+        }
     }
 
     #[test]
