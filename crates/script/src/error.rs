@@ -30,6 +30,14 @@ pub enum ScriptError {
         /// The type of what it returned.
         found: String,
     },
+    /// The file sets `partition` to something else: the user's mistake.
+    #[error("{name}: partition is {found}, and should be 'flow', 'host' or 'none'")]
+    Partition {
+        /// The script's name.
+        name: String,
+        /// What it is.
+        found: String,
+    },
     /// A dump function returned neither a predicate nor an expression: the user's mistake.
     #[error(
         "{name}: the dump function returned {found}, and should return function(pkt) … end or an expression"

@@ -42,5 +42,5 @@ mod watchdog;
 
 pub use dump::{Derived, Predicate};
 pub use error::ScriptError;
-pub use machine::{Limits, Machine, Script, compiles};
+pub use machine::{Limits, Machine, Partition, Script, compiles};
 pub use packet::{MANY, Packet};

@@ -128,10 +128,41 @@ pub struct Machine {
     hits: Box<[Cell<u32>]>,
     notes: Notes,
     judge: Judge,
+    partition: Partition,
     /// What it did wrong; it runs no more then.
     pub fault: Option<ScriptError>,
     /// Last: everything above is of this state.
     lua: Lua,
+}
+
+/// Which packets a script has to see in one state, all and in order: its file sets the global `partition`. Others may go to other states of the
+/// same script, so that several threads can run it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Partition {
+    /// All packets, `"none"` or nothing.
+    #[default]
+    None,
+    /// Those of a pair of addresses, `"host"`.
+    Host,
+    /// Those of a flow, `"flow"`: the same addresses, ports and protocol, in both directions.
+    Flow,
+}
+
+impl Partition {
+    /// What the file says; else the error is what was found.
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = match value {
+            Value::Nil => return Ok(Self::None),
+            Value::String(text) => text.to_string_lossy(),
+            other => return Err(kind(other).to_owned()),
+        };
+        match text.as_str() {
+            "none" => Ok(Self::None),
+            "host" => Ok(Self::Host),
+            "flow" => Ok(Self::Flow),
+            _ => Err(format!("'{}'", text.escape_debug())),
+        }
+    }
 }
 
 /// What scripts print, until it is taken.
@@ -166,7 +197,7 @@ impl Machine {
             .load(script.text.as_str())
             .set_name(format!("={}", script.name))
             .set_mode(ChunkMode::Text)
-            .set_environment(env)
+            .set_environment(env.clone())
             .into_function();
         let chunk = judge.result((chunk, false))?;
         let returned = judge.result(watchdog.watch(|| chunk.call::<Value>(())))?;
@@ -176,6 +207,11 @@ impl Machine {
                 found: kind(&returned).to_owned(),
             });
         };
+        let partition = env.raw_get::<Value>("partition").map_err(setup)?;
+        let partition = Partition::read(&partition).map_err(|found| ScriptError::Partition {
+            name: script.name.clone(),
+            found,
+        })?;
         Ok(Self {
             watchdog,
             batch,
@@ -185,6 +221,7 @@ impl Machine {
             hits,
             notes,
             judge,
+            partition,
             fault: None,
             lua,
         })
@@ -194,6 +231,12 @@ impl Machine {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.judge.name
+    }
+
+    /// Which packets it has to see in one state.
+    #[must_use]
+    pub fn partition(&self) -> Partition {
+        self.partition
     }
 
     /// Which of at most [`MANY`] packets the script's function takes: bit `n` is that of packet `n`. It is asked about each in turn;
