@@ -11,7 +11,9 @@ use retroscope_capture::{
     Source,
     generator::{GeneratorConfig, GeneratorSource},
 };
-use retroscope_recorder::{Config, Event, Format, Recorder, Scripts, SystemClock, insert_only};
+use retroscope_recorder::{
+    Analyzers, Config, Event, Format, Recorder, Scripts, SystemClock, insert_only,
+};
 use retroscope_ring::Backing;
 
 use crate::{
@@ -189,6 +191,7 @@ fn config(ring_bytes: u64, directory: &Path) -> Config {
         numa_node: None,
         when_full: retroscope_ring::Mode::Record,
         rx_threads: 1,
+        analyzers: Analyzers::default(),
         triggers: vec![TRIGGER.to_owned()],
         dump: String::new(),
         manual_dump: String::new(),

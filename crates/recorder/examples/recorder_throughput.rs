@@ -13,7 +13,7 @@ use retroscope_capture::{
     Source,
     generator::{GeneratorConfig, GeneratorSource},
 };
-use retroscope_recorder::{Config, Event, Format, Recorder, Scripts, SystemClock};
+use retroscope_recorder::{Analyzers, Config, Event, Format, Recorder, Scripts, SystemClock};
 use retroscope_ring::Backing;
 
 /// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the ends of buckets.
@@ -42,6 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         numa_node: None,
         when_full: retroscope_ring::Mode::Record,
         rx_threads: 1,
+        analyzers: Analyzers::default(),
         triggers,
         dump: String::new(),
         manual_dump: String::new(),

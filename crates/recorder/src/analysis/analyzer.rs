@@ -16,19 +16,18 @@ use std::{
     time::Duration,
 };
 
-use retroscope_filter::Template;
 use retroscope_ring::{Batch, Packet, Reader, Reservation};
 
 use crate::{
     analysis::{
+        derivation::Derivation,
         director::{Clip, Director, DirectorConfig, HitOrder, Order},
-        functions::Functions,
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
         predicate::Expression,
-        shard::Shard,
+        seats::{Lookers, Seats},
+        shard::KnownRule,
         terms::{Terms, Window},
-        triggers::Triggers,
     },
     control::{
         commands::Command,
@@ -41,7 +40,7 @@ use crate::{
         time::rfc3339,
     },
     dump::order::{CloseOrder, DumpOrder, Message, Messages},
-    intake::{interfaces::InterfaceCache, lookout::Suspects},
+    intake::interfaces::InterfaceCache,
 };
 
 use commands::Keys;
@@ -51,8 +50,6 @@ use pace::{Looks, Refusals, Say, Unseen};
 const MANUAL: usize = usize::MAX;
 /// Batches between two steps while packets keep coming.
 const BATCHES: usize = 64;
-/// How long a live recording that is stopped still looks at packets, ns.
-const STOP_DRAIN_NS: i64 = 3_000_000_000;
 
 /// What the analyzer is built from.
 #[derive(Debug)]
@@ -64,18 +61,21 @@ pub(crate) struct AnalyzerParts {
     pub(crate) window: Window,
     /// What rules ask for, by number; those that are missing, nothing of their own.
     pub(crate) terms: BTreeMap<usize, Terms>,
-    /// Live, where the inserters try the trigger rules as well.
-    pub(crate) suspects: Option<Suspects>,
     pub(crate) messages: Messages,
     pub(crate) events: Events,
     pub(crate) commands: Receiver<Command>,
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.seats.end();
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Analyzer {
     reader: Reader,
-    shard: Shard,
     core: Core,
 }
 
@@ -90,12 +90,13 @@ struct Core {
     stamps: Stamps,
     names: InterfaceCache,
     orders: Vec<Order<Expression>>,
-    /// What messages and files call the rules.
-    rule_names: BTreeMap<usize, String>,
-    /// Whether packets may be hits.
-    are_rules: bool,
+    /// The rules that there are: what messages and files call them, and whether their matches are hits.
+    rules: BTreeMap<usize, KnownRule>,
     /// Whether a script says what the triggers of packets dump.
     is_scripted: bool,
+    /// From files, where shards do not say what a hit would dump.
+    derivation: Option<Derivation>,
+    seats: Arc<Seats>,
     /// Keeps what waiting hits will want.
     waiting: Option<(i64, Reservation)>,
     open: HashMap<u64, OpenWindow>,
@@ -111,8 +112,10 @@ struct Core {
     start_ns: i64,
     analyzed: u64,
     lapped: u64,
-    /// Of these, those before a batch that was read.
+    /// Packets that this thread's reader missed before a batch.
     missed: u64,
+    /// Packets that readers of shards left at a stop, while there were rules.
+    left_unread: u64,
     looks: Looks,
     /// When the request to stop was seen, ns of the monotonic clock.
     stopped_ns: Option<i64>,
@@ -129,22 +132,30 @@ struct Core {
 impl Analyzer {
     pub(crate) fn new(
         common: Arc<Common>,
-        (rules, scripts): (Triggers, Functions),
-        template: Arc<Template>,
+        (seats, derivation): (Arc<Seats>, Option<Derivation>),
         parts: AnalyzerParts,
         reader: Reader,
         director: DirectorConfig,
     ) -> Self {
         let live = common.is_live();
         let promises = common.intake.promises();
+        let (mut rules, mut are_scripts) = (BTreeMap::new(), false);
+        let mut is_scripted = derivation.as_ref().is_some_and(Derivation::is_scripted);
+        for seat in seats.all() {
+            seat.visit(|shard| {
+                rules = shard.known_rules();
+                are_scripts = !shard.scripts.is_empty();
+                is_scripted |= shard
+                    .derivation
+                    .as_ref()
+                    .is_some_and(Derivation::is_scripted);
+            });
+        }
+        let are_scripts = are_scripts || is_scripted;
         let mut director = Director::new(director);
         if live {
             director.promises.clone_from(&promises);
         }
-        let looks = Looks::new(scripts.any());
-        let is_scripted = scripts.dump.is_some();
-        let (names, stamps) = (common.intake.interface_cache(), Stamps::new(&common.ring));
-        let shard = Shard::new((rules, scripts), template, names, stamps, live);
         let core = Core {
             director,
             live,
@@ -152,9 +163,10 @@ impl Analyzer {
             stamps: Stamps::new(&common.ring),
             names: common.intake.interface_cache(),
             orders: Vec::new(),
-            rule_names: shard.rule_names(),
-            are_rules: shard.are_rules(),
+            rules,
             is_scripted,
+            derivation,
+            seats,
             waiting: None,
             open: HashMap::new(),
             closed: ClosedWindows::default(),
@@ -170,7 +182,8 @@ impl Analyzer {
             analyzed: 0,
             lapped: 0,
             missed: 0,
-            looks,
+            left_unread: 0,
+            looks: Looks::new(are_scripts),
             stopped_ns: None,
             broken_off: None,
             #[cfg(test)]
@@ -181,11 +194,7 @@ impl Analyzer {
             common,
             parts,
         };
-        Self {
-            reader,
-            shard,
-            core,
-        }
+        Self { reader, core }
     }
 
     /// Whether the clock alone may end something: a window, or the waiting of a hit.
@@ -218,7 +227,7 @@ impl Analyzer {
             let Some(batch) = self.reader.next() else {
                 break;
             };
-            self.core.batch(&mut self.shard, &batch);
+            self.core.batch(&batch);
             batches += 1;
         }
         let more = self.core.live && batches == BATCHES;
@@ -226,9 +235,7 @@ impl Analyzer {
             self.reader.finish();
         }
         let now = self.core.common.clock.now();
-        self.core.was_lapped(self.reader.lapped().packets);
-        self.core
-            .look_after(&mut self.shard, now, promised_ns.filter(|_| !more));
+        self.core.look_after(now, promised_ns.filter(|_| !more));
         if let Some(asked) = asked {
             self.core.make_room();
             self.core.common.gate.analyzer_done(asked);
@@ -242,26 +249,35 @@ impl Analyzer {
         while self.step() {}
         let core = &mut self.core;
         core.here.clear();
+        core.take_hits();
+        // What was overwritten behind the last batch.
+        let missed = self.reader.lapped().packets - core.missed;
+        let unseen = core.unseen_of(missed);
+        core.was_lapped(missed, unseen);
         core.leave_unread(&self.reader.positions());
         core.director.end(clip, &mut core.orders);
         core.execute();
         let given_up = core.closed.drain().into_iter();
         given_up.for_each(|message| core.send(message));
-        core.tell_notices(&mut self.shard);
+        core.tell_notices();
         core.tell_rest();
-        core.hint_at_tags(&self.shard);
+        core.hint_at_tags();
         core.publish_counters();
         core.parts.messages.finish();
     }
 }
 
 impl Core {
-    fn batch(&mut self, shard: &mut Shard, batch: &Batch<'_>) {
-        shard.rules.refresh();
-        self.miss(batch.producer, batch.oldest_ns, batch.missed.packets);
-        self.missed += batch.missed.packets;
-        self.was_lapped(self.missed);
-        self.look_at(shard, batch);
+    fn batch(&mut self, batch: &Batch<'_>) {
+        // What others claimed they looked at before it was overwritten.
+        let missed = batch.missed.packets;
+        self.missed += missed;
+        let claimed = self.seats.of(batch.producer).claimed();
+        let lapped = batch.first.saturating_sub(claimed).min(missed);
+        self.analyzed += missed - lapped;
+        let unseen = self.miss(batch.producer, batch.oldest_ns, lapped);
+        self.was_lapped(lapped, unseen);
+        self.look_at(batch);
         self.here.clear();
         if !self.live {
             // C0: Release, pairs with C1 in `Progress::reach`: the positions move after this, at the reader's next call.
@@ -292,11 +308,12 @@ impl Core {
 
     /// Whether inserters call when there is a packet to be looked at.
     fn is_told(&self) -> bool {
-        self.parts.suspects.is_some() && !self.has_deadline()
+        self.live && self.seats.lookers == Lookers::Inserters && !self.has_deadline()
     }
 
     /// Clocks and commands.
-    fn look_after(&mut self, shard: &mut Shard, now: Moment, promised_ns: Option<i64>) {
+    fn look_after(&mut self, now: Moment, promised_ns: Option<i64>) {
+        self.take_hits();
         if self.live {
             if let Some(promised_ns) = promised_ns {
                 self.director.advance(promised_ns, &mut self.orders);
@@ -305,12 +322,12 @@ impl Core {
         }
         self.settle_live();
         self.parts.messages.push();
-        self.obey(shard, now);
+        self.obey(now);
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {
             self.tell(Event::Notice(sentence));
         }
-        self.tell_notices(shard);
+        self.tell_notices();
         self.publish_counters();
     }
 
@@ -320,6 +337,7 @@ impl Core {
             return None;
         }
         let least_ns = promised(&self.common.ring, &self.promises).min();
+        let least_ns = least_ns.map(|ns| ns.min(self.seats.promised_ns()));
         least_ns.filter(|ns| *ns != i64::MAX && *ns != i64::MIN)
     }
 
@@ -501,8 +519,16 @@ impl Core {
         let shared = &self.common.counters;
         let open_dumps = self.director.open_dumps() as u64;
         shared.open_dumps.store(open_dumps, Ordering::Relaxed);
+        self.seats.set_armed(self.director.armed);
+        // Live, readers of shards count themselves what they look at.
+        let analyzed = if self.live && self.seats.lookers == Lookers::Readers {
+            let each = self.seats.all().iter();
+            each.map(|seat| seat.analyzed.load(Ordering::Relaxed)).sum()
+        } else {
+            self.analyzed
+        };
         *lock(&shared.reading) = Reading {
-            analyzed: self.analyzed,
+            analyzed,
             lapped: self.lapped,
             unseen: self.unseen.packets,
             hits: self.director.counts,

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use retroscope_filter::{Aux, Frame, Program};
 use retroscope_packet::{Direction, LinkType, may_be_fragment};
-use retroscope_ring::{Packet, Packets};
+use retroscope_ring::Packet;
 
 /// Records of a chunk at most: a set of them is the bits of a `u64`.
 pub(crate) const MANY: usize = Program::MANY;
@@ -82,20 +82,20 @@ impl<'r> Chunk<'r> {
 
 /// Goes to some of the packets of a chunk, in their order.
 #[derive(Debug)]
-pub(crate) struct Walk<'r> {
-    packets: Packets<'r>,
+pub(crate) struct Walk<I> {
+    packets: I,
     /// How many were passed.
     passed: usize,
 }
 
-impl<'r> Walk<'r> {
+impl<I: Iterator> Walk<I> {
     /// Starts at the first packet of a chunk.
-    pub(crate) fn new(packets: Packets<'r>) -> Self {
+    pub(crate) fn new(packets: I) -> Self {
         Self { packets, passed: 0 }
     }
 
     /// The packet at `index`, which was not passed.
-    pub(crate) fn to(&mut self, index: usize) -> Option<Packet<'r>> {
+    pub(crate) fn to(&mut self, index: usize) -> Option<I::Item> {
         let packet = self.packets.nth(index.checked_sub(self.passed)?)?;
         self.passed = index + 1;
         Some(packet)

@@ -191,7 +191,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// Takes a hit of a rule. Live (`hold_ns` 0) it acts now, offline when the clock has passed it.
     pub(crate) fn hit(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
         if !self.armed {
-            self.suppress(hit.order.rule, Reason::Single);
+            self.suppress(hit.order.rule, Reason::Single, 1);
             return;
         }
         if self.config.hold_ns == 0 {
@@ -337,11 +337,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
             Err(why) => why,
             Ok(expression) => match self.reason_against(order, &expression) {
                 None => return self.start(order, hit.terms, expression, orders),
-                Some(Reason::HoldOff) => return self.suppress(rule, Reason::HoldOff),
+                Some(Reason::HoldOff) => return self.suppress(rule, Reason::HoldOff, 1),
                 Some(reason) => Refusal::Limit(reason),
             },
         };
-        self.suppress(rule, why.reason());
+        self.suppress(rule, why.reason(), 1);
         orders.push(Order::Refused { hit: order, why });
     }
 
@@ -356,7 +356,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             return false;
         };
         dump.suppressed.add(time_ns);
-        self.counts.suppressed.add(Reason::Open);
+        self.counts.suppressed.add(Reason::Open, 1);
         true
     }
 
@@ -398,11 +398,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.config.grace_ns.is_some()
     }
 
-    /// Counts a hit that starts no dump, and belongs to none.
-    fn suppress(&mut self, rule: usize, reason: Reason) {
-        self.counts.suppressed.add(reason);
+    /// Counts hits that start no dump, and belong to none.
+    pub(crate) fn suppress(&mut self, rule: usize, reason: Reason, hits: u64) {
+        self.counts.suppressed.add(reason, hits);
         if let Some(since) = self.since.get_mut(rule) {
-            since.add(reason);
+            since.add(reason, hits);
         }
     }
 
@@ -417,7 +417,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             self.armed = false;
             self.wanted_from.clear();
             for hit in std::mem::take(&mut self.waiting).into_keys() {
-                self.suppress(hit.rule, Reason::Single);
+                self.suppress(hit.rule, Reason::Single, 1);
             }
         }
         let window = terms.window;

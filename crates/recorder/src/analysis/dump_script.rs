@@ -12,7 +12,9 @@ use std::{
 use retroscope_filter::{FilterError, Template};
 use retroscope_packet::{LinkType, flow_of, parse};
 use retroscope_ring::Packet;
-use retroscope_script::{Derived, Limits, Machine, Packet as ScriptPacket, Script, ScriptError};
+use retroscope_script::{
+    Derived, Limits, Machine, Packet as ScriptPacket, Partition, Script, ScriptError,
+};
 
 use crate::{
     analysis::{
@@ -51,6 +53,11 @@ impl DumpFunction {
             templates: HashMap::new(),
             news: News::of("dumps"),
         })
+    }
+
+    /// What it wants to see in one state.
+    pub(crate) fn partition(&self) -> Partition {
+        lock(&self.state.script).partition()
     }
 
     /// What a packet of this stamp that triggered dumps; `None`: nothing. `check` tries a text that it did not see before.

@@ -2,219 +2,184 @@
 //! [`Findings`] what it found, in the order of the packets.
 //!
 //! It has no thread, reads no clock and no ring, and may move to another thread between two batches. 64 packets are looked at together,
-//! to find those that concern anything, and then one by one. Live, most packets match no rule, are no fragments, and come after
-//! every window that is over. That can be told from packets alone, without the state of the findings. From files every packet is looked at:
-//! there it moves the clock.
+//! to find those that concern anything, which are then looked at one by one: most packets match no rule and are no fragments. What it
+//! finds depends on the packets alone. What becomes of it is for the findings to say.
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, atomic::AtomicU64},
+};
 
-use retroscope_filter::Template;
-use retroscope_packet::LinkType;
-use retroscope_ring::{Packet, Packets};
+use retroscope_ring::Packet;
 
 use crate::{
     analysis::{
         chunk::{Chunk, Walk, fragments},
+        derivation::Derivation,
         director::HitOrder,
-        dump_script::DumpFunction,
-        fragments::FirstFragments,
-        functions::Functions,
         predicate::Expression,
-        prepared::{context, mode},
+        trigger_scripts::TriggerScripts,
         triggers::{RuleHit, Triggers},
     },
     control::{hits::Refusal, ring_time::Stamps},
     intake::interfaces::InterfaceCache,
 };
 
+/// A packet and the number of its record.
+pub(crate) type Numbered<'p> = (u64, Packet<'p>);
+
+/// A hit: where it was found, and what it would dump.
+pub(crate) type FoundHit = (HitOrder, Result<Expression, Refusal>);
+
 /// Who hears what a shard finds.
 pub(crate) trait Findings {
-    /// What packets of a producer are looked for. Any call of the others may change it.
-    fn sought(&self, producer: usize) -> Sought;
+    /// Whether hits are wanted. One may change that.
+    fn are_wanted(&self) -> bool;
 
-    /// A rule or a script may take some of the next packets of this producer.
-    fn before_hits(&mut self);
-
-    /// A packet that is looked at closely, before its hits: from files each one, in their order.
-    fn packet(&mut self, place: (usize, u64), packet: &Packet<'_>);
-
-    /// A rule or a script takes a packet.
-    fn hit(&mut self, order: HitOrder, expression: Result<Expression, Refusal>);
+    /// A rule or a script takes a packet, and what it would dump, if the shard says so.
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>);
 }
 
-/// What is looked for among packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sought {
-    /// Packets that match a rule.
-    pub(crate) hits: bool,
-    /// Packets of this time or before, ns of ring time.
-    pub(crate) until_ns: Option<i64>,
+/// What is known of a rule or script that there is.
+#[derive(Debug)]
+pub(crate) struct KnownRule {
+    /// What messages and files call it.
+    pub(crate) name: String,
+    /// Whether its matches are hits.
+    pub(crate) is_enabled: bool,
+    /// Packets that matched, for anyone to read; ordered with nothing. Those of scripts are not counted.
+    pub(crate) hits: Option<Arc<AtomicU64>>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    live: bool,
     pub(crate) rules: Triggers,
-    pub(crate) scripts: Functions,
-    template: Arc<Template>,
+    pub(crate) scripts: TriggerScripts,
+    /// `None`: who takes its hits says what they would dump.
+    pub(crate) derivation: Option<Derivation>,
     names: InterfaceCache,
     stamps: Stamps,
-    fragments: FirstFragments,
 }
 
 impl Shard {
     /// Its rules have the first numbers, then its scripts.
     pub(crate) fn new(
-        (rules, scripts): (Triggers, Functions),
-        template: Arc<Template>,
+        (rules, scripts): (Triggers, TriggerScripts),
+        derivation: Option<Derivation>,
         names: InterfaceCache,
         stamps: Stamps,
-        live: bool,
     ) -> Self {
         Self {
-            live,
             rules,
             scripts,
-            fragments: FirstFragments::new(&template),
-            template,
+            derivation,
             names,
             stamps,
         }
     }
 
-    /// Whether nothing of a producer is wanted.
-    pub(crate) fn wants_nothing(&self, sought: Sought) -> bool {
-        self.wanted(sought).nothing()
-    }
-
-    /// Looks at the next packets, `most` of them: from files at each, live at those that concern anything. `first` is the producer and
-    /// the number of the first of them. Returns how many there were.
-    pub(crate) fn look(
+    /// Looks at the next packets of a producer, `most` of them, but for those that it is told to look past. Returns how many there were.
+    pub(crate) fn look<'p>(
         &mut self,
-        first: (usize, u64),
-        packets: &mut Packets<'_>,
+        producer: usize,
+        packets: &mut (impl Iterator<Item = Numbered<'p>> + Clone),
         most: usize,
         findings: &mut impl Findings,
     ) -> usize {
+        let mut walk = Walk::new(packets.clone());
         let mut chunk = Chunk::new();
         chunk.most = most;
-        let mut walk = Walk::new(packets.clone());
-        let asked = packets.clone().take(most);
-        self.ask_scripts(first, asked, findings.sought(first.0).hits);
-        let count = chunk.fill(packets);
-        for (interface, run) in chunk.runs() {
-            self.look_at_run(first, &chunk, (interface, run), &mut walk, findings);
+        if !self.scripts.is_empty() {
+            if findings.are_wanted() {
+                let asked = packets.clone().take(most);
+                let scripts = &mut self.scripts;
+                scripts.ask(producer, asked, &mut self.names, &mut self.stamps);
+            } else {
+                self.scripts.pass();
+            }
+        }
+        let count = chunk.fill(packets.by_ref().map(|(_, packet)| packet));
+        if findings.are_wanted() {
+            for (interface, run) in chunk.runs() {
+                self.look_at_run((producer, interface), &chunk, run, &mut walk, findings);
+            }
         }
         count
     }
 
-    /// Asks the trigger scripts about the next chunk of packets.
-    fn ask_scripts<'p>(
+    /// Looks at those records of a chunk that are of one interface.
+    fn look_at_run<'p>(
         &mut self,
-        first: (usize, u64),
-        packets: impl Iterator<Item = Packet<'p>>,
-        is_armed: bool,
-    ) {
-        let scripts = &mut self.scripts.triggers;
-        if scripts.is_empty() {
-            return;
-        }
-        if is_armed {
-            scripts.ask(first, packets, &mut self.names, &mut self.stamps);
-        } else {
-            scripts.pass();
-        }
-    }
-
-    /// Looks at records of one interface. `first` is the number of the chunk's first record.
-    fn look_at_run(
-        &mut self,
-        (producer, first): (usize, u64),
+        (producer, interface): (usize, u16),
         chunk: &Chunk<'_>,
-        (interface, run): (u16, Range<usize>),
-        walk: &mut Walk<'_>,
+        run: Range<usize>,
+        walk: &mut Walk<impl Iterator<Item = Numbered<'p>>>,
         findings: &mut impl Findings,
     ) {
         // An interface that no inserter registered is unknown.
-        let interface_info = self.names.interface(interface);
-        let link_type = interface_info.map(|interface| interface.link_type);
-        let mut wanted = self.wanted(findings.sought(producer));
-        let mut of_rules = 0;
-        let mut hits = Vec::new();
-        if let Some(link_type) = link_type
-            && wanted.hits
-        {
-            let frames = chunk.frames(run.clone());
-            of_rules = self.rules.find(link_type, interface, frames);
-            hits = std::mem::take(&mut self.rules.hits);
-        }
-        let live = self.live;
-        // What scripts take is found like what rules take.
-        of_rules |= self.scripts.triggers.found(&run);
-        let find = |wanted: Wanted| match link_type {
-            _ if !live => u64::MAX >> (u64::BITS as usize - run.len()),
-            Some(link_type) => wanted.find(of_rules, link_type, chunk, run.clone()),
-            None => 0,
+        let Some(known) = self.names.interface(interface) else {
+            return;
         };
-        let (mut found, mut behind) = (find(wanted), u64::MAX);
-        let mut left = hits.as_slice();
-        if of_rules != 0 {
-            findings.before_hits();
+        let link_type = known.link_type;
+        let frames = chunk.frames(run.clone());
+        let mut found = self.rules.find(link_type, interface, frames);
+        found |= self.scripts.found(&run);
+        if self.learns() {
+            found |= fragments(link_type, frames);
         }
-        while found & behind != 0 {
-            let frame = (found & behind).trailing_zeros();
-            behind = (u64::MAX << frame) << 1;
-            let frame = frame as usize;
-            let Some(packet) = walk.to(run.start + frame) else {
+        if found == 0 {
+            return;
+        }
+        let hits = std::mem::take(&mut self.rules.hits);
+        let mut left = hits.as_slice();
+        while found != 0 {
+            let frame = found.trailing_zeros() as usize;
+            found &= found - 1;
+            let Some((record, packet)) = walk.to(run.start + frame) else {
                 break;
             };
             left = &left[left.partition_point(|hit| hit.frame < frame)..];
             let (its, behind_it) = left.split_at(left.partition_point(|hit| hit.frame == frame));
             left = behind_it;
-            let record = first + (run.start + frame) as u64;
-            findings.packet((producer, record), &packet);
-            if findings.sought(producer).hits {
-                let place = (producer, record, run.start + frame);
-                self.look_closely(place, &packet, its, findings);
-            }
-            let wanted_now = self.wanted(findings.sought(producer));
-            if wanted_now != wanted {
-                wanted = wanted_now;
-                found = find(wanted);
-            }
+            self.look_closely(
+                (producer, record),
+                run.start + frame,
+                &packet,
+                its,
+                findings,
+            );
         }
         self.rules.hits = hits;
-    }
-
-    fn wanted(&self, sought: Sought) -> Wanted {
-        Wanted {
-            hits: sought.hits,
-            fragments: sought.hits && self.fragments.wanted,
-            until_ns: sought.until_ns,
-        }
     }
 
     /// Learns from a packet, and tells its hits: those of rules, and of scripts. It is the one at `at` of its chunk.
     fn look_closely(
         &mut self,
-        (producer, record, at): (usize, u64, usize),
+        place: (usize, u64),
+        at: usize,
         packet: &Packet<'_>,
         hits: &[RuleHit],
         findings: &mut impl Findings,
     ) {
-        if let Some(interface) = self.names.interface(packet.interface) {
-            self.fragments
-                .see(interface.link_type, packet.time_ns, packet.data);
+        if !findings.are_wanted() {
+            return;
+        }
+        if let Some(derivation) = &mut self.derivation
+            && let Some(interface) = self.names.interface(packet.interface)
+        {
+            let fragments = &mut derivation.fragments;
+            fragments.see(interface.link_type, packet.time_ns, packet.data);
         }
         for hit in hits {
-            let rule = self.rules.count(hit);
-            self.tell(rule, (producer, record), packet, findings);
+            let rule = self.rules.number(hit);
+            self.tell(rule, place, packet, findings);
         }
-        for script in 0..self.scripts.triggers.len() {
-            if self.scripts.triggers.takes(script, at) {
+        for script in 0..self.scripts.len() {
+            if self.scripts.takes(script, at) {
                 let rule = self.rules.at_start() + script;
-                self.tell(rule, (producer, record), packet, findings);
+                self.tell(rule, place, packet, findings);
             }
         }
     }
@@ -230,24 +195,12 @@ impl Shard {
         let Some(interface) = self.names.interface(packet.interface) else {
             return;
         };
-        let expression = match &mut self.scripts.dump {
-            None => Expression::new(&self.template, interface, packet, &self.fragments)
-                .map_err(Refusal::Variable),
-            Some(script) => {
-                let live = self.live;
-                // What libpcap is slow at is compiled beside the dumps; why it refuses it, their reports say.
-                let check = |template: &Template, link_type: LinkType| {
-                    let link = context(link_type, mode(!live));
-                    if live && !template.checks_at_once(link) {
-                        return Ok(());
-                    }
-                    template.check(link)
-                };
-                let offset_ns = self.stamps.offset_ns(producer, interface.source, record);
-                let stamp_ns = packet.time_ns.wrapping_add(offset_ns);
-                match script.expression(interface, packet, stamp_ns, &self.fragments, check) {
-                    Some(expression) => expression,
+        let expression = match &mut self.derivation {
+            None => None,
+            Some(derivation) => {
+                match derivation.expression(interface, (producer, record), packet) {
                     None => return,
+                    expression => expression,
                 }
             }
         };
@@ -261,140 +214,37 @@ impl Shard {
         findings.hit(order, expression);
     }
 
-    /// What its rules and scripts are called, by their numbers.
-    pub(crate) fn rule_names(&self) -> BTreeMap<usize, String> {
-        let rules = self.rules.iter();
-        let rules = rules.map(|rule| (rule.number, rule.text.as_str()));
-        let scripts = &self.scripts.triggers;
-        let scripts = (0..scripts.len()).filter_map(|script| {
-            let name = scripts.name(script)?;
-            Some((self.rules.at_start() + script, name))
-        });
-        let names = rules.chain(scripts);
-        names.map(|(rule, name)| (rule, name.to_owned())).collect()
+    /// Whether it is to see fragments.
+    fn learns(&self) -> bool {
+        let derivation = self.derivation.as_ref();
+        derivation.is_some_and(|derivation| derivation.fragments.wanted)
     }
 
-    /// Whether packets may be hits.
-    pub(crate) fn are_rules(&self) -> bool {
-        self.rules.are_any() || !self.scripts.triggers.is_empty()
+    /// Its rules and scripts, by their numbers.
+    pub(crate) fn known_rules(&self) -> BTreeMap<usize, KnownRule> {
+        let rules = self.rules.iter();
+        let rules = rules.map(|rule| (rule.number, rule.known()));
+        let scripts = &self.scripts;
+        let scripts = (0..scripts.len()).filter_map(|script| {
+            let known = KnownRule {
+                name: scripts.name(script)?.to_owned(),
+                is_enabled: true,
+                hits: None,
+            };
+            Some((self.rules.at_start() + script, known))
+        });
+        rules.chain(scripts).collect()
     }
 
     /// What rules and scripts have to say.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let mut notices = self.rules.take_notices();
-        let Functions { triggers, dump } = &mut self.scripts;
-        notices.extend(triggers.take_notices());
-        notices.extend(dump.iter_mut().flat_map(DumpFunction::take_notices));
+        notices.extend(self.scripts.take_notices());
+        notices.extend(
+            self.derivation
+                .iter_mut()
+                .flat_map(Derivation::take_notices),
+        );
         notices
-    }
-}
-
-/// What is looked for among packets, with fragments where flows are asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wanted {
-    /// Packets that match a rule.
-    hits: bool,
-    /// Packets that may be fragments.
-    fragments: bool,
-    /// Packets of this time or before, ns.
-    until_ns: Option<i64>,
-}
-
-impl Wanted {
-    /// Whether nothing is.
-    fn nothing(self) -> bool {
-        !self.hits && !self.fragments && self.until_ns.is_none()
-    }
-
-    /// Which of the records of `chunk` at `run`, all of one link type, are wanted: bit `n` is that of the `n`th of them.
-    /// `of_rules` are those that match a rule.
-    fn find(self, of_rules: u64, link_type: LinkType, chunk: &Chunk<'_>, run: Range<usize>) -> u64 {
-        let mut found = if self.hits { of_rules } else { 0 };
-        if let Some(until_ns) = self.until_ns {
-            found |= chunk.those(run.clone(), |time_ns| time_ns <= until_ns);
-        }
-        if self.fragments {
-            found |= fragments(link_type, chunk.frames(run));
-        }
-        found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::rig::udp;
-
-    const NOTHING: Wanted = Wanted {
-        hits: false,
-        fragments: false,
-        until_ns: None,
-    };
-
-    /// Finds among packets with these time stamps and bytes, of which 1 and 3 match a rule.
-    fn found(wanted: Wanted, link_type: LinkType, packets: &[(i64, &[u8])]) -> u64 {
-        let packets = packets.iter().map(|&(time_ns, data)| Packet {
-            time_ns,
-            wire_len: 100,
-            interface: 0,
-            direction: 0,
-            tag_restored: false,
-            shard: 0,
-            data,
-        });
-        let mut chunk = Chunk::new();
-        let count = chunk.fill(packets);
-        wanted.find(0b1010, link_type, &chunk, 0..count)
-    }
-
-    #[test]
-    fn it_finds_what_is_wanted_and_nothing_else() {
-        let mut ethernet = vec![0; 34];
-        ethernet[11..14].copy_from_slice(&[1, 8, 0]);
-        let arp = [&[0; 12][..], &[8, 6], &[0; 20]].concat();
-        let mut fragment = ethernet.clone();
-        fragment[20] = 0x20;
-        let packets: [(i64, &[u8]); 5] = [
-            (10, &ethernet),
-            (11, &arp),
-            (12, &fragment),
-            (5, &ethernet[..10]),
-            (13, &arp),
-        ];
-        let found = |wanted| found(wanted, LinkType::ETHERNET, &packets);
-        assert!(NOTHING.nothing());
-        assert_eq!(found(NOTHING), 0);
-        let hits = Wanted {
-            hits: true,
-            ..NOTHING
-        };
-        assert_eq!(found(hits), 0b1010);
-        let late = Wanted {
-            until_ns: Some(10),
-            ..NOTHING
-        };
-        assert_eq!(found(late), 0b1001);
-        let fragments = Wanted {
-            fragments: true,
-            ..NOTHING
-        };
-        assert_eq!(found(fragments), 0b1100, "one that is cut short may be one");
-        let all = Wanted {
-            until_ns: Some(10),
-            fragments: true,
-            ..hits
-        };
-        assert_eq!(found(all), 0b1111);
-        assert!(!hits.nothing() && !late.nothing() && !fragments.nothing());
-    }
-
-    #[test]
-    fn of_raw_ip_every_packet_may_be_a_fragment() {
-        let packet = udp(1, 7, 0);
-        let fragments = Wanted {
-            fragments: true,
-            ..NOTHING
-        };
-        assert_eq!(found(fragments, LinkType::RAW, &[(1, &packet)]), 1);
     }
 }

@@ -8,9 +8,13 @@ use std::ops::Range;
 
 use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
-use retroscope_script::{Limits, MANY, Machine, Packet as ScriptPacket, Script, ScriptError};
+use retroscope_script::{
+    Limits, MANY, Machine, Packet as ScriptPacket, Partition, Script, ScriptError,
+};
 
-use crate::{control::ring_time::Stamps, intake::interfaces::InterfaceCache};
+use crate::{
+    analysis::shard::Numbered, control::ring_time::Stamps, intake::interfaces::InterfaceCache,
+};
 
 const _: () = assert!(MANY == crate::analysis::chunk::MANY);
 
@@ -53,22 +57,28 @@ impl TriggerScripts {
         self.scripts.len()
     }
 
+    /// The least that one of them wants to see in one state.
+    pub(crate) fn partition(&self) -> Option<Partition> {
+        let partitions = self.scripts.iter().map(|script| script.trigger.partition());
+        partitions.min()
+    }
+
     /// What messages call a script.
     pub(crate) fn name(&self, script: usize) -> Option<&str> {
         self.scripts.get(script).map(|script| script.trigger.name())
     }
 
-    /// Asks all scripts about the packets of a chunk, at most [`MANY`], which begins with this record of a producer.
+    /// Asks all scripts about the packets of a chunk, at most [`MANY`], of a producer.
     pub(crate) fn ask<'p>(
         &mut self,
-        (producer, first): (usize, u64),
-        packets: impl Iterator<Item = Packet<'p>>,
+        producer: usize,
+        packets: impl Iterator<Item = Numbered<'p>>,
         names: &mut InterfaceCache,
         stamps: &mut Stamps,
     ) {
         let mut chunk = [NO_PACKET; MANY];
         let mut count = 0;
-        for ((slot, packet), record) in chunk.iter_mut().zip(packets).zip(first..) {
+        for (slot, (record, packet)) in chunk.iter_mut().zip(packets) {
             // A packet of an interface that no inserter registered triggers nothing, whatever a script answers.
             let interface = names.interface(packet.interface);
             let link_type = interface.map_or(NO_PACKET.link_type, |interface| interface.link_type);

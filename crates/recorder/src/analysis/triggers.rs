@@ -8,10 +8,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use retroscope_filter::{
     Filter, FilterError, Frame, Joint, Matches, Mode, Placement, RuleReader, Sure,
@@ -23,9 +20,9 @@ use crate::{
         native::NativeCode,
         prepared::{LinkTypes, Prepared, context, mode},
         rules::Rules,
+        shard::KnownRule,
     },
     control::lock,
-    intake::lookout,
 };
 
 /// Rules that run one by one at most.
@@ -42,7 +39,7 @@ const SHORT_TEXT_BYTES: usize = 512;
 const TOGETHER_TEXT_BYTES: usize = 512;
 
 /// A trigger rule.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Rule {
     /// Its own for good: in the rule set, and with the director.
     pub(crate) number: usize,
@@ -54,8 +51,18 @@ pub(crate) struct Rule {
     pub(crate) is_enabled: bool,
 }
 
+impl Rule {
+    pub(crate) fn known(&self) -> KnownRule {
+        KnownRule {
+            name: self.text.clone(),
+            is_enabled: self.is_enabled,
+            hits: Some(Arc::clone(&self.hits)),
+        }
+    }
+}
+
 /// What may change while the recorder runs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum RuleChange {
     /// With a number above all before it, and in the rule set already.
     Add(Box<Rule>),
@@ -257,11 +264,6 @@ impl Triggers {
         self.at_start
     }
 
-    /// Whether packets may be hits.
-    pub(crate) fn are_any(&self) -> bool {
-        self.rules.iter().any(|rule| rule.is_enabled)
-    }
-
     /// The rules, by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter()
@@ -304,14 +306,21 @@ impl Triggers {
         found.ok()
     }
 
-    /// What inserters may try themselves; none where rules are looked up.
-    pub(crate) fn direct(&self, fragments: bool) -> Option<lookout::Rules> {
-        let prepared = self.rules.iter().map(|rule| rule.prepared.clone());
-        self.is_direct.then(|| lookout::Rules {
-            prepared: prepared.collect(),
+    /// The same rules for another thread. Changes of the set reach both; what they say of link types, the first that is asked.
+    pub(crate) fn sibling(&self) -> Self {
+        Self {
+            rules: self.rules.clone(),
+            shared: self.shared.clone(),
+            reader: lock(&self.shared.rules).reader(),
+            matches: Matches::default(),
+            hits: Vec::new(),
+            is_direct: self.is_direct,
             joints: self.joints.clone(),
-            fragments,
-        })
+            at_start: self.at_start,
+            any_disabled: self.any_disabled,
+            results: self.results.clone(),
+            is_offline: self.is_offline,
+        }
     }
 
     /// Takes up changes of the rules. Cheap. Live it never waits; from files it takes up all that was published, since what is
@@ -393,18 +402,9 @@ impl Triggers {
         any
     }
 
-    /// Counts a hit. Returns the rule's number.
-    pub(crate) fn count(&mut self, hit: &RuleHit) -> usize {
-        let rule = &self.rules[hit.rule];
-        rule.hits.fetch_add(1, Ordering::Relaxed);
-        rule.number
-    }
-
-    /// The expressions of the rules without a hit.
-    pub(crate) fn without_hits(&self) -> impl Iterator<Item = &str> {
-        let is_silent = |rule: &&Rule| rule.hits.load(Ordering::Relaxed) == 0;
-        let silent = self.rules.iter().filter(is_silent);
-        silent.map(|rule| rule.text.as_str())
+    /// The number of the rule of a hit.
+    pub(crate) fn number(&self, hit: &RuleHit) -> usize {
+        self.rules[hit.rule].number
     }
 
     /// Sentences about link types that rules do not apply to, each once.

@@ -22,11 +22,13 @@ pub enum Reason {
     Unfilled,
     /// The one dump of `--single` was started while it waited.
     Single,
+    /// Live: it came while the queue to the director was full, between others of its rule and of what it would dump, or beside too many of these.
+    QueueFull,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Open,
         Self::HoldOff,
         Self::DumpsPerMinute,
@@ -34,6 +36,7 @@ impl Reason {
         Self::MaxDumps,
         Self::Unfilled,
         Self::Single,
+        Self::QueueFull,
     ];
 
     /// The word that files and `--json` use: of a limit, its option.
@@ -47,6 +50,7 @@ impl Reason {
             Self::MaxDumps => "max-dumps",
             Self::Unfilled => "unfilled",
             Self::Single => "single",
+            Self::QueueFull => "queue-full",
         }
     }
 
@@ -56,7 +60,7 @@ impl Reason {
             Self::DumpsPerMinute => Some("too many dumps in a minute"),
             Self::BytesPerHour => Some("too many bytes in an hour"),
             Self::MaxDumps => Some("too many dumps are open"),
-            Self::Open | Self::HoldOff | Self::Unfilled | Self::Single => None,
+            Self::Open | Self::HoldOff | Self::Unfilled | Self::Single | Self::QueueFull => None,
         }
     }
 }
@@ -66,8 +70,8 @@ impl Reason {
 pub struct Suppressions([u64; Reason::ALL.len()]);
 
 impl Suppressions {
-    pub(crate) fn add(&mut self, reason: Reason) {
-        self.0[reason as usize] += 1;
+    pub(crate) fn add(&mut self, reason: Reason, hits: u64) {
+        self.0[reason as usize] += hits;
     }
 
     /// How many of them for this reason.

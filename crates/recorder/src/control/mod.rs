@@ -2,6 +2,7 @@
 
 pub(crate) mod commands;
 pub(crate) mod common;
+pub(crate) mod durations;
 pub(crate) mod events;
 pub(crate) mod hits;
 pub(crate) mod pins;

@@ -3,9 +3,10 @@
 pub(crate) mod away;
 pub(crate) mod capture_filter;
 pub(crate) mod counters;
+pub(crate) mod inline;
 pub(crate) mod inserter;
 pub(crate) mod interfaces;
-pub(crate) mod lookout;
+pub(crate) mod placement;
 
 use std::sync::{
     Arc,

@@ -1,6 +1,6 @@
 //! What a recorder is asked to do.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZero, path::PathBuf, time::Duration};
 
 use retroscope_capture::{Source, SourceError};
 use retroscope_ring::{Backing, Mode};
@@ -23,6 +23,8 @@ pub struct Config {
     pub numa_node: Option<u32>,
     /// Threads that each live source may use, at least 1.
     pub rx_threads: usize,
+    /// Where packets are looked at.
+    pub analyzers: Analyzers,
     /// Trigger expressions.
     pub triggers: Vec<String>,
     /// Dump template; empty: everything.
@@ -68,6 +70,19 @@ pub struct Config {
     pub format: Format,
     /// Leaves creation times out.
     pub reproducible: bool,
+}
+
+/// Where packets are looked at for triggers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Analyzers {
+    /// Live in the thread that stores them while it keeps up, and in another where it does not and a CPU is free; scripts run in that one. From
+    /// files in another thread.
+    #[default]
+    Auto,
+    /// In the thread that stores them, also where packets are lost for it.
+    Inline,
+    /// In so many other threads.
+    Threads(NonZero<usize>),
 }
 
 /// Lua functions of the user.

@@ -6,13 +6,12 @@ use retroscope_filter::{Filter, FilterError, Template};
 
 use crate::{
     analysis::{
-        fragments::FirstFragments,
         native::NativeCode,
         predicate::Expression,
         prepared::{LinkTypes, Prepared, context, mode},
         triggers::Triggers,
     },
-    intake::{capture_filter::CaptureFilter, lookout},
+    intake::capture_filter::CaptureFilter,
 };
 
 /// An expression that compiles for none of the sources: the user's mistake.
@@ -101,11 +100,5 @@ impl Expressions {
             manual,
             filter,
         })
-    }
-
-    /// What inserters may try before they store packets: none where trigger rules are looked up.
-    pub(crate) fn direct(&self) -> Option<lookout::Rules> {
-        let fragments = FirstFragments::new(&self.template).wanted;
-        self.triggers.direct(fragments)
     }
 }

@@ -4,17 +4,17 @@ pub(crate) mod config;
 pub(crate) mod expressions;
 pub(crate) mod handle;
 pub(crate) mod inserters_only;
+pub(crate) mod lookers;
 pub(crate) mod recorder;
+mod threads;
 
 use std::{
     cell::RefCell,
-    io,
     path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicUsize, Ordering},
     },
-    thread::{Builder, JoinHandle},
     time::Duration,
 };
 
@@ -24,46 +24,47 @@ use retroscope_capture::{
     clock::{Clock, Now, duration_ns},
 };
 use retroscope_packet::LinkType;
-use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, Waker};
+use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
 use retroscope_script::Limits;
 
 use crate::{
     analysis::{
         analyzer::{Analyzer, AnalyzerParts},
-        director::{Clip, DirectorConfig},
+        director::DirectorConfig,
+        dump_script::DumpFunction,
+        fragments::FirstFragments,
         functions::Functions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
+        seats::{Lookers, Seats},
+        shard_reader::ShardReader,
         terms::{Terms, Window},
     },
     control::{
-        commands::commands,
-        common::Common,
-        events::{Event, Events},
-        progress::Progress,
+        commands::commands, common::Common, events::Events, progress::Progress,
         unprivileged::without_capabilities,
     },
     dump::{
-        dumper::{Dumper, DumperParts},
+        dumper::DumperParts,
         names::Directory,
         order::Messages,
         pool::{Pool, PoolConfig},
     },
     intake::{
         Intake,
-        inserter::{
-            live::LiveInserter, merge::MergeInserter, parts::InserterParts,
-            queue_intake::QueueIntake, shards::Shards,
-        },
+        inline::InlineParts,
+        inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::Shards},
         interfaces::Interfaces,
-        lookout::Lookout,
+        placement::{Placing, Room},
     },
     start::{
-        config::{Config, Sources},
+        config::{Analyzers, Config, Sources},
         expressions::{Expressions, Texts},
         handle::{ANSWER_WAIT, Handle, RuleBook},
+        lookers::{Situation, choose, seat_shards},
         recorder::{Recorder, StartError},
+        threads::{Gone, spawn_analyzer, spawn_dumper, spawn_inserters, spawn_shard_reader},
     },
 };
 
@@ -74,16 +75,6 @@ const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < WINDOW_GRACE.as_nanos(
 /// A queue may have gone to rest when nothing was open yet: the packets of the shortest window come when it is back. The other half
 /// is for the step of the analyzer that opens the dump, and for the inserter's that follows.
 const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
-/// How long the analyzer waits for records, while clocks may end a window.
-const ANALYZER_WAIT: Duration = Duration::from_millis(10);
-/// How long it waits live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
-/// the analyzer, and nothing else does; or only those that may be hits, where inserters look.
-const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
-/// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
-/// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call
-/// of the inserter's. One whose packets come in blocks is woken once for those that come together, right after the inserter:
-/// a timer would cost more, because it wakes a CPU that sleeps.
-const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 /// Stamps of overwritten buckets kept offline, so that `missing` is exact.
 const EVICTED_BYTES: usize = 256 << 20;
 
@@ -140,7 +131,11 @@ impl Recorder {
                 error,
             })?;
         let queues = probed.iter().map(|(_, source)| source.queues()).sum();
-        let ring_config = ring_config(config, queues, clock.now());
+        let flows_together =
+            probed.len() == 1 && probed.iter().all(|(_, it)| it.keeps_flows_together());
+        let mut ring_config = ring_config(config, queues, clock.now());
+        let readers = config.analyzers.readers_max(config.offline, queues);
+        let readers = ring_config.add_readers(readers)?;
         let ring = Ring::new(&ring_config, progress)?;
         let offer = offer(config, &mut expressions, &known);
         // What arrived while memory was being filled was not received yet: it does not count as lost.
@@ -159,13 +154,30 @@ impl Recorder {
         let intake = Intake::new(sources, Arc::new(interfaces), config.offline);
         let common = Common::new(ring, clock, intake);
         // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
-        let scripts = without_capabilities(|| {
+        let (who, scripts, notice) = without_capabilities(|| {
             native.start();
-            Functions::new(&config.scripts, Limits::default(), &common)
+            let load = || Functions::new(&config.scripts, Limits::default(), &common);
+            let mut scripts = vec![load()?];
+            let situation = Situation {
+                offline: config.offline,
+                queues: queues.max(1),
+                readers,
+                flows_together,
+                triggers: scripts[0].triggers.partition(),
+                dump: scripts[0].dump.as_ref().map(DumpFunction::partition),
+                learns: FirstFragments::new(&expressions.template).wanted,
+            };
+            let (who, shards, notice) =
+                choose(config.analyzers, situation).map_err(StartError::Analyzers)?;
+            for _ in 1..shards {
+                scripts.push(load()?);
+            }
+            Ok::<_, StartError>((who, scripts, notice))
         })??;
         let mut notices = expressions.triggers.take_notices();
         notices.extend(common.intake.interfaces.take_notices());
-        notices.extend(scripts.start_notice());
+        notices.extend(scripts[0].start_notice());
+        notices.extend(notice);
         notices.extend(native.notice());
 
         let ring = &common.ring;
@@ -179,10 +191,41 @@ impl Recorder {
         };
         let reader = ring.group(kind)?;
         let waker = reader.waker();
-        let is_looking = live && scripts.triggers.is_empty();
-        let rules = expressions.direct().filter(|_| is_looking);
-        let looks = rules.map(|rules| Lookout::arrange(rules, ring, queues, waker.clone()));
-        let (lookout, suspects) = looks.unzip();
+        let functions = &scripts[0].triggers;
+        let functions = (0..functions.len()).filter_map(|script| functions.name(script));
+        let book = RuleBook::new(
+            &expressions.triggers,
+            functions,
+            &config.requests,
+            Arc::clone(&native),
+            config.offline,
+        );
+        let (seats, derivation) = seat_shards(
+            who,
+            (expressions.triggers, scripts),
+            &expressions.template,
+            &common,
+        );
+        let inline = (who == Lookers::Inserters).then(|| InlineParts {
+            seats: Arc::clone(&seats),
+            positions: reader.positions(),
+            analyzer: waker.clone(),
+            placing: Placing::new(
+                config.analyzers,
+                Room {
+                    cpus: std::thread::available_parallelism().map_or(1, usize::from),
+                    threads: 1,
+                    inserters: queues,
+                    ring_bytes: ring.bytes(),
+                },
+            ),
+        });
+        let mut shard_readers = shard_readers(&common, &seats, &waker)?;
+        // From files with `inline` the inserter moves the only one on.
+        let inserters_reader = match config.analyzers {
+            Analyzers::Inline => shard_readers.pop(),
+            Analyzers::Auto | Analyzers::Threads(_) => None,
+        };
         let for_inserters = InserterParts {
             common: Arc::clone(&common),
             snaplen: config.snaplen,
@@ -190,8 +233,8 @@ impl Recorder {
             remaining: config
                 .count
                 .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
-            lookout,
-            shards: config.offline.then(Shards::random),
+            inline,
+            shards: (config.offline && shard_readers.len() > 1).then(Shards::random),
             hold_ns: duration_ns(config.hold),
             duration_ns: config.duration.map(duration_ns),
         };
@@ -209,29 +252,18 @@ impl Recorder {
         let (packets, bytes) = (config.dump_packets, config.dump_bytes);
         let window = Window::new(config.past, config.future, packets, bytes);
         let requests = config.requests.iter().map(|it| Terms::new(it, window));
-        let functions = &scripts.triggers;
-        let functions = (0..functions.len()).filter_map(|script| functions.name(script));
-        let book = RuleBook::new(
-            &expressions.triggers,
-            functions,
-            &config.requests,
-            Arc::clone(&native),
-            config.offline,
-        );
         let parts = AnalyzerParts {
             terms: requests.enumerate().collect(),
             window,
             native: Arc::clone(&native),
             manual: expressions.manual,
-            suspects,
             messages: messages_tx,
             events: events_tx.clone(),
             commands,
         };
         let analyzer = Analyzer::new(
             Arc::clone(&common),
-            (expressions.triggers, scripts),
-            expressions.template,
+            (seats, derivation),
             parts,
             reader,
             director_config(config),
@@ -259,17 +291,37 @@ impl Recorder {
             answer_wait: ANSWER_WAIT,
             log,
         };
-        let (analyzer, inserters) = without_capabilities(|| {
-            let analyzer = spawn_analyzer(analyzer, Arc::clone(&common), Arc::clone(&left))?;
-            let inserters = spawn_inserters(intakes, &for_inserters, &left, &waker, &events_tx)?;
-            Ok::<_, StartError>((analyzer, inserters))
+        // The analyzer goes on until these are gone too.
+        let not_ended = Arc::new(AtomicUsize::new(
+            left.load(Ordering::Relaxed) + shard_readers.len(),
+        ));
+        let (analyzers, inserters) = without_capabilities(|| {
+            let mut analyzers = vec![spawn_analyzer(
+                analyzer,
+                Arc::clone(&common),
+                Arc::clone(&not_ended),
+            )?];
+            for (number, reader) in shard_readers.into_iter().enumerate() {
+                let gone = Gone::new(&[&not_ended], &waker);
+                analyzers.push(spawn_shard_reader(reader, number, &common, &left, gone)?);
+            }
+            let gone = || Gone::new(&[&left, &not_ended], &waker);
+            let inserters = spawn_inserters(
+                intakes,
+                &for_inserters,
+                gone,
+                inserters_reader,
+                &waker,
+                &events_tx,
+            )?;
+            Ok::<_, StartError>((analyzers, inserters))
         })??;
         Ok(Self {
             common,
             events: RefCell::new(handle.subscribe(Some(0))),
             handle,
             inserters,
-            analyzer,
+            analyzers,
             dumper,
             notices,
         })
@@ -334,120 +386,26 @@ fn director_config(config: &Config) -> DirectorConfig {
     }
 }
 
-fn spawn_dumper(parts: DumperParts, rules: Rules) -> io::Result<JoinHandle<()>> {
-    Builder::new().name("dumper".to_owned()).spawn(move || {
-        let OpenGate(common) = &OpenGate(Arc::clone(&parts.common));
-        let mut dumper = Dumper::new(parts, rules);
-        while !common.control.aborting() && dumper.wait() {
-            dumper.step();
-        }
-        if common.control.aborting() {
-            dumper.abandon("stopped before it was complete");
-        }
-    })
-}
-
-fn spawn_analyzer(
-    mut analyzer: Analyzer,
-    common: Arc<Common>,
-    left: Arc<AtomicUsize>,
-) -> io::Result<JoinHandle<()>> {
-    Builder::new().name("analyzer".to_owned()).spawn(move || {
-        let OpenGate(common) = &OpenGate(common);
-        let live = common.is_live();
-        let (mut was_busy, mut is_hurried) = (false, false);
-        // Acquire: what the last inserter published is then seen at the end.
-        while left.load(Ordering::Acquire) > 0 {
-            if analyzer.step() {
-                was_busy = live;
-            } else if is_hurried && std::mem::take(&mut was_busy) {
-                std::thread::park_timeout(ANALYZER_PAUSE);
-            } else {
-                was_busy = false;
-                let timeout = if analyzer.has_deadline() {
-                    ANALYZER_WAIT
-                } else {
-                    NO_DUMP_ANALYZER_WAIT
-                };
-                is_hurried = analyzer.wait(timeout) < ANALYZER_PAUSE;
-            }
-        }
-        analyzer.end(if common.control.stopping() {
-            Clip::Stop
-        } else {
-            Clip::End
-        });
-    })
-}
-
-fn spawn_inserters(
-    intakes: Vec<QueueIntake>,
-    for_inserters: &InserterParts,
-    left: &Arc<AtomicUsize>,
+/// A reader for each shard that has one.
+pub(crate) fn shard_readers(
+    common: &Arc<Common>,
+    seats: &Arc<Seats>,
     waker: &Waker,
-    events: &Events,
-) -> Result<Vec<JoinHandle<Vec<SourceError>>>, StartError> {
-    let common = &for_inserters.common;
-    let gone = || Gone {
-        left: Arc::clone(left),
-        waker: waker.clone(),
+) -> Result<Vec<ShardReader>, RingError> {
+    if seats.lookers != Lookers::Readers {
+        return Ok(Vec::new());
+    }
+    let shards = seats.all().len();
+    let readers = if common.is_live() {
+        common.ring.group_of(GroupKind::Lapped, shards)?
+    } else {
+        // Each reads all records.
+        let readers = (0..shards).map(|_| common.ring.group(GroupKind::Gating));
+        readers.collect::<Result<_, _>>()?
     };
-    let notify = || {
-        let events = events.clone();
-        move |text| {
-            events.tell(Event::Notice(text));
-        }
-    };
-    if !common.is_live() {
-        let (producer, parts) = (common.ring.producer()?, for_inserters.clone());
-        let inserter = MergeInserter::new(intakes, producer, waker.clone(), parts);
-        let (gone, mut notify) = (gone(), notify());
-        let thread = Builder::new().name("inserter".to_owned()).spawn(move || {
-            let _gone = gone;
-            inserter.run(&mut notify)
-        })?;
-        return Ok(vec![thread]);
-    }
-    let mut threads = Vec::new();
-    for (index, intake) in intakes.into_iter().enumerate() {
-        let inserter = LiveInserter::new(intake, common.ring.producer()?);
-        let (gone, mut notify) = (gone(), notify());
-        threads.push(
-            Builder::new()
-                .name(format!("inserter-{index}"))
-                .spawn(move || {
-                    let _gone = gone;
-                    inserter.run(&mut notify).into_iter().collect()
-                })?,
-        );
-    }
-    Ok(threads)
-}
-
-/// Tells the analyzer that an inserter is gone, also by a panic. Dropped after the inserter and its producer.
-#[derive(Debug)]
-struct Gone {
-    left: Arc<AtomicUsize>,
-    waker: Waker,
-}
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.left.fetch_sub(1, Ordering::Release);
-        self.waker.wake();
-    }
-}
-
-/// Lets the inserter pass its gate when a thread that it would wait for ends. If that was a panic, the recording ends:
-/// nobody would look at it.
-#[derive(Debug)]
-struct OpenGate(Arc<Common>);
-
-impl Drop for OpenGate {
-    fn drop(&mut self) {
-        self.0.gate.off();
-        if std::thread::panicking() {
-            self.0.control.stop();
-        }
-    }
+    let each = readers.into_iter().enumerate().map(|(seat, reader)| {
+        let place = (Arc::clone(seats), seat);
+        ShardReader::new(Arc::clone(common), place, reader, waker.clone())
+    });
+    Ok(each.collect())
 }

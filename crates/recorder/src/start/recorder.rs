@@ -32,6 +32,9 @@ pub enum StartError {
     /// An expression is wrong: the user's mistake.
     #[error("{0}")]
     Expression(ExpressionError),
+    /// The packets cannot be looked at where they should be: the user's mistake.
+    #[error("{0}")]
+    Analyzers(String),
     /// A script is wrong: the user's mistake, unless it is [`ScriptError::Setup`] or [`ScriptError::Thread`].
     #[error(transparent)]
     Script(#[from] ScriptError),
@@ -64,7 +67,8 @@ pub struct Recorder {
     pub(super) handle: Handle,
     pub(super) events: RefCell<Subscription>,
     pub(super) inserters: Vec<JoinHandle<Vec<SourceError>>>,
-    pub(super) analyzer: JoinHandle<()>,
+    /// The analyzer, and the readers of shards.
+    pub(super) analyzers: Vec<JoinHandle<()>>,
     pub(super) dumper: JoinHandle<()>,
     pub(super) notices: Vec<String>,
 }
@@ -228,7 +232,7 @@ impl Recorder {
                 Err(_) => panicked = true,
             }
         }
-        for thread in [self.analyzer, self.dumper] {
+        for thread in self.analyzers.into_iter().chain([self.dumper]) {
             panicked |= thread.join().is_err();
         }
         sum_up(&self.common, errors, panicked)

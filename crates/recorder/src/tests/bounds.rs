@@ -1,9 +1,9 @@
 //! What a recorder remembers that runs for long, and what it tells of triggers that it missed.
 
-use std::sync::atomic::Ordering;
+use std::{num::NonZeroUsize, sync::atomic::Ordering};
 
 use crate::{
-    TriggerRequest, Verdict,
+    Analyzers, TriggerRequest, Verdict,
     tests::rig::{MS, Rig, RigConfig, S, udp},
 };
 
@@ -155,6 +155,8 @@ fn packets_that_no_rule_saw_are_told() {
         let plan = RigConfig {
             triggers,
             dump: "",
+            // Inserters would see them.
+            analyzers: Analyzers::Threads(NonZeroUsize::MIN),
             ring_bytes: 16 << 20,
             past_ns: 10 * S,
             ..config()
@@ -205,6 +207,7 @@ fn packets_that_no_rule_saw_behind_the_close_are_told() {
     let dir = tempfile::tempdir().unwrap();
     let plan = RigConfig {
         dump: "",
+        analyzers: Analyzers::Threads(NonZeroUsize::MIN),
         ring_bytes: 160 << 20,
         future_ns: S,
         ..config()

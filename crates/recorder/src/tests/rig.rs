@@ -3,6 +3,7 @@
 
 use std::{
     collections::VecDeque,
+    iter,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -25,10 +26,14 @@ use crate::{
     analysis::{
         analyzer::{Analyzer, AnalyzerParts},
         director::{Clip, DirectorConfig},
+        dump_script::DumpFunction,
+        fragments::FirstFragments,
         functions::Functions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
+        seats::Lookers,
+        shard_reader::ShardReader,
         terms::{Terms, TriggerRequest, Window},
     },
     control::{
@@ -47,13 +52,17 @@ use crate::{
     },
     intake::{
         Intake,
+        inline::InlineParts,
         inserter::{live::LiveInserter, parts::InserterParts, queue_intake::QueueIntake},
         interfaces::Interfaces,
-        lookout::Lookout,
+        placement::{Placing, Room},
     },
     start::{
+        config::Analyzers,
         expressions::{Expressions, Texts},
         handle::{ANSWER_WAIT, Handle, RuleBook},
+        lookers::{Situation, choose, seat_shards},
+        shard_readers,
     },
 };
 
@@ -226,6 +235,7 @@ pub(crate) struct Rig {
     pub(crate) feeds: Vec<Arc<Mutex<Feed>>>,
     pub(crate) common: Arc<Common>,
     inserters: Arc<Mutex<Vec<LiveInserter>>>,
+    readers: Vec<ShardReader>,
     analyzer: Option<Analyzer>,
     dumper: Dumper,
     /// The analyzer's.
@@ -247,6 +257,7 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) eviction_detail: EvictionDetail,
     pub(crate) triggers: &'a [&'a str],
     pub(crate) dump: &'a str,
+    pub(crate) analyzers: Analyzers,
     pub(crate) scripts: Scripts,
     pub(crate) limits: Limits,
     pub(crate) requests: &'a [TriggerRequest],
@@ -266,6 +277,7 @@ impl Default for RigConfig<'static> {
             eviction_detail: EvictionDetail::Sampled,
             triggers: &["udp port 9"],
             dump: "",
+            analyzers: Analyzers::Auto,
             scripts: Scripts::default(),
             limits: Limits::default(),
             requests: &[],
@@ -327,10 +339,12 @@ impl Rig {
         pool: PoolConfig,
     ) -> Self {
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
-        let ring = RingConfig {
+        let mut ring = RingConfig {
             eviction_detail: plan.eviction_detail,
             ..RingConfig::new(plan.ring_bytes, plan.queues, 1)
         };
+        let readers = plan.analyzers.readers_max(false, plan.queues);
+        let readers = ring.add_readers(readers).unwrap();
         let ring = Ring::new(&ring, None).unwrap();
         let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
         let texts = Texts {
@@ -358,12 +372,45 @@ impl Rig {
         let common = Common::new(ring.clone(), clock.clone(), intake);
         let reader = ring.group(GroupKind::Lapped).unwrap();
         let positions = reader.positions();
-        let is_looking = plan.scripts.triggers.is_empty();
-        let rules = expressions.direct().filter(|_| is_looking);
-        let looks = rules.map(|rules| Lookout::arrange(rules, &ring, plan.queues, reader.waker()));
-        let (lookout, suspects) = looks.unzip();
+        let load = || Functions::new(&plan.scripts, plan.limits, &common).unwrap();
+        let scripts = load();
+        let situation = Situation {
+            offline: false,
+            queues: plan.queues,
+            readers,
+            flows_together: false,
+            triggers: scripts.triggers.partition(),
+            dump: scripts.dump.as_ref().map(DumpFunction::partition),
+            learns: FirstFragments::new(&expressions.template).wanted,
+        };
+        let (who, shards, _) = choose(plan.analyzers, situation).unwrap();
+        let scripts = iter::once(scripts).chain((1..shards).map(|_| load()));
+        let book = RuleBook::new(
+            &expressions.triggers,
+            iter::empty(),
+            plan.requests,
+            Arc::clone(&native),
+            false,
+        );
+        let looks = (expressions.triggers, scripts.collect());
+        let (seats, derivation) = seat_shards(who, looks, &expressions.template, &common);
+        let readers = shard_readers(&common, &seats, &reader.waker()).unwrap();
+        let inline = (who == Lookers::Inserters).then(|| InlineParts {
+            seats: Arc::clone(&seats),
+            positions: reader.positions(),
+            analyzer: reader.waker(),
+            placing: Placing::new(
+                Analyzers::Auto,
+                Room {
+                    cpus: 2,
+                    threads: 1,
+                    inserters: plan.queues,
+                    ring_bytes: ring.bytes(),
+                },
+            ),
+        });
         let for_inserters = InserterParts {
-            lookout,
+            inline,
             hold_ns: 100 * MS,
             ..InserterParts::of_all(Arc::clone(&common))
         };
@@ -411,7 +458,6 @@ impl Rig {
             window,
             native: Arc::clone(&native),
             manual: expressions.manual,
-            suspects,
             messages: messages_tx,
             events: events_tx.clone(),
             commands,
@@ -426,27 +472,19 @@ impl Rig {
             single: false,
             grace_ns: Some(50 * MS),
         };
-        let scripts = Functions::new(&plan.scripts, plan.limits, &common).unwrap();
         let handle = Handle {
             control: Arc::clone(&common.control),
             waker: reader.waker(),
             commands: commands_tx,
             log: Arc::clone(events_tx.log()),
-            rules: Arc::new(RuleBook::new(
-                &expressions.triggers,
-                std::iter::empty(),
-                plan.requests,
-                Arc::clone(&native),
-                false,
-            )),
+            rules: Arc::new(book),
             common: Arc::downgrade(&common),
             start_mono_ns: None,
             answer_wait: ANSWER_WAIT,
         };
         let analyzer = Analyzer::new(
             Arc::clone(&common),
-            (expressions.triggers, scripts),
-            expressions.template,
+            (seats, derivation),
             parts,
             reader,
             config,
@@ -468,6 +506,7 @@ impl Rig {
             feeds,
             common,
             inserters: Arc::new(Mutex::new(inserters)),
+            readers,
             analyzer: Some(analyzer),
             dumper,
             positions,
@@ -531,6 +570,9 @@ impl Rig {
 
     /// The analyzer does what it can.
     pub(crate) fn look(&mut self) {
+        for reader in &mut self.readers {
+            while reader.step() {}
+        }
         if let Some(analyzer) = &mut self.analyzer {
             while analyzer.step() {}
         }
@@ -538,6 +580,7 @@ impl Rig {
 
     /// The analyzer does what it does between two looks at the clock.
     pub(crate) fn look_once(&mut self) {
+        self.readers.iter_mut().for_each(|it| _ = it.step());
         if let Some(analyzer) = &mut self.analyzer {
             analyzer.step();
         }
@@ -657,6 +700,7 @@ impl Rig {
         self.step();
         self.step();
         self.inserters.lock().unwrap().clear();
+        self.readers.drain(..).for_each(ShardReader::end);
         if let Some(analyzer) = self.analyzer.take() {
             analyzer.end(Clip::Stop);
         }

@@ -8,7 +8,7 @@ use retroscope_pcapfile::{PcapOptions, PcapWriter};
 use retroscope_ring::Backing;
 
 use crate::{
-    Config, DumpReport, Format, Recorder, Scripts, Summary, TriggerRequest, Verdict,
+    Analyzers, Config, DumpReport, Format, Recorder, Scripts, Summary, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
@@ -32,6 +32,7 @@ pub(crate) fn offline(directory: &Path) -> Config {
         numa_node: None,
         when_full: retroscope_ring::Mode::Record,
         rx_threads: 1,
+        analyzers: Analyzers::default(),
         triggers: vec!["udp port 9".to_owned()],
         dump: String::new(),
         manual_dump: String::new(),

@@ -2,12 +2,13 @@
 
 use std::{
     fs,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use clap::ValueEnum;
-use retroscope_recorder::{Config, Format, Scripts};
+use retroscope_recorder::{Analyzers, Config, Format, Scripts};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
@@ -175,6 +176,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     rx_threads: u32,
 
+    /// Where triggers are looked for: `inline`, in the threads that capture; in N other threads; or `auto`, inline as long as that keeps up and in
+    /// one more thread else
+    #[arg(long, value_name = "inline|N|auto", default_value = "auto", value_parser = analyzers)]
+    analyzers: Analyzers,
+
     /// Directory for dumps, made if missing
     #[arg(
         short = 'w',
@@ -295,6 +301,7 @@ impl Args {
             when_full: self.when_full.into(),
             numa_node: self.numa_node(&mut notes),
             rx_threads: self.rx_threads as usize,
+            analyzers: self.analyzers,
             triggers: self.triggers.clone(),
             dump: self.dump.clone(),
             manual_dump: self.manual_dump.clone(),
@@ -403,5 +410,18 @@ impl Args {
         let lines = text.lines().filter_map(|line| line.split('#').next());
         let text = lines.collect::<Vec<_>>().join(" ");
         Ok(Some(text.trim().to_owned()))
+    }
+}
+
+/// Where triggers are looked for, as people write it.
+fn analyzers(text: &str) -> Result<Analyzers, String> {
+    match text {
+        "auto" => Ok(Analyzers::Auto),
+        "inline" => Ok(Analyzers::Inline),
+        number => match number.parse() {
+            Ok(threads @ 1..=256_usize) => NonZeroUsize::new(threads).map(Analyzers::Threads),
+            _ => None,
+        }
+        .ok_or_else(|| "it is 'inline', 'auto', or a number of threads from 1 to 256".to_owned()),
     }
 }

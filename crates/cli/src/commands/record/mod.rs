@@ -159,9 +159,10 @@ fn refused(error: &StartError) -> Failure {
         | StartError::Script(ScriptError::Thread(_) | ScriptError::Setup { .. }) => {
             Failure::failed(error)
         }
-        StartError::Expression(_) | StartError::Ring(_) | StartError::Script(_) => {
-            Failure::usage(error)
-        }
+        StartError::Expression(_)
+        | StartError::Ring(_)
+        | StartError::Script(_)
+        | StartError::Analyzers(_) => Failure::usage(error),
         StartError::Source(error) => source_failure(error),
         _ => Failure::failed(error),
     }

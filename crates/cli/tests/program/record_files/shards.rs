@@ -1,7 +1,8 @@
 //! The shards of packets from files, as a ring file keeps them.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
+    ffi::OsString,
     net::IpAddr,
 };
 
@@ -29,7 +30,17 @@ fn pairs_flows_and_datagrams_of_real_captures_are_whole() {
         let dir = tempfile::tempdir().unwrap();
         let ring = dir.path().join("ring");
         let [dir, path] = [dir.path(), &ring].map(|path| path.to_str().unwrap());
-        let args = ["-w", dir, "--ring", "64MiB", "--ring-file", path, "-q"];
+        let args = [
+            "-w",
+            dir,
+            "--ring",
+            "64MiB",
+            "--ring-file",
+            path,
+            "-q",
+            "--analyzers",
+            "2",
+        ];
         let mut args = [&args[..], &["--trigger", "greater 262144"]].concat();
         for file in files {
             args.extend(["-r", file.to_str().unwrap()]);
@@ -66,4 +77,91 @@ fn pairs_flows_and_datagrams_of_real_captures_are_whole() {
     }
     assert_eq!(shards.len(), 32);
     assert!(fragments > 100, "{fragments}");
+}
+
+/// A script that counts the packets of each flow, and triggers at the third.
+const THIRD_OF_FLOW: &str = "partition = 'flow'
+local counts = {}
+return function(pkt)
+  local a, b = pkt:src(), pkt:dst()
+  if not a or not pkt:src_port() then return false end
+  a, b = a .. ' ' .. pkt:src_port(), b .. ' ' .. pkt:dst_port()
+  if a > b then a, b = b, a end
+  local key = pkt:proto() .. a .. b
+  counts[key] = (counts[key] or 0) + 1
+  return counts[key] == 3
+end";
+
+/// Whoever looks at the packets, and however many: the same files.
+#[test]
+fn dumps_do_not_depend_on_who_looks_at_packets() {
+    let Some(shared) = shared("") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("third.lua");
+    std::fs::write(&script, THIRD_OF_FLOW).unwrap();
+    let script = script.to_str().unwrap();
+    let rules: &[&[&str]] = &[
+        &[
+            "--trigger",
+            "udp",
+            "--trigger",
+            "tcp[tcpflags] & tcp-syn != 0",
+        ],
+        &["--trigger-lua", script, "--trigger", "icmp or arp"],
+        &[
+            "--trigger",
+            "ip or ip6",
+            "--max-dumps",
+            "4",
+            "--dump-packets",
+            "20",
+        ],
+        &["--trigger", "udp", "--single"],
+    ];
+    let (mut dumps, mut rules) = (0, rules.iter().cycle());
+    for files in captures(&shared).chunks(6) {
+        let rules = rules.next().unwrap();
+        let mut first: Option<BTreeMap<OsString, Vec<u8>>> = None;
+        for analyzers in ["1", "2", "4", "inline"] {
+            let out = tempfile::tempdir().unwrap();
+            let mut args = vec!["-w", out.path().to_str().unwrap(), "--ring", "24MiB", "-q"];
+            args.extend([
+                "--reproducible",
+                "--dump",
+                "$flow",
+                "--past",
+                "1s",
+                "--future",
+                "1s",
+            ]);
+            args.extend(["--analyzers", analyzers]);
+            args.extend(*rules);
+            for file in files {
+                args.extend(["-r", file.to_str().unwrap()]);
+            }
+            let (output, _) = record(&args);
+            let mut found = BTreeMap::new();
+            for entry in std::fs::read_dir(out.path()).unwrap() {
+                let entry = entry.unwrap();
+                found.insert(entry.file_name(), std::fs::read(entry.path()).unwrap());
+            }
+            dumps += found.len();
+            match &first {
+                None => first = Some(found),
+                Some(first) => {
+                    let names =
+                        |of: &BTreeMap<OsString, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
+                    assert_eq!(
+                        names(first),
+                        names(&found),
+                        "{analyzers} {files:?} {output:?}"
+                    );
+                    for (name, bytes) in first {
+                        assert!(found[name] == *bytes, "{analyzers}: {name:?} of {files:?}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(dumps > 1000, "{dumps}");
 }

@@ -6,9 +6,7 @@ use super::{Core, MANUAL};
 use crate::{
     analysis::{
         director::{Hit, HitOrder, Order},
-        shard::Shard,
         terms::{Terms, TriggerRequest},
-        triggers::RuleChange,
     },
     control::{
         commands::{Command, Triggered, WAITING_MAX},
@@ -41,7 +39,7 @@ impl Keys {
 impl Core {
     /// Takes the commands that wait: no more than can wait at once, because callers that are answered ask again, and packets wait meanwhile.
     /// A reply that nobody waits for any more is lost.
-    pub(super) fn obey(&mut self, shard: &mut Shard, now: Moment) {
+    pub(super) fn obey(&mut self, now: Moment) {
         for _ in 0..WAITING_MAX {
             let Ok(command) = self.parts.commands.try_recv() else {
                 return;
@@ -63,12 +61,7 @@ impl Core {
                     request,
                     reply,
                 } => {
-                    for change in changes {
-                        if let RuleChange::Remove(number) = &change {
-                            self.parts.terms.remove(number);
-                        }
-                        self.change_rules(shard, change);
-                    }
+                    self.change_rules(&changes);
                     let window = self.parts.window;
                     let terms = request.map(|(rule, request)| (rule, Terms::new(&request, window)));
                     self.parts.terms.extend(terms);

@@ -1,96 +1,212 @@
-//! What the analyzer does between the packets that its [shard](crate::analysis::shard) looks at, and with what that finds.
+//! What the analyzer does with the packets that [shards](crate::analysis::shard) look at, and with what these find.
 
-use retroscope_ring::{Batch, Packet};
+use std::sync::{Arc, atomic::Ordering};
 
-use super::{Core, STOP_DRAIN_NS};
+use retroscope_ring::{Batch, Packet, Packets};
+
+use super::Core;
 use crate::{
     analysis::{
         chunk::MANY,
         director::{Hit, HitOrder},
         predicate::Expression,
-        shard::{Findings, Shard, Sought},
+        seats::{Lookers, Seat},
+        shard::{Findings, FoundHit, Shard},
+        shard_reader::STOP_DRAIN_NS,
     },
-    control::hits::Refusal,
-    intake::lookout::Suspects,
+    control::hits::{Reason, Refusal},
 };
 
-impl Core {
-    /// Hands the packets of a batch to the shard; live it looks after clocks and commands amidst them.
-    pub(super) fn look_at(&mut self, shard: &mut Shard, batch: &Batch<'_>) {
-        let wants_nothing = || shard.wants_nothing(self.sought(batch.producer));
-        if self.live && (wants_nothing() || self.is_passed_by(batch)) {
-            #[cfg(test)]
-            {
-                self.passed_by += batch.len();
-            }
-            self.analyzed += batch.len() as u64;
+/// Goes through a batch beside the shard that looks at it, or looked: what is to be done for each packet is done before its hits.
+struct Walk<'c, 'b> {
+    core: &'c mut Core,
+    producer: usize,
+    /// Those of the batch that were not passed, the next of which is this record.
+    packets: Packets<'b>,
+    next: u64,
+    /// A lower bound of their times, ns.
+    oldest_ns: i64,
+    /// The packet that was passed last from files, …
+    last: Option<Packet<'b>>,
+    /// … and whether hits were wanted there.
+    are_wanted: bool,
+}
+
+impl<'c, 'b> Walk<'c, 'b> {
+    fn new(core: &'c mut Core, batch: &Batch<'b>) -> Self {
+        Self {
+            are_wanted: core.director.armed,
+            core,
+            producer: batch.producer,
+            packets: batch.iter(),
+            next: batch.first,
+            oldest_ns: batch.oldest_ns,
+            last: None,
+        }
+    }
+
+    /// Passes the packets before `record`: from files each moves the clock, and one that a window missed that is over is counted for it.
+    fn go_to(&mut self, record: u64) {
+        let count = record.saturating_sub(self.next);
+        if count == 0 {
             return;
         }
-        let mut packets = batch.iter();
-        let mut record = batch.first;
-        loop {
-            let most = if self.live {
-                self.looks.stride.min(MANY)
+        self.core.analyzed += count;
+        let is_promised = self.core.is_promised(self.producer);
+        if self.core.live && !self.core.closed.concerns(self.oldest_ns, is_promised) {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            #[cfg(test)]
+            {
+                self.core.passed_by += count;
+            }
+            if count < self.packets.len() {
+                self.packets.nth(count - 1);
+            }
+            self.next = record;
+        }
+        while self.next < record
+            && let Some(packet) = self.packets.next()
+        {
+            self.core.packet((self.producer, self.next), &packet);
+            self.next += 1;
+            self.last = Some(packet);
+        }
+        self.are_wanted = self.core.director.armed;
+    }
+}
+
+impl Findings for Walk<'_, '_> {
+    fn are_wanted(&self) -> bool {
+        self.core.director.armed
+    }
+
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>) {
+        self.go_to(order.record + 1);
+        if self.are_wanted {
+            let expression = expression.or_else(|| self.expression(order));
+            if let Some(expression) = expression {
+                self.core.hit((order, expression));
+            }
+        }
+    }
+}
+
+impl Walk<'_, '_> {
+    /// What the packet that was passed last would dump, where its shard does not say so.
+    fn expression(&mut self, order: HitOrder) -> Option<Result<Expression, Refusal>> {
+        let interface = self.core.names.interface(self.last.as_ref()?.interface)?;
+        let derivation = self.core.derivation.as_mut()?;
+        let place = (order.producer, order.record);
+        derivation.expression(interface, place, self.last.as_ref()?)
+    }
+}
+
+impl Core {
+    /// Acts on the hits that were found elsewhere, live.
+    pub(super) fn take_hits(&mut self) {
+        let seats = Arc::clone(&self.seats);
+        if !self.live || seats.lookers == Lookers::Analyzer {
+            return;
+        }
+        for seat in seats.all() {
+            let (hits, counted) = seat.take_hits();
+            hits.into_iter().for_each(|hit| self.hit(hit));
+            for (rule, hits) in counted {
+                if self.count(rule, hits) && self.director.armed {
+                    self.director.suppress(rule, Reason::QueueFull, hits);
+                }
+            }
+            seat.take_gaps().into_iter().for_each(|gap| self.gap(gap));
+        }
+    }
+
+    /// From files: goes through a batch at which others have looked, and acts on what they found.
+    fn walk(&mut self, batch: &Batch<'_>) {
+        let seats = Arc::clone(&self.seats);
+        let end = batch.first + batch.len() as u64;
+        let mut walk = Walk::new(self, batch);
+        while walk.next < end {
+            let (hits, until) = seats.take_found(walk.next, end);
+            hits.into_iter().for_each(|order| walk.hit(order, None));
+            walk.go_to(until);
+        }
+    }
+
+    /// Hands the packets of a batch to the shard that looks at them, but for those that their inserter looks at.
+    pub(super) fn look_at(&mut self, batch: &Batch<'_>) {
+        let seats = Arc::clone(&self.seats);
+        if !self.live && seats.lookers != Lookers::Analyzer {
+            return self.walk(batch);
+        }
+        let seat = seats.of(batch.producer);
+        let end = batch.first + batch.len() as u64;
+        let claimed = seat.claimed().clamp(batch.first, end);
+        Walk::new(self, batch).go_to(claimed);
+        if claimed < end {
+            // What the inserter found before is acted on before.
+            self.take_hits();
+            seat.visit(|shard| self.look_with((seat, shard), batch, claimed));
+        }
+    }
+
+    /// Hands the packets of a batch from `record` on to the shard; live it looks after clocks and commands amidst them.
+    fn look_with(&mut self, (seat, shard): (&Seat, &mut Shard), batch: &Batch<'_>, record: u64) {
+        seat.refresh(shard);
+        let end = batch.first + batch.len() as u64;
+        let skipped = usize::try_from(record - batch.first).unwrap_or(usize::MAX);
+        let mut walk = Walk::new(self, batch);
+        if skipped > 0 {
+            walk.packets.nth(skipped - 1);
+            walk.next = record;
+        }
+        if walk.core.live && !walk.are_wanted {
+            return walk.go_to(end);
+        }
+        let mut packets = (record..).zip(walk.packets.clone());
+        while walk.next < end {
+            let live = walk.core.live;
+            let most = if live {
+                walk.core.looks.stride.min(MANY)
             } else {
                 MANY
             };
-            let count = shard.look((batch.producer, record), &mut packets, most, self);
-            if count == 0 {
-                return;
-            }
-            record += count as u64;
-            self.analyzed += count as u64;
-            if self.live && self.looks.passed(count) && self.is_time_over(shard) {
-                let end = batch.first + batch.len() as u64;
-                self.broken_off = Some((batch.producer, end - record));
+            let next = walk.next;
+            let count = shard.look(batch.producer, &mut packets, most, &mut walk);
+            walk.go_to(next + count as u64);
+            if live && walk.core.looks.passed(count) && walk.core.is_time_over() {
+                walk.core.broken_off = Some((batch.producer, end - walk.next));
                 return;
             }
         }
     }
 
     /// Reads the clock amidst packets, and looks after what waits for it. Whether to look at packets no more.
-    fn is_time_over(&mut self, shard: &mut Shard) -> bool {
+    fn is_time_over(&mut self) -> bool {
         let mono_ns = self.common.clock.mono_ns();
         if self.looks.is_due(mono_ns) {
-            self.look_after(shard, self.common.clock.now(), None);
+            self.look_after(self.common.clock.now(), None);
         }
         let stopping = self.common.control.stopping();
         stopping && mono_ns - *self.stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
-    }
-
-    /// Whether the inserter looked at the packets and found nothing that is wanted, and none is of a window that is over.
-    fn is_passed_by(&self, batch: &Batch<'_>) -> bool {
-        let none = |suspects: &Suspects| suspects.none_from(batch.producer, batch.first);
-        let is_promised = self.is_promised(batch.producer);
-        !self.closed.concerns(batch.oldest_ns, is_promised)
-            && self.parts.suspects.as_ref().is_some_and(none)
     }
 
     /// Whether the clock that closes windows waits for a producer. Offline it is the packets' own.
     fn is_promised(&self, producer: usize) -> bool {
         self.live && self.promises.get(producer).copied().unwrap_or(true)
     }
-}
 
-impl Findings for Core {
-    fn sought(&self, producer: usize) -> Sought {
-        Sought {
-            hits: self.director.armed,
-            until_ns: self.closed.until_ns(self.is_promised(producer)),
-        }
-    }
-
-    fn before_hits(&mut self) {
-        if self.live {
-            // Behind the arrival of the packets, however long this thread stood still before: the latest end of a window that opens is
-            // counted from here.
-            self.director.mono_ns = self.common.clock.mono_ns();
-        }
-    }
-
+    /// What is to be done for a packet, whatever is found in it.
     fn packet(&mut self, (producer, record): (usize, u64), packet: &Packet<'_>) {
         if !self.live {
             self.offline_clock(record, packet);
+            if let Some(derivation) = &mut self.derivation
+                && derivation.fragments.wanted
+                && self.director.armed
+                && let Some(interface) = self.names.interface(packet.interface)
+            {
+                let fragments = &mut derivation.fragments;
+                fragments.see(interface.link_type, packet.time_ns, packet.data);
+            }
         }
         if self
             .closed
@@ -103,7 +219,15 @@ impl Findings for Core {
         }
     }
 
-    fn hit(&mut self, order: HitOrder, expression: Result<Expression, Refusal>) {
+    fn hit(&mut self, (order, expression): FoundHit) {
+        if !self.count(order.rule, 1) {
+            return;
+        }
+        if self.live {
+            // Behind the arrival of the packet, however long this thread stood still before: the latest end of a window that opens is
+            // counted from here.
+            self.director.mono_ns = self.common.clock.mono_ns();
+        }
         self.settle_live();
         let hit = Hit {
             order,
@@ -112,5 +236,14 @@ impl Findings for Core {
         };
         self.director.hit(hit, &mut self.orders);
         self.execute();
+    }
+
+    /// Counts hits of a rule; false: it is there no more, though a shard found it still.
+    fn count(&self, rule: usize, hits: u64) -> bool {
+        let rule = self.rules.get(&rule).filter(|rule| rule.is_enabled);
+        if let Some(of_rule) = rule.and_then(|rule| rule.hits.as_ref()) {
+            of_rule.fetch_add(hits, Ordering::Relaxed);
+        }
+        rule.is_some()
     }
 }

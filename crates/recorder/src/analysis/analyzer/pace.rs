@@ -90,7 +90,7 @@ impl Refusals {
             self.since_ns = mono_ns;
         }
         if self.told >= REFUSALS_TOLD {
-            self.left_out.add(reason);
+            self.left_out.add(reason, 1);
             return Say::Nothing;
         }
         self.told += 1;
@@ -145,8 +145,13 @@ impl Unseen {
             return None;
         }
         let span_ns = (last_ns.min(time_ns), last_ns.max(time_ns));
-        self.gaps.push(0, producer, "unseen", [span_ns; 2], lost);
+        self.gap(producer, span_ns, lost);
         Some(span_ns)
+    }
+
+    /// Packets of a producer were not seen there.
+    pub(super) fn gap(&mut self, producer: usize, span_ns: (i64, i64), lost: u64) {
+        self.gaps.push(0, producer, "unseen", [span_ns; 2], lost);
     }
 
     /// Packets in gaps that touch the closed interval.

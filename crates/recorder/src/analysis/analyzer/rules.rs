@@ -7,7 +7,8 @@ use retroscope_ring::{Packet, Positions};
 use super::Core;
 use crate::{
     analysis::{
-        shard::Shard,
+        derivation::Derivation,
+        seats::Gap,
         terms::{Terms, TriggerRequest},
         triggers::RuleChange,
     },
@@ -26,23 +27,27 @@ impl Core {
         parts.terms.get(&rule).cloned().unwrap_or_else(default)
     }
 
-    /// Changes the rules.
-    pub(super) fn change_rules(&mut self, shard: &mut Shard, change: RuleChange) {
-        match &change {
-            RuleChange::Add(rule) => {
-                self.director.set_rule(rule.number, true);
-                self.rule_names.insert(rule.number, rule.text.clone());
+    /// Changes the rules: each shard hears of it before its next packets. A rule that it is told to forget is none here from now on.
+    pub(super) fn change_rules(&mut self, changes: &[RuleChange]) {
+        for change in changes {
+            match change {
+                RuleChange::Add(rule) => {
+                    self.director.set_rule(rule.number, true);
+                    self.rules.insert(rule.number, rule.known());
+                }
+                RuleChange::Remove(number) => {
+                    self.director.set_rule(*number, false);
+                    self.rules.remove(number);
+                    self.parts.terms.remove(number);
+                }
+                RuleChange::Enable(number, is_enabled) => {
+                    if let Some(rule) = self.rules.get_mut(number) {
+                        rule.is_enabled = *is_enabled;
+                    }
+                }
             }
-            RuleChange::Remove(number) => {
-                self.director.set_rule(*number, false);
-                self.rule_names.remove(number);
-            }
-            RuleChange::Enable(..) => {}
         }
-        // Inserters look for what the rules were: from here on this thread looks at every packet itself.
-        self.parts.suspects = None;
-        shard.rules.change(change);
-        self.are_rules = shard.are_rules();
+        self.seats.change_rules(changes);
     }
 
     /// Live: gives the director what dumps have cost since the last call.
@@ -95,22 +100,35 @@ impl Core {
     }
 
     /// Of packets that were overwritten before they were read: how many a rule might have taken.
-    fn unseen_of(&self, lapped: u64) -> u64 {
-        if self.are_rules && self.director.armed {
+    pub(super) fn unseen_of(&self, lapped: u64) -> u64 {
+        if self.director.armed && self.rules.values().any(|rule| rule.is_enabled) {
             lapped
         } else {
             0
         }
     }
 
-    /// `lapped` packets in all were overwritten before they were read.
-    pub(super) fn was_lapped(&mut self, lapped: u64) {
-        let unseen = self.unseen_of(lapped.saturating_sub(self.lapped));
-        self.lapped = self.lapped.max(lapped);
+    /// `packets` were overwritten before they were read, and some of them were `unseen`.
+    pub(super) fn was_lapped(&mut self, packets: u64, unseen: u64) {
+        self.lapped += packets;
         if unseen > 0
             && let Some(sentence) = self.unseen.add(unseen, self.common.clock.mono_ns())
         {
             self.tell(Event::Notice(sentence));
+        }
+    }
+
+    /// A reader of a shard did not see packets.
+    pub(super) fn gap(&mut self, gap: Gap) {
+        let unseen = self.unseen_of(gap.packets);
+        if unseen > 0 {
+            self.unseen.gap(gap.producer, gap.span_ns, unseen);
+            self.closed.miss(gap.span_ns, unseen);
+        }
+        if gap.is_lapped {
+            self.was_lapped(gap.packets, unseen);
+        } else {
+            self.left_unread += unseen;
         }
     }
 
@@ -126,16 +144,17 @@ impl Core {
 
     /// At the end: what is behind these positions is not looked at any more.
     pub(super) fn leave_unread(&mut self, positions: &Positions) {
-        let Some((broken_off, left)) = self.broken_off else {
-            return;
-        };
         let now_ns = self.common.clock.now().ring_ns;
-        let mut unseen = 0;
-        for producer in 0..self.common.ring.producers() {
-            let published = self.common.ring.published(producer);
-            let behind = published.saturating_sub(positions.get(producer));
-            let left = if producer == broken_off { left } else { 0 };
-            unseen += self.miss(producer, now_ns, behind + left);
+        let mut unseen = std::mem::take(&mut self.left_unread);
+        if let Some((broken_off, left)) = self.broken_off {
+            for producer in 0..self.common.ring.producers() {
+                let published = self.common.ring.published(producer);
+                // What an inserter claimed it has looked at.
+                let claimed = self.seats.of(producer).claimed();
+                let behind = published.saturating_sub(positions.get(producer).max(claimed));
+                let left = if producer == broken_off { left } else { 0 };
+                unseen += self.miss(producer, now_ns, behind + left);
+            }
         }
         self.unseen.packets += unseen;
         if unseen > 0 {
@@ -155,32 +174,48 @@ impl Core {
 
     /// What messages and files call a rule.
     pub(super) fn rule_name(&self, rule: usize) -> &str {
-        self.rule_names.get(&rule).map_or("manual", String::as_str)
+        let rule = self.rules.get(&rule);
+        rule.map_or("manual", |rule| rule.name.as_str())
     }
 
     /// Tells what rules and scripts have to say, and counts the scripts that failed.
-    pub(super) fn tell_notices(&mut self, shard: &mut Shard) {
-        let mut notices = shard.take_notices();
+    pub(super) fn tell_notices(&mut self) {
+        let common = &self.common;
+        let (mut notices, mut failed) = (Vec::new(), 0);
+        for seat in self.seats.all() {
+            // One that looks now is asked later.
+            seat.visit(|shard| {
+                failed = failed.max(shard.scripts.failed());
+                notices.extend(shard.take_notices());
+            });
+        }
+        let derivation = self.derivation.iter_mut();
+        notices.extend(derivation.flat_map(Derivation::take_notices));
+        // Relaxed: a number that stands alone.
+        let counter = &common.counters.trigger_scripts_failed;
+        counter.fetch_max(failed, Ordering::Relaxed);
         notices.extend(self.common.intake.interfaces.take_notices());
         notices.extend(self.common.clock.take_untold());
         notices.extend(self.common.pins.take_fallen(&self.common.ring));
         notices.extend(self.parts.native.notice());
-        // Relaxed: a number that stands alone.
-        let failed = &self.common.counters.trigger_scripts_failed;
-        failed.store(shard.scripts.triggers.failed(), Ordering::Relaxed);
         for notice in notices {
             self.tell(Event::Notice(notice));
         }
     }
 
     /// Rules that never matched, where tags may be the reason.
-    pub(super) fn hint_at_tags(&self, shard: &Shard) {
+    pub(super) fn hint_at_tags(&self) {
         let sources = self.common.intake.snapshots();
         let tagged: u64 = sources.iter().map(|source| source.tagged).sum();
         if tagged == 0 {
             return;
         }
-        for text in shard.rules.without_hits() {
+        for rule in self.rules.values() {
+            let hits = rule.hits.as_ref().map(|hits| hits.load(Ordering::Relaxed));
+            if hits != Some(0) {
+                continue;
+            }
+            let text = &rule.name;
             self.tell(Event::Notice(format!(
                 "trigger '{text}' never matched; {tagged} tagged packets: try 'vlan and ({text})'"
             )));

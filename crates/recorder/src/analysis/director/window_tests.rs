@@ -57,13 +57,13 @@ fn model(config: &DirectorConfig, hits: &[Hit<u8>]) -> (Vec<u64>, Suppressions) 
         };
         let are_open = opened.iter().filter(|(_, to_ns)| *to_ns >= now_ns).count();
         if config.single && !opened.is_empty() {
-            suppressed.add(Reason::Single);
+            suppressed.add(Reason::Single, 1);
         } else if alike.clone().any(belongs) {
-            suppressed.add(Reason::Open);
+            suppressed.add(Reason::Open, 1);
         } else if alike.any(is_held_off) {
-            suppressed.add(Reason::HoldOff);
+            suppressed.add(Reason::HoldOff, 1);
         } else if are_open >= config.max_dumps {
-            suppressed.add(Reason::MaxDumps);
+            suppressed.add(Reason::MaxDumps, 1);
         } else {
             opened.push((hit, window.end_ns(now_ns)));
         }

@@ -16,6 +16,7 @@ use super::{
 use crate::intake::{
     capture_filter::CaptureFilter,
     counters::{BurstCount, hull},
+    inline::Inline,
 };
 
 /// Stores frames, and counts what became of them since the last flush.
@@ -28,6 +29,8 @@ pub(super) struct FrameWriter {
     pub(super) unnumbered_ns: Option<i64>,
     /// Stamp less ring time of the frames that are stored now, ns.
     pub(super) offset_ns: i64,
+    /// Where this thread may have a shard.
+    pub(super) inline: Option<Inline>,
 }
 
 /// The interface of all `frames`, if they are plain; `snaplen` 0 cuts nothing.
@@ -75,6 +78,9 @@ impl FrameWriter {
         let data =
             |meta: &FrameMeta| &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
         let is_tagged = |data: &[u8]| is_ethernet && has_tag(data);
+        if let Some(inline) = &mut self.inline {
+            inline.before_storing(frames.len(), producer);
+        }
         let mut rest = frames;
         while !rest.is_empty() {
             // Counted on the way, while the frames are in the first-level cache.
@@ -93,8 +99,12 @@ impl FrameWriter {
                     parts: [data, &[], &[]],
                 }
             };
+            let first = producer.stored();
             let result = producer.store_burst(rest.iter().map(record));
             let (stored, behind) = rest.split_at(result.unwrap_or_else(|burst| burst.stored));
+            if let Some(inline) = &mut self.inline {
+                inline.look(first, (interface.id, offset_ns), burst, stored);
+            }
             rest = behind;
             if result.is_err()
                 && let Some((refused, behind)) = rest.split_first()
@@ -108,6 +118,9 @@ impl FrameWriter {
             self.count.stored += stored.len() as u64;
             self.count.stored_bytes += bytes;
             self.count.tagged += tagged;
+        }
+        if let Some(inline) = &mut self.inline {
+            inline.after_storing(producer);
         }
     }
 
@@ -135,7 +148,6 @@ impl FrameWriter {
                 let (run, behind) = left.split_at((start..some.len()).take_while(same).count());
                 if is_taken(start) {
                     let granted = &run[..parts.reserve(run.len())];
-                    parts.look(burst, granted, interface, producer);
                     let shards = parts.shards.as_ref();
                     self.store_plain(burst, granted, interface, producer, shards);
                     dealt_with += granted.len();

@@ -7,7 +7,7 @@ use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
-use crate::control::ring_time::Moment;
+use crate::{control::ring_time::Moment, intake::inline::Inline};
 
 /// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
 /// that opens meanwhile gets no watermark of this inserter until the wait is over. A window that ends earlier is closed by the
@@ -40,8 +40,10 @@ pub(crate) struct LiveInserter {
     now_ns: i64,
     /// When the engine's counters were last read, on the monotonic clock.
     read_ns: i64,
-    /// The analyzer may find something in what was stored last, and then needs the watermark.
-    is_suspect: bool,
+    /// The analyzer has something to do with what was stored last, and then needs the watermark.
+    has_news: bool,
+    /// The source has run dry.
+    is_dry: bool,
     stopped: bool,
     enough: bool,
     /// The latest promise, ns of ring time.
@@ -56,6 +58,8 @@ impl LiveInserter {
         }
         // `step` publishes every millisecond.
         producer.leave_sleepers();
+        let inline = intake.parts.inline.clone();
+        intake.writer.inline = inline.map(|parts| Inline::new(parts, producer.id()));
         let start_mono_ns = intake.parts.common.clock.mono_ns();
         Self {
             intake,
@@ -63,7 +67,8 @@ impl LiveInserter {
             start_mono_ns,
             now_ns: start_mono_ns,
             read_ns: i64::MIN,
-            is_suspect: false,
+            has_news: false,
+            is_dry: true,
             stopped: false,
             enough: false,
             watermark_ns: i64::MIN,
@@ -93,10 +98,16 @@ impl LiveInserter {
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
-        let (mut status, mut now) = self.fetch(self.source_wait(is_awaited));
-        self.is_suspect = status == Status::Frames;
-        if let Some(lookout) = &mut self.intake.parts.lookout {
-            lookout.asked(now.mono_ns);
+        // A wait would look like work, if the source runs dry just now.
+        let wait = match self.is_dry {
+            true => self.source_wait(is_awaited),
+            false => Duration::ZERO,
+        };
+        let (mut status, mut now) = self.fetch(wait);
+        self.has_news = status == Status::Frames;
+        let lay_ns = self.intake.lay_ns(now);
+        if let Some(inline) = &mut self.intake.writer.inline {
+            inline.asked(now.mono_ns, lay_ns);
         }
         let until_ns = now.mono_ns.saturating_add(PUBLICATION_PERIOD_NS);
         while status == Status::Frames {
@@ -108,7 +119,10 @@ impl LiveInserter {
             (status, now) = self.fetch(Duration::ZERO);
         }
         let now_ns = now.mono_ns;
-        match self.intake.watermark_ns(now) {
+        self.is_dry = status != Status::Frames;
+        let inline = self.intake.writer.inline.as_mut();
+        let is_told = inline.is_none_or(Inline::tell);
+        match self.intake.watermark_ns(now).filter(|_| is_told) {
             // The burst that is lent may be older than the watermark, and is in the ring. A promise stands, also where the clock
             // of the engine was set back.
             Some(watermark_ns) => {
@@ -117,9 +131,9 @@ impl LiveInserter {
             }
             None => self.producer.publish(),
         }
-        if let Some(lookout) = &mut self.intake.parts.lookout {
+        if let Some(inline) = &mut self.intake.writer.inline {
             // After the publication: the analyzer may be called now.
-            self.is_suspect = lookout.told(status != Status::Frames, now_ns);
+            self.has_news = inline.told(self.is_dry, now_ns);
         }
         self.intake.take_events();
         let age_ns = now_ns.saturating_sub(self.read_ns);
@@ -128,6 +142,9 @@ impl LiveInserter {
         if is_old || status == Status::End {
             self.intake.read_statistics();
             self.read_ns = now_ns;
+            let inline = self.intake.writer.inline.as_mut();
+            let notices = inline.map(Inline::take_notices);
+            self.intake.notices.extend(notices.into_iter().flatten());
         }
         if status == Status::End {
             self.intake.ended();
@@ -138,7 +155,7 @@ impl LiveInserter {
 
     /// How long the source may let this thread wait.
     fn source_wait(&self, is_awaited: bool) -> Duration {
-        if is_awaited || self.is_suspect || self.stopped {
+        if is_awaited || self.has_news || self.stopped {
             return SOURCE_WAIT;
         }
         let Some(duration_ns) = self.intake.parts.duration_ns else {
@@ -378,25 +395,35 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_waited_for_longer_where_no_packet_is_suspect() {
-        for (link_type, wait) in [
-            (LinkType::ETHERNET, UNAWAITED_SOURCE_WAIT),
-            (LinkType::RAW, SOURCE_WAIT),
+    fn a_source_is_waited_for_longer_where_no_packet_is_a_hit() {
+        for (rule, wait) in [
+            ("ether[20] == 7", UNAWAITED_SOURCE_WAIT),
+            ("ether[20] == 0", SOURCE_WAIT),
         ] {
             let (mut inserter, _, _, asked) = inserter(1);
-            // Of frames of Ethernet, a look-out for others knows nothing.
-            let (lookout, ..) =
-                crate::intake::lookout::lookout_of_test("udp dst port 7", link_type, false);
-            inserter.intake.parts.lookout = Some(lookout);
+            let common = &inserter.intake.parts.common;
+            let (parts, _reader) =
+                crate::intake::inline::inline_of_test(rule, LinkType::ETHERNET, common);
+            inserter.intake.writer.inline = Some(Inline::new(parts, 0));
             inserter.step();
             inserter.step();
             let wait_ns = asked.wait_ns.load(Ordering::SeqCst);
-            assert_eq!(
-                i128::from(wait_ns),
-                wait.as_nanos() as i128,
-                "{link_type:?}"
-            );
+            assert_eq!(i128::from(wait_ns), wait.as_nanos() as i128, "{rule}");
         }
+    }
+
+    #[test]
+    fn a_source_is_waited_for_when_it_is_known_to_be_dry() {
+        let (mut inserter, _, left, asked) = inserter(11);
+        let mut waits = || {
+            inserter.step();
+            asked.wait_ns.load(Ordering::SeqCst)
+        };
+        // The step is over after a millisecond, and the source just then runs dry.
+        waits();
+        assert_eq!(left.load(Ordering::SeqCst), 0);
+        assert_eq!(waits(), 0);
+        assert!(waits() > 0);
     }
 
     #[test]

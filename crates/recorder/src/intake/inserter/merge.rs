@@ -1,6 +1,9 @@
 //! The inserter of files.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex},
+};
 
 use retroscope_capture::{SourceError, Status};
 use retroscope_ring::{Producer, Waker};
@@ -9,7 +12,10 @@ use super::{
     parts::{InserterParts, SOURCE_WAIT},
     queue_intake::QueueIntake,
 };
-use crate::control::ring_time::Moment;
+use crate::{
+    analysis::shard_reader::ShardReader,
+    control::{lock, ring_time::Moment},
+};
 
 /// The inserter of all files.
 #[derive(Debug)]
@@ -17,6 +23,8 @@ pub(crate) struct MergeInserter {
     files: Vec<File>,
     producer: Producer,
     waker: Waker,
+    /// What looks at packets in this thread.
+    reader: Option<Arc<Mutex<ShardReader>>>,
     parts: InserterParts,
     stop_after_ns: Option<i64>,
     /// A stop was asked for: what was fetched already is still stored, nothing more is fetched.
@@ -34,6 +42,13 @@ struct File {
     is_done: bool,
 }
 
+/// Looks at what is published, if that is this thread's to do.
+fn look(reader: Option<&Arc<Mutex<ShardReader>>>) {
+    if let Some(reader) = reader {
+        while lock(reader).step() {}
+    }
+}
+
 /// Files have no other time than their packets'.
 const NO_CLOCK: Moment = Moment {
     ring_ns: 0,
@@ -45,11 +60,16 @@ impl MergeInserter {
     pub(crate) fn new(
         intakes: Vec<QueueIntake>,
         mut producer: Producer,
-        waker: Waker,
+        (waker, reader): (Waker, Option<ShardReader>),
         parts: InserterParts,
     ) -> Self {
         let (common, analyzer) = (Arc::clone(&parts.common), waker.clone());
-        producer.on_new_bucket(Box::new(move || common.wait_for_readers(&analyzer)));
+        let reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
+        let its_reader = reader.clone();
+        producer.on_new_bucket(Box::new(move || {
+            look(its_reader.as_ref());
+            common.wait_for_readers(&analyzer);
+        }));
         let file = |mut intake: QueueIntake| {
             intake.parts.filter = None;
             File {
@@ -63,6 +83,7 @@ impl MergeInserter {
             files: intakes.into_iter().map(file).collect(),
             producer,
             waker,
+            reader,
             parts,
             stop_after_ns: None,
             draining: false,
@@ -81,6 +102,7 @@ impl MergeInserter {
             }
         }
         self.producer.publish();
+        look(self.reader.as_ref());
         let end = |File { mut intake, .. }| {
             // Fetched but beyond the limit.
             intake.refuse(intake.burst().frames.len() - intake.cursor);
@@ -112,11 +134,13 @@ impl MergeInserter {
         if intake.cursor == intake.burst().frames.len() {
             // To fetch more may take long.
             self.producer.publish();
+            look(self.reader.as_ref());
         }
         intake.flush();
         let common = &self.parts.common;
         if common.intake.losses.is_full() || common.intake.disorder.is_full() {
             self.producer.publish();
+            look(self.reader.as_ref());
             common.wait_for_readers(&self.waker);
         }
         if is_over || dealt_with < wanted {

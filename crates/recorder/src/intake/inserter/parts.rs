@@ -8,14 +8,12 @@ use std::{
     time::Duration,
 };
 
-use retroscope_capture::{Burst, FrameMeta};
 use retroscope_packet::LinkType;
-use retroscope_ring::Producer;
 
 use super::shards::Shards;
 use crate::{
     control::common::Common,
-    intake::{capture_filter::CaptureFilter, lookout::Lookout},
+    intake::{capture_filter::CaptureFilter, inline::InlineParts},
 };
 
 /// How long an inserter waits for its source while anybody needs its watermark or its counters: they are at most this old then.
@@ -38,8 +36,8 @@ pub(crate) struct InserterParts {
     pub(crate) filter: Option<Box<CaptureFilter>>,
     /// `-c`: packets still to be stored, shared by all inserters.
     pub(crate) remaining: Option<Arc<AtomicI64>>,
-    /// Live, where the inserters try the trigger rules as well.
-    pub(crate) lookout: Option<Lookout>,
+    /// Live, where the inserters may have shards.
+    pub(crate) inline: Option<InlineParts>,
     /// From files, what gives packets a shard; live it is 0.
     pub(crate) shards: Option<Shards>,
     /// How late a packet may be whose stamp is not of the system's clock, ns.
@@ -56,7 +54,7 @@ impl InserterParts {
             snaplen: 0,
             filter: None,
             remaining: None,
-            lookout: None,
+            inline: None,
             shards: None,
             hold_ns: 0,
             duration_ns: None,
@@ -72,20 +70,6 @@ impl InserterParts {
         // Relaxed: nothing but the number is shared. Below 0 it says by how much more was wanted.
         let before = remaining.fetch_sub(taken, Ordering::Relaxed);
         usize::try_from(before.clamp(0, taken)).unwrap_or(0)
-    }
-
-    /// Tries the trigger rules on frames that will be stored as they stand, if that is this thread's to do.
-    pub(super) fn look(
-        &mut self,
-        burst: &Burst<'_>,
-        frames: &[FrameMeta],
-        Known { id, link_type }: Known,
-        producer: &Producer,
-    ) {
-        if let Some(lookout) = &mut self.lookout {
-            let place = (producer.id(), producer.stored());
-            lookout.look(place, (link_type, id), burst, frames);
-        }
     }
 
     /// Whether `-c` lets nothing in any more.

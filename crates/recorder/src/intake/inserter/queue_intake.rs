@@ -34,7 +34,7 @@ pub(crate) struct QueueIntake {
     interfaces: Vec<Known>,
     /// There is no number left for an interface.
     is_full: bool,
-    writer: FrameWriter,
+    pub(super) writer: FrameWriter,
     watch: LossWatch,
     /// Of a clock that is not the system's: the least that a stamp was ahead since counters were last read, ns.
     ahead_ns_min: i64,
@@ -196,6 +196,13 @@ impl QueueIntake {
             ToRingTime::Judged(ahead) => ahead.burst(self.queue.as_ref()),
             _ => self.queue.burst(),
         }
+    }
+
+    /// How long the first frame that is lent lay at the source, by its stamp, ns.
+    pub(super) fn lay_ns(&self, now: Moment) -> i64 {
+        let first = self.burst().frames.first();
+        let now_ns = now.ring_ns.saturating_add(now.offset_ns);
+        first.map_or(0, |first| now_ns.saturating_sub(first.time_ns))
     }
 
     /// The frames that are to be stored next, all with the offset that applies from now on. Empty: there are none, or it takes those that
@@ -364,7 +371,6 @@ impl QueueIntake {
             return match self.parts.filter {
                 None => {
                     let granted = &frames[..self.parts.reserve(frames.len())];
-                    self.parts.look(&burst, granted, interface, producer);
                     let shards = self.parts.shards.as_ref();
                     self.writer
                         .store_plain(&burst, granted, interface, producer, shards);
@@ -376,8 +382,8 @@ impl QueueIntake {
                 }
             };
         }
-        if let Some(lookout) = &mut self.parts.lookout {
-            lookout.leave((producer.id(), producer.stored()), frames.len());
+        if let Some(inline) = &mut self.writer.inline {
+            inline.leave();
         }
         let writer = &mut self.writer;
         let mut is_stored = |index: &usize| {

@@ -1,0 +1,175 @@
+//! Hits on their way from a shard to the director.
+//!
+//! Live the queue is bounded, and who fills it never waits: beyond [`HITS_MAX`] it keeps the first and the last hit of each rule and
+//! expression, and counts those between; beyond [`KEYS_MAX`] of these it counts by rule. A window that would begin with one that was only
+//! counted is the price of a storm, and is told as such (`queue-full`).
+
+use std::collections::{BTreeMap, HashMap, hash_map::Entry};
+
+use crate::analysis::{director::HitOrder, predicate::Expression, shard::FoundHit};
+
+/// Hits that stand one by one.
+const HITS_MAX: usize = 1024;
+/// Rules and expressions of which the first and the last hit stand.
+const KEYS_MAX: usize = 4096;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct HitQueue {
+    hits: Vec<FoundHit>,
+    more: HashMap<(usize, Expression), Span>,
+    /// By rule: hits that are only counted.
+    counted: BTreeMap<usize, u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    first: HitOrder,
+    last: HitOrder,
+    /// Hits between them.
+    between: u64,
+}
+
+impl HitQueue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.hits.is_empty()
+    }
+
+    /// Adds a hit, behind those before.
+    pub(crate) fn push(&mut self, (order, expression): FoundHit) {
+        if self.hits.len() < HITS_MAX {
+            return self.hits.push((order, expression));
+        }
+        let is_full = self.more.len() >= KEYS_MAX;
+        // One that cannot be filled in starts no dump.
+        let Ok(expression) = expression else {
+            return self.count(order.rule, 1);
+        };
+        match self.more.entry((order.rule, expression)) {
+            Entry::Occupied(mut span) => {
+                let span = span.get_mut();
+                span.between += u64::from(span.last != span.first);
+                span.last = order;
+            }
+            Entry::Vacant(_) if is_full => self.count(order.rule, 1),
+            Entry::Vacant(place) => {
+                place.insert(Span {
+                    first: order,
+                    last: order,
+                    between: 0,
+                });
+            }
+        }
+    }
+
+    fn count(&mut self, rule: usize, hits: u64) {
+        *self.counted.entry(rule).or_default() += hits;
+    }
+
+    /// Moves all of another behind these, and leaves that empty.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        if self.is_empty() {
+            return std::mem::swap(self, other);
+        }
+        let (hits, counted) = std::mem::take(other).drain();
+        hits.into_iter().for_each(|hit| self.push(hit));
+        for (rule, hits) in counted {
+            self.count(rule, hits);
+        }
+    }
+
+    /// All hits that stand, in the order in which they were found, and by rule how many were only counted.
+    pub(crate) fn drain(self) -> (Vec<FoundHit>, BTreeMap<usize, u64>) {
+        let Self {
+            mut hits,
+            more,
+            mut counted,
+        } = self;
+        let mut spans = Vec::with_capacity(2 * more.len());
+        for ((rule, expression), span) in more {
+            if span.between > 0 {
+                *counted.entry(rule).or_default() += span.between;
+            }
+            if span.last != span.first {
+                spans.push((span.last, Ok(expression.clone())));
+            }
+            spans.push((span.first, Ok(expression)));
+        }
+        spans.sort_by_key(|(order, _)| (order.record, order.rule));
+        hits.append(&mut spans);
+        (hits, counted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_filter::Filter;
+
+    use super::*;
+    use crate::control::hits::Refusal;
+
+    fn hit(record: u64, rule: usize, key: u16) -> FoundHit {
+        let order = HitOrder {
+            time_ns: record as i64,
+            source: 0,
+            producer: 0,
+            record,
+            rule,
+        };
+        let filter = Filter::plain(&format!("udp port {key}")).unwrap();
+        (order, Ok(Expression::plain(filter.filled().clone())))
+    }
+
+    fn records(hits: &[FoundHit]) -> Vec<u64> {
+        hits.iter().map(|(order, _)| order.record).collect()
+    }
+
+    #[test]
+    fn nothing_is_left_out_of_a_queue_that_is_not_full() {
+        let mut queue = HitQueue::default();
+        (0..HITS_MAX as u64).for_each(|record| queue.push(hit(record, 0, 0)));
+        let (hits, counted) = queue.drain();
+        assert_eq!(records(&hits), (0..HITS_MAX as u64).collect::<Vec<_>>());
+        assert!(counted.is_empty());
+    }
+
+    /// Whatever comes, in one queue or moved from one to another: each hit stands or is counted, of each rule and expression the first and
+    /// the last stand as long as there are few of these, and what is kept is bounded.
+    #[test]
+    fn a_full_queue_keeps_first_and_last_of_each_rule_and_expression() {
+        for seed in 0..50 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let keys = [1, 10, 1000, 10_000][random.usize(..4)];
+            let (mut queue, mut local) = (HitQueue::default(), HitQueue::default());
+            let mut ends = BTreeMap::new();
+            let count = random.u64(1..30_000);
+            for record in 0..count {
+                let (rule, key) = (random.usize(..3), random.u16(..keys));
+                let (order, mut expression) = hit(record, rule, key);
+                if random.u8(..50) == 0 {
+                    expression = Err(Refusal::Script(String::new()));
+                } else if record >= HITS_MAX as u64 {
+                    ends.entry((rule, key)).or_insert((record, record)).1 = record;
+                }
+                local.push((order, expression));
+                if random.u32(..5000) == 0 {
+                    queue.append(&mut local);
+                    assert!(local.is_empty());
+                }
+            }
+            queue.append(&mut local);
+            let (hits, counted) = queue.drain();
+            assert!(hits.len() <= HITS_MAX + 2 * KEYS_MAX);
+            let counted: u64 = counted.values().sum();
+            assert_eq!(hits.len() as u64 + counted, count, "{seed}");
+            let stands = records(&hits);
+            assert!(stands.is_sorted(), "{seed}");
+            if ends.len() <= KEYS_MAX {
+                for (first, last) in ends.values() {
+                    let stand = |record| stands.binary_search(record).is_ok();
+                    assert!(stand(first) && stand(last), "{seed}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Where shards are: with their inserters, with threads of their own, or in their seats, where the analyzer finds them.
+//!
+//! A shard moves between two bursts, and its place among the records of its producer is all that it takes along. Live, an inserter that has it claims
+//! the records that it stores, before it stores them, and looks at them while it has the frames in its cache. All others are the analyzer's,
+//! which reads them from the ring. An inserter takes the shard back where the analyzer has read everything that it stored.
+//! So each record is looked at once, in order.
+//!
+//! Where shards have [readers](crate::analysis::shard_reader) of their own, all records are claimed. From files the analyzer, which goes
+//! through all packets in order, waits for them.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{
+            AtomicBool, AtomicI64, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+};
+
+use crate::{
+    analysis::{
+        director::HitOrder,
+        hit_queue::HitQueue,
+        shard::{FoundHit, Shard},
+        triggers::RuleChange,
+    },
+    control::lock,
+};
+
+/// Gaps of one reader that wait.
+const GAPS_MAX: usize = 256;
+/// Hits of one shard that wait from files: it looks no further until the analyzer has taken some.
+const WAITING_MAX: usize = 65_536;
+
+/// The place of one shard, on cache lines of its own: its inserter writes the mark once a burst.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Seat {
+    /// Empty while the inserter has it.
+    shard: Mutex<Option<Box<Shard>>>,
+    /// Records of the producer before this are not the analyzer's to look at. Only an inserter writes this.
+    claimed: AtomicU64,
+    /// What changed in the rules since the shard last looked at packets, and whether anything did.
+    changes: Mutex<Vec<RuleChange>>,
+    has_changes: AtomicBool,
+    /// What was found elsewhere, for the analyzer; live …
+    hits: Mutex<HitQueue>,
+    /// … and from files.
+    found: Mutex<FromFiles>,
+    moved: Condvar,
+    /// Live, where it has a reader of its own: none of its packets that is still to be looked at is older than this, ns of ring time.
+    pub(crate) promised_ns: AtomicI64,
+    /// How many records it looked at.
+    pub(crate) analyzed: AtomicU64,
+    /// Those that it did not.
+    gaps: Mutex<Vec<Gap>>,
+}
+
+/// Packets of a producer that nobody looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gap {
+    pub(crate) producer: usize,
+    /// Where they were, ns of ring time.
+    pub(crate) span_ns: (i64, i64),
+    pub(crate) packets: u64,
+    /// Overwritten before; else left at a stop.
+    pub(crate) is_lapped: bool,
+}
+
+/// What a shard found in a file so far.
+#[derive(Debug, Default)]
+struct FromFiles {
+    hits: VecDeque<HitOrder>,
+    /// The records before this one were looked at.
+    looked: u64,
+    /// The analyzer takes nothing any more.
+    is_over: bool,
+}
+
+/// Who looks at packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lookers {
+    /// The analyzer, with one shard.
+    Analyzer,
+    /// Live, each inserter with a shard of its own, and where it has no time the analyzer.
+    Inserters,
+    /// Readers of their own, one a shard.
+    Readers,
+}
+
+/// The seats of all shards.
+#[derive(Debug)]
+pub(crate) struct Seats {
+    seats: Vec<Seat>,
+    pub(crate) lookers: Lookers,
+    /// Whether hits are wanted.
+    armed: AtomicBool,
+}
+
+impl Seats {
+    /// For these shards: the producers are divided among them. Where inserters have them there is one for each producer.
+    pub(crate) fn new(shards: Vec<Shard>, lookers: Lookers) -> Self {
+        let is_read = lookers == Lookers::Readers;
+        let seat = |shard| Seat {
+            shard: Mutex::new(Some(Box::new(shard))),
+            claimed: AtomicU64::new(if is_read { u64::MAX } else { 0 }),
+            changes: Mutex::default(),
+            has_changes: AtomicBool::default(),
+            hits: Mutex::default(),
+            found: Mutex::default(),
+            moved: Condvar::new(),
+            promised_ns: AtomicI64::new(if is_read { i64::MIN } else { i64::MAX }),
+            analyzed: AtomicU64::default(),
+            gaps: Mutex::default(),
+        };
+        Self {
+            seats: shards.into_iter().map(seat).collect(),
+            lookers,
+            armed: AtomicBool::new(true),
+        }
+    }
+
+    /// The seat of the shard that looks at a producer's packets, live.
+    pub(crate) fn of(&self, producer: usize) -> &Seat {
+        &self.seats[producer % self.seats.len()]
+    }
+
+    pub(crate) fn all(&self) -> &[Seat] {
+        &self.seats
+    }
+
+    pub(crate) fn set_armed(&self, armed: bool) {
+        // Relaxed: a hit that is found meanwhile is asked for again by the director.
+        self.armed.store(armed, Relaxed);
+    }
+
+    /// The rules change for all shards: all of it between two packets.
+    pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
+        for seat in &self.seats {
+            lock(&seat.changes).extend_from_slice(changes);
+            seat.has_changes.store(true, Relaxed);
+        }
+    }
+
+    pub(crate) fn are_armed(&self) -> bool {
+        self.armed.load(Relaxed)
+    }
+
+    /// Live: none of the packets that readers of shards have still to look at is older than this, ns.
+    pub(crate) fn promised_ns(&self) -> i64 {
+        // Acquire: the hits before it have been told.
+        let promised = self.seats.iter().map(|seat| seat.promised_ns.load(Acquire));
+        promised.min().unwrap_or(i64::MAX)
+    }
+
+    /// From files: waits until all shards have looked at the record `next`. Returns the hits from there on, in order, up to a record before `end`
+    /// or `end` itself, and that one.
+    pub(crate) fn take_found(&self, next: u64, mut end: u64) -> (Vec<HitOrder>, u64) {
+        for seat in &self.seats {
+            let mut found = lock(&seat.found);
+            while found.looked <= next {
+                let waited = seat.moved.wait(found);
+                found = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+            end = end.min(found.looked);
+        }
+        let mut hits = Vec::new();
+        for seat in &self.seats {
+            let mut found = lock(&seat.found);
+            let count = found.hits.partition_point(|order| order.record < end);
+            hits.extend(found.hits.drain(..count));
+            seat.moved.notify_all();
+        }
+        // Those of a record are all of one shard.
+        hits.sort_by_key(|order| order.record);
+        (hits, end)
+    }
+
+    /// The analyzer takes nothing any more.
+    pub(crate) fn end(&self) {
+        for seat in &self.seats {
+            lock(&seat.found).is_over = true;
+            seat.moved.notify_all();
+        }
+    }
+}
+
+impl Seat {
+    /// Runs `visit` with the shard, if it is here and nobody else has it.
+    pub(crate) fn visit<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+        self.try_lock()?.as_deref_mut().map(visit)
+    }
+
+    /// Runs `visit` with the shard, if it is here, and waits for who visits it now.
+    pub(crate) fn visit_waiting<R>(&self, visit: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+        lock(&self.shard).as_deref_mut().map(visit)
+    }
+
+    /// The inserter takes it, if it is here and nobody else has it. The analyzer must have read all that was stored.
+    pub(crate) fn take(&self) -> Option<Box<Shard>> {
+        self.try_lock()?.take()
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Option<Box<Shard>>>> {
+        try_lock(&self.shard)
+    }
+
+    /// The inserter puts it back, before it stores what it does not claim.
+    pub(crate) fn put_back(&self, shard: Box<Shard>) {
+        *lock(&self.shard) = Some(shard);
+    }
+
+    /// To be called before a shard looks at packets: takes up what changed in the rules.
+    pub(crate) fn refresh(&self, shard: &mut Shard) {
+        // Before the changes: who sees a set without a rule that was taken out sees the change too. Relaxed: ordered by the set's
+        // publication, and the changes by the mutex.
+        shard.rules.refresh();
+        if self.has_changes.load(Relaxed) {
+            let mut changes = lock(&self.changes);
+            self.has_changes.store(false, Relaxed);
+            changes.drain(..).for_each(|it| shard.rules.change(it));
+        }
+    }
+
+    /// The inserter looks at the records before `end`. To be called before they are stored, and again, with no less than what was
+    /// stored, if some of them were not.
+    pub(crate) fn claim(&self, end: u64) {
+        // Relaxed: ordered before the records by their publication (the ring's edge P1).
+        self.claimed.store(end, Relaxed);
+    }
+
+    /// To be asked after some records of the producer were found: those before this are not to be looked at.
+    pub(crate) fn claimed(&self) -> u64 {
+        // Relaxed: whoever sees a record published also sees the claim that was made before it (the ring's edge P1).
+        self.claimed.load(Relaxed)
+    }
+
+    /// An inserter, which never waits, found these: it keeps them while the analyzer is just taking what was told before. To be called
+    /// before its watermark moves past them, which must wait too: a window that takes one of them is then open before it could close.
+    pub(crate) fn try_tell(&self, hits: &mut HitQueue) {
+        if let Some(mut told) = try_lock(&self.hits) {
+            told.append(hits);
+        }
+    }
+
+    /// The same for who may wait.
+    pub(crate) fn tell(&self, hits: &mut HitQueue) {
+        lock(&self.hits).append(hits);
+    }
+
+    /// What was told live: hits, and by rule how many were only counted.
+    pub(crate) fn take_hits(&self) -> (Vec<FoundHit>, BTreeMap<usize, u64>) {
+        std::mem::take(&mut *lock(&self.hits)).drain()
+    }
+
+    /// From files: the shard has looked at its records before `looked`, and found these, the last of all. Waits while too many wait.
+    pub(crate) fn tell_found(&self, hits: &mut Vec<HitOrder>, looked: u64) {
+        let mut found = lock(&self.found);
+        found.hits.extend(hits.drain(..));
+        found.looked = looked;
+        self.moved.notify_all();
+        while found.hits.len() > WAITING_MAX && !found.is_over {
+            let waited = self.moved.wait(found);
+            found = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The reader of the shard did not see these. Of too many that wait, those that come last stand together.
+    pub(crate) fn miss(&self, gap: Gap) {
+        let mut gaps = lock(&self.gaps);
+        let is_full = gaps.len() >= GAPS_MAX;
+        match gaps.last_mut() {
+            Some(last) if is_full && last.is_lapped == gap.is_lapped => {
+                last.packets += gap.packets;
+                last.span_ns.0 = last.span_ns.0.min(gap.span_ns.0);
+                last.span_ns.1 = last.span_ns.1.max(gap.span_ns.1);
+            }
+            _ => gaps.push(gap),
+        }
+    }
+
+    /// What [`Self::miss`] told.
+    pub(crate) fn take_gaps(&self) -> Vec<Gap> {
+        std::mem::take(&mut *lock(&self.gaps))
+    }
+
+    /// Live: the reader of the shard has told what it found among packets older than this, ns.
+    pub(crate) fn promise(&self, promised_ns: i64) {
+        self.promised_ns.store(promised_ns, Release);
+    }
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(place) => Some(place),
+        Err(TryLockError::Poisoned(place)) => Some(place.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}

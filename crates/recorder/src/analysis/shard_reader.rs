@@ -1,0 +1,239 @@
+//! A shard that reads the ring itself, beside others.
+//!
+//! Live the readers are the members of one group, and divide the producers. From files each reads all records, and looks at those of its
+//! shards: the inserter has numbered them by address pair (`intake/inserter/shards.rs`). What they find goes to the analyzer,
+//! which opens and closes windows: live by a bounded queue, from files in the order of records, for which it waits.
+//!
+//! With `--analyzers inline` a file's only reader is moved on by the inserter's thread, behind each publication.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use retroscope_ring::{Reader, Waker};
+
+use crate::{
+    analysis::{
+        chunk::MANY,
+        director::HitOrder,
+        hit_queue::HitQueue,
+        predicate::Expression,
+        seats::{Gap, Seat, Seats},
+        shard::{Findings, Numbered, Shard},
+    },
+    control::{common::Common, hits::Refusal, progress::promised},
+};
+
+/// Batches between two looks at clocks.
+const BATCHES: usize = 64;
+/// Hits from files that are told together.
+const TOGETHER: usize = 1024;
+/// How long a live recording that is stopped still looks at packets, ns.
+pub(crate) const STOP_DRAIN_NS: i64 = 3_000_000_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct ShardReader {
+    common: Arc<Common>,
+    seats: Arc<Seats>,
+    seat: usize,
+    reader: Reader,
+    /// Of the analyzer.
+    waker: Waker,
+    found: Found,
+    /// From files: its records before this were looked at.
+    looked: u64,
+    /// Live, of each producer whether it is one of its own that promise watermarks.
+    promises: Vec<bool>,
+    /// A lower bound of the times of the last batch of each producer, ns.
+    last_ns: Vec<i64>,
+    stopped_ns: Option<i64>,
+    is_time_over: bool,
+}
+
+/// What was found and is not told yet.
+#[derive(Debug)]
+struct Found {
+    seats: Arc<Seats>,
+    /// Live, with what they would dump; …
+    live: HitQueue,
+    /// … from files the analyzer says that, because it knows the packets before.
+    files: Vec<HitOrder>,
+}
+
+impl Findings for Found {
+    fn are_wanted(&self) -> bool {
+        self.seats.are_armed()
+    }
+
+    fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>) {
+        match expression {
+            Some(expression) => self.live.push((order, expression)),
+            None => self.files.push(order),
+        }
+    }
+}
+
+impl ShardReader {
+    /// For the shard of a seat; `reader` is that of its producers.
+    pub(crate) fn new(
+        common: Arc<Common>,
+        (seats, seat): (Arc<Seats>, usize),
+        reader: Reader,
+        waker: Waker,
+    ) -> Self {
+        let mut promises = common.intake.promises();
+        for (producer, promises) in promises.iter_mut().enumerate() {
+            *promises &= producer % seats.all().len() == seat;
+        }
+        Self {
+            // From files there is one, whatever the number of queues.
+            last_ns: vec![i64::MIN; promises.len().max(1)],
+            promises,
+            found: Found {
+                seats: Arc::clone(&seats),
+                live: HitQueue::default(),
+                files: Vec::new(),
+            },
+            common,
+            seats,
+            seat,
+            reader,
+            waker,
+            looked: 0,
+            stopped_ns: None,
+            is_time_over: false,
+        }
+    }
+
+    /// Sleeps until there is something to read, or the timeout. Returns for how long.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
+        let start_ns = self.common.clock.mono_ns();
+        self.reader.wait(timeout);
+        let slept_ns = self.common.clock.mono_ns().saturating_sub(start_ns);
+        Duration::from_nanos(slept_ns.unsigned_abs())
+    }
+
+    /// Looks at what is there, live at most some batches, and tells what it found. False: nothing was there.
+    pub(crate) fn step(&mut self) -> bool {
+        let live = self.common.is_live();
+        let seats = Arc::clone(&self.seats);
+        let seat = &seats.all()[self.seat];
+        // Read before the records, as the analyzer does.
+        let promised_ns = if live {
+            promised(&self.common.ring, &self.promises).min()
+        } else {
+            None
+        };
+        let shards = self.seats.all().len();
+        let (mine, is_whole) = (self.seat, live || shards == 1);
+        let is_mine = move |(_, packet): &Numbered<'_>| {
+            is_whole || usize::from(packet.shard) % shards == mine
+        };
+        let mut batches = 0;
+        while !live || (batches < BATCHES && !self.is_time_over) {
+            let Some(batch) = self.reader.next() else {
+                break;
+            };
+            let last_ns = &mut self.last_ns[batch.producer];
+            let from_ns = std::mem::replace(last_ns, batch.oldest_ns);
+            if batch.missed.packets > 0 {
+                seat.miss(Gap {
+                    producer: batch.producer,
+                    span_ns: (from_ns.min(batch.oldest_ns), from_ns.max(batch.oldest_ns)),
+                    packets: batch.missed.packets,
+                    is_lapped: true,
+                });
+            }
+            if !live {
+                // Only now the bucket of the batch before is given back: when the analyzer has seen all, nobody holds what may be overwritten.
+                seat.tell_found(&mut self.found.files, self.looked);
+            }
+            let end = batch.first + batch.len() as u64;
+            let mut packets = (batch.first..).zip(batch.iter()).filter(is_mine);
+            let found = &mut self.found;
+            let mut look = |shard: &mut Shard| {
+                seat.refresh(shard);
+                while shard.look(batch.producer, &mut packets, MANY, found) > 0 {
+                    if !live
+                        && let Some(last) = found.files.last()
+                        && found.files.len() >= TOGETHER
+                    {
+                        let looked = last.record + 1;
+                        seat.tell_found(&mut found.files, looked);
+                    }
+                }
+            };
+            seat.visit_waiting(&mut look);
+            self.looked = end;
+            batches += 1;
+            // Relaxed: numbers, summed by who asks.
+            seat.analyzed
+                .fetch_add(batch.len() as u64, Ordering::Relaxed);
+            if live {
+                self.tell_live(seat);
+                self.is_time_over = self.stop_is_long_ago();
+            }
+        }
+        let more = live && batches == BATCHES;
+        if !more {
+            self.reader.finish();
+        }
+        if live {
+            if !more {
+                seat.promise(promised_ns.unwrap_or(i64::MAX));
+            }
+        } else {
+            seat.tell_found(&mut self.found.files, self.looked);
+        }
+        batches > 0
+    }
+
+    fn tell_live(&mut self, seat: &Seat) {
+        if !self.found.live.is_empty() {
+            seat.tell(&mut self.found.live);
+            self.waker.wake();
+        }
+    }
+
+    fn stop_is_long_ago(&mut self) -> bool {
+        if !self.common.control.stopping() {
+            return false;
+        }
+        let mono_ns = self.common.clock.mono_ns();
+        mono_ns - *self.stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
+    }
+
+    /// The inserters are gone: looks at the rest, of a live recording that is stopped for some seconds at most.
+    pub(crate) fn end(mut self) {
+        while self.step() && !self.is_time_over {}
+        let (ring, positions) = (&self.common.ring, self.reader.positions());
+        let now_ns = self.common.clock.now().ring_ns;
+        let shards = self.seats.all().len();
+        for producer in
+            (0..ring.producers()).filter(|it| self.is_time_over && it % shards == self.seat)
+        {
+            let packets = ring
+                .published(producer)
+                .saturating_sub(positions.get(producer));
+            if packets > 0 {
+                self.seats.all()[self.seat].miss(Gap {
+                    producer,
+                    span_ns: (self.last_ns[producer].min(now_ns), now_ns),
+                    packets,
+                    is_lapped: false,
+                });
+            }
+        }
+    }
+}
+
+impl Drop for ShardReader {
+    fn drop(&mut self) {
+        let seat = &self.seats.all()[self.seat];
+        seat.tell_found(&mut self.found.files, u64::MAX);
+        seat.promise(i64::MAX);
+        self.waker.wake();
+    }
+}

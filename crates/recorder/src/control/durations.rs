@@ -1,0 +1,152 @@
+//! How long something took, as a distribution in fixed memory.
+//!
+//! Eight steps to a power of two: what [`Durations::quantile`] answers is never less than what was recorded, and at most an eighth more.
+//! 496 counters, 4 KiB, hold any number of nanoseconds, so nothing is cut off at either end.
+
+use std::{
+    array,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Steps to a power of two, as a power of two.
+const STEPS_LOG2: u32 = 3;
+const STEPS: u64 = 1 << STEPS_LOG2;
+/// The values below [`STEPS`] have a counter each, and the powers of two above them so many.
+const COUNTERS: usize = ((64 - STEPS_LOG2 + 1) as usize) << STEPS_LOG2;
+
+/// See the module. One thread records, any may ask.
+#[derive(Debug)]
+pub(crate) struct Durations {
+    counts: [AtomicU64; COUNTERS],
+}
+
+impl Default for Durations {
+    fn default() -> Self {
+        Self {
+            counts: array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the analyzers record into it next")
+)]
+impl Durations {
+    /// So many packets took `ns` each. To be called by one thread only.
+    pub(crate) fn record(&self, ns: u64, packets: u64) {
+        let count = &self.counts[index(ns)];
+        // Relaxed: numbers that stand for themselves. Nobody else writes them, so that no locked instruction is needed.
+        count.store(count.load(Relaxed).saturating_add(packets), Relaxed);
+    }
+
+    /// What this part of all packets (0 to 1) took at most, ns; `None` if there are none. What is recorded meanwhile is in it, or not.
+    pub(crate) fn quantile(&self, part: f64) -> Option<u64> {
+        // Relaxed: as where they are written. Summed up from one copy, so that the part is found in it.
+        let counts: [u64; COUNTERS] = array::from_fn(|at| self.counts[at].load(Relaxed));
+        let all = counts.iter().map(|count| *count as f64).sum::<f64>();
+        let mut below = 0.0;
+        let mut greatest = None;
+        for (at, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            below += *count as f64;
+            greatest = Some(last_of(at));
+            if below >= part * all {
+                break;
+            }
+        }
+        greatest
+    }
+}
+
+/// The counter of a value.
+fn index(ns: u64) -> usize {
+    let shift = ns.max(1).ilog2().saturating_sub(STEPS_LOG2);
+    // The step, with the leading bit of those that have one.
+    ((shift as usize) << STEPS_LOG2) + (ns >> shift & (2 * STEPS - 1)) as usize
+}
+
+/// The greatest value of a counter.
+fn last_of(index: usize) -> u64 {
+    let Some(shift) = (index >> STEPS_LOG2).checked_sub(1) else {
+        return index as u64;
+    };
+    let first = (STEPS | index as u64 & (STEPS - 1)) << shift;
+    first + ((1 << shift) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: [f64; 7] = [0.0, 0.001, 0.5, 0.9, 0.99, 0.9999, 1.0];
+
+    /// Beside the samples in order.
+    fn check(samples: &mut [(u64, u64)], what: &str) {
+        let durations = Durations::default();
+        samples
+            .iter()
+            .for_each(|(ns, packets)| durations.record(*ns, *packets));
+        samples.sort_unstable();
+        let all: u64 = samples.iter().map(|(_, packets)| packets).sum();
+        for part in PARTS {
+            let least = part * all as f64;
+            let mut seen = 0;
+            let reached = |(_, packets): &&(u64, u64)| {
+                seen += packets;
+                seen as f64 >= least
+            };
+            let (exact, _) = *samples.iter().find(reached).unwrap();
+            let told = durations.quantile(part).unwrap();
+            assert!(
+                told >= exact && told - exact <= exact / 8,
+                "{what} {part}: {told} for {exact}"
+            );
+        }
+    }
+
+    #[test]
+    fn it_is_at_most_an_eighth_above_the_sorted_samples() {
+        for seed in 0..200 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let bits = random.u32(1..=64);
+            let count = random.usize(1..3000);
+            let sample = |_| {
+                (
+                    random.u64(..) >> (64 - random.u32(1..=bits)),
+                    random.u64(1..300),
+                )
+            };
+            let mut samples: Vec<_> = (0..count).map(sample).collect();
+            check(&mut samples, &format!("seed {seed}"));
+        }
+    }
+
+    #[test]
+    fn extremes() {
+        assert_eq!(Durations::default().quantile(0.9999), None);
+        for ns in [0, 1, 7, 8, 9, 15, 16, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
+            check(&mut [(ns, 1)], &ns.to_string());
+        }
+        check(&mut [(0, 1), (u64::MAX, 1)], "both ends");
+        // One in ten thousand may take long, and one more may not.
+        let durations = Durations::default();
+        durations.record(100, 9999);
+        durations.record(1 << 20, 1);
+        assert!(durations.quantile(0.9999).unwrap() < 113);
+        durations.record(1 << 20, 1);
+        assert!(durations.quantile(0.9999).unwrap() >= 1 << 20);
+        durations.record(100, u64::MAX);
+        durations.record(100, u64::MAX);
+        assert!(durations.quantile(0.5).unwrap() < 113, "no count wraps");
+    }
+
+    #[test]
+    fn each_counter_begins_behind_the_one_before() {
+        let mut first = 0;
+        for at in 0..COUNTERS {
+            assert_eq!((index(first), index(last_of(at))), (at, at));
+            first = last_of(at).wrapping_add(1);
+        }
+        assert_eq!(first, 0, "the last one ends with the greatest number");
+    }
+}

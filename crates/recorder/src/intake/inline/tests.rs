@@ -1,0 +1,271 @@
+use std::time::Duration;
+
+use retroscope_capture::{Direction, InterfaceInfo, TimeDomain};
+use retroscope_packet::LinkType;
+use retroscope_ring::{GroupKind, Reader, Record, Ring, RingConfig};
+
+use super::*;
+use crate::{
+    analysis::{functions::Functions, native::NativeCode, prepared::LinkTypes, seats::Lookers},
+    control::common::Common,
+    intake::{
+        Intake,
+        placement::{HOLD_NS, Room, WAITING_NS_MAX},
+    },
+    start::{
+        config::Analyzers,
+        expressions::{Expressions, Texts},
+        lookers::seat_shards,
+    },
+    tests::rig::{FakeClock, udp},
+};
+
+/// What the inserters of a recorder need to have shards with this rule, and the analyzer's reader.
+pub(crate) fn inline(rule: &str, link_type: LinkType, common: &Common) -> (InlineParts, Reader) {
+    let triggers = [rule.to_owned()];
+    let texts = Texts {
+        triggers: &triggers,
+        dump: "",
+        manual: "",
+        filter: None,
+    };
+    let (known, native) = ([link_type], Arc::new(NativeCode::new()));
+    let link_types = LinkTypes::new(&known, &Vec::new);
+    let expressions = Expressions::new(&texts, &link_types, false, &native).unwrap();
+    let reader = common.ring.group(GroupKind::Lapped).unwrap();
+    let inserters = common.intake.promises().len();
+    let scripts = (0..inserters).map(|_| Functions::default()).collect();
+    let looks = (expressions.triggers, scripts);
+    let (seats, _) = seat_shards(Lookers::Inserters, looks, &expressions.template, common);
+    let parts = InlineParts {
+        seats,
+        positions: reader.positions(),
+        analyzer: reader.waker(),
+        placing: Placing::new(
+            Analyzers::Auto,
+            Room {
+                cpus: 2,
+                threads: 1,
+                inserters: common.intake.promises().len(),
+                ring_bytes: common.ring.bytes(),
+            },
+        ),
+    };
+    (parts, reader)
+}
+
+/// An inserter of 100 packets at a time, and the analyzer beside it.
+struct Rig {
+    inline: Inline,
+    producer: Producer,
+    reader: Reader,
+    seats: Arc<Seats>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let ring = Ring::new(&RingConfig::new(16 << 20, 2, 1), None).unwrap();
+        let sources = ["a", "b"].map(|name| (name.to_owned(), 1));
+        let intake = Intake::new(sources.into_iter(), Arc::default(), false);
+        let common = Common::new(ring, Arc::new(FakeClock::default()), intake);
+        let info = InterfaceInfo {
+            name: "a".to_owned(),
+            link_type: LinkType::RAW,
+            snaplen: 0,
+            time_domain: TimeDomain::KernelSoftware,
+            time_resolution_ns: 1,
+        };
+        let interfaces = &common.intake.interfaces;
+        interfaces.register(&common.ring, 0, &info).unwrap();
+        let (parts, reader) = inline("udp dst port 7", LinkType::RAW, &common);
+        let producer = common.ring.producer().unwrap();
+        let seats = Arc::clone(&parts.seats);
+        Self {
+            inline: Inline::new(parts, producer.id()),
+            producer,
+            reader,
+            seats,
+        }
+    }
+
+    /// 100 packets to these ports come and are stored.
+    fn burst(&mut self, port: impl Fn(usize) -> u16) {
+        let mut memory = Vec::new();
+        let mut frames = Vec::new();
+        for index in 0..100 {
+            let data = udp(1, port(index), 0);
+            frames.push(FrameMeta {
+                time_ns: 5,
+                offset: memory.len(),
+                captured_len: u32::try_from(data.len()).unwrap(),
+                wire_len: 100,
+                interface: 0,
+                direction: Direction::Inbound,
+                vlan: None,
+            });
+            memory.extend(data);
+        }
+        let burst = Burst {
+            memory: &memory,
+            frames: &frames,
+        };
+        self.inline.before_storing(frames.len(), &self.producer);
+        let first = self.producer.stored();
+        for frame in &frames {
+            let data = &memory[frame.offset..][..frame.captured_len as usize];
+            self.producer.store(&Record::whole(5, 0, data)).unwrap();
+        }
+        self.inline.look(first, (0, 0), &burst, &frames);
+        self.inline.after_storing(&self.producer);
+        self.inline.tell();
+        self.producer.publish();
+    }
+
+    /// The source has just woken from being dry.
+    fn wakes(&mut self, now_ns: i64) {
+        self.inline.told(true, now_ns);
+        self.inline.asked(now_ns, 0);
+    }
+
+    /// The records that the inserter found, since the last call.
+    fn found(&self) -> Vec<u64> {
+        let (hits, _) = self.seats.of(0).take_hits();
+        hits.iter().map(|(order, _)| order.record).collect()
+    }
+
+    /// The analyzer reads all that there is; the records that it would have to look at.
+    fn read(&mut self) -> Vec<u64> {
+        let mut left = Vec::new();
+        while let Some(batch) = self.reader.next() {
+            let end = batch.first + batch.len() as u64;
+            left.extend(self.seats.of(batch.producer).claimed().max(batch.first)..end);
+        }
+        self.reader.finish();
+        left
+    }
+
+    /// Whether the analyzer was called since it was last asked.
+    fn is_called(&mut self) -> bool {
+        self.reader.doze(Duration::ZERO)
+    }
+
+    fn is_seated(&self) -> bool {
+        self.seats.of(0).visit(|_| ()).is_some()
+    }
+}
+
+#[test]
+fn hits_are_found_in_the_burst_with_the_numbers_of_their_records() {
+    let mut rig = Rig::new();
+    rig.burst(|_| 8);
+    for hit in [0_u16, 63, 64, 99] {
+        let first = rig.producer.stored();
+        rig.burst(|index| 8 - u16::from(index == usize::from(hit)));
+        assert_eq!(rig.found(), [first + u64::from(hit)]);
+    }
+    assert!(!rig.is_seated());
+    assert!(rig.read().is_empty());
+    rig.seats.set_armed(false);
+    rig.burst(|_| 7);
+    assert!(rig.found().is_empty(), "none is wanted");
+}
+
+/// Whatever the inserter has time for, each record is looked at once: by it, or by the analyzer.
+#[test]
+fn each_record_is_looked_at_once() {
+    for seed in 0..100 {
+        let mut rig = Rig::new();
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut now_ns, mut looked, mut here) = (0, Vec::new(), 0);
+        for _ in 0..200 {
+            match random.u32(..8) {
+                0 => rig.inline.leave(),
+                1 => {
+                    now_ns += WAITING_NS_MAX;
+                    rig.inline.told(false, now_ns);
+                }
+                2 => {
+                    now_ns += HOLD_NS / 2;
+                    rig.wakes(now_ns);
+                }
+                3 | 4 => looked.extend(rig.read()),
+                _ => rig.burst(|_| 7),
+            }
+            let found = rig.found();
+            here += found.len();
+            looked.extend(found);
+        }
+        looked.extend(rig.read());
+        assert_eq!(
+            looked,
+            (0..rig.producer.stored()).collect::<Vec<_>>(),
+            "{seed}"
+        );
+        assert!(here > 0 && here < looked.len(), "{seed}: {here}");
+    }
+}
+
+#[test]
+fn an_inserter_at_its_limit_leaves_the_shard_to_the_analyzer() {
+    let mut rig = Rig::new();
+    rig.wakes(0);
+    rig.inline.told(false, WAITING_NS_MAX);
+    rig.burst(|_| 8);
+    assert_eq!((rig.is_seated(), rig.read()), (false, vec![]));
+    rig.inline.told(false, WAITING_NS_MAX + 1);
+    rig.burst(|_| 8);
+    rig.inline.told(true, WAITING_NS_MAX + 1 + HOLD_NS);
+    rig.burst(|_| 8);
+    assert!(rig.is_seated(), "the analyzer has not read what is before");
+    assert_eq!(rig.read(), (100..300).collect::<Vec<_>>());
+    rig.burst(|_| 8);
+    assert_eq!((rig.is_seated(), rig.read()), (false, vec![]));
+    rig.inline.leave();
+    rig.burst(|_| 8);
+    assert!(!rig.is_seated(), "all was read: it is back");
+    drop(rig.inline);
+    assert!(rig.seats.of(0).visit(|_| ()).is_some(), "it is gone");
+}
+
+#[test]
+fn much_that_is_stored_without_running_dry_is_left_to_the_analyzer() {
+    let mut rig = Rig::new();
+    rig.wakes(0);
+    // A sixteenth of 16 MiB for one of two.
+    let burst_bytes = 100 * (udp(1, 8, 0).len() as u64 + DESCRIPTOR_BYTES);
+    let bursts = (512_u64 << 10) / burst_bytes;
+    for _ in 0..=bursts {
+        rig.burst(|_| 8);
+        assert!(!rig.is_seated());
+        rig.inline.told(false, 1);
+    }
+    rig.burst(|_| 8);
+    assert!(rig.is_seated());
+}
+
+#[test]
+fn the_analyzer_is_called_for_hits_and_before_much_is_unread() {
+    let mut rig = Rig::new();
+    rig.burst(|_| 8);
+    rig.inline.told(true, 0);
+    assert!(!rig.is_called());
+    rig.burst(|_| 7);
+    assert!(!rig.is_called(), "nothing is published yet");
+    rig.inline.told(true, 0);
+    assert!(rig.is_called());
+    rig.inline.told(true, 0);
+    assert!(!rig.is_called(), "once");
+    // 1 MiB is an eighth of the ring for one of two.
+    let burst_bytes = 100 * (udp(1, 8, 0).len() as u64 + DESCRIPTOR_BYTES);
+    let bursts = (1_u64 << 20).div_ceil(burst_bytes);
+    for burst in 1..=bursts {
+        rig.burst(|_| 8);
+        rig.inline.told(true, 0);
+        assert_eq!(rig.is_called(), burst == bursts, "{burst}");
+    }
+    rig.wakes(0);
+    rig.inline.told(false, 2 * WAITING_NS_MAX);
+    rig.burst(|_| 8);
+    rig.inline.told(true, 2 * WAITING_NS_MAX);
+    assert!(rig.is_called(), "it has the shard");
+}
