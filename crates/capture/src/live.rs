@@ -9,8 +9,8 @@
 use std::{collections::VecDeque, fmt, time::Duration};
 
 use crate::{
-    Burst, Event, InputDrops, InterfaceInfo, OffloadEffects, Queue, SourceError, SourceStatistics,
-    Status,
+    Burst, Event, InputDrops, InterfaceInfo, OffloadEffects, Queue, SourceBuffer, SourceError,
+    SourceStatistics, Status,
     af_packet::InterfaceCounters,
     af_xdp::XdpMode,
     clock::{self, Now},
@@ -88,6 +88,11 @@ pub(crate) trait Engine: Send + fmt::Debug {
 
     /// See [`Queue::xdp_mode`].
     fn xdp_mode(&self) -> Option<XdpMode> {
+        None
+    }
+
+    /// See [`Queue::buffer`].
+    fn buffer(&self) -> Option<SourceBuffer> {
         None
     }
 }
@@ -459,6 +464,10 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
 
     fn xdp_mode(&self) -> Option<XdpMode> {
         self.engine.xdp_mode()
+    }
+
+    fn buffer(&self) -> Option<SourceBuffer> {
+        self.engine.buffer()
     }
 
     fn stop(&mut self) {

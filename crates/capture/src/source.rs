@@ -92,6 +92,15 @@ impl Probed for DividedQueues {
     }
 }
 
+/// What a live queue has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceBuffer {
+    /// Bytes, of which a packet takes some tens beside its own.
+    Bytes(u64),
+    /// Packets.
+    Packets(u64),
+}
+
 /// How long a queue leaves packets alone at most that have come, ns, if it may wait for as long or longer ([`Queue::next`]).
 pub const REST_NS_MAX: i64 = 24_000_000;
 
@@ -155,6 +164,11 @@ pub trait Queue: Send + fmt::Debug {
 
     /// How AF_XDP takes the packets; `None`: another engine does.
     fn xdp_mode(&self) -> Option<XdpMode> {
+        None
+    }
+
+    /// What it holds of packets that were not fetched yet; `None`: the engine cannot tell.
+    fn buffer(&self) -> Option<SourceBuffer> {
         None
     }
 

@@ -16,8 +16,8 @@ use super::{
     watermark::{BEHIND_NS, PLACING_NS, RETIRE_MS, WATERMARK_BEHIND_NS_MAX},
 };
 use crate::{
-    Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX, SourceError,
-    SourceStatistics,
+    Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX, SourceBuffer,
+    SourceError, SourceStatistics,
     clock::{self, SECOND_NS},
     interface::Found,
     live::{CutOff, Engine, Ledger, Live, LiveQueue},
@@ -199,6 +199,10 @@ impl PacketEngine {
 impl Engine for PacketEngine {
     /// The socket tells of an error also while it is polled.
     const LOOK_NS: i64 = 5_000_000;
+
+    fn buffer(&self) -> Option<SourceBuffer> {
+        Some(SourceBuffer::Bytes(self.ring.bytes() as u64))
+    }
 
     /// Lends the next frames, of the block that is held or of a later one.
     fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {

@@ -28,6 +28,11 @@ pub(super) struct BlockRing {
 }
 
 impl BlockRing {
+    /// Bytes of all blocks.
+    pub(super) fn bytes(&self) -> usize {
+        self.mapping.bytes()
+    }
+
     /// Starts at the first block, where the kernel starts too.
     pub(super) fn new(mapping: Mapping) -> Self {
         Self {

@@ -23,7 +23,8 @@ use super::{
     taken::TakenInterface,
 };
 use crate::{
-    Burst, Direction, FrameMeta, InputDrops, LossCause, Queue, SourceError, SourceStatistics,
+    Burst, Direction, FrameMeta, InputDrops, LossCause, Queue, SourceBuffer, SourceError,
+    SourceStatistics,
     af_packet::InterfaceCounters,
     clock,
     live::{CutOff, Engine, Ledger, Live, LiveQueue, RECEIVE_PATH_NS},
@@ -434,6 +435,10 @@ impl Engine for XdpEngine {
             Some(counters) if !self.attachment.hold().is_native => counters.input_drops(),
             _ => InputDrops::None,
         }
+    }
+
+    fn buffer(&self) -> Option<SourceBuffer> {
+        Some(SourceBuffer::Packets(self.opened.chunks.into()))
     }
 
     fn xdp_mode(&self) -> Option<XdpMode> {

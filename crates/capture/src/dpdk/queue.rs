@@ -24,7 +24,7 @@ use super::{
     sys::{Counters, Environment, MbufBurst, RawFrame},
 };
 use crate::{
-    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceError,
+    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceBuffer, SourceError,
     SourceStatistics, VlanTag, clock,
     live::{CutOff, Engine, Ledger, Live, LiveQueue},
 };
@@ -387,6 +387,17 @@ fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> Fr
 impl Engine for DpdkEngine {
     /// A driver's answer may take a lock, or a question to its NIC.
     const LOOK_NS: i64 = 50_000_000;
+
+    /// Of a NIC: a vdev keeps packets in a buffer of the kernel, or of nobody.
+    fn buffer(&self) -> Option<SourceBuffer> {
+        let Opened {
+            quirks,
+            descriptors,
+            ..
+        } = &self.shared.opened;
+        let packets = self.queues.len() as u64 * u64::from(*descriptors);
+        (!quirks.is_vdev).then_some(SourceBuffer::Packets(packets))
+    }
 
     fn give_back(&mut self, live: &mut Live) {
         self.frames.clear();

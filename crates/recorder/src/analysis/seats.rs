@@ -26,7 +26,7 @@ use crate::{
         shard::{FoundHit, Shard},
         triggers::RuleChange,
     },
-    control::lock,
+    control::{durations::ProcessingTimes, lock},
 };
 
 /// Gaps of one reader that wait.
@@ -52,6 +52,8 @@ pub(crate) struct Seat {
     moved: Condvar,
     /// Live, where it has a reader of its own: none of its packets that is still to be looked at is older than this, ns of ring time.
     pub(crate) promised_ns: AtomicI64,
+    /// Whoever has the shard times it.
+    pub(crate) times: ProcessingTimes,
     /// How many records it looked at.
     pub(crate) analyzed: AtomicU64,
     /// Those that it did not.
@@ -112,6 +114,7 @@ impl Seats {
             found: Mutex::default(),
             moved: Condvar::new(),
             promised_ns: AtomicI64::new(if is_read { i64::MIN } else { i64::MAX }),
+            times: ProcessingTimes::default(),
             analyzed: AtomicU64::default(),
             gaps: Mutex::default(),
         };
@@ -146,6 +149,12 @@ impl Seats {
 
     pub(crate) fn are_armed(&self) -> bool {
         self.armed.load(Relaxed)
+    }
+
+    /// What 99.99 % of the packets took at most to be looked at, ns, of the slowest shard; `None`: none was timed.
+    pub(crate) fn processing_ns(&self) -> Option<u64> {
+        let each = self.seats.iter();
+        each.filter_map(|seat| seat.times.quantile(0.9999)).max()
     }
 
     /// Live: none of the packets that readers of shards have still to look at is older than this, ns.

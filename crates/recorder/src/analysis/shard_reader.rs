@@ -155,7 +155,11 @@ impl ShardReader {
             let found = &mut self.found;
             let mut look = |shard: &mut Shard| {
                 seat.refresh(shard);
-                while shard.look(batch.producer, &mut packets, MANY, found) > 0 {
+                loop {
+                    let look = || shard.look(batch.producer, &mut packets, MANY, found);
+                    if seat.times.time(&self.common.clock, look) == 0 {
+                        break;
+                    }
                     if !live
                         && let Some(last) = found.files.last()
                         && found.files.len() >= TOGETHER

@@ -8,6 +8,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use crate::control::ring_time::RingClock;
+
 /// Steps to a power of two, as a power of two.
 const STEPS_LOG2: u32 = 3;
 const STEPS: u64 = 1 << STEPS_LOG2;
@@ -28,10 +30,6 @@ impl Default for Durations {
     }
 }
 
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the analyzers record into it next")
-)]
 impl Durations {
     /// So many packets took `ns` each. To be called by one thread only.
     pub(crate) fn record(&self, ns: u64, packets: u64) {
@@ -72,6 +70,40 @@ fn last_of(index: usize) -> u64 {
     };
     let first = (STEPS | index as u64 & (STEPS - 1)) << shift;
     first + ((1 << shift) - 1)
+}
+
+/// The processing times of packets, of which one look in [`SAMPLING`] is timed: reading the clock takes as long as a packet or two.
+#[derive(Debug, Default)]
+pub(crate) struct ProcessingTimes {
+    durations: Durations,
+    turn: AtomicU64,
+}
+
+/// See [`ProcessingTimes`].
+const SAMPLING: u64 = 8;
+
+impl ProcessingTimes {
+    /// Runs `look`, which returns at how many packets it looked. To be called by one thread at a time.
+    pub(crate) fn time(&self, clock: &RingClock, look: impl FnOnce() -> usize) -> usize {
+        // Relaxed: a number of this thread's own.
+        let turn = self.turn.load(Relaxed);
+        self.turn.store(turn.wrapping_add(1), Relaxed);
+        if !turn.is_multiple_of(SAMPLING) {
+            return look();
+        }
+        let start_ns = clock.mono_ns();
+        let packets = look() as u64;
+        let took_ns = clock.mono_ns().saturating_sub(start_ns);
+        if let Some(each_ns) = took_ns.unsigned_abs().checked_div(packets) {
+            self.durations.record(each_ns, packets);
+        }
+        usize::try_from(packets).unwrap_or(usize::MAX)
+    }
+
+    /// What this part of all packets (0 to 1) took at most, ns; `None`: none was timed.
+    pub(crate) fn quantile(&self, part: f64) -> Option<u64> {
+        self.durations.quantile(part)
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,9 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-use retroscope_capture::{InputDrops, OffloadEffects, SourceStatistics, af_xdp::XdpMode};
+use retroscope_capture::{
+    InputDrops, OffloadEffects, SourceBuffer, SourceStatistics, af_xdp::XdpMode,
+};
 
 use crate::{control::lock, intake::inserter::sequence::Misplaced};
 
@@ -69,6 +71,7 @@ pub(crate) struct EngineReading {
     pub(crate) statistics: SourceStatistics,
     pub(crate) effects: Option<OffloadEffects>,
     pub(crate) xdp_mode: Option<XdpMode>,
+    pub(crate) buffer: Option<SourceBuffer>,
     /// What the kernel dropped before the engine saw it.
     pub(crate) input_drops: InputDrops,
 }
@@ -196,6 +199,15 @@ impl QueueCounters {
             (Some(all), Some(mode)) => Some(all.and(mode)),
             (all, mode) => all.or(mode),
         };
+        snapshot.buffer = match (snapshot.buffer, engine.buffer) {
+            (Some(SourceBuffer::Bytes(all)), Some(SourceBuffer::Bytes(its))) => {
+                Some(SourceBuffer::Bytes(all + its))
+            }
+            (Some(SourceBuffer::Packets(all)), Some(SourceBuffer::Packets(its))) => {
+                Some(SourceBuffer::Packets(all + its))
+            }
+            (all, its) => all.or(its),
+        };
         let engine = &engine.statistics;
         snapshot.received = sum(snapshot.received, engine.received);
         for &(cause, n) in &engine.lost {
@@ -255,6 +267,9 @@ pub struct SourceSnapshot {
     /// How AF_XDP takes the packets; `None`: another engine does.
     #[serde(rename = "xdp", serialize_with = "as_xdp")]
     pub xdp_mode: Option<XdpMode>,
+    /// What its engine holds of packets that were not fetched yet; `None`: it cannot tell.
+    #[serde(skip)]
+    pub buffer: Option<SourceBuffer>,
 }
 
 /// How AF_XDP takes packets, as users are told it.

@@ -21,7 +21,7 @@ use crate::{
         seats::{Seat, Seats},
         shard::{Findings, Shard},
     },
-    control::hits::Refusal,
+    control::{common::Common, hits::Refusal},
     intake::placement::{Placement, Placing},
 };
 
@@ -33,6 +33,7 @@ const RING_SHARE: u64 = 8;
 /// What inserters need to have shards.
 #[derive(Debug, Clone)]
 pub(crate) struct InlineParts {
+    pub(crate) common: Arc<Common>,
     pub(crate) seats: Arc<Seats>,
     /// How far the analyzer has read.
     pub(crate) positions: Positions,
@@ -118,15 +119,15 @@ impl Inline {
     }
 
     /// Looks at frames of one interface that were stored as they stand, as records from `first` on; ring time is their stamps less `offset_ns`.
+    /// They have so many captured `bytes`, about.
     pub(crate) fn look(
         &mut self,
         first: u64,
         (interface, offset_ns): (u16, i64),
         burst: &Burst<'_>,
-        frames: &[FrameMeta],
+        (frames, bytes): (&[FrameMeta], u64),
     ) {
-        let bytes = |meta: &FrameMeta| u64::from(meta.captured_len) + DESCRIPTOR_BYTES;
-        let stored_bytes = frames.iter().map(bytes).sum::<u64>();
+        let stored_bytes = bytes + frames.len() as u64 * DESCRIPTOR_BYTES;
         self.placement.stored(stored_bytes);
         let Some(shard) = &mut self.shard else {
             return;
@@ -145,7 +146,12 @@ impl Inline {
             data: &burst.memory[meta.offset..meta.offset + meta.captured_len as usize],
         });
         let mut packets = (first..).zip(packets);
-        while shard.look(self.producer, &mut packets, MANY, &mut self.found) > 0 {}
+        let look = || {
+            while shard.look(self.producer, &mut packets, MANY, &mut self.found) > 0 {}
+            frames.len()
+        };
+        let seat = self.parts.seats.of(self.producer);
+        seat.times.time(&self.parts.common.clock, look);
     }
 
     /// What was claimed is stored, as far as there was room.

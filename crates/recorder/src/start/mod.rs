@@ -207,6 +207,7 @@ impl Recorder {
             &common,
         );
         let inline = (who == Lookers::Inserters).then(|| InlineParts {
+            common: Arc::clone(&common),
             seats: Arc::clone(&seats),
             positions: reader.positions(),
             analyzer: waker.clone(),

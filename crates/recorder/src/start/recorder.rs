@@ -124,6 +124,11 @@ pub struct Summary {
     pub lapped: u64,
     /// Of the lapped packets and those unread at the stop, those that came while there were rules that triggered: triggers may have been missed.
     pub not_analyzed: u64,
+    /// What 99.99 % of the packets took at most to be looked at for triggers, ns, at most an eighth too large: of a sample, and as if those of a burst
+    /// took equally long. `None`: none was timed.
+    pub processing_ns: Option<u64>,
+    /// How long a live recording was, to the moment of this summary.
+    pub elapsed: Option<Duration>,
     /// What hits became.
     pub hits: HitCounts,
     /// See [`Status::scripts_failed`].
@@ -218,7 +223,7 @@ impl Recorder {
     /// Sums up without waiting for threads that may hang.
     #[must_use]
     pub fn abandon(self) -> Summary {
-        sum_up(&self.common, Vec::new(), false)
+        sum_up(&self.common, &self.handle, Vec::new(), false)
     }
 
     /// Waits for all threads and sums up.
@@ -235,12 +240,16 @@ impl Recorder {
         for thread in self.analyzers.into_iter().chain([self.dumper]) {
             panicked |= thread.join().is_err();
         }
-        sum_up(&self.common, errors, panicked)
+        sum_up(&self.common, &self.handle, errors, panicked)
     }
 }
 
-fn sum_up(common: &Common, errors: Vec<SourceError>, panicked: bool) -> Summary {
+fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: bool) -> Summary {
     let counters = &common.counters;
+    let since = |start_ns: i64| {
+        let ns = common.clock.mono_ns().saturating_sub(start_ns);
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
+    };
     let reading = counters.reading();
     let (dumps, dumps_before) = common.log.summary();
     Summary {
@@ -249,6 +258,8 @@ fn sum_up(common: &Common, errors: Vec<SourceError>, panicked: bool) -> Summary 
         analyzed: reading.analyzed,
         lapped: reading.lapped,
         not_analyzed: reading.unseen,
+        processing_ns: Some(counters.processing_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0),
+        elapsed: handle.start_mono_ns.map(since),
         hits: reading.hits,
         scripts_failed: counters.scripts_failed(),
         dumps,

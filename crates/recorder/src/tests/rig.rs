@@ -396,6 +396,7 @@ impl Rig {
         let (seats, derivation) = seat_shards(who, looks, &expressions.template, &common);
         let readers = shard_readers(&common, &seats, &reader.waker()).unwrap();
         let inline = (who == Lookers::Inserters).then(|| InlineParts {
+            common: Arc::clone(&common),
             seats: Arc::clone(&seats),
             positions: reader.positions(),
             analyzer: reader.waker(),

@@ -60,6 +60,11 @@ impl Mapping {
         }
     }
 
+    /// Bytes of all blocks.
+    pub(crate) fn bytes(&self) -> usize {
+        self.blocks * self.block_bytes
+    }
+
     /// Number of blocks.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks

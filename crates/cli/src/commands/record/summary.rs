@@ -1,8 +1,8 @@
 //! What `record` says at the end, and its exit code.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
-use retroscope_capture::af_packet::interfaces;
+use retroscope_capture::{SourceBuffer, af_packet::interfaces};
 use retroscope_recorder::{
     DumpCounts, DumpReport, HitCounts, Reason, SourceSnapshot, Summary, Suppressions, Verdict,
 };
@@ -139,7 +139,62 @@ fn print_details(summary: &Summary, ring: &Ring) {
     say(&format!(
         "analyzed {analyzed}, lapped {lapped}, unread {unread}"
     ));
+    if let Some(line) = processing_line(summary) {
+        say(&line);
+    }
+    for source in &summary.sources {
+        say_buffer(source, summary.elapsed);
+    }
     say(&hits_line(&summary.hits));
+}
+
+/// What a packet takes in an engine's memory beside its own bytes, about.
+const BUFFER_OVERHEAD: u64 = 80;
+
+/// The 99.99th percentile of a packet's processing time, and the rate that it allows.
+fn processing_line(summary: &Summary) -> Option<String> {
+    let ns = summary.processing_ns?;
+    Some(format!(
+        "99.99 % of packets took at most {} to be looked at",
+        show_short(ns)
+    ))
+}
+
+/// What a live source holds, in packets and in time, at the mean rate.
+fn say_buffer(source: &SourceSnapshot, elapsed: Option<Duration>) {
+    let (Some(buffer), Some(elapsed)) = (source.buffer, elapsed) else {
+        return;
+    };
+    let rate = source.stored as f64 / elapsed.as_secs_f64().max(1e-9);
+    let packets = match buffer {
+        SourceBuffer::Packets(packets) => packets,
+        SourceBuffer::Bytes(bytes) => {
+            let mean = source.stored_bytes.checked_div(source.stored);
+            bytes / (mean.unwrap_or(0) + BUFFER_OVERHEAD)
+        }
+    };
+    let name = &source.name;
+    let packets_text = counted(packets, "packet");
+    if source.stored == 0 {
+        return say(&format!(
+            "{name}: its buffer holds some {packets_text}; no rate"
+        ));
+    }
+    let holds_ns = packets as f64 / rate * 1e9;
+    say(&format!(
+        "{name}: its buffer holds some {packets_text}, {} at the mean rate of {rate:.0} packets/s",
+        show_short(holds_ns as u64)
+    ));
+}
+
+/// A short time, with three digits.
+fn show_short(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.3} µs", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.3} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
 }
 
 /// What hits became: `triggers 3, suppressed 12 (open 10, max-dumps 2)`.

@@ -163,6 +163,7 @@ impl Core {
             return walk.go_to(end);
         }
         let mut packets = (record..).zip(walk.packets.clone());
+        let common = Arc::clone(&walk.core.common);
         while walk.next < end {
             let live = walk.core.live;
             let most = if live {
@@ -171,7 +172,8 @@ impl Core {
                 MANY
             };
             let next = walk.next;
-            let count = shard.look(batch.producer, &mut packets, most, &mut walk);
+            let look = || shard.look(batch.producer, &mut packets, most, &mut walk);
+            let count = seat.times.time(&common.clock, look);
             walk.go_to(next + count as u64);
             if live && walk.core.looks.passed(count) && walk.core.is_time_over() {
                 walk.core.broken_off = Some((batch.producer, end - walk.next));

@@ -21,7 +21,11 @@ use crate::{
 };
 
 /// What the inserters of a recorder need to have shards with this rule, and the analyzer's reader.
-pub(crate) fn inline(rule: &str, link_type: LinkType, common: &Common) -> (InlineParts, Reader) {
+pub(crate) fn inline(
+    rule: &str,
+    link_type: LinkType,
+    common: &Arc<Common>,
+) -> (InlineParts, Reader) {
     let triggers = [rule.to_owned()];
     let texts = Texts {
         triggers: &triggers,
@@ -38,6 +42,7 @@ pub(crate) fn inline(rule: &str, link_type: LinkType, common: &Common) -> (Inlin
     let looks = (expressions.triggers, scripts);
     let (seats, _) = seat_shards(Lookers::Inserters, looks, &expressions.template, common);
     let parts = InlineParts {
+        common: Arc::clone(common),
         seats,
         positions: reader.positions(),
         analyzer: reader.waker(),
@@ -115,7 +120,8 @@ impl Rig {
             let data = &memory[frame.offset..][..frame.captured_len as usize];
             self.producer.store(&Record::whole(5, 0, data)).unwrap();
         }
-        self.inline.look(first, (0, 0), &burst, &frames);
+        let bytes = memory.len() as u64;
+        self.inline.look(first, (0, 0), &burst, (&frames, bytes));
         self.inline.after_storing(&self.producer);
         self.inline.tell();
         self.producer.publish();

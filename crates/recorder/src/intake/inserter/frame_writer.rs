@@ -103,7 +103,7 @@ impl FrameWriter {
             let result = producer.store_burst(rest.iter().map(record));
             let (stored, behind) = rest.split_at(result.unwrap_or_else(|burst| burst.stored));
             if let Some(inline) = &mut self.inline {
-                inline.look(first, (interface.id, offset_ns), burst, stored);
+                inline.look(first, (interface.id, offset_ns), burst, (stored, bytes));
             }
             rest = behind;
             if result.is_err()

@@ -429,6 +429,7 @@ impl QueueIntake {
             statistics,
             effects: self.queue.offload_effects(),
             xdp_mode: self.queue.xdp_mode(),
+            buffer: self.queue.buffer(),
             input_drops: self.queue.input_drops(),
         };
         let statistics = &mut reading.statistics;
