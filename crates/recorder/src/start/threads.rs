@@ -29,7 +29,7 @@ use crate::{
 /// How long the analyzer waits for records, while clocks may end a window.
 const ANALYZER_WAIT: Duration = Duration::from_millis(10);
 /// How long it waits live, while no dump is open: longer than a busy queue lets packets wait, so that on a busy link its packets wake
-/// the analyzer, and nothing else does; or only those that may be hits, where inserters look.
+/// the analyzer, and nothing else does; or only hits, where inserters look.
 const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
 /// How long an analyzer that has caught up with live traffic sleeps before it asks to be woken, where it was woken sooner than
 /// that the last time. On a link that is never idle it would be woken for every publication, and each time with a system call

@@ -4,6 +4,7 @@ mod bounds;
 mod clock;
 mod control;
 pub(crate) mod fake_disk;
+mod fakes;
 mod generated;
 mod limits;
 mod live;

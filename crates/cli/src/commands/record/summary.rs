@@ -180,10 +180,10 @@ fn say_buffer(source: &SourceSnapshot, elapsed: Option<Duration>) {
             "{name}: its buffer holds some {packets_text}; no rate"
         ));
     }
-    let holds_ns = packets as f64 / rate * 1e9;
+    let holds_ns = u128::from(packets) * elapsed.as_nanos() / u128::from(source.stored);
     say(&format!(
         "{name}: its buffer holds some {packets_text}, {} at the mean rate of {rate:.0} packets/s",
-        show_short(holds_ns as u64)
+        show_short(u64::try_from(holds_ns).unwrap_or(u64::MAX))
     ));
 }
 

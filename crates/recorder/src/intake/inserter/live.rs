@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
 use crate::{control::ring_time::Moment, intake::inline::Inline};
 
-/// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where no packet is suspect. A dump
+/// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where it finds no hit. A dump
 /// that opens meanwhile gets no watermark of this inserter until the wait is over. A window that ends earlier is closed by the
 /// monotonic clock, `WINDOW_GRACE` after its end, which is longer than an engine holds packets back.
 const UNAWAITED_SOURCE_WAIT: Duration = Duration::from_millis(40);
