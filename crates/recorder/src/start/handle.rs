@@ -223,15 +223,16 @@ impl Numbered {
 impl RuleBook {
     /// Refuses what is too much beside the other rules that were added.
     fn check_bytes(&self, rules: &Numbered, wanted: Wanted<'_>) -> Result<(), CommandError> {
-        let bytes = |(expression, request): (&str, &TriggerRequest)| {
-            expression.len() + request.asked_by.as_ref().map_or(0, String::len)
-        };
-        let others = rules
-            .by_name
-            .iter()
-            .filter(|(name, entry)| entry.number >= self.at_start && name.as_str() != wanted.name);
-        let others = others.map(|(_, entry)| bytes(entry.rule()));
-        if others.sum::<usize>() + bytes(wanted.rule()) > TEXT_BYTES_MAX {
+        let asker = |request: &TriggerRequest| request.asked_by.as_ref().map_or(0, String::len);
+        let others = rules.by_name.iter();
+        let others = others.filter(|(name, _)| name.as_str() != wanted.name);
+        let others = others.map(|(_, entry)| {
+            let is_added = entry.number >= self.at_start;
+            let expression = if is_added { entry.expression.len() } else { 0 };
+            expression + asker(&entry.request)
+        });
+        let bytes = wanted.expression.len() + asker(wanted.request);
+        if others.sum::<usize>() + bytes > TEXT_BYTES_MAX {
             return Err(CommandError::Refused(format!(
                 "the rules that were added would have more than {TEXT_BYTES_MAX} bytes of text together, which is the limit: remove some"
             )));

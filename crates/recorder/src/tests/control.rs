@@ -189,7 +189,12 @@ fn added_rules_have_so_many_bytes() {
     };
     request.asked_by = Some("x".repeat((4 << 20) - 20_000));
     add(&mut rig, "a", "udp", &request).unwrap();
+    request.asked_by = Some("x".repeat(10_000));
+    let change = |it: &Handle| it.change_rule("1", "udp port 9", &request);
+    asked(&mut rig, change).unwrap();
     request.asked_by = None;
+    assert!(add(&mut rig, "c", &long, &request).is_err());
+    asked(&mut rig, |it| it.change_rule("1", "udp port 9", &request)).unwrap();
     add(&mut rig, "b", "udp", &request).unwrap();
     add(&mut rig, "c", &long, &request).unwrap();
     let added = add(&mut rig, "d", &long, &request);
