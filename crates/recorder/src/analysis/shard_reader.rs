@@ -107,6 +107,16 @@ impl ShardReader {
         }
     }
 
+    /// A handle that wakes it.
+    pub(crate) fn waker(&self) -> Waker {
+        self.reader.waker()
+    }
+
+    /// Whether somebody waits for what it has found by then.
+    pub(crate) fn has_deadline(&self) -> bool {
+        !self.common.is_live() || self.common.counters.are_dumps_unfinished()
+    }
+
     /// Sleeps until there is something to read, or the timeout. Returns for how long.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.common.clock.mono_ns();

@@ -292,6 +292,8 @@ impl Recorder {
             answer_wait: ANSWER_WAIT,
             log,
         };
+        let each = shard_readers.iter().map(ShardReader::waker);
+        let wakers: Vec<Waker> = each.chain([waker.clone()]).collect();
         // The analyzer goes on until these are gone too.
         let not_ended = Arc::new(AtomicUsize::new(
             left.load(Ordering::Relaxed) + shard_readers.len(),
@@ -303,10 +305,10 @@ impl Recorder {
                 Arc::clone(&not_ended),
             )?];
             for (number, reader) in shard_readers.into_iter().enumerate() {
-                let gone = Gone::new(&[&not_ended], &waker);
+                let gone = Gone::new(&[&not_ended], &wakers);
                 analyzers.push(spawn_shard_reader(reader, number, &common, &left, gone)?);
             }
-            let gone = || Gone::new(&[&left, &not_ended], &waker);
+            let gone = || Gone::new(&[&left, &not_ended], &wakers);
             let inserters = spawn_inserters(
                 intakes,
                 &for_inserters,

@@ -84,7 +84,7 @@ impl Reads for ShardReader {
     }
 
     fn has_deadline(&self) -> bool {
-        true
+        Self::has_deadline(self)
     }
 }
 
@@ -187,14 +187,14 @@ pub(super) fn spawn_inserters(
 #[derive(Debug)]
 pub(super) struct Gone {
     left: Vec<Arc<AtomicUsize>>,
-    waker: Waker,
+    wakers: Vec<Waker>,
 }
 
 impl Gone {
-    pub(super) fn new(left: &[&Arc<AtomicUsize>], waker: &Waker) -> Self {
+    pub(super) fn new(left: &[&Arc<AtomicUsize>], wakers: &[Waker]) -> Self {
         Self {
             left: left.iter().copied().map(Arc::clone).collect(),
-            waker: waker.clone(),
+            wakers: wakers.to_vec(),
         }
     }
 }
@@ -204,7 +204,7 @@ impl Drop for Gone {
         for left in &self.left {
             left.fetch_sub(1, Ordering::Release);
         }
-        self.waker.wake();
+        self.wakers.iter().for_each(Waker::wake);
     }
 }
 
