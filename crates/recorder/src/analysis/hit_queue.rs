@@ -95,7 +95,8 @@ impl HitQueue {
             }
             spans.push((span.first, Ok(expression)));
         }
-        spans.sort_by_key(|(order, _)| (order.record, order.rule));
+        // Several producers number their records each for itself.
+        spans.sort_by_key(|(order, _)| *order);
         hits.append(&mut spans);
         (hits, counted)
     }
@@ -131,6 +132,24 @@ mod tests {
         let (hits, counted) = queue.drain();
         assert_eq!(records(&hits), (0..HITS_MAX as u64).collect::<Vec<_>>());
         assert!(counted.is_empty());
+    }
+
+    /// Records of several producers have nothing to do with each other.
+    #[test]
+    fn the_first_of_several_producers_stands_before_the_last() {
+        let mut queue = HitQueue::default();
+        (0..HITS_MAX as u64).for_each(|record| queue.push(hit(record, 0, 0)));
+        for (producer, record, time_ns) in [(0, 1_000_000, 5_000), (1, 10, 6_000)] {
+            let (order, expression) = hit(record, 0, 1);
+            let order = HitOrder {
+                producer,
+                time_ns,
+                ..order
+            };
+            queue.push((order, expression));
+        }
+        let (hits, _) = queue.drain();
+        assert_eq!(records(&hits[HITS_MAX..]), [1_000_000, 10]);
     }
 
     /// Whatever comes, in one queue or moved from one to another: each hit stands or is counted, of each rule and expression the first and
