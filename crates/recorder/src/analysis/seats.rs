@@ -142,7 +142,9 @@ impl Seats {
     /// The rules change for all shards: all of it between two packets.
     pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
         for seat in &self.seats {
-            lock(&seat.changes).extend_from_slice(changes);
+            let mut waiting = lock(&seat.changes);
+            changes.iter().for_each(|it| push(&mut waiting, it));
+            drop(waiting);
             seat.has_changes.store(true, Relaxed);
         }
     }
@@ -301,10 +303,85 @@ impl Seat {
     }
 }
 
+/// Adds a change to those that wait, and takes out what it makes void: on a silent link nobody takes them up.
+fn push(waiting: &mut Vec<RuleChange>, change: &RuleChange) {
+    let mut is_new = false;
+    waiting.retain(|before| match (before, change) {
+        (RuleChange::Add(rule), RuleChange::Remove(number)) if rule.number == *number => {
+            is_new = true;
+            false
+        }
+        (RuleChange::Enable(of, _), RuleChange::Remove(number) | RuleChange::Enable(number, _)) => {
+            of != number
+        }
+        _ => true,
+    });
+    if !is_new {
+        waiting.push(change.clone());
+    }
+}
+
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(place) => Some(place),
         Err(TryLockError::Poisoned(place)) => Some(place.into_inner()),
         Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use retroscope_filter::Filter;
+    use retroscope_packet::LinkType;
+    use retroscope_ring::{Ring, RingConfig};
+
+    use super::*;
+    use crate::{
+        analysis::{
+            prepared::{Prepared, mode},
+            triggers::Rule,
+        },
+        control::common::Common,
+        intake::{Intake, inline::inline_of_test},
+        tests::rig::FakeClock,
+    };
+
+    fn added(number: usize) -> RuleChange {
+        RuleChange::Add(Box::new(Rule {
+            number,
+            text: "udp port 8".to_owned(),
+            prepared: Prepared::new(Filter::resolved("udp port 8").unwrap(), mode(false)),
+            hits: Arc::default(),
+            is_enabled: true,
+        }))
+    }
+
+    /// On a link that is silent nobody takes changes up: what waits is no more than there are rules.
+    #[test]
+    fn changes_that_are_over_do_not_wait() {
+        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let sources = std::iter::once(("a".to_owned(), 1));
+        let intake = Intake::new(sources, Arc::default(), false);
+        let common = Common::new(ring, Arc::new(FakeClock::default()), intake);
+        let (parts, _reader) = inline_of_test("udp port 7", LinkType::RAW, &common);
+        let seats = &parts.seats;
+        let waiting = || lock(&seats.all()[0].changes).len();
+        for number in 1..1000 {
+            let is_enabled = number % 2 == 0;
+            seats.change_rules(&[RuleChange::Enable(0, is_enabled)]);
+            seats.change_rules(&[RuleChange::Remove(number - 1), added(number)]);
+            seats.change_rules(&[RuleChange::Enable(number, is_enabled)]);
+            assert!(waiting() <= 4, "{number}: {}", waiting());
+        }
+        let mut shard = seats.of(0).take().unwrap();
+        seats.of(0).refresh(&mut shard);
+        let known = shard.known_rules();
+        let known: Vec<_> = known
+            .iter()
+            .map(|(number, it)| (*number, it.is_enabled))
+            .collect();
+        assert_eq!((known, waiting()), (vec![(999, false)], 0));
     }
 }
