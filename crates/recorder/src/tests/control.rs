@@ -321,3 +321,21 @@ fn stamps_of_a_clock_of_its_own_are_kept_too() {
         assert_eq!(times, expected.map(|ns| (ns, ns + 1)).collect::<Vec<_>>());
     }
 }
+
+/// More hits than are told one by one: those that come behind the one dump of `--single` are counted all the same.
+#[test]
+fn all_hits_of_a_storm_are_counted_behind_a_single_dump() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        single: true,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    (0..3000).for_each(|number| rig.arrive(0, udp(1, 9, number)));
+    rig.step();
+    let hits = rig.handle.status().unwrap().hits;
+    assert_eq!(rules(&rig)[0].1, Some(3000));
+    assert_eq!((hits.triggers, hits.suppressed.total()), (1, 2999));
+}

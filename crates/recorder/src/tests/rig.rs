@@ -102,6 +102,9 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) packets_max: u64,
     pub(crate) bytes_max: u64,
     pub(crate) max_dumps: usize,
+    pub(crate) single: bool,
+    /// Whether all packets of a flow come by one queue.
+    pub(crate) flows_together: bool,
 }
 
 impl Default for RigConfig<'static> {
@@ -122,6 +125,8 @@ impl Default for RigConfig<'static> {
             packets_max: u64::MAX,
             bytes_max: u64::MAX,
             max_dumps: 64,
+            single: false,
+            flows_together: false,
         }
     }
 }
@@ -214,7 +219,7 @@ impl Rig {
             offline: false,
             queues: plan.queues,
             readers,
-            flows_together: false,
+            flows_together: plan.flows_together,
             triggers: scripts.triggers.partition(),
             dump: scripts.dump.as_ref().map(DumpFunction::partition),
             learns: FirstFragments::new(&expressions.template).wanted,
@@ -306,7 +311,7 @@ impl Rig {
             max_dumps: plan.max_dumps,
             dumps_per_minute: 0,
             bytes_per_hour: 0,
-            single: false,
+            single: plan.single,
             grace_ns: Some(50 * MS),
         };
         let handle = Handle {

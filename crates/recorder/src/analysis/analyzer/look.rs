@@ -112,8 +112,12 @@ impl Core {
             let (hits, counted) = seat.take_hits();
             hits.into_iter().for_each(|hit| self.hit(hit));
             for (rule, hits) in counted {
-                if self.count(rule, hits) && self.director.armed {
-                    self.director.suppress(rule, Reason::QueueFull, hits);
+                if self.count(rule, hits) {
+                    let reason = match self.director.armed {
+                        true => Reason::QueueFull,
+                        false => Reason::Single,
+                    };
+                    self.director.suppress(rule, reason, hits);
                 }
             }
             seat.take_gaps().into_iter().for_each(|gap| self.gap(gap));
