@@ -19,7 +19,7 @@ use crate::{
         director::HitOrder,
         hit_queue::HitQueue,
         predicate::Expression,
-        seats::{Gap, Seat, Seats},
+        seats::{Gap, Seats},
         shard::{Findings, Numbered, Shard},
     },
     control::{common::Common, hits::Refusal, progress::promised},
@@ -50,6 +50,8 @@ pub(crate) struct ShardReader {
     last_ns: Vec<i64>,
     stopped_ns: Option<i64>,
     is_time_over: bool,
+    /// The end of that time: the producer of the last packets, and how many of their batch were left.
+    left: (usize, u64),
 }
 
 /// What was found and is not told yet.
@@ -104,6 +106,7 @@ impl ShardReader {
             looked: 0,
             stopped_ns: None,
             is_time_over: false,
+            left: (0, 0),
         }
     }
 
@@ -146,6 +149,7 @@ impl ShardReader {
             let Some(batch) = self.reader.next() else {
                 break;
             };
+            let mut passed = 0;
             let last_ns = &mut self.last_ns[batch.producer];
             let from_ns = std::mem::replace(last_ns, batch.oldest_ns);
             if batch.missed.packets > 0 {
@@ -160,18 +164,34 @@ impl ShardReader {
                 // Only now the bucket of the batch before is given back: when the analyzer has seen all, nobody holds what may be overwritten.
                 seat.tell_found(&mut self.found.files, self.looked);
             }
-            let end = batch.first + batch.len() as u64;
+            let mut end = batch.first + batch.len() as u64;
             let mut packets = (batch.first..).zip(batch.iter()).filter(is_mine);
             let found = &mut self.found;
-            let mut look = |shard: &mut Shard| {
+            let (control, clock) = (&self.common.control, &self.common.clock);
+            let look = |shard: &mut Shard| {
                 seat.refresh(shard);
                 loop {
-                    let look = || shard.look(batch.producer, &mut packets, MANY, found);
-                    if seat.times.time(&self.common.clock, look) == 0 {
-                        break;
+                    // A script may be slow: none is asked about many packets behind the time to stop.
+                    let is_stopping = live && control.stopping();
+                    let most = if is_stopping { 1 } else { MANY };
+                    let look = || shard.look(batch.producer, &mut packets, most, found);
+                    let count = seat.times.time(clock, look);
+                    if count == 0 {
+                        return;
                     }
-                    if !live
-                        && let Some(last) = found.files.last()
+                    if live {
+                        passed += count as u64;
+                        if !found.live.is_empty() {
+                            seat.tell(&mut found.live);
+                            self.waker.wake();
+                        }
+                        seat.refresh(shard);
+                        if is_stopping && is_long_ago(&mut self.stopped_ns, clock.mono_ns()) {
+                            end = batch.first + passed;
+                            self.is_time_over = true;
+                            return;
+                        }
+                    } else if let Some(last) = found.files.last()
                         && found.files.len() >= TOGETHER
                     {
                         let looked = last.record + 1;
@@ -179,15 +199,14 @@ impl ShardReader {
                     }
                 }
             };
-            seat.visit_waiting(&mut look);
+            seat.visit_waiting(look);
             self.looked = end;
             batches += 1;
             // Relaxed: numbers, summed by who asks.
             seat.analyzed
-                .fetch_add(batch.len() as u64, Ordering::Relaxed);
-            if live {
-                self.tell_live(seat);
-                self.is_time_over = self.stop_is_long_ago();
+                .fetch_add(end - batch.first, Ordering::Relaxed);
+            if self.is_time_over {
+                self.left = (batch.producer, batch.first + batch.len() as u64 - end);
             }
         }
         let more = live && batches == BATCHES;
@@ -204,21 +223,6 @@ impl ShardReader {
         batches > 0
     }
 
-    fn tell_live(&mut self, seat: &Seat) {
-        if !self.found.live.is_empty() {
-            seat.tell(&mut self.found.live);
-            self.waker.wake();
-        }
-    }
-
-    fn stop_is_long_ago(&mut self) -> bool {
-        if !self.common.control.stopping() {
-            return false;
-        }
-        let mono_ns = self.common.clock.mono_ns();
-        mono_ns - *self.stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
-    }
-
     /// The inserters are gone: looks at the rest, of a live recording that is stopped for some seconds at most.
     pub(crate) fn end(mut self) {
         while self.step() && !self.is_time_over {}
@@ -228,9 +232,12 @@ impl ShardReader {
         for producer in
             (0..ring.producers()).filter(|it| self.is_time_over && it % shards == self.seat)
         {
-            let packets = ring
+            let (broken_off, left) = self.left;
+            let left = if producer == broken_off { left } else { 0 };
+            let behind = ring
                 .published(producer)
                 .saturating_sub(positions.get(producer));
+            let packets = behind + left;
             if packets > 0 {
                 self.seats.all()[self.seat].miss(Gap {
                     producer,
@@ -241,6 +248,11 @@ impl ShardReader {
             }
         }
     }
+}
+
+/// Whether the time to look at packets is over at `mono_ns`, of a recording that is stopped.
+fn is_long_ago(stopped_ns: &mut Option<i64>, mono_ns: i64) -> bool {
+    mono_ns - *stopped_ns.get_or_insert(mono_ns) >= STOP_DRAIN_NS
 }
 
 impl Drop for ShardReader {

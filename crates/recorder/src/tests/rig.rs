@@ -5,6 +5,7 @@ use std::{
     iter,
     path::Path,
     sync::{Arc, Mutex, atomic::Ordering},
+    thread::{scope, yield_now},
     time::{Duration, Instant},
 };
 
@@ -418,6 +419,22 @@ impl Rig {
         if let Some(analyzer) = &mut self.analyzer {
             while analyzer.step() {}
         }
+    }
+
+    /// The readers of shards do what they can, in threads of their own, and the analyzer beside them until it is so, and behind them.
+    pub(crate) fn look_beside_readers(&mut self, mut is_so: impl FnMut(&Handle) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        scope(|scope| {
+            for reader in &mut self.readers {
+                scope.spawn(|| while reader.step() {});
+            }
+            while !is_so(&self.handle) && Instant::now() < deadline {
+                self.analyzer.as_mut().map(Analyzer::step);
+                yield_now();
+            }
+        });
+        self.look();
+        assert!(Instant::now() < deadline, "it did not come to that");
     }
 
     /// The analyzer does what it does between two looks at the clock.

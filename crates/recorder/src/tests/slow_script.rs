@@ -1,11 +1,18 @@
 //! A trigger script that is slower than the packets come delays nothing else: windows, wishes, what is told, and the stop.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use retroscope_script::Script;
+use retroscope_script::{Limits, Script};
 
 use crate::{
-    DumpReport, Scripts, TriggerRequest, Verdict,
+    Analyzers, DumpReport, Scripts, TriggerRequest, Verdict,
     dump::{encode::Format, names::Directory},
     tests::rig::{FakeClock, MS, Rig, RigConfig, S, udp},
 };
@@ -14,12 +21,21 @@ const START: i64 = 1_800_000_000 * S;
 
 /// A recorder with a script that takes packets to port 8, and so much time for each packet.
 fn rig(packet_ns: i64, ring_bytes: u64, directory: &tempfile::TempDir) -> Rig {
+    let plan = RigConfig {
+        ring_bytes,
+        ..RigConfig::default()
+    };
+    by_plan(packet_ns, plan, directory)
+}
+
+fn by_plan(packet_ns: i64, plan: RigConfig<'_>, directory: &tempfile::TempDir) -> Rig {
     let clock = Arc::new(FakeClock::default());
     let addresses = [&clock.wall_ns, &clock.mono_ns].map(|ns| ns.as_ptr().expose_provenance());
     let [wall, mono] = addresses.map(|at| format!("ffi.cast('int64_t *', {at}ULL)"));
     let text = format!(
         "local ffi = require('ffi')
         local wall, mono = {wall}, {mono}
+        partition = 'flow'
         return function(pkt)
             wall[0] = wall[0] + {packet_ns}
             mono[0] = mono[0] + {packet_ns}
@@ -27,17 +43,33 @@ fn rig(packet_ns: i64, ring_bytes: u64, directory: &tempfile::TempDir) -> Rig {
         end"
     );
     let plan = RigConfig {
-        ring_bytes,
         scripts: Scripts {
             triggers: vec![Script::new("slow.lua", &text, true)],
             dump: None,
         },
         past_ns: S,
         future_ns: S,
-        ..RigConfig::default()
+        ..plan
     };
     let directory = Directory::open(directory.path(), Format::PcapNg).unwrap();
     Rig::by(clock, &plan, START, directory)
+}
+
+/// Two queues, each with a reader.
+fn with_readers() -> RigConfig<'static> {
+    RigConfig {
+        queues: 2,
+        ring_bytes: 128 << 20,
+        analyzers: Analyzers::Threads(NonZeroUsize::new(2).unwrap()),
+        flows_together: true,
+        ..RigConfig::default()
+    }
+}
+
+/// All hits, whatever became of them.
+fn hits(rig: &Rig) -> u64 {
+    let hits = rig.common.counters.reading().hits;
+    hits.triggers + hits.suppressed.total()
 }
 
 /// So many packets of 1,400 bytes arrive at 25 kpps.
@@ -123,9 +155,16 @@ fn packets_that_were_overwritten_are_told_where_that_is_found() {
 /// Some seconds are given to what waits; the rest is unread, and told with all that it concerns.
 #[test]
 fn a_stop_does_not_wait_for_all_packets() {
-    for (packet_ns, is_bound) in [(MS / 10, false), (3 * MS / 2, true), (20 * MS, true)] {
+    let cases = [(MS / 10, false), (3 * MS / 2, true), (20 * MS, true)];
+    for (packet_ns, is_bound, has_readers) in cases
+        .into_iter()
+        .flat_map(|(packet_ns, is_bound)| [false, true].map(|it| (packet_ns, is_bound, it)))
+    {
         let dir = tempfile::tempdir().unwrap();
-        let mut rig = rig(packet_ns, 64 << 20, &dir);
+        let mut rig = match has_readers {
+            true => by_plan(packet_ns, with_readers(), &dir),
+            false => rig(packet_ns, 64 << 20, &dir),
+        };
         rig.pass(S);
         arrive(&mut rig, 10);
         rig.look();
@@ -164,4 +203,76 @@ fn a_trigger_by_hand_acts_amidst_a_batch() {
     let (to_ns, _) = rig.analyzer().closings()[0];
     let waited_ns = to_ns - S - (START + begin_ns);
     assert!(waited_ns <= 100 * MS, "{waited_ns} ns");
+}
+
+/// Each packet is looked at by the rule as it was, or as it is.
+#[test]
+fn a_rule_is_changed_amidst_a_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(MS, 64 << 20, &dir);
+    // The analyzer is this thread.
+    rig.handle.answer_wait = Duration::ZERO;
+    let request = TriggerRequest::default();
+    _ = rig.handle.add_rule("r", "udp port 7", &request);
+    rig.pass(S);
+    rig.step();
+    arrive(&mut rig, 5000);
+    _ = rig.handle.change_rule("r", "udp dst port 7", &request);
+    rig.look();
+    assert_eq!(hits(&rig), 5000);
+    assert!(
+        rig.handle.rules()[1].hits > Some(4000),
+        "from the next packets on"
+    );
+}
+
+/// A reader stands still amidst its packets: what it found before acts, and rules change. Each packet is looked at by the rule as it
+/// was, or as it is.
+#[test]
+fn what_a_reader_found_acts_while_it_looks_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let goes_on = AtomicBool::new(false);
+    let at = goes_on.as_ptr().expose_provenance();
+    let text = format!(
+        "local ffi = require('ffi')
+        local goes_on = ffi.cast('uint8_t *', {at}ULL)
+        require('jit').off()
+        local seen = 0
+        partition = 'flow'
+        return function(pkt)
+            seen = seen + 1
+            while seen == 1030 and goes_on[0] == 0 do end
+            return false
+        end"
+    );
+    let plan = RigConfig {
+        scripts: Scripts {
+            triggers: vec![Script::new("waits.lua", &text, true)],
+            dump: None,
+        },
+        limits: Limits {
+            time: Duration::from_secs(30),
+            ..Limits::default()
+        },
+        triggers: &["udp port 7"],
+        ..with_readers()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(S);
+    rig.step();
+    arrive(&mut rig, 2000);
+    rig.handle.answer_wait = Duration::ZERO;
+    let request = TriggerRequest::default();
+    let mut steps = 0;
+    rig.look_beside_readers(|handle| {
+        let status = handle.status().unwrap();
+        steps += u32::from(status.hits.triggers > 0);
+        if steps == 1 {
+            let name = &handle.rules()[0].name;
+            _ = handle.change_rule(name, "udp dst port 7", &request);
+        }
+        goes_on.store(steps == 2, Ordering::SeqCst);
+        steps == 2
+    });
+    assert!(hits(&rig) > 2000 - 64);
 }

@@ -179,9 +179,12 @@ impl Core {
             let look = || shard.look(batch.producer, &mut packets, most, &mut walk);
             let count = seat.times.time(&common.clock, look);
             walk.go_to(next + count as u64);
-            if live && walk.core.looks.passed(count) && walk.core.is_time_over() {
-                walk.core.broken_off = Some((batch.producer, end - walk.next));
-                return;
+            if live && walk.core.looks.passed(count) {
+                if walk.core.is_time_over() {
+                    walk.core.broken_off = Some((batch.producer, end - walk.next));
+                    return;
+                }
+                seat.refresh(shard);
             }
         }
     }
