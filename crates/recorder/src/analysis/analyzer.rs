@@ -92,6 +92,8 @@ struct Core {
     orders: Vec<Order<Expression>>,
     /// The rules that there are: what messages and files call them, and whether their matches are hits.
     rules: BTreeMap<usize, KnownRule>,
+    /// Those of them that have others in their place, which some shard does not have yet.
+    leaving: Vec<usize>,
     /// Whether a script says what the triggers of packets dump.
     is_scripted: bool,
     /// From files, where shards do not say what a hit would dump.
@@ -164,6 +166,7 @@ impl Analyzer {
             names: common.intake.interface_cache(),
             orders: Vec::new(),
             rules,
+            leaving: Vec::new(),
             is_scripted,
             derivation,
             seats,

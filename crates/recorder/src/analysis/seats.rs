@@ -223,12 +223,18 @@ impl Seat {
         *lock(&self.shard) = Some(shard);
     }
 
-    /// To be called before a shard looks at packets: takes up what changed in the rules.
-    pub(crate) fn refresh(&self, shard: &mut Shard) {
+    /// Whether the shard has the rules as they are now: what it `found` by others was told.
+    pub(crate) fn has_taken_up(&self) -> bool {
+        lock(&self.changes).is_empty()
+    }
+
+    /// To be called before a shard looks at packets: takes up what changed in the rules. What it `found` by the rules as they were is told before.
+    pub(crate) fn refresh(&self, shard: &mut Shard, found: &mut HitQueue) {
         // Before the changes: who sees a set without a rule that was taken out sees the change too. Relaxed: ordered by the set's
         // publication, and the changes by the mutex.
         shard.rules.refresh();
         if self.has_changes.load(Relaxed) {
+            self.tell(found);
             let mut changes = lock(&self.changes);
             self.has_changes.store(false, Relaxed);
             changes.drain(..).for_each(|it| shard.rules.change(it));
@@ -376,7 +382,7 @@ mod tests {
             assert!(waiting() <= 4, "{number}: {}", waiting());
         }
         let mut shard = seats.of(0).take().unwrap();
-        seats.of(0).refresh(&mut shard);
+        seats.of(0).refresh(&mut shard, &mut HitQueue::default());
         let known = shard.known_rules();
         let known: Vec<_> = known
             .iter()

@@ -169,7 +169,7 @@ impl ShardReader {
             let found = &mut self.found;
             let (control, clock) = (&self.common.control, &self.common.clock);
             let look = |shard: &mut Shard| {
-                seat.refresh(shard);
+                seat.refresh(shard, &mut found.live);
                 loop {
                     // A script may be slow: none is asked about many packets behind the time to stop.
                     let is_stopping = live && control.stopping();
@@ -185,7 +185,7 @@ impl ShardReader {
                             seat.tell(&mut found.live);
                             self.waker.wake();
                         }
-                        seat.refresh(shard);
+                        seat.refresh(shard, &mut found.live);
                         if is_stopping && is_long_ago(&mut self.stopped_ns, clock.mono_ns()) {
                             end = batch.first + passed;
                             self.is_time_over = true;

@@ -111,7 +111,7 @@ impl Inline {
         match &mut self.shard {
             Some(shard) => {
                 let seat = self.parts.seats.of(self.producer);
-                seat.refresh(shard);
+                seat.refresh(shard, &mut self.found.hits);
                 seat.claim(stored + frames as u64);
             }
             None => self.is_due = true,

@@ -9,8 +9,9 @@ use crate::{
     analysis::{
         chunk::MANY,
         director::{Hit, HitOrder},
+        hit_queue::HitQueue,
         predicate::Expression,
-        seats::{Lookers, Seat},
+        seats::{Lookers, Seat, Seats},
         shard::{Findings, FoundHit, Shard},
         shard_reader::STOP_DRAIN_NS,
     },
@@ -105,6 +106,18 @@ impl Core {
     /// Acts on the hits that were found elsewhere, live.
     pub(super) fn take_hits(&mut self) {
         let seats = Arc::clone(&self.seats);
+        // Asked before the hits are taken: what was found by the rules as they were is among them.
+        let is_past = !self.leaving.is_empty() && seats.all().iter().all(Seat::has_taken_up);
+        self.take_told(&seats);
+        if is_past {
+            for number in self.leaving.drain(..) {
+                self.rules.remove(&number);
+                self.parts.terms.remove(&number);
+            }
+        }
+    }
+
+    fn take_told(&mut self, seats: &Seats) {
         if !self.live || seats.lookers == Lookers::Analyzer {
             return;
         }
@@ -155,7 +168,7 @@ impl Core {
 
     /// Hands the packets of a batch from `record` on to the shard; live it looks after clocks and commands amidst them.
     fn look_with(&mut self, (seat, shard): (&Seat, &mut Shard), batch: &Batch<'_>, record: u64) {
-        seat.refresh(shard);
+        seat.refresh(shard, &mut HitQueue::default());
         let end = batch.first + batch.len() as u64;
         let skipped = usize::try_from(record - batch.first).unwrap_or(usize::MAX);
         let mut walk = Walk::new(self, batch);
@@ -184,7 +197,7 @@ impl Core {
                     walk.core.broken_off = Some((batch.producer, end - walk.next));
                     return;
                 }
-                seat.refresh(shard);
+                seat.refresh(shard, &mut HitQueue::default());
             }
         }
     }

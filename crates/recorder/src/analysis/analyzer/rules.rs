@@ -27,8 +27,10 @@ impl Core {
         parts.terms.get(&rule).cloned().unwrap_or_else(default)
     }
 
-    /// Changes the rules: each shard hears of it before its next packets. A rule that it is told to forget is none here from now on.
+    /// Changes the rules: each shard hears of it before its next packets. A rule that it is told to forget is none here from now on; one with
+    /// another in its place stays until all shards have that, for what it took meanwhile.
     pub(super) fn change_rules(&mut self, changes: &[RuleChange]) {
+        let is_replaced = changes.iter().any(|it| matches!(it, RuleChange::Add(_)));
         for change in changes {
             match change {
                 RuleChange::Add(rule) => {
@@ -37,8 +39,12 @@ impl Core {
                 }
                 RuleChange::Remove(number) => {
                     self.director.set_rule(*number, false);
-                    self.rules.remove(number);
-                    self.parts.terms.remove(number);
+                    if is_replaced {
+                        self.leaving.push(*number);
+                    } else {
+                        self.rules.remove(number);
+                        self.parts.terms.remove(number);
+                    }
                 }
                 RuleChange::Enable(number, is_enabled) => {
                     if let Some(rule) = self.rules.get_mut(number) {
