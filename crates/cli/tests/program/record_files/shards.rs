@@ -124,7 +124,7 @@ fn dumps_do_not_depend_on_who_looks_at_packets() {
         let mut first: Option<BTreeMap<OsString, Vec<u8>>> = None;
         for analyzers in ["1", "2", "4", "inline"] {
             let out = tempfile::tempdir().unwrap();
-            let mut args = vec!["-w", out.path().to_str().unwrap(), "--ring", "24MiB", "-q"];
+            let mut args = vec!["-w", out.path().to_str().unwrap(), "--ring", "48MiB", "-q"];
             args.extend([
                 "--reproducible",
                 "--dump",
@@ -140,6 +140,8 @@ fn dumps_do_not_depend_on_who_looks_at_packets() {
                 args.extend(["-r", file.to_str().unwrap()]);
             }
             let (output, _) = record(&args);
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(!told.contains("--analyzers"), "{analyzers}: {told}");
             let mut found = BTreeMap::new();
             for entry in std::fs::read_dir(out.path()).unwrap() {
                 let entry = entry.unwrap();
