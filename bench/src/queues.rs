@@ -129,7 +129,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
 }
 
 /// A ratio, if its denominator is as good as the goal of `row` says. Else what it would have been, in words.
-fn given(
+pub(crate) fn given(
     ratio: Result<Spread, Failure>,
     sound: Result<Spread, Failure>,
     row: &str,

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    num::NonZero,
     path::Path,
     sync::{Arc, mpsc::RecvTimeoutError},
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use retroscope_capture::{
     generator::{GeneratorConfig, GeneratorSource},
 };
 use retroscope_recorder::{
-    Analyzers, Config, Event, Format, Recorder, Scripts, SystemClock, insert_only,
+    Analyzers, Config, Event, Format, Recorder, Scripts, Summary, SystemClock, insert_only,
 };
 use retroscope_ring::Backing;
 
@@ -33,33 +34,85 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// Bytes of the frames.
 const FRAME_BYTES: u16 = 64;
 
+/// One thread that reads the ring.
+const ONE_THREAD: Analyzers = Analyzers::Threads(NonZero::<usize>::MIN);
+/// The whole recorder by where packets are looked at: rows, each against the bare ring.
+const PLACES: [(&str, Analyzers); 3] = [
+    ("recorder/64B/vs-ring", Analyzers::Auto),
+    ("recorder/64B/vs-ring-inline", Analyzers::Inline),
+    ("recorder/64B/vs-ring-thread", ONE_THREAD),
+];
+/// Two inserters against one, without and with a look at what they store. The second says nothing where the first one falls short: then
+/// it is memory that two have no more of.
+const TWO_INSERTERS: &str = "recorder/inserters/2-vs-1";
+const TWO_INLINE: &str = "recorder/2-inline/vs-1";
+
+/// What is recorded live, and how.
+struct Plan {
+    ring_bytes: u64,
+    frames: GeneratorConfig,
+    /// Inserters, each with its part of the frames.
+    inserters: usize,
+    analyzers: Analyzers,
+    triggers: Vec<String>,
+    /// Packet time before and after a trigger.
+    window: Duration,
+    /// Stop after this time.
+    duration: Option<Duration>,
+}
+
 /// The rows of the recorder and of inserters.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
     let ring_bytes = session.scale.ring_bytes;
     let folder = tempfile::tempdir()?;
     let mut ring = RingContest::new(ring_bytes, 1);
-    session.versus("recorder/64B/vs-ring", "ring", || {
-        queues::two_cores()?;
-        Ok(vec![
-            Entrant::new("recorder", || run(ring_bytes, folder.path())),
-            queues::carrying(
-                session,
-                "ring",
-                &mut ring,
-                Load::pairs(64, queues::lap(session, 64), 1),
-            ),
-        ])
-    })?;
-    session.versus("recorder/inserters/2-vs-1", "one inserter", || {
-        queues::two_cores()?;
-        let entrant = |name, threads| {
-            let source = || Box::new(GeneratorSource::new("generate", frames(None)));
-            Entrant::new(name, move || insert(session, source(), threads))
-        };
-        Ok(vec![entrant("two", 2), entrant("one", 1)])
-    })?;
+    for (row, analyzers) in PLACES {
+        session.versus(row, "ring", || {
+            queues::two_cores()?;
+            Ok(vec![
+                Entrant::new("recorder", || full(ring_bytes, analyzers, folder.path())),
+                queues::carrying(
+                    session,
+                    "ring",
+                    &mut ring,
+                    Load::pairs(64, queues::lap(session, 64), 1),
+                ),
+            ])
+        })?;
+    }
+    two_vs_one(session, folder.path())?;
     let (row, bare) = ("capture/dpdk/net-null-vs-bare", "rx_burst and free");
     session.versus(row, bare, || null_over_bare(session))
+}
+
+/// The rows of two inserters.
+fn two_vs_one(session: &Session, directory: &Path) -> io::Result<()> {
+    let is_inline_wanted = session.wants(TWO_INLINE);
+    if !is_inline_wanted && !session.wants(TWO_INSERTERS) {
+        return Ok(());
+    }
+    let heat = queues::two_cores().map(|()| {
+        let source = || Box::new(GeneratorSource::new("generate", frames(None)));
+        let inserters = |threads| move || insert(session, source(), threads);
+        let inline = |inserters| move || timed(session, inserters, directory);
+        let mut entrants = vec![
+            Entrant::new("two", inserters(2)),
+            Entrant::new("one inserter", inserters(1)),
+        ];
+        if is_inline_wanted {
+            entrants.push(Entrant::new("two inline", inline(2)));
+            entrants.push(Entrant::new("one inline", inline(1)));
+        }
+        session.heat(TWO_INSERTERS, entrants)
+    });
+    let ratio = |two, one| heat.as_ref().map_err(Clone::clone)?.ratio(two, one);
+    let bare = ratio("two", "one inserter");
+    session.put(TWO_INSERTERS, Some("one inserter"), bare.clone())?;
+    session.row(TWO_INLINE, Some("one inline"), || {
+        let inline = ratio("two inline", "one inline");
+        let (two, one) = ("two inserters without a look", "one");
+        queues::given(inline, bare, TWO_INSERTERS, two, one)
+    })
 }
 
 /// What the generator makes.
@@ -145,74 +198,125 @@ fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
 ///
 /// There are as many frames as fit into the ring together, so that nothing is overwritten before it was read, however threads are
 /// scheduled; each was stored and analyzed, or the run fails. Memory is filled before the clock starts.
-fn run(ring_bytes: u64, directory: &Path) -> Result<f64, Failure> {
+fn full(ring_bytes: u64, analyzers: Analyzers, directory: &Path) -> Result<f64, Failure> {
     let count = ring_bytes * 15 / 16 / (u64::from(FRAME_BYTES) + OVERHEAD_BYTES);
-    let config = config(ring_bytes, directory);
-    let sources = || {
-        let source = GeneratorSource::new("generate", frames(Some(count)));
-        Ok(vec![Box::new(source) as Box<dyn Source>])
+    let plan = Plan {
+        frames: frames(Some(count)),
+        analyzers,
+        ..Plan::quiet(ring_bytes)
     };
-    let clock = Arc::new(SystemClock);
-    let recorder = Recorder::start(&config, &sources, &[], clock, None, &mut || Ok(()))
-        .map_err(|error| Failure::system("starting the recorder", error))?;
-    let start = Instant::now();
-    let failure = loop {
-        let left = (start + SILENCE).saturating_duration_since(Instant::now());
-        match recorder.event(left) {
-            Ok(Event::Notice(_)) => {}
-            Ok(other) => {
-                let why = format!("no frame should match: {other:?}");
-                break Some(Failure::Unsound(why));
-            }
-            Err(RecvTimeoutError::Disconnected) => break None,
-            Err(RecvTimeoutError::Timeout) => {
-                recorder.handle().abort();
-                break Some(Failure::deadline(SILENCE.as_secs()));
-            }
-        }
-    };
-    let seconds = start.elapsed().as_secs_f64();
-    let summary = recorder.join();
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
+    let (summary, seconds) = plan.record(directory, &mut no_hit)?;
     check_lapped(summary.lapped)?;
     check_count(count, summary.stored)?;
     check_count(count, summary.analyzed)?;
     Ok(count as f64 / seconds / 1e6)
 }
 
-/// Dumps would go to `directory`; there are none.
-fn config(ring_bytes: u64, directory: &Path) -> Config {
-    Config {
-        offline: false,
-        ring_bytes,
-        ring_backing: Backing::Anonymous,
-        numa_node: None,
-        when_full: retroscope_ring::Mode::Record,
-        rx_threads: 1,
-        analyzers: Analyzers::default(),
-        triggers: vec![TRIGGER.to_owned()],
-        dump: String::new(),
-        manual_dump: String::new(),
-        scripts: Scripts::default(),
-        filter: None,
-        requests: Vec::new(),
-        past: Duration::from_secs(1),
-        future: Duration::from_secs(1),
-        hold: Duration::ZERO,
-        single: false,
-        max_dumps: 1,
-        hold_off: Duration::ZERO,
-        dumps_per_minute: 0,
-        bytes_per_hour: 0,
-        dump_packets: 0,
-        dump_bytes: 0,
-        snaplen: 0,
-        count: None,
-        duration: None,
-        directory: directory.to_owned(),
-        format: Format::PcapNg,
-        reproducible: false,
+/// Mpps that one or more inserters store and look at, none missed, for the time of a run; as [`insert`].
+fn timed(session: &Session, inserters: usize, directory: &Path) -> Result<f64, Failure> {
+    let time = session.scale.time(0.25);
+    let plan = Plan {
+        inserters,
+        analyzers: Analyzers::Inline,
+        duration: Some(time),
+        ..Plan::quiet(session.scale.ring_bytes)
+    };
+    let (summary, _) = plan.record(directory, &mut no_hit)?;
+    check_lapped(summary.lapped)?;
+    check_count(summary.stored, summary.analyzed)?;
+    Ok(summary.stored as f64 / time.as_secs_f64() / 1e6)
+}
+
+fn no_hit(event: Event) -> Result<(), Failure> {
+    Err(Failure::Unsound(format!(
+        "no frame should match: {event:?}"
+    )))
+}
+
+impl Plan {
+    /// One inserter at full speed, and frames that do not match.
+    fn quiet(ring_bytes: u64) -> Self {
+        Self {
+            ring_bytes,
+            frames: frames(None),
+            inserters: 1,
+            analyzers: Analyzers::Auto,
+            triggers: vec![TRIGGER.to_owned()],
+            window: Duration::from_secs(1),
+            duration: None,
+        }
+    }
+
+    /// Records to the end of the frames, or of the time, and has `told` what happens but for notices. Returns the seconds from the start of the
+    /// threads to the end of all of them, too.
+    fn record(
+        &self,
+        directory: &Path,
+        told: &mut dyn FnMut(Event) -> Result<(), Failure>,
+    ) -> Result<(Summary, f64), Failure> {
+        let config = self.config(directory);
+        let sources = || {
+            let source = GeneratorSource::new("generate", self.frames.clone());
+            Ok(vec![Box::new(source) as Box<dyn Source>])
+        };
+        let clock = Arc::new(SystemClock);
+        let recorder = Recorder::start(&config, &sources, &[], clock, None, &mut || Ok(()))
+            .map_err(|error| Failure::system("starting the recorder", error))?;
+        let start = Instant::now();
+        let mut failure = None;
+        loop {
+            let left = (start + SILENCE).saturating_duration_since(Instant::now());
+            match recorder.event(left) {
+                Ok(Event::Notice(_)) => {}
+                Ok(event) => failure = failure.or(told(event).err()),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    recorder.handle().abort();
+                    failure = Some(Failure::deadline(SILENCE.as_secs()));
+                    break;
+                }
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let summary = recorder.join();
+        match failure {
+            Some(failure) => Err(failure),
+            None => Ok((summary, seconds)),
+        }
+    }
+
+    /// Dumps, if there are any, go to `directory`.
+    fn config(&self, directory: &Path) -> Config {
+        Config {
+            offline: false,
+            ring_bytes: self.ring_bytes,
+            ring_backing: Backing::Anonymous,
+            numa_node: None,
+            when_full: retroscope_ring::Mode::Record,
+            rx_threads: self.inserters,
+            analyzers: self.analyzers,
+            triggers: self.triggers.clone(),
+            dump: String::new(),
+            manual_dump: String::new(),
+            scripts: Scripts::default(),
+            filter: None,
+            requests: Vec::new(),
+            past: self.window,
+            future: self.window,
+            hold: Duration::ZERO,
+            single: false,
+            max_dumps: 1024,
+            hold_off: Duration::ZERO,
+            dumps_per_minute: 0,
+            bytes_per_hour: 0,
+            dump_packets: 0,
+            dump_bytes: 0,
+            snaplen: 0,
+            count: None,
+            duration: self.duration,
+            directory: directory.to_owned(),
+            format: Format::PcapNg,
+            reproducible: false,
+        }
     }
 }
