@@ -1,4 +1,8 @@
 //! The whole recorder, and inserters alone with nobody who looks: with the generator in this process, and with DPDK's made-up packets.
+//!
+//! `hits`: how long it takes from a packet to what its hit becomes.
+
+pub(crate) mod hits;
 
 use std::{
     io,

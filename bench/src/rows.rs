@@ -30,7 +30,7 @@ use Command::{Capture, Full, Quick};
 pub(crate) type Run = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name: the command, and who measures. In the order in which they are measured.
-pub(crate) const MEASURES: [(&str, Command, Run); 11] = [
+pub(crate) const MEASURES: [(&str, Command, Run); 12] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -39,6 +39,7 @@ pub(crate) const MEASURES: [(&str, Command, Run); 11] = [
     ("buckets", Quick, bucket_change::judged),
     ("limits", Full, limits::rows),
     ("latency", Full, latency::rows),
+    ("hits", Full, recorder::hits::rows),
     ("filter-tables", Full, filter::rows),
     ("queue-tables", Full, queues::rows),
     ("capture", Capture, capture::judged),

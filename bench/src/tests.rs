@@ -56,13 +56,14 @@ fn a_selection_brings_its_denominators_and_nothing_else() {
 /// Names stand for themselves: documents look for them.
 #[test]
 fn the_rows_of_the_thesis_are_there() {
-    let selection =
-        "limits,latency/10kpps,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together";
+    let selection = "limits,latency/10kpps,recorder/latency,queue/ring,queue/qq2016,queue/rtrb/64B/1p1c,filter-together";
     let rows = rows_of(Command::Full, selection);
     for name in [
         "limits/memcpy-insert/64B",
         "limits/raw-insert/1514B",
         "latency/10kpps/p99",
+        "recorder/latency/one-thread",
+        "recorder/latency/inline/110pc-p99",
         "queue/ring/64B/1p1c/well",
         "queue/qq2016/1514B/1p1c/well",
         "queue/rtrb/64B/1p1c/well",

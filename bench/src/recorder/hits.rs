@@ -1,0 +1,159 @@
+//! From a packet to what its hit becomes, live: how late a trigger acts.
+//!
+//! Rules are so many that one thread looks at fewer packets than a link brings. How many that are is measured first; then packets come
+//! at parts of this rate, on a schedule, and a few hundred a second match. A time begins when the packet is due, which is its stamp, so a wait
+//! at the source counts, which loses nothing here. It ends when this thread, which sleeps, has been told that the
+//! director started a dump (`Event::Triggered`): looking, waiting to be looked at, the way to the director and waking this
+//! thread are all in it. Where more packets come than are looked at, it grows for as long as a run takes.
+
+use std::{cell::RefCell, io, path::Path, time::Duration};
+
+use retroscope_capture::generator::{GeneratorConfig, Rate};
+use retroscope_recorder::{Analyzers, Clock, Event, SystemClock};
+
+use super::{ONE_THREAD, Plan, frames};
+use crate::{
+    measure::{Entrant, Failure, Spread, check_count, check_lapped},
+    queues,
+    session::Session,
+};
+
+/// Seconds of a run.
+const SECONDS: f64 = 1.0;
+/// More than any of the runs can leave unread, so that nobody is lapped; tests have less to read.
+const RING_BYTES_MAX: u64 = 256 << 20;
+/// Rules that match nothing, each of them tried: no table finds them.
+const RULES: u32 = 200;
+/// Packets a second that match: some for the hundredth part of a run, and each of them starts a dump.
+const HITS: u64 = 400;
+/// Frames from which the rate is found, for each millisecond of a run.
+const FRAMES_PER_MS: u128 = 1000;
+/// The rate that one thread can look at.
+const RATE: &str = "recorder/latency/one-thread";
+/// Where packets are looked at, and parts of that rate in percent.
+const PLACES: [(&str, Analyzers); 3] = [
+    ("thread", ONE_THREAD),
+    ("inline", Analyzers::Inline),
+    ("auto", Analyzers::Auto),
+];
+const PERCENT: [u64; 3] = [50, 90, 110];
+
+/// Medians and 99th percentiles, µs.
+type Found = Result<(f64, f64), Failure>;
+
+/// The rate that one thread can look at, and the latency at parts of it.
+pub(crate) fn rows(session: &Session) -> io::Result<()> {
+    // In memory, where there is such a folder: a disk that is slow holds up files, and in the end dumps.
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
+    let directory = folder.path();
+    let ring_bytes = session.scale.ring_bytes.min(RING_BYTES_MAX);
+    let time = session.scale.time(SECONDS);
+    let rate = queues::two_cores().and_then(|()| {
+        let count = u64::try_from(time.as_millis() * FRAMES_PER_MS).unwrap_or(u64::MAX);
+        let run = || full_speed(ring_bytes, count, directory);
+        session.heat(RATE, vec![Entrant::new("Mpps", run)]).0[0].spread()
+    });
+    session.put(RATE, None, rate.clone())?;
+    let Ok(Spread { median: mpps, .. }) = rate else {
+        return Ok(());
+    };
+    let cases = PLACES
+        .iter()
+        .flat_map(|place| PERCENT.map(|percent| (place, percent)));
+    let cases: Vec<_> = cases
+        .map(|case| (case, RefCell::new(Ok((0.0, 0.0)))))
+        .collect();
+    let entrants = cases
+        .iter()
+        .flat_map(|(((name, analyzers), percent), found)| {
+            let row = |quantile| format!("recorder/latency/{name}/{percent}pc-{quantile}");
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "saturates; rates are positive"
+            )]
+            let rate = (mpps * 1e4 * *percent as f64) as u64;
+            let run = move || {
+                *found.borrow_mut() = paced(ring_bytes, (rate, time), *analyzers, directory);
+                Ok(found.borrow().clone()?.0)
+            };
+            [
+                Entrant::new(row("p50"), run),
+                Entrant::new(row("p99"), || Ok(found.borrow().clone()?.1)),
+            ]
+        });
+    let heat = session.heat("packet to hit", entrants.collect());
+    let mut series = heat.0.into_iter();
+    series.try_for_each(|series| session.row(&series.name, None, || series.spread()))
+}
+
+/// Rules of which none matches, about the sequence number in the payload.
+fn rules() -> Vec<String> {
+    let rule = |number| {
+        format!(
+            "(((udp[12:4] / 31) % {}) * 7) % 1009 = 70000",
+            2 * number + 3
+        )
+    };
+    (0..RULES).map(rule).collect()
+}
+
+/// Mpps that one thread looks at, which has never nothing to do.
+fn full_speed(ring_bytes: u64, count: u64, directory: &Path) -> Result<f64, Failure> {
+    let plan = Plan {
+        frames: frames(Some(count)),
+        analyzers: ONE_THREAD,
+        triggers: rules(),
+        ..Plan::quiet(ring_bytes)
+    };
+    let (summary, seconds) = plan.record(directory, &mut super::no_hit)?;
+    check_lapped(summary.lapped)?;
+    check_count(count, summary.analyzed)?;
+    Ok(count as f64 / seconds / 1e6)
+}
+
+/// Latencies at so many packets a second.
+fn paced(
+    ring_bytes: u64,
+    (rate, time): (u64, Duration),
+    analyzers: Analyzers,
+    directory: &Path,
+) -> Found {
+    let each = (rate / HITS).max(1);
+    let mut triggers = rules();
+    triggers.push(format!("udp[12:4] % {each} = 0"));
+    let plan = Plan {
+        frames: GeneratorConfig {
+            rate: Some(Rate::FramesPerSecond(rate)),
+            duration: Some(time),
+            ..frames(None)
+        },
+        analyzers,
+        triggers,
+        window: Duration::ZERO,
+        ..Plan::quiet(ring_bytes)
+    };
+    let mut latencies_ns = Vec::new();
+    let mut told = |event: Event| match event {
+        Event::Triggered { trigger_ns, .. } => {
+            latencies_ns.push(SystemClock.now().wall_ns - trigger_ns);
+            Ok(())
+        }
+        Event::Finished(_) | Event::Amended(_) => Ok(()),
+        other => Err(Failure::Unsound(format!(
+            "an event that should not be: {other:?}"
+        ))),
+    };
+    let (summary, _) = plan.record(directory, &mut told)?;
+    check_lapped(summary.lapped)?;
+    check_count(summary.stored, summary.analyzed)?;
+    let hits = summary.stored.div_ceil(each);
+    if latencies_ns.len() as u64 != hits {
+        let why = format!("{} of {hits} hits started a dump", latencies_ns.len());
+        return Err(Failure::Unsound(why));
+    }
+    latencies_ns.sort_unstable();
+    let quantile =
+        |part: usize| latencies_ns[(latencies_ns.len() * part).div_ceil(100) - 1] as f64 / 1e3;
+    Ok((quantile(50), quantile(99)))
+}
