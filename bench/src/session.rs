@@ -22,7 +22,7 @@ use crate::{
 /// A file of rows, in the folder of results.
 pub const RESULTS: &str = "results.json";
 /// Turns of each contestant in `full`; the judged rows take more.
-const REPETITIONS: usize = 3;
+pub(crate) const REPETITIONS: usize = 3;
 
 /// One figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! From a packet to what its hit becomes, live: how late a trigger acts.
 //!
 //! Rules are so many that one thread looks at fewer packets than a link brings. How many that are is measured first; then packets come
-//! at parts of this rate, on a schedule, and a few hundred a second match. A time begins when the packet is due, which is its stamp, so a wait
+//! at parts of this rate, on a schedule, and a hundred a second match. A time begins when the packet is due, which is its stamp, so a wait
 //! at the source counts, which loses nothing here. It ends when this thread, which sleeps, has been told that the
 //! director started a dump (`Event::Triggered`): looking, waiting to be looked at, the way to the director and waking this
 //! thread are all in it. Where more packets come than are looked at, it grows for as long as a run takes.
@@ -13,9 +13,9 @@ use retroscope_recorder::{Analyzers, Clock, Event, SystemClock};
 
 use super::{ONE_THREAD, Plan, frames};
 use crate::{
-    measure::{Entrant, Failure, Spread, check_count, check_lapped},
+    measure::{Entrant, Failure, Heat, Spread, check_count, check_lapped},
     queues,
-    session::Session,
+    session::{REPETITIONS, Session},
 };
 
 /// Seconds of a run.
@@ -24,8 +24,8 @@ const SECONDS: f64 = 1.0;
 const RING_BYTES_MAX: u64 = 256 << 20;
 /// Rules that match nothing, each of them tried: no table finds them.
 const RULES: u32 = 200;
-/// Packets a second that match: some for the hundredth part of a run, and each of them starts a dump.
-const HITS: u64 = 400;
+/// Packets a second that match. Each starts a dump, which takes a millisecond of processor time: more would be what is measured.
+const HITS: u64 = 100;
 /// Frames from which the rate is found, for each millisecond of a run.
 const FRAMES_PER_MS: u128 = 1000;
 /// The rate that one thread can look at.
@@ -82,7 +82,8 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
                 Entrant::new(row("p99"), || Ok(found.borrow().clone()?.1)),
             ]
         });
-    let heat = session.heat("packet to hit", entrants.collect());
+    let repetitions = REPETITIONS.min(session.scale.repetitions);
+    let heat = Heat::run("packet to hit", repetitions, entrants.collect());
     let mut series = heat.0.into_iter();
     series.try_for_each(|series| session.row(&series.name, None, || series.spread()))
 }
