@@ -42,7 +42,8 @@ impl<'r> Chunk<'r> {
         let frames = self.frames[..self.most].iter_mut();
         let places = frames.zip(&mut self.times_ns);
         let places = places.zip(&mut self.interfaces);
-        self.len = 0;
+        // A field would be written for each.
+        let mut len = 0;
         for (((frame, time_ns), interface), packet) in places.zip(packets) {
             *frame = Frame::new(
                 packet.data,
@@ -51,9 +52,10 @@ impl<'r> Chunk<'r> {
             );
             *time_ns = packet.time_ns;
             *interface = packet.interface;
-            self.len += 1;
+            len += 1;
         }
-        self.len
+        self.len = len;
+        len
     }
 
     /// The frames at `range`.
@@ -63,11 +65,18 @@ impl<'r> Chunk<'r> {
 
     /// The runs of records of one interface.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u16, Range<usize>)> {
-        let runs = self.interfaces[..self.len].chunk_by(|a, b| a == b);
-        runs.scan(0, |end, run| {
-            let start = *end;
-            *end += run.len();
-            Some((run[0], start..*end))
+        let mut left = &self.interfaces[..self.len];
+        std::iter::from_fn(move || {
+            let id = *left.first()?;
+            // Mostly it is one interface: told without a branch for each record.
+            let differ = left.iter().fold(0, |differ, other| differ | (other ^ id));
+            let count = match differ {
+                0 => left.len(),
+                _ => left.iter().take_while(|other| **other == id).count(),
+            };
+            let start = self.len - left.len();
+            left = &left[count..];
+            Some((id, start..start + count))
         })
     }
 

@@ -80,20 +80,19 @@ impl Shard {
         }
     }
 
-    /// Looks at the next packets of a producer, `most` of them, but for those that it is told to look past. Returns how many there were.
+    /// Looks at the next packets of a producer, [`Chunk::most`] of them, but for those that it is told to look past. Returns how many there were.
+    /// `chunk` holds them then; one is made for many calls.
     pub(crate) fn look<'p>(
         &mut self,
         producer: usize,
         packets: &mut (impl Iterator<Item = Numbered<'p>> + Clone),
-        most: usize,
+        chunk: &mut Chunk<'p>,
         findings: &mut impl Findings,
     ) -> usize {
         let mut walk = Walk::new(packets.clone());
-        let mut chunk = Chunk::new();
-        chunk.most = most;
         if !self.scripts.is_empty() {
             if findings.are_wanted() {
-                let asked = packets.clone().take(most);
+                let asked = packets.clone().take(chunk.most);
                 let scripts = &mut self.scripts;
                 scripts.ask(producer, asked, &mut self.names, &mut self.stamps);
             } else {
@@ -103,7 +102,7 @@ impl Shard {
         let count = chunk.fill(packets.by_ref().map(|(_, packet)| packet));
         if findings.are_wanted() {
             for (interface, run) in chunk.runs() {
-                self.look_at_run((producer, interface), &chunk, run, &mut walk, findings);
+                self.look_at_run((producer, interface), chunk, run, &mut walk, findings);
             }
         }
         count

@@ -15,7 +15,7 @@ use retroscope_ring::{Reader, Waker};
 
 use crate::{
     analysis::{
-        chunk::MANY,
+        chunk::{Chunk, MANY},
         director::HitOrder,
         hit_queue::HitQueue,
         predicate::Expression,
@@ -170,11 +170,12 @@ impl ShardReader {
             let (control, clock) = (&self.common.control, &self.common.clock);
             let look = |shard: &mut Shard| {
                 seat.refresh(shard, &mut found.live);
+                let mut chunk = Chunk::new();
                 loop {
                     // A script may be slow: none is asked about many packets behind the time to stop.
                     let is_stopping = live && control.stopping();
-                    let most = if is_stopping { 1 } else { MANY };
-                    let look = || shard.look(batch.producer, &mut packets, most, found);
+                    chunk.most = if is_stopping { 1 } else { MANY };
+                    let look = || shard.look(batch.producer, &mut packets, &mut chunk, found);
                     let count = seat.times.time(clock, look);
                     if count == 0 {
                         return;

@@ -14,7 +14,7 @@ use retroscope_ring::{Packet, Positions, Producer, Waker};
 
 use crate::{
     analysis::{
-        chunk::MANY,
+        chunk::Chunk,
         director::HitOrder,
         hit_queue::HitQueue,
         predicate::Expression,
@@ -147,7 +147,8 @@ impl Inline {
         });
         let mut packets = (first..).zip(packets);
         let look = || {
-            while shard.look(self.producer, &mut packets, MANY, &mut self.found) > 0 {}
+            let mut chunk = Chunk::new();
+            while shard.look(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {}
             frames.len()
         };
         let seat = self.parts.seats.of(self.producer);

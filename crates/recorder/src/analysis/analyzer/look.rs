@@ -7,7 +7,7 @@ use retroscope_ring::{Batch, Packet, Packets};
 use super::Core;
 use crate::{
     analysis::{
-        chunk::MANY,
+        chunk::{Chunk, MANY},
         director::{Hit, HitOrder},
         hit_queue::HitQueue,
         predicate::Expression,
@@ -180,16 +180,15 @@ impl Core {
             return walk.go_to(end);
         }
         let mut packets = (record..).zip(walk.packets.clone());
+        let mut chunk = Chunk::new();
         let common = Arc::clone(&walk.core.common);
         while walk.next < end {
             let live = walk.core.live;
-            let most = if live {
-                walk.core.looks.stride.min(MANY)
-            } else {
-                MANY
-            };
+            if live {
+                chunk.most = walk.core.looks.stride.min(MANY);
+            }
             let next = walk.next;
-            let look = || shard.look(batch.producer, &mut packets, most, &mut walk);
+            let look = || shard.look(batch.producer, &mut packets, &mut chunk, &mut walk);
             let count = seat.times.time(&common.clock, look);
             walk.go_to(next + count as u64);
             if live && walk.core.looks.passed(count) {
