@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Start a dump, as SIGUSR1 does, of the window that the recorder was started with unless told otherwise
+    /// Start a dump, as SIGUSR1 does, of the packets and the window that the recorder was started with unless told otherwise
     Trigger {
         /// A name for this trigger: asked again with it, the recorder starts no second dump
         #[arg(long, value_name = "NAME")]
@@ -95,7 +95,7 @@ enum RuleCommand {
     List,
     /// Add a trigger rule under a name; its dumps are as the recorder was started for, unless told otherwise
     Add(RuleArgs),
-    /// Give a rule another expression, window and limits, all of them, between two packets; its dumps go on as they are
+    /// Give a rule another expression, dump expression, window and limits, all of them, between two packets; its dumps go on as they are
     Change(RuleArgs),
     /// Remove one; its dumps go on
     Remove { name: String },

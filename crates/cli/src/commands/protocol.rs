@@ -81,7 +81,7 @@ pub(crate) struct StretchText {
     pub(crate) last: Option<String>,
 }
 
-/// The window and limits of a trigger or a rule as users write them; what is left out is as the recorder was started.
+/// What a trigger or a rule asks for as users write it: what is dumped, window and limits; what is left out is as the recorder was started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub(crate) struct WindowText {
     /// Time before the trigger
@@ -103,6 +103,11 @@ pub(crate) struct WindowText {
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes: Option<String>,
+
+    /// What is dumped, as `record --dump` says; for a trigger by hand without what a trigger packet fills in
+    #[arg(long, value_name = "EXPRESSION")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dump: Option<String>,
 
     /// Who asks, for the report and the sidecar: 256 bytes at most
     #[arg(long, value_name = "TEXT")]
@@ -141,10 +146,11 @@ mod tests {
         let read = serde_json::from_str::<Request>(trigger).unwrap();
         let window = WindowText::default();
         assert_eq!(read, Request::Trigger { key: None, window });
-        let trigger = r#"{"command":"trigger","past":"2s","packets":7}"#;
+        let trigger = r#"{"command":"trigger","past":"2s","packets":7,"dump":"udp"}"#;
         let window = WindowText {
             past: Some("2s".to_owned()),
             packets: Some(7),
+            dump: Some("udp".to_owned()),
             ..WindowText::default()
         };
         let read = serde_json::from_str::<Request>(trigger).unwrap();

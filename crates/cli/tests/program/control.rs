@@ -180,7 +180,7 @@ fn a_recording_is_controlled_while_it_runs() {
     // Rules come and go.
     let rules = recording.asked(&["rules"]);
     let given = json!({ "name": "1", "expression": "tcp port 9", "enabled": true, "hits": 0,
-        "past_seconds": null, "future_seconds": null, "packets": null, "bytes": null, "asked_by": null });
+        "past_seconds": null, "future_seconds": null, "packets": null, "bytes": null, "dump": null, "asked_by": null });
     assert_eq!(rules["rules"], json!([given]));
     let refused = recording.refused(&["rules", "add", "bad", "udp", "prot", "9"]);
     assert!(refused.contains("prot"), "{refused}");
@@ -287,6 +287,88 @@ fn a_recording_is_controlled_while_it_runs() {
     let (status, summary) = recording.end();
     assert_eq!(status.code(), Some(0), "{summary}");
     assert_eq!(summary["dumps"][0]["verdict"], "complete");
+}
+
+/// Triggers and rules dump what they say, and a wrong expression is refused with the place.
+#[test]
+fn a_trigger_brings_its_dump_expression() {
+    let arguments = [
+        "--trigger",
+        "tcp port 9",
+        "--trigger-dump",
+        "1=arp",
+        "--past",
+        "1s",
+        "--future",
+        "50ms",
+        "--dump",
+        "tcp",
+    ];
+    let recording = Recording::start(&arguments);
+    let mut listener = recording.client();
+    listener.ask(&json!({ "command": "events", "from": 0 }));
+    let mut finished = |rule: &str| {
+        let is_it = |event: &Value| event["event"] == "finished" && event["report"]["rule"] == rule;
+        let report = listener.until(is_it)["report"].clone();
+        let file = PathBuf::from(report["file"].as_str().unwrap());
+        let sidecar = fs::read(file.with_extension("json")).unwrap();
+        let sidecar: Value = serde_json::from_slice(&sidecar).unwrap();
+        assert_eq!(sidecar["packets"], report["packets"]);
+        (sidecar["expression"].clone(), report["packets"].as_u64())
+    };
+    let dumps = |recording: &Recording| {
+        let rules = recording.asked(&["rules"])["rules"].clone();
+        let rules = rules.as_array().unwrap().iter();
+        rules.map(|rule| rule["dump"].clone()).collect::<Vec<_>>()
+    };
+    recording.asked(&["trigger", "--dump", "udp and greater 9000"]);
+    let expected = (json!("udp and greater 9000"), Some(0));
+    assert_eq!(finished("manual"), expected);
+    recording.asked(&["trigger", "--dump", "udp"]);
+    let (expression, packets) = finished("manual");
+    assert_eq!(expression, "udp");
+    assert!(packets > Some(100), "{packets:?}");
+
+    let add = |dump| ["rules", "add", "a", "--dump", dump, "--packets", "5", "udp"];
+    assert_eq!(recording.asked(&add("src port $srcPort"))["existed"], false);
+    assert_eq!(recording.asked(&add("src port $srcPort"))["existed"], true);
+    assert!(recording.refused(&add("udp")).contains("change it"));
+    let (expression, packets) = finished("udp");
+    let expression = expression.as_str().unwrap().to_owned();
+    let port = expression.strip_prefix("src port ").unwrap();
+    assert!(port.parse::<u16>().is_ok(), "{expression}");
+    assert_eq!(packets, Some(5));
+    assert_eq!(
+        dumps(&recording),
+        [json!("arp"), json!("src port $srcPort")]
+    );
+
+    let change = ["rules", "change", "a", "--dump", "less 9000", "udp"];
+    assert_eq!(recording.asked(&change)["changed"], true);
+    assert_eq!(recording.asked(&change)["changed"], false);
+    assert_eq!(dumps(&recording)[1], "less 9000");
+    while finished("udp").0 != "less 9000" {}
+    for (arguments, told) in [
+        (&["trigger", "--dump", "udp prt 9"][..], "\n  udp prt 9\n"),
+        (&["trigger", "--dump", "port $srcPort"], "$srcPort"),
+        (&["rules", "add", "b", "--dump", "udp prt 9", "udp"], "prt"),
+        (&["rules", "change", "a", "--dump", "$flw", "udp"], "$flw"),
+    ] {
+        let refused = recording.refused(arguments);
+        assert!(refused.contains(told), "{arguments:?}: {refused}");
+    }
+    assert_eq!(
+        dumps(&recording).len(),
+        2,
+        "what was refused changed nothing"
+    );
+    assert_eq!(dumps(&recording)[1], "less 9000");
+    // Without one it is that of the start again.
+    recording.asked(&["rules", "change", "a", "udp"]);
+    assert_eq!(dumps(&recording)[1], Value::Null);
+    while finished("udp").0 != "tcp" {}
+    recording.asked(&["stop"]);
+    assert_eq!(recording.end().0.code(), Some(0));
 }
 
 /// Packets of the ring, into a file and a pipe, as `query` gives them.

@@ -170,6 +170,12 @@ fn scripts_do_what_filters_do() {
     ] {
         assert!(dumps(&capture, &arguments) == expected, "{arguments:?}");
     }
+    // What a trigger says of its own stands in the place of what a script says.
+    let nothing = script(&directory, "nothing.lua", "return function(trigger) end");
+    let arguments = ["--trigger-lua", &by_port, "--dump-lua", &nothing];
+    assert!(dumps(&capture, &arguments).is_empty());
+    let its_own = [&arguments[..], &["--trigger-dump", "1=host $srcIP"]].concat();
+    assert!(dumps(&capture, &its_own) == expected);
     let all = dumps(
         &capture,
         &["--trigger", "udp port 60000", "--dump", "net 10.0.0.0/8"],

@@ -94,8 +94,6 @@ struct Core {
     rules: BTreeMap<usize, KnownRule>,
     /// Those of them that have others in their place, which some shard does not have yet.
     leaving: Vec<usize>,
-    /// Whether a script says what the triggers of packets dump.
-    is_scripted: bool,
     /// From files, where shards do not say what a hit would dump.
     derivation: Option<Derivation>,
     seats: Arc<Seats>,
@@ -167,7 +165,6 @@ impl Analyzer {
             orders: Vec::new(),
             rules,
             leaving: Vec::new(),
-            is_scripted,
             derivation,
             seats,
             waiting: None,
@@ -407,9 +404,6 @@ impl Core {
         let (text, predicate) = expression.resolve(!self.live);
         let trigger =
             (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface));
-        let is_scripted = trigger.is_some() && self.is_scripted;
-        let interface = self.names.interface(expression.interface);
-        let made_for = interface.filter(|_| is_scripted).map(|it| it.link_type);
         let offset_ns = if hit.rule == MANUAL {
             self.common.clock.now().offset_ns
         } else {
@@ -442,7 +436,7 @@ impl Core {
             offset_ns,
             expression: text,
             predicate,
-            made_for,
+            made_for: expression.made_for,
             from_ns,
             to_ns,
         };

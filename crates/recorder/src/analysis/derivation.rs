@@ -1,6 +1,6 @@
 //! What a hit would dump: the template filled in with what its packet says, or what the dump script makes of it.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use retroscope_filter::Template;
 use retroscope_packet::LinkType;
@@ -9,20 +9,45 @@ use retroscope_ring::Packet;
 use crate::{
     analysis::{
         dump_script::DumpFunction,
-        fragments::FirstFragments,
+        fragments::{FirstFragments, asks_for_flows},
         predicate::Expression,
         prepared::{context, mode},
+        triggers::RuleChange,
     },
     control::{hits::Refusal, ring_time::Stamps},
     intake::interfaces::Interface,
 };
 
+/// What rules dump, and scripts that trigger.
+#[derive(Debug, Clone)]
+pub(crate) struct Templates {
+    /// Of those that have none of their own.
+    pub(crate) default: Arc<Template>,
+    /// By their numbers.
+    pub(crate) own: HashMap<usize, Arc<Template>>,
+}
+
+impl Templates {
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Template>> {
+        self.own.values().chain([&self.default])
+    }
+
+    /// How many ask for flows. If any do, first fragments are to be kept, for later ones of their flow.
+    pub(crate) fn asking_for_flows(&self) -> usize {
+        let asking = self.iter().filter(|template| asks_for_flows(template));
+        asking.count()
+    }
+}
+
 /// See the module. Its answers depend on the packets that it is shown, and their order.
 #[derive(Debug)]
 pub(crate) struct Derivation {
     live: bool,
-    template: Arc<Template>,
-    /// Used in place of the template.
+    templates: Templates,
+    /// How many of them ask for flows.
+    asking: usize,
+    /// Used in place of the default template.
     script: Option<DumpFunction>,
     stamps: Stamps,
     pub(crate) fragments: FirstFragments,
@@ -30,29 +55,54 @@ pub(crate) struct Derivation {
 
 impl Derivation {
     pub(crate) fn new(
-        template: Arc<Template>,
+        templates: Templates,
         script: Option<DumpFunction>,
         stamps: Stamps,
         live: bool,
     ) -> Self {
+        let asking = templates.asking_for_flows();
         Self {
             live,
-            fragments: FirstFragments::new(&template),
-            template,
+            fragments: FirstFragments::new(asking > 0),
+            templates,
+            asking,
             script,
             stamps,
         }
     }
 
-    /// What a packet, the record of a producer, would dump; `None`: the script wants nothing of it.
+    /// Takes up what changed in the rules.
+    pub(crate) fn change(&mut self, change: &RuleChange) {
+        let own = &mut self.templates.own;
+        match change {
+            RuleChange::Add(rule, Some(template)) => {
+                self.asking += usize::from(asks_for_flows(template));
+                own.insert(rule.number, Arc::clone(template));
+            }
+            RuleChange::Remove(number) => {
+                let removed = own.remove(number);
+                self.asking -= usize::from(removed.is_some_and(|it| asks_for_flows(&it)));
+            }
+            RuleChange::Add(_, None) | RuleChange::Enable(..) => {}
+        }
+        self.fragments.want(self.asking > 0);
+    }
+
+    /// What a packet that a rule takes, the record of a producer, would dump; `None`: the script wants nothing of it.
     pub(crate) fn expression(
         &mut self,
+        rule: usize,
         interface: &Interface,
         (producer, record): (usize, u64),
         packet: &Packet<'_>,
     ) -> Option<Result<Expression, Refusal>> {
-        let Some(script) = &mut self.script else {
-            let filled = Expression::new(&self.template, interface, packet, &self.fragments);
+        let Templates { default, own } = &self.templates;
+        let (template, script) = match own.get(&rule) {
+            Some(template) => (template, None),
+            None => (default, self.script.as_mut()),
+        };
+        let Some(script) = script else {
+            let filled = Expression::new(template, interface, packet, &self.fragments);
             return Some(filled.map_err(Refusal::Variable));
         };
         let live = self.live;

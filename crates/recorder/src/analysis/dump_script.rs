@@ -75,7 +75,7 @@ impl DumpFunction {
         let Some(derived) = derived else {
             return Some(Err(Refusal::Script(format!("{script} failed"))));
         };
-        match derived {
+        let mut expression = match derived {
             Derived::Nothing => None,
             Derived::Expression(text) => {
                 let template = self.template(text, interface.link_type, check);
@@ -94,7 +94,11 @@ impl DumpFunction {
                 };
                 Some(Ok(Expression::scripted(predicate, packet.interface)))
             }
+        };
+        if let Some(Ok(expression)) = &mut expression {
+            expression.made_for = Some(interface.link_type);
         }
+        expression
     }
 
     fn template(

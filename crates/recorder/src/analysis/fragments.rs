@@ -12,6 +12,12 @@ use retroscope_packet::{
 /// farther than this from a later one says nothing about it, ns. As long as IPv6 waits for the rest (RFC 8200, 4.5).
 const APART_MAX_NS: u64 = 60_000_000_000;
 
+/// Whether a template asks for the flow of its trigger packet.
+pub(crate) fn asks_for_flows(template: &Template) -> bool {
+    let mut variables = template.variables().into_iter();
+    variables.any(|it| matches!(it, Variable::Flow | Variable::CommunityId))
+}
+
 /// The first fragments that were seen last. Its answers depend on the packets and their order alone.
 #[derive(Debug)]
 pub(crate) struct FirstFragments {
@@ -22,14 +28,20 @@ pub(crate) struct FirstFragments {
 }
 
 impl FirstFragments {
-    /// For the triggers that fill in `template`.
-    pub(crate) fn new(template: &Template) -> Self {
-        let variables = template.variables();
+    /// None yet.
+    pub(crate) fn new(wanted: bool) -> Self {
         Self {
-            wanted: variables.contains(&Variable::Flow)
-                || variables.contains(&Variable::CommunityId),
+            wanted,
             flows: Datagrams::default(),
         }
+    }
+
+    /// Says whether anyone asks from now on. What was learned before nobody did is forgotten: its identifications may be in use again.
+    pub(crate) fn want(&mut self, wanted: bool) {
+        if self.wanted && !wanted {
+            self.flows = Datagrams::default();
+        }
+        self.wanted = wanted;
     }
 
     /// Learns from a packet. Whole packets behind an untagged Ethernet header are told apart by a glance.
@@ -79,7 +91,7 @@ mod tests {
     }
 
     fn first_fragments(template: &str) -> FirstFragments {
-        FirstFragments::new(&Template::parse(template).unwrap())
+        FirstFragments::new(asks_for_flows(&Template::parse(template).unwrap()))
     }
 
     /// What is known about the later fragment `id` at a time, as text.

@@ -30,6 +30,8 @@ pub(crate) struct Expression {
     what: What,
     /// The interface of the trigger packet.
     pub(crate) interface: u16,
+    /// A script made it for packets of this link type.
+    pub(crate) made_for: Option<LinkType>,
 }
 
 #[derive(Debug, Clone)]
@@ -58,6 +60,7 @@ impl Expression {
         Ok(Self {
             what: What::Values(Arc::clone(template), Arc::new(values)),
             interface: packet.interface,
+            made_for: None,
         })
     }
 
@@ -66,6 +69,7 @@ impl Expression {
         Self {
             what: What::Plain(Arc::new(filled)),
             interface: 0,
+            made_for: None,
         }
     }
 
@@ -74,6 +78,7 @@ impl Expression {
         Self {
             what: What::Script(predicate),
             interface,
+            made_for: None,
         }
     }
 

@@ -3,7 +3,11 @@
 //! Where an expression compiles for none of them, the user made a mistake; where it compiles for some, packets of the others do
 //! not match; the user is told once.
 
-use retroscope_filter::{Filter, FilterError, Frame, LinkContext, Mode, PacketView, Program};
+use std::sync::Arc;
+
+use retroscope_filter::{
+    Filter, FilterError, Frame, LinkContext, Mode, PacketView, Program, Template,
+};
 use retroscope_packet::{Direction, LinkType};
 use retroscope_ring::Packet;
 
@@ -71,6 +75,23 @@ impl<'a> LinkTypes<'a> {
             _ => Ok(()),
         }
     }
+}
+
+/// A dump template, with all compiled that is known before it is filled in; an error if it compiles for none of the link types. Names are looked
+/// up, which may take long, and never again.
+pub(crate) fn template(
+    text: &str,
+    link_types: &LinkTypes<'_>,
+    mode: Mode,
+) -> Result<Arc<Template>, FilterError> {
+    let template = Template::parse(text)?.resolve()?;
+    link_types.first_or_any(|link_type| template.check(context(link_type, mode)))?;
+    if template.has_names() {
+        let more = (link_types.more)().into_iter();
+        more.for_each(|link_type| template.prepare(context(link_type, mode)));
+    }
+    template.seal();
+    Ok(Arc::new(template))
 }
 
 /// A filter that learns new link types as packets of them come.

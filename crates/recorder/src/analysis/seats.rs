@@ -237,7 +237,7 @@ impl Seat {
             self.tell(found);
             let mut changes = lock(&self.changes);
             self.has_changes.store(false, Relaxed);
-            changes.drain(..).for_each(|it| shard.rules.change(it));
+            changes.drain(..).for_each(|it| shard.change(it));
         }
     }
 
@@ -313,7 +313,7 @@ impl Seat {
 fn push(waiting: &mut Vec<RuleChange>, change: &RuleChange) {
     let mut is_new = false;
     waiting.retain(|before| match (before, change) {
-        (RuleChange::Add(rule), RuleChange::Remove(number)) if rule.number == *number => {
+        (RuleChange::Add(rule, _), RuleChange::Remove(number)) if rule.number == *number => {
             is_new = true;
             false
         }
@@ -355,13 +355,14 @@ mod tests {
     };
 
     fn added(number: usize) -> RuleChange {
-        RuleChange::Add(Box::new(Rule {
+        let rule = Rule {
             number,
             text: "udp port 8".to_owned(),
             prepared: Prepared::new(Filter::resolved("udp port 8").unwrap(), mode(false)),
             hits: Arc::default(),
             is_enabled: true,
-        }))
+        };
+        RuleChange::Add(Box::new(rule), None)
     }
 
     /// On a link that is silent nobody takes changes up: what waits is no more than there are rules.

@@ -20,7 +20,7 @@ use crate::{
         director::HitOrder,
         predicate::Expression,
         trigger_scripts::TriggerScripts,
-        triggers::{RuleHit, Triggers},
+        triggers::{RuleChange, RuleHit, Triggers},
     },
     control::{hits::Refusal, ring_time::Stamps},
     intake::interfaces::InterfaceCache,
@@ -197,7 +197,7 @@ impl Shard {
         let expression = match &mut self.derivation {
             None => None,
             Some(derivation) => {
-                match derivation.expression(interface, (producer, record), packet) {
+                match derivation.expression(rule, interface, (producer, record), packet) {
                     None => return,
                     expression => expression,
                 }
@@ -211,6 +211,14 @@ impl Shard {
             rule,
         };
         findings.hit(order, expression);
+    }
+
+    /// Takes up what changed in the rules, and what they dump.
+    pub(crate) fn change(&mut self, change: RuleChange) {
+        if let Some(derivation) = &mut self.derivation {
+            derivation.change(&change);
+        }
+        self.rules.change(change);
     }
 
     /// Whether it is to see fragments.

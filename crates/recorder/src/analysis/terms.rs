@@ -1,4 +1,4 @@
-//! What a trigger asks for beside an expression: its window, how much of it, and who asked.
+//! What a trigger asks for: what is dumped, its window, how much of it, and who asked.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,6 +18,9 @@ pub struct TriggerRequest {
     pub packets_max: Option<u64>,
     /// The dump ends with the packet by which it has so many captured bytes, or more; 0: without limit.
     pub bytes_max: Option<u64>,
+    /// What is dumped: of a rule a template, which each trigger packet fills in; by hand, where there is no such packet, an expression. Empty:
+    /// everything.
+    pub dump: Option<String>,
     /// Who asked, for the report and the sidecar; of longer texts the first 256 bytes. It does not tell triggers apart: a second one that asks for
     /// the same belongs to the dump of the first.
     pub asked_by: Option<String>,

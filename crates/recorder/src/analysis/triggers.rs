@@ -11,7 +11,7 @@ mod tests;
 use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use retroscope_filter::{
-    Filter, FilterError, Frame, Joint, Matches, Mode, Placement, RuleReader, Sure,
+    Filter, FilterError, Frame, Joint, Matches, Mode, Placement, RuleReader, Sure, Template,
 };
 use retroscope_packet::LinkType;
 
@@ -64,8 +64,8 @@ impl Rule {
 /// What may change while the recorder runs.
 #[derive(Debug, Clone)]
 pub(crate) enum RuleChange {
-    /// With a number above all before it, and in the rule set already.
-    Add(Box<Rule>),
+    /// With a number above all before it, and in the rule set already; and what it dumps, if that is its own.
+    Add(Box<Rule>, Option<Arc<Template>>),
     /// By number. It leaves the rule set afterwards.
     Remove(usize),
     /// By number: whether its matches are hits.
@@ -274,7 +274,7 @@ impl Triggers {
         // Who is told that a rule is there relies on it from the next packet on; the next refresh may find the pointer being replaced.
         self.reader.catch_up();
         match change {
-            RuleChange::Add(rule) => {
+            RuleChange::Add(rule, _) => {
                 let place = self.rules.partition_point(|it| it.number < rule.number);
                 self.rules.insert(place, *rule);
             }

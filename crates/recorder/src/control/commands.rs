@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use crate::analysis::{terms::TriggerRequest, triggers::RuleChange};
+use crate::analysis::{predicate::Expression, terms::TriggerRequest, triggers::RuleChange};
 
 /// Commands that wait at once.
 pub(crate) const WAITING_MAX: usize = 64;
@@ -15,6 +15,8 @@ pub(crate) enum Command {
     Trigger {
         key: Option<String>,
         request: TriggerRequest,
+        /// What is dumped, if that is not as the recorder is configured.
+        expression: Option<Expression>,
         /// `None`: nobody waits.
         reply: Option<SyncSender<Result<Triggered, String>>>,
     },

@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use retroscope_capture::{InterfaceInfo, TimeDomain};
-use retroscope_filter::{Mode, Template};
+use retroscope_filter::Mode;
 use retroscope_packet::LinkType;
 use retroscope_ring::{InterfaceEntry, Ring, RingError};
 
 use crate::{
     analysis::{
+        derivation::Templates,
         prepared::{Prepared, context},
         triggers::SharedRules,
     },
@@ -29,13 +30,13 @@ pub(crate) struct Interface {
     pub(crate) time_domain: TimeDomain,
 }
 
-/// Trigger rules and dump template, and how they are made ready.
-type Expressions = (SharedRules, Arc<Template>, Mode);
+/// Trigger rules and dump templates of the start, and how they are made ready.
+type Expressions = (SharedRules, Templates, Mode);
 
 /// An append-only table; an index is the ring's interface identifier. Inserters append, everyone reads.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
-    /// The trigger rules and the dump template, to be made ready for link types.
+    /// The trigger rules and the dump templates, to be made ready for link types.
     expressions: Option<Expressions>,
     /// The capture filter, to tell which link types it takes nothing of.
     filter: Mutex<Option<Prepared>>,
@@ -59,9 +60,11 @@ impl Interfaces {
         source: usize,
         info: &InterfaceInfo,
     ) -> Result<u16, RingError> {
-        if let Some((rules, template, mode)) = &self.expressions {
+        if let Some((rules, templates, mode)) = &self.expressions {
             rules.add_link_type(info.link_type);
-            template.prepare(context(info.link_type, *mode));
+            for template in templates.iter() {
+                template.prepare(context(info.link_type, *mode));
+            }
         }
         if let Some(filter) = &mut *lock(&self.filter) {
             filter.prepare(info.link_type);

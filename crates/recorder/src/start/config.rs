@@ -27,7 +27,7 @@ pub struct Config {
     pub analyzers: Analyzers,
     /// Trigger expressions.
     pub triggers: Vec<String>,
-    /// Dump template; empty: everything.
+    /// Dump template of the triggers that have none of their own (`requests`); empty: everything.
     pub dump: String,
     /// What a trigger by hand dumps; empty: everything.
     pub manual_dump: String,
@@ -90,7 +90,7 @@ pub enum Analyzers {
 pub struct Scripts {
     /// Triggers, beside the trigger expressions.
     pub triggers: Vec<Script>,
-    /// What makes a predicate of a trigger packet, in place of the dump template.
+    /// What makes a predicate of a trigger packet, in place of the dump template; triggers that have one of their own keep that.
     pub dump: Option<Script>,
 }
 

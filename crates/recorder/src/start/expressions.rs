@@ -2,13 +2,15 @@
 
 use std::{fmt, sync::Arc};
 
-use retroscope_filter::{Filter, FilterError, Template};
+use retroscope_filter::{Filter, FilterError};
 
 use crate::{
     analysis::{
+        derivation::Templates,
         native::NativeCode,
         predicate::Expression,
-        prepared::{LinkTypes, Prepared, context, mode},
+        prepared::{LinkTypes, Prepared, mode, template},
+        terms::TriggerRequest,
         triggers::Triggers,
     },
     intake::capture_filter::CaptureFilter,
@@ -37,6 +39,8 @@ impl fmt::Display for ExpressionError {
 pub(crate) struct Texts<'a> {
     pub(crate) triggers: &'a [String],
     pub(crate) dump: &'a str,
+    /// Whose dump expressions are used in place of that, in the order of triggers.
+    pub(crate) requests: &'a [TriggerRequest],
     pub(crate) manual: &'a str,
     pub(crate) filter: Option<&'a str>,
 }
@@ -45,7 +49,7 @@ pub(crate) struct Texts<'a> {
 #[derive(Debug)]
 pub(crate) struct Expressions {
     pub(crate) triggers: Triggers,
-    pub(crate) template: Arc<Template>,
+    pub(crate) templates: Templates,
     pub(crate) manual: Expression,
     pub(crate) filter: Option<CaptureFilter>,
 }
@@ -73,20 +77,14 @@ impl Expressions {
             option: "--trigger",
             error,
         })?;
-        let template = Template::parse(texts.dump).and_then(|template| {
-            let template = template.resolve()?;
-            link_types.first_or_any(|link_type| template.check(context(link_type, mode)))?;
-            if template.has_names() {
-                let more = (link_types.more)().into_iter();
-                more.for_each(|link_type| template.prepare(context(link_type, mode)));
-            }
-            template.seal();
-            Ok(template)
-        });
-        let template = template.map_err(|error| ExpressionError {
-            option: "--dump",
-            error,
-        })?;
+        let template = |option, text: &str| {
+            template(text, link_types, mode).map_err(|error| ExpressionError { option, error })
+        };
+        let default = template("--dump", texts.dump)?;
+        let own = texts.requests.iter().enumerate();
+        let own = own.filter_map(|(number, request)| Some((number, request.dump.as_deref()?)));
+        let own = own.map(|(number, text)| Ok((number, template("--trigger-dump", text)?)));
+        let own = own.collect::<Result<_, _>>()?;
         let manual = plain("--manual-dump", texts.manual)?;
         let manual = Expression::plain(manual.filter.filled().clone());
         let filter = texts
@@ -96,7 +94,7 @@ impl Expressions {
         let filter = filter.map(|prepared| CaptureFilter::new(prepared, native));
         Ok(Self {
             triggers,
-            template: Arc::new(template),
+            templates: Templates { default, own },
             manual,
             filter,
         })

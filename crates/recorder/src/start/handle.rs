@@ -13,13 +13,15 @@ use std::{
     time::Duration,
 };
 
-use retroscope_filter::{Filter, FilterError};
+use retroscope_filter::{Filter, FilterError, Template};
 use retroscope_ring::{Attached, Mode, Waker};
 
 use crate::{
     analysis::{
+        fragments::asks_for_flows,
         native::NativeCode,
-        prepared::{LinkTypes, Prepared, mode},
+        predicate::Expression,
+        prepared::{LinkTypes, Prepared, mode, template},
         terms::TriggerRequest,
         triggers::{Rule, RuleChange, SharedRules, Triggers},
     },
@@ -88,6 +90,8 @@ pub(crate) struct RuleBook {
     native: Arc<NativeCode>,
     /// From files the result is a function of the packets: nothing changes while they are read.
     offline: bool,
+    /// Several threads look at packets, and those of one flow may come to any of them.
+    are_flows_apart: bool,
     /// Numbers of rules that were added are no smaller.
     at_start: usize,
     /// Nobody has it while they wait for the analyzer.
@@ -157,6 +161,7 @@ impl RuleBook {
         requests: &[TriggerRequest],
         native: Arc<NativeCode>,
         offline: bool,
+        are_flows_apart: bool,
     ) -> Self {
         let rules = triggers.iter();
         let rules = rules.map(|rule| (rule.text.as_str(), Some(Arc::clone(&rule.hits))));
@@ -178,6 +183,7 @@ impl RuleBook {
             shared: triggers.shared.clone(),
             native,
             offline,
+            are_flows_apart,
             at_start: next,
             rules: Mutex::new(Numbered {
                 by_name,
@@ -199,8 +205,21 @@ impl RuleBook {
         let link_types = LinkTypes::new(&known, &Vec::new);
         prepared.check(&link_types)?;
         prepared.seal(&link_types);
-        prepared.compile(&self.native);
         Ok(prepared)
+    }
+
+    /// Compiles the dump expression of a rule, where it has one of its own.
+    fn template(&self, request: &TriggerRequest) -> Result<Option<Arc<Template>>, CommandError> {
+        let Some(text) = &request.dump else {
+            return Ok(None);
+        };
+        let known = self.shared.link_types();
+        let template = template(text, &LinkTypes::new(&known, &Vec::new), mode(self.offline))?;
+        if self.are_flows_apart && asks_for_flows(&template) {
+            let why = "the dump expression asks for flows, whose fragments come by several queues that several threads look at: start the recorder with --analyzers 1, or with a rule that asks for flows";
+            return Err(CommandError::Refused(why.to_owned()));
+        }
+        Ok(Some(template))
     }
 }
 
@@ -223,15 +242,16 @@ impl Numbered {
 impl RuleBook {
     /// Refuses what is too much beside the other rules that were added.
     fn check_bytes(&self, rules: &Numbered, wanted: Wanted<'_>) -> Result<(), CommandError> {
-        let asker = |request: &TriggerRequest| request.asked_by.as_ref().map_or(0, String::len);
+        let text_bytes = |is_added, (expression, request): (&str, &TriggerRequest)| {
+            let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+            let expressions = expression.len() + len(&request.dump);
+            len(&request.asked_by) + if is_added { expressions } else { 0 }
+        };
         let others = rules.by_name.iter();
         let others = others.filter(|(name, _)| name.as_str() != wanted.name);
-        let others = others.map(|(_, entry)| {
-            let is_added = entry.number >= self.at_start;
-            let expression = if is_added { entry.expression.len() } else { 0 };
-            expression + asker(&entry.request)
-        });
-        let bytes = wanted.expression.len() + asker(wanted.request);
+        let others =
+            others.map(|(_, entry)| text_bytes(entry.number >= self.at_start, entry.rule()));
+        let bytes = text_bytes(true, wanted.rule());
         if others.sum::<usize>() + bytes > TEXT_BYTES_MAX {
             return Err(CommandError::Refused(format!(
                 "the rules that were added would have more than {TEXT_BYTES_MAX} bytes of text together, which is the limit: remove some"
@@ -276,11 +296,12 @@ impl Handle {
         self.stop();
     }
 
-    /// Triggers by hand, and waits until the dump is open: of what `manual_dump` of the configuration takes, with a window of its own. A `key` that
-    /// started a dump before (of the last 256) stands for that dump.
+    /// Triggers by hand, and waits until the dump is open: of what the request says or else `manual_dump` of the configuration, with a window of its
+    /// own. A `key` that started a dump before (of the last 256) stands for that dump.
     ///
     /// # Errors
-    /// [`CommandError`]; `Refused`: why there is no dump.
+    /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or asks for a trigger packet; `Refused`: why there is no
+    /// dump.
     pub fn trigger(
         &self,
         key: Option<&str>,
@@ -290,11 +311,17 @@ impl Handle {
             check_name(key)?;
         }
         let key = key.map(str::to_owned);
+        let expression = request.dump.as_deref().map(|text| {
+            let prepared = self.rules.prepare(text)?;
+            Ok::<_, FilterError>(Expression::plain(prepared.filter.filled().clone()))
+        });
+        let expression = expression.transpose()?;
         let (reply, answer) = sync_channel(1);
         let reply = Some(reply);
         self.send(Command::Trigger {
             key,
             request,
+            expression,
             reply,
         })?;
         let triggered = answer.recv_timeout(self.answer_wait).map_err(late)?;
@@ -309,6 +336,7 @@ impl Handle {
         self.send(Command::Trigger {
             key: None,
             request: TriggerRequest::default(),
+            expression: None,
             reply: None,
         })
     }
@@ -325,7 +353,7 @@ impl Handle {
     /// name stands for one expression and request.
     ///
     /// # Errors
-    /// [`CommandError`]; `Filter`: the expression does not compile for any source.
+    /// [`CommandError`]; `Filter`: the expression, or the dump expression, does not compile for any source.
     pub fn add_rule(
         &self,
         name: &str,
@@ -369,9 +397,13 @@ impl Handle {
         if !is_so {
             // Outside of the lock, because it may take long. Who wants the same meanwhile is found below.
             let prepared = self.rules.prepare(wanted.expression)?;
+            prepared.compile(&self.rules.native);
+            let template = self.rules.template(wanted.request)?;
             let rules = lock(&self.rules.rules);
             if !rules.has(wanted)? {
-                return self.put(rules, wanted, prepared).map(|()| false);
+                return self
+                    .put(rules, wanted, (prepared, template))
+                    .map(|()| false);
             }
         }
         self.settled().map(|()| true)
@@ -381,19 +413,22 @@ impl Handle {
         &self,
         mut rules: MutexGuard<'_, Numbered>,
         wanted: Wanted<'_>,
-        mut prepared: Prepared,
+        (mut prepared, template): (Prepared, Option<Arc<Template>>),
     ) -> Result<(), CommandError> {
         self.rules.check_bytes(&rules, wanted)?;
         let (expression, request) = wanted.rule();
         let old = rules.by_name.get_mut(wanted.name);
         if let Some(entry) = old
             && entry.expression == expression
+            && entry.request.dump == request.dump
         {
             let answer = self.tell(Vec::new(), Some((entry.number, request.clone())))?;
             entry.request = request.clone();
             return self.answered(rules, &answer);
         }
         let old = rules.by_name.get(wanted.name);
+        let hits = old.filter(|entry| entry.expression == expression);
+        let hits = hits.and_then(|entry| entry.hits.clone());
         let old = old.map(|entry| (entry.number, entry.is_enabled));
         let is_full = old.is_none() && rules.by_name.len() >= RULES_MAX;
         if is_full || rules.next >= NUMBERS_MAX {
@@ -409,7 +444,7 @@ impl Handle {
             expression: expression.to_owned(),
             request: request.clone(),
             is_enabled: old.is_none_or(|(_, is_enabled)| is_enabled),
-            hits: Some(Arc::default()),
+            hits: hits.or_else(|| Some(Arc::default())),
         };
         let rule = Rule {
             number,
@@ -420,7 +455,9 @@ impl Handle {
         };
         let old = old.map(|(number, _)| number);
         let removed = old.map(RuleChange::Remove).into_iter();
-        let changes = removed.chain([RuleChange::Add(Box::new(rule))]).collect();
+        let changes = removed
+            .chain([RuleChange::Add(Box::new(rule), template)])
+            .collect();
         let told = self.tell(changes, Some((number, request.clone())));
         let answer = told.inspect_err(|_| self.rules.shared.remove(number))?;
         rules.by_name.insert(wanted.name.to_owned(), entry);

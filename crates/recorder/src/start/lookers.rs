@@ -2,12 +2,11 @@
 
 use std::{iter, sync::Arc};
 
-use retroscope_filter::Template;
 use retroscope_script::Partition;
 
 use crate::{
     analysis::{
-        derivation::Derivation,
+        derivation::{Derivation, Templates},
         functions::Functions,
         seats::{Lookers, Seats},
         shard::Shard,
@@ -95,7 +94,7 @@ pub(crate) fn choose(
             Some("a script wants all packets of a flow, which come by several queues")
         }
         None if it.learns && !it.flows_together => {
-            Some("the dump expression asks for flows, whose fragments come by several queues")
+            Some("a dump expression asks for flows, whose fragments come by several queues")
         }
         Some(Partition::Flow) | None => None,
     };
@@ -120,11 +119,11 @@ pub(crate) fn choose(
 pub(crate) fn seat_shards(
     who: Lookers,
     (rules, scripts): (Triggers, Vec<Functions>),
-    template: &Arc<Template>,
+    templates: &Templates,
     common: &Common,
 ) -> (Arc<Seats>, Option<Derivation>) {
     let stamps = || Stamps::new(&common.ring);
-    let derive = |dump| Derivation::new(Arc::clone(template), dump, stamps(), common.is_live());
+    let derive = |dump| Derivation::new(templates.clone(), dump, stamps(), common.is_live());
     let is_derived_apart = !common.is_live() && who == Lookers::Readers;
     let mut derivation = None;
     let mut shards = Vec::with_capacity(scripts.len());

@@ -32,7 +32,6 @@ use crate::{
         analyzer::{Analyzer, AnalyzerParts},
         director::DirectorConfig,
         dump_script::DumpFunction,
-        fragments::FirstFragments,
         functions::Functions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
@@ -109,6 +108,7 @@ impl Recorder {
             } else {
                 &config.dump
             },
+            requests: &config.requests,
             manual: &config.manual_dump,
             filter: config.filter.as_deref(),
         };
@@ -148,7 +148,7 @@ impl Recorder {
         let mode = mode(config.offline);
         let rules = expressions.triggers.shared.clone();
         let filter = expressions.filter.as_ref().map(|it| it.prepared.clone());
-        let interfaces = Interfaces::new((rules, expressions.template.clone(), mode), filter);
+        let interfaces = Interfaces::new((rules, expressions.templates.clone(), mode), filter);
         let sources = opened.iter();
         let sources = sources.map(|(name, queues)| (name.clone(), queues.len()));
         let intake = Intake::new(sources, Arc::new(interfaces), config.offline);
@@ -165,7 +165,7 @@ impl Recorder {
                 flows_together,
                 triggers: scripts[0].triggers.partition(),
                 dump: scripts[0].dump.as_ref().map(DumpFunction::partition),
-                learns: FirstFragments::new(&expressions.template).wanted,
+                learns: expressions.templates.asking_for_flows() > 0,
             };
             let (who, shards, notice) =
                 choose(config.analyzers, situation).map_err(StartError::Analyzers)?;
@@ -199,11 +199,12 @@ impl Recorder {
             &config.requests,
             Arc::clone(&native),
             config.offline,
+            scripts.len() > 1 && !flows_together,
         );
         let (seats, derivation) = seat_shards(
             who,
             (expressions.triggers, scripts),
-            &expressions.template,
+            &expressions.templates,
             &common,
         );
         let inline = (who == Lookers::Inserters).then(|| InlineParts {

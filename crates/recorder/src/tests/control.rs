@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What is asked of the analyzer, and its answer.
-fn asked<T: Send>(rig: &mut Rig, ask: impl FnOnce(&Handle) -> T + Send) -> T {
+pub(super) fn asked<T: Send>(rig: &mut Rig, ask: impl FnOnce(&Handle) -> T + Send) -> T {
     let handle = rig.handle.clone();
     scope(|scope| {
         let asking = scope.spawn(|| ask(&handle));
@@ -206,6 +206,10 @@ fn added_rules_have_so_many_bytes() {
         };
         assert!(why.contains("4194304 bytes"), "{why}");
     }
+    // So does what its dumps take.
+    let mut dumping = request.clone();
+    dumping.dump = Some(long.clone());
+    assert!(add(&mut rig, "d", "udp", &dumping).is_err());
     let longer = format!("{long} ");
     asked(&mut rig, |it| it.change_rule("c", &longer, &request)).unwrap();
     asked(&mut rig, |it| it.remove_rule("c")).unwrap();

@@ -9,6 +9,7 @@ mod generated;
 mod limits;
 mod live;
 mod many_dumps;
+mod own_dumps;
 pub(crate) mod rig;
 mod script;
 mod sinks;

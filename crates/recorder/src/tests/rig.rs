@@ -20,7 +20,6 @@ use crate::{
         analyzer::{Analyzer, AnalyzerParts},
         director::{Clip, DirectorConfig},
         dump_script::DumpFunction,
-        fragments::FirstFragments,
         functions::Functions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
@@ -192,6 +191,7 @@ impl Rig {
         let texts = Texts {
             triggers: &triggers,
             dump: plan.dump,
+            requests: plan.requests,
             manual: "",
             filter: None,
         };
@@ -204,7 +204,7 @@ impl Rig {
             Arc::new(Interfaces::new(
                 (
                     expressions.triggers.shared.clone(),
-                    expressions.template.clone(),
+                    expressions.templates.clone(),
                     mode(false),
                 ),
                 None,
@@ -223,7 +223,7 @@ impl Rig {
             flows_together: plan.flows_together,
             triggers: scripts.triggers.partition(),
             dump: scripts.dump.as_ref().map(DumpFunction::partition),
-            learns: FirstFragments::new(&expressions.template).wanted,
+            learns: expressions.templates.asking_for_flows() > 0,
         };
         let (who, shards, _) = choose(plan.analyzers, situation).unwrap();
         let scripts = iter::once(scripts).chain((1..shards).map(|_| load()));
@@ -233,9 +233,10 @@ impl Rig {
             plan.requests,
             Arc::clone(&native),
             false,
+            shards > 1 && !plan.flows_together,
         );
         let looks = (expressions.triggers, scripts.collect());
-        let (seats, derivation) = seat_shards(who, looks, &expressions.template, &common);
+        let (seats, derivation) = seat_shards(who, looks, &expressions.templates, &common);
         let readers = shard_readers(&common, &seats, &reader.waker()).unwrap();
         let inline = (who == Lookers::Inserters).then(|| InlineParts {
             common: Arc::clone(&common),
@@ -488,6 +489,7 @@ impl Rig {
         let command = Command::Trigger {
             key: None,
             request,
+            expression: None,
             reply: None,
         };
         self.handle.commands.try_send(command).unwrap();

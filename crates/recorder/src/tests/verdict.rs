@@ -32,7 +32,7 @@ fn finished(rig: &mut Rig) -> &DumpReport {
 }
 
 /// A piece of a UDP datagram over raw IPv4; the first one has the ports 1 and 9 or others.
-fn fragment(id: u16, port: Option<u16>) -> Vec<u8> {
+pub(super) fn fragment(id: u16, port: Option<u16>) -> Vec<u8> {
     let mut packet = udp(1, port.unwrap_or(0xffff), 0);
     packet[4..6].copy_from_slice(&id.to_be_bytes());
     packet[6..8].copy_from_slice(if port.is_some() { &[0x20, 0] } else { &[0, 2] });

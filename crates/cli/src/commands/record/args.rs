@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use retroscope_recorder::{Analyzers, Config, Format, Scripts};
+use retroscope_recorder::{Analyzers, Config, Format, Scripts, TriggerRequest};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
@@ -117,6 +117,10 @@ pub(crate) struct Args {
         conflicts_with = "dump"
     )]
     dump_lua: Option<PathBuf>,
+
+    /// What the Nth trigger dumps, in place of --dump or --dump-lua: of --trigger in their order, from 1, then of --trigger-lua; repeat for several
+    #[arg(long, value_name = "N=TEMPLATE", value_parser = numbered)]
+    trigger_dump: Vec<(usize, String)>,
 
     /// Let the Lua files do whatever this program can: raw memory (FFI), files, commands
     #[arg(long)]
@@ -307,7 +311,7 @@ impl Args {
             manual_dump: self.manual_dump.clone(),
             scripts: self.scripts()?,
             filter: self.filter_text()?,
-            requests: Vec::new(),
+            requests: self.requests()?,
             past: self.past,
             future: self.future,
             hold: self.hold,
@@ -329,6 +333,23 @@ impl Args {
             reproducible: self.reproducible,
         };
         Ok((config, notes))
+    }
+
+    /// What triggers ask for of their own.
+    fn requests(&self) -> Result<Vec<TriggerRequest>, Failure> {
+        let triggers = self.triggers.len() + self.trigger_lua.len();
+        let mut requests = vec![TriggerRequest::default(); triggers];
+        for (number, template) in &self.trigger_dump {
+            let of = format!("--trigger-dump {number}={template}");
+            let request = requests.get_mut(number - 1).ok_or_else(|| {
+                Failure::usage(format!("{of}: the last trigger is number {triggers}"))
+            })?;
+            if request.dump.replace(template.clone()).is_some() {
+                let twice = format!("{of}: trigger {number} has another one already");
+                return Err(Failure::usage(twice));
+            }
+        }
+        Ok(requests)
     }
 
     fn scripts(&self) -> Result<Scripts, Failure> {
@@ -410,6 +431,15 @@ impl Args {
         let lines = text.lines().filter_map(|line| line.split('#').next());
         let text = lines.collect::<Vec<_>>().join(" ");
         Ok(Some(text.trim().to_owned()))
+    }
+}
+
+/// What is said of a trigger, by its number.
+fn numbered(text: &str) -> Result<(usize, String), String> {
+    let (number, what) = text.split_once('=').unwrap_or_default();
+    match number.parse() {
+        Ok(number @ 1..) => Ok((number, what.to_owned())),
+        _ => Err("it is the number of a trigger, from 1, then '=', as in 1=host $srcIP".to_owned()),
     }
 }
 

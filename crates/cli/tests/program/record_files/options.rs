@@ -367,6 +367,35 @@ fn bad_arguments_are_named() {
         ),
         (&["-r", capture, "--trigger", "host $srcIP"], 2, "$srcIP"),
         (
+            &["-r", capture, "-t", "udp", "--trigger-dump", "1=udp prt 5"],
+            2,
+            "--trigger-dump: syntax error",
+        ),
+        (
+            &["-r", capture, "-t", "udp", "--trigger-dump", "2=udp"],
+            2,
+            "the last trigger is number 1",
+        ),
+        (
+            &["-r", capture, "-t", "udp", "--trigger-dump", "udp"],
+            2,
+            "1=host $srcIP",
+        ),
+        (
+            &[
+                "-r",
+                capture,
+                "-t",
+                "udp",
+                "--trigger-dump",
+                "1=",
+                "--trigger-dump",
+                "1=ip",
+            ],
+            2,
+            "another one already",
+        ),
+        (
             &["-r", capture, "--trigger", "udp", "--manual-dump", "$flow"],
             2,
             "$flow",

@@ -106,8 +106,17 @@ fn dumps_do_not_depend_on_who_looks_at_packets() {
             "udp",
             "--trigger",
             "tcp[tcpflags] & tcp-syn != 0",
+            "--trigger-dump",
+            "2=host $srcIP and tcp",
         ],
-        &["--trigger-lua", script, "--trigger", "icmp or arp"],
+        &[
+            "--trigger-lua",
+            script,
+            "--trigger",
+            "icmp or arp",
+            "--trigger-dump",
+            "2=$communityId and not arp",
+        ],
         &[
             "--trigger",
             "ip or ip6",

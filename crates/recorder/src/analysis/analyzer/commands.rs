@@ -6,6 +6,7 @@ use super::{Core, MANUAL};
 use crate::{
     analysis::{
         director::{Hit, HitOrder, Order},
+        predicate::Expression,
         terms::{Terms, TriggerRequest},
     },
     control::{
@@ -48,9 +49,11 @@ impl Core {
                 Command::Trigger {
                     key,
                     request,
+                    expression,
                     reply,
                 } => {
-                    let triggered = self.trigger_by_hand(now, key, &request);
+                    let expression = expression.unwrap_or_else(|| self.parts.manual.clone());
+                    let triggered = self.trigger_by_hand(now, key, &request, expression);
                     self.execute();
                     if let Some(reply) = reply {
                         let _ = reply.try_send(triggered);
@@ -76,6 +79,7 @@ impl Core {
         now: Moment,
         key: Option<String>,
         request: &TriggerRequest,
+        expression: Expression,
     ) -> Result<Triggered, String> {
         if let Some(dump) = key.as_ref().and_then(|key| self.keys.dump(key)) {
             return Ok(Triggered {
@@ -100,7 +104,6 @@ impl Core {
             record: u64::MAX,
             rule: MANUAL,
         };
-        let expression = self.parts.manual.clone();
         let terms = Terms::new(request, self.parts.window);
         let window = terms.window;
         let hit = Hit {

@@ -98,7 +98,7 @@ impl Walk<'_, '_> {
         let interface = self.core.names.interface(self.last.as_ref()?.interface)?;
         let derivation = self.core.derivation.as_mut()?;
         let place = (order.producer, order.record);
-        derivation.expression(interface, place, self.last.as_ref()?)
+        derivation.expression(order.rule, interface, place, self.last.as_ref()?)
     }
 }
 

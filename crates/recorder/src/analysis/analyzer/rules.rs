@@ -30,10 +30,10 @@ impl Core {
     /// Changes the rules: each shard hears of it before its next packets. A rule that it is told to forget is none here from now on; one with
     /// another in its place stays until all shards have that, for what it took meanwhile.
     pub(super) fn change_rules(&mut self, changes: &[RuleChange]) {
-        let is_replaced = changes.iter().any(|it| matches!(it, RuleChange::Add(_)));
+        let is_replaced = changes.iter().any(|it| matches!(it, RuleChange::Add(..)));
         for change in changes {
             match change {
-                RuleChange::Add(rule) => {
+                RuleChange::Add(rule, _) => {
                     self.director.set_rule(rule.number, true);
                     self.rules.insert(rule.number, rule.known());
                 }

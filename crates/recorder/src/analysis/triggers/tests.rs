@@ -138,13 +138,14 @@ fn rules_that_change_hit_as_each_alone() {
                         Prepared::new(Filter::resolved(&texts[next]).unwrap(), mode(true));
                     prepared.check(&known).unwrap();
                     triggers.shared.add(next, &mut prepared).unwrap();
-                    triggers.change(RuleChange::Add(Box::new(Rule {
+                    let rule = Rule {
                         number: next,
                         text: texts[next].clone(),
                         prepared,
                         hits: Arc::default(),
                         is_enabled: true,
-                    })));
+                    };
+                    triggers.change(RuleChange::Add(Box::new(rule), None));
                     there.push((next, true));
                     next += 1;
                 }

@@ -30,6 +30,7 @@ pub(crate) fn inline(
     let texts = Texts {
         triggers: &triggers,
         dump: "",
+        requests: &[],
         manual: "",
         filter: None,
     };
@@ -40,7 +41,7 @@ pub(crate) fn inline(
     let inserters = common.intake.promises().len();
     let scripts = (0..inserters).map(|_| Functions::default()).collect();
     let looks = (expressions.triggers, scripts);
-    let (seats, _) = seat_shards(Lookers::Inserters, looks, &expressions.template, common);
+    let (seats, _) = seat_shards(Lookers::Inserters, looks, &expressions.templates, common);
     let parts = InlineParts {
         common: Arc::clone(common),
         seats,

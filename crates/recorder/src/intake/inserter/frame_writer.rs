@@ -348,6 +348,7 @@ mod tests {
         let texts = Texts {
             triggers: &[],
             dump: "",
+            requests: &[],
             manual: "",
             filter: Some("less 85 and not vlan or ether[0] < 10"),
         };

@@ -86,6 +86,7 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
                     "future_seconds": rule.request.future.map(|future| future.as_secs_f64()),
                     "packets": rule.request.packets_max,
                     "bytes": rule.request.bytes_max,
+                    "dump": rule.request.dump,
                     "asked_by": rule.request.asked_by,
                 })
             };
@@ -204,6 +205,7 @@ fn read_window(text: &WindowText) -> Result<TriggerRequest, String> {
         future: read(&text.future)?,
         packets_max: text.packets,
         bytes_max: text.bytes.as_deref().map(size_or_none).transpose()?,
+        dump: text.dump.clone(),
         asked_by: text.asked_by.clone(),
     })
 }

@@ -1,0 +1,385 @@
+//! Triggers with dump expressions of their own, side by side.
+
+use std::{num::NonZeroUsize, time::Duration};
+
+use crate::{
+    Analyzers, CommandError, Config, DumpReport, TriggerRequest,
+    tests::{
+        control::asked,
+        live::{START, config, packets},
+        rig::{MS, Rig, RigConfig, S, udp},
+        verdict::fragment,
+        windows::{contents, offline, record, write},
+    },
+};
+
+const PAST: i64 = 40 * MS;
+const FUTURE: i64 = 10 * MS;
+
+fn dumping(dump: &str) -> TriggerRequest {
+    TriggerRequest {
+        dump: Some(dump.to_owned()),
+        ..TriggerRequest::default()
+    }
+}
+
+fn threads(n: usize) -> Analyzers {
+    Analyzers::Threads(NonZeroUsize::new(n).unwrap())
+}
+
+/// With room in the ring for a reader of each queue.
+fn two_queues() -> RigConfig<'static> {
+    RigConfig {
+        queues: 2,
+        ring_bytes: 64 << 20,
+        ..config()
+    }
+}
+
+/// A packet as it was sent, and when: its ports tell which rule takes it.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    at_ns: i64,
+    source: u16,
+    port: u16,
+}
+
+/// What a dump is known by: rule, trigger, expression, and the places of its packets among those that were sent.
+type Dump = (String, i64, String, Vec<usize>);
+
+/// The dump of a trigger packet.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Source,
+    Flow,
+    Either,
+    Default,
+}
+
+impl Form {
+    const DEFAULT: &str = "udp port 7";
+
+    /// What the rule asks for.
+    fn request(self) -> TriggerRequest {
+        match self {
+            Self::Source => dumping("src port $srcPort"),
+            Self::Flow => dumping("$flow"),
+            Self::Either => dumping("src port $srcPort or dst port $dstPort"),
+            Self::Default => TriggerRequest::default(),
+        }
+    }
+
+    /// The filled-in expression.
+    fn text(self, Sent { source, port, .. }: Sent) -> String {
+        match self {
+            Self::Source => format!("src port {source}"),
+            Self::Flow => format!("$flow[udp 10.0.0.1:{source} 10.0.0.2:{port}]"),
+            Self::Either => format!("src port {source} or dst port {port}"),
+            Self::Default => Self::DEFAULT.to_owned(),
+        }
+    }
+
+    /// Whether the dump of `trigger` takes a packet.
+    fn takes(self, trigger: Sent, packet: Sent) -> bool {
+        let (source, port) = (trigger.source == packet.source, trigger.port == packet.port);
+        match self {
+            Self::Source => source,
+            Self::Flow => source && port,
+            Self::Either => source || port,
+            Self::Default => packet.port == 7,
+        }
+    }
+}
+
+/// The rule of port 12, which comes at `from` and is changed twice.
+const LATE: [(usize, Form); 3] = [
+    (100, Form::Either),
+    (300, Form::Source),
+    (450, Form::Default),
+];
+
+/// What the rule that takes a packet dumps, and its number.
+fn rule_of(packet: Sent, place: usize) -> Option<(usize, Form)> {
+    match packet.port {
+        9 => Some((0, Form::Source)),
+        10 => Some((1, Form::Flow)),
+        11 => Some((2, Form::Default)),
+        12 => {
+            let of = LATE.iter().rposition(|(from, _)| *from <= place)?;
+            Some((3 + of, LATE[of].1))
+        }
+        _ => None,
+    }
+}
+
+/// What should be dumped.
+fn expected(sent: &[Sent]) -> Vec<Dump> {
+    let mut open: Vec<(usize, String, i64)> = Vec::new();
+    let mut dumps = Vec::new();
+    for (place, trigger) in sent.iter().enumerate() {
+        let Some((rule, form)) = rule_of(*trigger, place) else {
+            continue;
+        };
+        let (text, now_ns) = (form.text(*trigger), trigger.at_ns);
+        let is_open = |it: &(usize, String, i64)| it.0 == rule && it.1 == text && now_ns <= it.2;
+        if open.iter().any(is_open) {
+            continue;
+        }
+        open.push((rule, text.clone(), now_ns + FUTURE));
+        let window = now_ns - PAST..=now_ns + FUTURE;
+        let is_in = |it: &Sent| window.contains(&it.at_ns) && form.takes(*trigger, *it);
+        let taken = sent.iter().enumerate().filter(|(_, it)| is_in(it));
+        let taken = taken.map(|(place, _)| place).collect();
+        dumps.push((format!("udp port {}", trigger.port), now_ns, text, taken));
+    }
+    dumps.sort();
+    dumps
+}
+
+/// The expression that a dump was made with, as its sidecar and its file tell it.
+fn expression(report: &DumpReport) -> String {
+    let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
+    let sidecar: serde_json::Value = serde_json::from_slice(&sidecar).unwrap();
+    let expression = sidecar["expression"].as_str().unwrap().to_owned();
+    let file = std::fs::read(&report.file).unwrap();
+    let mut parts = file.windows(expression.len().max(1));
+    assert!(parts.any(|part| part.starts_with(expression.as_bytes())));
+    expression
+}
+
+fn found(reports: &[DumpReport]) -> Vec<Dump> {
+    let found = reports.iter().map(|report| {
+        let numbers = packets(report).into_iter();
+        let numbers = numbers.map(|(_, _, number)| number as usize).collect();
+        let rule = report.rule.clone();
+        (rule, report.trigger_ns, expression(report), numbers)
+    });
+    let mut found: Vec<Dump> = found.collect();
+    found.sort();
+    found
+}
+
+/// One packet a millisecond, of three senders.
+fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
+    let packet = |place| Sent {
+        at_ns: START + place * MS,
+        source: random.u16(1..=3),
+        port: if random.u8(..5) == 0 {
+            random.u16(9..=12)
+        } else {
+            7
+        },
+    };
+    (0..600).map(packet).collect()
+}
+
+/// Rules with dump expressions of their own and one without, one that comes and is changed while packets do: whoever looks at packets, each hit
+/// dumps what its rule says, and is told apart by what that asks for.
+#[test]
+fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
+    let requests = [Form::Source, Form::Flow, Form::Default].map(Form::request);
+    for seed in 0..8 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let sent = traffic(&mut random);
+        let expected = expected(&sent);
+        for analyzers in [Analyzers::Auto, threads(1), threads(2)] {
+            let dir = tempfile::tempdir().unwrap();
+            let plan = RigConfig {
+                analyzers,
+                flows_together: true,
+                triggers: &["udp port 9", "udp port 10", "udp port 11"],
+                requests: &requests,
+                dump: Form::DEFAULT,
+                past_ns: PAST,
+                future_ns: FUTURE,
+                max_dumps: 1024,
+                ..two_queues()
+            };
+            let mut rig = Rig::new(&plan, START, dir.path());
+            for (place, packet) in sent.iter().enumerate() {
+                if let Some(of) = LATE.iter().position(|(from, _)| *from == place) {
+                    let request = LATE[of].1.request();
+                    let put = |it: &crate::Handle| match of {
+                        0 => it.add_rule("late", "udp port 12", &request),
+                        _ => it.change_rule("late", "udp port 12", &request),
+                    };
+                    assert_eq!(asked(&mut rig, put).unwrap(), of > 0);
+                }
+                let number = u32::try_from(place).unwrap();
+                let data = udp(packet.source, packet.port, number);
+                rig.arrive(usize::from(packet.source) % 2, data);
+                rig.step();
+                rig.pass(MS);
+            }
+            for _ in 0..3 {
+                rig.pass(S);
+                rig.step();
+            }
+            assert_eq!(found(&rig.reports), expected, "{seed}, {analyzers:?}");
+            let late = sent.iter().zip(0..).filter(|(it, _)| it.port == 12);
+            let late = late.filter(|(_, place)| *place >= LATE[0].0).count() as u64;
+            assert_eq!(
+                rig.handle.rules()[3].hits,
+                Some(late),
+                "they are counted on"
+            );
+        }
+    }
+}
+
+/// From files: the same, and the same bytes.
+#[test]
+fn from_files_each_rule_dumps_what_it_says_whoever_looks() {
+    let dir = tempfile::tempdir().unwrap();
+    for seed in 0..4 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut sent = traffic(&mut random);
+        // There is no rule that comes late.
+        sent.iter_mut().for_each(|it| it.port = it.port.min(11));
+        let capture = dir.path().join("in.pcap");
+        let frame = |(it, number): (&Sent, u32)| (it.at_ns, udp(it.source, it.port, number));
+        let frames: Vec<_> = sent.iter().zip(0..).map(frame).collect();
+        write(&capture, &frames);
+        let mut first = None;
+        for analyzers in [threads(1), threads(2), threads(4), Analyzers::Inline] {
+            let out = tempfile::tempdir().unwrap();
+            let config = Config {
+                analyzers,
+                triggers: [9, 10, 11].map(|port| format!("udp port {port}")).to_vec(),
+                requests: [Form::Source, Form::Flow].map(Form::request).to_vec(),
+                dump: Form::DEFAULT.to_owned(),
+                past: Duration::from_millis(40),
+                future: Duration::from_millis(10),
+                max_dumps: 1024,
+                ..offline(out.path())
+            };
+            let summary = record(&config, &capture);
+            assert_eq!(found(&summary.dumps), expected(&sent), "{analyzers:?}");
+            let files = contents(out.path());
+            let first = first.get_or_insert_with(|| files.clone());
+            assert!(*first == files, "{seed}, {analyzers:?}");
+        }
+    }
+}
+
+/// A later fragment dumps its flow, also where only one rule asks for flows, or one that comes later.
+#[test]
+fn fragments_are_followed_for_any_rule_that_asks() {
+    for (analyzers, at_start) in [
+        (Analyzers::Auto, true),
+        (Analyzers::Auto, false),
+        (threads(1), true),
+        (threads(1), false),
+        (threads(2), true),
+        (threads(2), false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let later = "ip[6:2] & 0x1fff != 0";
+        let requests = [TriggerRequest::default(), dumping("$flow")];
+        let plan = RigConfig {
+            analyzers,
+            flows_together: true,
+            triggers: if at_start {
+                &["udp port 9", "ip[6:2] & 0x1fff != 0"]
+            } else {
+                &["udp port 9"]
+            },
+            requests: &requests,
+            dump: Form::DEFAULT,
+            ..two_queues()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        if !at_start {
+            asked(&mut rig, |it| it.add_rule("f", later, &requests[1])).unwrap();
+        }
+        for packet in [
+            udp(1, 8, 0),
+            udp(2, 8, 0),
+            fragment(5, Some(8)),
+            fragment(5, None),
+        ] {
+            rig.arrive(0, packet);
+            rig.pass(MS);
+            rig.step();
+        }
+        rig.pass(3 * S);
+        rig.step();
+        let [report] = &rig.reports[..] else {
+            panic!("{:?}", rig.reports);
+        };
+        assert_eq!(expression(report), "$flow[udp 10.0.0.1:1 10.0.0.2:8]");
+        assert_eq!(report.packets, 3, "{report:?}");
+    }
+}
+
+/// Fragments of a flow may come to several threads: a rule that asks for flows is refused there, unless one of the start does.
+#[test]
+fn a_rule_that_asks_for_flows_may_come_too_late() {
+    for (analyzers, dump, is_refused) in [
+        (Analyzers::Auto, "", true),
+        (threads(2), "", true),
+        (threads(1), "", false),
+        (Analyzers::Auto, "$communityId", false),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            analyzers,
+            dump,
+            ..two_queues()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.step();
+        let add = |it: &crate::Handle| it.add_rule("r", "udp port 8", &dumping("$flow or arp"));
+        let added = asked(&mut rig, add);
+        let is_told = |why: &CommandError| why.to_string().contains("--analyzers 1");
+        assert_eq!(added.as_ref().is_err_and(is_told), is_refused, "{added:?}");
+        assert_eq!(rig.handle.rules().len(), if is_refused { 1 } else { 2 });
+        let add = |it: &crate::Handle| it.add_rule("s", "udp port 8", &dumping("port $dstPort"));
+        asked(&mut rig, add).unwrap();
+    }
+}
+
+/// By hand: what is asked for is dumped, and who asks for something else has a dump of its own. What is wrong starts none.
+#[test]
+fn a_trigger_by_hand_dumps_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&config(), START, dir.path());
+    for number in 0..4 {
+        rig.arrive(0, udp(1, 7 + u16::try_from(number % 2).unwrap(), number));
+        rig.pass(MS);
+        rig.step();
+    }
+    let trigger = |rig: &mut Rig, request: TriggerRequest| {
+        asked(rig, move |it| it.trigger(None, request)).map(|it| (it.dump, it.existed))
+    };
+    for (dump, expected) in [
+        ("udp port 7", (1, false)),
+        ("udp port 8", (2, false)),
+        ("udp port 7", (1, true)),
+        ("", (3, false)),
+    ] {
+        let triggered = trigger(&mut rig, dumping(dump)).unwrap();
+        assert_eq!(triggered, expected, "{dump}");
+    }
+    let plain = trigger(&mut rig, TriggerRequest::default());
+    assert_eq!(
+        plain.unwrap(),
+        (3, true),
+        "everything is what is configured"
+    );
+    for (wrong, told) in [("udp prot 7", "prot"), ("host $srcIP", "$srcIP")] {
+        let why = trigger(&mut rig, dumping(wrong)).unwrap_err();
+        assert!(matches!(why, CommandError::Filter(_)), "{why:?}");
+        assert!(why.to_string().contains(told), "{why}");
+    }
+    rig.pass(3 * S);
+    rig.step();
+    rig.reports.sort_by_key(|report| report.number);
+    let told = rig.reports.iter();
+    let told: Vec<_> = told.map(|it| (expression(it), it.packets)).collect();
+    let expected = [("udp port 7", 2), ("udp port 8", 2), ("", 4)];
+    assert_eq!(told, expected.map(|(text, count)| (text.to_owned(), count)));
+}
