@@ -284,7 +284,7 @@ fn fragments_are_followed_for_any_rule_that_asks() {
             } else {
                 &["udp port 9"]
             },
-            requests: &requests,
+            requests: if at_start { &requests } else { &[] },
             dump: Form::DEFAULT,
             ..two_queues()
         };
