@@ -25,7 +25,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-pub use analysis::terms::TriggerRequest;
+pub use analysis::terms::{SubDirectory, TriggerRequest};
 pub use control::{
     commands::Triggered,
     events::{Event, Missed, Subscription},

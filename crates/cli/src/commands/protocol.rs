@@ -109,6 +109,11 @@ pub(crate) struct WindowText {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dump: Option<String>,
 
+    /// Where its files go: a directory of this name below that of the dumps, made if missing
+    #[arg(long, value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) into: Option<String>,
+
     /// Who asks, for the report and the sidecar: 256 bytes at most
     #[arg(long, value_name = "TEXT")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -180,7 +180,7 @@ fn a_recording_is_controlled_while_it_runs() {
     // Rules come and go.
     let rules = recording.asked(&["rules"]);
     let given = json!({ "name": "1", "expression": "tcp port 9", "enabled": true, "hits": 0,
-        "past_seconds": null, "future_seconds": null, "packets": null, "bytes": null, "dump": null, "asked_by": null });
+        "past_seconds": null, "future_seconds": null, "packets": null, "bytes": null, "dump": null, "into": null, "asked_by": null });
     assert_eq!(rules["rules"], json!([given]));
     let refused = recording.refused(&["rules", "add", "bad", "udp", "prot", "9"]);
     assert!(refused.contains("prot"), "{refused}");
@@ -307,7 +307,7 @@ fn a_trigger_brings_its_dump_expression() {
     let recording = Recording::start(&arguments);
     let mut listener = recording.client();
     listener.ask(&json!({ "command": "events", "from": 0 }));
-    let mut finished = |rule: &str| {
+    let finished = |listener: &mut Client, rule: &str| {
         let is_it = |event: &Value| event["event"] == "finished" && event["report"]["rule"] == rule;
         let report = listener.until(is_it)["report"].clone();
         let file = PathBuf::from(report["file"].as_str().unwrap());
@@ -323,9 +323,9 @@ fn a_trigger_brings_its_dump_expression() {
     };
     recording.asked(&["trigger", "--dump", "udp and greater 9000"]);
     let expected = (json!("udp and greater 9000"), Some(0));
-    assert_eq!(finished("manual"), expected);
+    assert_eq!(finished(&mut listener, "manual"), expected);
     recording.asked(&["trigger", "--dump", "udp"]);
-    let (expression, packets) = finished("manual");
+    let (expression, packets) = finished(&mut listener, "manual");
     assert_eq!(expression, "udp");
     assert!(packets > Some(100), "{packets:?}");
 
@@ -333,7 +333,7 @@ fn a_trigger_brings_its_dump_expression() {
     assert_eq!(recording.asked(&add("src port $srcPort"))["existed"], false);
     assert_eq!(recording.asked(&add("src port $srcPort"))["existed"], true);
     assert!(recording.refused(&add("udp")).contains("change it"));
-    let (expression, packets) = finished("udp");
+    let (expression, packets) = finished(&mut listener, "udp");
     let expression = expression.as_str().unwrap().to_owned();
     let port = expression.strip_prefix("src port ").unwrap();
     assert!(port.parse::<u16>().is_ok(), "{expression}");
@@ -347,8 +347,19 @@ fn a_trigger_brings_its_dump_expression() {
     assert_eq!(recording.asked(&change)["changed"], true);
     assert_eq!(recording.asked(&change)["changed"], false);
     assert_eq!(dumps(&recording)[1], "less 9000");
-    while finished("udp").0 != "less 9000" {}
+    while finished(&mut listener, "udp").0 != "less 9000" {}
+    recording.asked(&["trigger", "--dump", "udp", "--into", "by-hand.1"]);
+    let into = listener.until(|event| {
+        let file = event["report"]["file"].as_str();
+        event["event"] == "finished" && file.is_some_and(|it| it.contains("/dumps/by-hand.1/2"))
+    });
+    let file = PathBuf::from(into["report"]["file"].as_str().unwrap());
+    assert!(file.exists() && file.with_extension("json").exists());
+    let mode = fs::metadata(file.parent().unwrap()).unwrap().permissions();
+    assert_eq!(mode.mode() & 0o777 & !0o750, 0);
     for (arguments, told) in [
+        (&["trigger", "--into", "../x"][..], "letters"),
+        (&["rules", "add", "b", "--into", ".x", "udp"], "letters"),
         (&["trigger", "--dump", "udp prt 9"][..], "\n  udp prt 9\n"),
         (&["trigger", "--dump", "port $srcPort"], "$srcPort"),
         (&["rules", "add", "b", "--dump", "udp prt 9", "udp"], "prt"),
@@ -366,7 +377,7 @@ fn a_trigger_brings_its_dump_expression() {
     // Without one it is that of the start again.
     recording.asked(&["rules", "change", "a", "udp"]);
     assert_eq!(dumps(&recording)[1], Value::Null);
-    while finished("udp").0 != "tcp" {}
+    while finished(&mut listener, "udp").0 != "tcp" {}
     recording.asked(&["stop"]);
     assert_eq!(recording.end().0.code(), Some(0));
 }

@@ -429,6 +429,7 @@ impl Core {
             id,
             rule,
             rule_number: hit.rule,
+            into: terms.into,
             asked_by: terms.asked_by,
             window: terms.window,
             trigger,

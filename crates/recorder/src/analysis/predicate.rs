@@ -17,19 +17,22 @@ use crate::{
     analysis::{
         fragments::FirstFragments,
         prepared::{Prepared, context, mode, view},
+        terms::SubDirectory,
         trigger_scripts::shown,
     },
     control::{common::Common, lock},
     intake::interfaces::Interface,
 };
 
-/// What a hit would dump. Two are equal if their dumps take the same packets for the same reason. Nothing is formatted before one
+/// What a hit would dump. Two are equal if their dumps take the same packets for the same reason, and go to the same place. Nothing is formatted before one
 /// is opened.
 #[derive(Debug, Clone)]
 pub(crate) struct Expression {
     what: What,
     /// The interface of the trigger packet.
     pub(crate) interface: u16,
+    /// Where its dump goes, if it has a directory of its own.
+    pub(crate) into: Option<SubDirectory>,
     /// A script made it for packets of this link type.
     pub(crate) made_for: Option<LinkType>,
 }
@@ -60,6 +63,7 @@ impl Expression {
         Ok(Self {
             what: What::Values(Arc::clone(template), Arc::new(values)),
             interface: packet.interface,
+            into: None,
             made_for: None,
         })
     }
@@ -69,6 +73,7 @@ impl Expression {
         Self {
             what: What::Plain(Arc::new(filled)),
             interface: 0,
+            into: None,
             made_for: None,
         }
     }
@@ -78,6 +83,7 @@ impl Expression {
         Self {
             what: What::Script(predicate),
             interface,
+            into: None,
             made_for: None,
         }
     }
@@ -98,14 +104,15 @@ impl Expression {
 
 impl PartialEq for Expression {
     fn eq(&self, other: &Self) -> bool {
-        match (&self.what, &other.what) {
+        let is_same = match (&self.what, &other.what) {
             (What::Values(a, values), What::Values(b, others)) => {
                 (Arc::ptr_eq(a, b) || a == b) && values == others
             }
             (What::Plain(a), What::Plain(b)) => a == b,
             (What::Script(a), What::Script(b)) => a.name == b.name,
             _ => false,
-        }
+        };
+        is_same && self.into == other.into
     }
 }
 

@@ -21,15 +21,44 @@ pub struct TriggerRequest {
     /// What is dumped: of a rule a template, which each trigger packet fills in; by hand, where there is no such packet, an expression. Empty:
     /// everything.
     pub dump: Option<String>,
+    /// Below the directory of the dumps: where its files go; made when it is first needed.
+    pub into: Option<SubDirectory>,
     /// Who asked, for the report and the sidecar; of longer texts the first 256 bytes. It does not tell triggers apart: a second one that asks for
     /// the same belongs to the dump of the first.
     pub asked_by: Option<String>,
+}
+
+/// The name of a directory: 1 to 64 bytes, ASCII letters, digits, `-`, `_` and `.`, the last not at the start.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SubDirectory(Arc<str>);
+
+impl SubDirectory {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// A sentence, where it is none.
+    pub fn new(name: &str) -> Result<Self, String> {
+        let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.starts_with('.') || !(1..=64).contains(&name.len()) || !name.chars().all(is_good) {
+            return Err(
+                "a directory below that of the dumps is named by 1 to 64 letters, digits, '-', '_' and '.', not beginning with '.'".to_owned(),
+            );
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// The same with everything filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) window: Window,
+    pub(crate) into: Option<SubDirectory>,
     pub(crate) asked_by: Option<Arc<str>>,
 }
 
@@ -95,6 +124,7 @@ impl Terms {
                 packets_max: request.packets_max.map_or(defaults.packets_max, limit),
                 bytes_max: request.bytes_max.map_or(defaults.bytes_max, limit),
             },
+            into: request.into.clone(),
             asked_by: asked_by.map(kept),
         }
     }

@@ -3,9 +3,9 @@
 
 use std::{
     fmt,
-    fs::{self, File, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Read},
-    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -20,6 +20,9 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
     fn exists(&self, path: &Path) -> bool;
+
+    /// Sees to it that there is a directory of this name, itself and no link to one; it is made 0750.
+    fn make_directory(&self, path: &Path) -> io::Result<()>;
 
     /// Renames, in the place of whatever has the name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -152,6 +155,23 @@ impl Disk for SystemDisk {
 
     fn exists(&self, path: &Path) -> bool {
         path.exists()
+    }
+
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        match DirBuilder::new().mode(0o750).create(path) {
+            Ok(()) => self.own(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !fs::symlink_metadata(path)?.is_dir() {
+                    return Err(io::ErrorKind::NotADirectory.into());
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        // It is there; a parent that cannot be synced is no reason to lose what goes into it.
+        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let _ = self.sync_directory(parent.unwrap_or(Path::new(".")));
+        Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -262,7 +262,8 @@ impl Dumper {
         let parts = &mut self.parts;
         let sinks = parts.directories.iter().enumerate();
         let sinks = sinks.map(|(index, directory)| {
-            let mut file = DumpFile::new(directory, facts.clone());
+            let directory = directory.below(order.into.as_ref());
+            let mut file = DumpFile::new(&directory, facts.clone());
             if let Some((id, described)) = interface.zip(described) {
                 file.interface(id, described);
             }

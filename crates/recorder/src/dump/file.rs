@@ -139,7 +139,8 @@ impl Sink for DumpFile {
     }
 
     fn create(&mut self) -> io::Result<()> {
-        self.create_first().map_err(|error| {
+        let created = self.directory.make().and_then(|()| self.create_first());
+        created.map_err(|error| {
             let text = format!("{}: {error}", self.directory.path().display());
             io::Error::new(error.kind(), text)
         })

@@ -12,7 +12,7 @@ use super::{
     disk::{Disk, SystemDisk},
     encode::Format,
 };
-use crate::control::time::file_stamp;
+use crate::{analysis::terms::SubDirectory, control::time::file_stamp};
 
 /// Longest part of a rule that goes into a file name, in bytes.
 const RULE_BYTES: usize = 64;
@@ -21,6 +21,8 @@ const RULE_BYTES: usize = 64;
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     path: PathBuf,
+    /// It lies in that of the dumps, and is made when it is needed.
+    is_below: bool,
     disk: Arc<dyn Disk>,
     pub(super) format: Format,
 }
@@ -46,7 +48,31 @@ impl Directory {
     /// A directory that is there.
     pub(crate) fn on(disk: Arc<dyn Disk>, path: &Path, format: Format) -> Self {
         let path = path.to_owned();
-        Self { path, disk, format }
+        Self {
+            path,
+            is_below: false,
+            disk,
+            format,
+        }
+    }
+
+    /// The one of this name in it; without a name itself.
+    pub(super) fn below(&self, name: Option<&SubDirectory>) -> Self {
+        let mut directory = self.clone();
+        if let Some(name) = name {
+            directory.path.push(name.as_str());
+            directory.is_below = true;
+        }
+        directory
+    }
+
+    /// Sees to it that it is there.
+    pub(super) fn make(&self) -> io::Result<()> {
+        if self.is_below {
+            self.disk.make_directory(&self.path)
+        } else {
+            Ok(())
+        }
     }
 
     /// The directory's path as the user gave it.

@@ -12,7 +12,11 @@ use retroscope_packet::LinkType;
 use retroscope_ring::Reservation;
 
 use crate::{
-    analysis::{director::Clip, predicate::Predicate, terms::Window},
+    analysis::{
+        director::Clip,
+        predicate::Predicate,
+        terms::{SubDirectory, Window},
+    },
     control::hits::Suppressed,
     dump::report::Missing,
 };
@@ -130,6 +134,8 @@ pub(crate) struct DumpOrder {
     pub(crate) rule: String,
     /// Its number.
     pub(crate) rule_number: usize,
+    /// Below the directory of the dumps: where it goes.
+    pub(crate) into: Option<SubDirectory>,
     /// Who asked for it, if that is told.
     pub(crate) asked_by: Option<Arc<str>>,
     pub(crate) window: Window,

@@ -203,6 +203,10 @@ impl Disk for FakeDisk {
         removed.map(drop).ok_or(Errno::NOENT.into())
     }
 
+    fn make_directory(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     fn sync_directory(&self, _path: &Path) -> io::Result<()> {
         Ok(())
     }

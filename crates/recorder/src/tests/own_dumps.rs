@@ -3,7 +3,7 @@
 use std::{num::NonZeroUsize, time::Duration};
 
 use crate::{
-    Analyzers, CommandError, Config, DumpReport, TriggerRequest,
+    Analyzers, CommandError, Config, DumpReport, SubDirectory, TriggerRequest, Verdict,
     tests::{
         control::asked,
         live::{START, config, packets},
@@ -382,4 +382,60 @@ fn a_trigger_by_hand_dumps_what_it_says() {
     let told: Vec<_> = told.map(|it| (expression(it), it.packets)).collect();
     let expected = [("udp port 7", 2), ("udp port 8", 2), ("", 4)];
     assert_eq!(told, expected.map(|(text, count)| (text.to_owned(), count)));
+}
+
+/// Dumps go where their triggers say: who asks for another place has a dump of its own, and what cannot be a directory loses that dump alone.
+#[test]
+fn dumps_go_where_their_triggers_say() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("taken"), "").unwrap();
+    std::os::unix::fs::symlink("/tmp", dir.path().join("link")).unwrap();
+    let into = |name: &str| TriggerRequest {
+        into: Some(SubDirectory::new(name).unwrap()),
+        ..TriggerRequest::default()
+    };
+    let plan = RigConfig {
+        requests: &[into("by-rule")],
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 0));
+    rig.step();
+    for (request, expected) in [
+        (into("a.b_C-1"), (2, false)),
+        (TriggerRequest::default(), (3, false)),
+        (into("a.b_C-1"), (2, true)),
+        (into("taken"), (4, false)),
+        (into("link"), (5, false)),
+    ] {
+        let triggered = asked(&mut rig, move |it| it.trigger(None, request)).unwrap();
+        assert_eq!((triggered.dump, triggered.existed), expected);
+    }
+    rig.pass(3 * S);
+    rig.step();
+    rig.reports.sort_by_key(|report| report.number);
+    let places = ["by-rule", "a.b_C-1", "", "taken", "link"];
+    assert_eq!(rig.reports.len(), places.len());
+    for (report, place) in rig.reports.iter().zip(places) {
+        let is_lost = ["taken", "link"].contains(&place);
+        assert_eq!(report.verdict == Verdict::Failed, is_lost, "{report:?}");
+        assert_eq!(report.file.parent().unwrap(), dir.path().join(place));
+        assert_eq!(report.locations, [report.file.clone()]);
+        assert_eq!(report.file.with_extension("json").exists(), !is_lost);
+        assert_eq!(report.packets, u64::from(!is_lost), "{report:?}");
+    }
+    for wrong in [
+        "",
+        ".",
+        "..",
+        ".a",
+        "a/b",
+        "/a",
+        "a b",
+        "ä",
+        &"a".repeat(65),
+    ] {
+        assert!(SubDirectory::new(wrong).is_err(), "{wrong}");
+    }
 }

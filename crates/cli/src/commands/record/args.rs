@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use retroscope_recorder::{Analyzers, Config, Format, Scripts, TriggerRequest};
+use retroscope_recorder::{Analyzers, Config, Format, Scripts, SubDirectory, TriggerRequest};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
@@ -121,6 +121,10 @@ pub(crate) struct Args {
     /// What the Nth trigger dumps, in place of --dump or --dump-lua: of --trigger in their order, from 1, then of --trigger-lua; repeat for several
     #[arg(long, value_name = "N=TEMPLATE", value_parser = numbered)]
     trigger_dump: Vec<(usize, String)>,
+
+    /// Where the files of the Nth trigger's dumps go: a directory of this name below that of -w, made if missing; repeat for several
+    #[arg(long, value_name = "N=NAME", value_parser = numbered)]
+    trigger_into: Vec<(usize, String)>,
 
     /// Let the Lua files do whatever this program can: raw memory (FFI), files, commands
     #[arg(long)]
@@ -339,14 +343,22 @@ impl Args {
     fn requests(&self) -> Result<Vec<TriggerRequest>, Failure> {
         let triggers = self.triggers.len() + self.trigger_lua.len();
         let mut requests = vec![TriggerRequest::default(); triggers];
-        for (number, template) in &self.trigger_dump {
-            let of = format!("--trigger-dump {number}={template}");
-            let request = requests.get_mut(number - 1).ok_or_else(|| {
-                Failure::usage(format!("{of}: the last trigger is number {triggers}"))
-            })?;
-            if request.dump.replace(template.clone()).is_some() {
-                let twice = format!("{of}: trigger {number} has another one already");
-                return Err(Failure::usage(twice));
+        let dumps = self.trigger_dump.iter().map(|it| ("--trigger-dump", it));
+        let places = self.trigger_into.iter().map(|it| ("--trigger-into", it));
+        for (option, (number, what)) in dumps.chain(places) {
+            let wrong = |why: String| Failure::usage(format!("{option} {number}={what}: {why}"));
+            let request = requests.get_mut(number - 1);
+            let request =
+                request.ok_or_else(|| wrong(format!("the last trigger is number {triggers}")))?;
+            let is_second = if option == "--trigger-into" {
+                let place = SubDirectory::new(what).map_err(wrong)?;
+                request.into.replace(place).is_some()
+            } else {
+                request.dump.replace(what.clone()).is_some()
+            };
+            if is_second {
+                let twice = format!("trigger {number} has another one already");
+                return Err(wrong(twice));
             }
         }
         Ok(requests)

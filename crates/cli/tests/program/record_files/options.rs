@@ -377,6 +377,11 @@ fn bad_arguments_are_named() {
             "the last trigger is number 1",
         ),
         (
+            &["-r", capture, "-t", "udp", "--trigger-into", "1=a/b"],
+            2,
+            "letters",
+        ),
+        (
             &["-r", capture, "-t", "udp", "--trigger-dump", "udp"],
             2,
             "1=host $srcIP",

@@ -79,7 +79,7 @@ impl Core {
         now: Moment,
         key: Option<String>,
         request: &TriggerRequest,
-        expression: Expression,
+        mut expression: Expression,
     ) -> Result<Triggered, String> {
         if let Some(dump) = key.as_ref().and_then(|key| self.keys.dump(key)) {
             return Ok(Triggered {
@@ -106,6 +106,7 @@ impl Core {
         };
         let terms = Terms::new(request, self.parts.window);
         let window = terms.window;
+        expression.into.clone_from(&terms.into);
         let hit = Hit {
             order,
             terms,

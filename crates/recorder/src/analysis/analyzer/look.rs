@@ -240,7 +240,7 @@ impl Core {
         }
     }
 
-    fn hit(&mut self, (order, expression): FoundHit) {
+    fn hit(&mut self, (order, mut expression): FoundHit) {
         if !self.count(order.rule, 1) {
             return;
         }
@@ -250,9 +250,13 @@ impl Core {
             self.director.mono_ns = self.common.clock.mono_ns();
         }
         self.settle_live();
+        let terms = self.terms_of(order.rule);
+        if let Ok(expression) = &mut expression {
+            expression.into.clone_from(&terms.into);
+        }
         let hit = Hit {
             order,
-            terms: self.terms_of(order.rule),
+            terms,
             expression,
         };
         self.director.hit(hit, &mut self.orders);

@@ -14,6 +14,7 @@ pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
             packets_max: u64::MAX,
             bytes_max: u64::MAX,
         },
+        into: None,
         asked_by: None,
     }
 }

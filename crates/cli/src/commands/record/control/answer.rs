@@ -10,7 +10,7 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use retroscope_recorder::{
     CommandError, Event, Handle, Pin, Query, QueryError, QueryReport, Status, Stretch,
-    TriggerRequest, rfc3339,
+    SubDirectory, TriggerRequest, rfc3339,
 };
 use retroscope_ring::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -87,6 +87,7 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
                     "packets": rule.request.packets_max,
                     "bytes": rule.request.bytes_max,
                     "dump": rule.request.dump,
+                    "into": rule.request.into.as_ref().map(SubDirectory::as_str),
                     "asked_by": rule.request.asked_by,
                 })
             };
@@ -206,6 +207,7 @@ fn read_window(text: &WindowText) -> Result<TriggerRequest, String> {
         packets_max: text.packets,
         bytes_max: text.bytes.as_deref().map(size_or_none).transpose()?,
         dump: text.dump.clone(),
+        into: text.into.as_deref().map(SubDirectory::new).transpose()?,
         asked_by: text.asked_by.clone(),
     })
 }
