@@ -421,7 +421,7 @@ fn dumps_go_where_their_triggers_say() {
         let is_lost = ["taken", "link"].contains(&place);
         assert_eq!(report.verdict == Verdict::Failed, is_lost, "{report:?}");
         assert_eq!(report.file.parent().unwrap(), dir.path().join(place));
-        assert_eq!(report.locations, [report.file.clone()]);
+        assert_eq!(report.locations, std::slice::from_ref(&report.file));
         assert_eq!(report.file.with_extension("json").exists(), !is_lost);
         assert_eq!(report.packets, u64::from(!is_lost), "{report:?}");
     }
