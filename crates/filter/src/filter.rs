@@ -189,6 +189,12 @@ impl Filter {
         FlowState::new(&self.filled.terms)
     }
 
+    /// Whether the answer to a packet may depend on earlier ones, which told what datagrams belong to a flow.
+    #[must_use]
+    pub fn follows_fragments(&self) -> bool {
+        self.filled.terms.followed().is_some()
+    }
+
     /// Whether a packet matches. For an expression without terms of our own this is one run of one program. With such
     /// terms nothing but the trigger packet's own datagram is known about fragments: see [`Filter::evaluate`].
     #[must_use]

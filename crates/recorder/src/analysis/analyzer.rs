@@ -442,6 +442,10 @@ impl Core {
             to_ns,
         };
         let reservation = self.common.ring.reserve(from_ns, to_ns);
+        // What went before the window is not lost to it.
+        if order.looks_from_ns() != from_ns {
+            reservation.set_interval(order.looks_from_ns(), to_ns);
+        }
         self.send(Message::Open(Box::new(order), reservation));
     }
 

@@ -13,7 +13,7 @@ use retroscope_ring::{BucketInfo, BucketView, Evicted, EvictedBucket, Packet};
 use super::{
     encode::InterfaceTotals,
     ending::{Ending, Stage},
-    order::{CloseOrder, DumpOrder},
+    order::{CloseOrder, DATAGRAM_NS, DumpOrder},
     output::Written,
     packet::{Key, PacketMeta},
     pool::{Pool, SinkQueue, why_all_failed},
@@ -35,8 +35,6 @@ use crate::{
     },
 };
 
-/// The fragments of a datagram come within such a time, ns, unless they are held up on their way.
-pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 /// Later fragments kept aside for their first fragment, per dump.
 const KEPT_FRAGMENTS: usize = 1024;
 
@@ -257,8 +255,8 @@ impl Active {
         }
     }
 
-    /// Asks the filter, with what it learned about fragments, whether to take a packet of the window. A first fragment shortly before
-    /// tells of those in it.
+    /// Asks the filter, with what it learned about fragments, whether to take a packet of the window. A first fragment
+    /// [shortly before](DumpOrder::looks_from_ns) tells of those in it.
     pub(super) fn ask(
         &mut self,
         packet: &Packet<'_>,
@@ -266,9 +264,8 @@ impl Active {
         interface: &Interface,
         names: &mut InterfaceCache,
     ) {
-        // Others are looked at with those of the window: which, depends on how far a bucket was filled when it was read.
-        let first_ns = self.order.from_ns.saturating_sub(DATAGRAM_NS);
-        if !(first_ns..=self.end_ns).contains(&packet.time_ns) {
+        // Others are read with them, sometimes more and sometimes fewer: the same bucket or another dump wants them.
+        if !(self.order.looks_from_ns()..=self.end_ns).contains(&packet.time_ns) {
             return;
         }
         let offset_ns = found.offset_ns;
@@ -314,7 +311,7 @@ impl Active {
     }
 
     /// Later fragments that may belong to the dump, of datagrams whose first fragment came when they were given up, or came and
-    /// was forgotten, or may have come in a bucket before the window, or behind its end.
+    /// was forgotten, or may have come before the window, long before or in a bucket that was overwritten, or behind its end.
     fn undecided_fragments(&self) -> u64 {
         let forgot_first = self.order.predicate.has_forgotten_fragments();
         let start_ns = self.order.from_ns.saturating_add(DATAGRAM_NS);
@@ -453,7 +450,7 @@ impl Active {
             .retain(|(_, packet)| packet.meta.key.time_ns <= end_ns);
         (self.unread_ns, self.is_stalled) = (i64::MAX, false);
         if let Some(reading) = &self.reading {
-            reading.narrow(self.order.from_ns, end_ns);
+            reading.narrow(self.order.looks_from_ns(), end_ns);
         }
     }
 

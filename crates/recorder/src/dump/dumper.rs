@@ -101,7 +101,19 @@ pub(crate) struct Dumper {
     /// The analyzer has ended.
     is_last: bool,
     /// The analyzer waits for an answer ([`Message::Account`]).
-    asked: Option<(Vec<u64>, mpsc::SyncSender<()>)>,
+    asked: Option<Account>,
+}
+
+/// Up to which records, and where the answer goes.
+type Account = (Vec<u64>, mpsc::SyncSender<()>);
+
+/// What stands when a round begins.
+#[derive(Debug)]
+pub(crate) struct Bounds {
+    /// What the gate asked for, if it waits.
+    gate: Option<u64>,
+    account: Option<Account>,
+    reach: Reach,
 }
 
 impl Dumper {
@@ -155,8 +167,13 @@ impl Dumper {
 
     /// One round: messages, then one pass over the ring for all dumps, then dumps that are complete.
     pub(crate) fn step(&mut self) {
-        // The gate and the reach are read before the messages: whatever the analyzer sent before it moved on is
-        // then seen here before the packets that came after.
+        // Read before the messages: whatever the analyzer sent before it moved on is then seen here before the packets that came after.
+        let bounds = self.bounds();
+        self.round(bounds);
+    }
+
+    /// How far a round goes, and who waits for it.
+    fn bounds(&mut self) -> Bounds {
         let gate = self.parts.common.gate.asked_of_dumper();
         let account = self.asked.take();
         let common = &self.parts.common;
@@ -166,6 +183,19 @@ impl Dumper {
         if let Some((ends, _)) = &account {
             reach.extend(ends);
         }
+        Bounds {
+            gate,
+            account,
+            reach,
+        }
+    }
+
+    fn round(&mut self, bounds: Bounds) {
+        let Bounds {
+            gate,
+            account,
+            reach,
+        } = bounds;
         while let Ok(message) = self.parts.messages.try_recv() {
             self.take(message);
         }

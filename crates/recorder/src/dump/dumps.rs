@@ -54,7 +54,7 @@ pub(super) struct Dumps {
 #[derive(Debug)]
 struct Following {
     reading: Reading,
-    /// Their windows lie between these ring times, ns.
+    /// What their filters look at lies between these ring times, ns.
     window: (i64, i64),
 }
 
@@ -308,7 +308,7 @@ impl Dumps {
                 let visit = found
                     .entry(info.bucket)
                     .or_insert_with(|| Visit::new(*info));
-                visit.extend((dump.order.from_ns, dump.end_ns));
+                visit.extend((dump.order.looks_from_ns(), dump.end_ns));
                 let want = Want { id: *id, records };
                 if dump.order.predicate.script().is_some() {
                     visit.scripted.push(want.clone());
@@ -445,7 +445,7 @@ impl Dumps {
             dump.reading = None;
             self.catching_up.remove(&id);
             if let Some(window) = window {
-                let (from_ns, to_ns) = (dump.order.from_ns, dump.end_ns);
+                let (from_ns, to_ns) = (dump.order.looks_from_ns(), dump.end_ns);
                 *window = (window.0.min(from_ns), window.1.max(to_ns));
                 if dump.order.predicate.script().is_some() {
                     self.scripted.insert(id);
@@ -467,7 +467,7 @@ impl Dumps {
             let Some(dump) = dump.filter(|dump| dump.reading.is_none()) else {
                 continue;
             };
-            let (from_ns, to_ns) = (dump.order.from_ns, dump.end_ns);
+            let (from_ns, to_ns) = (dump.order.looks_from_ns(), dump.end_ns);
             let mut reading = self.reading_on(from_ns, to_ns);
             reading.set_yielding(true);
             if let Some(dump) = self.by_id.get_mut(&id) {

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use retroscope_filter::Filter;
 use retroscope_packet::LinkType;
 use retroscope_ring::Reservation;
 
@@ -20,6 +21,9 @@ use crate::{
     control::hits::Suppressed,
     dump::report::Missing,
 };
+
+/// The fragments of a datagram come within such a time, ns, unless they are held up on their way.
+pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 
 /// To the dumper.
 #[derive(Debug)]
@@ -151,6 +155,18 @@ pub(crate) struct DumpOrder {
     pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
+}
+
+impl DumpOrder {
+    /// From when on its filter looks at packets, ns of ring time: those before the window tell which datagrams reach into it.
+    pub(crate) fn looks_from_ns(&self) -> i64 {
+        let filter = self.predicate.filter();
+        if filter.is_some_and(Filter::follows_fragments) {
+            self.from_ns.saturating_sub(DATAGRAM_NS)
+        } else {
+            self.from_ns
+        }
+    }
 }
 
 /// The end of a dump's window.

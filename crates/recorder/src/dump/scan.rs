@@ -9,7 +9,7 @@ use retroscope_packet::LinkType;
 use retroscope_ring::BucketView;
 
 use super::{
-    active::{Active, DATAGRAM_NS, Found},
+    active::{Active, Found},
     dumps::Dumps,
     order::DumpOrder,
     visit::{Visit, Want},
@@ -84,8 +84,6 @@ impl Scanner {
         let to = end.min(view.committed());
         let from = start.min(to);
         let (from_ns, to_ns) = visit.window;
-        // First fragments of datagrams that reach into the window.
-        let from_ns = from_ns.saturating_sub(DATAGRAM_NS);
         let mut packets = view.iter_from(from).take((to - from) as usize);
         let mut chunk = Chunk::new();
         let mut base = from;

@@ -16,7 +16,7 @@ pub(super) struct Visit {
     pub(super) wanted: Vec<Want>,
     /// Of both, what is shown to the scripts that decide for some of them.
     pub(super) scripted: Vec<Want>,
-    /// The windows of all these dumps lie between these ring times, ns.
+    /// What the filters of all these dumps look at lies between these ring times, ns.
     pub(super) window: (i64, i64),
     /// From here on packets will still be read in buckets visited later, ns.
     pub(super) until_ns: i64,
@@ -43,7 +43,7 @@ impl Visit {
         }
     }
 
-    /// A dump wants it whose window lies between these ring times, ns.
+    /// A dump wants it whose filter looks at what lies between these ring times, ns.
     pub(super) fn extend(&mut self, (from_ns, to_ns): (i64, i64)) {
         self.window = (self.window.0.min(from_ns), self.window.1.max(to_ns));
     }

@@ -7,7 +7,7 @@ use std::{
 
 use retroscope_ring::Positions;
 
-use super::Dumper;
+use super::{Bounds, Dumper};
 use crate::{control::progress::Progress, dump::order::Message};
 
 impl Dumper {
@@ -30,6 +30,16 @@ impl Dumper {
                 sink.is_full = full();
             }
         }
+    }
+
+    /// A round begins, and messages come before it goes on.
+    pub(crate) fn begin_round(&mut self) -> Bounds {
+        self.bounds()
+    }
+
+    /// The rest of a round.
+    pub(crate) fn end_round(&mut self, bounds: Bounds) {
+        self.round(bounds);
     }
 
     /// Reads no further than `positions` from now on, but for the records before `end`, once.
