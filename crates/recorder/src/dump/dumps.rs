@@ -6,7 +6,10 @@
 //! its filter is compiled anew or nothing takes its packets, gets a reservation of its own again, which falls before those of dumps that
 //! go on, and catches up later.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+};
 
 use retroscope_ring::{BucketInfo, BucketRef, Ring};
 
@@ -223,14 +226,26 @@ impl Dumps {
         changed
     }
 
-    /// The buckets with records within reach that some dump has not looked at, oldest first. `is_waited_for`: somebody waits for
+    /// The buckets with records within reach that some dump has not looked at, oldest first, and each producer's in order.
+    /// `is_waited_for`: somebody waits for
     /// what can be given back.
     pub(super) fn visits(&mut self, reach: &Reach, is_waited_for: bool) -> Vec<Visit> {
         let mut found = HashMap::new();
         self.follow(reach, is_waited_for, &mut found);
         self.catch_up(reach, &mut found);
         let mut visits: Vec<Visit> = found.into_values().collect();
-        visits.sort_by_key(|v| (v.info.min_ns, v.info.producer, v.info.first));
+        // Oldest first, but each producer's in the order of its records: what a filter learns from them depends on it.
+        let place = |visit: &Visit| (visit.info.producer, visit.info.first);
+        visits.sort_by_key(|visit| Reverse(place(visit)));
+        let mut behind = (usize::MAX, i64::MAX);
+        for visit in &mut visits {
+            if visit.info.producer != behind.0 {
+                behind = (visit.info.producer, i64::MAX);
+            }
+            behind.1 = visit.info.min_ns.min(behind.1);
+            visit.until_ns = behind.1;
+        }
+        visits.sort_by_key(|visit| (visit.until_ns, place(visit)));
         let mut until_ns = i64::MAX;
         for visit in visits.iter_mut().rev() {
             visit.until_ns = until_ns;

@@ -197,6 +197,39 @@ fn a_first_fragment_is_found_in_the_bucket_before_the_window() {
     }
 }
 
+/// An identification is used by another flow, and a later fragment behind that is stamped before it, in the next bucket. What a dump makes of
+/// it does not depend on how many buckets it reads at once.
+#[test]
+fn fragments_are_looked_at_in_the_order_of_records() {
+    for at_once in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            dump: "$flow",
+            ..config()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.arrive(0, udp(1, 9, 0));
+        rig.arrive(0, fragment(7, Some(9)));
+        // Eight of them fill a bucket.
+        (0..8).for_each(|_| rig.arrive(0, vec![0x45; 250_000]));
+        rig.step();
+        rig.pass(20 * MS);
+        rig.arrive(0, vec![0x45; 250_000]);
+        rig.arrive(0, fragment(7, Some(7)));
+        (0..8).for_each(|_| rig.arrive(0, vec![0x45; 250_000]));
+        rig.insert();
+        if !at_once {
+            rig.analyze();
+        }
+        let late = (START + 10 * MS, fragment(7, None));
+        rig.feeds[0].lock().unwrap().frames.push_back(late);
+        rig.step();
+        let report = finished(&mut rig);
+        assert_eq!(report.packets, 2, "at once: {at_once}");
+    }
+}
+
 /// Packets may have been dropped before any tap: an upper bound is known, and no ledger has it.
 #[test]
 fn what_the_kernel_may_have_dropped_before_the_tap_is_told() {
