@@ -38,13 +38,16 @@ impl<'r> Chunk<'r> {
 
     /// Takes the next records, in place of those before; returns how many there were.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, packets: impl Iterator<Item = Packet<'r>>) -> usize {
+    pub(crate) fn fill(&mut self, mut packets: impl Iterator<Item = Packet<'r>>) -> usize {
         let frames = self.frames[..self.most].iter_mut();
         let places = frames.zip(&mut self.times_ns);
         let places = places.zip(&mut self.interfaces);
         // A field would be written for each.
         let mut len = 0;
-        for (((frame, time_ns), interface), packet) in places.zip(packets) {
+        for ((frame, time_ns), interface) in places {
+            let Some(packet) = packets.next() else {
+                break;
+            };
             *frame = Frame::new(
                 packet.data,
                 packet.wire_len,

@@ -29,6 +29,44 @@ use crate::{
 /// A packet and the number of its record.
 pub(crate) type Numbered<'p> = (u64, Packet<'p>);
 
+/// The packets of records that follow each other, with the records' numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Numbers<I> {
+    next: u64,
+    packets: I,
+}
+
+impl<I> Numbers<I> {
+    /// The first packet's record is `first`.
+    pub(crate) fn from(first: u64, packets: I) -> Self {
+        Self {
+            next: first,
+            packets,
+        }
+    }
+}
+
+impl<'p, I: Iterator<Item = Packet<'p>>> Iterator for Numbers<I> {
+    type Item = Numbered<'p>;
+
+    // By `zip` it is a call, which gives each packet back through memory: the look at one of 64 bytes took 23 instead of 13 ns.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Numbered<'p>> {
+        let packet = self.packets.next()?;
+        let number = self.next;
+        self.next += 1;
+        Some((number, packet))
+    }
+
+    #[inline]
+    fn nth(&mut self, count: usize) -> Option<Numbered<'p>> {
+        let packet = self.packets.nth(count)?;
+        let number = self.next + count as u64;
+        self.next = number + 1;
+        Some((number, packet))
+    }
+}
+
 /// A hit: where it was found, and what it would dump.
 pub(crate) type FoundHit = (HitOrder, Result<Expression, Refusal>);
 

@@ -20,7 +20,7 @@ use crate::{
         hit_queue::HitQueue,
         predicate::Expression,
         seats::{Gap, Seats},
-        shard::{Findings, Numbered, Shard},
+        shard::{Findings, Numbered, Numbers, Shard},
     },
     control::{common::Common, hits::Refusal, progress::promised},
 };
@@ -165,7 +165,7 @@ impl ShardReader {
                 seat.tell_found(&mut self.found.files, self.looked);
             }
             let mut end = batch.first + batch.len() as u64;
-            let mut packets = (batch.first..).zip(batch.iter()).filter(is_mine);
+            let mut packets = Numbers::from(batch.first, batch.iter()).filter(is_mine);
             let found = &mut self.found;
             let (control, clock) = (&self.common.control, &self.common.clock);
             let look = |shard: &mut Shard| {

@@ -19,7 +19,7 @@ use crate::{
         hit_queue::HitQueue,
         predicate::Expression,
         seats::{Seat, Seats},
-        shard::{Findings, Shard},
+        shard::{Findings, Numbers, Shard},
     },
     control::{common::Common, hits::Refusal},
     intake::placement::{Placement, Placing},
@@ -145,7 +145,7 @@ impl Inline {
             shard: 0,
             data: &burst.memory[meta.offset..meta.offset + meta.captured_len as usize],
         });
-        let mut packets = (first..).zip(packets);
+        let mut packets = Numbers::from(first, packets);
         let look = || {
             let mut chunk = Chunk::new();
             while shard.look(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {}

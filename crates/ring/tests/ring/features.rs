@@ -163,6 +163,14 @@ fn any_record_is_one_look_away() {
         assert_eq!(packet.time_ns, i64::from(index) * STEP_NS);
         assert_eq!(packet.data, expected(index));
     }
+    for passed in [0, 1, 63, 198, 199, 200, usize::MAX] {
+        let mut packets = view.iter_from(0);
+        let times: Vec<_> = packets.nth(passed).iter().map(|it| it.time_ns).collect();
+        let by_one: Vec<_> = view.iter_from(0).map(|it| it.time_ns).collect();
+        let from = passed.min(200);
+        assert_eq!(times, by_one[from..200.min(from + 1)], "{passed} passed");
+        assert_eq!(packets.len(), 200 - 200.min(from + 1));
+    }
 }
 
 /// Paper R7, thesis "context coherent storing": a time leads to the buckets that may hold it, and to no others.

@@ -12,7 +12,7 @@ use crate::{
         hit_queue::HitQueue,
         predicate::Expression,
         seats::{Lookers, Seat, Seats},
-        shard::{Findings, FoundHit, Shard},
+        shard::{Findings, FoundHit, Numbers, Shard},
         shard_reader::STOP_DRAIN_NS,
     },
     control::hits::{Reason, Refusal},
@@ -179,7 +179,7 @@ impl Core {
         if walk.core.live && !walk.are_wanted {
             return walk.go_to(end);
         }
-        let mut packets = (record..).zip(walk.packets.clone());
+        let mut packets = Numbers::from(record, walk.packets.clone());
         let mut chunk = Chunk::new();
         let common = Arc::clone(&walk.core.common);
         while walk.next < end {
