@@ -4,7 +4,8 @@
 //! match are kept, until their turn comes (`query/merge.rs`): memory follows the answer, not the ring.
 //!
 //! A region numbers its records, which shows what was overwritten, what is torn, and what was not published (`query/contents.rs`). It
-//! does not tell what was lost before the ring. Everything in it is foreign input.
+//! does not tell what was lost before the ring: that a recorder knows only of its own ([`Answer::with_losses_of`]). Everything in it is
+//! foreign input.
 
 mod contents;
 mod merge;
@@ -12,7 +13,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::io;
+use std::{io, sync::Arc};
 
 use retroscope_capture::TimeDomain;
 use retroscope_filter::{Filter, FilterError};
@@ -26,8 +27,9 @@ use self::{
     stream::Stream,
 };
 use crate::{
-    Missing, Verdict,
+    CommandError, Handle, Missing, Verdict,
     analysis::prepared::{LinkTypes, Prepared, mode, view},
+    control::common::Common,
     rfc3339,
 };
 
@@ -62,10 +64,12 @@ pub struct QueryReport {
     pub bytes: u64,
     /// See [`Verdict`]; never `failed`.
     pub verdict: Verdict,
-    /// What is missing, one entry a cause: `evicted`, `unpublished` (a recorder that was killed, or goes on, had not shown it), `damaged` (the
+    /// What is missing, one entry a cause, or source and cause for what was lost before the ring: `evicted`, `unpublished` (a recorder that was killed, or goes on, had not shown it), `damaged` (the
     /// region contradicts itself), `interface-limit` (of interfaces that the region does not list), `restamped` (in the answer as of 1970:
     /// pcapng has no earlier time).
     pub missing: Vec<Missing>,
+    /// Up to when `missing` has what was lost before the ring: in the NIC, in the kernel, for want of a free bucket. `null`: it does not tell.
+    pub losses_known_to: Option<String>,
     /// Remarks.
     pub notes: Vec<String>,
 }
@@ -116,6 +120,7 @@ impl Query {
             window: contents.window(self.from_ns, self.to_ns, self.last_ns),
             filter,
             contents,
+            recorder: None,
         })
     }
 }
@@ -129,9 +134,20 @@ pub struct Answer<'a> {
     /// `None`: every packet.
     filter: Option<Prepared>,
     headline: String,
+    /// Who records into the ring, and knows what was lost before it.
+    recorder: Option<Arc<Common>>,
 }
 
 impl Answer<'_> {
+    /// Tells what was lost before the ring too, of a query of this recorder's own ring.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`].
+    pub fn with_losses_of(self, handle: &Handle) -> Result<Self, CommandError> {
+        let recorder = Some(handle.common()?);
+        Ok(Self { recorder, ..self })
+    }
+
     /// Writes the packets as one pcapng section, which a program may read while it comes: the verdict stands in a comment of the last
     /// packet and of each interface's statistics, behind all packets. An answer without packets has the ring's interfaces.
     ///
@@ -269,6 +285,65 @@ impl<W: io::Write> Writing<'_, W> {
         written.map_err(QueryError::Output)
     }
 
+    /// What a live recorder lost of the window before its ring, and up to when it knows that: at most to the window's end `to`; `None`: not at all.
+    fn lost_before_the_ring(&self, to: Option<&String>) -> (Vec<Missing>, Option<String>) {
+        let Some(recorder) = self.answer.recorder.as_ref().filter(|it| it.is_live()) else {
+            return (Vec::new(), None);
+        };
+        let Answer {
+            contents, window, ..
+        } = &self.answer;
+        let offset_ns = contents.latest_offset_ns();
+        // Several, where clocks differ or were set meanwhile. After a step back the same stamps come again.
+        let mut parts = if window.from_ns == i64::MIN && window.to_ns == i64::MAX {
+            vec![(i64::MIN, i64::MAX)]
+        } else {
+            recorder.ring_times(window.all())
+        };
+        let now_ns = recorder.clock.now().ring_ns;
+        parts.retain(|part| part.0 <= now_ns);
+        if window.to_ns == i64::MAX {
+            let end_ns = contents.known_ring_ns();
+            parts
+                .iter_mut()
+                .for_each(|part| part.1 = part.1.min(end_ns));
+        }
+        let (mut lost, mut known_ns) = (Vec::<Missing>::new(), Some(i64::MAX));
+        for (from_ns, to_ns) in &parts {
+            let part_ns = (*from_ns.max(&window.from_ring_ns), *to_ns);
+            let (more, known_in_part_ns) = recorder.intake.known_losses(part_ns, offset_ns);
+            known_ns = known_ns.min(known_in_part_ns);
+            for entry in more {
+                let is_same =
+                    |one: &&mut Missing| (&one.source, one.cause) == (&entry.source, entry.cause);
+                match lost.iter_mut().find(is_same) {
+                    // Some may have been counted in both.
+                    Some(one) => {
+                        let count = |it: &Missing| it.packets.or(it.at_most).unwrap_or(0);
+                        one.at_most = Some(count(one).saturating_add(count(&entry)));
+                        one.packets = None;
+                    }
+                    None => lost.push(entry),
+                }
+            }
+        }
+        if !contents.steps.is_empty() {
+            // By which setting of the clock they would have been stamped is not known here.
+            let (from_ns, to_ns) = window.all();
+            for entry in &mut lost {
+                (entry.from, entry.to) = (rfc3339(from_ns), rfc3339(to_ns));
+            }
+        }
+        let uncounted = recorder.intake.unknown_losses();
+        let end_ns = parts.iter().map(|part| part.1).max();
+        let known_ns = known_ns.filter(|_| uncounted.is_empty());
+        let known_to = known_ns.and_then(|known_ns| match end_ns {
+            Some(end_ns) if known_ns < end_ns => Some(rfc3339(known_ns.saturating_add(offset_ns))),
+            _ => to.cloned(),
+        });
+        (lost, known_to)
+    }
+
     fn end(mut self) -> Result<QueryReport, QueryError> {
         let Window { told, .. } = self.answer.window;
         for (cause, packets) in [
@@ -287,10 +362,15 @@ impl<W: io::Write> Writing<'_, W> {
                 "stamps in disorder: {count} packets stand behind younger ones"
             ));
         }
-        let missing = self.losses.into_missing();
+        let to = told.1.map(rfc3339);
+        let (lost, losses_known_to) = self.lost_before_the_ring(to.as_ref());
+        let mut missing = self.losses.into_missing();
+        missing.extend(lost);
+        let recorder = self.answer.recorder.iter();
+        notes.extend(recorder.flat_map(|it| it.intake.unknown_losses()));
         let report = QueryReport {
             from: told.0.map(rfc3339),
-            to: told.1.map(rfc3339),
+            to,
             packets: self.stream.packets,
             bytes: self.stream.bytes,
             verdict: if missing.is_empty() {
@@ -299,6 +379,7 @@ impl<W: io::Write> Writing<'_, W> {
                 Verdict::Incomplete
             },
             missing,
+            losses_known_to,
             notes,
         };
         let verdict = format!("verdict: {}", report.reasons());
@@ -317,6 +398,11 @@ impl QueryReport {
         let separator = if missing.is_empty() { "" } else { ": " };
         let verdict = self.verdict.as_str();
         let missing = missing.join(", ");
-        format!("{verdict}{separator}{missing}; losses before the ring unknown")
+        let losses = match &self.losses_known_to {
+            None => "; losses before the ring unknown".to_owned(),
+            known if *known == self.to => String::new(),
+            Some(known) => format!("; losses before the ring unknown after {known}"),
+        };
+        format!("{verdict}{separator}{missing}{losses}")
     }
 }

@@ -243,6 +243,20 @@ impl Intake {
         losses.into_iter().map(entry).collect()
     }
 
+    /// Live: what is known of losses at intake within the closed interval of ring time, told with `offset_ns` added, and up to which ring time it is
+    /// known, ns; `None`: not at all.
+    pub(crate) fn known_losses(
+        &self,
+        (from_ns, to_ns): (i64, i64),
+        offset_ns: i64,
+    ) -> (Vec<Missing>, Option<i64>) {
+        // Before the losses: inserters log a loss before they say that it is known.
+        let counting = self.sources.iter().flat_map(SourceIntake::counting);
+        let known_ns = counting.map(|queue| queue.known_until_ns()).min();
+        let known_ns = known_ns.unwrap_or(Some(i64::MAX));
+        (self.losses(from_ns, to_ns, offset_ns, &[]), known_ns)
+    }
+
     /// Sentences about losses that no counter shows.
     pub(crate) fn unknown_losses(&self) -> Vec<String> {
         let unknown = |(source, s): (&SourceIntake, SourceSnapshot)| {

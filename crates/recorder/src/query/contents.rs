@@ -64,10 +64,10 @@ pub(super) struct Window {
     /// Nobody named its start, which is where the ring is whole.
     is_movable: bool,
     /// Ring time from here on: what is said of the ring rather than of the stamps in it.
-    from_ring_ns: i64,
+    pub(super) from_ring_ns: i64,
     /// Stamps.
-    from_ns: i64,
-    to_ns: i64,
+    pub(super) from_ns: i64,
+    pub(super) to_ns: i64,
     /// Stamps as they are told: `None` where the ring is empty and nobody named them.
     pub(super) told: (Option<i64>, Option<i64>),
 }
@@ -195,6 +195,18 @@ impl Contents {
             ns => (ns - 1).saturating_add(stored.latest_offset_ns),
         });
         known.min()
+    }
+
+    /// Ring time up to which the records of a writer that goes on are known, ns.
+    pub(super) fn known_ring_ns(&self) -> i64 {
+        let known = self.producers.iter().map(|stored| stored.watermark_ns);
+        known.min().unwrap_or(i64::MAX).saturating_sub(1)
+    }
+
+    /// How far the stamps of the newest records are ahead of ring time, ns.
+    pub(super) fn latest_offset_ns(&self) -> i64 {
+        let newest = self.producers.iter().max_by_key(|it| it.newest_ns);
+        newest.map_or(0, |stored| stored.latest_offset_ns)
     }
 
     /// What the region itself shows to be missing of a window.

@@ -582,7 +582,7 @@ impl Handle {
         self.log.subscribe(from)
     }
 
-    fn common(&self) -> Result<Arc<Common>, CommandError> {
+    pub(crate) fn common(&self) -> Result<Arc<Common>, CommandError> {
         self.common.upgrade().ok_or(CommandError::Ended)
     }
 

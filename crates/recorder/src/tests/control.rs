@@ -305,6 +305,83 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
     }
 }
 
+/// What was lost before the ring stands in no ring: the recorder tells it with a query of its own, where it happened and as far as it is known.
+#[test]
+fn a_query_tells_what_was_lost_before_the_ring() {
+    for (step_ns, counts_nothing) in [0, 3600 * S, -3600 * S]
+        .into_iter()
+        .zip([false; 3])
+        .chain([(0, true)])
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&config(), START, dir.path());
+        rig.feeds[0].lock().unwrap().counts_nothing = counts_nothing;
+        let second = |rig: &mut Rig, lost| {
+            for _ in 0..10 {
+                rig.arrive(0, udp(1, 9, 0));
+                rig.feeds[0].lock().unwrap().lost += lost;
+                rig.pass(100 * MS);
+                rig.step();
+            }
+        };
+        second(&mut rig, 0);
+        second(&mut rig, 3);
+        rig.clock.wall_ns.fetch_add(step_ns, SeqCst);
+        second(&mut rig, 0);
+        second(&mut rig, 0);
+        let ask = |rig: &Rig, from_ns, to_ns| {
+            let query = Query {
+                from_ns,
+                to_ns,
+                ..Query::default()
+            };
+            let ring = rig.handle.ring().unwrap();
+            let answer = query.of(&ring).unwrap();
+            let answer = answer.with_losses_of(&rig.handle).unwrap();
+            answer.write_to(Vec::new()).unwrap()
+        };
+        let told = |report: &crate::QueryReport| {
+            let missing = report.missing.iter();
+            let lost = missing.filter(|it| it.cause == "kernel");
+            (
+                report.verdict,
+                lost.filter_map(|it| it.packets).sum::<u64>(),
+            )
+        };
+        let lossy = (Some(START + S), Some(START + 2 * S));
+        let behind = START + 2500 * MS + step_ns;
+        let quiet = (Some(behind), Some(behind + S));
+        if counts_nothing {
+            let report = ask(&rig, lossy.0, lossy.1);
+            assert_eq!(report.losses_known_to, None, "{report:?}");
+            assert!(report.reasons().ends_with("losses before the ring unknown"));
+            assert!(report.notes[0].contains("losses unknown"), "{report:?}");
+            continue;
+        }
+        let report = ask(&rig, lossy.0, lossy.1);
+        assert_eq!(told(&report), (Verdict::Incomplete, 30), "{report:?}");
+        assert_eq!(report.losses_known_to, report.to);
+        let lost = report
+            .missing
+            .iter()
+            .find(|it| it.cause == "kernel")
+            .unwrap();
+        assert!(Some(&lost.from) >= report.from.as_ref(), "{report:?}");
+        assert!(Some(&lost.to) <= report.to.as_ref(), "{report:?}");
+        let report = ask(&rig, quiet.0, quiet.1);
+        assert_eq!(told(&report), (Verdict::Complete, 0), "{report:?}");
+        assert_eq!(report.reasons(), "complete");
+        assert_eq!(told(&ask(&rig, None, None)), (Verdict::Incomplete, 30));
+        // The counters were not read for a while.
+        rig.arrive(0, udp(1, 9, 0));
+        rig.pass(100 * MS);
+        rig.feeds[0].lock().unwrap().known_ns = Some(rig.clock.wall_ns.load(SeqCst) - 50 * MS);
+        rig.step();
+        let report = ask(&rig, Some(behind), None);
+        assert!(report.reasons().contains("unknown after 2"), "{report:?}");
+    }
+}
+
 /// A source with a clock of its own does not follow the system's.
 #[test]
 fn stamps_of_a_clock_of_its_own_are_kept_too() {

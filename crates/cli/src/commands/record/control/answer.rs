@@ -255,6 +255,9 @@ fn query(
             QueryError::Filter(error) => error.render(),
             error => error.to_string(),
         })?;
+        let answer = answer
+            .with_losses_of(handle)
+            .map_err(|error| error.to_string())?;
         let mut out = BufWriter::with_capacity(DATA_BYTES, Data(stream));
         let report = answer
             .write_to(&mut out)
