@@ -86,7 +86,7 @@ impl DumpFile {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Opens the output of a link type; refuses with `AlreadyExists` if any name of it is taken.
+    /// Opens the output of a link type, the first before all others, which are in the order of link types; refuses with `AlreadyExists` if any name of it is taken.
     fn open(&mut self, link_type: LinkType) -> io::Result<()> {
         let path = self.path(link_type);
         let disk = self.directory.disk();
@@ -95,7 +95,10 @@ impl DumpFile {
         }
         let headline = &self.facts.headline;
         let output = Output::create(&self.directory, part(&path), link_type, headline)?;
-        self.outputs.push((link_type, output));
+        let others = self.outputs.get(1..).unwrap_or_default();
+        let before = others.partition_point(|(other, _)| other.0 < link_type.0);
+        let place = self.outputs.len().min(1) + before;
+        self.outputs.insert(place, (link_type, output));
         Ok(())
     }
 
@@ -152,14 +155,13 @@ impl Sink for DumpFile {
         }
         let interface = self.known.get(&meta.interface);
         let link_type = interface.map_or(LinkType::ETHERNET, |it| it.link_type);
-        let index = match self.outputs.iter().position(|(l, _)| *l == link_type) {
-            Some(index) => index,
-            None => {
-                self.open(link_type)?;
-                self.outputs.len() - 1
-            }
-        };
-        self.outputs[index].1.push(meta, data, aside, &self.known)
+        if !self.outputs.iter().any(|(it, _)| *it == link_type) {
+            self.open(link_type)?;
+        }
+        let output = self.outputs.iter_mut().find(|(it, _)| *it == link_type);
+        output.map_or(Ok(()), |(_, output)| {
+            output.push(meta, data, aside, &self.known)
+        })
     }
 
     /// The next packet says so in a comment, where the format has comments.

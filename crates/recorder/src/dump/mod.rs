@@ -1,6 +1,8 @@
 //! Dumps: from a window of the ring to an ordered file with a verdict.
 
 mod active;
+#[cfg(test)]
+mod arrival_tests;
 mod compile;
 pub(crate) mod disk;
 pub(crate) mod dumper;

@@ -61,10 +61,11 @@ pub(crate) struct Output {
     last: Option<Key>,
     /// Ring-wide interface identifiers in the order of their interface blocks.
     pub(super) interfaces: Vec<u16>,
-    /// How many of them were written before the first packet.
+    /// How many of them were described without a packet.
     interfaces_first: usize,
-    /// By source, from which packet of the file on its stamps are so far from ring time, ns. A pcap file does not tell its sources
-    /// apart: there all are one.
+    /// From which packet of the file on they are of this interface, where the format does not tell: pcap.
+    origins: Vec<(u64, u16)>,
+    /// By source, from which packet of the file on its stamps are so far from ring time, ns.
     offsets: HashMap<usize, Vec<(u64, i64)>>,
     /// Which packet of the file is the trigger's.
     trigger_at: Option<u64>,
@@ -96,6 +97,7 @@ impl Output {
             last: None,
             interfaces: Vec::new(),
             interfaces_first: 0,
+            origins: Vec::new(),
             offsets: HashMap::new(),
             trigger_at: None,
             comment: None,
@@ -165,27 +167,34 @@ impl Output {
         }
     }
 
+    /// Writes an interface block before all packets.
+    pub(crate) fn interface(&mut self, id: u16, known: &Known) -> io::Result<()> {
+        self.describe(id, known)?;
+        self.interfaces_first = self.interfaces.len();
+        Ok(())
+    }
+
     /// Writes an interface block; its index is returned.
-    pub(crate) fn interface(&mut self, id: u16, known: &Known) -> io::Result<usize> {
+    fn describe(&mut self, id: u16, known: &Known) -> io::Result<usize> {
         self.encoder.interface(described(known, id)?)?;
         self.interfaces.push(id);
-        if self.last.is_none() {
-            self.interfaces_first = self.interfaces.len();
-        }
         Ok(self.interfaces.len() - 1)
     }
 
     fn append(&mut self, meta: &PacketMeta, data: &[u8], known: &Known) -> io::Result<()> {
         let index = match self.interfaces.iter().position(|i| *i == meta.interface) {
             Some(index) => index,
-            None => self.interface(meta.interface, known)?,
+            None => self.describe(meta.interface, known)?,
         };
+        let origin = self.origins.last().map(|(_, interface)| *interface);
+        if self.directory.format == Format::Pcap && origin != Some(meta.interface) {
+            self.origins.push((self.encoder.packets, meta.interface));
+        }
         if meta.is_trigger {
             self.trigger_at = Some(self.encoder.packets);
         }
         let offset_ns = meta.stamp_ns.wrapping_sub(meta.key.time_ns);
-        let clock = self.clock_of(meta.key.source);
-        let offsets = self.offsets.entry(clock).or_default();
+        let offsets = self.offsets.entry(meta.key.source).or_default();
         if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
             offsets.push((self.encoder.packets, offset_ns));
         }
@@ -266,11 +275,10 @@ impl Output {
             self.link_type,
             &self.headline,
         )?;
-        // The interface blocks that were there before any packet stay first.
+        // The others come with their first packets: what came late changes nothing in their order.
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
-        merged.interfaces_first = self.interfaces_first;
         let main = self.file.take(self.directory.disk())?;
         let mut main = Reader::new(main.reader()).map_err(io::Error::other)?;
         let mut late = late.into_sorted()?;
@@ -278,7 +286,10 @@ impl Output {
         let mut index = 0;
         while let Some(record) = main.next().map_err(io::Error::other)? {
             let in_file = record.meta;
-            let interface = self.interfaces[usize::from(in_file.interface)];
+            let interface = match self.directory.format {
+                Format::PcapNg => self.interfaces[usize::from(in_file.interface)],
+                Format::Pcap => at(&self.origins, index).unwrap_or_default(),
+            };
             let source = described(known, interface)?.source;
             let time_ns = in_file.time_ns.wrapping_sub(self.offset_ns(source, index));
             while let Some((meta, data)) = next_late.as_ref()
@@ -314,21 +325,19 @@ impl Output {
 }
 
 impl Output {
-    /// Under which number the offsets of a source are kept.
-    fn clock_of(&self, source: usize) -> usize {
-        match self.directory.format {
-            Format::PcapNg => source,
-            Format::Pcap => 0,
-        }
-    }
-
     /// Stamp less ring time of packet `index` of the file, ns.
     fn offset_ns(&self, source: usize, index: u64) -> i64 {
-        let clock = self.clock_of(source);
-        let offsets = self.offsets.get(&clock).map_or(&[][..], Vec::as_slice);
-        let before = offsets.partition_point(|(from, _)| *from <= index);
-        before.checked_sub(1).map_or(0, |last| offsets[last].1)
+        let offsets = self.offsets.get(&source);
+        offsets
+            .and_then(|offsets| at(offsets, index))
+            .unwrap_or_default()
     }
+}
+
+/// What holds of packet `index`, of what is known from a packet on.
+fn at<T: Copy>(known_from: &[(u64, T)], index: u64) -> Option<T> {
+    let before = known_from.partition_point(|(from, _)| *from <= index);
+    Some(known_from.get(before.checked_sub(1)?)?.1)
 }
 
 impl Written {

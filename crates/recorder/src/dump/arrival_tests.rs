@@ -1,0 +1,132 @@
+//! What the files of a dump hold, and in which order, whatever the order in which its packets came.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use retroscope_capture::TimeDomain;
+use retroscope_packet::LinkType;
+
+use super::{
+    encode::{Format, InterfaceTotals},
+    file::{DumpFile, FileFacts},
+    names::Directory,
+    packet::{Key, PacketMeta},
+    sink::{End, Sink},
+};
+use crate::{intake::interfaces::Interface, tests::fake_disk::FakeDisk};
+
+const INTERFACES: u16 = 8;
+
+/// Two of each link type, of three sources.
+fn interface(id: u16) -> Interface {
+    let link_types = [1, 101, 12, 228];
+    Interface {
+        source: usize::from(id) % 3,
+        name: format!("eth{id}"),
+        link_type: LinkType(link_types[usize::from(id) % 4]),
+        time_resolution_ns: 1,
+        time_domain: TimeDomain::File,
+    }
+}
+
+/// All files of a dump of these packets, which come in this order, by name; where they are, and the interfaces in them.
+fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, String) {
+    let disk = FakeDisk::default();
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), format);
+    let facts = FileFacts {
+        trigger_ns: 0,
+        number: 1,
+        next_number: Arc::default(),
+        rule: "rule".to_owned(),
+        headline: String::new(),
+    };
+    let mut file = DumpFile::new(&directory, facts);
+    // The trigger's.
+    file.interface(5, &Arc::new(interface(5)));
+    file.create().unwrap();
+    for meta in packets {
+        file.interface(meta.interface, &Arc::new(interface(meta.interface)));
+        let data = meta.key.record.to_be_bytes();
+        file.packet(meta, &data, false).unwrap();
+    }
+    let totals = InterfaceTotals {
+        start_ns: 0,
+        end_ns: 0,
+        received: None,
+        dropped: None,
+        written: 0,
+    };
+    let end = End {
+        verdict: "verdict: complete".to_owned(),
+        totals: (0..INTERFACES).map(|id| (id, totals)).collect(),
+    };
+    file.finish(&end).unwrap();
+    let held = file.held();
+    let names = disk.names().into_iter();
+    let files = names.map(|path| (path.display().to_string(), disk.read(&path).unwrap()));
+    let described = format!("{:?} {:?}", held.locations, held.interfaces);
+    (files.collect(), described)
+}
+
+/// Packets of several sources, interfaces and link types, many of the same time, in their order and as they may come instead: each
+/// source's packets of one time in their order. One source is behind.
+#[test]
+fn the_order_of_arrival_changes_nothing() {
+    let seed = 0xa441;
+    let mut random = fastrand::Rng::with_seed(seed);
+    for round in 0..200 {
+        let interfaces = random.u16(1..=INTERFACES);
+        let count = random.u64(1..40);
+        let mut packets: Vec<PacketMeta> = (0..count)
+            .map(|record| {
+                let id = random.u16(0..interfaces);
+                let time_ns = random.i64(0..10);
+                let source = interface(id).source;
+                PacketMeta {
+                    key: Key {
+                        time_ns,
+                        source,
+                        producer: 0,
+                        record,
+                    },
+                    stamp_ns: time_ns + if source == 1 { 3600 } else { 0 },
+                    wire_len: 8,
+                    interface: id,
+                    direction: 0,
+                    is_trigger: record == count / 2,
+                }
+            })
+            .collect();
+        packets.sort_by_key(|meta| meta.key);
+        for format in [Format::PcapNg, Format::Pcap] {
+            let expected = dump(format, &packets);
+            for _ in 0..5 {
+                let mut arrival: Vec<_> =
+                    packets.iter().map(|meta| (random.u8(..), meta)).collect();
+                arrival.sort_by_key(|(at, _)| at % 4);
+                let mut those: Vec<PacketMeta> = arrival.iter().map(|(_, meta)| **meta).collect();
+                // Of one time and source in their order.
+                let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+                for (place, meta) in those.iter().enumerate() {
+                    let key = (meta.key.time_ns, meta.key.source);
+                    places.entry(key).or_default().push(place);
+                }
+                for same in places.values() {
+                    let mut metas: Vec<_> = same.iter().map(|place| those[*place]).collect();
+                    metas.sort_by_key(|meta| meta.key);
+                    same.iter()
+                        .zip(metas)
+                        .for_each(|(place, meta)| those[*place] = meta);
+                }
+                let found = dump(format, &those);
+                assert_eq!(
+                    found.1, expected.1,
+                    "seed {seed:#x}, round {round}, {format:?}"
+                );
+                assert!(
+                    found.0 == expected.0,
+                    "seed {seed:#x}, round {round}, {format:?}"
+                );
+            }
+        }
+    }
+}
