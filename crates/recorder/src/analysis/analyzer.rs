@@ -169,7 +169,7 @@ impl Analyzer {
             seats,
             waiting: None,
             open: HashMap::new(),
-            closed: ClosedWindows::default(),
+            closed: ClosedWindows::new(live),
             received: Vec::new(),
             here: Vec::new(),
             unsettled_bytes: 0,
@@ -538,6 +538,7 @@ impl Core {
             analyzed,
             lapped: self.lapped,
             unseen: self.unseen.packets,
+            outdated: self.closed.outdated().dumps,
             hits: self.director.counts,
             clock_steps: self.common.clock.count(),
         };

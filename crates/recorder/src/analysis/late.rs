@@ -1,19 +1,23 @@
 //! Windows that are over, for packets that come after all.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use retroscope_filter::Decision;
 use retroscope_ring::Packet;
 
 use crate::{
     analysis::predicate::Predicate,
+    control::time::rfc3339,
     dump::order::{LateNews, Message},
     intake::interfaces::Interface,
 };
 
-/// Windows that a late packet is still checked against. Their finished dumps can be amended: the dumper keeps each until it is told that
-/// the window is given up.
+/// Windows that a late packet is still checked against, live and from files. Their finished dumps can be amended: the dumper keeps each, some
+/// KiB, until it is told that the window is given up.
 const KEPT: usize = 1024;
+const KEPT_OF_FILES: usize = 8192;
+/// Windows that were given up and are remembered one by one, some 100 bytes each; of those before them only the span of all.
+const REMEMBERED: usize = 65_536;
 
 /// The window of a dump that was started.
 #[derive(Debug)]
@@ -26,11 +30,78 @@ pub(crate) struct OpenWindow {
 }
 
 /// The last windows that were closed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ClosedWindows {
     windows: VecDeque<ClosedWindow>,
-    /// The latest end of them, and the latest that was over by the clock when it was closed; `None`: there are none.
+    /// The latest end of all that were closed, and the latest that was over by the clock when it was closed; `None`: there are none.
     to_ns: Option<(i64, i64)>,
+    /// How many can be amended.
+    kept: usize,
+    given_up: GivenUpWindows,
+}
+
+/// Windows whose dumps cannot be amended any more.
+#[derive(Debug, Default)]
+struct GivenUpWindows {
+    /// Those that no packet came late for: start, and the first record of each producer that came after the close; by end and number.
+    windows: BTreeMap<(i64, u64), (i64, Vec<u64>)>,
+    /// The longest of them, ns.
+    longest_ns: i64,
+    /// How many there were that are not remembered one by one, and what they span.
+    forgotten: u64,
+    forgotten_ns: Option<(i64, i64)>,
+    outdated: Outdated,
+}
+
+/// Packets that came late for dumps that could not be amended any more. Nobody asked a dump filter about them: these are upper bounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Outdated {
+    /// Dumps whose verdict does not tell it.
+    pub(crate) dumps: u64,
+    /// Ring time of the first and the last such packet, ns.
+    pub(crate) span_ns: Option<(i64, i64)>,
+}
+
+impl GivenUpWindows {
+    fn add(&mut self, id: u64, (from_ns, to_ns): (i64, i64), ends: Vec<u64>) {
+        self.longest_ns = self.longest_ns.max(to_ns.saturating_sub(from_ns));
+        self.windows.insert((to_ns, id), (from_ns, ends));
+        if self.windows.len() > REMEMBERED
+            && let Some(((to_ns, _), (from_ns, _))) = self.windows.pop_first()
+        {
+            self.forgotten += 1;
+            self.forgotten_ns = join(self.forgotten_ns, (from_ns, to_ns));
+        }
+    }
+
+    /// Counts the dumps that a packet may have come too late for, each once.
+    fn check(&mut self, producer: usize, record: u64, time_ns: i64) {
+        let until_ns = time_ns.saturating_add(self.longest_ns);
+        let touched = self.windows.range((time_ns, 0)..=(until_ns, u64::MAX));
+        let touched = touched.filter(|(_, (from_ns, ends))| {
+            *from_ns <= time_ns && record >= ends.get(producer).copied().unwrap_or(0)
+        });
+        let touched: Vec<_> = touched.map(|(key, _)| *key).collect();
+        let spans = |(from_ns, to_ns): &(i64, i64)| (*from_ns..=*to_ns).contains(&time_ns);
+        let forgotten = self.forgotten_ns.take_if(|span_ns| spans(span_ns));
+        if touched.is_empty() && forgotten.is_none() {
+            return;
+        }
+        for key in &touched {
+            self.windows.remove(key);
+        }
+        self.outdated.dumps += touched.len() as u64;
+        if forgotten.is_some() {
+            self.outdated.dumps += std::mem::take(&mut self.forgotten);
+        }
+        self.outdated.span_ns = join(self.outdated.span_ns, (time_ns, time_ns));
+    }
+}
+
+/// The span of both.
+fn join(one: Option<(i64, i64)>, other: (i64, i64)) -> Option<(i64, i64)> {
+    let one = one.unwrap_or(other);
+    Some((one.0.min(other.0), one.1.max(other.1)))
 }
 
 #[derive(Debug)]
@@ -39,11 +110,38 @@ struct ClosedWindow {
     /// The first record of each producer that came after the close.
     ends: Vec<u64>,
     /// What the clock showed at the close, ns of ring time.
+    #[cfg(test)]
     closed_ns: i64,
     news: LateNews,
 }
 
 impl ClosedWindows {
+    pub(crate) fn new(is_live: bool) -> Self {
+        Self {
+            windows: VecDeque::new(),
+            to_ns: None,
+            kept: if is_live { KEPT } else { KEPT_OF_FILES },
+            given_up: GivenUpWindows::default(),
+        }
+    }
+
+    /// What came too late to be told by verdicts.
+    pub(crate) fn outdated(&self) -> Outdated {
+        self.given_up.outdated
+    }
+
+    /// The same for the user.
+    pub(crate) fn outdated_line(&self) -> Option<String> {
+        let Outdated { dumps, span_ns } = self.outdated();
+        let (from_ns, to_ns) = span_ns?;
+        let plural = if dumps == 1 { "" } else { "s" };
+        Some(format!(
+            "packets from {} to {} came when up to {dumps} finished dump{plural} of that time could not be amended any more, and say nothing of them (a longer --hold helps)",
+            rfc3339(from_ns),
+            rfc3339(to_ns)
+        ))
+    }
+
     /// Adds a window. If that leaves one too many, the oldest is given up, and what the dumper is to be told of it is returned.
     pub(crate) fn add(
         &mut self,
@@ -52,7 +150,12 @@ impl ClosedWindows {
         ends: Vec<u64>,
         closed_ns: i64,
     ) -> Option<Message> {
+        let to_ns = window.to_ns;
+        let over_ns = to_ns.min(closed_ns);
+        let ends_ns = self.to_ns.unwrap_or((to_ns, over_ns));
+        self.to_ns = Some((ends_ns.0.max(to_ns), ends_ns.1.max(over_ns)));
         self.windows.push_back(ClosedWindow {
+            #[cfg(test)]
             closed_ns,
             window,
             ends,
@@ -64,17 +167,17 @@ impl ClosedWindows {
                 unseen: 0,
             },
         });
-        let given_up = if self.windows.len() > KEPT {
-            self.windows.pop_front()
-        } else {
-            None
-        };
-        let ends = self.windows.iter().map(|closed| {
-            let to_ns = closed.window.to_ns;
-            (to_ns, to_ns.min(closed.closed_ns))
-        });
-        self.to_ns = ends.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
-        Some(Message::GivenUp(given_up?.news))
+        if self.windows.len() <= self.kept {
+            return None;
+        }
+        let ClosedWindow {
+            window, ends, news, ..
+        } = self.windows.pop_front()?;
+        // That packets were late for it, its verdict tells.
+        if news.packets == 0 {
+            (self.given_up).add(news.id, (window.from_ns, window.to_ns), ends);
+        }
+        Some(Message::GivenUp(news))
     }
 
     /// A window that was closed turns out to have ended at `to_ns`, if it is one of them.
@@ -119,6 +222,7 @@ impl ClosedWindows {
         packet: &Packet<'_>,
         offset_ns: i64,
     ) {
+        self.given_up.check(producer, record, packet.time_ns);
         for closed in &mut self.windows {
             let window = &mut closed.window;
             let came_after = record >= closed.ends.get(producer).copied().unwrap_or(0);
@@ -156,5 +260,44 @@ impl ClosedWindows {
         let news = windows.into_iter().map(|closed| closed.news);
         let news = news.filter(LateNews::is_any);
         news.map(Message::GivenUp).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More windows than are remembered, 5 ns long and 5 apart: packets between them concern none, but for those that only their span
+    /// is left of, which are all counted once.
+    #[test]
+    fn windows_that_were_given_up_are_not_forgotten() {
+        let mut given_up = GivenUpWindows::default();
+        let (count, forgotten) = (70_000_u64, 70_000 - REMEMBERED as u64);
+        for id in 0..count {
+            let from_ns = 10 * id.cast_signed();
+            given_up.add(id, (from_ns, from_ns + 4), vec![id]);
+        }
+        assert_eq!(given_up.windows.len(), REMEMBERED);
+        let last_ns = 10 * (count.cast_signed() - 1);
+        let first_ns = 10 * forgotten.cast_signed();
+        let cases = [
+            // Behind it, between two, before its close.
+            (count, last_ns + 5, 0),
+            (count, last_ns - 5, 0),
+            (count - 2, last_ns, 0),
+            (count, last_ns, 1),
+            (count, last_ns + 4, 1),
+            (count, first_ns + 4, 2),
+            (count, first_ns - 1, 2),
+            (count, first_ns - 5, 2),
+            (count, first_ns - 6, 2 + forgotten),
+            (count, 3, 2 + forgotten),
+        ];
+        for (record, time_ns, dumps) in cases {
+            given_up.check(0, record, time_ns);
+            assert_eq!(given_up.outdated.dumps, dumps, "{time_ns}");
+        }
+        let span_ns = Some((first_ns - 6, last_ns));
+        assert_eq!(given_up.outdated.span_ns, span_ns);
     }
 }

@@ -511,7 +511,7 @@ impl Active {
     ) -> Ending {
         let draft = self.draft(&close, intake, clock);
         let offset_ns = self.order.offset_ns;
-        let stamp = |ring_ns: &i64| rfc3339(ring_ns.saturating_add(offset_ns));
+        let stamp = |ring_ns: &i64| ring_ns.saturating_add(offset_ns);
         let suppressed = close.suppressed;
         Ending {
             rule_number: self.order.rule_number,

@@ -262,6 +262,10 @@ fn lossy_all<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
+fn times<S: Serializer>(times_ns: &[i64], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(times_ns.iter().map(|time_ns| rfc3339(*time_ns)))
+}
+
 /// How many packets, where nobody knows.
 pub(super) const UNKNOWN: &str = "an unknown number of packets";
 
@@ -304,8 +308,9 @@ pub(crate) struct SidecarFacts {
     pub(crate) expression: String,
     /// Further hits of the same rule and expression while the dump was open.
     pub(crate) suppressed: u64,
-    /// Times of the first of them, RFC 3339.
-    pub(crate) suppressed_hits: Vec<String>,
+    /// Times of the first of them, ns; written as RFC 3339.
+    #[serde(serialize_with = "times")]
+    pub(crate) suppressed_hits: Vec<i64>,
     /// Other hits of the same rule that started no dump, since the rule's dump before.
     pub(crate) suppressed_before: Suppressions,
 }

@@ -124,6 +124,8 @@ pub struct Summary {
     pub lapped: u64,
     /// Of the lapped packets and those unread at the stop, those that came while there were rules that triggered: triggers may have been missed.
     pub not_analyzed: u64,
+    /// Dumps of which packets may have come late, which their verdict does not tell: there were too many later ones by then.
+    pub outdated: u64,
     /// What 99.99 % of the packets took at most to be looked at for triggers, ns, at most an eighth too large: of a sample, and as if those of a burst
     /// took equally long. `None`: none was timed.
     pub processing_ns: Option<u64>,
@@ -258,6 +260,7 @@ fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: 
         analyzed: reading.analyzed,
         lapped: reading.lapped,
         not_analyzed: reading.unseen,
+        outdated: reading.outdated,
         processing_ns: Some(counters.processing_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0),
         elapsed: handle.start_mono_ns.map(since),
         hits: reading.hits,

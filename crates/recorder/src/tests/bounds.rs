@@ -102,6 +102,45 @@ fn the_oldest_window_that_is_known_can_be_amended() {
     assert_eq!(rig.reports.len(), 1031);
 }
 
+/// A packet comes late for the first of so many dumps that it cannot be amended any more, and is counted; a packet of a time
+/// without a dump is not, nor is a second one of the same dump.
+#[test]
+fn what_comes_too_late_to_be_told_in_a_verdict_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        queues: 2,
+        foreign_queues: 1,
+        ring_bytes: 16 << 20,
+        dump: "",
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    let mut first_ns = 0;
+    for number in 0..1040 {
+        rig.pass(20 * MS);
+        let now_ns = rig.clock.wall_ns.load(Ordering::SeqCst);
+        if number == 0 {
+            first_ns = now_ns;
+        }
+        if number >= 1030 {
+            let times_ns = [first_ns + 15 * MS, first_ns, first_ns, now_ns];
+            let late = &times_ns[if number == 1030 { 0..1 } else { 1..4 }];
+            let frames = late.iter().chain([&now_ns]).map(|ns| (*ns, udp(1, 7, 0)));
+            rig.feeds[1].lock().unwrap().frames.extend(frames);
+        }
+        rig.arrive(0, udp(1, 9, 0));
+        rig.step();
+        rig.pass(20 * MS);
+        rig.step();
+        let outdated = rig.common.counters.reading().outdated;
+        assert_eq!(outdated, u64::from(number > 1030), "{number}");
+    }
+    rig.stop();
+    let is_told = |it: &&String| it.contains("up to 1 finished dump ");
+    assert_eq!(rig.notices.iter().filter(is_told).count(), 1);
+    assert_eq!(rig.reports.len(), 1040, "none is amended");
+}
+
 /// One dump through a storm of steps: its notes are bounded.
 #[test]
 fn notes_of_steps_are_bounded() {

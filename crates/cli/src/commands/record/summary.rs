@@ -31,6 +31,8 @@ struct Json<'a> {
     scripts_failed: u64,
     /// Packets that no rule saw though there were rules.
     not_analyzed: u64,
+    /// Dumps whose verdict does not tell of packets that may have come late for them.
+    outdated: u64,
     /// Dumps that are not in `dumps`, by verdict.
     dumps_before: DumpCounts,
     dumps: &'a [DumpReport],
@@ -86,7 +88,7 @@ pub(crate) fn finish(
     }
     let before = &summary.dumps_before;
     let incomplete = before.total() > before.complete
-        || summary.not_analyzed > 0
+        || summary.not_analyzed + summary.outdated > 0
         || (summary.dumps.iter()).any(|dump| dump.verdict != Verdict::Complete);
     Ok(
         if !summary.errors.is_empty() || summary.scripts_failed > 0 || aborted {
@@ -227,6 +229,7 @@ pub(crate) fn print_json(summary: &Summary) -> Result<(), Failure> {
         unfilled: suppressed.of(Reason::Unfilled),
         scripts_failed: summary.scripts_failed,
         not_analyzed: summary.not_analyzed,
+        outdated: summary.outdated,
         dumps_before: summary.dumps_before,
         dumps: &summary.dumps,
     };

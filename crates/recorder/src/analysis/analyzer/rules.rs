@@ -173,7 +173,8 @@ impl Core {
     /// At the end: reports what was only counted so far.
     pub(super) fn tell_rest(&mut self) {
         let rest = [self.refusals.rest(), self.unseen.rest()];
-        for sentence in rest.into_iter().flatten() {
+        let outdated = self.closed.outdated_line();
+        for sentence in rest.into_iter().chain([outdated]).flatten() {
             self.tell(Event::Notice(sentence));
         }
     }
