@@ -56,6 +56,8 @@ pub(super) struct Active {
     /// `i64::MAX`: it has read all records within reach. Else packets of this ring time, ns, and later may be missing among the
     /// waiting ones.
     pub(super) unread_ns: i64,
+    /// The latest ring time that the sinks were given a packet of in its turn, ns.
+    pub(super) reached_ns: i64,
     pub(super) waiting: Vec<WaitingPacket>,
     /// No waiting packet has an older ring time, ns.
     pub(super) oldest_ns: i64,

@@ -310,6 +310,7 @@ impl Dumper {
             interface,
             reading: Some(Reading::new(reservation)),
             unread_ns: i64::MIN,
+            reached_ns: i64::MIN,
             waiting: Vec::new(),
             oldest_ns: i64::MAX,
             listed_ns: i64::MAX,
@@ -415,9 +416,14 @@ impl Dumper {
             };
             let first_left = ready.iter().position(|packet| !is_put(packet));
             let left = ready.split_off(first_left.unwrap_or(ready.len()));
-            if let Some(last) = ready.last().filter(|_| dump.is_full()) {
-                // Packets with the stamp of the last one stand behind it, and those that are read later.
-                let end_ns = last.meta.key.time_ns.min(frontier_ns).saturating_sub(1);
+            if let Some(last) = ready.last() {
+                let last_ns = last.meta.key.time_ns.min(frontier_ns);
+                dump.reached_ns = dump.reached_ns.max(last_ns);
+            }
+            if !ready.is_empty() && dump.is_full() {
+                // Packets with the stamp of the last one stand behind it, and those that are read later. The last one in the file: the one that
+                // came last may have been late.
+                let end_ns = dump.reached_ns.saturating_sub(1);
                 dump.end_early(end_ns);
                 full = Some((id, end_ns));
                 return;

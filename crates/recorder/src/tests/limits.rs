@@ -281,15 +281,15 @@ fn what_comes_late_for_a_full_dump_is_told() {
 }
 
 /// Files in order, out of order by less than `--hold`, and by more, with limits of all sizes in rings of two sizes: the same in every run, and the first
-/// packets of the window where the file allows it.
+/// packets of the window, or the verdict says that some came late.
 #[test]
 fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
     let dir = tempfile::tempdir().unwrap();
     let seed = 0x11a17;
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut most = 0;
-    for round in 0..6 {
-        let disorder_ns = [0, 200 * MS, 3 * S][round % 3];
+    let (mut most, mut late) = (0, 0);
+    for round in 0..12 {
+        let disorder_ns = [0, 200 * MS, 3 * S, 1100 * MS][round % 4];
         let capture = dir.path().join("in.pcap");
         let length = [100, 1400][random.usize(..2)];
         let mut frames: Vec<(i64, Vec<u8>)> = Vec::new();
@@ -340,10 +340,12 @@ fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
             assert_eq!(report.packets == limit, is_full, "{case}: {report:?}");
             assert!(report.packets <= limit, "{case}");
             most += u64::from(is_full);
-            if disorder_ns > S {
+            if disorder_ns <= S {
+                assert_eq!(report.verdict, Verdict::Complete, "{case}: {report:?}");
+            } else if report.verdict != Verdict::Complete {
+                late += 1;
                 continue;
             }
-            assert_eq!(report.verdict, Verdict::Complete, "{case}: {report:?}");
             let window = report.trigger_ns - 2 * S..=report.trigger_ns + S;
             let times = frames.iter().map(|(time_ns, _)| *time_ns);
             let mut expected: Vec<i64> = times.filter(|ns| window.contains(ns)).collect();
@@ -354,6 +356,54 @@ fn from_files_a_limit_ends_a_dump_at_the_same_packet() {
         }
     }
     assert!(most > 10, "{most} were full");
+    assert!(late > 10, "{late} tell of late packets");
+}
+
+/// A packet that came late may be the last one that a dump takes, before others in its file: what comes late for these is still told.
+#[test]
+fn from_files_a_late_packet_ends_a_dump() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    let mut frames = Vec::new();
+    for n in 0..2500_i64 {
+        let mut packet = udp(1, if n == 0 { 9 } else { 7 }, 0);
+        packet.resize(1400, 0);
+        frames.push((START + n * 4 * MS, packet.clone()));
+        // Later and later, none before the ones that were late before.
+        if n >= 500 && n % 50 == 0 {
+            frames.push((START + n * MS / 5 + 1, packet));
+        }
+    }
+    write(&capture, &frames);
+    let limits = 600..800_u64;
+    let request = |limit| TriggerRequest {
+        packets_max: Some(limit),
+        ..TriggerRequest::default()
+    };
+    let config = Config {
+        triggers: limits
+            .clone()
+            .map(|n| format!("udp port 9 and len > {n}"))
+            .collect(),
+        requests: limits.map(request).collect(),
+        past: Duration::ZERO,
+        future: Duration::from_secs(60),
+        max_dumps: 1000,
+        ..offline(&dir.path().join("out"))
+    };
+    let mut times: Vec<i64> = frames.iter().map(|(time_ns, _)| *time_ns).collect();
+    times.sort_unstable();
+    let dumps = record(&config, &capture).dumps;
+    assert_eq!(dumps.len(), 200);
+    let mut late = 0;
+    for report in dumps {
+        let held: Vec<i64> = packets(&report).iter().map(|packet| packet.0).collect();
+        let is_first = times.starts_with(&held);
+        assert_eq!(report.verdict == Verdict::Complete, is_first, "{report:?}");
+        assert_eq!(report.clipped, ["start", "limit"][1..], "{report:?}");
+        late += u64::from(!is_first);
+    }
+    assert!(late > 100, "{late}");
 }
 
 /// Packets are out of order by less than `--hold`, and the inserter waits for the dumper again and again because the ring is full: a limit ends
