@@ -175,6 +175,13 @@ impl Predicate {
         }
     }
 
+    /// Of these link types, and of no others, those are told that the dump takes nothing of, in this order.
+    pub(crate) fn tell_refused(&mut self, link_types: &[LinkType]) {
+        if let Self::Filter(filter) = self {
+            filter.prepared.tell_refused(link_types);
+        }
+    }
+
     /// Whether [`Self::decide`] is quick for a link type: libpcap compiles for as long as it likes. From files everything waits in any case.
     pub(crate) fn decides_at_once(&self, link_type: LinkType) -> bool {
         let Self::Filter(filter) = self else {

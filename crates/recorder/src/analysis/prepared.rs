@@ -139,6 +139,16 @@ impl Prepared {
         }
     }
 
+    /// Of these link types, and of no others, those are told that it is refused for, in this order.
+    pub(crate) fn tell_refused(&mut self, link_types: &[LinkType]) {
+        self.refused.clear();
+        for link_type in link_types {
+            if let Err(error) = self.filter.prepare(context(*link_type, self.mode)) {
+                self.refused.push((*link_type, error.to_string()));
+            }
+        }
+    }
+
     /// Sentences about link types that it takes nothing of, each once; `what` it is.
     pub(crate) fn take_notices(&mut self, what: &str) -> Vec<String> {
         let text = self.filter.filled().as_str();

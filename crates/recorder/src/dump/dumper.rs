@@ -472,6 +472,11 @@ impl Dumper {
         let Some(close) = dump.close.take() else {
             return;
         };
+        if let Some(received) = &close.received {
+            // Of other link types the rule set may have learned, for other dumps: that depends on how far it has come.
+            let link_types = self.names.link_types_of(received);
+            dump.order.predicate.tell_refused(&link_types);
+        }
         let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
         let totals = dump.totals(&close, intake);
         let mut ending = dump.into_ending(close, Stage::Finishing, intake, clock);

@@ -145,6 +145,16 @@ impl InterfaceCache {
         link_types
     }
 
+    /// The link types of the interfaces that so many packets came from, in their order.
+    pub(crate) fn link_types_of(&mut self, received: &[u64]) -> Vec<LinkType> {
+        let mut link_types = Vec::new();
+        for (id, _) in (0..).zip(received).filter(|(_, packets)| **packets > 0) {
+            let link_type = self.interface(id).map(|interface| interface.link_type);
+            link_types.extend(link_type.filter(|it| !link_types.contains(it)));
+        }
+        link_types
+    }
+
     /// The interface, or `None` for an identifier that no inserter registered.
     pub(crate) fn interface(&mut self, id: u16) -> Option<&Arc<Interface>> {
         if usize::from(id) >= self.known.len() {

@@ -1,11 +1,16 @@
 //! Dumps that must not be called complete: each way to miss a packet is told.
 
 use retroscope_capture::InputDrops;
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::{Interface, PacketOptions, PcapNgWriter, SectionOptions};
 use retroscope_ring::EvictionDetail;
 
 use crate::{
     DumpReport, Verdict,
-    tests::rig::{MS, Rig, RigConfig, S, udp},
+    tests::{
+        rig::{MS, Rig, RigConfig, S, udp},
+        windows,
+    },
 };
 
 const START: i64 = 1_800_000_000 * S;
@@ -398,5 +403,41 @@ fn fragments_far_from_a_window_tell_nothing() {
         rig.step();
         let report = finished(&mut rig);
         assert_eq!(report.packets, 1 + u64::from(is_taken), "{before:?}");
+    }
+}
+
+/// From files a dump names the link types that it takes nothing of, of the packets up to its close: what is read for later dumps by
+/// then, depends on the threads.
+#[test]
+fn from_files_link_types_behind_the_close_are_not_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcapng");
+    let file = std::fs::File::create(&capture).unwrap();
+    let mut writer = PcapNgWriter::new(file, &SectionOptions::default()).unwrap();
+    for link_type in [LinkType::ETHERNET, LinkType::RAW] {
+        writer.add_interface(&Interface::new(link_type)).unwrap();
+    }
+    let ethernet = |port| [&[0; 12][..], &[8, 0], &udp(1, port, 0)].concat();
+    let packets = [
+        (0, 0, ethernet(9)),
+        (0, 10, ethernet(9)),
+        (1, 10, udp(1, 7, 0)),
+        (0, 20, ethernet(7)),
+    ];
+    for (interface, seconds, data) in packets {
+        let wire_len = u32::try_from(data.len()).unwrap();
+        let options = PacketOptions::default();
+        let time_ns = START + seconds * S;
+        (writer.packet(interface, time_ns, wire_len, &data, &options)).unwrap();
+    }
+    writer.finish().unwrap();
+    for round in 0..20 {
+        let config = crate::Config {
+            dump: "ether src $srcMAC".to_owned(),
+            ..windows::offline(&dir.path().join(round.to_string()))
+        };
+        let dumps = windows::record(&config, &capture).dumps;
+        let notes: Vec<usize> = dumps.iter().map(|dump| dump.notes.len()).collect();
+        assert_eq!(notes, [0, 1], "{dumps:?}");
     }
 }
