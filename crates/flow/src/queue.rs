@@ -1,0 +1,191 @@
+//! A priority queue of times that gives up order within a slot of time, and inserts, peeks and extracts in constant time for that.
+//!
+//! After R-Scope's multiresolution priority queue (Ros-Giralt et al. 2018, "Algorithms and data structures to accelerate network
+//! analysis", section 2.5). Time is cut into slots. A slot is a vector of entries in no order, and bits tell which slots hold something.
+//! Near times have narrow slots, far times wide ones: an entry stays in the slot that it was put into, so nothing is ever moved from
+//! wide slots to narrow ones. Times beyond the widest slots wait in a list of their own, which is gone through once each time that
+//! the window has passed.
+//!
+//! An insertion touches the end of one vector and its bit; so does an extraction. That makes the time for both independent of
+//! how many entries there are, where a heap misses the cache once for each of its lower levels.
+//!
+//! Nothing is deleted from it: the caller looks at what comes out, and puts it back with its new time where that has changed.
+
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use slots::{Slot, Slots};
+
+/// What is in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// When it is due, in the caller's unit: nanoseconds since the UNIX epoch in this crate.
+    pub stamp: u64,
+    /// What the caller means by it.
+    pub item: u32,
+}
+
+/// Slots of one width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resolution {
+    /// A slot is `1 << bits` wide, in the unit of the stamps. At most 63.
+    pub bits: u32,
+    /// How many slots there are: a power of two, 1 to 4096. Entries that are due within so many slots from now can have this resolution.
+    pub slots: usize,
+}
+
+/// The queue. Its time, "now", is the start of the slot that was extracted from last, or where [`Self::advance`] moved it.
+#[derive(Debug, Clone)]
+pub struct MultiresolutionQueue {
+    /// Finest first.
+    levels: Vec<Slots>,
+    /// Entries beyond the window of the widest slots when they came.
+    far: Vec<Entry>,
+    /// The earliest of `far`.
+    far_first: Option<Entry>,
+    now: u64,
+    len: usize,
+}
+
+impl MultiresolutionQueue {
+    /// An empty queue, at time 0.
+    ///
+    /// An entry gets the first of these resolutions whose slots reach as far as its stamp.
+    ///
+    /// # Panics
+    /// Without any resolution, where a later one is not coarser, and where one is out of the ranges that [`Resolution`] tells.
+    #[must_use]
+    pub fn new(resolutions: &[Resolution]) -> Self {
+        assert!(!resolutions.is_empty(), "a queue needs a resolution");
+        assert!(
+            resolutions.is_sorted_by(|a, b| a.bits < b.bits),
+            "resolutions must be given finest first"
+        );
+        Self {
+            levels: resolutions.iter().map(Slots::new).collect(),
+            far: Vec::new(),
+            far_first: None,
+            now: 0,
+            len: 0,
+        }
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The time of the queue.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Adds an entry. One whose stamp is behind now is treated as if it were due now, and keeps its stamp.
+    #[inline]
+    pub fn insert(&mut self, entry: Entry) {
+        self.len += 1;
+        self.place(entry);
+    }
+
+    /// An entry of the earliest slot. It is the one that [`Self::extract`] gives, unless entries beyond all slots are about to join it there.
+    #[must_use]
+    pub fn peek(&self) -> Option<Entry> {
+        match (self.head(), self.far_first) {
+            (Some((_, slot)), Some(far)) if far.stamp <= slot.last => Some(far),
+            (Some((level, slot)), _) => self.levels[level].entries(slot).last().copied(),
+            (None, far) => far,
+        }
+    }
+
+    /// Takes an entry out of the earliest slot, and moves the time on to the start of that slot.
+    ///
+    /// Another entry may be earlier, by less than the width of the slot that the other one is in: of slots that overlap, the one that
+    /// ends first comes first. Of entries in one slot the newest comes first.
+    #[inline]
+    pub fn extract(&mut self) -> Option<Entry> {
+        self.extract_due(u64::MAX)
+    }
+
+    /// Takes an entry out of the earliest slot if all of that slot has passed at the time `now`, so that the entry is due for certain.
+    /// It is due for less than the width of its slot where the caller takes all that is due each time.
+    #[inline]
+    pub fn extract_due(&mut self, now: u64) -> Option<Entry> {
+        let (level, slot) = loop {
+            let head = self.head();
+            if let Some(far) = self.far_first
+                && far.stamp <= now
+                && head.is_none_or(|(_, slot)| far.stamp <= slot.last)
+            {
+                let start = head.map_or(far.stamp, |(_, slot)| slot.first.min(far.stamp));
+                self.now = self.now.max(self.levels[0].start(start));
+                self.place_far();
+                continue;
+            }
+            match head {
+                Some(head) if head.1.last <= now => break head,
+                _ => return None,
+            }
+        };
+        self.now = self.now.max(slot.first);
+        self.len -= 1;
+        self.levels[level].pop(slot)
+    }
+
+    /// Moves the time on, but not past the slot of an entry. A time behind now changes nothing.
+    ///
+    /// Entries that are due soon get narrow slots only where the queue knows that it is soon.
+    pub fn advance(&mut self, now: u64) {
+        let head = self.head().map(|(_, slot)| slot.first);
+        let far = self.far_first.map(|far| far.stamp);
+        let limit = head.into_iter().chain(far).min().unwrap_or(u64::MAX);
+        self.now = self.now.max(now.min(limit));
+    }
+
+    /// Bytes that the queue has taken from the allocator. Slots that become empty give large vectors back.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let levels: usize = self.levels.iter().map(Slots::memory_bytes).sum();
+        levels + self.far.capacity() * size_of::<Entry>()
+    }
+
+    /// The earliest slot that holds something and its level. Of slots that overlap it is the one that ends first.
+    #[inline]
+    fn head(&self) -> Option<(usize, Slot)> {
+        let heads = self.levels.iter().enumerate();
+        heads
+            .filter_map(|(level, slots)| Some((level, slots.first(self.now)?)))
+            .min_by_key(|(_, slot)| slot.last)
+    }
+
+    #[inline]
+    fn place(&mut self, entry: Entry) {
+        let stamp = entry.stamp.max(self.now);
+        for level in &mut self.levels {
+            if level.insert(self.now, stamp, entry) {
+                return;
+            }
+        }
+        if self.far_first.is_none_or(|far| entry.stamp < far.stamp) {
+            self.far_first = Some(entry);
+        }
+        self.far.push(entry);
+    }
+
+    /// Places again what was too far away. The earliest one is near enough now.
+    #[cold]
+    fn place_far(&mut self) {
+        self.far_first = None;
+        for entry in std::mem::take(&mut self.far) {
+            self.place(entry);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Slots of one width: a ring of vectors that slides over time, and bits that tell which hold something.
+
+use super::{Entry, Resolution};
+
+/// As many slots as two words of bits can tell apart, one above the other.
+const SLOTS_MAX: usize = 64 * 64;
+/// An empty slot keeps a vector for so many entries (1 KiB), and gives a larger one back: else each slot would in time hold
+/// memory for the most that any of them ever held.
+const KEPT: usize = 64;
+
+/// A slot that holds something.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot {
+    /// Its place in the ring.
+    place: usize,
+    /// The first stamp in it.
+    pub(super) first: u64,
+    /// The last stamp in it.
+    pub(super) last: u64,
+}
+
+/// A ring of slots. The window starts with the slot of the queue's time.
+#[derive(Debug, Clone)]
+pub(super) struct Slots {
+    bits: u32,
+    /// A power of two of them.
+    slots: Box<[Vec<Entry>]>,
+    /// A bit for each slot: whether it holds something.
+    filled: [u64; 64],
+    /// A bit for each word of `filled`: whether it is not 0.
+    filled_words: u64,
+}
+
+impl Slots {
+    pub(super) fn new(resolution: &Resolution) -> Self {
+        let &Resolution { bits, slots } = resolution;
+        assert!(bits < u64::BITS, "a slot of 2^{bits} holds all time");
+        assert!(
+            slots.is_power_of_two() && slots <= SLOTS_MAX,
+            "{slots} slots: not a power of two up to {SLOTS_MAX}"
+        );
+        Self {
+            bits,
+            slots: vec![Vec::new(); slots].into(),
+            filled: [0; 64],
+            filled_words: 0,
+        }
+    }
+
+    /// Adds an entry to the slot of `stamp`, which is not behind `now`. `false`: that is beyond the window, nothing has changed.
+    #[inline]
+    pub(super) fn insert(&mut self, now: u64, stamp: u64, entry: Entry) -> bool {
+        let slot = stamp >> self.bits;
+        if slot - (now >> self.bits) >= self.slots.len() as u64 {
+            return false;
+        }
+        let place = self.place(slot);
+        self.slots[place].push(entry);
+        self.filled[place / 64] |= 1 << (place % 64);
+        self.filled_words |= 1 << (place / 64);
+        true
+    }
+
+    /// The first slot that holds something. None is behind `now`.
+    #[inline]
+    pub(super) fn first(&self, now: u64) -> Option<Slot> {
+        let start = now >> self.bits;
+        let from = self.place(start);
+        let place = self.filled_from(from)?;
+        let ahead = place.wrapping_sub(from) & (self.slots.len() - 1);
+        let first = (start + ahead as u64) << self.bits;
+        Some(Slot {
+            place,
+            first,
+            last: first | ((1 << self.bits) - 1),
+        })
+    }
+
+    /// The start of the slot of a stamp.
+    pub(super) fn start(&self, stamp: u64) -> u64 {
+        stamp >> self.bits << self.bits
+    }
+
+    #[inline]
+    pub(super) fn entries(&self, slot: Slot) -> &[Entry] {
+        &self.slots[slot.place]
+    }
+
+    /// Takes the newest entry of a slot.
+    #[inline]
+    pub(super) fn pop(&mut self, slot: Slot) -> Option<Entry> {
+        let entries = &mut self.slots[slot.place];
+        let entry = entries.pop();
+        if entries.is_empty() {
+            if entries.capacity() > KEPT {
+                *entries = Vec::new();
+            }
+            let word = slot.place / 64;
+            self.filled[word] &= !(1 << (slot.place % 64));
+            if self.filled[word] == 0 {
+                self.filled_words &= !(1 << word);
+            }
+        }
+        entry
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let entries: usize = self.slots.iter().map(Vec::capacity).sum();
+        entries * size_of::<Entry>() + size_of_val(&*self.slots)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "it is masked")]
+    #[inline]
+    fn place(&self, slot: u64) -> usize {
+        slot as usize & (self.slots.len() - 1)
+    }
+
+    /// The first place in the ring that holds something, from `from` on and around to it.
+    #[inline]
+    fn filled_from(&self, from: usize) -> Option<usize> {
+        let word = from / 64;
+        let here = self.filled[word] & (!0 << (from % 64));
+        if here != 0 {
+            return Some(word * 64 + here.trailing_zeros() as usize);
+        }
+        if self.filled_words == 0 {
+            return None;
+        }
+        // The words behind this one, those before it, and at last this one again, for what is before `from` in it.
+        let behind = self.filled_words & (!1 << word);
+        let word = if behind == 0 {
+            self.filled_words
+        } else {
+            behind
+        };
+        let word = word.trailing_zeros() as usize;
+        Some(word * 64 + self.filled[word].trailing_zeros() as usize)
+    }
+}
