@@ -3,6 +3,8 @@
 //! Pure: packets and times in, flows out. No threads, no clock, no input or output.
 #![forbid(unsafe_code)]
 
+mod key;
 mod queue;
 
+pub use key::{Ends, Family, Key, Secret};
 pub use queue::{Entry, MultiresolutionQueue, Resolution};

@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha1::{Digest as _, Sha1};
 
 use crate::proto::{ICMP, ICMPV6};
-use crate::{FlowKey, Icmp, Parsed};
+use crate::{FlowKey, Icmp, Parsed, Ports};
 
 /// The Community ID of a frame's flow, `1:` and 28 characters of base64. Tools that are to agree need the same `seed`,
 /// usually 0.
@@ -20,8 +20,8 @@ pub fn community_id(parsed: &Parsed, seed: u16) -> Option<String> {
     let proto = ip.proto?;
     let (ports, one_way) = match (crate::flow_of(parsed)?, ip.src) {
         (FlowKey::Ports { .. }, _) => (parsed.transport.map(|ports| (ports.src, ports.dst)), false),
-        (_, IpAddr::V4(_)) if proto == ICMP => icmp_ports(parsed.icmp?, &ICMP_PAIRS),
-        (_, IpAddr::V6(_)) if proto == ICMPV6 => icmp_ports(parsed.icmp?, &ICMPV6_PAIRS),
+        (_, IpAddr::V4(_)) if proto == ICMP => some_ports(icmp_ports(parsed.icmp?, false)),
+        (_, IpAddr::V6(_)) if proto == ICMPV6 => some_ports(icmp_ports(parsed.icmp?, true)),
         _ => (None, false),
     };
     let (src_port, dst_port) = ports.unwrap_or_default();
@@ -86,15 +86,22 @@ const ICMPV6_PAIRS: [(u8, u8); 6] = [
     (144, 145),
 ];
 
-/// ICMP's stand-in for ports: the type and its counterpart, or type and code for a message that goes one way only.
-fn icmp_ports(icmp: Icmp, pairs: &[(u8, u8)]) -> (Option<(u16, u16)>, bool) {
+fn some_ports((ports, one_way): (Ports, bool)) -> (Option<(u16, u16)>, bool) {
+    (Some((ports.src, ports.dst)), one_way)
+}
+
+/// What stands in for the ports of ICMP (ICMPv6 where `is_v6`) in a Community ID: the type and its counterpart, `false`; or type and
+/// code of a message that goes one way only, `true`: nothing has the reverse of it.
+#[must_use]
+pub fn icmp_ports(icmp: Icmp, is_v6: bool) -> (Ports, bool) {
+    let pairs: &[(u8, u8)] = if is_v6 { &ICMPV6_PAIRS } else { &ICMP_PAIRS };
     let counterpart = pairs.iter().find_map(|&(one, other)| match icmp.kind {
         kind if kind == one => Some(other),
         kind if kind == other => Some(one),
         _ => None,
     });
-    let ports = [icmp.kind, counterpart.unwrap_or(icmp.code)].map(u16::from);
-    (Some(ports.into()), counterpart.is_none())
+    let [src, dst] = [icmp.kind, counterpart.unwrap_or(icmp.code)].map(u16::from);
+    (Ports { src, dst }, counterpart.is_none())
 }
 
 #[cfg(test)]

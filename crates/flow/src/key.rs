@@ -1,0 +1,245 @@
+//! The key of a flow as plain data, and its hash.
+//!
+//! It is [`retroscope_packet::FlowKey`] in 48 bytes, with what tells more flows apart: VLAN identifiers where they are wanted, and of
+//! ICMP what a Community ID tells apart, request and reply of one kind or one kind of error.
+
+use std::array;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
+
+use retroscope_packet::{Endpoint, FlowKey, Parsed, Ports, flow_of, icmp_ports};
+
+/// VLAN identifiers in a key: as many as Suricata tells.
+const VLANS: usize = 3;
+/// Tells identifier 0 from no tag.
+const TAGGED: u16 = 0x8000;
+
+/// What the addresses of a key are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    V4 = 4,
+    /// IPv6.
+    V6 = 6,
+    /// Hardware addresses: not IP.
+    Mac = 1,
+    /// None, neither IP nor a link with hardware addresses.
+    Link = 0,
+}
+
+/// The key of a bidirectional flow, equal for the packets of both directions: the smaller end comes first, or the sender of ICMP messages
+/// that nothing answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(C)]
+pub struct Key {
+    /// Addresses of both ends in network order, followed by zeros.
+    addresses: [[u8; 16]; 2],
+    /// Ports or what stands in for them. Not IP: EtherType or the link type, and 0.
+    ports: [u16; 2],
+    /// Outer to inner, [`TAGGED`], followed by zeros.
+    vlans: [u16; VLANS],
+    proto: u8,
+    family: Family,
+    /// Not IP: the link header's number of what it carries.
+    protocol: u32,
+}
+
+const _: () = assert!(size_of::<Key>() == 48);
+
+/// What the key of a packet's flow says about its direction and its ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// The key of the flow.
+    pub key: Key,
+    /// Whether the packet went from the key's second end to the first.
+    pub is_reverse: bool,
+}
+
+impl Ends {
+    /// The flow of a packet; `None` where [`flow_of`] cannot tell it. `has_vlans`: flows with different VLAN identifiers are different
+    /// flows, the outer three of them count.
+    #[must_use]
+    pub fn of(parsed: &Parsed, has_vlans: bool) -> Option<Self> {
+        let flow = flow_of(parsed)?;
+        let (mut key, is_reverse) = match (flow, parsed.network) {
+            (FlowKey::Ports { proto, low, high }, Some(ip)) => {
+                let key = Key::ip(proto, [low, high]);
+                let src = parsed.transport.map(|ports| ports.src);
+                (key, (ip.src, src) != (low.addr, Some(low.port)))
+            }
+            (FlowKey::Ip { proto, .. }, Some(ip)) => {
+                let (ports, is_one_way) = match parsed.icmp {
+                    Some(icmp) => icmp_ports(icmp, ip.src.is_ipv6()),
+                    None => (Ports { src: 0, dst: 0 }, false),
+                };
+                let end = |addr, port| Endpoint { addr, port };
+                let (src, dst) = (end(ip.src, ports.src), end(ip.dst, ports.dst));
+                let is_reverse = !is_one_way && dst < src;
+                let ends = if is_reverse { [dst, src] } else { [src, dst] };
+                (Key::ip(proto, ends), is_reverse)
+            }
+            _ => (Key::from(flow), parsed.src_mac > parsed.dst_mac),
+        };
+        if has_vlans {
+            let tags = parsed.vlan.tags().iter();
+            for (place, tag) in key.vlans.iter_mut().zip(tags) {
+                *place = TAGGED | tag.id();
+            }
+        }
+        Some(Self { key, is_reverse })
+    }
+}
+
+/// Of ICMP and with VLANs it tells less than [`Ends::of`] does of the packet.
+impl From<FlowKey> for Key {
+    fn from(flow: FlowKey) -> Self {
+        let mac = |mac: [u8; 6]| array::from_fn(|at| mac.get(at).copied().unwrap_or(0));
+        match flow {
+            FlowKey::Ports { proto, low, high } => Self::ip(proto, [low, high]),
+            FlowKey::Ip { proto, low, high } => {
+                Self::ip(proto, [low, high].map(|addr| Endpoint { addr, port: 0 }))
+            }
+            FlowKey::Mac {
+                ether_type,
+                low,
+                high,
+            } => Self {
+                addresses: [mac(low), mac(high)],
+                ports: [ether_type.unwrap_or(0), 0],
+                // An EtherType of 0 is not the same as none.
+                protocol: u32::from(ether_type.is_some()),
+                family: Family::Mac,
+                ..Self::default()
+            },
+            FlowKey::Link {
+                link_type,
+                protocol,
+            } => Self {
+                ports: [link_type.0, 0],
+                protocol,
+                family: Family::Link,
+                ..Self::default()
+            },
+        }
+    }
+}
+
+impl Key {
+    fn ip(proto: u8, ends: [Endpoint; 2]) -> Self {
+        let mut key = Self {
+            ports: ends.map(|end| end.port),
+            proto,
+            ..Self::default()
+        };
+        for (place, end) in key.addresses.iter_mut().zip(ends) {
+            match end.addr {
+                IpAddr::V4(addr) => place[..4].copy_from_slice(&addr.octets()),
+                IpAddr::V6(addr) => {
+                    *place = addr.octets();
+                    key.family = Family::V6;
+                }
+            }
+        }
+        key
+    }
+
+    /// What the ends are.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// The IP protocol number; 0 where it is not IP.
+    #[must_use]
+    pub fn proto(&self) -> u8 {
+        self.proto
+    }
+
+    /// Both ends of a flow over IP. Protocols without ports have port 0, ICMP what [`icmp_ports`] says.
+    #[must_use]
+    pub fn endpoints(&self) -> Option<[Endpoint; 2]> {
+        let addr = |octets: [u8; 16]| match self.family {
+            Family::V4 => octets.first_chunk::<4>().map(|octets| (*octets).into()),
+            Family::V6 => Some(octets.into()),
+            Family::Mac | Family::Link => None,
+        };
+        let [low, high] = self.addresses.map(addr);
+        let end = |addr, port| Endpoint { addr, port };
+        Some([end(low?, self.ports[0]), end(high?, self.ports[1])])
+    }
+
+    /// VLAN identifiers, outer to inner.
+    pub fn vlans(&self) -> impl Iterator<Item = u16> {
+        let tags = self.vlans.into_iter();
+        tags.take_while(|tag| *tag != 0).map(|tag| tag & !TAGGED)
+    }
+
+    /// All of it as numbers.
+    #[inline]
+    fn words(&self) -> [u64; 6] {
+        let [low, high] = self.addresses.map(u128::from_ne_bytes);
+        let [a, b] = self.ports.map(u64::from);
+        let [c, d, e] = self.vlans.map(u64::from);
+        #[expect(clippy::cast_possible_truncation, reason = "one half of each")]
+        [
+            low as u64,
+            (low >> 64) as u64,
+            high as u64,
+            (high >> 64) as u64,
+            a | b << 16 | c << 32 | d << 48,
+            e | u64::from(self.proto) << 16
+                | u64::from(self.family as u8) << 24
+                | u64::from(self.protocol) << 32,
+        ]
+    }
+}
+
+/// What the hashes of a table's keys depend on.
+///
+/// The hash is a sum of products with random factors (Dietzfelbinger 1996, "Universal hashing and k-wise independent random variables via
+/// integer arithmetic without primes"), as the parts of packets have it in the recorder: whatever two keys somebody takes who does not know
+/// the factors, all pairs of hashes are equally likely. `std`'s SipHash promises more, that one who sees hashes learns nothing of the
+/// secret, for several times the time. But nobody sees a hash, and a table whose keys collide all the same is slow within bounds.
+#[derive(Debug, Clone)]
+pub struct Secret {
+    factors: [u128; 6],
+    addend: u128,
+}
+
+impl Secret {
+    /// One that nobody knows, from the randomness of `std`'s hash maps.
+    #[must_use]
+    pub fn random() -> Self {
+        let random = RandomState::new();
+        Self::from_words(|n| random.hash_one(n))
+    }
+
+    /// One that is known, for tests.
+    #[must_use]
+    pub fn from_words(word: impl Fn(usize) -> u64) -> Self {
+        let double = |n: usize| u128::from(word(2 * n)) << 64 | u128::from(word(2 * n + 1));
+        Self {
+            factors: array::from_fn(double),
+            addend: double(6),
+        }
+    }
+
+    /// The hash of a key: all 64 bits are good.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &Key) -> u64 {
+        let products = self.factors.iter().zip(key.words());
+        let sum = products.fold(self.addend, |sum, (factor, word)| {
+            sum.wrapping_add(factor.wrapping_mul(u128::from(word)))
+        });
+        // Keys that differ in their lowest bits only would have hashes at even distances.
+        let word = (sum >> 64) as u64;
+        let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
+    }
+}
+
+#[cfg(test)]
+mod tests;
