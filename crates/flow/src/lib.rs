@@ -3,8 +3,16 @@
 //! Pure: packets and times in, flows out. No threads, no clock, no input or output.
 #![forbid(unsafe_code)]
 
+mod flow;
 mod key;
+mod packet;
 mod queue;
+mod table;
+mod time_outs;
 
+pub use flow::{Flow, TcpState};
 pub use key::{Ends, Family, Key, Secret};
+pub use packet::{Attribution, Packet};
 pub use queue::{Entry, MultiresolutionQueue, Resolution};
+pub use table::{Counters, End, FlowTable};
+pub use time_outs::{Stage, StageTimeOuts, TimeOuts};

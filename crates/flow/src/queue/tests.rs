@@ -61,6 +61,19 @@ fn time_advances_to_the_next_entry_at_most() {
 }
 
 #[test]
+fn what_is_given_up_early_does_not_move_the_time() {
+    let mut queue = queue(&[(4, 8), (8, 4)]);
+    queue.insert(entry(500, 1));
+    assert_eq!(queue.extract_early(), Some(entry(500, 1)));
+    assert_eq!(queue.now(), 0);
+    queue.insert(entry(20, 2));
+    queue.insert(entry(5000, 3));
+    assert_eq!(queue.extract_early(), Some(entry(20, 2)));
+    assert_eq!(queue.extract_early(), Some(entry(5000, 3)));
+    assert_eq!((queue.now(), queue.extract_early()), (4992, None));
+}
+
+#[test]
 fn the_last_times_there_are_have_slots_too() {
     let mut queue = queue(&[(0, 1), (63, 2)]);
     for stamp in [u64::MAX, 0, u64::MAX - 1, 1 << 63, 5] {

@@ -1,0 +1,210 @@
+//! What is known of one flow.
+
+use retroscope_packet::proto::TCP;
+
+use crate::time_outs::{Stage, TimeOuts};
+use crate::{Key, Packet};
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// First bytes of payload that a flow keeps.
+pub(crate) const PAYLOAD: usize = 16;
+
+/// How far a TCP connection is, from flags alone: sequence numbers are not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum TcpState {
+    /// No TCP, or no handshake was seen.
+    #[default]
+    None,
+    /// A SYN was seen.
+    SynSent,
+    /// The answer to it was seen.
+    SynReceived,
+    /// The handshake was seen whole.
+    Established,
+    /// One side has sent a FIN.
+    Closing,
+    /// Both have, or one an RST.
+    Closed,
+}
+
+/// A flow: plain data, two cache lines. Arrays of two are by the key's ends: what the first one sent, what the second one sent.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub struct Flow {
+    pub(crate) key: Key,
+    /// Stamp of its entry in the queue; `None` of its slot has none. Entries with other stamps are out of date.
+    pub(crate) queued: u64,
+    pub(crate) first_ns: i64,
+    pub(crate) last_ns: i64,
+    pub(crate) packets: [u64; 2],
+    pub(crate) bytes: [u64; 2],
+    payload: [u8; PAYLOAD],
+    payload_len: u8,
+    tcp_flags: [u8; 2],
+    tcp: TcpState,
+    /// Which of the key's ends is the server.
+    server: u8,
+    is_midstream: bool,
+    /// Whether the slot holds a flow.
+    pub(crate) is_live: bool,
+}
+
+const _: () = assert!(size_of::<Flow>() == 128);
+
+impl Flow {
+    /// A flow that begins with this packet, which [`Self::add`] has to add.
+    pub(crate) fn new(packet: &Packet, queued: u64) -> Self {
+        Self {
+            key: packet.ends.key,
+            queued,
+            first_ns: packet.time_ns,
+            last_ns: packet.time_ns,
+            packets: [0; 2],
+            bytes: [0; 2],
+            payload: [0; PAYLOAD],
+            payload_len: 0,
+            tcp_flags: [0; 2],
+            tcp: TcpState::None,
+            server: u8::from(!packet.ends.is_reverse),
+            is_midstream: packet.ends.key.proto() == TCP,
+            is_live: true,
+        }
+    }
+
+    /// Counts a packet of the flow. Packets may come in any order of time.
+    #[inline]
+    pub(crate) fn add(&mut self, packet: &Packet) {
+        let from = usize::from(packet.ends.is_reverse);
+        self.first_ns = self.first_ns.min(packet.time_ns);
+        self.last_ns = self.last_ns.max(packet.time_ns);
+        self.packets[from] += 1;
+        self.bytes[from] += u64::from(packet.wire_len);
+        if self.payload_len == 0 && packet.payload_len != 0 {
+            (self.payload, self.payload_len) = (packet.payload, packet.payload_len);
+        }
+        if let Some(flags) = packet.tcp_flags {
+            self.add_flags(from, flags);
+        }
+    }
+
+    #[inline]
+    fn add_flags(&mut self, from: usize, flags: u8) {
+        let had_syn = (self.tcp_flags[0] | self.tcp_flags[1]) & SYN != 0;
+        self.tcp_flags[from] |= flags;
+        if flags & SYN != 0 && !had_syn {
+            let is_answer = flags & ACK != 0;
+            // Who sends a SYN is the client, who answers one the server.
+            self.server = u8::from((from == 0) != is_answer);
+            self.is_midstream = is_answer;
+        }
+        let is_client = from != usize::from(self.server);
+        self.tcp = match self.tcp {
+            TcpState::Closed => return,
+            _ if flags & RST != 0 => TcpState::Closed,
+            _ if self.tcp_flags[0] & self.tcp_flags[1] & FIN != 0 => TcpState::Closed,
+            _ if flags & FIN != 0 => TcpState::Closing,
+            TcpState::None if flags & (SYN | ACK) == SYN => TcpState::SynSent,
+            TcpState::None | TcpState::SynSent if flags & SYN != 0 && !is_client => {
+                TcpState::SynReceived
+            }
+            TcpState::SynReceived if flags & (SYN | ACK) == ACK && is_client => {
+                TcpState::Established
+            }
+            state => state,
+        };
+    }
+
+    /// Whether a packet of the same key begins another connection.
+    #[inline]
+    pub(crate) fn is_begun_anew_by(&self, packet: &Packet) -> bool {
+        let is_syn = packet
+            .tcp_flags
+            .is_some_and(|flags| flags & (SYN | ACK) == SYN);
+        self.tcp == TcpState::Closed && is_syn
+    }
+
+    /// When it is over if no packet comes.
+    #[inline]
+    pub(crate) fn due_ns(&self, time_outs: &TimeOuts) -> i64 {
+        let time_out = time_outs.of(self.key.proto(), self.stage());
+        self.last_ns.saturating_add(time_out)
+    }
+
+    /// The key of all its packets.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Time of its earliest packet, in nanoseconds since the UNIX epoch.
+    #[must_use]
+    pub fn first_ns(&self) -> i64 {
+        self.first_ns
+    }
+
+    /// Time of its latest packet.
+    #[must_use]
+    pub fn last_ns(&self) -> i64 {
+        self.last_ns
+    }
+
+    /// Packets that each of the key's ends sent.
+    #[must_use]
+    pub fn packets(&self) -> [u64; 2] {
+        self.packets
+    }
+
+    /// Bytes of whole frames on the wire that each of the key's ends sent.
+    #[must_use]
+    pub fn bytes(&self) -> [u64; 2] {
+        self.bytes
+    }
+
+    /// TCP flag bits of all packets that each of the key's ends sent: see [`retroscope_packet::Parsed::tcp_flags`].
+    #[must_use]
+    pub fn tcp_flags(&self) -> [u8; 2] {
+        self.tcp_flags
+    }
+
+    /// How far a TCP connection is.
+    #[must_use]
+    pub fn tcp_state(&self) -> TcpState {
+        self.tcp
+    }
+
+    /// What its time-out depends on.
+    #[inline]
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        match self.tcp {
+            TcpState::Closed => Stage::Closed,
+            TcpState::Established | TcpState::Closing => Stage::Established,
+            _ if self.key.proto() != TCP && !self.packets.contains(&0) => Stage::Established,
+            _ => Stage::New,
+        }
+    }
+
+    /// Which of the key's ends is the server, 0 or 1: the receiver of the first SYN or the sender of an answer to one, else the receiver of
+    /// the first packet.
+    #[must_use]
+    pub fn server(&self) -> usize {
+        usize::from(self.server)
+    }
+
+    /// Whether it is TCP whose SYN was not seen.
+    #[must_use]
+    pub fn is_midstream(&self) -> bool {
+        self.is_midstream
+    }
+
+    /// The first bytes, 16 at most, of the first payload that either end sent, as far as they were captured.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.payload[..usize::from(self.payload_len)]
+    }
+}

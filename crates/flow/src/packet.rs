@@ -1,0 +1,213 @@
+//! What a flow counts of a packet, and which flow that is: also of fragments, which tell their ports once.
+
+use retroscope_packet::proto::{ICMP, ICMPV6};
+use retroscope_packet::{Datagrams, Parsed, fragment_of};
+
+use crate::Ends;
+use crate::flow::PAYLOAD;
+
+/// Senders may use an identification again when no piece of its datagram is under way any more: a first fragment farther than this
+/// from a later one says nothing about it, ns. As long as IPv6 waits for the rest (RFC 8200, 4.5).
+const APART_MAX_NS: u64 = 60_000_000_000;
+
+/// What a flow counts of a packet.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet {
+    /// The key of its flow, and its direction.
+    pub ends: Ends,
+    /// Nanoseconds since the UNIX epoch.
+    pub time_ns: i64,
+    /// Bytes of the whole frame on the wire.
+    pub wire_len: u32,
+    /// See [`Parsed::tcp_flags`].
+    pub tcp_flags: Option<u8>,
+    /// The first bytes of its payload, and how many these are.
+    pub(crate) payload: [u8; PAYLOAD],
+    pub(crate) payload_len: u8,
+}
+
+impl Packet {
+    /// A packet without payload.
+    #[must_use]
+    pub fn new(ends: Ends, time_ns: i64, wire_len: u32, tcp_flags: Option<u8>) -> Self {
+        Self {
+            ends,
+            time_ns,
+            wire_len,
+            tcp_flags,
+            payload: [0; PAYLOAD],
+            payload_len: 0,
+        }
+    }
+
+    /// With the first bytes of this payload.
+    #[must_use]
+    pub fn with_payload(mut self, payload: &[u8]) -> Self {
+        let len = payload.len().min(PAYLOAD);
+        self.payload[..len].copy_from_slice(&payload[..len]);
+        #[expect(clippy::cast_possible_truncation, reason = "16 at most")]
+        {
+            self.payload_len = len as u8;
+        }
+        self
+    }
+}
+
+/// Finds the flow of each packet of a shard. What it remembers of fragments is bounded: see [`Datagrams::CAPACITY`].
+#[derive(Debug, Clone)]
+pub struct Attribution {
+    has_vlans: bool,
+    joins_fragments: bool,
+    datagrams: Datagrams<(Ends, i64)>,
+    forgotten: u64,
+    unattributed: u64,
+}
+
+impl Attribution {
+    /// `has_vlans`: packets with different VLAN identifiers are of different flows. `joins_fragments`: later fragments are of the flow
+    /// that their first fragment told within 60 s; if not, they are of none.
+    #[must_use]
+    pub fn new(has_vlans: bool, joins_fragments: bool) -> Self {
+        Self {
+            has_vlans,
+            joins_fragments,
+            datagrams: Datagrams::default(),
+            forgotten: 0,
+            unattributed: 0,
+        }
+    }
+
+    /// What its flow counts of a packet, whose captured bytes `data` are; `None` where its flow cannot be told. Packets come in the order
+    /// in which they were recorded: a later fragment before the first one has no flow.
+    pub fn packet(
+        &mut self,
+        parsed: &Parsed,
+        data: &[u8],
+        time_ns: i64,
+        wire_len: u32,
+    ) -> Option<Packet> {
+        let Some((ends, is_whole)) = self.ends(parsed, time_ns) else {
+            self.unattributed += 1;
+            return None;
+        };
+        let packet = Packet::new(ends, time_ns, wire_len, parsed.tcp_flags);
+        let payload = parsed.payload(data).filter(|_| is_whole);
+        Some(packet.with_payload(payload.unwrap_or_default()))
+    }
+
+    /// The key of a packet's flow, and whether the packet shows the beginning of its payload.
+    #[inline]
+    fn ends(&mut self, parsed: &Parsed, time_ns: i64) -> Option<(Ends, bool)> {
+        let is_fragment = parsed.network.is_some_and(|ip| ip.fragment.is_some());
+        if !is_fragment {
+            return Some((Ends::of(parsed, self.has_vlans)?, true));
+        }
+        let datagram = fragment_of(parsed)?;
+        if !parsed.is_later_fragment() {
+            let ends = Ends::of(parsed, self.has_vlans)?;
+            if self.joins_fragments {
+                self.forgotten += u64::from(self.datagrams.insert(datagram, (ends, time_ns)));
+            }
+            return Some((ends, true));
+        }
+        let known = self.datagrams.get(&datagram);
+        if let Some((ends, first_ns)) = known
+            && first_ns.abs_diff(time_ns) <= APART_MAX_NS
+        {
+            return Some((*ends, false));
+        }
+        // The type of an ICMP message is in its first fragment, as ports are.
+        let proto = parsed.network.and_then(|ip| ip.proto);
+        let has_type = matches!(proto, Some(ICMP | ICMPV6));
+        let ends = Ends::of(parsed, self.has_vlans).filter(|_| !has_type)?;
+        Some((ends, false))
+    }
+
+    /// Packets whose flow could not be told.
+    #[must_use]
+    pub fn unattributed(&self) -> u64 {
+        self.unattributed
+    }
+
+    /// Fragmented datagrams that were forgotten for others.
+    #[must_use]
+    pub fn forgotten_datagrams(&self) -> u64 {
+        self.forgotten
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_packet::{LinkType, Outcome, parse};
+
+    use super::*;
+
+    /// A UDP packet over IPv4, or a piece of one.
+    fn fragment(id: u16, field: u16, proto: u8) -> (Parsed, Vec<u8>) {
+        let ([a, b], [c, d]) = (id.to_be_bytes(), field.to_be_bytes());
+        let mut data = vec![0x45, 0, 0, 32, a, b, c, d, 64, proto, 0, 0];
+        data.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        data.extend([0, 53, 4, 210, 0, 20, 0, 0, 1, 2, 3, 4]);
+        let parsed = parse(LinkType::RAW, &data);
+        assert_eq!(parsed.outcome, Outcome::Complete);
+        (parsed, data)
+    }
+
+    fn ends(attribution: &mut Attribution, of: &(Parsed, Vec<u8>), time_ns: i64) -> Option<Ends> {
+        let packet = attribution.packet(&of.0, &of.1, time_ns, 32);
+        packet.map(|packet| packet.ends)
+    }
+
+    #[test]
+    fn later_fragments_find_the_ports_of_the_first() {
+        let mut joined = Attribution::new(false, true);
+        let (whole, first) = (fragment(7, 0, 17), fragment(7, 0x2000, 17));
+        let (later, other) = (fragment(7, 2, 17), fragment(8, 2, 17));
+        assert_eq!(ends(&mut joined, &later, 0), None, "not yet");
+        let flow = ends(&mut joined, &first, 0);
+        assert!(flow.is_some());
+        assert_eq!(ends(&mut joined, &whole, 0), flow);
+        assert_eq!(ends(&mut joined, &later, 60_000_000_000), flow);
+        assert_eq!(ends(&mut joined, &later, 60_000_000_001), None);
+        assert_eq!(ends(&mut joined, &other, 0), None);
+        assert_eq!(joined.unattributed(), 3);
+
+        let mut apart = Attribution::new(false, false);
+        assert_eq!(ends(&mut apart, &first, 0), flow);
+        assert_eq!(ends(&mut apart, &later, 0), None);
+    }
+
+    #[test]
+    fn what_has_no_ports_needs_no_first_fragment_but_icmp() {
+        let mut attribution = Attribution::new(false, false);
+        assert!(ends(&mut attribution, &fragment(7, 2, 47), 0).is_some());
+        assert!(ends(&mut attribution, &fragment(7, 2, 1), 0).is_none());
+    }
+
+    #[test]
+    fn payload_is_what_the_first_fragment_shows() {
+        let mut attribution = Attribution::new(false, true);
+        let packet = |attribution: &mut Attribution, field| {
+            let (parsed, data) = fragment(7, field, 17);
+            attribution.packet(&parsed, &data, 0, 32).unwrap()
+        };
+        let first = packet(&mut attribution, 0x2000);
+        assert_eq!(
+            (first.payload_len, &first.payload[..4]),
+            (4, &[1, 2, 3, 4][..])
+        );
+        assert_eq!(packet(&mut attribution, 2).payload_len, 0);
+    }
+
+    #[test]
+    fn spoofed_fragments_are_forgotten() {
+        let mut attribution = Attribution::new(false, true);
+        for id in 0..=u16::MAX {
+            ends(&mut attribution, &fragment(id, 0x2000, 17), 0);
+        }
+        let capacity = Datagrams::<()>::CAPACITY as u64;
+        assert_eq!(attribution.forgotten_datagrams(), 65_536 - capacity);
+        assert!(ends(&mut attribution, &fragment(9, 2, 17), 0).is_none());
+        assert!(ends(&mut attribution, &fragment(u16::MAX, 2, 17), 0).is_some());
+    }
+}

@@ -1,0 +1,346 @@
+//! The flows of one shard.
+//!
+//! A packet costs a look into one cache line of the index and the two of its flow. A batch hashes all its keys first and reads those lines
+//! without waiting for one another, and counts then.
+//!
+//! Memory is bounded by the number of flows that the table may have. A full table gives up one flow for each new one: the first of the
+//! queue if no packet came since it was put there, else of the [`LOOKS`] first ones the one that is due first. Should all places be taken
+//! that a flow's hash leaves it, which takes somebody who knows the secret, a flow of those in its first group goes, the one due first.
+//!
+//! Entries of the queue are not deleted: an entry counts if its stamp is what its flow says. One for a time before the flow is due is put
+//! back when it comes. At most two of three are out of date; then flows that are due earlier than before wait for their entry.
+
+mod index;
+#[cfg(test)]
+mod tests;
+
+use index::Index;
+
+use crate::flow::Flow;
+use crate::time_outs::TimeOuts;
+use crate::{Entry, MultiresolutionQueue, Packet, Resolution, Secret};
+
+/// Packets of a batch that are looked up together.
+const TOGETHER: usize = 64;
+/// First flows of the queue that a full table looks at.
+const LOOKS: usize = 16;
+/// Slots of 134 ms for 9 minutes, and of 8.6 s for 10 hours.
+const RESOLUTIONS: [Resolution; 2] = [
+    Resolution {
+        bits: 27,
+        slots: 4096,
+    },
+    Resolution {
+        bits: 33,
+        slots: 4096,
+    },
+];
+
+/// Why a flow ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    /// No packet came for its time-out.
+    TimeOut,
+    /// Its TCP connection was closed, and a SYN came.
+    Reused,
+    /// The table was full, and another flow began.
+    Full,
+    /// All places that its hash leaves a new flow were taken.
+    Crowded,
+    /// The caller ended all flows.
+    Finished,
+}
+
+/// What the table has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Packets counted in flows.
+    pub packets: u64,
+    /// Flows that began. Those that ended are the sum of the following.
+    pub begun: u64,
+    /// Ended by [`End::TimeOut`].
+    pub timed_out: u64,
+    /// Ended by [`End::Reused`].
+    pub reused: u64,
+    /// Ended by [`End::Full`].
+    pub full: u64,
+    /// Ended by [`End::Crowded`].
+    pub crowded: u64,
+    /// Ended by [`End::Finished`].
+    pub finished: u64,
+}
+
+/// The flows of one shard: one thread, no lock.
+#[derive(Debug)]
+pub struct FlowTable {
+    secret: Secret,
+    time_outs: TimeOuts,
+    flows_max: usize,
+    index: Index,
+    /// Live ones, and free slots.
+    flows: Vec<Flow>,
+    free: Vec<u32>,
+    queue: MultiresolutionQueue,
+    counters: Counters,
+}
+
+impl FlowTable {
+    /// An empty table for `flows_max` flows, 1 to 2^32 - 1. Memory is reserved for all of them, 128 bytes each, and taken as they come.
+    ///
+    /// # Panics
+    /// Where `flows_max` is out of its range.
+    #[must_use]
+    pub fn new(flows_max: usize, time_outs: TimeOuts, secret: Secret) -> Self {
+        assert!(
+            flows_max > 0 && u32::try_from(flows_max).is_ok(),
+            "{flows_max} flows"
+        );
+        Self {
+            secret,
+            time_outs,
+            flows_max,
+            index: Index::new(flows_max),
+            flows: Vec::with_capacity(flows_max),
+            free: Vec::new(),
+            queue: MultiresolutionQueue::new(&RESOLUTIONS),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Counts packets in their flows. `ended` gets each flow that ends by it: see [`End`].
+    pub fn update(&mut self, packets: &[Packet], mut ended: impl FnMut(&Flow, End)) {
+        for packets in packets.chunks(TOGETHER) {
+            let mut hashes = [0; TOGETHER];
+            for (hash, packet) in hashes.iter_mut().zip(packets) {
+                *hash = self.secret.hash(&packet.ends.key);
+            }
+            // Reads that do not depend on each other, so the processor does many at a time.
+            let mut found = [None; TOGETHER];
+            for (found, hash) in found.iter_mut().zip(&hashes[..packets.len()]) {
+                *found = self.index.candidate(*hash);
+            }
+            for (found, packet) in found.iter_mut().zip(packets) {
+                *found = found.filter(|slot| self.is_at(*slot, packet));
+            }
+            for ((packet, hash), found) in packets.iter().zip(hashes).zip(found) {
+                // Packets of this batch may have moved it since.
+                let found = found
+                    .filter(|slot| self.is_at(*slot, packet))
+                    .or_else(|| self.index.find(hash, |slot| self.is_at(slot, packet)));
+                match found {
+                    Some(slot) => self.add(slot, packet, &mut ended),
+                    None => self.begin(hash, packet, &mut ended),
+                }
+            }
+            self.counters.packets += packets.len() as u64;
+        }
+    }
+
+    /// Ends the flows that are due at a time, all but those that became due within the last 134 ms, or 8.6 s where their time-outs are
+    /// longer than 9 minutes: with a packet later than a flow was due, [`Self::update`] ends it exactly then. `ended` gets them in no order.
+    pub fn expire(&mut self, now_ns: i64, mut ended: impl FnMut(&Flow, End)) {
+        while self.time_outs.has_end
+            && let Some(entry) = self.queue.extract_due(stamp(now_ns))
+        {
+            let Some(due_ns) = self.due_of(entry) else {
+                continue;
+            };
+            if due_ns <= now_ns {
+                self.end(entry.item, End::TimeOut, &mut ended);
+            } else {
+                self.insert(entry.item, stamp(due_ns));
+            }
+        }
+        self.queue.advance(stamp(now_ns));
+    }
+
+    /// Ends all flows.
+    pub fn finish(&mut self, mut ended: impl FnMut(&Flow, End)) {
+        while let Some(entry) = self.queue.extract() {
+            if self.due_of(entry).is_some() {
+                self.end(entry.item, End::Finished, &mut ended);
+            }
+        }
+        self.queue = MultiresolutionQueue::new(&RESOLUTIONS);
+    }
+
+    /// The flows that it has, in no order.
+    pub fn flows(&self) -> impl Iterator<Item = &Flow> {
+        self.flows.iter().filter(|flow| flow.is_live)
+    }
+
+    /// How many flows it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.flows.len() - self.free.len()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Bytes taken from the allocator: at most 400 for each flow that it may have, 2 MiB, and what its queue keeps for empty slots (8 MiB).
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+            + self.flows.capacity() * size_of::<Flow>()
+            + self.free.capacity() * size_of::<u32>()
+            + self.queue.memory_bytes()
+    }
+
+    #[inline]
+    fn is_at(&self, slot: u32, packet: &Packet) -> bool {
+        let flow = &self.flows[slot as usize];
+        flow.key == packet.ends.key && flow.is_live
+    }
+
+    /// Counts a packet in the flow of its key, or begins another one with that key.
+    #[inline]
+    fn add(&mut self, slot: u32, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) {
+        let flow = &mut self.flows[slot as usize];
+        let due_before = flow.due_ns(&self.time_outs);
+        let end = if !self.time_outs.has_end {
+            None
+        } else if due_before <= packet.time_ns {
+            Some(End::TimeOut)
+        } else {
+            flow.is_begun_anew_by(packet).then_some(End::Reused)
+        };
+        if let Some(end) = end {
+            ended(flow, end);
+            *flow = Flow::new(packet, flow.queued);
+            *self.ended_by(end) += 1;
+            self.counters.begun += 1;
+        }
+        let flow = &mut self.flows[slot as usize];
+        flow.add(packet);
+        let due_ns = flow.due_ns(&self.time_outs);
+        if due_ns < due_before {
+            self.hasten(slot, stamp(due_ns));
+        }
+    }
+
+    /// Begins a flow whose key the table does not have.
+    fn begin(&mut self, hash: u64, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) {
+        let mut flow = Flow::new(packet, 0);
+        flow.add(packet);
+        let due = stamp(flow.due_ns(&self.time_outs));
+        self.counters.begun += 1;
+        let Some(room) = self.index.room(hash) else {
+            return self.replace_neighbour(hash, flow, ended);
+        };
+        if self.len() == self.flows_max {
+            self.evict_first(ended);
+        }
+        if self.queue.is_empty() {
+            self.queue.advance(stamp(packet.time_ns));
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.flows.push(flow);
+            u32::try_from(self.flows.len() - 1).expect("new() has seen to it")
+        });
+        self.flows[slot as usize] = flow;
+        self.index.insert(hash, slot, room);
+        self.insert(slot, due);
+    }
+
+    /// Makes room in a full table.
+    #[cold]
+    fn evict_first(&mut self, ended: &mut impl FnMut(&Flow, End)) {
+        let mut looked_at = [(u64::MAX, 0); LOOKS];
+        let mut looks = 0;
+        while looks < LOOKS
+            && let Some(entry) = self.queue.extract_early()
+        {
+            let Some(due_ns) = self.due_of(entry) else {
+                continue;
+            };
+            looked_at[looks] = (stamp(due_ns), entry.item);
+            looks += 1;
+            if stamp(due_ns) <= entry.stamp {
+                break;
+            }
+        }
+        let looked_at = &looked_at[..looks];
+        let first = looked_at.iter().min().copied();
+        for &(due, slot) in looked_at.iter().filter(|other| Some(**other) != first) {
+            self.insert(slot, due);
+        }
+        if let Some((_, slot)) = first {
+            self.end(slot, End::Full, ended);
+        }
+    }
+
+    /// Puts a flow into the slot of another one in the first group of its hash, with the entry in the queue: who aims at one group
+    /// can't fill the queue with entries that are out of date.
+    #[cold]
+    fn replace_neighbour(&mut self, hash: u64, mut flow: Flow, ended: &mut impl FnMut(&Flow, End)) {
+        let due_ns = |slot: &u32| self.flows[*slot as usize].due_ns(&self.time_outs);
+        let slot = self.index.neighbours(hash).min_by_key(due_ns);
+        let slot = slot.expect("the group is full");
+        flow.queued = self.flows[slot as usize].queued;
+        self.end(slot, End::Crowded, ended);
+        self.free.pop();
+        self.flows[slot as usize] = flow;
+        let room = self.index.room(hash).expect("one has gone");
+        self.index.insert(hash, slot, room);
+        self.hasten(slot, stamp(flow.due_ns(&self.time_outs)));
+    }
+
+    /// Ends a flow, and frees its slot. An entry of it that is still in the queue is out of date.
+    fn end(&mut self, slot: u32, end: End, ended: &mut impl FnMut(&Flow, End)) {
+        let flow = &mut self.flows[slot as usize];
+        ended(flow, end);
+        flow.is_live = false;
+        let hash = self.secret.hash(&flow.key);
+        self.index.remove(hash, slot);
+        self.free.push(slot);
+        *self.ended_by(end) += 1;
+    }
+
+    /// Where flows that end so are counted.
+    fn ended_by(&mut self, end: End) -> &mut u64 {
+        match end {
+            End::TimeOut => &mut self.counters.timed_out,
+            End::Reused => &mut self.counters.reused,
+            End::Finished => &mut self.counters.finished,
+            End::Full => &mut self.counters.full,
+            End::Crowded => &mut self.counters.crowded,
+        }
+    }
+
+    /// When the flow of an entry is due, unless the entry is out of date.
+    fn due_of(&self, entry: Entry) -> Option<i64> {
+        let flow = &self.flows[entry.item as usize];
+        let counts = flow.is_live && flow.queued == entry.stamp;
+        counts.then(|| flow.due_ns(&self.time_outs))
+    }
+
+    /// Puts a flow into the queue that has no entry there which counts.
+    fn insert(&mut self, slot: u32, stamp: u64) {
+        self.flows[slot as usize].queued = stamp;
+        self.queue.insert(Entry { stamp, item: slot });
+    }
+
+    /// Sees to it that the queue gives a flow by a time, unless there are too many entries that do not count.
+    #[cold]
+    fn hasten(&mut self, slot: u32, stamp: u64) {
+        if stamp < self.flows[slot as usize].queued && self.queue.len() < 2 * self.flows_max {
+            self.insert(slot, stamp);
+        }
+    }
+}
+
+/// A time of the queue, in the order of nanoseconds since the UNIX epoch.
+fn stamp(time_ns: i64) -> u64 {
+    time_ns.cast_unsigned() ^ 1 << 63
+}

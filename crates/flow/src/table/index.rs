@@ -1,0 +1,207 @@
+//! Where a flow is in the table: from a hash to a few candidates, by open addressing over groups of one cache line.
+
+/// Flows that a group can tell.
+pub(super) const GROUP: usize = 12;
+/// A flow is in one of so many groups that its hash tells. With a hash that nobody can aim at, all of them are full about never: a group
+/// has 8 flows on average when the table is full.
+pub(super) const PROBES: usize = 8;
+/// Flows a group has on average at most.
+const LOAD: usize = 8;
+
+/// One cache line.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C, align(64))]
+struct Group {
+    slots: [u32; GROUP],
+    /// Eight bits of each flow's hash; 0 where there is none.
+    tags: [u8; GROUP],
+    /// How many flows found this group full and are in a later one of theirs: a search ends here where there is none.
+    passed: u32,
+}
+
+const _: () = assert!(size_of::<Group>() == 64);
+
+impl Group {
+    /// Bits of the places with that tag.
+    #[inline]
+    fn places(&self, tag: u8) -> u32 {
+        let tags = self.tags.iter().enumerate();
+        tags.fold(0, |places, (place, other)| {
+            places | u32::from(*other == tag) << place
+        })
+    }
+}
+
+/// Slots of the table by the hash of their flow's key.
+#[derive(Debug, Clone)]
+pub(super) struct Index {
+    /// A power of two of them.
+    groups: Box<[Group]>,
+}
+
+impl Index {
+    /// For so many flows.
+    pub(super) fn new(flows_max: usize) -> Self {
+        let groups = flows_max.div_ceil(LOAD).next_power_of_two().max(PROBES);
+        Self {
+            groups: vec![Group::default(); groups].into(),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.groups)
+    }
+
+    /// The first candidate in the first group, to touch before [`Self::find`].
+    #[inline]
+    pub(super) fn candidate(&self, hash: u64) -> Option<u32> {
+        let group = &self.groups[self.home(hash)];
+        let places = group.places(tag(hash));
+        (places != 0).then(|| group.slots[places.trailing_zeros() as usize])
+    }
+
+    /// The slot of that hash that `is_it`.
+    #[inline]
+    pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let (mut at, step) = (self.home(hash), self.step(hash));
+        for _ in 0..PROBES {
+            let group = &self.groups[at];
+            let mut places = group.places(tag(hash));
+            while places != 0 {
+                let slot = group.slots[places.trailing_zeros() as usize];
+                if is_it(slot) {
+                    return Some(slot);
+                }
+                places &= places - 1;
+            }
+            if group.passed == 0 {
+                return None;
+            }
+            at = (at + step) & (self.groups.len() - 1);
+        }
+        None
+    }
+
+    /// The first group with room for a flow of that hash, as [`Self::insert`] takes it. `None`: all its groups are full.
+    #[inline]
+    pub(super) fn room(&self, hash: u64) -> Option<usize> {
+        let (home, step) = (self.home(hash), self.step(hash));
+        let mask = self.groups.len() - 1;
+        (0..PROBES).find(|probe| self.groups[(home + probe * step) & mask].places(0) != 0)
+    }
+
+    /// Adds a slot where [`Self::room`] found some. Others may have been removed since.
+    #[inline]
+    pub(super) fn insert(&mut self, hash: u64, slot: u32, room: usize) {
+        let (home, step) = (self.home(hash), self.step(hash));
+        let mask = self.groups.len() - 1;
+        let group = &mut self.groups[(home + room * step) & mask];
+        let place = group.places(0).trailing_zeros() as usize;
+        (group.slots[place], group.tags[place]) = (slot, tag(hash));
+        for passed in 0..room {
+            self.groups[(home + passed * step) & mask].passed += 1;
+        }
+    }
+
+    /// Takes out a slot that was added with that hash.
+    pub(super) fn remove(&mut self, hash: u64, slot: u32) {
+        let (home, step) = (self.home(hash), self.step(hash));
+        let mask = self.groups.len() - 1;
+        for probe in 0..PROBES {
+            let group = &mut self.groups[(home + probe * step) & mask];
+            let places = group.slots.iter().zip(group.tags);
+            let mut places = places.map(|(other, tag)| tag != 0 && *other == slot);
+            if let Some(place) = places.position(|is_it| is_it) {
+                group.tags[place] = 0;
+                for passed in 0..probe {
+                    self.groups[(home + passed * step) & mask].passed -= 1;
+                }
+                return;
+            }
+        }
+        debug_assert!(false, "slot {slot} is not in the index");
+    }
+
+    /// The slots in the first group of a hash.
+    pub(super) fn neighbours(&self, hash: u64) -> impl Iterator<Item = u32> {
+        let group = &self.groups[self.home(hash)];
+        let slots = group.slots.iter().zip(&group.tags);
+        slots.filter(|(_, tag)| **tag != 0).map(|(slot, _)| *slot)
+    }
+
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        (hash >> 8) as usize & (self.groups.len() - 1)
+    }
+
+    /// Odd, so that the groups of a hash are different ones.
+    #[inline]
+    fn step(&self, hash: u64) -> usize {
+        (hash >> 40) as usize | 1
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lowest bits")]
+#[inline]
+fn tag(hash: u64) -> u8 {
+    (hash as u8).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn it_agrees_with_a_map_when_groups_are_full() {
+        for seed in 0..50 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut index = Index::new(64);
+            let mut map = HashMap::new();
+            for slot in 0..4000_u32 {
+                let hash = random.u64(..);
+                if random.u32(0..100) < 55 {
+                    let room = index.room(hash);
+                    assert!(room.is_some() || map.len() >= GROUP * PROBES);
+                    if let Some(room) = room {
+                        index.insert(hash, slot, room);
+                        map.insert(hash, slot);
+                    }
+                } else if let Some((&hash, &slot)) = map.iter().next() {
+                    index.remove(hash, slot);
+                    assert_eq!(index.find(hash, |found| found == slot), None);
+                    map.remove(&hash);
+                }
+                for (&hash, &slot) in map.iter().take(20) {
+                    assert_eq!(index.find(hash, |found| found == slot), Some(slot));
+                }
+            }
+            for (hash, slot) in map {
+                index.remove(hash, slot);
+            }
+            let is_empty = |group: &Group| group.passed == 0 && group.places(0) == (1 << GROUP) - 1;
+            assert!(index.groups.iter().all(is_empty));
+        }
+    }
+
+    #[test]
+    fn equal_hashes_cost_a_bounded_search() {
+        let mut index = Index::new(1 << 16);
+        let room = GROUP * PROBES;
+        for slot in 0..1000 {
+            let found = index.room(7);
+            assert_eq!(found.is_some(), (slot as usize) < room);
+            if let Some(found) = found {
+                index.insert(7, slot, found);
+            }
+        }
+        let mut tried = 0;
+        let found = index.find(7, |_| {
+            tried += 1;
+            false
+        });
+        assert_eq!((found, tried), (None, room));
+        assert_eq!(index.neighbours(7).count(), GROUP);
+    }
+}
