@@ -32,9 +32,9 @@ pub enum TcpState {
     Closed,
 }
 
-/// A flow: plain data, two cache lines. Arrays of two are by the key's ends: what the first one sent, what the second one sent.
+/// A flow: plain data, two cache lines, which processors fetch as a pair. Arrays of two are by the key's ends: what the first one sent, what the second one sent.
 #[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 pub struct Flow {
     pub(crate) key: Key,
     /// Stamp of its entry in the queue; `None` of its slot has none. Entries with other stamps are out of date.

@@ -4,7 +4,7 @@
 //! ICMP what a Community ID tells apart, request and reply of one kind or one kind of error.
 
 use std::array;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
 use std::net::IpAddr;
 
 use retroscope_packet::{Endpoint, FlowKey, Parsed, Ports, flow_of, icmp_ports};
@@ -31,7 +31,7 @@ pub enum Family {
 
 /// The key of a bidirectional flow, equal for the packets of both directions: the smaller end comes first, or the sender of ICMP messages
 /// that nothing answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, Eq, Default)]
 #[repr(C)]
 pub struct Key {
     /// Addresses of both ends in network order, followed by zeros.
@@ -89,6 +89,21 @@ impl Ends {
             }
         }
         Some(Self { key, is_reverse })
+    }
+}
+
+/// As numbers: what is derived compares field by field, bytes in a loop.
+impl PartialEq for Key {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        let words = self.words().into_iter().zip(other.words());
+        words.fold(0, |other, (a, b)| other | (a ^ b)) == 0
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.words().hash(state);
     }
 }
 
@@ -179,7 +194,7 @@ impl Key {
     /// All of it as numbers.
     #[inline]
     fn words(&self) -> [u64; 6] {
-        let [low, high] = self.addresses.map(u128::from_ne_bytes);
+        let [low, high] = self.addresses.map(u128::from_le_bytes);
         let [a, b] = self.ports.map(u64::from);
         let [c, d, e] = self.vlans.map(u64::from);
         #[expect(clippy::cast_possible_truncation, reason = "one half of each")]
@@ -230,15 +245,32 @@ impl Secret {
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &Key) -> u64 {
-        let products = self.factors.iter().zip(key.words());
-        let sum = products.fold(self.addend, |sum, (factor, word)| {
-            sum.wrapping_add(factor.wrapping_mul(u128::from(word)))
-        });
+        let [a, b, c, d, e, f] = key.words();
+        let product = |factor: usize, word| self.factors[factor].wrapping_mul(u128::from(word));
+        let mut sum = self.addend;
+        sum = sum.wrapping_add(product(0, e)).wrapping_add(product(1, f));
+        // The family is in one of the words above, so each may count what it has in its own way.
+        if key.family == Family::V4 {
+            sum = sum.wrapping_add(product(2, low_halves(a, c)));
+        } else {
+            for (factor, word) in [(2, a), (3, b), (4, c), (5, d)] {
+                sum = sum.wrapping_add(product(factor, word));
+            }
+        }
         // Keys that differ in their lowest bits only would have hashes at even distances.
         let word = (sum >> 64) as u64;
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ mixed >> 32
     }
+}
+
+/// Both IPv4 addresses, which are in the bytes in front.
+fn low_halves(a: u64, b: u64) -> u64 {
+    let [a, b] = [a, b].map(|word| {
+        let bytes = word.to_le_bytes();
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    });
+    u64::from(a) | u64::from(b) << 32
 }
 
 #[cfg(test)]

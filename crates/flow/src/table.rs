@@ -14,6 +14,8 @@ mod index;
 #[cfg(test)]
 mod tests;
 
+use std::hint::black_box;
+
 use index::Index;
 
 use crate::flow::Flow;
@@ -115,16 +117,20 @@ impl FlowTable {
             for (hash, packet) in hashes.iter_mut().zip(packets) {
                 *hash = self.secret.hash(&packet.ends.key);
             }
-            // Reads that do not depend on each other, so the processor does many at a time.
+            // Short loops of reads that do not depend on each other, so the processor does many at a time. What they read is of no use.
+            let hashes = &hashes[..packets.len()];
+            let read = hashes.iter().map(|hash| self.index.touch(*hash));
+            black_box(read.fold(0, |sum, read| sum ^ read));
             let mut found = [None; TOGETHER];
-            for (found, hash) in found.iter_mut().zip(&hashes[..packets.len()]) {
+            for (found, hash) in found.iter_mut().zip(hashes) {
                 *found = self.index.candidate(*hash);
             }
-            for (found, packet) in found.iter_mut().zip(packets) {
-                *found = found.filter(|slot| self.is_at(*slot, packet));
-            }
-            for ((packet, hash), found) in packets.iter().zip(hashes).zip(found) {
-                // Packets of this batch may have moved it since.
+            let read = found.iter().flatten().map(|slot| {
+                let flow = &self.flows[*slot as usize];
+                flow.first_ns ^ flow.last_ns
+            });
+            black_box(read.fold(0, |sum, read| sum ^ read));
+            for ((packet, &hash), found) in packets.iter().zip(hashes).zip(found) {
                 let found = found
                     .filter(|slot| self.is_at(*slot, packet))
                     .or_else(|| self.index.find(hash, |slot| self.is_at(slot, packet)));

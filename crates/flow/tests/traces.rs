@@ -220,9 +220,7 @@ fn every_packet_of_every_capture_is_counted_once() {
             [false, true].map(|joins_fragments| read(&path, TimeOuts::default(), joins_fragments));
         let whole = read(&path, TimeOuts::idle(0), true);
         for found in [&apart, &found, &whole] {
-            let sum = |of: fn(&Flow) -> [u64; 2]| -> u64 {
-                found.flows.iter().flat_map(|flow| of(flow)).sum()
-            };
+            let sum = |of: fn(&Flow) -> [u64; 2]| -> u64 { found.flows.iter().flat_map(of).sum() };
             let sums = [sum(Flow::packets), sum(Flow::bytes)];
             assert_eq!(sums, found.attributed, "{name}");
             assert_eq!(found.packets, sums[0] + found.unattributed, "{name}");

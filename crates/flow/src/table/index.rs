@@ -22,13 +22,39 @@ struct Group {
 const _: () = assert!(size_of::<Group>() == 64);
 
 impl Group {
-    /// Bits of the places with that tag.
+    /// The places with that tag.
     #[inline]
-    fn places(&self, tag: u8) -> u32 {
-        let tags = self.tags.iter().enumerate();
-        tags.fold(0, |places, (place, other)| {
-            places | u32::from(*other == tag) << place
-        })
+    fn places(&self, tag: u8) -> Places {
+        let mut tags = [0; 16];
+        tags[..GROUP].copy_from_slice(&self.tags);
+        // Bytes that are 0 where the tag is, and what has its upper bit set in these bytes only: no sum carries into the next byte.
+        let other = u128::from_le_bytes(tags) ^ (u128::from(tag) * ONES);
+        let low = LOW_BITS;
+        let equal = !(((other & low) + low) | other | low);
+        Places(equal & (u128::MAX >> (8 * (16 - GROUP))))
+    }
+}
+
+/// A byte of 1 for each tag.
+const ONES: u128 = u128::MAX / 0xff;
+/// All bits but the upper one of each byte.
+const LOW_BITS: u128 = ONES * 0x7f;
+
+/// Places in a group: a bit in the byte of each.
+#[derive(Debug, Clone, Copy)]
+struct Places(u128);
+
+impl Iterator for Places {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let place = self.0.trailing_zeros() / 8;
+        self.0 &= self.0 - 1;
+        Some(place as usize)
     }
 }
 
@@ -52,12 +78,18 @@ impl Index {
         size_of_val(&*self.groups)
     }
 
+    /// Something of the first group.
+    #[inline]
+    pub(super) fn touch(&self, hash: u64) -> u32 {
+        self.groups[self.home(hash)].passed
+    }
+
     /// The first candidate in the first group, to touch before [`Self::find`].
     #[inline]
     pub(super) fn candidate(&self, hash: u64) -> Option<u32> {
         let group = &self.groups[self.home(hash)];
-        let places = group.places(tag(hash));
-        (places != 0).then(|| group.slots[places.trailing_zeros() as usize])
+        let place = group.places(tag(hash)).next()?;
+        Some(group.slots[place])
     }
 
     /// The slot of that hash that `is_it`.
@@ -66,13 +98,9 @@ impl Index {
         let (mut at, step) = (self.home(hash), self.step(hash));
         for _ in 0..PROBES {
             let group = &self.groups[at];
-            let mut places = group.places(tag(hash));
-            while places != 0 {
-                let slot = group.slots[places.trailing_zeros() as usize];
-                if is_it(slot) {
-                    return Some(slot);
-                }
-                places &= places - 1;
+            let mut slots = group.places(tag(hash)).map(|place| group.slots[place]);
+            if let Some(slot) = slots.find(|slot| is_it(*slot)) {
+                return Some(slot);
             }
             if group.passed == 0 {
                 return None;
@@ -87,7 +115,7 @@ impl Index {
     pub(super) fn room(&self, hash: u64) -> Option<usize> {
         let (home, step) = (self.home(hash), self.step(hash));
         let mask = self.groups.len() - 1;
-        (0..PROBES).find(|probe| self.groups[(home + probe * step) & mask].places(0) != 0)
+        (0..PROBES).find(|probe| self.groups[(home + probe * step) & mask].tags.contains(&0))
     }
 
     /// Adds a slot where [`Self::room`] found some. Others may have been removed since.
@@ -96,7 +124,7 @@ impl Index {
         let (home, step) = (self.home(hash), self.step(hash));
         let mask = self.groups.len() - 1;
         let group = &mut self.groups[(home + room * step) & mask];
-        let place = group.places(0).trailing_zeros() as usize;
+        let place = group.places(0).next().expect("there is room");
         (group.slots[place], group.tags[place]) = (slot, tag(hash));
         for passed in 0..room {
             self.groups[(home + passed * step) & mask].passed += 1;
@@ -180,7 +208,7 @@ mod tests {
             for (hash, slot) in map {
                 index.remove(hash, slot);
             }
-            let is_empty = |group: &Group| group.passed == 0 && group.places(0) == (1 << GROUP) - 1;
+            let is_empty = |group: &Group| group.passed == 0 && group.tags == [0; GROUP];
             assert!(index.groups.iter().all(is_empty));
         }
     }
