@@ -327,7 +327,13 @@ fn a_closed_flow_ends_sooner_and_a_syn_begins_another() {
         (true, ACK, 0),
         (true, RST, 100),
     ];
-    let (mut table, _) = tcp(TimeOuts::default(), &packets);
+    let (mut table, _) = tcp(TimeOuts::default(), &packets[..3]);
+    // The queue has it for when it would end if it stayed open.
+    table.expire(90 * SECOND, |_, _| panic!("early"));
+    assert_eq!(table.queue.peek().unwrap().stamp, stamp(600 * SECOND));
+    let mut reset = packet(key(TCP, 1, 9), true, 100 * SECOND);
+    reset.tcp_flags = Some(RST);
+    table.update(&[reset], |_, _| panic!("early"));
     table.expire(159 * SECOND, |_, _| panic!("early"));
     table.expire(160 * SECOND + FINE, |_, _| {});
     assert_eq!((table.counters().timed_out, table.len()), (1, 0));
