@@ -37,7 +37,7 @@ pub enum TcpState {
 #[repr(C, align(128))]
 pub struct Flow {
     pub(crate) key: Key,
-    /// Stamp of its entry in the queue; `None` of its slot has none. Entries with other stamps are out of date.
+    /// Stamp of its entry in the queue. Entries of its slot with other stamps are out of date.
     pub(crate) queued: u64,
     pub(crate) first_ns: i64,
     pub(crate) last_ns: i64,
