@@ -1,6 +1,8 @@
 //! What is known of one flow.
 
-use retroscope_packet::proto::TCP;
+use std::array;
+
+use retroscope_packet::{Icmp, proto::TCP};
 
 use crate::time_outs::{Stage, TimeOuts};
 use crate::{Key, Packet};
@@ -11,7 +13,16 @@ const RST: u8 = 4;
 const ACK: u8 = 16;
 
 /// First bytes of payload that a flow keeps.
-pub(crate) const PAYLOAD: usize = 16;
+pub(crate) const PAYLOAD: usize = 12;
+
+/// Marks of a flow: which of the key's ends is the server, …
+const SERVER: u8 = 1;
+/// … that it is TCP whose SYN was not seen, …
+const MIDSTREAM: u8 = 2;
+/// … that the slot holds a flow, …
+const LIVE: u8 = 4;
+/// … and that the type of an ICMP message of the first end is known; twice this, of the second end.
+const ICMP: u8 = 8;
 
 /// How far a TCP connection is, from flags alone: sequence numbers are not looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,14 +55,13 @@ pub struct Flow {
     pub(crate) packets: [u64; 2],
     pub(crate) bytes: [u64; 2],
     payload: [u8; PAYLOAD],
-    payload_len: u8,
+    /// Type and code of the first message.
+    icmp: [Icmp; 2],
+    interface: u16,
     tcp_flags: [u8; 2],
     tcp: TcpState,
-    /// Which of the key's ends is the server.
-    server: u8,
-    is_midstream: bool,
-    /// Whether the slot holds a flow.
-    pub(crate) is_live: bool,
+    marks: u8,
+    payload_len: u8,
 }
 
 const _: () = assert!(size_of::<Flow>() == 128);
@@ -59,7 +69,7 @@ const _: () = assert!(size_of::<Flow>() == 128);
 impl Flow {
     /// A flow that begins with this packet, which [`Self::add`] has to add.
     pub(crate) fn new(packet: &Packet, queued: u64) -> Self {
-        Self {
+        let mut flow = Self {
             key: packet.ends.key,
             queued,
             first_ns: packet.time_ns,
@@ -67,13 +77,31 @@ impl Flow {
             packets: [0; 2],
             bytes: [0; 2],
             payload: [0; PAYLOAD],
-            payload_len: 0,
+            icmp: [Icmp { kind: 0, code: 0 }; 2],
+            interface: packet.interface,
             tcp_flags: [0; 2],
             tcp: TcpState::None,
-            server: u8::from(!packet.ends.is_reverse),
-            is_midstream: packet.ends.key.proto() == TCP,
-            is_live: true,
-        }
+            marks: 0,
+            payload_len: 0,
+        };
+        flow.mark(SERVER, !packet.ends.is_reverse);
+        flow.mark(MIDSTREAM, packet.ends.key.proto() == TCP);
+        flow.mark(LIVE, true);
+        flow
+    }
+
+    fn mark(&mut self, mark: u8, is_so: bool) {
+        self.marks = self.marks & !mark | if is_so { mark } else { 0 };
+    }
+
+    /// Whether the slot holds a flow.
+    pub(crate) fn is_live(&self) -> bool {
+        self.marks & LIVE != 0
+    }
+
+    /// The slot holds a flow no more.
+    pub(crate) fn free(&mut self) {
+        self.mark(LIVE, false);
     }
 
     /// Counts a packet of the flow. Packets may come in any order of time.
@@ -90,6 +118,12 @@ impl Flow {
         if let Some(flags) = packet.tcp_flags {
             self.add_flags(from, flags);
         }
+        if let Some(icmp) = packet.icmp
+            && self.marks & ICMP << from == 0
+        {
+            self.icmp[from] = icmp;
+            self.mark(ICMP << from, true);
+        }
     }
 
     #[inline]
@@ -99,10 +133,10 @@ impl Flow {
         if flags & SYN != 0 && !had_syn {
             let is_answer = flags & ACK != 0;
             // Who sends a SYN is the client, who answers one the server.
-            self.server = u8::from((from == 0) != is_answer);
-            self.is_midstream = is_answer;
+            self.mark(SERVER, (from == 0) != is_answer);
+            self.mark(MIDSTREAM, is_answer);
         }
-        let is_client = from != usize::from(self.server);
+        let is_client = from != self.server();
         self.tcp = match self.tcp {
             TcpState::Closed => return,
             _ if flags & RST != 0 => TcpState::Closed,
@@ -193,16 +227,28 @@ impl Flow {
     /// the first packet.
     #[must_use]
     pub fn server(&self) -> usize {
-        usize::from(self.server)
+        usize::from(self.marks & SERVER)
     }
 
     /// Whether it is TCP whose SYN was not seen.
     #[must_use]
     pub fn is_midstream(&self) -> bool {
-        self.is_midstream
+        self.marks & MIDSTREAM != 0
     }
 
-    /// The first bytes, 16 at most, of the first payload that either end sent, as far as they were captured.
+    /// The number of the interface that its first packet came by.
+    #[must_use]
+    pub fn interface(&self) -> u16 {
+        self.interface
+    }
+
+    /// The first ICMP message that each of the key's ends sent; `None`: none, or its type was not captured.
+    #[must_use]
+    pub fn icmp(&self) -> [Option<Icmp>; 2] {
+        array::from_fn(|end| Some(self.icmp[end]).filter(|_| self.marks & ICMP << end != 0))
+    }
+
+    /// The first bytes, 12 at most, of the first payload that either end sent, as far as they were captured.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload[..usize::from(self.payload_len)]

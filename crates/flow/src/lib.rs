@@ -9,6 +9,7 @@ mod packet;
 mod queue;
 mod table;
 mod time_outs;
+mod tracker;
 
 pub use flow::{Flow, TcpState};
 pub use key::{Ends, Family, Key, Secret};
@@ -16,3 +17,4 @@ pub use packet::{Attribution, Packet};
 pub use queue::{Entry, MultiresolutionQueue, Resolution};
 pub use table::{Counters, End, FlowTable};
 pub use time_outs::{Stage, StageTimeOuts, TimeOuts};
+pub use tracker::{Ended, Tracker, TrackerConfig, TrackerCounters};

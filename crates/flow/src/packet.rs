@@ -1,7 +1,7 @@
 //! What a flow counts of a packet, and which flow that is: also of fragments, which tell their ports once.
 
 use retroscope_packet::proto::{ICMP, ICMPV6};
-use retroscope_packet::{Datagrams, Parsed, fragment_of};
+use retroscope_packet::{Datagrams, Icmp, Parsed, fragment_of};
 
 use crate::Ends;
 use crate::flow::PAYLOAD;
@@ -21,13 +21,17 @@ pub struct Packet {
     pub wire_len: u32,
     /// See [`Parsed::tcp_flags`].
     pub tcp_flags: Option<u8>,
+    /// See [`Parsed::icmp`].
+    pub icmp: Option<Icmp>,
+    /// The number of the interface that it came by.
+    pub interface: u16,
     /// The first bytes of its payload, and how many these are.
     pub(crate) payload: [u8; PAYLOAD],
     pub(crate) payload_len: u8,
 }
 
 impl Packet {
-    /// A packet without payload.
+    /// A packet of interface 0 without payload, and not of ICMP.
     #[must_use]
     pub fn new(ends: Ends, time_ns: i64, wire_len: u32, tcp_flags: Option<u8>) -> Self {
         Self {
@@ -35,6 +39,8 @@ impl Packet {
             time_ns,
             wire_len,
             tcp_flags,
+            icmp: None,
+            interface: 0,
             payload: [0; PAYLOAD],
             payload_len: 0,
         }
@@ -45,7 +51,7 @@ impl Packet {
     pub fn with_payload(mut self, payload: &[u8]) -> Self {
         let len = payload.len().min(PAYLOAD);
         self.payload[..len].copy_from_slice(&payload[..len]);
-        #[expect(clippy::cast_possible_truncation, reason = "16 at most")]
+        #[expect(clippy::cast_possible_truncation, reason = "12 at most")]
         {
             self.payload_len = len as u8;
         }
@@ -90,7 +96,8 @@ impl Attribution {
             self.unattributed += 1;
             return None;
         };
-        let packet = Packet::new(ends, time_ns, wire_len, parsed.tcp_flags);
+        let mut packet = Packet::new(ends, time_ns, wire_len, parsed.tcp_flags);
+        packet.icmp = parsed.icmp;
         let payload = parsed.payload(data).filter(|_| is_whole);
         Some(packet.with_payload(payload.unwrap_or_default()))
     }

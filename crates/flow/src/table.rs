@@ -23,7 +23,7 @@ use crate::time_outs::TimeOuts;
 use crate::{Entry, MultiresolutionQueue, Packet, Resolution, Secret};
 
 /// Packets of a batch that are looked up together.
-const TOGETHER: usize = 64;
+pub(crate) const TOGETHER: usize = 64;
 /// First flows of the queue that a full table looks at.
 const LOOKS: usize = 16;
 /// Slots of 134 ms for 9 minutes, and of 8.6 s for 10 hours.
@@ -173,7 +173,7 @@ impl FlowTable {
 
     /// The flows that it has, in no order.
     pub fn flows(&self) -> impl Iterator<Item = &Flow> {
-        self.flows.iter().filter(|flow| flow.is_live)
+        self.flows.iter().filter(|flow| flow.is_live())
     }
 
     /// How many flows it has.
@@ -206,7 +206,7 @@ impl FlowTable {
     #[inline]
     fn is_at(&self, slot: u32, packet: &Packet) -> bool {
         let flow = &self.flows[slot as usize];
-        flow.key == packet.ends.key && flow.is_live
+        flow.key == packet.ends.key && flow.is_live()
     }
 
     /// Counts a packet in the flow of its key, or begins another one with that key.
@@ -306,7 +306,7 @@ impl FlowTable {
     fn end(&mut self, slot: u32, end: End, ended: &mut impl FnMut(&Flow, End)) {
         let flow = &mut self.flows[slot as usize];
         ended(flow, end);
-        flow.is_live = false;
+        flow.free();
         let hash = self.secret.hash(&flow.key);
         self.index.remove(hash, slot);
         self.free.push(slot);
@@ -327,7 +327,7 @@ impl FlowTable {
     /// When the flow of an entry is due, unless the entry is out of date.
     fn due_of(&self, entry: Entry) -> Option<i64> {
         let flow = &self.flows[entry.item as usize];
-        let counts = flow.is_live && flow.queued == entry.stamp;
+        let counts = flow.is_live() && flow.queued == entry.stamp;
         counts.then(|| flow.due_ns(&self.time_outs))
     }
 
