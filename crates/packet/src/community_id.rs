@@ -7,7 +7,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha1::{Digest as _, Sha1};
 
 use crate::proto::{ICMP, ICMPV6};
-use crate::{FlowKey, Icmp, Parsed, Ports};
+use crate::{Endpoint, FlowKey, Icmp, Parsed, Ports};
 
 /// The Community ID of a frame's flow, `1:` and 28 characters of base64. Tools that are to agree need the same `seed`,
 /// usually 0.
@@ -46,8 +46,16 @@ pub fn community_id_of(flow: &FlowKey, seed: u16) -> Option<String> {
     let &FlowKey::Ports { proto, low, high } = flow else {
         return None;
     };
-    let addrs = (low.addr, high.addr);
-    Some(identifier(seed, addrs, proto, Some((low.port, high.port))))
+    Some(community_id_between(proto, [low, high], true, seed))
+}
+
+/// The Community ID of a flow over IP by what it depends on. The smaller end comes first, or the sender of ICMP messages that go one
+/// way. `has_ports`: the protocol has ports, or is ICMP, whose ports are what [`icmp_ports`] says; if not, they do not count.
+#[must_use]
+pub fn community_id_between(proto: u8, ends: [Endpoint; 2], has_ports: bool, seed: u16) -> String {
+    let [low, high] = ends;
+    let ports = has_ports.then_some((low.port, high.port));
+    identifier(seed, (low.addr, high.addr), proto, ports)
 }
 
 /// The hash of addresses and ports that are in order.
@@ -61,7 +69,8 @@ fn identifier(seed: u16, addrs: (IpAddr, IpAddr), proto: u8, ports: Option<(u16,
         hash.update(low.to_be_bytes());
         hash.update(high.to_be_bytes());
     }
-    let mut id = String::from("1:");
+    let mut id = String::with_capacity(30);
+    id.push_str("1:");
     STANDARD.encode_string(hash.finalize(), &mut id);
     id
 }

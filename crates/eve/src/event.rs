@@ -1,0 +1,75 @@
+//! Events of our own.
+
+use serde::Serialize;
+
+use crate::text::{put, put_stamp};
+
+/// What is under `retroscope`.
+#[derive(Serialize)]
+struct Body<'a, Fields> {
+    kind: &'a str,
+    #[serde(flatten)]
+    fields: &'a Fields,
+}
+
+/// Appends the line of an event, `"event_type":"retroscope"`: its time in nanoseconds since the UNIX epoch, and under `retroscope` its kind
+/// (`trigger`, `dump`, `notice`, `statistics`) and its fields, a struct or map without a `kind` of its own. No key at the top is one that EVE
+/// uses for anything else.
+///
+/// # Errors
+/// The fields are neither struct nor map, or cannot be written as JSON. Nothing is appended then.
+pub fn event(
+    out: &mut Vec<u8>,
+    time_ns: i64,
+    kind: &str,
+    fields: &impl Serialize,
+) -> Result<(), serde_json::Error> {
+    let start = out.len();
+    put(out, r#"{"timestamp":"#);
+    put_stamp(out, time_ns);
+    put(out, r#","event_type":"retroscope","retroscope":"#);
+    let written = serde_json::to_writer(&mut *out, &Body { kind, fields });
+    if written.is_err() {
+        out.truncate(start);
+    } else {
+        put(out, "}\n");
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Notice {
+        text: &'static str,
+        dump: Option<u64>,
+    }
+
+    #[test]
+    fn an_event_is_a_line_of_ours() {
+        let mut out = b"before\n".to_vec();
+        let notice = Notice {
+            text: "one\ntwo \"three\"",
+            dump: None,
+        };
+        event(&mut out, 1_000, "notice", &notice).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            concat!(
+                "before\n",
+                r#"{"timestamp":"1970-01-01T00:00:00.000001+0000","event_type":"retroscope","#,
+                r#""retroscope":{"kind":"notice","text":"one\ntwo \"three\"","dump":null}}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_leaves_nothing_behind() {
+        let mut out = b"before\n".to_vec();
+        event(&mut out, 0, "notice", &7).unwrap_err();
+        assert_eq!(out, b"before\n");
+    }
+}

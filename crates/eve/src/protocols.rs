@@ -1,0 +1,63 @@
+//! Names of IP protocols as Suricata writes them: mostly the keywords of IANA's registry "Assigned Internet Protocol Numbers".
+
+use crate::text::{put, put_number};
+
+/// By number. Those that have no name of their own are `Any`.
+#[rustfmt::skip]
+const NAMES: [&str; 144] = [
+    "HOPOPT", "ICMP", "IGMP", "GGP", "IP-in-IP", "ST", "TCP", "CBT", "EGP", "IGP",
+    "BBN-RCC-MON", "NVP-II", "PUP", "ARGUS", "EMCON", "XNET", "CHAOS", "UDP", "MUX", "DCN-MEAS",
+    "HMP", "PRM", "XNS-IDP", "TRUNK-1", "TRUNK-2", "LEAF-1", "LEAF-2", "RDP", "IRTP", "ISO-TP4",
+    "NETBLT", "MFE-NSP", "MERIT-INP", "DCCP", "3PC", "IDPR", "XTP", "DDP", "IDPR-CMTP", "TP++",
+    "IL", "IPv6", "SDRP", "IPv6-Route", "IPv6-Frag", "IDRP", "RSVP", "GRE", "DSR", "BNA",
+    "ESP", "AH", "I-NLSP", "SwIPe", "NARP", "MOBILE", "TLSP", "SKIP", "IPv6-ICMP", "IPv6-NoNxt",
+    "IPv6-Opts", "Any", "CFTP", "Any", "SAT-EXPAK", "KRYPTOLAN", "RVD", "IPPC", "Any", "SAT-MON",
+    "VISA", "IPCU", "CPNX", "CPHB", "WSN", "PVP", "BR-SAT-MON", "SUN-ND", "WB-MON", "WB-EXPAK",
+    "ISO-IP", "VMTP", "SECURE-VMTP", "VINES", "TTP", "NSFNET-IGP", "DGP", "TCF", "EIGRP", "OSPF",
+    "Sprite-RPC", "LARP", "MTP", "AX.25", "OS", "MICP", "SCC-SP", "ETHERIP", "ENCAP", "Any",
+    "GMTP", "IFMP", "PNNI", "PIM", "ARIS", "SCPS", "QNX", "A/N", "IPComp", "SNP",
+    "Compaq-Peer", "IPX-in-IP", "VRRP", "PGM", "Any", "L2TP", "DDX", "IATP", "STP", "SRP",
+    "UTI", "SMP", "SM", "PTP", "IS-IS", "FIRE", "CRTP", "CRUDP", "SSCOPMCE", "IPLT",
+    "SPS", "PIPE", "SCTP", "FC", "RSVP-E2E-IGNORE", "Mobility", "UDPLite", "MPLS-in-IP", "manet", "HIP",
+    "Shim6", "WESP", "ROHC", "Ethernet",
+];
+
+/// The name, or the number, which has three digits.
+pub(crate) fn put_proto(out: &mut Vec<u8>, proto: u8) {
+    match NAMES.get(usize::from(proto)) {
+        Some(name) => put(out, name),
+        None => put_number(out, proto),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_have_names_or_three_digits() {
+        let name = |proto| {
+            let mut out = Vec::new();
+            put_proto(&mut out, proto);
+            String::from_utf8(out).unwrap()
+        };
+        let known = [
+            (0, "HOPOPT"),
+            (1, "ICMP"),
+            (6, "TCP"),
+            (17, "UDP"),
+            (41, "IPv6"),
+            (47, "GRE"),
+            (50, "ESP"),
+            (58, "IPv6-ICMP"),
+            (89, "OSPF"),
+            (132, "SCTP"),
+            (143, "Ethernet"),
+            (144, "144"),
+            (255, "255"),
+        ];
+        for (proto, expected) in known {
+            assert_eq!(name(proto), expected);
+        }
+    }
+}
