@@ -22,7 +22,11 @@ pub(crate) fn put_number(out: &mut Vec<u8>, number: impl itoa::Integer) {
 
 /// A byte as two digits.
 pub(crate) fn put_hex(out: &mut Vec<u8>, byte: u8) {
-    out.extend([byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)]));
+    out.extend_from_slice(&hex(byte));
+}
+
+fn hex(byte: u8) -> [u8; 2] {
+    [byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)])
 }
 
 /// An address as Suricata writes it: of IPv6 all eight groups with all digits.
@@ -35,10 +39,12 @@ pub(crate) fn put_addr(out: &mut Vec<u8>, addr: IpAddr) {
             }
         }
         IpAddr::V6(addr) => {
-            for (at, octet) in addr.octets().into_iter().enumerate() {
-                put(out, if at == 0 || at % 2 == 1 { "" } else { ":" });
-                put_hex(out, octet);
+            let mut text = [b':'; 39];
+            for (place, octets) in text.chunks_mut(5).zip(addr.octets().as_chunks::<2>().0) {
+                let [high, low] = octets.map(hex);
+                place[..4].copy_from_slice(&[high[0], high[1], low[0], low[1]]);
             }
+            out.extend_from_slice(&text);
         }
     }
 }
@@ -48,33 +54,30 @@ pub(crate) fn put_addr(out: &mut Vec<u8>, addr: IpAddr) {
 pub(crate) fn put_stamp(out: &mut Vec<u8>, time_ns: i64) {
     let time = Timestamp::from_nanosecond(i128::from(time_ns)).unwrap_or(Timestamp::UNIX_EPOCH);
     let time = Offset::UTC.to_datetime(time);
+    let mut text = *b"\"0000-00-00T00:00:00.000000+0000\"";
+    set_digits(&mut text[1..5], u32::from(time.year().unsigned_abs()));
+    let parts = [
+        (6, time.month()),
+        (9, time.day()),
+        (12, time.hour()),
+        (15, time.minute()),
+        (18, time.second()),
+    ];
+    for (at, number) in parts {
+        set_digits(&mut text[at..at + 2], u32::from(number.unsigned_abs()));
+    }
     let micros = time.subsec_nanosecond().unsigned_abs() / 1000;
-    let two = |number: i8| u32::from(number.unsigned_abs());
-    out.push(b'"');
-    put_digits::<4>(out, u32::from(time.year().unsigned_abs()));
-    out.push(b'-');
-    put_digits::<2>(out, two(time.month()));
-    out.push(b'-');
-    put_digits::<2>(out, two(time.day()));
-    out.push(b'T');
-    put_digits::<2>(out, two(time.hour()));
-    out.push(b':');
-    put_digits::<2>(out, two(time.minute()));
-    out.push(b':');
-    put_digits::<2>(out, two(time.second()));
-    out.push(b'.');
-    put_digits::<6>(out, micros);
-    put(out, "+0000\"");
+    set_digits(&mut text[21..27], micros);
+    out.extend_from_slice(&text);
 }
 
-/// The last `N` digits of a number.
-fn put_digits<const N: usize>(out: &mut Vec<u8>, mut number: u32) {
-    let mut digits = [0; N];
-    for digit in digits.iter_mut().rev() {
+/// The last digits of a number, as many as there is room for.
+#[inline]
+fn set_digits(place: &mut [u8], mut number: u32) {
+    for digit in place.iter_mut().rev() {
         *digit = HEX[number as usize % 10];
         number /= 10;
     }
-    out.extend_from_slice(&digits);
 }
 
 #[cfg(test)]
