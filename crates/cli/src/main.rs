@@ -1,6 +1,8 @@
 //! The `retroscope` program: arguments in, exit code out. Each command is a module of `commands`.
 
 mod commands;
+#[allow(dead_code, reason = "no command has the option yet")]
+mod eve;
 mod failure;
 mod memory;
 mod numa;

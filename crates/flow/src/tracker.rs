@@ -137,7 +137,10 @@ impl Tracker {
     /// Ends all flows.
     pub fn finish(&mut self, ended: &mut impl FnMut(Ended)) {
         self.count(ended);
-        let (table, mut ended) = (&mut self.table, with_time(self.time_outs, self.clock_ns, ended));
+        let (table, mut ended) = (
+            &mut self.table,
+            with_time(self.time_outs, self.clock_ns, ended),
+        );
         table.finish(&mut ended);
     }
 

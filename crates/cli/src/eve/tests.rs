@@ -1,0 +1,531 @@
+use std::{
+    fs,
+    io::{self, Read},
+    os::unix::{
+        fs::{MetadataExt, symlink},
+        net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// What a writer said.
+#[derive(Debug, Clone, Default)]
+struct Said(Arc<Mutex<Vec<String>>>);
+
+impl Said {
+    fn tell(&self) -> Box<dyn FnMut(&str) + Send> {
+        let said = Arc::clone(&self.0);
+        Box::new(move |sentence| said.lock().unwrap().push(sentence.to_owned()))
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// Without waiting for slow readers.
+fn at_once() -> Options {
+    Options {
+        patience: Some(Duration::ZERO),
+        ..Options::default()
+    }
+}
+
+fn open(target: &str, options: Options, said: &Said) -> Result<EveWriter, String> {
+    EveWriter::open(target.parse()?, options, said.tell())
+}
+
+fn file(path: &Path, options: Options, said: &Said) -> EveWriter {
+    open(path.to_str().unwrap(), options, said).unwrap()
+}
+
+/// An event with a number. All those of a test are equally long.
+fn put(writer: &mut EveWriter, number: u64) {
+    writer.event(0, "notice", &json!({"number": 1_000_000 + number}));
+}
+
+/// The numbers of whole lines.
+fn numbers(text: &str) -> Vec<u64> {
+    assert!(text.is_empty() || text.ends_with('\n'), "{text:?}");
+    let number = |line| {
+        let value: Value = serde_json::from_str(line).unwrap();
+        value["retroscope"]["number"].as_u64().unwrap() - 1_000_000
+    };
+    text.lines().map(number).collect()
+}
+
+fn counters(lines: u64, lost: u64) -> Counters {
+    Counters {
+        lines,
+        lost,
+        not_ip: 0,
+    }
+}
+
+#[test]
+fn targets_are_files_stdout_and_sockets() {
+    let target = |text: &str| text.parse::<Target>();
+    assert_eq!(target("-"), Ok(Target::Stdout));
+    assert_eq!(target("./unix:s"), Ok(Target::File("./unix:s".into())));
+    assert_eq!(target("unix:/run/s"), Ok(Target::Unix("/run/s".into())));
+    let longest = format!("unix:{}", "s".repeat(108));
+    assert_eq!(target(&longest).unwrap().to_string(), longest);
+    for (wrong, what) in [
+        ("", "names no file"),
+        ("unix:", "names no socket"),
+        (
+            &format!("{longest}s"),
+            "at most 108 bytes, this one has 109",
+        ),
+    ] {
+        let refused = target(wrong).unwrap_err();
+        assert!(refused.contains(what), "{refused}");
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("file"), "").unwrap();
+    drop(UnixListener::bind(at("dead")).unwrap());
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        at("pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    let shown = folder.path().display();
+    for (target, why) in [
+        (format!("{shown}"), "it is a directory"),
+        (format!("{shown}/dead"), "it is a socket: write unix:"),
+        (format!("{shown}/pipe"), "it is a pipe: write -"),
+        (format!("{shown}/none/f"), "No such file or directory"),
+        (format!("{shown}/file/f"), "Not a directory"),
+        (format!("unix:{shown}/dead"), "nobody listens there"),
+        (format!("unix:{shown}/none"), "No such file or directory"),
+        (format!("unix:{shown}/file"), "nobody listens there"),
+    ] {
+        let refused = open(&target, at_once(), &Said::default()).err().unwrap();
+        assert!(refused.starts_with("cannot write EVE to "), "{refused}");
+        assert!(refused.contains(why), "{refused}");
+        assert!(!refused.contains('\n'), "{refused}");
+    }
+}
+
+#[test]
+fn a_file_is_appended_to_and_for_its_group_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, said) = (folder.path().join("eve.json"), Said::default());
+    let mut writer = file(&path, at_once(), &said);
+    put(&mut writer, 1);
+    assert_eq!(writer.close(), counters(1, 0));
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777 & !0o640, 0);
+    let mut writer = file(&path, at_once(), &said);
+    put(&mut writer, 2);
+    assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
+    writer.flush();
+    assert_eq!(writer.counters(), counters(1, 0));
+    assert_eq!(numbers(&fs::read_to_string(&path).unwrap()), [1, 2]);
+    assert_eq!(said.take(), Vec::<String>::new());
+}
+
+#[test]
+fn a_line_that_somebody_did_not_end_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eve.json");
+    fs::write(&path, "{\"timest").unwrap();
+    let mut writer = file(&path, at_once(), &Said::default());
+    put(&mut writer, 1);
+    writer.close();
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!(numbers(text.strip_prefix("{\"timest\n").unwrap()), [1]);
+}
+
+#[test]
+fn a_renamed_file_is_left_at_hup() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let said = Said::default();
+    let mut writer = file(&at("f"), at_once(), &said);
+    put(&mut writer, 1);
+    fs::rename(at("f"), at("old")).unwrap();
+    put(&mut writer, 2);
+    writer.rotate();
+    put(&mut writer, 3);
+    writer.flush();
+    assert_eq!(numbers(&fs::read_to_string(at("old")).unwrap()), [1, 2]);
+    assert_eq!(numbers(&fs::read_to_string(at("f")).unwrap()), [3]);
+
+    fs::remove_file(at("f")).unwrap();
+    fs::create_dir(at("f")).unwrap();
+    writer.rotate();
+    put(&mut writer, 4);
+    assert_eq!(writer.close(), counters(4, 0));
+    let said = said.take();
+    assert!(
+        said[0].contains("it is a directory") && said.len() == 1,
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_large_file_is_renamed_and_few_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let read = |name: &str| numbers(&fs::read_to_string(at(name)).unwrap());
+    let mut writer = file(&at("f"), at_once(), &Said::default());
+    put(&mut writer, 0);
+    writer.close();
+    let line = fs::metadata(at("f")).unwrap().len();
+    let options = Options {
+        rotate_bytes: Some(3 * line + line / 2),
+        keep: NonZeroU32::new(2).unwrap(),
+        ..at_once()
+    };
+    let mut writer = file(&at("f"), options.clone(), &Said::default());
+    for number in 1..5 {
+        put(&mut writer, number);
+    }
+    writer.flush();
+    assert_eq!((read("f.1"), read("f")), (vec![0, 1, 2], vec![3, 4]));
+    for number in 5..14 {
+        put(&mut writer, number);
+    }
+    assert_eq!(writer.close(), counters(13, 0));
+    assert_eq!(
+        (read("f.2"), read("f.1"), read("f")),
+        (vec![6, 7, 8], vec![9, 10, 11], vec![12, 13])
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+
+    // A line that is larger than any file has one for itself.
+    let options = Options {
+        rotate_bytes: Some(1),
+        ..options
+    };
+    let mut writer = file(&at("f"), options, &Said::default());
+    put(&mut writer, 14);
+    put(&mut writer, 15);
+    writer.close();
+    assert_eq!(
+        (read("f.2"), read("f.1"), read("f")),
+        (vec![12, 13], vec![14], vec![15])
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_renamed_grows_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f");
+    fs::create_dir_all(folder.path().join("f.1/in the way")).unwrap();
+    let (said, options) = (
+        Said::default(),
+        Options {
+            rotate_bytes: Some(1),
+            keep: NonZeroU32::MIN,
+            ..at_once()
+        },
+    );
+    let mut writer = file(&path, options, &said);
+    (1..4).for_each(|number| put(&mut writer, number));
+    assert_eq!(writer.close(), counters(3, 0));
+    assert_eq!(numbers(&fs::read_to_string(&path).unwrap()), [1, 2, 3]);
+    let said = said.take();
+    assert!(
+        said.len() == 1 && said[0].starts_with("cannot rename"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_lines_go_on_when_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, said) = (folder.path().join("f"), Said::default());
+    symlink("/dev/full", &path).unwrap();
+    let mut writer = file(&path, at_once(), &said);
+    for number in 0..3 {
+        put(&mut writer, number);
+        writer.flush();
+    }
+    assert_eq!(writer.counters(), counters(0, 3));
+    let sentences = said.take();
+    assert_eq!(sentences.len(), 1, "{sentences:?}");
+    assert!(
+        sentences[0].contains("No space left on device"),
+        "{sentences:?}"
+    );
+    fs::remove_file(&path).unwrap();
+    writer.rotate();
+    put(&mut writer, 3);
+    assert_eq!(writer.close(), counters(1, 3));
+    assert_eq!(numbers(&fs::read_to_string(&path).unwrap()), [3]);
+    let sentences = said.take();
+    assert!(
+        sentences.len() == 1 && sentences[0].ends_with("3 lines lost"),
+        "{sentences:?}"
+    );
+}
+
+#[test]
+fn trouble_is_told_once_a_minute() {
+    let (said, script) = (Said::default(), Scripted::default());
+    let mut writer = EveWriter::new(
+        Target::Stdout,
+        at_once(),
+        Box::new(script.clone()),
+        said.tell(),
+    );
+    let begun = Instant::now();
+    let mut turn = |seconds, takes| {
+        script.0.lock().unwrap().room = takes;
+        put(&mut writer, 1);
+        writer.deliver(begun + Duration::from_secs(seconds));
+        said.take().len()
+    };
+    assert_eq!(turn(0, 0), 1);
+    assert_eq!(turn(1, 1000), 1);
+    assert_eq!(turn(2, 0), 0);
+    assert_eq!(turn(3, 1000), 0);
+    assert_eq!(turn(60, 0), 1);
+    assert_eq!(turn(61, 0), 0);
+    script.0.lock().unwrap().room = 1000;
+    put(&mut writer, 1);
+    writer.deliver(begun + Duration::from_secs(62));
+    // Those of the time when nothing was said, too.
+    assert!(said.take()[0].ends_with("3 lines lost"));
+    assert_eq!(writer.close(), counters(3, 4));
+}
+
+/// An output that does what a test wants.
+#[derive(Debug, Clone, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+#[derive(Debug, Default)]
+struct Script {
+    /// It takes so many bytes, and then no more.
+    room: usize,
+    /// What it wrote to has gone.
+    is_gone: bool,
+    /// What was written, to one thing after the other.
+    written: Vec<String>,
+}
+
+impl Output for Scripted {
+    fn write(&mut self, bytes: &[u8], _: &mut Option<Duration>) -> Result<usize, Trouble> {
+        let mut script = self.0.lock().unwrap();
+        if script.is_gone {
+            return Err(Trouble::Gone("gone".to_owned()));
+        }
+        let taken = bytes.len().min(script.room);
+        if taken == 0 {
+            return Err(Trouble::Full("full".to_owned()));
+        }
+        script.room -= taken;
+        let text = str::from_utf8(&bytes[..taken]).unwrap();
+        if script.written.is_empty() {
+            script.written.push(String::new());
+        }
+        script.written.last_mut().unwrap().push_str(text);
+        Ok(taken)
+    }
+
+    fn renew(&mut self, _: Instant) -> bool {
+        let mut script = self.0.lock().unwrap();
+        script.is_gone = false;
+        script.written.push(String::new());
+        true
+    }
+}
+
+#[test]
+fn the_rest_of_a_line_goes_first() {
+    let (said, script) = (Said::default(), Scripted::default());
+    let mut writer = EveWriter::new(
+        Target::Stdout,
+        at_once(),
+        Box::new(script.clone()),
+        said.tell(),
+    );
+    put(&mut writer, 0);
+    let line = writer.collected.len();
+    // After each number of bytes, with others behind it.
+    for part in 0..=line {
+        let script = || script.0.lock().unwrap();
+        (1..3).for_each(|number| put(&mut writer, number));
+        script().room = part;
+        writer.flush();
+        put(&mut writer, 3);
+        script().room = 0;
+        writer.flush();
+        put(&mut writer, 4);
+        script().room = usize::MAX;
+        writer.flush();
+        let expected = if part == 0 { vec![4] } else { vec![0, 4] };
+        assert_eq!(
+            numbers(&script().written.concat()),
+            expected,
+            "{part} bytes"
+        );
+        script().written.clear();
+        put(&mut writer, 0);
+    }
+    let total = 5 * (line as u64 + 1);
+    let written = 2 * line as u64 + 1;
+    script.0.lock().unwrap().room = 1;
+    assert_eq!(writer.close(), counters(written, total - written + 1));
+}
+
+#[test]
+fn who_comes_next_begins_with_a_whole_line() {
+    let (said, script) = (Said::default(), Scripted::default());
+    let mut writer = EveWriter::new(
+        Target::Stdout,
+        at_once(),
+        Box::new(script.clone()),
+        said.tell(),
+    );
+    put(&mut writer, 0);
+    let line = writer.collected.len();
+    (1..4).for_each(|number| put(&mut writer, number));
+    script.0.lock().unwrap().room = line + 7;
+    writer.flush();
+    put(&mut writer, 4);
+    *script.0.lock().unwrap() = Script {
+        room: usize::MAX,
+        is_gone: true,
+        ..Script::default()
+    };
+    writer.flush();
+    assert_eq!(numbers(&script.0.lock().unwrap().written.concat()), [1, 4]);
+    assert_eq!(writer.close(), counters(3, 2));
+}
+
+/// A writer to a listener, and its connection.
+fn connection(path: &Path, said: &Said) -> (EveWriter, UnixListener, UnixStream) {
+    let listener = UnixListener::bind(path).unwrap();
+    let writer = open(&format!("unix:{}", path.display()), at_once(), said).unwrap();
+    let stream = listener.accept().unwrap().0;
+    (writer, listener, stream)
+}
+
+#[test]
+fn a_slow_reader_gets_whole_lines_and_the_others_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = Said::default();
+    let (mut writer, _listener, mut stream) = connection(&folder.path().join("s"), &said);
+    let mut number = 0;
+    while writer.counters().lost == 0 {
+        put(&mut writer, number);
+        number += 1;
+        assert!(number < 1_000_000, "it takes all");
+    }
+    // It reads again, and gets the rest of the line first.
+    let mut text = String::new();
+    stream.set_nonblocking(true).unwrap();
+    let wait = stream.read_to_string(&mut text).unwrap_err();
+    assert_eq!(wait.kind(), io::ErrorKind::WouldBlock);
+    put(&mut writer, number);
+    let counted = writer.close();
+    stream.set_nonblocking(false).unwrap();
+    stream.read_to_string(&mut text).unwrap();
+    let numbers = numbers(&text);
+    assert_eq!(numbers.last(), Some(&number));
+    assert_eq!(
+        counted,
+        counters(numbers.len() as u64, number + 1 - numbers.len() as u64)
+    );
+    let said = said.take();
+    assert!(said[0].contains("its reader is too slow"), "{said:?}");
+}
+
+#[test]
+fn a_reader_that_comes_back_is_found_once_a_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, said) = (folder.path().join("s"), Said::default());
+    let (mut writer, listener, stream) = connection(&path, &said);
+    let begun = Instant::now();
+    let turn = |writer: &mut EveWriter, number, millis| {
+        put(writer, number);
+        writer.deliver(begun + Duration::from_millis(millis));
+        writer.counters()
+    };
+    assert_eq!(turn(&mut writer, 0, 0), counters(1, 0));
+    drop((stream, listener));
+    assert_eq!(
+        turn(&mut writer, 1, 1100),
+        counters(1, 1),
+        "tried, and nobody is there"
+    );
+    fs::remove_file(&path).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    assert_eq!(turn(&mut writer, 2, 2000), counters(1, 2), "not yet");
+    assert_eq!(turn(&mut writer, 3, 2100), counters(2, 2));
+    let mut text = String::new();
+    writer.close();
+    listener
+        .accept()
+        .unwrap()
+        .0
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(numbers(&text), [3]);
+    let said = said.take();
+    assert!(
+        said.len() == 2 && said[0].contains("its reader has gone"),
+        "{said:?}"
+    );
+    assert!(said[1].ends_with("2 lines lost"), "{said:?}");
+}
+
+/// As stdout, to the end of a pipe.
+fn to_pipe(options: Options) -> (EveWriter, io::PipeReader) {
+    let (reader, writer) = io::pipe().unwrap();
+    let output = Box::new(stdout::Stdout(writer.into()));
+    let writer = EveWriter::new(Target::Stdout, options, output, Said::default().tell());
+    (writer, reader)
+}
+
+#[test]
+fn a_slow_reader_of_stdout_is_not_waited_for() {
+    let (mut writer, mut reader) = to_pipe(at_once());
+    let mut number = 0;
+    while writer.counters().lost == 0 {
+        put(&mut writer, number);
+        number += 1;
+        assert!(number < 1_000_000, "it takes all");
+    }
+    let read = std::thread::spawn(move || {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        text
+    });
+    // As long as it takes: it reads now.
+    writer.options.patience = None;
+    let counted = writer.close();
+    let numbers = numbers(&read.join().unwrap());
+    assert_eq!(
+        counted,
+        counters(numbers.len() as u64, number - numbers.len() as u64)
+    );
+}
+
+#[test]
+fn the_reader_of_stdout_may_leave() {
+    let (mut writer, reader) = to_pipe(Options::default());
+    put(&mut writer, 0);
+    writer.flush();
+    assert!(!writer.has_left());
+    drop(reader);
+    put(&mut writer, 1);
+    writer.flush();
+    assert!(writer.has_left());
+    assert_eq!(writer.close(), counters(1, 1));
+}
