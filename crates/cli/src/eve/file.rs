@@ -112,7 +112,9 @@ impl Output for File {
         if room == 0 {
             if let Err(why) = self.rotate() {
                 let path = self.path.display();
-                self.notice = Some(format!("cannot rename {path}: {why}; it grows on"));
+                self.notice = Some(format!(
+                    "cannot rename {path} and begin anew: {why}; it grows on"
+                ));
                 // Not tried again until it has grown by as much once more.
                 self.bytes = 0;
             }

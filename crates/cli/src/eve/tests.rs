@@ -9,6 +9,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use retroscope_flow::{Secret, Tracker, TrackerConfig};
+use retroscope_packet::LinkType;
 use serde_json::{Value, json};
 
 use super::*;
@@ -135,6 +137,44 @@ fn a_file_is_appended_to_and_for_its_group_only() {
     assert_eq!(writer.counters(), counters(1, 0));
     assert_eq!(numbers(&fs::read_to_string(&path).unwrap()), [1, 2]);
     assert_eq!(said.take(), Vec::<String>::new());
+}
+
+#[test]
+fn flows_name_their_interface_and_what_is_not_ip_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f");
+    let mut tracker = Tracker::new(&TrackerConfig::default(), Secret::random());
+    let mut flows = Vec::new();
+    let mut udp = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
+    udp.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 53, 0, 54, 0, 8, 0, 0]);
+    let arp = [[2; 12].as_slice(), &[8, 6], &[0; 28]].concat();
+    let packets = [
+        (0, LinkType::RAW, &udp),
+        (1, LinkType::ETHERNET, &arp),
+        (7, LinkType::RAW, &udp),
+    ];
+    for (interface, link_type, data) in packets {
+        let mut ended = |flow| flows.push(flow);
+        tracker.packet((interface, link_type), (0, 60), data, &mut ended);
+        tracker.finish(&mut ended);
+    }
+    let mut writer = file(&path, at_once(), &Said::default());
+    writer.interface(7, "eth\"7");
+    writer.flows(&flows);
+    let expected = Counters {
+        lines: 2,
+        lost: 0,
+        not_ip: 1,
+    };
+    assert_eq!(writer.close(), expected);
+    let text = fs::read_to_string(&path).unwrap();
+    let names = text.lines().map(|line| {
+        let value: Value = serde_json::from_str(line).unwrap();
+        value
+            .get("in_iface")
+            .map(|name| name.as_str().unwrap().to_owned())
+    });
+    assert_eq!(names.collect::<Vec<_>>(), [None, Some("eth\"7".to_owned())]);
 }
 
 #[test]
