@@ -16,10 +16,7 @@ use retroscope_capture::{
     Source,
     generator::{GeneratorConfig, GeneratorSource},
 };
-use retroscope_recorder::{
-    Analyzers, Config, Event, Format, Recorder, Scripts, Summary, SystemClock, insert_only,
-};
-use retroscope_ring::Backing;
+use retroscope_recorder::{Analyzers, Config, Event, Recorder, Summary, SystemClock, insert_only};
 
 use crate::{
     contest::Load,
@@ -292,35 +289,16 @@ impl Plan {
     /// Dumps, if there are any, go to `directory`.
     fn config(&self, directory: &Path) -> Config {
         Config {
-            offline: false,
             ring_bytes: self.ring_bytes,
-            ring_backing: Backing::Anonymous,
-            numa_node: None,
-            when_full: retroscope_ring::Mode::Record,
             rx_threads: self.inserters,
             analyzers: self.analyzers,
             triggers: self.triggers.clone(),
-            dump: String::new(),
-            manual_dump: String::new(),
-            scripts: Scripts::default(),
-            filter: None,
-            requests: Vec::new(),
             past: self.window,
             future: self.window,
-            hold: Duration::ZERO,
-            single: false,
             max_dumps: 1024,
-            hold_off: Duration::ZERO,
-            dumps_per_minute: 0,
-            bytes_per_hour: 0,
-            dump_packets: 0,
-            dump_bytes: 0,
-            snaplen: 0,
-            count: None,
             duration: self.duration,
-            directory: directory.to_owned(),
-            format: Format::PcapNg,
-            reproducible: false,
+            directory: Some(directory.to_owned()),
+            ..Config::default()
         }
     }
 }

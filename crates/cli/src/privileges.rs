@@ -4,11 +4,12 @@
 //! starts afterwards have none. The thread for signals, which is older, gives up its own when it starts, and is waited for.
 
 use std::{
-    fs, io,
+    fs,
+    os::unix::fs::chown,
     path::{Path, PathBuf},
 };
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::{
     fs::{Access, AtFlags, CWD, Gid, Uid, accessat},
     io::Errno,
@@ -24,8 +25,8 @@ use rustix::{
 pub(crate) struct Privileges {
     /// Become this user; `None`: stay who it is.
     user: Option<User>,
-    /// Where dumps go.
-    directory: PathBuf,
+    /// Where dumps go; `None`: there are none.
+    directory: Option<PathBuf>,
 }
 
 /// A user of this system.
@@ -43,7 +44,7 @@ impl Privileges {
     ///
     /// # Errors
     /// No such user.
-    pub(crate) fn new(user: Option<&str>, directory: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn new(user: Option<&str>, directory: Option<&Path>) -> anyhow::Result<Self> {
         let find = |text: &str| {
             let read = |path| fs::read_to_string(path).unwrap_or_default();
             let found = User::find(text, &read("/etc/passwd"), &read("/etc/group"));
@@ -53,20 +54,24 @@ impl Privileges {
         };
         Ok(Self {
             user: user.map(find).transpose()?,
-            directory: directory.to_owned(),
+            directory: directory.map(Path::to_owned),
         })
     }
 
     /// Makes the directory for dumps if there is none, as the property of the user who will write there.
-    pub(crate) fn prepare_directory(&self) -> io::Result<()> {
-        let Some(user) = &self.user else {
+    ///
+    /// # Errors
+    /// What the system said, and of which directory.
+    pub(crate) fn prepare_directory(&self) -> anyhow::Result<()> {
+        let (Some(user), Some(directory)) = (&self.user, &self.directory) else {
             return Ok(());
         };
-        if self.directory.exists() {
+        if directory.exists() {
             return Ok(());
         }
-        fs::create_dir_all(&self.directory)?;
-        std::os::unix::fs::chown(&self.directory, Some(user.uid), Some(user.gid))
+        let made = fs::create_dir_all(directory);
+        made.and_then(|()| chown(directory, Some(user.uid), Some(user.gid)))
+            .with_context(|| format!("cannot make {}", directory.display()))
     }
 
     /// Whose files are that it makes for the user that it becomes, if it becomes another.
@@ -89,8 +94,8 @@ impl Privileges {
             return Ok(left);
         };
         self.give_up_all()?;
-        if !may_write(&self.directory) {
-            let (name, directory) = (&user.name, self.directory.display());
+        if let Some(directory) = self.directory.as_deref().filter(|it| !may_write(it)) {
+            let (name, directory) = (&user.name, directory.display());
             bail!("-Z {name}: this user cannot write to {directory}");
         }
         Ok(CapabilitySet::empty())
@@ -131,7 +136,9 @@ impl Privileges {
             effective: CapabilitySet::empty(),
             ..sets
         };
-        if writing.is_empty() || set_capabilities(None, bare).is_err() || may_write(&self.directory)
+        if writing.is_empty()
+            || set_capabilities(None, bare).is_err()
+            || self.directory.as_deref().is_none_or(may_write)
         {
             return giving;
         }
@@ -250,7 +257,7 @@ mod tests {
     #[test]
     fn nothing_is_left_but_what_dumps_need() {
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(None, folder.path()).unwrap();
+        let privileges = Privileges::new(None, Some(folder.path())).unwrap();
         // A thread of its own: it ends with what it gave up.
         let left = std::thread::scope(|scope| {
             let give_up = || {
@@ -274,21 +281,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let theirs = folder.path().join("theirs");
         fs::create_dir(&theirs).unwrap();
-        std::os::unix::fs::chown(&theirs, Some(12_345), Some(12_345)).unwrap();
+        chown(&theirs, Some(12_345), Some(12_345)).unwrap();
         let in_thread = |privileges: &Privileges| {
             std::thread::scope(|scope| {
                 let give_up = || privileges.give_up();
                 scope.spawn(give_up).join().unwrap()
             })
         };
-        let left = in_thread(&Privileges::new(None, &theirs).unwrap()).unwrap();
+        let left = in_thread(&Privileges::new(None, Some(&theirs)).unwrap()).unwrap();
         assert_eq!(left, CapabilitySet::DAC_OVERRIDE);
-        let left = in_thread(&Privileges::new(Some("12345:12345"), folder.path()).unwrap());
+        let left = in_thread(&Privileges::new(Some("12345:12345"), Some(folder.path())).unwrap());
         let refused = left.unwrap_err().to_string();
         assert!(refused.contains("this user cannot write to"), "{refused}");
         // The folder above is root's own; that user may not even look into it.
-        std::os::unix::fs::chown(folder.path(), Some(12_345), Some(12_345)).unwrap();
-        let left = in_thread(&Privileges::new(Some("12345:12345"), &theirs).unwrap()).unwrap();
+        chown(folder.path(), Some(12_345), Some(12_345)).unwrap();
+        let left =
+            in_thread(&Privileges::new(Some("12345:12345"), Some(&theirs)).unwrap()).unwrap();
         assert_eq!(left, CapabilitySet::empty());
     }
 }

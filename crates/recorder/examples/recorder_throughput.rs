@@ -13,8 +13,7 @@ use retroscope_capture::{
     Source,
     generator::{GeneratorConfig, GeneratorSource},
 };
-use retroscope_recorder::{Analyzers, Config, Event, Format, Recorder, Scripts, SystemClock};
-use retroscope_ring::Backing;
+use retroscope_recorder::{Config, Event, Recorder, SystemClock};
 
 /// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the ends of buckets.
 const OVERHEAD_BYTES: u64 = 18;
@@ -34,37 +33,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         count: Some(count),
         ..GeneratorConfig::default()
     };
-    let directory = env::temp_dir();
     let config = Config {
-        offline: false,
         ring_bytes,
-        ring_backing: Backing::Anonymous,
-        numa_node: None,
-        when_full: retroscope_ring::Mode::Record,
-        rx_threads: 1,
-        analyzers: Analyzers::default(),
         triggers,
-        dump: String::new(),
-        manual_dump: String::new(),
-        scripts: Scripts::default(),
-        filter: None,
-        requests: Vec::new(),
         past: Duration::from_secs(1),
         future: Duration::from_secs(1),
-        hold: Duration::ZERO,
-        single: false,
         max_dumps: 1,
-        hold_off: Duration::ZERO,
-        dumps_per_minute: 0,
-        bytes_per_hour: 0,
-        dump_packets: 0,
-        dump_bytes: 0,
-        snaplen: 0,
-        count: None,
-        duration: None,
-        directory,
-        format: Format::PcapNg,
-        reproducible: false,
+        directory: Some(env::temp_dir()),
+        ..Config::default()
     };
     let sources = || {
         let source = GeneratorSource::new("generate", generator.clone());

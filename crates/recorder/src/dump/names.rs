@@ -45,6 +45,12 @@ impl Directory {
         Ok(directory)
     }
 
+    /// The working directory, which may or may not be written to.
+    pub(crate) fn untried(format: Format) -> Self {
+        let disk = SystemDisk { owner: None };
+        Self::on(Arc::new(disk), Path::new(""), format)
+    }
+
     /// A directory that is there.
     pub(crate) fn on(disk: Arc<dyn Disk>, path: &Path, format: Format) -> Self {
         let path = path.to_owned();

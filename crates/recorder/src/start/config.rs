@@ -64,12 +64,49 @@ pub struct Config {
     pub count: Option<u64>,
     /// Stop after this time; offline, of packet time.
     pub duration: Option<Duration>,
-    /// Where dumps go.
-    pub directory: PathBuf,
+    /// Where dumps go; `None`: the working directory, which is not tried at the start: nothing is to be dumped.
+    pub directory: Option<PathBuf>,
     /// How they are written.
     pub format: Format,
     /// Leaves creation times out.
     pub reproducible: bool,
+}
+
+/// Live, 64 MiB; no triggers, no dumps; without limits but 64 dumps at once.
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            offline: false,
+            ring_bytes: 64 << 20,
+            ring_backing: Backing::Anonymous,
+            when_full: Mode::Record,
+            numa_node: None,
+            rx_threads: 1,
+            analyzers: Analyzers::Auto,
+            triggers: Vec::new(),
+            dump: String::new(),
+            manual_dump: String::new(),
+            scripts: Scripts::default(),
+            filter: None,
+            requests: Vec::new(),
+            past: Duration::ZERO,
+            future: Duration::ZERO,
+            hold: Duration::ZERO,
+            single: false,
+            max_dumps: 64,
+            hold_off: Duration::ZERO,
+            dumps_per_minute: 0,
+            bytes_per_hour: 0,
+            dump_packets: 0,
+            dump_bytes: 0,
+            snaplen: 0,
+            count: None,
+            duration: None,
+            directory: None,
+            format: Format::PcapNg,
+            reproducible: false,
+        }
+    }
 }
 
 /// Where packets are looked at for triggers.

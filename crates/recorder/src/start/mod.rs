@@ -124,12 +124,13 @@ impl Recorder {
         let link_types = LinkTypes::new(&known, &link_types);
         let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
             .map_err(StartError::Expression)?;
-        let path = &config.directory;
-        let directory =
-            Directory::open(path, config.format).map_err(|error| StartError::Directory {
-                path: path.clone(),
-                error,
-            })?;
+        let directory = match &config.directory {
+            Some(path) => Directory::open(path, config.format).map_err(|error| {
+                let path = path.clone();
+                StartError::Directory { path, error }
+            })?,
+            None => Directory::untried(config.format),
+        };
         let queues = probed.iter().map(|(_, source)| source.queues()).sum();
         let flows_together =
             probed.len() == 1 && probed.iter().all(|(_, it)| it.keeps_flows_together());

@@ -5,10 +5,9 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use retroscope_capture::{Source, clock::SystemClock, file::FileSource};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
-use retroscope_ring::Backing;
 
 use crate::{
-    Analyzers, Config, DumpReport, Format, Recorder, Scripts, Summary, TriggerRequest, Verdict,
+    Config, DumpReport, Recorder, Summary, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
@@ -28,33 +27,13 @@ pub(crate) fn offline(directory: &Path) -> Config {
     Config {
         offline: true,
         ring_bytes: 32 << 20,
-        ring_backing: Backing::Anonymous,
-        numa_node: None,
-        when_full: retroscope_ring::Mode::Record,
-        rx_threads: 1,
-        analyzers: Analyzers::default(),
         triggers: vec!["udp port 9".to_owned()],
-        dump: String::new(),
-        manual_dump: String::new(),
-        scripts: Scripts::default(),
-        filter: None,
-        requests: Vec::new(),
         past: Duration::from_secs(2),
         future: Duration::from_secs(1),
         hold: Duration::from_secs(1),
-        single: false,
-        max_dumps: 64,
-        hold_off: Duration::ZERO,
-        dumps_per_minute: 0,
-        bytes_per_hour: 0,
-        dump_packets: 0,
-        dump_bytes: 0,
-        snaplen: 0,
-        count: None,
-        duration: None,
-        directory: directory.to_owned(),
-        format: Format::PcapNg,
+        directory: Some(directory.to_owned()),
         reproducible: true,
+        ..Config::default()
     }
 }
 

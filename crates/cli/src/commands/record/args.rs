@@ -1,19 +1,14 @@
 //! The arguments of `retroscope record`, and what they mean together.
 
-use std::{
-    fs,
-    num::NonZeroUsize,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use clap::ValueEnum;
-use retroscope_recorder::{Analyzers, Config, Format, Scripts, SubDirectory, TriggerRequest};
+use retroscope_recorder::{Config, Format, Scripts, SubDirectory, TriggerRequest};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
-use super::{engine::EngineArgs, has_engine, is_generator, live::LiveArgs};
-use crate::{commands::protocol::WhenFull, failure::Failure, memory, numa, units};
+use super::input::InputArgs;
+use crate::{commands::protocol::WhenFull, failure::Failure, memory, units};
 
 /// The connection of the trigger packet.
 const DEFAULT_DUMP: &str = "$flow";
@@ -26,26 +21,8 @@ const DEFAULT_DUMP: &str = "$flow";
 #[derive(Debug, Clone, clap::Args)]
 #[command(disable_version_flag = true)]
 pub(crate) struct Args {
-    /// Interface to record (repeat for several); `TCP@HOST:PORT` for a stream of pcap or pcapng from there, or
-    /// `generate:flows=…,size=…,rate=…` for made-up traffic
-    #[arg(
-        short = 'i',
-        long = "interface",
-        visible_alias = "device",
-        value_name = "IFACE"
-    )]
-    pub(crate) interfaces: Vec<String>,
-
-    /// Capture file to read instead (repeat to merge several by time): pcap or pcapng, also gzip or zstd
-    #[arg(short = 'r', long = "read", value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-
     #[command(flatten)]
-    pub(crate) engine: EngineArgs,
-
-    /// Memory for packets, like 4GiB [default: 1GiB, or a quarter of the available memory if less]
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    pub(crate) ring: Option<u64>,
+    pub(crate) input: InputArgs,
 
     /// Keep the ring in this file, on tmpfs or hugetlbfs, where `retroscope status` and `query` read it and where it stays after
     /// the end. An older ring file in its place is replaced, unless a recorder holds it
@@ -63,23 +40,6 @@ pub(crate) struct Args {
     /// Listen at this unix socket for commands, which `retroscope ctl` sends: for this user, root and the socket's group
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
-
-    /// The ring in GiB: FlowScope's name
-    #[arg(long, value_name = "GIB", conflicts_with = "ring", hide = true)]
-    size: Option<u64>,
-
-    /// Capture filter: what does not match is not recorded
-    #[arg(short = 'f', long = "filter", value_name = "EXPR")]
-    filter: Option<String>,
-
-    /// Read the capture filter from a file
-    #[arg(
-        short = 'F',
-        long = "filter-file",
-        value_name = "FILE",
-        conflicts_with = "filter"
-    )]
-    filter_file: Option<PathBuf>,
 
     /// Bytes kept of each packet; 0: all
     #[arg(
@@ -180,15 +140,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
     hold_off: Duration,
 
-    /// Capture threads for each interface; af-xdp has one for each receive queue, pcap and -r one, whatever is given
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
-    rx_threads: u32,
-
-    /// Where triggers are looked for: `inline`, in the threads that capture; in N other threads; or `auto`, inline as long as that keeps up and in
-    /// one more thread else
-    #[arg(long, value_name = "inline|N|auto", default_value = "auto", value_parser = analyzers)]
-    analyzers: Analyzers,
-
     /// Directory for dumps, made if missing
     #[arg(
         short = 'w',
@@ -203,18 +154,6 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = FormatName::Pcapng)]
     format: FormatName,
 
-    /// Stop after so many recorded packets
-    #[arg(short = 'c', long = "count", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
-
-    /// Stop after this time (of the packets, with -r)
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    duration: Option<Duration>,
-
-    /// Print a summary as one JSON object on the last line of stdout
-    #[arg(long)]
-    pub(crate) json: bool,
-
     /// Leave creation times out of dumps, so that two runs over the same files give the same bytes
     #[arg(long)]
     reproducible: bool,
@@ -222,21 +161,6 @@ pub(crate) struct Args {
     /// List the interfaces and exit
     #[arg(short = 'D', long = "list-interfaces")]
     pub(crate) list: bool,
-
-    #[command(flatten)]
-    pub(crate) live: LiveArgs,
-
-    /// Become this user (a name, or UID:GID) once everything is open. Capabilities are given up in any case
-    #[arg(short = 'Z', long = "relinquish-privileges", value_name = "USER")]
-    pub(crate) user: Option<String>,
-
-    /// Say only what went wrong
-    #[arg(short = 'q', long)]
-    pub(crate) quiet: bool,
-
-    /// Say more: statistics of every source and of the ring at the end
-    #[arg(short = 'v', long)]
-    pub(crate) verbose: bool,
 
     /// Where tcpdump has its expression: refused, since there are two things that it may mean
     #[arg(value_name = "EXPR", hide = true)]
@@ -265,28 +189,17 @@ impl Args {
 
     /// Checks what clap cannot, and resolves defaults. The second value holds sentences for the user.
     pub(crate) fn resolve(&self) -> Result<(Config, Vec<String>), Failure> {
-        let offline = !self.files.is_empty();
-        if offline && !self.interfaces.is_empty() {
-            return Err(Failure::usage(
-                "choose -i or -r: a recording is either live or from files",
-            ));
-        }
+        let input = &self.input;
         let no_trigger = self.triggers.is_empty() && self.trigger_lua.is_empty();
-        if offline && no_trigger {
+        let mut notes = Vec::new();
+        let of_input = input.config(memory::default_ring, &mut notes)?;
+        if of_input.offline && no_trigger {
             return Err(Failure::usage(
                 "-r needs a trigger: say --trigger EXPR, for example --trigger 'udp port 53'",
             ));
         }
-        let mut numbered = self.interfaces.iter().enumerate();
-        if let Some((_, name)) = numbered.find(|(i, name)| self.interfaces[..*i].contains(name)) {
-            return Err(Failure::usage(format!(
-                "-i {name} is given twice: name each interface once"
-            )));
-        }
         self.check_directory()?;
-        let mut notes = Vec::new();
-        let ring_bytes = self.ring_bytes(&mut notes);
-        if !offline && no_trigger {
+        if !of_input.offline && no_trigger {
             let pid = std::process::id();
             notes.push(if self.control.is_some() {
                 format!(
@@ -296,25 +209,13 @@ impl Args {
                 format!("no --trigger: only SIGUSR1 starts a dump (kill -USR1 {pid})")
             });
         }
-        if offline && self.rx_threads > 1 {
-            notes.push("--rx-threads: files are read by one thread".to_owned());
-        }
-        if self.live.cpus.is_some() && !self.interfaces.iter().any(|name| has_engine(name)) {
-            notes.push("--cpus: there is no interface whose threads it could pin".to_owned());
-        }
         let config = Config {
-            offline,
-            ring_bytes,
             ring_backing: self.backing(),
             when_full: self.when_full.into(),
-            numa_node: self.numa_node(&mut notes),
-            rx_threads: self.rx_threads as usize,
-            analyzers: self.analyzers,
             triggers: self.triggers.clone(),
             dump: self.dump.clone(),
             manual_dump: self.manual_dump.clone(),
             scripts: self.scripts()?,
-            filter: self.filter_text()?,
             requests: self.requests()?,
             past: self.past,
             future: self.future,
@@ -327,14 +228,13 @@ impl Args {
             dump_packets: self.dump_packets,
             dump_bytes: self.dump_bytes,
             snaplen: self.snaplen,
-            count: self.count,
-            duration: self.duration,
-            directory: self.directory.clone(),
+            directory: Some(self.directory.clone()),
             format: match self.format {
                 FormatName::Pcapng => Format::PcapNg,
                 FormatName::Pcap => Format::Pcap,
             },
             reproducible: self.reproducible,
+            ..of_input
         };
         Ok((config, notes))
     }
@@ -373,11 +273,6 @@ impl Args {
         })
     }
 
-    /// Where dumps go.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     fn check_directory(&self) -> Result<(), Failure> {
         let extension = self.directory.extension().unwrap_or_default();
         let is_capture = ["pcap", "pcapng", "cap"]
@@ -392,57 +287,12 @@ impl Args {
         Ok(())
     }
 
-    fn ring_bytes(&self, notes: &mut Vec<String>) -> u64 {
-        let available = memory::available();
-        let asked = self
-            .ring
-            .or(self.size.map(|gib| gib.saturating_mul(1 << 30)));
-        let Some(asked) = asked else {
-            return memory::default_ring(available);
-        };
-        match available.map(memory::largest_ring) {
-            Some(largest) if asked > largest => {
-                let (asked, fits) = (units::show_size(asked), units::show_size(largest));
-                notes.push(format!(
-                    "a ring of {asked} does not fit into the available memory; using {fits}"
-                ));
-                largest
-            }
-            _ => asked,
-        }
-    }
-
     fn backing(&self) -> Backing {
         match &self.ring_file {
             Some(path) => Backing::File(path.clone()),
             None if self.ring_memfd => Backing::Memfd,
             None => Backing::Anonymous,
         }
-    }
-
-    /// The node that all live interfaces are on, where the machine has several.
-    fn numa_node(&self, notes: &mut Vec<String>) -> Option<u32> {
-        let live = self.interfaces.iter().filter(|name| !is_generator(name));
-        let topology = numa::Topology::read(Path::new("/sys"), live.map(String::as_str));
-        let node = topology.common_node();
-        if node.is_none() && topology.nodes > 1 && topology.known().count() > 1 {
-            notes.push(
-                "the interfaces are on several NUMA nodes: the ring's memory is on any".to_owned(),
-            );
-        }
-        node
-    }
-
-    fn filter_text(&self) -> Result<Option<String>, Failure> {
-        let Some(path) = &self.filter_file else {
-            return Ok(self.filter.clone());
-        };
-        let text = fs::read_to_string(path)
-            .map_err(|error| Failure::failed(format!("cannot read {}: {error}", path.display())))?;
-        // As tcpdump -F: a comment runs from # to the end of its line.
-        let lines = text.lines().filter_map(|line| line.split('#').next());
-        let text = lines.collect::<Vec<_>>().join(" ");
-        Ok(Some(text.trim().to_owned()))
     }
 }
 
@@ -452,18 +302,5 @@ fn numbered(text: &str) -> Result<(usize, String), String> {
     match number.parse() {
         Ok(number @ 1..) => Ok((number, what.to_owned())),
         _ => Err("it is the number of a trigger, from 1, then '=', as in 1=host $srcIP".to_owned()),
-    }
-}
-
-/// Where triggers are looked for, as people write it.
-fn analyzers(text: &str) -> Result<Analyzers, String> {
-    match text {
-        "auto" => Ok(Analyzers::Auto),
-        "inline" => Ok(Analyzers::Inline),
-        number => match number.parse() {
-            Ok(threads @ 1..=256_usize) => NonZeroUsize::new(threads).map(Analyzers::Threads),
-            _ => None,
-        }
-        .ok_or_else(|| "it is 'inline', 'auto', or a number of threads from 1 to 256".to_owned()),
     }
 }

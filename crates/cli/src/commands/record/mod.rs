@@ -3,6 +3,7 @@
 mod args;
 mod control;
 mod engine;
+mod input;
 mod live;
 mod screen;
 mod signals;
@@ -10,6 +11,7 @@ mod summary;
 
 use std::{
     collections::BTreeSet,
+    path::Path,
     process::ExitCode,
     sync::{Arc, atomic::AtomicBool, mpsc::RecvTimeoutError},
     time::{Duration, Instant},
@@ -28,10 +30,11 @@ use retroscope_script::ScriptError;
 
 pub(crate) use args::Args;
 use control::{Server, Socket};
+pub(crate) use input::InputArgs;
 use screen::Screen;
 
 use crate::{
-    commands::{interface_names, program, source_failure, target::is_standard_stream},
+    commands::{program, source_failure, target::is_standard_stream},
     failure::{Failure, say},
     privileges::Privileges,
 };
@@ -49,48 +52,45 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         return summary::print_interfaces();
     }
     args.refuse_expression()?;
-    if args.interfaces.is_empty() && args.files.is_empty() {
-        let list = interface_names();
-        return Err(Failure::usage(format!(
-            "say what to record: -i IFACE or -r FILE; interfaces: {list}"
-        )));
-    }
     let (config, notes) = args.resolve()?;
-    if !args.quiet {
+    if !args.input.quiet {
         notes.iter().for_each(|note| say(note));
     }
-    let privileges =
-        Privileges::new(args.user.as_deref(), args.directory()).map_err(Failure::usage)?;
+    record(&args.input, &config, args.control.as_deref())
+}
+
+/// Records, with `control` as the path of a socket for commands.
+pub(crate) fn record(
+    input: &InputArgs,
+    config: &Config,
+    control: Option<&Path>,
+) -> Result<ExitCode, Failure> {
+    let privileges = Privileges::new(input.user.as_deref(), config.directory.as_deref());
+    let privileges = privileges.map_err(Failure::usage)?;
     let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
-    let socket = args
-        .control
-        .as_deref()
-        .map(|path| Socket::bind(path, &privileges));
+    let socket = control.map(|path| Socket::bind(path, &privileges));
     let socket = socket.transpose().map_err(Failure::failed)?;
-    let mut screen = Screen::new(args.quiet);
-    let recorder = start(&args, &config, &signals, &privileges, &mut screen)?;
+    let mut screen = Screen::new(input.quiet);
+    let recorder = start(input, config, &signals, &privileges, &mut screen)?;
     let server = socket.map(|socket| {
         let (handle, stop) = (recorder.handle(), signals.stop_flag());
         Server::start(socket, handle, stop)
     });
     let server = server.transpose().map_err(Failure::failed)?;
-    let result = watch(recorder, &args, &signals, screen);
+    let result = watch(recorder, input, &signals, screen);
     server.into_iter().for_each(Server::end);
     result
 }
 
 fn start(
-    args: &Args,
+    args: &InputArgs,
     config: &Config,
     signals: &signals::Signals,
     privileges: &Privileges,
     screen: &mut Screen,
 ) -> Result<Recorder, Failure> {
-    privileges.prepare_directory().map_err(|error| {
-        let directory = args.directory().display();
-        Failure::failed(format!("cannot make {directory}: {error}"))
-    })?;
+    privileges.prepare_directory().map_err(Failure::failed)?;
     let mut left = CapabilitySet::empty();
     let mut opened = || {
         signals.hold();
@@ -117,10 +117,13 @@ fn start(
     }
     let mut recorder = result.map_err(|error| refused(&error))?;
     // Whoever reads that it records may send a signal at once.
-    signals.connect(recorder.handle());
+    signals.connect(recorder.handle(), config.directory.is_some());
     screen.started(&names(args), &engine(args), recorder.ring());
-    if args.verbose && left.contains(CapabilitySet::DAC_OVERRIDE) {
-        let directory = args.directory().display();
+    if args.verbose
+        && left.contains(CapabilitySet::DAC_OVERRIDE)
+        && let Some(directory) = &config.directory
+    {
+        let directory = directory.display();
         screen.line(&format!(
             "keeping CAP_DAC_OVERRIDE: {directory} cannot be written to without it"
         ));
@@ -171,7 +174,7 @@ fn refused(error: &StartError) -> Failure {
 /// Follows the recorder until its threads are done.
 fn watch(
     recorder: Recorder,
-    args: &Args,
+    args: &InputArgs,
     signals: &signals::Signals,
     mut screen: Screen,
 ) -> Result<ExitCode, Failure> {
@@ -205,14 +208,14 @@ fn watch(
 }
 
 /// What is recorded, in words.
-fn names(args: &Args) -> String {
+fn names(args: &InputArgs) -> String {
     let files = args.files.iter().map(|path| path.display().to_string());
     let names = args.interfaces.iter().cloned().chain(files);
     names.collect::<Vec<_>>().join(", ")
 }
 
 /// What delivers the packets, in words.
-fn engine(args: &Args) -> String {
+fn engine(args: &InputArgs) -> String {
     if !args.files.is_empty() {
         return "file".to_owned();
     }
@@ -236,7 +239,7 @@ fn has_engine(name: &str) -> bool {
 
 /// All sources. `cpus` outlives them: what is opened again keeps its CPUs.
 fn open_sources(
-    args: &Args,
+    args: &InputArgs,
     cpus: &CpuTurns,
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<Box<dyn Source>>, SourceError> {

@@ -86,6 +86,8 @@ enum Phase {
 #[derive(Debug)]
 struct Recording {
     handle: Handle,
+    /// Whether USR1 triggers: there is where to dump to.
+    dumps: bool,
     /// Signals to stop so far.
     stops: u32,
 }
@@ -138,9 +140,13 @@ impl Signals {
     }
 
     /// From now on the signals go to this recorder, the ones that were kept first.
-    pub(crate) fn connect(&self, handle: Handle) {
+    pub(crate) fn connect(&self, handle: Handle, dumps: bool) {
         let mut phase = self.shared.phase();
-        let mut recording = Recording { handle, stops: 0 };
+        let mut recording = Recording {
+            handle,
+            dumps,
+            stops: 0,
+        };
         if let Phase::Starting(kept) = &*phase {
             for signal in kept {
                 self.shared.tell(&mut recording, *signal);
@@ -189,6 +195,7 @@ impl SignalState {
         let handle = &recording.handle;
         match signal {
             // One that finds no room is one of dozens that wait.
+            SIGUSR1 if !recording.dumps => {}
             SIGUSR1 => _ = handle.trigger_unanswered(),
             SIGUSR2 => self.statistics.store(true, Ordering::SeqCst),
             SIGHUP if !self.stops(signal) => self.reload.store(true, Ordering::SeqCst),

@@ -9,7 +9,7 @@ use retroscope_recorder::{
 use retroscope_ring::Ring;
 use serde::Serialize;
 
-use super::{Args, screen::source_line};
+use super::{InputArgs, screen::source_line};
 use crate::{
     failure::{Code, Failure, put, put_json, say},
     units::{counted, show_size},
@@ -49,7 +49,7 @@ struct AnalyzersJson {
 
 /// Tells what happened and decides on the exit code: failures beat incomplete dumps.
 pub(crate) fn finish(
-    args: &Args,
+    args: &InputArgs,
     summary: &Summary,
     ring: &Ring,
     aborted: bool,

@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn a_stale_socket_is_replaced_and_nothing_else_is() {
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(None, folder.path()).unwrap();
+        let privileges = Privileges::new(None, Some(folder.path())).unwrap();
         let path = folder.path().join("s");
         let bind = || Socket::bind(&path, &privileges);
         let first = bind().unwrap();
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn one_of_many_replaces_a_stale_socket() {
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(None, folder.path()).unwrap();
+        let privileges = Privileges::new(None, Some(folder.path())).unwrap();
         let path = folder.path().join("s");
         for round in 0..500 {
             drop(UnixListener::bind(&path).unwrap());
@@ -240,7 +240,7 @@ mod tests {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(Some("12345:12346"), folder.path()).unwrap();
+        let privileges = Privileges::new(Some("12345:12346"), Some(folder.path())).unwrap();
         let path = folder.path().join("s");
         let is_over = AtomicBool::new(false);
         scope(|scope| {
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn a_directory_that_was_left_behind_is_taken_over_and_no_others() {
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(None, folder.path()).unwrap();
+        let privileges = Privileges::new(None, Some(folder.path())).unwrap();
         let path = folder.path().join("s");
         let left = folder.path().join(".s.new");
         fs::create_dir(&left).unwrap();
