@@ -169,6 +169,16 @@ impl Flow {
         self.last_ns.saturating_add(time_out)
     }
 
+    /// The same flow with other times of its earliest and its latest packet, ns.
+    #[must_use]
+    pub fn with_times(&self, [first_ns, last_ns]: [i64; 2]) -> Self {
+        Self {
+            first_ns,
+            last_ns,
+            ..*self
+        }
+    }
+
     /// The key of all its packets.
     #[must_use]
     pub fn key(&self) -> &Key {

@@ -25,7 +25,10 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-pub use analysis::terms::{SubDirectory, TriggerRequest};
+pub use analysis::{
+    flows::{FlowCounts, FlowReceiver},
+    terms::{SubDirectory, TriggerRequest},
+};
 pub use control::{
     commands::Triggered,
     events::{Event, Missed, Subscription},

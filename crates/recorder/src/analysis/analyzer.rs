@@ -26,7 +26,7 @@ use crate::{
         native::NativeCode,
         predicate::Expression,
         seats::{Lookers, Seats},
-        shard::KnownRule,
+        shard::{KnownRule, Shard},
         terms::{Terms, Window},
     },
     control::{
@@ -250,6 +250,9 @@ impl Analyzer {
         let core = &mut self.core;
         core.here.clear();
         core.take_hits();
+        for seat in core.seats.all() {
+            seat.visit_waiting(Shard::end_flows);
+        }
         // What was overwritten behind the last batch.
         let missed = self.reader.lapped().packets - core.missed;
         let unseen = core.unseen_of(missed);
@@ -324,6 +327,9 @@ impl Core {
                 self.director.advance(promised_ns, &mut self.orders);
             }
             self.director.advance_mono(now.mono_ns, &mut self.orders);
+            for seat in self.seats.all() {
+                seat.visit(|shard| shard.pass(now.mono_ns));
+            }
         }
         self.settle_live();
         self.parts.messages.push();

@@ -66,6 +66,12 @@ impl<'r> Chunk<'r> {
         &self.frames[range]
     }
 
+    /// The times of the records at `range`, ns, and their frames.
+    pub(crate) fn packets(&self, range: Range<usize>) -> impl Iterator<Item = (i64, &Frame<'r>)> {
+        let times = self.times_ns[range.clone()].iter().copied();
+        times.zip(&self.frames[range])
+    }
+
     /// The runs of records of one interface.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u16, Range<usize>)> {
         let mut left = &self.interfaces[..self.len];

@@ -9,6 +9,7 @@ pub(crate) mod chunk;
 pub(crate) mod derivation;
 pub(crate) mod director;
 pub(crate) mod dump_script;
+pub(crate) mod flows;
 pub(crate) mod fragments;
 pub(crate) mod functions;
 pub(crate) mod hit_queue;

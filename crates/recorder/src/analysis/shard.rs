@@ -18,6 +18,7 @@ use crate::{
         chunk::{Chunk, Walk, fragments},
         derivation::Derivation,
         director::HitOrder,
+        flows::Flows,
         predicate::Expression,
         trigger_scripts::TriggerScripts,
         triggers::{RuleChange, RuleHit, Triggers},
@@ -97,6 +98,8 @@ pub(crate) struct Shard {
     pub(crate) scripts: TriggerScripts,
     /// `None`: who takes its hits says what they would dump.
     pub(crate) derivation: Option<Derivation>,
+    /// `None`: flows are not counted.
+    flows: Option<Flows>,
     names: InterfaceCache,
     stamps: Stamps,
 }
@@ -113,9 +116,33 @@ impl Shard {
             rules,
             scripts,
             derivation,
+            flows: None,
             names,
             stamps,
         }
+    }
+
+    /// Counts the flows of its packets.
+    pub(crate) fn with_flows(mut self, flows: Option<Flows>) -> Self {
+        self.flows = flows;
+        self
+    }
+
+    /// Whether it looks at packets also where no hits are wanted.
+    pub(crate) fn counts_flows(&self) -> bool {
+        self.flows.is_some()
+    }
+
+    /// As [`Flows::pass`].
+    pub(crate) fn pass(&mut self, mono_ns: i64) {
+        if let Some(flows) = &mut self.flows {
+            flows.pass(mono_ns);
+        }
+    }
+
+    /// No packet comes any more: ends all flows.
+    pub(crate) fn end_flows(&mut self) {
+        self.flows = None;
     }
 
     /// Looks at the next packets of a producer, [`Chunk::most`] of them, but for those that it is told to look past. Returns how many there were.
@@ -137,13 +164,31 @@ impl Shard {
                 self.scripts.pass();
             }
         }
+        let of_flows = self.flows.as_ref().and_then(|_| packets.clone().next());
         let count = chunk.fill(packets.by_ref().map(|(_, packet)| packet));
+        if let Some((first, _)) = of_flows {
+            self.count_flows((producer, first), chunk);
+        }
         if findings.are_wanted() {
             for (interface, run) in chunk.runs() {
                 self.look_at_run((producer, interface), chunk, run, &mut walk, findings);
             }
         }
         count
+    }
+
+    /// Counts the flows of a chunk of records that follow each other from `first` on.
+    fn count_flows(&mut self, (producer, first): (usize, u64), chunk: &Chunk<'_>) {
+        for (number, run) in chunk.runs() {
+            if let Some(flows) = &mut self.flows
+                && let Some(interface) = self.names.interface(number)
+            {
+                let (stamps, source) = (&mut self.stamps, interface.source);
+                flows.count((number, interface), chunk, run, |at| {
+                    stamps.offset_ns(producer, source, first + at as u64)
+                });
+            }
+        }
     }
 
     /// Looks at those records of a chunk that are of one interface.

@@ -1,12 +1,14 @@
 //! What all threads of a recorder share.
 
-use std::sync::{Arc, atomic::AtomicI64};
+use std::sync::{Arc, Mutex, atomic::AtomicI64};
 
 use retroscope_capture::clock::Clock;
 use retroscope_ring::{Ring, Waker};
 
 use crate::{
+    analysis::flows::{FlowCounters, FlowCounts},
     control::{
+        lock,
         pins::Pins,
         progress::{AnalyzerCounters, Control, Costs, Gate},
         ring_time::{RingClock, ring_times_at},
@@ -28,6 +30,8 @@ pub(crate) struct Common {
     pub(crate) packet_clock: AtomicI64,
     pub(crate) counters: AnalyzerCounters,
     pub(crate) costs: Costs,
+    /// Those of the shards that count flows.
+    pub(crate) flows: Mutex<Vec<Arc<FlowCounters>>>,
     pub(crate) log: DumpLog,
     pub(crate) pins: Pins,
 }
@@ -43,6 +47,7 @@ impl Common {
             packet_clock: AtomicI64::new(i64::MIN),
             counters: AnalyzerCounters::default(),
             costs: Costs::default(),
+            flows: Mutex::default(),
             log: DumpLog::default(),
             pins: Pins::default(),
         })
@@ -68,6 +73,14 @@ impl Common {
             times.extend(offsets.map(|offset_ns| ring_times_at(stamps, offset_ns)));
         }
         times
+    }
+
+    /// What became of flows; `None`: they are not counted.
+    pub(crate) fn flow_counts(&self) -> Option<FlowCounts> {
+        let shards = lock(&self.flows);
+        let mut sum = FlowCounts::default();
+        shards.iter().for_each(|shard| shard.add_to(&mut sum));
+        (!shards.is_empty()).then_some(sum)
     }
 
     /// Live sources, rather than files.

@@ -133,7 +133,7 @@ impl Inline {
             return;
         };
         self.unread += stored_bytes;
-        if !self.found.are_wanted() {
+        if !self.found.are_wanted() && !shard.counts_flows() {
             return;
         }
         let packets = frames.iter().map(|meta| Packet {
@@ -199,6 +199,9 @@ impl Inline {
     /// is to do something. Returns whether it is.
     pub(crate) fn told(&mut self, is_dry: bool, now_ns: i64) -> bool {
         self.placement.told(is_dry, now_ns);
+        if let Some(shard) = &mut self.shard {
+            shard.pass(now_ns);
+        }
         if self.is_due || self.unread >= self.unread_max {
             self.parts.analyzer.wake();
             self.unread = 0;

@@ -3,6 +3,7 @@
 use std::{num::NonZero, path::PathBuf, time::Duration};
 
 use retroscope_capture::{Source, SourceError};
+use retroscope_flow::TrackerConfig;
 use retroscope_ring::{Backing, Mode};
 use retroscope_script::Script;
 
@@ -33,6 +34,8 @@ pub struct Config {
     pub manual_dump: String,
     /// Scripts that trigger or dump.
     pub scripts: Scripts,
+    /// Count flows, and tell of them when they end; `None`: do not.
+    pub flows: Option<TrackerConfig>,
     /// Capture filter.
     pub filter: Option<String>,
     /// What the triggers ask for that differs from the following, in their order, those of scripts behind expressions. Those that are missing ask for
@@ -87,6 +90,7 @@ impl Default for Config {
             dump: String::new(),
             manual_dump: String::new(),
             scripts: Scripts::default(),
+            flows: None,
             filter: None,
             requests: Vec::new(),
             past: Duration::ZERO,

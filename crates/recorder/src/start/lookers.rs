@@ -2,11 +2,13 @@
 
 use std::{iter, sync::Arc};
 
+use retroscope_flow::TrackerConfig;
 use retroscope_script::Partition;
 
 use crate::{
     analysis::{
         derivation::{Derivation, Templates},
+        flows::{FlowSender, Flows},
         functions::Functions,
         seats::{Lookers, Seats},
         shard::Shard,
@@ -47,6 +49,8 @@ pub(crate) struct Situation {
     pub(crate) dump: Option<Partition>,
     /// Whether first fragments are kept, for later ones of their flow.
     pub(crate) learns: bool,
+    /// Whether flows are counted.
+    pub(crate) flows: bool,
 }
 
 /// Who looks at packets, and with how many shards. A sentence where that is other than what was asked for; the error is one for the user.
@@ -70,9 +74,10 @@ pub(crate) fn choose(
         readers => (Lookers::Readers, readers, None),
     };
     let script = "a script wants to see all packets in order (partition = 'flow' or 'host' in its file says that it does not)";
+    let flows = "flows are counted, and told in the order in which they end";
     if it.offline {
         // What a hit dumps is derived in the order of packets, whoever finds it.
-        let is_divided = it.triggers != Some(Partition::None);
+        let is_divided = it.triggers != Some(Partition::None) && !it.flows;
         return Ok(match analyzers {
             // A small ring has no room for it; what is found is the same.
             Analyzers::Inline if it.readers == 0 => one,
@@ -80,7 +85,9 @@ pub(crate) fn choose(
             Analyzers::Threads(threads) if threads.get() > 1 && is_divided => {
                 readers(threads.get().min(FILE_SHARDS_MAX))
             }
-            Analyzers::Threads(threads) if threads.get() > 1 => only_one(script),
+            Analyzers::Threads(threads) if threads.get() > 1 => {
+                only_one(if it.flows { flows } else { script })
+            }
             Analyzers::Auto | Analyzers::Threads(_) => one,
         });
     }
@@ -95,6 +102,9 @@ pub(crate) fn choose(
         }
         None if it.learns && !it.flows_together => {
             Some("a dump expression asks for flows, whose fragments come by several queues")
+        }
+        _ if it.flows && !it.flows_together => {
+            Some("flows are counted, whose packets come by several queues")
         }
         Some(Partition::Flow) | None => None,
     };
@@ -120,6 +130,7 @@ pub(crate) fn seat_shards(
     who: Lookers,
     (rules, scripts): (Triggers, Vec<Functions>),
     templates: &Templates,
+    flows: Option<&(TrackerConfig, FlowSender)>,
     common: &Common,
 ) -> (Arc<Seats>, Option<Derivation>) {
     let stamps = || Stamps::new(&common.ring);
@@ -138,12 +149,10 @@ pub(crate) fn seat_shards(
             Some(derives)
         };
         let names = common.intake.interface_cache();
-        shards.push(Shard::new(
-            (rules, scripts.triggers),
-            its_own,
-            names,
-            stamps(),
-        ));
+        let shard = Shard::new((rules, scripts.triggers), its_own, names, stamps());
+        let flows = flows
+            .map(|(config, sender)| Flows::new(*config, shards.capacity(), sender.clone(), common));
+        shards.push(shard.with_flows(flows));
     }
     (Arc::new(Seats::new(shards, who)), derivation)
 }
@@ -174,6 +183,7 @@ mod tests {
             triggers: None,
             dump: None,
             learns: false,
+            flows: false,
         };
         let one = Situation { queues: 1, ..four };
         let apart = Situation {
@@ -313,6 +323,7 @@ mod tests {
             triggers: Some(Partition::None),
             dump: None,
             learns: false,
+            flows: false,
         };
         let live = Situation {
             offline: false,

@@ -32,6 +32,7 @@ use crate::{
         analyzer::{Analyzer, AnalyzerParts},
         director::DirectorConfig,
         dump_script::DumpFunction,
+        flows,
         functions::Functions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
@@ -167,6 +168,7 @@ impl Recorder {
                 triggers: scripts[0].triggers.partition(),
                 dump: scripts[0].dump.as_ref().map(DumpFunction::partition),
                 learns: expressions.templates.asking_for_flows() > 0,
+                flows: config.flows.is_some(),
             };
             let (who, shards, notice) =
                 choose(config.analyzers, situation).map_err(StartError::Analyzers)?;
@@ -202,10 +204,15 @@ impl Recorder {
             config.offline,
             scripts.len() > 1 && !flows_together,
         );
+        let flows = config.flows.map(|tracker| {
+            let (sender, receiver) = flows::channel(&common);
+            ((tracker, sender), receiver)
+        });
         let (seats, derivation) = seat_shards(
             who,
             (expressions.triggers, scripts),
             &expressions.templates,
+            flows.as_ref().map(|(told, _)| told),
             &common,
         );
         let inline = (who == Lookers::Inserters).then(|| InlineParts {
@@ -329,6 +336,7 @@ impl Recorder {
             analyzers,
             dumper,
             notices,
+            flows: flows.map(|(_, receiver)| receiver),
         })
     }
 }

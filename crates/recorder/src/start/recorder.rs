@@ -14,6 +14,7 @@ use retroscope_ring::{Mode, Ring, RingError, RingStatistics};
 use retroscope_script::ScriptError;
 
 use crate::{
+    analysis::flows::{FlowCounts, FlowReceiver},
     control::{
         common::Common,
         events::{Event, Subscription},
@@ -71,6 +72,7 @@ pub struct Recorder {
     pub(super) analyzers: Vec<JoinHandle<()>>,
     pub(super) dumper: JoinHandle<()>,
     pub(super) notices: Vec<String>,
+    pub(super) flows: Option<FlowReceiver>,
 }
 
 /// What a recorder is doing.
@@ -101,6 +103,8 @@ pub struct Status {
     pub clock_steps: u64,
     /// Scripts that failed or exceeded a budget, and do nothing any more.
     pub scripts_failed: u64,
+    /// What became of flows; `None`: they are not counted.
+    pub flows: Option<FlowCounts>,
     /// What happens when nothing in the ring may be overwritten but what dumps and pins want.
     pub when_full: Mode,
     /// Trigger rules, scripts among them.
@@ -135,6 +139,8 @@ pub struct Summary {
     pub hits: HitCounts,
     /// See [`Status::scripts_failed`].
     pub scripts_failed: u64,
+    /// See [`Status::flows`].
+    pub flows: Option<FlowCounts>,
     /// The last 10,000 dumps, in the order of triggers.
     pub dumps: Vec<DumpReport>,
     /// The dumps that were finished before these.
@@ -181,6 +187,7 @@ impl Status {
             copied_bytes: counters.copied_bytes.load(Ordering::Relaxed) as u64,
             clock_steps: reading.clock_steps,
             scripts_failed: counters.scripts_failed(),
+            flows: common.flow_counts(),
             when_full: common.ring.mode(),
             rules: handle.rules.len(),
             pins: common.pins.list(),
@@ -207,6 +214,11 @@ impl Recorder {
         std::mem::take(&mut self.notices)
     }
 
+    /// Flows that ended, to be taken once; `None`: they are not counted, or somebody has it. From files the recorder waits for who has it.
+    pub fn take_flows(&mut self) -> Option<FlowReceiver> {
+        self.flows.take()
+    }
+
     /// Waits for news, at most `timeout`; `Err(Disconnected)` when all threads are done. Whoever does not take them holds nobody up:
     /// then they are counted ([`Event::Missed`]).
     ///
@@ -231,6 +243,8 @@ impl Recorder {
     /// Waits for all threads and sums up.
     #[must_use]
     pub fn join(self) -> Summary {
+        // Nobody takes flows that wait here.
+        drop(self.flows);
         let mut panicked = false;
         let mut errors = Vec::new();
         for inserter in self.inserters {
@@ -265,6 +279,7 @@ fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: 
         elapsed: handle.start_mono_ns.map(since),
         hits: reading.hits,
         scripts_failed: counters.scripts_failed(),
+        flows: common.flow_counts(),
         dumps,
         dumps_before,
         errors,

@@ -10,6 +10,7 @@ use std::{
 };
 
 use retroscope_capture::{InterfaceInfo, TimeDomain, clock::Clock};
+use retroscope_flow::TrackerConfig;
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Positions, Ring, RingConfig};
 use retroscope_script::Limits;
@@ -20,6 +21,7 @@ use crate::{
         analyzer::{Analyzer, AnalyzerParts},
         director::{Clip, DirectorConfig},
         dump_script::DumpFunction,
+        flows::{self, FlowReceiver},
         functions::Functions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
@@ -80,6 +82,7 @@ pub(crate) struct Rig {
     pub(crate) handle: Handle,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
+    pub(crate) flows: FlowReceiver,
 }
 
 /// What a rig records and dumps.
@@ -105,6 +108,7 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) single: bool,
     /// Whether all packets of a flow come by one queue.
     pub(crate) flows_together: bool,
+    pub(crate) flows: Option<TrackerConfig>,
 }
 
 impl Default for RigConfig<'static> {
@@ -127,6 +131,7 @@ impl Default for RigConfig<'static> {
             max_dumps: 64,
             single: false,
             flows_together: false,
+            flows: None,
         }
     }
 }
@@ -224,6 +229,7 @@ impl Rig {
             triggers: scripts.triggers.partition(),
             dump: scripts.dump.as_ref().map(DumpFunction::partition),
             learns: expressions.templates.asking_for_flows() > 0,
+            flows: plan.flows.is_some(),
         };
         let (who, shards, _) = choose(plan.analyzers, situation).unwrap();
         let scripts = iter::once(scripts).chain((1..shards).map(|_| load()));
@@ -236,7 +242,10 @@ impl Rig {
             shards > 1 && !plan.flows_together,
         );
         let looks = (expressions.triggers, scripts.collect());
-        let (seats, derivation) = seat_shards(who, looks, &expressions.templates, &common);
+        let (sender, receiver) = flows::channel(&common);
+        let of_flows = plan.flows.map(|config| (config, sender));
+        let templates = &expressions.templates;
+        let (seats, derivation) = seat_shards(who, looks, templates, of_flows.as_ref(), &common);
         let readers = shard_readers(&common, &seats, &reader.waker()).unwrap();
         let inline = (who == Lookers::Inserters).then(|| InlineParts {
             common: Arc::clone(&common),
@@ -358,6 +367,7 @@ impl Rig {
             handle,
             notices: Vec::new(),
             reports: Vec::new(),
+            flows: receiver,
         }
     }
 

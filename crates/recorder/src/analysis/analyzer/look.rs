@@ -176,7 +176,7 @@ impl Core {
             walk.packets.nth(skipped - 1);
             walk.next = record;
         }
-        if walk.core.live && !walk.are_wanted {
+        if walk.core.live && !walk.are_wanted && !shard.counts_flows() {
             return walk.go_to(end);
         }
         let mut packets = Numbers::from(record, walk.packets.clone());

@@ -41,7 +41,8 @@ pub(crate) fn inline(
     let inserters = common.intake.promises().len();
     let scripts = (0..inserters).map(|_| Functions::default()).collect();
     let looks = (expressions.triggers, scripts);
-    let (seats, _) = seat_shards(Lookers::Inserters, looks, &expressions.templates, common);
+    let templates = &expressions.templates;
+    let (seats, _) = seat_shards(Lookers::Inserters, looks, templates, None, common);
     let parts = InlineParts {
         common: Arc::clone(common),
         seats,

@@ -1,0 +1,327 @@
+//! The flows of a shard: counted with its packets, and told when they end.
+//!
+//! Flows that ended go to one receiver, by a bounded channel. Live nobody waits for it: what has no room is counted
+//! ([`FlowCounts::untold`]). From files the shard waits, so that all are told, in the same order in every run.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+    },
+    time::Duration,
+};
+
+use retroscope_flow::{Ended, Secret, Tracker, TrackerConfig};
+use serde::Serialize;
+
+use crate::{
+    analysis::chunk::Chunk,
+    control::{common::Common, lock},
+    intake::interfaces::{Interface, InterfaceCache},
+};
+
+/// Flows that are told together.
+const TOGETHER: usize = 1024;
+/// Batches of them that wait for the receiver.
+const BATCHES_MAX: usize = 64;
+/// Live: flows of one shard that wait for room beside these.
+const WAITING_MAX: usize = 65_536;
+/// What has ended is told after this, of packet time, however few flows that are, ns.
+const TOLD_EVERY_NS: i64 = 250_000_000;
+/// Between two looks at a shard to which no packet comes, ns of the monotonic clock.
+const PASS_NS: i64 = 100_000_000;
+/// Steps of clocks that flows may still have packets from.
+const STEPS_KEPT: usize = 256;
+
+/// What became of flows, by where it was counted: `begun` is the sum of all that follow, but for `untold`, which is part of those that ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct FlowCounts {
+    /// Packets counted in flows.
+    pub packets: u64,
+    /// Packets whose flow could not be told: damaged ones, and later fragments without their first.
+    pub unattributed: u64,
+    /// Flows that began.
+    pub begun: u64,
+    /// Flows that go on.
+    pub live: u64,
+    /// Flows for which no packet came for their time-out.
+    pub timed_out: u64,
+    /// TCP connections that were closed when another one of the same addresses and ports began.
+    pub reused: u64,
+    /// Flows given up for others: there were as many as there may be.
+    pub evicted: u64,
+    /// Flows that went on when the recording ended.
+    pub finished: u64,
+    /// Flows that ended, and of which nobody was told, because the receiver was too slow or gone.
+    pub untold: u64,
+}
+
+/// The counters of one shard. It writes them, anyone reads them; each number stands alone.
+#[derive(Debug, Default)]
+pub(crate) struct FlowCounters {
+    packets: AtomicU64,
+    unattributed: AtomicU64,
+    begun: AtomicU64,
+    live: AtomicU64,
+    timed_out: AtomicU64,
+    reused: AtomicU64,
+    evicted: AtomicU64,
+    finished: AtomicU64,
+    untold: AtomicU64,
+}
+
+impl FlowCounters {
+    fn set(&self, tracker: &Tracker, untold: u64) {
+        let counters = tracker.counters();
+        let table = counters.table;
+        for (place, count) in [
+            (&self.packets, table.packets),
+            (&self.unattributed, counters.unattributed),
+            (&self.begun, table.begun),
+            (&self.live, counters.live),
+            (&self.timed_out, table.timed_out),
+            (&self.reused, table.reused),
+            (&self.evicted, table.full + table.crowded),
+            (&self.finished, table.finished),
+            (&self.untold, untold),
+        ] {
+            place.store(count, Relaxed);
+        }
+    }
+
+    /// Adds them to those of other shards.
+    pub(crate) fn add_to(&self, sum: &mut FlowCounts) {
+        for (place, count) in [
+            (&mut sum.packets, &self.packets),
+            (&mut sum.unattributed, &self.unattributed),
+            (&mut sum.begun, &self.begun),
+            (&mut sum.live, &self.live),
+            (&mut sum.timed_out, &self.timed_out),
+            (&mut sum.reused, &self.reused),
+            (&mut sum.evicted, &self.evicted),
+            (&mut sum.finished, &self.finished),
+            (&mut sum.untold, &self.untold),
+        ] {
+            *place += count.load(Relaxed);
+        }
+    }
+}
+
+/// Flows that ended, for one thread to take. When it is gone, flows are counted and not told.
+#[derive(Debug)]
+pub struct FlowReceiver {
+    ended: Receiver<Vec<Ended>>,
+    names: InterfaceCache,
+}
+
+impl FlowReceiver {
+    /// Waits for flows that ended, at most `timeout`. Their times are the stamps of their packets.
+    ///
+    /// # Errors
+    /// As `Receiver::recv_timeout`: `Disconnected` when the recorder tells of no more.
+    pub fn take(&mut self, timeout: Duration) -> Result<Vec<Ended>, RecvTimeoutError> {
+        self.ended.recv_timeout(timeout)
+    }
+
+    /// The name of an interface, by the number that a flow has; `None`: there is none.
+    pub fn interface(&mut self, number: u16) -> Option<&str> {
+        let interface = self.names.interface(number)?;
+        Some(&interface.name)
+    }
+}
+
+/// Where shards tell of flows.
+#[derive(Debug, Clone)]
+pub(crate) struct FlowSender {
+    ended: SyncSender<Vec<Ended>>,
+    /// From files.
+    waits: bool,
+}
+
+/// Where shards tell of the flows of a recorder, and who hears it.
+pub(crate) fn channel(common: &Common) -> (FlowSender, FlowReceiver) {
+    let (sender, receiver) = sync_channel(BATCHES_MAX);
+    let sender = FlowSender {
+        ended: sender,
+        waits: !common.is_live(),
+    };
+    let receiver = FlowReceiver {
+        ended: receiver,
+        names: common.intake.interface_cache(),
+    };
+    (sender, receiver)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    tracker: Tracker,
+    teller: Teller,
+    counters: Arc<FlowCounters>,
+    /// When what has ended is told at the latest, ns of packet time.
+    tell_ns: i64,
+    /// When [`Self::pass`] looks again, ns of the monotonic clock.
+    pass_ns: i64,
+}
+
+/// What has ended and is to be told.
+#[derive(Debug)]
+struct Teller {
+    sender: FlowSender,
+    ended: Vec<Ended>,
+    untold: u64,
+    names: InterfaceCache,
+    /// By source, the ring times from which on its stamps have been off by this, ns.
+    offsets_ns: Vec<(usize, i64, i64)>,
+}
+
+impl Flows {
+    /// For one of so many shards.
+    pub(crate) fn new(
+        config: TrackerConfig,
+        shards: usize,
+        sender: FlowSender,
+        common: &Common,
+    ) -> Self {
+        let counters = Arc::<FlowCounters>::default();
+        lock(&common.flows).push(Arc::clone(&counters));
+        let config = TrackerConfig {
+            flows_max: config.flows_max.div_ceil(shards),
+            ..config
+        };
+        Self {
+            tracker: Tracker::new(&config, Secret::random()),
+            teller: Teller {
+                sender,
+                ended: Vec::new(),
+                untold: 0,
+                names: common.intake.interface_cache(),
+                offsets_ns: Vec::new(),
+            },
+            counters,
+            tell_ns: i64::MIN,
+            pass_ns: i64::MIN,
+        }
+    }
+
+    /// Counts those records of a chunk that are of one interface, `number`. `offset_ns` gives the stamp less the ring time of one of them, by its place in
+    /// the chunk.
+    pub(crate) fn count(
+        &mut self,
+        (number, interface): (u16, &Interface),
+        chunk: &Chunk<'_>,
+        run: Range<usize>,
+        mut offset_ns: impl FnMut(usize) -> i64,
+    ) {
+        let ends = [run.start, run.end - 1].map(&mut offset_ns);
+        let is_one = ends[0] == ends[1];
+        for (at, (time_ns, frame)) in run.clone().zip(chunk.packets(run)) {
+            let offset_ns = if is_one { ends[0] } else { offset_ns(at) };
+            self.teller.steps_to(interface.source, time_ns, offset_ns);
+            self.tracker.packet(
+                (number, interface.link_type),
+                (time_ns, frame.wire_len()),
+                frame.data(),
+                &mut |ended| self.teller.add(ended),
+            );
+            if time_ns >= self.tell_ns {
+                self.tell_ns = time_ns.saturating_add(TOLD_EVERY_NS);
+                self.teller.tell();
+            }
+        }
+        self.counters.set(&self.tracker, self.teller.untold);
+    }
+
+    /// Live: no packet may have come for some time, at `mono_ns` of the monotonic clock; flows are over by it too.
+    pub(crate) fn pass(&mut self, mono_ns: i64) {
+        if mono_ns < self.pass_ns {
+            return;
+        }
+        self.pass_ns = mono_ns.saturating_add(PASS_NS);
+        let teller = &mut self.teller;
+        self.tracker.pass(mono_ns, &mut |ended| teller.add(ended));
+        teller.tell();
+        self.counters.set(&self.tracker, self.teller.untold);
+    }
+}
+
+/// All flows end, and are told.
+impl Drop for Flows {
+    fn drop(&mut self) {
+        let teller = &mut self.teller;
+        self.tracker.finish(&mut |ended| teller.add(ended));
+        teller.tell();
+        // Nobody makes room any more.
+        teller.untold += teller.ended.len() as u64;
+        self.counters.set(&self.tracker, self.teller.untold);
+    }
+}
+
+impl Teller {
+    /// A source's stamps are off by `offset_ns` from a ring time on.
+    #[inline]
+    fn steps_to(&mut self, source: usize, time_ns: i64, offset_ns: i64) {
+        if offset_ns != 0 || !self.offsets_ns.is_empty() {
+            self.note_step(source, time_ns, offset_ns);
+        }
+    }
+
+    #[cold]
+    fn note_step(&mut self, source: usize, time_ns: i64, offset_ns: i64) {
+        let mut of_source = self.offsets_ns.iter().rev();
+        let last = of_source.find(|(its, ..)| *its == source);
+        if last.map_or(0, |(.., last_ns)| *last_ns) == offset_ns {
+            return;
+        }
+        if self.offsets_ns.len() == STEPS_KEPT {
+            self.offsets_ns.remove(0);
+        }
+        self.offsets_ns.push((source, time_ns, offset_ns));
+    }
+
+    /// The stamp of a source's packet of this ring time.
+    fn stamp_ns(&self, source: usize, time_ns: i64) -> i64 {
+        let mut steps = self.offsets_ns.iter().rev();
+        let is_its = |step: &&(usize, i64, i64)| step.0 == source && step.1 <= time_ns;
+        let offset_ns = steps.find(is_its).map_or(0, |step| step.2);
+        time_ns.saturating_add(offset_ns)
+    }
+
+    fn add(&mut self, mut ended: Ended) {
+        if !self.offsets_ns.is_empty() {
+            let interface = self.names.interface(ended.flow.interface());
+            let source = interface.map_or(0, |interface| interface.source);
+            let stamp_ns = |ns| self.stamp_ns(source, ns);
+            let flow = &ended.flow;
+            let times_ns = [flow.first_ns(), flow.last_ns()].map(stamp_ns);
+            ended.time_ns = stamp_ns(ended.time_ns);
+            ended.flow = flow.with_times(times_ns);
+        }
+        self.ended.push(ended);
+        if self.ended.len().is_multiple_of(TOGETHER) {
+            self.tell();
+        }
+    }
+
+    /// Tells what has ended, as far as there is room.
+    fn tell(&mut self) {
+        if self.ended.is_empty() {
+            return;
+        }
+        let count = self.ended.len() as u64;
+        let ended = std::mem::take(&mut self.ended);
+        if self.sender.waits {
+            if self.sender.ended.send(ended).is_err() {
+                self.untold += count;
+            }
+            return;
+        }
+        match self.sender.ended.try_send(ended) {
+            Ok(()) => {}
+            Err(TrySendError::Full(ended)) if ended.len() < WAITING_MAX => self.ended = ended,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.untold += count,
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Flows: whoever counts them, each packet is counted once, and each flow told once.
+
+use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc, time::Duration};
+
+use retroscope_capture::file::FileSource;
+use retroscope_flow::{End, Ended, TrackerConfig};
+
+use super::{
+    rig::{FakeClock, MS, Rig, RigConfig, S, udp},
+    windows::{offline, write},
+};
+use crate::{Analyzers, Config, FlowCounts, FlowReceiver, Recorder, Summary};
+
+const START: i64 = 1_700_000_000 * S;
+
+fn threads(count: usize) -> Analyzers {
+    Analyzers::Threads(NonZeroUsize::new(count).unwrap())
+}
+
+/// All that was told by now.
+fn told(flows: &mut FlowReceiver) -> Vec<Ended> {
+    let batches = std::iter::from_fn(|| flows.take(Duration::ZERO).ok());
+    batches.flatten().collect()
+}
+
+/// What is told of a flow: its ports, when it began and ended, its packets, and why and when it was told.
+type Line = ([u16; 2], [i64; 2], [u64; 2], End, i64);
+
+fn line(ended: &Ended) -> Line {
+    let flow = &ended.flow;
+    let ports = flow.key().endpoints().unwrap().map(|end| end.port);
+    let times = [flow.first_ns(), flow.last_ns()];
+    (ports, times, flow.packets(), ended.end, ended.time_ns)
+}
+
+fn assert_closed(counts: &FlowCounts) {
+    let ended = counts.timed_out + counts.reused + counts.evicted + counts.finished;
+    assert_eq!(counts.begun, ended + counts.live, "{counts:?}");
+}
+
+fn read(config: &Config, capture: &std::path::Path) -> (Vec<Line>, Summary) {
+    let sources = || Ok(vec![Box::new(FileSource::new(capture)) as Box<_>]);
+    let clock = Arc::new(FakeClock::default());
+    let files = [capture.to_owned()];
+    let mut recorder =
+        Recorder::start(config, &sources, &files, clock, None, &mut || Ok(())).unwrap();
+    let mut flows = recorder.take_flows().unwrap();
+    let mut lines = Vec::new();
+    while let Ok(ended) = flows.take(Duration::from_secs(60)) {
+        lines.extend(ended.iter().map(line));
+    }
+    (lines, recorder.join())
+}
+
+/// From files: the same flows in the same order, whoever looks, and with a table that is too small for them, too.
+#[test]
+fn files_give_the_same_flows_in_every_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    let mut random = fastrand::Rng::with_seed(17);
+    let mut frames = Vec::new();
+    for n in 0..20_000_i64 {
+        let port = 1000 + random.u16(..if n % 100 < 50 { 20 } else { 4000 });
+        frames.push((START + n * 20 * MS - random.i64(0..3 * S), udp(1, port, 0)));
+    }
+    write(&capture, &frames);
+    for flows_max in [1_000_000, 500] {
+        let runs = [threads(1), threads(4), Analyzers::Inline, Analyzers::Auto].map(|analyzers| {
+            let config = Config {
+                analyzers,
+                flows: Some(TrackerConfig {
+                    flows_max,
+                    ..TrackerConfig::default()
+                }),
+                ..offline(&dir.path().join("out"))
+            };
+            let (lines, summary) = read(&config, &capture);
+            let counts = summary.flows.unwrap();
+            assert_closed(&counts);
+            assert_eq!((counts.packets, counts.unattributed), (20_000, 0));
+            assert_eq!((counts.begun, counts.untold), (lines.len() as u64, 0));
+            assert_eq!(counts.evicted > 0, flows_max == 500, "{counts:?}");
+            let packets: u64 = lines.iter().flat_map(|line| line.2).sum();
+            assert_eq!(packets, 20_000);
+            lines
+        });
+        assert!(runs.iter().all(|run| *run == runs[0]));
+        let timed_out = runs[0].iter().filter(|line| line.3 == End::TimeOut);
+        for line in timed_out {
+            assert_eq!(line.4, line.1[1] + 30 * S, "UDP one way: 30 s");
+        }
+    }
+}
+
+/// Nobody takes the flows of a file: it ends all the same, and they are counted.
+#[test]
+fn a_file_does_not_wait_for_who_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    let frame = |n: u16| (START + i64::from(n) * MS, udp(1, n, 0));
+    write(&capture, &(0..u16::MAX).map(frame).collect::<Vec<_>>());
+    let config = Config {
+        flows: Some(TrackerConfig {
+            flows_max: 100,
+            ..TrackerConfig::default()
+        }),
+        ..offline(&dir.path().join("out"))
+    };
+    let sources = || Ok(vec![Box::new(FileSource::new(&capture)) as Box<_>]);
+    let clock = Arc::new(FakeClock::default());
+    let files = [capture.clone()];
+    let recorder = Recorder::start(&config, &sources, &files, clock, None, &mut || Ok(())).unwrap();
+    let counts = recorder.join().flows.unwrap();
+    assert_closed(&counts);
+    assert_eq!(counts.begun, u64::from(u16::MAX));
+    assert!(counts.untold > 60_000, "{counts:?}");
+}
+
+fn plan(analyzers: Analyzers, queues: usize) -> RigConfig<'static> {
+    RigConfig {
+        queues,
+        ring_bytes: 16 << 20,
+        analyzers,
+        flows: Some(TrackerConfig::default()),
+        flows_together: true,
+        ..RigConfig::default()
+    }
+}
+
+/// Live: flows are over on a link that is silent, too, whoever counts them, also while triggers are disarmed.
+#[test]
+fn a_silent_link_ends_flows() {
+    for (analyzers, queues) in [(Analyzers::Auto, 1), (threads(1), 1), (threads(2), 2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            single: true,
+            ..plan(analyzers, queues)
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(S);
+        for port in [9, 53, 53, 80] {
+            rig.arrive(0, udp(1, port, 0));
+            rig.step();
+            rig.pass(5 * S);
+        }
+        let begun = START + S;
+        let mut lines = Vec::new();
+        for _ in 0..500 {
+            rig.step();
+            rig.pass(100 * MS);
+            lines.extend(told(&mut rig.flows).iter().map(line));
+        }
+        lines.sort_by_key(|line| line.0[1]);
+        let [ninth, dns, web] = lines[..] else {
+            panic!("{lines:?}");
+        };
+        let counts = rig.common.flow_counts().unwrap();
+        assert_eq!((counts.live, counts.timed_out, counts.packets), (0, 3, 4));
+        assert_eq!(ninth.1, [begun; 2]);
+        assert_eq!(dns.1, [begun + 5 * S, begun + 10 * S]);
+        assert_eq!(web.4, begun + 45 * S, "when it was over");
+        rig.stop();
+    }
+}
+
+/// Live: nobody waits for a receiver that takes nothing. What was not told is counted.
+#[test]
+fn a_slow_receiver_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        ring_bytes: 64 << 20,
+        triggers: &[],
+        flows: Some(TrackerConfig {
+            flows_max: 1000,
+            ..TrackerConfig::default()
+        }),
+        ..plan(Analyzers::Auto, 1)
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(S);
+    let total = 300_000;
+    for n in 0..total {
+        rig.arrive(0, udp((n >> 16) as u16, n as u16, 0));
+        if n % 1000 == 0 {
+            rig.step();
+            rig.pass(MS);
+        }
+    }
+    rig.step();
+    rig.stop();
+    let counts = rig.common.flow_counts().unwrap();
+    assert_closed(&counts);
+    assert_eq!((counts.packets, counts.live), (total, 0));
+    let told = told(&mut rig.flows).len() as u64;
+    assert_eq!(told + counts.untold, counts.begun, "{counts:?}");
+    assert!(told >= 64 * 1024 && counts.untold > 100_000, "{counts:?}");
+}
+
+/// Ports, times and packets, and nothing of who counted.
+fn sums(lines: &[Ended]) -> BTreeMap<[u16; 2], [u64; 2]> {
+    let sums = lines.iter().map(|ended| (line(ended).0, line(ended).2));
+    sums.collect()
+}
+
+/// Two queues that have one direction each: one shard counts, and says so.
+#[test]
+fn directions_of_two_queues_are_one_flow() {
+    let reply = |port: u16| {
+        let mut packet = udp(1, port, 0);
+        let (src, dst) = (packet[12..16].to_vec(), packet[16..20].to_vec());
+        packet[12..16].copy_from_slice(&dst);
+        packet[16..20].copy_from_slice(&src);
+        let (src, dst) = (packet[20..22].to_vec(), packet[22..24].to_vec());
+        packet[20..22].copy_from_slice(&dst);
+        packet[22..24].copy_from_slice(&src);
+        packet
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut plan = plan(threads(2), 2);
+    plan.flows_together = false;
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(S);
+    for port in 100..200 {
+        rig.arrive(0, udp(1, port, 0));
+        rig.step();
+        rig.pass(MS);
+        rig.arrive(1, reply(port));
+        rig.step();
+        rig.pass(MS);
+    }
+    rig.stop();
+    let sums = sums(&told(&mut rig.flows));
+    assert_eq!(sums.len(), 100);
+    assert!(sums.values().all(|packets| *packets == [1, 1]), "{sums:?}");
+}
+
+/// A clock is set while flows go on: they neither end by it nor live longer, and their times are the stamps.
+#[test]
+fn flows_go_on_where_a_clock_is_set() {
+    for step_ns in [3600 * S, -3600 * S] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(&plan(Analyzers::Auto, 1), START, dir.path());
+        rig.pass(S);
+        let mut stamps = Vec::new();
+        for second in 0..20 {
+            if second == 10 {
+                rig.clock
+                    .wall_ns
+                    .fetch_add(step_ns, std::sync::atomic::Ordering::SeqCst);
+                rig.pass(0);
+            }
+            stamps.push(START + S * (second + 1) + if second < 10 { 0 } else { step_ns });
+            rig.arrive(0, udp(1, 7, 0));
+            rig.step();
+            rig.pass(S);
+        }
+        for _ in 0..400 {
+            rig.step();
+            rig.pass(100 * MS);
+        }
+        let lines: Vec<Line> = told(&mut rig.flows).iter().map(line).collect();
+        let [(_, times, packets, end, over_ns)] = lines[..] else {
+            panic!("{lines:?}");
+        };
+        assert_eq!((packets.iter().sum::<u64>(), end), (20, End::TimeOut));
+        assert_eq!(times, [stamps[0], stamps[19]]);
+        assert_eq!(over_ns, stamps[19] + 30 * S);
+        rig.stop();
+    }
+}
