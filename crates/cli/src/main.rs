@@ -1,7 +1,6 @@
 //! The `retroscope` program: arguments in, exit code out. Each command is a module of `commands`.
 
 mod commands;
-#[allow(dead_code, reason = "no command has the option yet")]
 mod eve;
 mod failure;
 mod memory;
@@ -26,6 +25,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Record(Box<commands::record::Args>),
+    Flows(Box<commands::flows::Args>),
     Filter(commands::filter::Args),
     Doctor(commands::doctor::Args),
     Generate(commands::generate::Args),
@@ -41,6 +41,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Record(args) => commands::record::run(*args),
+        Command::Flows(args) => commands::flows::run(&args),
         Command::Filter(args) => commands::filter::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Generate(args) => commands::generate::run(args),

@@ -4,6 +4,7 @@ mod capture_file;
 pub(crate) mod ctl;
 pub(crate) mod doctor;
 pub(crate) mod filter;
+pub(crate) mod flows;
 pub(crate) mod generate;
 pub(crate) mod protocol;
 pub(crate) mod query;

@@ -59,7 +59,7 @@ impl Default for Options {
 }
 
 /// What became of lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(crate) struct Counters {
     /// Lines that the output took.
     pub(crate) lines: u64,
@@ -195,6 +195,7 @@ impl EveWriter {
     }
 
     /// What became of lines so far. Those that wait for [`Self::flush`] are not counted.
+    #[cfg(test)]
     pub(crate) fn counters(&self) -> Counters {
         self.counters
     }

@@ -7,7 +7,7 @@ use retroscope_recorder::{Config, Format, Scripts, SubDirectory, TriggerRequest}
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
-use super::input::InputArgs;
+use super::{flow_args::FlowArgs, input::InputArgs};
 use crate::{commands::protocol::WhenFull, failure::Failure, memory, units};
 
 /// The connection of the trigger packet.
@@ -23,6 +23,9 @@ const DEFAULT_DUMP: &str = "$flow";
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) input: InputArgs,
+
+    #[command(flatten)]
+    pub(crate) flows: FlowArgs,
 
     /// Keep the ring in this file, on tmpfs or hugetlbfs, where `retroscope status` and `query` read it and where it stays after
     /// the end. An older ring file in its place is replaced, unless a recorder holds it
@@ -199,6 +202,7 @@ impl Args {
             ));
         }
         self.check_directory()?;
+        self.flows.refuse_without_eve()?;
         if !of_input.offline && no_trigger {
             let pid = std::process::id();
             notes.push(if self.control.is_some() {
@@ -216,6 +220,7 @@ impl Args {
             dump: self.dump.clone(),
             manual_dump: self.manual_dump.clone(),
             scripts: self.scripts()?,
+            flows: self.flows.eve.is_some().then(|| self.flows.tracker()),
             requests: self.requests()?,
             past: self.past,
             future: self.future,

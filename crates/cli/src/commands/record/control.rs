@@ -21,8 +21,11 @@ use retroscope_recorder::Handle;
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
 use serde_json::{Value, json};
 
-pub(crate) use self::socket::Socket;
 use self::socket::SocketFile;
+pub(crate) use self::{
+    answer::{event_fields, status_fields},
+    socket::Socket,
+};
 use crate::{failure::say, privileges::Privileges};
 
 /// Clients at once.

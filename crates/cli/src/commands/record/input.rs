@@ -15,7 +15,7 @@ use crate::{commands::interface_names, failure::Failure, memory, numa, units};
 /// Where packets come from, and where they are looked at.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct InputArgs {
-    /// Interface to record (repeat for several); `TCP@HOST:PORT` for a stream of pcap or pcapng from there, or
+    /// Interface to read (repeat for several); `TCP@HOST:PORT` for a stream of pcap or pcapng from there, or
     /// `generate:flows=…,size=…,rate=…` for made-up traffic
     #[arg(
         short = 'i',
@@ -32,7 +32,7 @@ pub(crate) struct InputArgs {
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 
-    /// Memory for packets, like 4GiB [default: 1GiB, or a quarter of the available memory if less]
+    /// Memory for packets, like 4GiB [default: 1GiB, or a quarter of the available memory if less; for flows 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) ring: Option<u64>,
 
@@ -40,7 +40,7 @@ pub(crate) struct InputArgs {
     #[arg(long, value_name = "GIB", conflicts_with = "ring", hide = true)]
     size: Option<u64>,
 
-    /// Capture filter: what does not match is not recorded
+    /// Capture filter: what does not match is neither recorded nor looked at
     #[arg(short = 'f', long = "filter", value_name = "EXPR")]
     filter: Option<String>,
 
@@ -57,12 +57,12 @@ pub(crate) struct InputArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     rx_threads: u32,
 
-    /// Where triggers are looked for: `inline`, in the threads that capture; in N other threads; or `auto`, inline as long as that keeps up and in
+    /// Where packets are looked at: `inline`, in the threads that capture; in N other threads; or `auto`, inline as long as that keeps up and in
     /// one more thread else
     #[arg(long, value_name = "inline|N|auto", default_value = "auto", value_parser = analyzers)]
     analyzers: Analyzers,
 
-    /// Stop after so many recorded packets
+    /// Stop after so many packets
     #[arg(short = 'c', long = "count", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 

@@ -3,6 +3,8 @@
 mod args;
 mod control;
 mod engine;
+mod eve_thread;
+mod flow_args;
 mod input;
 mod live;
 mod screen;
@@ -30,11 +32,14 @@ use retroscope_script::ScriptError;
 
 pub(crate) use args::Args;
 use control::{Server, Socket};
+use eve_thread::EveThread;
+pub(crate) use flow_args::FlowArgs;
 pub(crate) use input::InputArgs;
 use screen::Screen;
 
 use crate::{
     commands::{program, source_failure, target::is_standard_stream},
+    eve::{EveWriter, Options, Target},
     failure::{Failure, say},
     privileges::Privileges,
 };
@@ -56,29 +61,52 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if !args.input.quiet {
         notes.iter().for_each(|note| say(note));
     }
-    record(&args.input, &config, args.control.as_deref())
+    let options = || args.flows.options(config.offline);
+    record(&Task {
+        input: &args.input,
+        config: &config,
+        control: args.control.as_deref(),
+        eve: args.flows.eve.clone().map(|target| (target, options())),
+    })
 }
 
-/// Records, with `control` as the path of a socket for commands.
-pub(crate) fn record(
-    input: &InputArgs,
-    config: &Config,
-    control: Option<&Path>,
-) -> Result<ExitCode, Failure> {
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) struct Task<'a> {
+    pub(crate) input: &'a InputArgs,
+    pub(crate) config: &'a Config,
+    /// The path of a socket for commands.
+    pub(crate) control: Option<&'a Path>,
+    /// Where flows and events are written.
+    pub(crate) eve: Option<(Target, Options)>,
+}
+
+/// Records until the packets end, or somebody ends it.
+pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
+    let (input, config, control) = (task.input, task.config, task.control);
     let privileges = Privileges::new(input.user.as_deref(), config.directory.as_deref());
     let privileges = privileges.map_err(Failure::usage)?;
     let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let socket = control.map(|path| Socket::bind(path, &privileges));
     let socket = socket.transpose().map_err(Failure::failed)?;
-    let mut screen = Screen::new(input.quiet);
-    let recorder = start(input, config, &signals, &privileges, &mut screen)?;
+    let writer = task.eve.clone().map(|(target, options)| {
+        let owner = privileges.owner();
+        EveWriter::open(target, Options { owner, ..options }, Box::new(say))
+    });
+    let writer = writer.transpose().map_err(Failure::failed)?;
+    let mut screen = Screen::new(input.quiet, config.directory.is_some());
+    let mut recorder = start(input, config, &signals, &privileges, &mut screen)?;
     let server = socket.map(|socket| {
         let (handle, stop) = (recorder.handle(), signals.stop_flag());
         Server::start(socket, handle, stop)
     });
     let server = server.transpose().map_err(Failure::failed)?;
-    let result = watch(recorder, input, &signals, screen);
+    let eve = writer
+        .zip(recorder.take_flows())
+        .map(|(writer, flows)| EveThread::start(writer, flows, recorder.handle(), config.offline));
+    let eve = eve.transpose().map_err(Failure::failed)?;
+    let result = watch(recorder, input, &signals, screen, eve);
     server.into_iter().for_each(Server::end);
     result
 }
@@ -113,7 +141,7 @@ fn start(
     );
     if args.json && matches!(result, Err(StartError::Source(_))) {
         // Who reads the summary of a damaged file gets one, with nothing in it.
-        summary::print_json(&Summary::default())?;
+        summary::print_json(&Summary::default(), None)?;
     }
     let mut recorder = result.map_err(|error| refused(&error))?;
     // Whoever reads that it records may send a signal at once.
@@ -177,6 +205,7 @@ fn watch(
     args: &InputArgs,
     signals: &signals::Signals,
     mut screen: Screen,
+    eve: Option<EveThread>,
 ) -> Result<ExitCode, Failure> {
     let mut aborted_at = None;
     loop {
@@ -190,21 +219,40 @@ fn watch(
             if since.elapsed() > ABORT_WAIT {
                 // A thread hangs in the system, on a dead disk for example. It ends with the process.
                 let ring = recorder.ring().clone();
-                return summary::finish(args, &recorder.abandon(), &ring, true);
+                return summary::finish(args, &recorder.abandon(), &ring, (None, true));
             }
         }
         if signals.take_statistics() {
             screen.statistics(&recorder.status());
         }
+        if let Some(eve) = &eve
+            && eve.has_left()
+        {
+            // As with any program whose reader leaves, and no fault.
+            recorder.handle().stop();
+        }
         if signals.take_reload() {
-            screen.line("SIGHUP: there is nothing to reload yet; the recording goes on");
+            match &eve {
+                Some(eve) => eve.rotate(),
+                None => {
+                    screen.line("SIGHUP: there is nothing to reload yet; the recording goes on");
+                }
+            }
         }
         screen.tick(&recorder);
     }
     screen.end();
     let ring = recorder.ring().clone();
     let summary = recorder.join();
-    summary::finish(args, &summary, &ring, signals.aborted())
+    let eve = match eve.map(EveThread::join) {
+        Some(None) => {
+            return Err(Failure::failed(
+                "the thread that writes EVE failed: please report this bug with the text above",
+            ));
+        }
+        eve => eve.flatten(),
+    };
+    summary::finish(args, &summary, &ring, (eve, signals.aborted()))
 }
 
 /// What is recorded, in words.

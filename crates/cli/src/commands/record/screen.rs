@@ -83,6 +83,8 @@ impl Lines {
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
     quiet: bool,
+    /// There may be dumps.
+    dumps: bool,
     terminal: bool,
     drawn: bool,
     filling_since: Option<Instant>,
@@ -91,9 +93,10 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    pub(crate) fn new(quiet: bool) -> Self {
+    pub(crate) fn new(quiet: bool, dumps: bool) -> Self {
         Self {
             quiet,
+            dumps,
             terminal: stderr().is_terminal(),
             ..Self::default()
         }
@@ -120,8 +123,13 @@ impl Screen {
             return;
         }
         let (size, pages) = (show_size(ring.bytes()), ring.pages());
+        let does = if self.dumps {
+            "recording"
+        } else {
+            "counting flows"
+        };
         self.print(&format!(
-            "recording on {names} ({engine}, {size} ring, pages: {pages})"
+            "{does} on {names} ({engine}, {size} ring, pages: {pages})"
         ));
         if let Some(path) = ring.path() {
             let path = path.display();

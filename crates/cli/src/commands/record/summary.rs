@@ -4,13 +4,15 @@ use std::{process::ExitCode, time::Duration};
 
 use retroscope_capture::{SourceBuffer, af_packet::interfaces};
 use retroscope_recorder::{
-    DumpCounts, DumpReport, HitCounts, Reason, SourceSnapshot, Summary, Suppressions, Verdict,
+    DumpCounts, DumpReport, FlowCounts, HitCounts, Reason, SourceSnapshot, Summary, Suppressions,
+    Verdict,
 };
 use retroscope_ring::Ring;
 use serde::Serialize;
 
 use super::{InputArgs, screen::source_line};
 use crate::{
+    eve::Counters,
     failure::{Code, Failure, put, put_json, say},
     units::{counted, show_size},
 };
@@ -33,6 +35,12 @@ struct Json<'a> {
     not_analyzed: u64,
     /// Dumps whose verdict does not tell of packets that may have come late for them.
     outdated: u64,
+    /// What became of flows, and …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flows: Option<FlowCounts>,
+    /// … of lines of EVE, where there is --eve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eve: Option<Counters>,
     /// Dumps that are not in `dumps`, by verdict.
     dumps_before: DumpCounts,
     dumps: &'a [DumpReport],
@@ -52,7 +60,7 @@ pub(crate) fn finish(
     args: &InputArgs,
     summary: &Summary,
     ring: &Ring,
-    aborted: bool,
+    (eve, aborted): (Option<Counters>, bool),
 ) -> Result<ExitCode, Failure> {
     let mut told: Vec<String> = Vec::new();
     for error in summary.errors.iter().map(ToString::to_string) {
@@ -64,6 +72,7 @@ pub(crate) fn finish(
     }
     if !args.quiet {
         print_totals(summary);
+        print_flows(summary);
         if !args.verbose && summary.hits.suppressed.refused() > 0 {
             say(&hits_line(&summary.hits));
         }
@@ -78,8 +87,9 @@ pub(crate) fn finish(
         ));
     }
     print_unfinished(summary);
+    let flows_lost = say_lost_flows(summary, eve);
     if args.json {
-        print_json(summary)?;
+        print_json(summary, eve)?;
     }
     if summary.panicked {
         return Err(Failure::failed(
@@ -88,7 +98,7 @@ pub(crate) fn finish(
     }
     let before = &summary.dumps_before;
     let incomplete = before.total() > before.complete
-        || summary.not_analyzed + summary.outdated > 0
+        || summary.not_analyzed + summary.outdated + flows_lost > 0
         || (summary.dumps.iter()).any(|dump| dump.verdict != Verdict::Complete);
     Ok(
         if !summary.errors.is_empty() || summary.scripts_failed > 0 || aborted {
@@ -111,6 +121,45 @@ fn print_unfinished(summary: &Summary) {
     if let Some(rest @ 1..) = unfinished.len().checked_sub(UNFINISHED_MAX) {
         say(&format!("unfinished: {rest} more"));
     }
+}
+
+/// What became of flows, in a line.
+#[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
+fn print_flows(summary: &Summary) {
+    let Some(flows) = &summary.flows else {
+        return;
+    };
+    let mut text = format!(
+        "{} of {}",
+        counted(flows.begun, "flow"),
+        counted(flows.packets, "packet")
+    );
+    if flows.unattributed > 0 {
+        let packets = counted(flows.unattributed, "packet");
+        text.push_str(&format!("; of no flow that can be told: {packets}"));
+    }
+    if flows.evicted > 0 {
+        let evicted = counted(flows.evicted, "flow");
+        text.push_str(&format!("; ended for others by --max-flows: {evicted}"));
+    }
+    eprintln!("{text}");
+}
+
+/// Flows and lines that were lost; says how many.
+fn say_lost_flows(summary: &Summary, eve: Option<Counters>) -> u64 {
+    let untold = summary.flows.map_or(0, |flows| flows.untold);
+    if untold > 0 {
+        let flows = counted(untold, "flow");
+        say(&format!(
+            "{flows} not written: they ended faster than --eve writes"
+        ));
+    }
+    let lost = eve.map_or(0, |eve| eve.lost);
+    if lost > 0 {
+        let lines = counted(lost, "line");
+        say(&format!("{lines} of EVE lost: --eve had no room for them"));
+    }
+    untold + lost
 }
 
 /// tcpdump's three lines.
@@ -212,7 +261,7 @@ fn hits_line(hits: &HitCounts) -> String {
 }
 
 /// The object of `--json`.
-pub(crate) fn print_json(summary: &Summary) -> Result<(), Failure> {
+pub(crate) fn print_json(summary: &Summary, eve: Option<Counters>) -> Result<(), Failure> {
     let suppressed = summary.hits.suppressed;
     let json = Json {
         sources: &summary.sources,
@@ -230,6 +279,8 @@ pub(crate) fn print_json(summary: &Summary) -> Result<(), Failure> {
         scripts_failed: summary.scripts_failed,
         not_analyzed: summary.not_analyzed,
         outdated: summary.outdated,
+        flows: summary.flows,
+        eve,
         dumps_before: summary.dumps_before,
         dumps: &summary.dumps,
     };

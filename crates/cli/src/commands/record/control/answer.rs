@@ -129,7 +129,7 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
             let existed = handle.unpin(&name).map_err(said)?;
             json!({ "ok": true, "existed": existed })
         }
-        Request::Status {} => status_json(&handle.status().map_err(said)?),
+        Request::Status {} => with_ok(status_fields(&handle.status().map_err(said)?)),
         Request::WhenFull { mode } => {
             handle.set_when_full(mode.into()).map_err(said)?;
             json!({ "ok": true })
@@ -160,11 +160,11 @@ fn pin_json(pin: &Pin) -> Value {
     })
 }
 
-fn status_json(status: &Status) -> Value {
+/// What a recorder is doing.
+pub(crate) fn status_fields(status: &Status) -> Value {
     let ring = &status.ring;
     let pins: Vec<Value> = status.pins.iter().map(pin_json).collect();
     json!({
-        "ok": true,
         "sources": status.sources,
         "analyzers": {
             "stored": status.stored,
@@ -191,6 +191,7 @@ fn status_json(status: &Status) -> Value {
         "copied_bytes": status.copied_bytes,
         "clock_steps": status.clock_steps,
         "scripts_failed": status.scripts_failed,
+        "flows": status.flows,
         "when_full": if status.when_full == Mode::Protect { "protect" } else { "record" },
         "rules": status.rules,
         "pins": pins,
@@ -315,29 +316,43 @@ fn events(
     }
 }
 
+/// An answer with these fields.
+fn with_ok(mut fields: Value) -> Value {
+    fields["ok"] = true.into();
+    fields
+}
+
 /// `next` is the number of the event behind it.
 fn event_json(event: &Event, next: u64) -> Value {
+    let (kind, mut fields) = event_fields(event);
+    fields["event"] = kind.into();
+    fields["next"] = next.into();
+    with_ok(fields)
+}
+
+/// What kind of event it is, and what it says.
+pub(crate) fn event_fields(event: &Event) -> (&'static str, Value) {
     match event {
         Event::Triggered {
             number,
             rule,
             trigger_ns,
             expression,
-        } => json!({
-            "ok": true, "event": "triggered", "next": next,
-            "dump": number, "rule": rule, "trigger_time": rfc3339(*trigger_ns), "expression": expression,
-        }),
-        Event::Finished(report) => json!({
-            "ok": true, "event": "finished", "next": next, "dump": report.number, "report": report,
-        }),
-        Event::Amended(report) => json!({
-            "ok": true, "event": "amended", "next": next, "dump": report.number, "report": report,
-        }),
-        Event::Notice(text) => {
-            json!({ "ok": true, "event": "notice", "next": next, "text": text })
-        }
-        Event::Missed(missed) => {
-            json!({ "ok": true, "event": "missed", "next": next, "count": missed.total() })
-        }
+        } => (
+            "triggered",
+            json!({
+                "dump": number, "rule": rule, "trigger_time": rfc3339(*trigger_ns), "expression": expression,
+            }),
+        ),
+        Event::Finished(report) => (
+            "finished",
+            json!({ "dump": report.number, "report": report }),
+        ),
+        Event::Amended(report) => (
+            "amended",
+            json!({ "dump": report.number, "report": report }),
+        ),
+        Event::Notice(text) => ("notice", json!({ "text": text })),
+        Event::Missed(missed) => ("missed", json!({ "count": missed.total() })),
     }
 }

@@ -1,0 +1,55 @@
+//! `retroscope flows`: packets to flows.
+
+use std::process::ExitCode;
+
+use retroscope_recorder::Config;
+
+use crate::{
+    commands::record::{FlowArgs, InputArgs, Task, record},
+    eve::Target,
+    failure::{Failure, say},
+};
+
+/// The ring of a command that dumps nothing: what may wait while another thread looks at packets.
+const RING_BYTES: u64 = 256 << 20;
+
+/// Count the flows of interfaces or capture files, and write a line of EVE JSON for each when it ends.
+///
+/// Exit codes: 0 done, 1 failed, 2 usage, 3 done but flows or lines were lost. SIGINT or SIGTERM end all flows and stop, a second one
+/// stops at once; SIGUSR2 prints statistics; SIGHUP opens the file of --eve again, and stops where stdin or stderr is a terminal.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: InputArgs,
+
+    #[command(flatten)]
+    flows: FlowArgs,
+
+    /// Only the packets that this pcap-filter(7) expression takes; as -f
+    #[arg(value_name = "EXPR", conflicts_with_all = ["filter", "filter_file"])]
+    expression: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    args.flows.refuse_rotation()?;
+    let mut notes = Vec::new();
+    let input = args.input.config(|_| RING_BYTES, &mut notes)?;
+    if !args.input.quiet {
+        notes.iter().for_each(|note| say(note));
+    }
+    let filter = (!args.expression.is_empty()).then(|| args.expression.join(" "));
+    let config = Config {
+        flows: Some(args.flows.tracker()),
+        filter: filter.or(input.filter),
+        ..input
+    };
+    let target = args.flows.eve.clone().unwrap_or(Target::Stdout);
+    let task = Task {
+        input: &args.input,
+        config: &config,
+        control: None,
+        eve: Some((target, args.flows.options(config.offline))),
+    };
+    record(&task)
+}

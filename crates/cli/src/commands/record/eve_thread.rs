@@ -1,0 +1,165 @@
+//! The thread that writes EVE lines: flows that ended, and what the recorder does.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::RecvTimeoutError,
+    },
+    thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use retroscope_recorder::{Clock, Event, FlowReceiver, Handle, Subscription, SystemClock};
+
+use super::control::{event_fields, status_fields};
+use crate::eve::{Counters, EveWriter};
+
+/// How long the thread waits for flows before it looks for other news.
+const WAIT: Duration = Duration::from_millis(100);
+/// Between two lines of statistics, live.
+const STATISTICS_EVERY: Duration = Duration::from_secs(30);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct EveThread {
+    thread: JoinHandle<Counters>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The file is to be opened again.
+    rotate: AtomicBool,
+    /// Nobody reads stdout any more.
+    has_left: AtomicBool,
+}
+
+/// What the thread has.
+struct Writing {
+    writer: EveWriter,
+    flows: FlowReceiver,
+    /// Whether the name of an interface was given to the writer, by its number.
+    named: Vec<bool>,
+    events: Subscription,
+    handle: Handle,
+    offline: bool,
+    shared: Arc<Shared>,
+}
+
+impl EveThread {
+    /// Writes what a recorder tells from now on.
+    ///
+    /// # Errors
+    /// What the system said about the thread.
+    pub(crate) fn start(
+        writer: EveWriter,
+        flows: FlowReceiver,
+        handle: Handle,
+        offline: bool,
+    ) -> io::Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let writing = Writing {
+            writer,
+            flows,
+            named: Vec::new(),
+            events: handle.subscribe(Some(0)),
+            handle,
+            offline,
+            shared: Arc::clone(&shared),
+        };
+        let builder = Builder::new().name("eve-writer".to_owned());
+        let thread = builder.spawn(move || writing.run())?;
+        Ok(Self { thread, shared })
+    }
+
+    /// The file is opened again by its name, soon.
+    pub(crate) fn rotate(&self) {
+        self.shared.rotate.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nobody reads stdout any more.
+    pub(crate) fn has_left(&self) -> bool {
+        self.shared.has_left.load(Ordering::SeqCst)
+    }
+
+    /// Waits until all is written that the recorder, which has ended, told. `None`: the thread failed.
+    pub(crate) fn join(self) -> Option<Counters> {
+        self.thread.join().ok()
+    }
+}
+
+impl Writing {
+    fn run(mut self) -> Counters {
+        let mut told_at = Instant::now();
+        loop {
+            match self.flows.take(WAIT) {
+                Ok(ended) => {
+                    if !self.offline {
+                        let numbers = ended.iter().map(|ended| ended.flow.interface());
+                        numbers.for_each(|number| self.name(number));
+                    }
+                    self.writer.flows(&ended);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            while let Ok(event) = self.events.take(Duration::ZERO) {
+                self.event(&event);
+            }
+            if !self.offline && told_at.elapsed() >= STATISTICS_EVERY {
+                told_at = Instant::now();
+                self.statistics();
+            }
+            self.writer.flush();
+            if self.shared.rotate.swap(false, Ordering::SeqCst) {
+                self.writer.rotate();
+            }
+            let has_left = self.writer.has_left();
+            self.shared.has_left.store(has_left, Ordering::SeqCst);
+        }
+        // The last dumps are finished behind the last flows.
+        loop {
+            match self.events.take(WAIT) {
+                Ok(event) => self.event(&event),
+                Err(RecvTimeoutError::Timeout) => self.writer.flush(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.writer.close()
+    }
+
+    /// Gives the writer the name of a live interface, once.
+    fn name(&mut self, number: u16) {
+        let place = usize::from(number);
+        if self.named.len() <= place {
+            self.named.resize(place + 1, false);
+        }
+        if !self.named[place]
+            && let Some(name) = self.flows.interface(number)
+        {
+            self.writer.interface(number, name);
+            self.named[place] = true;
+        }
+    }
+
+    /// From files an event has the time of its trigger.
+    fn event(&mut self, event: &Event) {
+        let (kind, fields) = event_fields(event);
+        let time_ns = match event {
+            Event::Triggered { trigger_ns, .. } if self.offline => *trigger_ns,
+            Event::Finished(report) | Event::Amended(report) if self.offline => report.trigger_ns,
+            _ => SystemClock.now().wall_ns,
+        };
+        self.writer.event(time_ns, kind, &fields);
+    }
+
+    fn statistics(&mut self) {
+        if let Ok(status) = self.handle.status() {
+            let now_ns = SystemClock.now().wall_ns;
+            self.writer
+                .event(now_ns, "statistics", &status_fields(&status));
+        }
+    }
+}
