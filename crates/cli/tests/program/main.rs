@@ -8,6 +8,7 @@ mod client;
 mod control;
 mod doctor;
 mod filter;
+mod flows;
 mod generate;
 mod lua;
 #[path = "../../../capture/tests/capture/support/namespace.rs"]

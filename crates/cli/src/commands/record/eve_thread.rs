@@ -127,7 +127,11 @@ impl Writing {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        self.writer.close()
+        let has_left = self.writer.has_left();
+        let counters = self.writer.close();
+        // Nobody misses what nobody wanted any more.
+        let lost = if has_left { 0 } else { counters.lost };
+        Counters { lost, ..counters }
     }
 
     /// Gives the writer the name of a live interface, once.

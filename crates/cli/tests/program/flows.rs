@@ -1,0 +1,203 @@
+//! `retroscope flows` and `record --eve`, the program as a user runs it.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::net::UnixListener,
+    path::Path,
+    process::{Command, Output, Stdio},
+    thread,
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{PROGRAM, stderr, stdout};
+
+fn command(directory: &Path, arguments: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(arguments.split(' '))
+        .current_dir(directory)
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(directory: &Path, arguments: &str) -> Output {
+    command(directory, arguments).output().unwrap()
+}
+
+/// A folder with `in.pcap`: 2,000 packets of 50 flows within 20 s, and one packet of another.
+fn capture() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    let arguments =
+        "generate -w in.pcap -c 2000 --flows 50 --size 100 --rate 100pps --trigger-after 1s -q";
+    let output = run(directory.path(), arguments);
+    assert!(output.status.success(), "{output:?}");
+    directory
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn of_type<'l>(lines: &'l [Value], event_type: &str) -> Vec<&'l Value> {
+    let lines = lines.iter();
+    lines
+        .filter(|line| line["event_type"] == event_type)
+        .collect()
+}
+
+/// Each packet is in one line, and whoever counts them, the lines are the same.
+#[test]
+fn a_file_has_the_same_lines_in_every_run() {
+    let directory = capture();
+    let runs = ["auto", "1", "4", "inline"].map(|analyzers| {
+        let output = run(
+            directory.path(),
+            &format!("flows -r in.pcap --idle-timeout 100ms --analyzers {analyzers}"),
+        );
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        stdout(&output).to_owned()
+    });
+    assert!(runs.iter().all(|run| *run == runs[0]));
+    let lines = lines(&runs[0]);
+    let sum = |field: &str| -> u64 {
+        let counts = lines.iter().map(|line| line["flow"][field].as_u64());
+        counts.map(Option::unwrap).sum()
+    };
+    assert_eq!(sum("pkts_toserver") + sum("pkts_toclient"), 2000);
+    assert_eq!(sum("bytes_toserver") + sum("bytes_toclient"), 200_000);
+    assert!(lines.len() > 51, "a flow pauses for half a second");
+    let (ended, open) = lines.split_at(lines.len() - of_reason(&lines, "shutdown"));
+    assert!(ended.iter().all(|line| line["flow"]["reason"] == "timeout"));
+    assert!(!open.is_empty());
+}
+
+fn of_reason(lines: &[Value], reason: &str) -> usize {
+    let lines = lines.iter();
+    lines
+        .filter(|line| line["flow"]["reason"] == reason)
+        .count()
+}
+
+/// 0 never splits a flow; an expression says which packets count.
+#[test]
+fn one_line_a_key_where_flows_do_not_end() {
+    let directory = capture();
+    let output = run(
+        directory.path(),
+        "flows -r in.pcap --idle-timeout 0 --json udp dst port 60000",
+    );
+    let lines = lines(stdout(&output));
+    let [flow, summary] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert_eq!(flow["dest_port"], 60000);
+    assert_eq!(flow["flow"]["pkts_toserver"], 1);
+    assert_eq!(summary["flows"]["begun"], 1);
+    assert_eq!(summary["eve"]["lines"], 1);
+    let output = run(directory.path(), "flows -r in.pcap --idle-timeout 0");
+    assert_eq!(stdout(&output).lines().count(), 51);
+    assert!(
+        stderr(&output).contains("51 flows of 2000 packets"),
+        "{output:?}"
+    );
+}
+
+/// Beside dumps: triggers and dumps have lines too.
+#[test]
+fn record_tells_flows_and_dumps() {
+    let directory = capture();
+    let mut record = command(
+        directory.path(),
+        "record -r in.pcap -w dumps -q --eve eve.json",
+    );
+    let output = record.args(["--trigger", "udp dst port 60000"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    let text = fs::read_to_string(directory.path().join("eve.json")).unwrap();
+    let lines = lines(&text);
+    assert_eq!(of_type(&lines, "flow").len(), 51);
+    let events = of_type(&lines, "retroscope");
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| event["retroscope"]["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["triggered", "finished"]);
+    assert_eq!(events[0]["timestamp"], "2026-01-01T00:00:01.000000+0000");
+    assert_eq!(events[1]["retroscope"]["report"]["packets"], 1);
+}
+
+/// Who listens at a socket gets whole lines.
+#[test]
+fn a_socket_gets_all_lines() {
+    let directory = capture();
+    let listener = UnixListener::bind(directory.path().join("socket")).unwrap();
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    });
+    let arguments = "flows -r in.pcap --idle-timeout 0 --eve unix:socket";
+    let output = run(directory.path(), arguments);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(lines(&reader.join().unwrap()).len(), 51);
+}
+
+/// A reader that leaves is no fault.
+#[test]
+fn it_ends_when_the_reader_of_stdout_leaves() {
+    let directory = TempDir::new().unwrap();
+    let arguments = "flows -i generate:flows=100000,rate=100kpps --ring 64MiB --max-flows 1000 -q";
+    let mut child = command(directory.path(), arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(lines(&line).len(), 1);
+    drop(reader);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// One sentence, and nothing is begun.
+#[test]
+fn wrong_arguments_are_a_sentence() {
+    let directory = capture();
+    for (arguments, code, says) in [
+        ("flows", 2, "say what to read"),
+        ("flows -r in.pcap udp portt 5", 2, "syntax error"),
+        ("flows -r in.pcap -f udp tcp", 2, "cannot be used with"),
+        ("flows -r in.pcap --eve unix:", 2, "names no socket"),
+        ("flows -r in.pcap --eve unix:nobody", 1, "unix:nobody"),
+        ("flows -r in.pcap --eve .", 1, "it is a directory"),
+        (
+            "flows -r in.pcap --eve-rotate 1MiB --eve -",
+            2,
+            "renames a file",
+        ),
+        ("flows -r in.pcap --eve-keep 3", 2, "--eve-rotate"),
+        ("flows -r in.pcap --community-id-seed 65536", 2, "65536"),
+        ("flows -r in.pcap --max-flows 0", 2, "'0'"),
+        ("flows -r nothing.pcap", 1, "nothing.pcap"),
+        (
+            "record -r in.pcap -t udp --vlans apart",
+            2,
+            "say --eve FILE too",
+        ),
+    ] {
+        let output = run(directory.path(), arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {output:?}");
+        let said = stderr(&output);
+        assert!(said.contains(says), "{arguments}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments}: {output:?}");
+    }
+    assert!(!directory.path().join("dumps").exists());
+}
