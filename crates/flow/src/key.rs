@@ -92,6 +92,36 @@ impl Ends {
     }
 }
 
+impl Ends {
+    /// The same of a protocol with ports: both `addresses`, of 4 bytes or 16 each, and both `ports`, as they stand in the packet.
+    #[inline]
+    pub(crate) fn of_ports(proto: u8, addresses: &[u8], ports: &[u8; 4]) -> Self {
+        let (src, dst) = addresses.split_at(addresses.len() / 2);
+        let wide = |addr: &[u8]| {
+            let mut place = [0; 16];
+            place[..addr.len()].copy_from_slice(addr);
+            place
+        };
+        let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+        let (src, dst) = ((wide(src), port(0)), (wide(dst), port(2)));
+        let order = |(addr, port)| (u128::from_be_bytes(addr), port);
+        let is_reverse = order(dst) < order(src);
+        let (low, high) = if is_reverse { (dst, src) } else { (src, dst) };
+        let key = Key {
+            addresses: [low.0, high.0],
+            ports: [low.1, high.1],
+            proto,
+            family: if addresses.len() == 8 {
+                Family::V4
+            } else {
+                Family::V6
+            },
+            ..Key::default()
+        };
+        Self { key, is_reverse }
+    }
+}
+
 /// As numbers: what is derived compares field by field, bytes in a loop.
 impl PartialEq for Key {
     #[inline]

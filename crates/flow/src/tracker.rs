@@ -1,6 +1,6 @@
 //! Packets in, ended flows out: what a shard has to do with flows.
 
-use retroscope_packet::{LinkType, parse};
+use retroscope_packet::LinkType;
 
 use crate::{
     Attribution, Counters, End, Flow, FlowTable, Packet, Secret, TimeOuts, table::TOGETHER,
@@ -109,8 +109,8 @@ impl Tracker {
         }
         self.clock_ns = self.clock_ns.max(time_ns);
         self.quiet_since = None;
-        let parsed = parse(link_type, data);
-        let Some(mut packet) = self.attribution.packet(&parsed, data, time_ns, wire_len) else {
+        let found = self.attribution.frame(link_type, data, time_ns, wire_len);
+        let Some(mut packet) = found else {
             return;
         };
         packet.interface = interface;

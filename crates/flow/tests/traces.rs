@@ -67,6 +67,7 @@ struct Found {
 
 fn read(path: &Path, time_outs: TimeOuts, joins_fragments: bool) -> Found {
     let mut attribution = Attribution::new(false, joins_fragments);
+    let mut at_once = attribution.clone();
     let mut table = FlowTable::new(100_000, time_outs, Secret::random());
     let (mut batch, mut flows) = (Vec::new(), Vec::new());
     let (mut packets, mut attributed, mut now) = (0, [0, 0], i64::MIN);
@@ -79,6 +80,8 @@ fn read(path: &Path, time_outs: TimeOuts, joins_fragments: bool) -> Found {
                 packets += 1;
                 now = now.max(meta.time_ns);
                 let packet = attribution.packet(&parsed, data, meta.time_ns, meta.wire_len);
+                let at_once = at_once.frame(link_type, data, meta.time_ns, meta.wire_len);
+                assert_eq!(at_once, packet, "{path:?}: packet {packets}");
                 if let Some(packet) = packet {
                     attributed[0] += 1;
                     attributed[1] += u64::from(packet.wire_len);

@@ -136,7 +136,7 @@ impl FlowReceiver {
 #[derive(Debug, Clone)]
 pub(crate) struct FlowSender {
     ended: SyncSender<Vec<Ended>>,
-    /// From files.
+    /// From files, and at the end.
     waits: bool,
 }
 
@@ -247,14 +247,13 @@ impl Flows {
     }
 }
 
-/// All flows end, and are told.
+/// All flows end, and are told: nothing waits any more that must not.
 impl Drop for Flows {
     fn drop(&mut self) {
         let teller = &mut self.teller;
+        teller.sender.waits = true;
         self.tracker.finish(&mut |ended| teller.add(ended));
         teller.tell();
-        // Nobody makes room any more.
-        teller.untold += teller.ended.len() as u64;
         self.counters.set(&self.tracker, self.teller.untold);
     }
 }
