@@ -31,6 +31,7 @@ pub use analysis::{
 };
 pub use control::{
     commands::Triggered,
+    durations::ProcessingHistogram,
     events::{Event, Missed, Subscription},
     hits::{HitCounts, Reason, Suppressions},
     pins::Pin,

@@ -266,11 +266,6 @@ impl Analyzer {
         core.tell_rest();
         core.hint_at_tags();
         core.publish_counters();
-        let processing_ns = core.seats.processing_ns().unwrap_or(0);
-        let counters = &core.common.counters;
-        counters
-            .processing_ns
-            .store(processing_ns, Ordering::Relaxed);
         core.parts.messages.finish();
     }
 }

@@ -11,7 +11,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{
             AtomicBool, AtomicI64, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
@@ -53,7 +53,7 @@ pub(crate) struct Seat {
     /// Live, where it has a reader of its own: none of its packets that is still to be looked at is older than this, ns of ring time.
     pub(crate) promised_ns: AtomicI64,
     /// Whoever has the shard times it.
-    pub(crate) times: ProcessingTimes,
+    pub(crate) times: Arc<ProcessingTimes>,
     /// How many records it looked at.
     pub(crate) analyzed: AtomicU64,
     /// Those that it did not.
@@ -114,7 +114,7 @@ impl Seats {
             found: Mutex::default(),
             moved: Condvar::new(),
             promised_ns: AtomicI64::new(if is_read { i64::MIN } else { i64::MAX }),
-            times: ProcessingTimes::default(),
+            times: Arc::default(),
             analyzed: AtomicU64::default(),
             gaps: Mutex::default(),
         };
@@ -151,12 +151,6 @@ impl Seats {
 
     pub(crate) fn are_armed(&self) -> bool {
         self.armed.load(Relaxed)
-    }
-
-    /// What 99.99 % of the packets took at most to be looked at, ns, of the slowest shard; `None`: none was timed.
-    pub(crate) fn processing_ns(&self) -> Option<u64> {
-        let each = self.seats.iter();
-        each.filter_map(|seat| seat.times.quantile(0.9999)).max()
     }
 
     /// Live: none of the packets that readers of shards have still to look at is older than this, ns.
@@ -337,8 +331,6 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use retroscope_filter::Filter;
     use retroscope_packet::LinkType;
     use retroscope_ring::{Ring, RingConfig};

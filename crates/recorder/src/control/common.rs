@@ -8,6 +8,7 @@ use retroscope_ring::{Ring, Waker};
 use crate::{
     analysis::flows::{FlowCounters, FlowCounts},
     control::{
+        durations::{ProcessingHistogram, ProcessingTimes},
         lock,
         pins::Pins,
         progress::{AnalyzerCounters, Control, Costs, Gate},
@@ -30,6 +31,8 @@ pub(crate) struct Common {
     pub(crate) packet_clock: AtomicI64,
     pub(crate) counters: AnalyzerCounters,
     pub(crate) costs: Costs,
+    /// How long packets take to be looked at, by shard.
+    pub(crate) times: Mutex<Vec<Arc<ProcessingTimes>>>,
     /// Those of the shards that count flows.
     pub(crate) flows: Mutex<Vec<Arc<FlowCounters>>>,
     pub(crate) log: DumpLog,
@@ -47,6 +50,7 @@ impl Common {
             packet_clock: AtomicI64::new(i64::MIN),
             counters: AnalyzerCounters::default(),
             costs: Costs::default(),
+            times: Mutex::default(),
             flows: Mutex::default(),
             log: DumpLog::default(),
             pins: Pins::default(),
@@ -73,6 +77,12 @@ impl Common {
             times.extend(offsets.map(|offset_ns| ring_times_at(stamps, offset_ns)));
         }
         times
+    }
+
+    /// How long packets take to be looked at, by shard.
+    pub(crate) fn processing(&self) -> Vec<ProcessingHistogram> {
+        let times = lock(&self.times);
+        times.iter().map(|times| times.histogram()).collect()
     }
 
     /// What became of flows; `None`: they are not counted.

@@ -8,6 +8,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use serde::Serialize;
+
 use crate::control::ring_time::RingClock;
 
 /// Steps to a power of two, as a power of two.
@@ -36,6 +38,17 @@ impl Durations {
         let count = &self.counts[index(ns)];
         // Relaxed: numbers that stand for themselves. Nobody else writes them, so that no locked instruction is needed.
         count.store(count.load(Relaxed).saturating_add(packets), Relaxed);
+    }
+
+    /// How many packets there are, by [`ProcessingHistogram::BELOW_NS`].
+    fn by_power_of_ten(&self) -> [u64; 8] {
+        let mut packets = [0; 8];
+        for (at, count) in self.counts.iter().enumerate() {
+            let place =
+                ProcessingHistogram::BELOW_NS.partition_point(|below| *below <= last_of(at));
+            packets[place.min(7)] += count.load(Relaxed);
+        }
+        packets
     }
 
     /// What this part of all packets (0 to 1) took at most, ns; `None` if there are none. What is recorded meanwhile is in it, or not.
@@ -100,10 +113,37 @@ impl ProcessingTimes {
         usize::try_from(packets).unwrap_or(usize::MAX)
     }
 
-    /// What this part of all packets (0 to 1) took at most, ns; `None`: none was timed.
-    pub(crate) fn quantile(&self, part: f64) -> Option<u64> {
-        self.durations.quantile(part)
+    /// What is known of them.
+    pub(crate) fn histogram(&self) -> ProcessingHistogram {
+        ProcessingHistogram {
+            packets: self.durations.by_power_of_ten(),
+            p9999_ns: self.durations.quantile(0.9999),
+        }
     }
+}
+
+/// How long the packets of one shard took to be looked at: of those that were timed, one burst in eight, and as if the packets of a burst took
+/// equally long. A time is at most an eighth too large (R-Scope 2018, table 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct ProcessingHistogram {
+    /// Packets by [`Self::BELOW_NS`].
+    pub packets: [u64; 8],
+    /// What 99.99 % of them took at most, ns; `None`: none was timed.
+    pub p9999_ns: Option<u64>,
+}
+
+impl ProcessingHistogram {
+    /// Packets took less than this, and no less than the one before, ns.
+    pub const BELOW_NS: [u64; 8] = [
+        100,
+        1_000,
+        10_000,
+        100_000,
+        1_000_000,
+        10_000_000,
+        100_000_000,
+        u64::MAX,
+    ];
 }
 
 #[cfg(test)]
@@ -170,6 +210,26 @@ mod tests {
         durations.record(100, u64::MAX);
         durations.record(100, u64::MAX);
         assert!(durations.quantile(0.5).unwrap() < 113, "no count wraps");
+    }
+
+    #[test]
+    fn a_histogram_has_all_packets() {
+        let times = ProcessingTimes::default();
+        assert_eq!(times.histogram(), ProcessingHistogram::default());
+        for (ns, packets) in [
+            (0, 1),
+            (88, 2),
+            (99, 4),
+            (101, 8),
+            (850_000, 16),
+            (u64::MAX, 32),
+        ] {
+            times.durations.record(ns, packets);
+        }
+        let ProcessingHistogram { packets, p9999_ns } = times.histogram();
+        // That of 99 ns counts as 103.
+        assert_eq!(packets, [3, 12, 0, 0, 16, 0, 0, 32]);
+        assert_eq!(p9999_ns, Some(u64::MAX));
     }
 
     #[test]

@@ -214,8 +214,6 @@ pub(crate) struct AnalyzerCounters {
     pub(crate) trigger_scripts_failed: AtomicU64,
     /// Whether the dump script is: 0 or 1. Whoever holds the script writes it.
     pub(crate) dump_script_failed: AtomicU64,
-    /// What 99.99 % of the packets took at most to be looked at, ns; 0: not known before the end.
-    pub(crate) processing_ns: AtomicU64,
     /// Dumps whose window the analyzer closed.
     pub(crate) closed_dumps: AtomicU64,
     /// Dumps that the dumper is done with. The dumper writes it.

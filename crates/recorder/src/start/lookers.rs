@@ -14,7 +14,7 @@ use crate::{
         shard::Shard,
         triggers::Triggers,
     },
-    control::{common::Common, ring_time::Stamps},
+    control::{common::Common, lock, ring_time::Stamps},
     start::config::Analyzers,
 };
 
@@ -154,7 +154,10 @@ pub(crate) fn seat_shards(
             .map(|(config, sender)| Flows::new(*config, shards.capacity(), sender.clone(), common));
         shards.push(shard.with_flows(flows));
     }
-    (Arc::new(Seats::new(shards, who)), derivation)
+    let seats = Seats::new(shards, who);
+    let times = seats.all().iter().map(|seat| Arc::clone(&seat.times));
+    *lock(&common.times) = times.collect();
+    (Arc::new(seats), derivation)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::{
     analysis::flows::{FlowCounts, FlowReceiver},
     control::{
         common::Common,
+        durations::ProcessingHistogram,
         events::{Event, Subscription},
         hits::HitCounts,
         pins::Pin,
@@ -105,6 +106,8 @@ pub struct Status {
     pub scripts_failed: u64,
     /// What became of flows; `None`: they are not counted.
     pub flows: Option<FlowCounts>,
+    /// How long packets take to be looked at, by shard.
+    pub processing: Vec<ProcessingHistogram>,
     /// What happens when nothing in the ring may be overwritten but what dumps and pins want.
     pub when_full: Mode,
     /// Trigger rules, scripts among them.
@@ -130,9 +133,8 @@ pub struct Summary {
     pub not_analyzed: u64,
     /// Dumps of which packets may have come late, which their verdict does not tell: there were too many later ones by then.
     pub outdated: u64,
-    /// What 99.99 % of the packets took at most to be looked at for triggers, ns, at most an eighth too large: of a sample, and as if those of a burst
-    /// took equally long. `None`: none was timed.
-    pub processing_ns: Option<u64>,
+    /// See [`Status::processing`].
+    pub processing: Vec<ProcessingHistogram>,
     /// How long a live recording was, to the moment of this summary.
     pub elapsed: Option<Duration>,
     /// What hits became.
@@ -188,6 +190,7 @@ impl Status {
             clock_steps: reading.clock_steps,
             scripts_failed: counters.scripts_failed(),
             flows: common.flow_counts(),
+            processing: common.processing(),
             when_full: common.ring.mode(),
             rules: handle.rules.len(),
             pins: common.pins.list(),
@@ -275,7 +278,7 @@ fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: 
         lapped: reading.lapped,
         not_analyzed: reading.unseen,
         outdated: reading.outdated,
-        processing_ns: Some(counters.processing_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0),
+        processing: common.processing(),
         elapsed: handle.start_mono_ns.map(since),
         hits: reading.hits,
         scripts_failed: counters.scripts_failed(),

@@ -4,8 +4,8 @@ use std::{process::ExitCode, time::Duration};
 
 use retroscope_capture::{SourceBuffer, af_packet::interfaces};
 use retroscope_recorder::{
-    DumpCounts, DumpReport, FlowCounts, HitCounts, Reason, SourceSnapshot, Summary, Suppressions,
-    Verdict,
+    DumpCounts, DumpReport, FlowCounts, HitCounts, ProcessingHistogram, Reason, SourceSnapshot,
+    Summary, Suppressions, Verdict,
 };
 use retroscope_ring::Ring;
 use serde::Serialize;
@@ -190,9 +190,9 @@ fn print_details(summary: &Summary, ring: &Ring) {
     say(&format!(
         "analyzed {analyzed}, lapped {lapped}, unread {unread}"
     ));
-    if let Some(line) = processing_line(summary) {
-        say(&line);
-    }
+    let shards = summary.processing.iter().enumerate();
+    let lines = shards.filter_map(|(shard, histogram)| processing_line(shard, histogram));
+    lines.for_each(|line| say(&line));
     for source in &summary.sources {
         say_buffer(source, summary.elapsed);
     }
@@ -202,13 +202,29 @@ fn print_details(summary: &Summary, ring: &Ring) {
 /// What a packet takes in an engine's memory beside its own bytes, about.
 const BUFFER_OVERHEAD: u64 = 80;
 
-/// The 99.99th percentile of a packet's processing time, and the rate that it allows.
-fn processing_line(summary: &Summary) -> Option<String> {
-    let ns = summary.processing_ns?;
+/// How long the packets of a shard took; `None`: none was timed.
+fn processing_line(shard: usize, histogram: &ProcessingHistogram) -> Option<String> {
+    let most = show_short(histogram.p9999_ns?);
+    let counts = histogram.packets.iter().zip(ProcessingHistogram::BELOW_NS);
+    let counts = counts.filter(|(packets, _)| **packets > 0);
+    let counts = counts.map(|(packets, below_ns)| match below_ns {
+        u64::MAX => format!("{packets} longer"),
+        below_ns => format!("{packets} below {}", show_power(below_ns)),
+    });
+    let counts: Vec<String> = counts.collect();
     Some(format!(
-        "99.99 % of packets took at most {} to be looked at",
-        show_short(ns)
+        "shard {shard}: 99.99 % of packets took at most {most} to be looked at; of those timed {}",
+        counts.join(", ")
     ))
+}
+
+/// A power of ten of nanoseconds.
+fn show_power(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{} µs", ns / 1_000),
+        _ => format!("{} ms", ns / 1_000_000),
+    }
 }
 
 /// What a live source holds, in packets and in time, at the mean rate.

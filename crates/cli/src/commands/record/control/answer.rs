@@ -9,8 +9,8 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use retroscope_recorder::{
-    CommandError, Event, Handle, Pin, Query, QueryError, QueryReport, Status, Stretch,
-    SubDirectory, TriggerRequest, rfc3339,
+    CommandError, Event, Handle, Pin, ProcessingHistogram, Query, QueryError, QueryReport, Status,
+    Stretch, SubDirectory, TriggerRequest, rfc3339,
 };
 use retroscope_ring::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -160,10 +160,17 @@ fn pin_json(pin: &Pin) -> Value {
     })
 }
 
+/// How long packets of a shard took: by power of ten those that took less, but for those that took less than the power before.
+fn processing_json(histogram: &ProcessingHistogram) -> Value {
+    let below = ProcessingHistogram::BELOW_NS.map(|below| Some(below).filter(|it| *it < u64::MAX));
+    json!({ "below_ns": below, "packets": histogram.packets, "p9999_ns": histogram.p9999_ns })
+}
+
 /// What a recorder is doing.
 pub(crate) fn status_fields(status: &Status) -> Value {
     let ring = &status.ring;
     let pins: Vec<Value> = status.pins.iter().map(pin_json).collect();
+    let processing: Vec<Value> = status.processing.iter().map(processing_json).collect();
     json!({
         "sources": status.sources,
         "analyzers": {
@@ -192,6 +199,7 @@ pub(crate) fn status_fields(status: &Status) -> Value {
         "clock_steps": status.clock_steps,
         "scripts_failed": status.scripts_failed,
         "flows": status.flows,
+        "processing": processing,
         "when_full": if status.when_full == Mode::Protect { "protect" } else { "record" },
         "rules": status.rules,
         "pins": pins,
