@@ -104,11 +104,13 @@ impl Flow {
         self.mark(LIVE, false);
     }
 
-    /// Counts a packet of the flow. Packets may come in any order of time.
+    /// Counts a packet of the flow. Packets may come in any order of time, as they do by several queues.
     #[inline]
     pub(crate) fn add(&mut self, packet: &Packet) {
         let from = usize::from(packet.ends.is_reverse);
-        self.first_ns = self.first_ns.min(packet.time_ns);
+        if packet.time_ns < self.first_ns {
+            self.begin_before(packet);
+        }
         self.last_ns = self.last_ns.max(packet.time_ns);
         self.packets[from] += 1;
         self.bytes[from] += u64::from(packet.wire_len);
@@ -123,6 +125,16 @@ impl Flow {
         {
             self.icmp[from] = icmp;
             self.mark(ICMP << from, true);
+        }
+    }
+
+    /// A packet is older than all that were counted: it is the first one.
+    #[cold]
+    fn begin_before(&mut self, packet: &Packet) {
+        self.first_ns = packet.time_ns;
+        self.interface = packet.interface;
+        if (self.tcp_flags[0] | self.tcp_flags[1]) & SYN == 0 {
+            self.mark(SERVER, !packet.ends.is_reverse);
         }
     }
 

@@ -24,6 +24,7 @@ mod disk;
 #[cfg(feature = "dpdk")]
 mod dpdk;
 mod engines;
+mod flows;
 mod interfaces;
 mod ledger;
 #[path = "../../../capture/tests/capture/support/namespace.rs"]

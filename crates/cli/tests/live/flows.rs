@@ -1,0 +1,108 @@
+//! Flows of live traffic.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use retroscope_packet::LinkType;
+use retroscope_pcapfile::{PcapOptions, PcapWriter};
+use serde_json::Value;
+
+use crate::{
+    namespace::Namespace,
+    recorder::{PROGRAM, Recorder},
+    shared,
+    traffic::{Sender, udp},
+};
+
+/// By Community ID: the client's port, packets and bytes both ways.
+fn flows(text: &str) -> BTreeMap<String, [u64; 5]> {
+    let lines = text.lines();
+    let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines = lines.filter(|line| line["event_type"] == "flow");
+    lines
+        .filter(|line| line["src_ip"].as_str().unwrap().starts_with("10."))
+        .map(|line| {
+            let id = line["community_id"].as_str().unwrap().to_owned();
+            let count = |name: &str| line["flow"][name].as_u64().unwrap();
+            let counts = [
+                line["src_port"].as_u64().unwrap(),
+                count("pkts_toserver"),
+                count("pkts_toclient"),
+                count("bytes_toserver"),
+                count("bytes_toclient"),
+            ];
+            (id, counts)
+        })
+        .collect()
+}
+
+/// What the other end answers.
+fn answer(request: &[u8]) -> Vec<u8> {
+    let mut frame = request.to_vec();
+    for (to, from, len) in [(26, 30, 4), (30, 26, 4), (34, 36, 2), (36, 34, 2)] {
+        frame[to..to + len].copy_from_slice(&request[from..from + len]);
+    }
+    frame
+}
+
+/// What `retroscope flows` tells of a file.
+fn of_file(path: &Path) -> String {
+    let output = Command::new(PROGRAM)
+        .args(["flows", "-q", "--idle-timeout", "0", "-r"])
+        .arg(path)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Requests come by one interface and answers by another, with two threads to look at them: the flows are those of a file that has both.
+#[test]
+fn directions_on_two_interfaces_are_the_flows_of_one_file() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("flows") else {
+        return;
+    };
+    namespace.add_veth("w0", "w1");
+    let directory = tempfile::tempdir().unwrap();
+    let eve = directory.path().join("eve.json");
+    let line = format!(
+        "-i v1 -i w1 --ring 128MiB --analyzers 2 --idle-timeout 0 --trigger 'udp port 9' --eve {}",
+        eve.display()
+    );
+    let recorder = Recorder::start(&namespace, &line);
+    let (mut one, mut other) = (Sender::new(&namespace, "v0"), Sender::new(&namespace, "w0"));
+    let path = directory.path().join("both.pcap");
+    let file = fs::File::create(&path).unwrap();
+    let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::ETHERNET)).unwrap();
+    let mut time_ns = 0;
+    let mut write = |frame: &[u8]| {
+        time_ns += 1_000_000;
+        let len = u32::try_from(frame.len()).unwrap();
+        writer.record(time_ns, len, frame).unwrap();
+    };
+    for round in 0..3 {
+        for host in 1..200 {
+            let request = udp(host, 4000, 53, &vec![1; usize::from(host)]);
+            write(&request);
+            one.send(&request);
+            if host > round * 50 {
+                let answer = answer(&request);
+                write(&answer);
+                other.send(&answer);
+            }
+        }
+    }
+    writer.finish().unwrap();
+    let sent = one.sent() + other.sent();
+    recorder.settle_all(2, sent);
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    let told = fs::read_to_string(eve).unwrap();
+    let (live, expected) = (flows(&told), flows(&of_file(&path)));
+    assert_eq!(expected.len(), 199);
+    let differ = expected
+        .iter()
+        .find(|(id, counts)| live.get(*id) != Some(*counts));
+    assert_eq!(differ.map(|(id, counts)| (counts, &live[id])), None);
+    assert_eq!(live.len(), expected.len());
+}
