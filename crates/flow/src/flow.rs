@@ -37,7 +37,7 @@ pub enum TcpState {
     SynReceived,
     /// The handshake was seen whole.
     Established,
-    /// One side has sent a FIN.
+    /// One side has sent a FIN after that.
     Closing,
     /// Both have, or one an RST.
     Closed,
@@ -133,34 +133,30 @@ impl Flow {
     fn begin_before(&mut self, packet: &Packet) {
         self.first_ns = packet.time_ns;
         self.interface = packet.interface;
-        if (self.tcp_flags[0] | self.tcp_flags[1]) & SYN == 0 {
+        if self.is_midstream() || self.key.proto() != TCP {
             self.mark(SERVER, !packet.ends.is_reverse);
         }
     }
 
     #[inline]
     fn add_flags(&mut self, from: usize, flags: u8) {
-        let had_syn = (self.tcp_flags[0] | self.tcp_flags[1]) & SYN != 0;
         self.tcp_flags[from] |= flags;
-        if flags & SYN != 0 && !had_syn {
-            let is_answer = flags & ACK != 0;
-            // Who sends a SYN is the client, who answers one the server.
-            self.mark(SERVER, (from == 0) != is_answer);
-            self.mark(MIDSTREAM, is_answer);
+        let is_syn = flags & (SYN | ACK) == SYN;
+        if is_syn && self.is_midstream() {
+            self.mark(SERVER, from == 0);
+            self.mark(MIDSTREAM, false);
         }
         let is_client = from != self.server();
         self.tcp = match self.tcp {
             TcpState::Closed => return,
             _ if flags & RST != 0 => TcpState::Closed,
             _ if self.tcp_flags[0] & self.tcp_flags[1] & FIN != 0 => TcpState::Closed,
-            _ if flags & FIN != 0 => TcpState::Closing,
-            TcpState::None if flags & (SYN | ACK) == SYN => TcpState::SynSent,
-            TcpState::None | TcpState::SynSent if flags & SYN != 0 && !is_client => {
-                TcpState::SynReceived
-            }
+            TcpState::None if is_syn => TcpState::SynSent,
+            TcpState::SynSent if flags & SYN != 0 && !is_client => TcpState::SynReceived,
             TcpState::SynReceived if flags & (SYN | ACK) == ACK && is_client => {
                 TcpState::Established
             }
+            TcpState::Established if flags & FIN != 0 => TcpState::Closing,
             state => state,
         };
     }
@@ -245,8 +241,7 @@ impl Flow {
         }
     }
 
-    /// Which of the key's ends is the server, 0 or 1: the receiver of the first SYN or the sender of an answer to one, else the receiver of
-    /// the first packet.
+    /// Which of the key's ends is the server, 0 or 1: the receiver of the first SYN, else of the first packet.
     #[must_use]
     pub fn server(&self) -> usize {
         usize::from(self.marks & SERVER)

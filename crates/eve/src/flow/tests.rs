@@ -134,14 +134,14 @@ fn the_client_is_first_whichever_end_of_the_key_it_is() {
 }
 
 #[test]
-fn who_answers_a_syn_is_the_server_midstream() {
+fn who_gets_the_first_packet_is_the_server_midstream() {
     let value = value(&[(0, frame(&[], TCP, [9, 1], &tcp([80, 1025], SYN | ACK)))]);
     assert_eq!(
         (&value["src_port"], &value["dest_port"]),
-        (&json!(1025), &json!(80))
+        (&json!(80), &json!(1025))
     );
-    assert_eq!(value["flow"]["pkts_toclient"], 1);
-    assert_eq!(value["tcp"]["state"], "syn_recv");
+    assert_eq!(value["flow"]["pkts_toserver"], 1);
+    assert_eq!(value["tcp"].get("state"), None);
     assert_eq!(value["retroscope"]["midstream"], true);
 }
 
@@ -150,8 +150,12 @@ fn states_of_tcp_are_the_servers() {
     let states = [
         (&[ACK, 0, 0][..], None),
         (&[SYN], Some("syn_sent")),
-        (&[SYN, 1 | ACK], Some("close_wait")),
-        (&[ACK, 0x80 | 1 | ACK], Some("fin_wait1")),
+        (&[SYN, 0x80 | SYN | ACK, ACK, 1 | ACK], Some("close_wait")),
+        (
+            &[SYN, 0x80 | SYN | ACK, ACK, 0x80 | 1 | ACK],
+            Some("fin_wait1"),
+        ),
+        (&[ACK, 0x80 | 1 | ACK], None),
         (&[SYN, 4], Some("closed")),
         (&[1, 0x80 | 1], Some("closed")),
     ];
@@ -168,8 +172,7 @@ fn states_of_tcp_are_the_servers() {
         );
     }
     let value = value(&[(0, frame(&[], TCP, [1, 2], &tcp([5, 6], 0xff)))]);
-    // An answer to a SYN, too.
-    let all = json!({"tcp_flags": "ff", "tcp_flags_ts": "00", "tcp_flags_tc": "ff", "syn": true, "fin": true, "rst": true,
+    let all = json!({"tcp_flags": "ff", "tcp_flags_ts": "ff", "tcp_flags_tc": "00", "syn": true, "fin": true, "rst": true,
         "psh": true, "ack": true, "urg": true, "ecn": true, "cwr": true, "state": "closed"});
     assert_eq!(value["tcp"], all);
 }

@@ -300,7 +300,7 @@ fn flags_tell_the_server_and_the_state() {
     let closing = [&handshake[..], &[(false, FIN_ACK, 1)]].concat();
     let closed = [&closing[..], &[(true, FIN_ACK, 1), (false, ACK, 1)]].concat();
     let reset = [&handshake[..], &[(true, RST, 1)]].concat();
-    let cases: [Case<'_>; 9] = [
+    let cases: [Case<'_>; 10] = [
         (&handshake[..1], TcpState::SynSent, 0, false),
         (&handshake[..2], TcpState::SynReceived, 0, false),
         (&handshake, TcpState::Established, 0, false),
@@ -309,7 +309,13 @@ fn flags_tell_the_server_and_the_state() {
         (&reset, TcpState::Closed, 0, false),
         (&[(false, SYN, 0)], TcpState::SynSent, 1, false),
         (&[(true, ACK, 0), (false, ACK, 0)], TcpState::None, 0, true),
-        (&[(false, SYN_ACK, 0)], TcpState::SynReceived, 0, true),
+        (&[(false, SYN_ACK, 0)], TcpState::None, 1, true),
+        (
+            &[(true, FIN_ACK, 0), (false, ACK, 0)],
+            TcpState::None,
+            0,
+            true,
+        ),
     ];
     for (packets, state, server, is_midstream) in cases {
         let (table, ended) = tcp(TimeOuts::default(), packets);
@@ -325,7 +331,8 @@ fn flags_tell_the_server_and_the_state() {
 #[test]
 fn the_first_packet_is_the_oldest() {
     let mut table = FlowTable::new(10, TimeOuts::default(), Secret::random());
-    let mut packets = [1, 0, 2].map(|second| packet(key(UDP, 1, 7), second % 2 == 1, second * SECOND));
+    let mut packets =
+        [1, 0, 2].map(|second| packet(key(UDP, 1, 7), second % 2 == 1, second * SECOND));
     for (packet, interface) in packets.iter_mut().zip([5, 6, 7]) {
         packet.interface = interface;
     }
