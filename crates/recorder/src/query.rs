@@ -300,7 +300,19 @@ impl<W: io::Write> Writing<'_, W> {
         } else {
             recorder.ring_times(window.all())
         };
+        // What lies in two of them is lost once.
+        parts.sort_unstable();
+        parts.dedup_by(|next, before| {
+            let touches = next.0 <= before.1;
+            if touches {
+                before.1 = before.1.max(next.1);
+            }
+            touches
+        });
         let now_ns = recorder.clock.now().ring_ns;
+        if parts.first().is_some_and(|part| part.0 > now_ns) {
+            return (Vec::new(), None); // all of it is to come
+        }
         parts.retain(|part| part.0 <= now_ns);
         if window.to_ns == i64::MAX {
             let end_ns = contents.known_ring_ns();

@@ -197,9 +197,10 @@ impl Contents {
         known.min()
     }
 
-    /// Ring time up to which the records of a writer that goes on are known, ns.
+    /// Ring time up to which the records of producers that promise anything are known, ns, while the writer goes on.
     pub(super) fn known_ring_ns(&self) -> i64 {
         let known = self.producers.iter().map(|stored| stored.watermark_ns);
+        let known = known.filter(|ns| *ns != i64::MIN);
         known.min().unwrap_or(i64::MAX).saturating_sub(1)
     }
 

@@ -382,6 +382,52 @@ fn a_query_tells_what_was_lost_before_the_ring() {
     }
 }
 
+/// A source that promises no watermark stands beside one that loses packets: these are told all the same. Of what is still to come nothing is known.
+#[test]
+fn a_query_tells_losses_beside_a_source_without_watermarks() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        queues: 2,
+        foreign_queues: 1,
+        ring_bytes: 16 << 20,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    for _ in 0..10 {
+        rig.pass(100 * MS);
+        let now_ns = rig.clock.wall_ns.load(SeqCst);
+        let frame = (now_ns, udp(1, 7, 0));
+        rig.feeds[1].lock().unwrap().frames.push_back(frame);
+        rig.arrive(0, udp(1, 7, 0));
+        rig.feeds[0].lock().unwrap().lost += 3;
+        rig.step();
+    }
+    rig.pass(S);
+    rig.step();
+    let end_ns = rig.clock.wall_ns.load(SeqCst);
+    for (from_ns, to_ns, lost) in [
+        (Some(START), Some(end_ns), Some(30)),
+        (None, Some(end_ns), Some(30)),
+        (Some(START), None, Some(30)),
+        (None, None, Some(30)),
+        (Some(end_ns + S), Some(end_ns + 2 * S), None),
+    ] {
+        let query = Query {
+            from_ns,
+            to_ns,
+            ..Query::default()
+        };
+        let ring = rig.handle.ring().unwrap();
+        let answer = query.of(&ring).unwrap();
+        let answer = answer.with_losses_of(&rig.handle).unwrap();
+        let report = answer.write_to(Vec::new()).unwrap();
+        let told = report.missing.iter().find(|it| it.cause == "kernel");
+        assert_eq!(told.and_then(|it| it.packets), lost, "{report:?}");
+        let is_known = report.losses_known_to.is_some();
+        assert_eq!(is_known, lost.is_some(), "{report:?}");
+    }
+}
+
 /// A source with a clock of its own does not follow the system's.
 #[test]
 fn stamps_of_a_clock_of_its_own_are_kept_too() {
