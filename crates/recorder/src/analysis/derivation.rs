@@ -71,20 +71,25 @@ impl Derivation {
         }
     }
 
-    /// Takes up what changed in the rules.
+    /// Takes up a change of the rules. To be followed by [`Self::changed`].
     pub(crate) fn change(&mut self, change: &RuleChange) {
+        let (number, template) = match change {
+            RuleChange::Add(rule, template) => (rule.number, template.as_ref()),
+            RuleChange::Remove(number) => (*number, None),
+            RuleChange::Enable(..) => return,
+        };
         let own = &mut self.templates.own;
-        match change {
-            RuleChange::Add(rule, Some(template)) => {
-                self.asking += usize::from(asks_for_flows(template));
-                own.insert(rule.number, Arc::clone(template));
-            }
-            RuleChange::Remove(number) => {
-                let removed = own.remove(number);
-                self.asking -= usize::from(removed.is_some_and(|it| asks_for_flows(&it)));
-            }
-            RuleChange::Add(_, None) | RuleChange::Enable(..) => {}
-        }
+        let before = match template {
+            Some(template) => own.insert(number, Arc::clone(template)),
+            None => own.remove(&number),
+        };
+        let asking =
+            |it: Option<&Arc<Template>>| usize::from(it.is_some_and(|it| asks_for_flows(it)));
+        self.asking = self.asking + asking(template) - asking(before.as_ref());
+    }
+
+    /// Behind all changes that came together: where a rule that asks for flows takes the place of another, nothing is forgotten.
+    pub(crate) fn changed(&mut self) {
         self.fragments.want(self.asking > 0);
     }
 

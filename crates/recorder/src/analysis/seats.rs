@@ -231,7 +231,7 @@ impl Seat {
             self.tell(found);
             let mut changes = lock(&self.changes);
             self.has_changes.store(false, Relaxed);
-            changes.drain(..).for_each(|it| shard.change(it));
+            shard.change(changes.drain(..));
         }
     }
 

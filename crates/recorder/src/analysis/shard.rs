@@ -297,11 +297,16 @@ impl Shard {
     }
 
     /// Takes up what changed in the rules, and what they dump.
-    pub(crate) fn change(&mut self, change: RuleChange) {
-        if let Some(derivation) = &mut self.derivation {
-            derivation.change(&change);
+    pub(crate) fn change(&mut self, changes: impl Iterator<Item = RuleChange>) {
+        for change in changes {
+            if let Some(derivation) = &mut self.derivation {
+                derivation.change(&change);
+            }
+            self.rules.change(change);
         }
-        self.rules.change(change);
+        if let Some(derivation) = &mut self.derivation {
+            derivation.changed();
+        }
     }
 
     /// Whether it is to see fragments.

@@ -314,6 +314,60 @@ fn fragments_are_followed_for_any_rule_that_asks() {
     }
 }
 
+/// The only rule that asks for flows is changed between the fragments of a datagram: the first one is not forgotten.
+#[test]
+fn first_fragments_are_known_to_a_rule_in_the_place_of_another() {
+    for analyzers in [Analyzers::Auto, threads(1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            analyzers,
+            requests: &[TriggerRequest::default(), dumping("$flow")],
+            triggers: &["udp port 9", "udp port 10"],
+            dump: Form::DEFAULT,
+            flows_together: true,
+            ..two_queues()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(MS);
+        rig.arrive(0, fragment(5, Some(8)));
+        rig.step();
+        let later = "ip[6:2] & 0x1fff != 0";
+        let change = |it: &crate::Handle| it.change_rule("2", later, &dumping("$flow"));
+        asked(&mut rig, change).unwrap();
+        rig.pass(MS);
+        rig.arrive(0, fragment(5, None));
+        rig.step();
+        rig.pass(3 * S);
+        rig.step();
+        assert_eq!(rig.reports.len(), 1, "{analyzers:?}: {:?}", rig.notices);
+        assert_eq!(
+            expression(&rig.reports[0]),
+            "$flow[udp 10.0.0.1:1 10.0.0.2:8]"
+        );
+    }
+}
+
+/// What is asked for of more triggers than there are is not that of a rule which comes later.
+#[test]
+fn a_rule_that_comes_later_is_no_trigger_of_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        requests: &[TriggerRequest::default(), dumping("udp port 1")],
+        dump: Form::DEFAULT,
+        ..config()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(MS);
+    rig.step();
+    let add = |it: &crate::Handle| it.add_rule("r", "udp port 7", &TriggerRequest::default());
+    asked(&mut rig, add).unwrap();
+    rig.arrive(0, udp(1, 7, 0));
+    rig.step();
+    rig.pass(3 * S);
+    rig.step();
+    assert_eq!(expression(&rig.reports[0]), Form::DEFAULT);
+}
+
 /// Fragments of a flow may come to several threads: a rule that asks for flows is refused there, unless one of the start does.
 #[test]
 fn a_rule_that_asks_for_flows_may_come_too_late() {
