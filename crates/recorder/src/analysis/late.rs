@@ -58,7 +58,7 @@ struct GivenUpWindows {
 pub(crate) struct Outdated {
     /// Dumps whose verdict does not tell it.
     pub(crate) dumps: u64,
-    /// Ring time of the first and the last such packet, ns.
+    /// The first and the last stamp of such packets, ns.
     pub(crate) span_ns: Option<(i64, i64)>,
 }
 
@@ -74,8 +74,8 @@ impl GivenUpWindows {
         }
     }
 
-    /// Counts the dumps that a packet may have come too late for, each once.
-    fn check(&mut self, producer: usize, record: u64, time_ns: i64) {
+    /// Counts the dumps that a packet may have come too late for, each once. `offset_ns`: its stamp less its ring time.
+    fn check(&mut self, producer: usize, record: u64, time_ns: i64, offset_ns: i64) {
         let until_ns = time_ns.saturating_add(self.longest_ns);
         let touched = self.windows.range((time_ns, 0)..=(until_ns, u64::MAX));
         let touched = touched.filter(|(_, (from_ns, ends))| {
@@ -94,7 +94,8 @@ impl GivenUpWindows {
         if forgotten.is_some() {
             self.outdated.dumps += std::mem::take(&mut self.forgotten);
         }
-        self.outdated.span_ns = join(self.outdated.span_ns, (time_ns, time_ns));
+        let stamp_ns = time_ns.saturating_add(offset_ns);
+        self.outdated.span_ns = join(self.outdated.span_ns, (stamp_ns, stamp_ns));
     }
 }
 
@@ -222,7 +223,7 @@ impl ClosedWindows {
         packet: &Packet<'_>,
         offset_ns: i64,
     ) {
-        self.given_up.check(producer, record, packet.time_ns);
+        (self.given_up).check(producer, record, packet.time_ns, offset_ns);
         for closed in &mut self.windows {
             let window = &mut closed.window;
             let came_after = record >= closed.ends.get(producer).copied().unwrap_or(0);
@@ -294,10 +295,10 @@ mod tests {
             (count, 3, 2 + forgotten),
         ];
         for (record, time_ns, dumps) in cases {
-            given_up.check(0, record, time_ns);
+            given_up.check(0, record, time_ns, 100);
             assert_eq!(given_up.outdated.dumps, dumps, "{time_ns}");
         }
-        let span_ns = Some((first_ns - 6, last_ns));
+        let span_ns = Some((first_ns + 94, last_ns + 100));
         assert_eq!(given_up.outdated.span_ns, span_ns);
     }
 }
