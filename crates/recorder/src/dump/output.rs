@@ -63,8 +63,8 @@ pub(crate) struct Output {
     pub(super) interfaces: Vec<u16>,
     /// How many of them were described without a packet.
     interfaces_first: usize,
-    /// From which packet of the file on they are of this interface, where the format does not tell: pcap.
-    origins: Vec<(u64, u16)>,
+    /// The interface of each packet of the file, as far as there are several and the format does not tell: pcap.
+    origins: Vec<u16>,
     /// By source, from which packet of the file on its stamps are so far from ring time, ns.
     offsets: HashMap<usize, Vec<(u64, i64)>>,
     /// Which packet of the file is the trigger's.
@@ -186,9 +186,11 @@ impl Output {
             Some(index) => index,
             None => self.describe(meta.interface, known)?,
         };
-        let origin = self.origins.last().map(|(_, interface)| *interface);
-        if self.directory.format == Format::Pcap && origin != Some(meta.interface) {
-            self.origins.push((self.encoder.packets, meta.interface));
+        if self.directory.format == Format::Pcap && self.interfaces.len() > 1 {
+            // All before the second one are of the first.
+            let before = usize::try_from(self.encoder.packets).unwrap_or(usize::MAX);
+            self.origins.resize(before, self.interfaces[0]);
+            self.origins.push(meta.interface);
         }
         if meta.is_trigger {
             self.trigger_at = Some(self.encoder.packets);
@@ -288,7 +290,7 @@ impl Output {
             let in_file = record.meta;
             let interface = match self.directory.format {
                 Format::PcapNg => self.interfaces[usize::from(in_file.interface)],
-                Format::Pcap => at(&self.origins, index).unwrap_or_default(),
+                Format::Pcap => self.origin(index),
             };
             let source = described(known, interface)?.source;
             let time_ns = in_file.time_ns.wrapping_sub(self.offset_ns(source, index));
@@ -325,19 +327,20 @@ impl Output {
 }
 
 impl Output {
+    /// The interface of packet `index` of a pcap file.
+    fn origin(&self, index: u64) -> u16 {
+        let place = usize::try_from(index).unwrap_or(usize::MAX);
+        let first = self.interfaces.first();
+        let origin = self.origins.get(place).or(first);
+        origin.copied().unwrap_or_default()
+    }
+
     /// Stamp less ring time of packet `index` of the file, ns.
     fn offset_ns(&self, source: usize, index: u64) -> i64 {
-        let offsets = self.offsets.get(&source);
-        offsets
-            .and_then(|offsets| at(offsets, index))
-            .unwrap_or_default()
+        let offsets = self.offsets.get(&source).map_or(&[][..], Vec::as_slice);
+        let before = offsets.partition_point(|(from, _)| *from <= index);
+        before.checked_sub(1).map_or(0, |last| offsets[last].1)
     }
-}
-
-/// What holds of packet `index`, of what is known from a packet on.
-fn at<T: Copy>(known_from: &[(u64, T)], index: u64) -> Option<T> {
-    let before = known_from.partition_point(|(from, _)| *from <= index);
-    Some(known_from.get(before.checked_sub(1)?)?.1)
 }
 
 impl Written {
