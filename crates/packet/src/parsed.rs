@@ -38,6 +38,10 @@ pub struct Parsed {
     pub tcp_flags: Option<u8>,
     /// ICMP over IPv4 or ICMPv6 over IPv6. Never set for a later fragment.
     pub icmp: Option<Icmp>,
+    /// Where the outermost IP header starts. Set with `network`.
+    pub network_offset: Option<u32>,
+    /// Where the header behind IP and its extensions starts. Set with `transport` and `icmp`.
+    pub transport_offset: Option<u32>,
     /// Where the bytes start that no header parsed here covers: behind TCP, UDP, SCTP or the first 4 bytes of ICMP,
     /// else behind the last header that was understood. `<= data.len()`. See [`Parsed::payload`].
     pub payload_offset: Option<usize>,

@@ -50,6 +50,7 @@ pub(super) fn v4(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
         proto,
     };
     let fragment = (piece.more || piece.is_later()).then_some(piece);
+    parsed.network_offset = u32::try_from(at).ok();
     parsed.network = Some(Ip {
         src: IpAddr::V4(Ipv4Addr::new(
             header[12], header[13], header[14], header[15],
@@ -101,6 +102,7 @@ pub(super) fn v6(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, S
     let body = at + IPV6_HEADER;
     let known_len = payload_len != 0 || !(next == HOP_BY_HOP || next == TCP);
     let (src, dst): ([u8; 16], [u8; 16]) = (array(data, at + 8)?, array(data, at + 24)?);
+    parsed.network_offset = u32::try_from(at).ok();
     parsed.network = Some(Ip {
         src: IpAddr::V6(Ipv6Addr::from(src)),
         dst: IpAddr::V6(Ipv6Addr::from(dst)),
@@ -236,6 +238,7 @@ fn transport(
     match proto {
         TCP | UDP | SCTP => {
             let [s0, s1, d0, d1] = array(data, at)?;
+            parsed.transport_offset = u32::try_from(at).ok();
             parsed.transport = Some(Ports {
                 src: u16::from_be_bytes([s0, s1]),
                 dst: u16::from_be_bytes([d0, d1]),
@@ -248,6 +251,7 @@ fn transport(
         }
         _ if proto == icmp => {
             let [kind, code] = array(data, at)?;
+            parsed.transport_offset = u32::try_from(at).ok();
             parsed.icmp = Some(Icmp { kind, code });
             within(data, at + 4)
         }

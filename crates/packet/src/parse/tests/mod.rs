@@ -132,7 +132,34 @@ fn random_bytes_never_panic_nor_leave_the_frame() {
                 "seed {seed} {frame:02x?}"
             );
         }
+        check_offsets(&parsed, frame);
         let line = crate::summary(link_type, frame, 160).to_string();
         assert!(line.contains(" len 160"), "seed {seed} {line}");
+    }
+}
+
+/// What is read at the offsets is what the facts say.
+fn check_offsets(parsed: &Parsed, frame: &[u8]) {
+    assert_eq!(parsed.network_offset.is_some(), parsed.network.is_some());
+    if let (Some(at), Some(ip)) = (parsed.network_offset, parsed.network) {
+        let header = &frame[at as usize..];
+        match ip.src {
+            IpAddr::V4(src) => {
+                assert_eq!((header[0] >> 4, &header[12..16]), (4, &src.octets()[..]))
+            }
+            IpAddr::V6(src) => assert_eq!((header[0] >> 4, &header[8..24]), (6, &src.octets()[..])),
+        }
+    }
+    let has_header = parsed.transport.is_some() || parsed.icmp.is_some();
+    assert_eq!(parsed.transport_offset.is_some(), has_header);
+    if let Some(at) = parsed.transport_offset {
+        let header = &frame[at as usize..];
+        if let Some(ports) = parsed.transport {
+            let both = [ports.src, ports.dst].map(u16::to_be_bytes);
+            assert_eq!(header[..4], *both.as_flattened());
+        }
+        if let Some(icmp) = parsed.icmp {
+            assert_eq!(header[..2], [icmp.kind, icmp.code]);
+        }
     }
 }
