@@ -27,6 +27,8 @@ pub enum Family {
     Mac = 1,
     /// None, neither IP nor a link with hardware addresses.
     Link = 0,
+    /// Bytes that mean something to their maker only: see [`Key::opaque`].
+    Opaque = 2,
 }
 
 /// The key of a bidirectional flow, equal for the packets of both directions: the smaller end comes first, or the sender of ICMP messages
@@ -190,6 +192,39 @@ impl Key {
         key
     }
 
+    /// Bytes of [`Self::opaque`] at most.
+    pub const OPAQUE: usize = 36;
+
+    /// A key of one's own making, of one of several kinds. Bytes beyond [`Self::OPAQUE`] are left out.
+    #[must_use]
+    pub fn opaque(kind: u8, bytes: &[u8]) -> Self {
+        let mut all = [0; Self::OPAQUE];
+        let len = bytes.len().min(all.len());
+        all[..len].copy_from_slice(&bytes[..len]);
+        let part = |at: usize| array::from_fn(|byte| all[at + byte]);
+        let port = |at: usize| u16::from_ne_bytes([all[at], all[at + 1]]);
+        Self {
+            addresses: [part(0), part(16)],
+            ports: [port(32), port(34)],
+            protocol: kind.into(),
+            family: Family::Opaque,
+            ..Self::default()
+        }
+    }
+
+    /// Kind and bytes of [`Self::opaque`], the latter followed by zeros; `None`: it is the key of packets' headers.
+    #[must_use]
+    pub fn as_opaque(&self) -> Option<(u8, [u8; Self::OPAQUE])> {
+        let kind = u8::try_from(self.protocol).ok();
+        let kind = kind.filter(|_| self.family == Family::Opaque)?;
+        let mut bytes = [0; Self::OPAQUE];
+        bytes[..16].copy_from_slice(&self.addresses[0]);
+        bytes[16..32].copy_from_slice(&self.addresses[1]);
+        bytes[32..34].copy_from_slice(&self.ports[0].to_ne_bytes());
+        bytes[34..].copy_from_slice(&self.ports[1].to_ne_bytes());
+        Some((kind, bytes))
+    }
+
     /// What the ends are.
     #[must_use]
     pub fn family(&self) -> Family {
@@ -208,7 +243,7 @@ impl Key {
         let addr = |octets: [u8; 16]| match self.family {
             Family::V4 => octets.first_chunk::<4>().map(|octets| (*octets).into()),
             Family::V6 => Some(octets.into()),
-            Family::Mac | Family::Link => None,
+            Family::Mac | Family::Link | Family::Opaque => None,
         };
         let [low, high] = self.addresses.map(addr);
         let end = |addr, port| Endpoint { addr, port };

@@ -71,6 +71,8 @@ pub struct Counters {
     pub crowded: u64,
     /// Ended by [`End::Finished`].
     pub finished: u64,
+    /// Ended by [`FlowTable::remove`].
+    pub removed: u64,
 }
 
 /// The flows of one shard: one thread, no lock.
@@ -111,7 +113,20 @@ impl FlowTable {
     }
 
     /// Counts packets in their flows. `ended` gets each flow that ends by it: see [`End`].
-    pub fn update(&mut self, packets: &[Packet], mut ended: impl FnMut(&Flow, End)) {
+    #[inline]
+    pub fn update(&mut self, packets: &[Packet], ended: impl FnMut(&Flow, End)) {
+        self.update_each(packets, |_, _| {}, ended);
+    }
+
+    /// The same. `counted` gets, for each packet in their order, the slot of its flow, below `flows_max`, and whether it begins this flow. Flows have
+    /// their slot until they end; another one may have it then, also within this call.
+    #[inline]
+    pub fn update_each(
+        &mut self,
+        packets: &[Packet],
+        mut counted: impl FnMut(u32, bool),
+        mut ended: impl FnMut(&Flow, End),
+    ) {
         for packets in packets.chunks(TOGETHER) {
             let mut hashes = [0; TOGETHER];
             for (hash, packet) in hashes.iter_mut().zip(packets) {
@@ -134,10 +149,11 @@ impl FlowTable {
                 let found = found
                     .filter(|slot| self.is_at(*slot, packet))
                     .or_else(|| self.index.find(hash, |slot| self.is_at(slot, packet)));
-                match found {
-                    Some(slot) => self.add(slot, packet, &mut ended),
-                    None => self.begin(hash, packet, &mut ended),
-                }
+                let (slot, begins) = match found {
+                    Some(slot) => (slot, self.add(slot, packet, &mut ended)),
+                    None => (self.begin(hash, packet, &mut ended), true),
+                };
+                counted(slot, begins);
             }
             self.counters.packets += packets.len() as u64;
         }
@@ -171,9 +187,29 @@ impl FlowTable {
         self.queue = MultiresolutionQueue::new(&RESOLUTIONS);
     }
 
+    /// Ends the flow in a slot, if there is one.
+    pub fn remove(&mut self, slot: u32) {
+        if self.flow(slot).is_some() {
+            self.counters.removed += 1;
+            self.free(slot);
+        }
+    }
+
+    /// The flow in a slot, if there is one.
+    #[must_use]
+    pub fn flow(&self, slot: u32) -> Option<&Flow> {
+        self.flows.get(slot as usize).filter(|flow| flow.is_live())
+    }
+
     /// The flows that it has, in no order.
     pub fn flows(&self) -> impl Iterator<Item = &Flow> {
         self.flows.iter().filter(|flow| flow.is_live())
+    }
+
+    /// The slots of all flows are below this.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        u32::try_from(self.flows.len()).expect("new() has seen to it")
     }
 
     /// How many flows it has.
@@ -209,9 +245,9 @@ impl FlowTable {
         flow.key == packet.ends.key && flow.is_live()
     }
 
-    /// Counts a packet in the flow of its key, or begins another one with that key.
+    /// Counts a packet in the flow of its key, or begins another one with that key, and returns which.
     #[inline]
-    fn add(&mut self, slot: u32, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) {
+    fn add(&mut self, slot: u32, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) -> bool {
         let flow = &mut self.flows[slot as usize];
         let due_before = flow.due_ns(&self.time_outs);
         let end = if !self.time_outs.has_end {
@@ -233,10 +269,11 @@ impl FlowTable {
         if due_ns < due_before {
             self.hasten(slot, stamp(due_ns));
         }
+        end.is_some()
     }
 
-    /// Begins a flow whose key the table does not have.
-    fn begin(&mut self, hash: u64, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) {
+    /// Begins a flow whose key the table does not have, and returns its slot.
+    fn begin(&mut self, hash: u64, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) -> u32 {
         let mut flow = Flow::new(packet, 0);
         flow.add(packet);
         let due = stamp(flow.due_ns(&self.time_outs));
@@ -257,6 +294,7 @@ impl FlowTable {
         self.flows[slot as usize] = flow;
         self.index.insert(hash, slot, room);
         self.insert(slot, due);
+        slot
     }
 
     /// Makes room in a full table.
@@ -289,7 +327,12 @@ impl FlowTable {
     /// Puts a flow into the slot of another one in the first group of its hash, with the entry in the queue: who aims at one group
     /// can't fill the queue with entries that are out of date.
     #[cold]
-    fn replace_neighbour(&mut self, hash: u64, mut flow: Flow, ended: &mut impl FnMut(&Flow, End)) {
+    fn replace_neighbour(
+        &mut self,
+        hash: u64,
+        mut flow: Flow,
+        ended: &mut impl FnMut(&Flow, End),
+    ) -> u32 {
         let due_ns = |slot: &u32| self.flows[*slot as usize].due_ns(&self.time_outs);
         let slot = self.index.neighbours(hash).min_by_key(due_ns);
         let slot = slot.expect("the group is full");
@@ -300,17 +343,22 @@ impl FlowTable {
         let room = self.index.room(hash).expect("one has gone");
         self.index.insert(hash, slot, room);
         self.hasten(slot, stamp(flow.due_ns(&self.time_outs)));
+        slot
     }
 
     /// Ends a flow, and frees its slot. An entry of it that is still in the queue is out of date.
     fn end(&mut self, slot: u32, end: End, ended: &mut impl FnMut(&Flow, End)) {
+        ended(&self.flows[slot as usize], end);
+        *self.ended_by(end) += 1;
+        self.free(slot);
+    }
+
+    fn free(&mut self, slot: u32) {
         let flow = &mut self.flows[slot as usize];
-        ended(flow, end);
         flow.free();
         let hash = self.secret.hash(&flow.key);
         self.index.remove(hash, slot);
         self.free.push(slot);
-        *self.ended_by(end) += 1;
     }
 
     /// Where flows that end so are counted.
