@@ -30,6 +30,20 @@ pub enum ScriptError {
         /// The type of what it returned.
         found: String,
     },
+    /// The file of a module does not return a table: the user's mistake.
+    #[error("{name}: returns {found}, and should return a table, the module")]
+    NoModule {
+        /// The script's name.
+        name: String,
+        /// The type of what it returned.
+        found: String,
+    },
+    /// Something of a module is not what it should be: the user's mistake.
+    #[error("{message}")]
+    Module {
+        /// Name, line if it is known, and what is wrong.
+        message: String,
+    },
     /// The file sets `partition` to something else: the user's mistake.
     #[error("{name}: partition is {found}, and should be 'flow', 'host' or 'none'")]
     Partition {

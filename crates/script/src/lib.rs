@@ -33,8 +33,9 @@
 mod address;
 mod dump;
 mod error;
+mod fields;
 mod machine;
-mod packet;
+mod module;
 mod sheet;
 mod slot;
 mod sys;
@@ -42,5 +43,6 @@ mod watchdog;
 
 pub use dump::{Derived, Predicate};
 pub use error::ScriptError;
-pub use machine::{Limits, Machine, Partition, Script, compiles};
-pub use packet::{MANY, Packet};
+pub use machine::{Limits, Machine, Script, compiles};
+pub use module::LuaModule;
+pub use retroscope_module::{MANY, Packet, Partition};

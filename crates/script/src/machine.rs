@@ -19,12 +19,12 @@ use std::{
 };
 
 use mlua::{Function, Lua, Table, Value, chunk::ChunkMode};
+use retroscope_module::{MANY, Packet, Partition};
 
 use crate::{
     address,
     dump::{Derived, Predicate},
     error::{ScriptError, kind},
-    packet::{MANY, Packet},
     sheet::Sheet,
     sys::{self, Stopper},
     watchdog::Watchdog,
@@ -93,6 +93,10 @@ impl Script {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
 }
 
 /// Longest file of a script, bytes.
@@ -117,66 +121,74 @@ fn read_text(path: &Path) -> io::Result<String> {
 /// nothing. [`Self::fault`] says why.
 #[derive(Debug)]
 pub struct Machine {
-    /// Before `lua`: it stops the state from its own thread, and ends with it.
-    watchdog: Watchdog,
     batch: Function,
     derive: Function,
     /// What the file returned.
     main: Function,
-    sheet: Box<Sheet>,
-    /// How many packets were taken, and which.
-    hits: Box<[Cell<u32>]>,
-    notes: Notes,
-    judge: Judge,
     partition: Partition,
     /// What it did wrong; it runs no more then.
     pub fault: Option<ScriptError>,
     /// Last: everything above is of this state.
-    lua: Lua,
+    state: State,
 }
 
-/// Which packets a script has to see in one state, all and in order: its file sets the global `partition`. Others may go to other states of the
-/// same script, so that several threads can run it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Partition {
-    /// All packets, `"none"` or nothing.
-    #[default]
-    None,
-    /// Those of a pair of addresses, `"host"`.
-    Host,
-    /// Those of a flow, `"flow"`: the same addresses, ports and protocol, in both directions.
-    Flow,
+/// A Lua state with the prelude, which ran a script's file.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Before `lua`: it stops the state from its own thread, and ends with it.
+    pub(crate) watchdog: Watchdog,
+    pub(crate) sheet: Box<Sheet>,
+    /// How many packets were taken, and which.
+    pub(crate) hits: Box<[Cell<u32>]>,
+    notes: Notes,
+    pub(crate) judge: Judge,
+    /// Last: everything above is of this state.
+    pub(crate) lua: Lua,
 }
 
-impl Partition {
-    /// What the file says; else the error is what was found.
-    fn read(value: &Value) -> Result<Self, String> {
-        let text = match value {
-            Value::Nil => return Ok(Self::None),
-            Value::String(text) => text.to_string_lossy(),
-            other => return Err(kind(other).to_owned()),
-        };
-        match text.as_str() {
-            "none" => Ok(Self::None),
-            "host" => Ok(Self::Host),
-            "flow" => Ok(Self::Flow),
-            _ => Err(format!("'{}'", text.escape_debug())),
-        }
+/// What running a script's file comes to.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// The file's environment.
+    pub(crate) env: Table,
+    /// What the prelude returned beside it.
+    pub(crate) prelude: Prelude,
+    /// What the file returned.
+    pub(crate) returned: Value,
+}
+
+/// What the prelude has for its callers: `batch` and `derive`, and for `module.lua` what it shows packets by.
+#[derive(Debug)]
+pub(crate) struct Prelude {
+    batch: Function,
+    derive: Function,
+    pub(crate) shared: Table,
+}
+
+/// What a file says of the packets that it has to see in one state; else the error is what was found.
+pub(crate) fn partition(value: &Value) -> Result<Partition, String> {
+    let text = match value {
+        Value::Nil => return Ok(Partition::None),
+        Value::String(text) => text.to_string_lossy(),
+        other => return Err(kind(other).to_owned()),
+    };
+    match text.as_str() {
+        "none" => Ok(Partition::None),
+        "host" => Ok(Partition::Host),
+        "flow" => Ok(Partition::Flow),
+        _ => Err(format!("'{}'", text.escape_debug())),
     }
 }
 
 /// What scripts print, until it is taken.
 type Notes = Arc<Mutex<Vec<String>>>;
 
-impl Machine {
-    /// Runs the file once, and keeps the function that it returns.
+impl State {
+    /// Runs the file once.
     ///
     /// # Errors
-    /// [`ScriptError`]: it is no Lua, fails, or returns no function.
-    pub fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
-        let setup = |error: mlua::Error| ScriptError::Setup {
-            message: error.to_string(),
-        };
+    /// [`ScriptError`]: it is no Lua, or fails.
+    pub(crate) fn new(script: &Script, limits: Limits) -> Result<(Self, Loaded), ScriptError> {
         let lua = sys::new_lua(script.trusted);
         let stopper = Stopper::new(&lua).map_err(setup)?;
         let watchdog = Watchdog::start(stopper, limits.time).map_err(ScriptError::Thread)?;
@@ -187,7 +199,7 @@ impl Machine {
             std::ptr::from_ref(&*sheet).expose_provenance(),
             hits.as_ptr().expose_provenance(),
         );
-        let (env, batch, derive) = prelude(&lua, script, &notes, places).map_err(setup)?;
+        let (env, prelude) = prelude(&lua, script, &notes, places).map_err(setup)?;
         lua.set_memory_limit(limits.memory_bytes).map_err(setup)?;
         let judge = Judge {
             name: script.name.clone(),
@@ -201,36 +213,69 @@ impl Machine {
             .into_function();
         let chunk = judge.result((chunk, false))?;
         let returned = judge.result(watchdog.watch(|| chunk.call::<Value>(())))?;
-        let Value::Function(main) = returned else {
-            return Err(ScriptError::NoFunction {
-                name: script.name.clone(),
-                found: kind(&returned).to_owned(),
-            });
-        };
-        let partition = env.raw_get::<Value>("partition").map_err(setup)?;
-        let partition = Partition::read(&partition).map_err(|found| ScriptError::Partition {
-            name: script.name.clone(),
-            found,
-        })?;
-        Ok(Self {
+        let state = Self {
             watchdog,
-            batch,
-            derive,
-            main,
             sheet,
             hits,
             notes,
             judge,
+            lua,
+        };
+        let loaded = Loaded {
+            env,
+            prelude,
+            returned,
+        };
+        Ok((state, loaded))
+    }
+
+    /// What it printed since the last time, lines. It keeps 100 at most.
+    pub(crate) fn take_notes(&self) -> Vec<String> {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *notes)
+    }
+}
+
+/// Our own part of the work failed.
+pub(crate) fn setup(error: mlua::Error) -> ScriptError {
+    ScriptError::Setup {
+        message: error.to_string(),
+    }
+}
+
+impl Machine {
+    /// Runs the file once, and keeps the function that it returns.
+    ///
+    /// # Errors
+    /// [`ScriptError`]: it is no Lua, fails, or returns no function.
+    pub fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
+        let (state, loaded) = State::new(script, limits)?;
+        let Value::Function(main) = loaded.returned else {
+            return Err(ScriptError::NoFunction {
+                name: script.name.clone(),
+                found: kind(&loaded.returned).to_owned(),
+            });
+        };
+        let partition = loaded.env.raw_get::<Value>("partition").map_err(setup)?;
+        let partition = self::partition(&partition).map_err(|found| ScriptError::Partition {
+            name: script.name.clone(),
+            found,
+        })?;
+        let Prelude { batch, derive, .. } = loaded.prelude;
+        Ok(Self {
+            batch,
+            derive,
+            main,
             partition,
             fault: None,
-            lua,
+            state,
         })
     }
 
     /// What errors call it.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.judge.name
+        &self.state.judge.name
     }
 
     /// Which packets it has to see in one state.
@@ -260,14 +305,14 @@ impl Machine {
         if self.fault.is_some() || packets.is_empty() {
             return 0;
         }
-        self.sheet.show(packets);
-        self.hits[0].set(0);
+        self.state.sheet.show(packets);
+        self.state.hits[0].set(0);
         let keep = predicate.map_or(&self.main, |predicate| &predicate.0);
-        let called = self.watchdog.watch(|| self.batch.call::<()>(keep));
-        self.sheet.clear();
-        self.fault = self.judge.result(called).err();
-        let count = self.hits[0].get() as usize;
-        let hits = self.hits[1..].iter().take(count);
+        let called = self.state.watchdog.watch(|| self.batch.call::<()>(keep));
+        self.state.sheet.clear();
+        self.fault = self.state.judge.result(called).err();
+        let count = self.state.hits[0].get() as usize;
+        let hits = self.state.hits[1..].iter().take(count);
         hits.fold(0, |found, hit| {
             found | 1_u64.checked_shl(hit.get()).unwrap_or(0)
         })
@@ -278,35 +323,33 @@ impl Machine {
         if self.fault.is_some() {
             return None;
         }
-        self.sheet.show_all(trigger);
-        let called = self.watchdog.watch(|| self.derive.call(&self.main));
-        self.sheet.clear();
-        let returned = self.judge.result(called);
+        self.state.sheet.show_all(trigger);
+        let called = self.state.watchdog.watch(|| self.derive.call(&self.main));
+        self.state.sheet.clear();
+        let returned = self.state.judge.result(called);
         let derived = returned.and_then(|(made, name)| Derived::new(made, &name, self.name()));
         derived.map_err(|fault| self.fault = Some(fault)).ok()
     }
 
     /// What it printed since the last time, lines. It keeps 100 at most.
     pub fn take_notes(&self) -> Vec<String> {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *notes)
+        self.state.take_notes()
     }
 
     /// Bytes of memory that its state uses now.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.lua.used_memory()
+        self.state.lua.used_memory()
     }
 }
 
-/// The user's environment, and the functions `batch` and `derive`, of the prelude, which is told where a sheet and the numbers of hits
-/// are.
+/// The user's environment, and what else the prelude returns, which is told where a sheet and the numbers of hits are.
 fn prelude(
     lua: &Lua,
     script: &Script,
     notes: &Notes,
     (sheet, hits): (usize, usize),
-) -> mlua::Result<(Table, Function, Function)> {
+) -> mlua::Result<(Table, Prelude)> {
     let notes = Arc::clone(notes);
     let note = lua.create_function(move |_, text: mlua::LuaString| {
         let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -320,19 +363,26 @@ fn prelude(
     if !compiles() {
         lua.load("jit.off()").exec()?;
     }
-    lua.load(include_str!("prelude.lua"))
+    let (env, batch, derive, shared) = lua
+        .load(include_str!("prelude.lua"))
         .set_name("=prelude")
         .call((
-            sheet,
-            hits,
-            sys::find_address(),
-            sys::want_address(),
-            lua.create_function(address::text)?,
-            lua.create_function(address::network)?,
-            note,
-            script.trusted,
-            script.text.as_str(),
-        ))
+        sheet,
+        hits,
+        sys::find_address(),
+        sys::want_address(),
+        lua.create_function(address::text)?,
+        lua.create_function(address::network)?,
+        note,
+        script.trusted,
+        script.text.as_str(),
+    ))?;
+    let prelude = Prelude {
+        batch,
+        derive,
+        shared,
+    };
+    Ok((env, prelude))
 }
 
 /// Whether scripts are compiled to machine code. Not if LuaJIT was built so that compiled loops cannot be stopped.
@@ -344,14 +394,17 @@ pub fn compiles() -> bool {
 
 /// Tells what a call that failed did wrong.
 #[derive(Debug)]
-struct Judge {
-    name: String,
+pub(crate) struct Judge {
+    pub(crate) name: String,
     limits: Limits,
 }
 
 impl Judge {
     /// What a call comes to, given its result and whether it was stopped.
-    fn result<R>(&self, (result, stopped): (mlua::Result<R>, bool)) -> Result<R, ScriptError> {
+    pub(crate) fn result<R>(
+        &self,
+        (result, stopped): (mlua::Result<R>, bool),
+    ) -> Result<R, ScriptError> {
         if stopped {
             return Err(ScriptError::Time {
                 name: self.name.clone(),
@@ -411,7 +464,7 @@ mod tests {
             local sheet = ffi.typeof('struct retroscope_sheet')
             local places = { ffi.sizeof(sheet), ffi.offsetof(sheet, 'slots'), ffi.sizeof(slot) }
             for name in ([[data time_ns len wire_len interface link_type direction ip later_fragment proto tcp_flags vlan
-                ether_type src_port dst_port payload payload_len src dst]]):gmatch('%S+') do
+                ether_type src_port dst_port payload payload_len network transport icmp src dst]]):gmatch('%S+') do
                 places[#places + 1] = ffi.offsetof(slot, name)
             end
             print(table.concat(places, ' '))
@@ -439,6 +492,9 @@ mod tests {
             offset_of!(Slot, dst_port),
             offset_of!(Slot, payload),
             offset_of!(Slot, payload_len),
+            offset_of!(Slot, network),
+            offset_of!(Slot, transport),
+            offset_of!(Slot, icmp),
             offset_of!(Slot, src),
             offset_of!(Slot, dst),
         ];

@@ -11,7 +11,7 @@
 local sheet_at, hits_at, find_at, want_at, address_text, network, note, trusted, script_text = ...
 
 local ffi, bit = ffi, bit
-local band, bor = bit.band, bit.bor
+local band, bor, rshift = bit.band, bit.bor, bit.rshift
 local type, error, select, setmetatable, getmetatable = type, error, select, setmetatable, getmetatable
 local pairs, tonumber, tostring = pairs, tonumber, tostring
 local byte, find, gmatch = string.byte, string.find, string.gmatch
@@ -25,7 +25,7 @@ ffi.cdef [[
     uint16_t interface, link_type;
     uint8_t direction, ip, later_fragment;
     int16_t proto, tcp_flags, vlan;
-    int32_t ether_type, src_port, dst_port, payload, payload_len;
+    int32_t ether_type, src_port, dst_port, payload, payload_len, network, transport, icmp;
     uint32_t src[4], dst[4];
   };
   struct retroscope_sheet { uintptr_t packets; int32_t count, number; uint32_t facts; struct retroscope_slot slots[64]; };
@@ -140,6 +140,56 @@ local function accessors(view)
     local ether_type = view.slot.ether_type
     if ether_type >= 0 then return ether_type end
     return nil
+  end
+
+  -- Where these are set, the bytes that they need were captured: `slot.rs`, and `packet::Parsed`.
+  function pkt.ttl()
+    local slot = view.slot
+    if slot.network < 0 then return nil end
+    return slot.data[slot.network + (slot.ip == 4 and 8 or 7)]
+  end
+  function pkt.tos()
+    local slot = view.slot
+    if slot.network < 0 then return nil end
+    local at = slot.data + slot.network
+    if slot.ip == 4 then return at[1] end
+    return band(at[0], 15) * 16 + rshift(at[1], 4)
+  end
+  local function tcp_word(at)
+    local slot = view.slot
+    if slot.tcp_flags < 0 or slot.transport < 0 then return nil end
+    local from = slot.data + slot.transport + at
+    return ((from[0] * 0x100 + from[1]) * 0x100 + from[2]) * 0x100 + from[3]
+  end
+  function pkt.tcp_seq() return tcp_word(4) end
+  function pkt.tcp_ack() return tcp_word(8) end
+  function pkt.tcp_window()
+    local slot = view.slot
+    if slot.tcp_flags < 0 or slot.payload < 0 then return nil end
+    local at = slot.data + slot.transport
+    return at[14] * 0x100 + at[15]
+  end
+  function pkt.icmp_type()
+    local icmp = view.slot.icmp
+    if icmp >= 0 then return rshift(icmp, 8) end
+    return nil
+  end
+  function pkt.icmp_code()
+    local icmp = view.slot.icmp
+    if icmp >= 0 then return band(icmp, 255) end
+    return nil
+  end
+  -- Of ARP for IPv4 over Ethernet (RFC 826): its operation, and both addresses.
+  function pkt.arp()
+    local slot = view.slot
+    if slot.ether_type ~= 0x806 or slot.payload < 0 or slot.payload_len < 28 then return nil end
+    local at = slot.data + slot.payload
+    if at[0] ~= 0 or at[1] ~= 1 or at[2] ~= 8 or at[3] ~= 0 or at[4] ~= 6 or at[5] ~= 4 then return nil end
+    local function address(from)
+      local word = ((from[0] * 0x100 + from[1]) * 0x100 + from[2]) * 0x100 + from[3]
+      return address_text(4, word, 0, 0, 0)
+    end
+    return at[6] * 0x100 + at[7], address(at + 14), address(at + 24)
   end
 
   function pkt.src()
@@ -319,7 +369,15 @@ local function new_view()
   return view, methods
 end
 
+-- What is shown between two calls, to a script that kept its packet: nothing.
+local no_slot = ffi.new("struct retroscope_slot")
+for _, field in pairs({ "proto", "tcp_flags", "vlan", "ether_type", "src_port", "dst_port", "payload", "payload_len", "network", "transport",
+  "icmp" }) do
+  no_slot[field] = -1
+end
+
 local view, methods = new_view()
+view.slot = no_slot
 local pkt = ffi.metatype("struct packet", {
   __index = on_demand(methods),
   __tostring = function() return "packet" end,
@@ -347,6 +405,7 @@ end
 -- What `main` returns for the first packet, whose bytes stay with it: a predicate may ask the trigger packet later.
 local copies = setmetatable({}, { __mode = "k" })
 local function derive(main)
+  view.slot = no_slot
   local held, pkt = new_view()
   local text = ffi.string(slots[0].data, slots[0].len)
   local slot = ffi.new("struct retroscope_slot", slots[0])
@@ -357,4 +416,6 @@ local function derive(main)
   return value, name
 end
 
-return env, batch, derive
+return env, batch, derive, {
+  ffi = ffi, sheet = sheet, slots = slots, hits = hits, view = view, pkt = pkt, no_slot = no_slot, address_text = address_text,
+}

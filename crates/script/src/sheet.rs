@@ -6,10 +6,9 @@
 
 use std::{cell::Cell, ptr};
 
-use crate::{
-    packet::{MANY, Packet},
-    slot::{Facts, Slot},
-};
+use retroscope_module::{MANY, Packet};
+
+use crate::slot::{Facts, Slot};
 
 /// See the module. The declaration in `prelude.lua` has the same fields in the same places; a test compares the two.
 #[derive(Debug)]

@@ -7,11 +7,11 @@
 use std::net::IpAddr;
 
 use retroscope_packet::{
-    CommonHeaders, LinkType, Parsed, parse,
+    CommonHeaders, Icmp, LinkType, Parsed, parse,
     proto::{SCTP, TCP, UDP},
 };
 
-use crate::packet::Packet;
+use retroscope_module::Packet;
 
 /// A set of facts about packets, by the numbers that `prelude.lua` has for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,12 @@ pub(crate) struct Slot {
     /// Where the payload starts, and how much of it was captured.
     pub(crate) payload: i32,
     pub(crate) payload_len: i32,
+    /// Where the IP header starts.
+    pub(crate) network: i32,
+    /// Where the header of TCP, UDP, SCTP or ICMP starts.
+    pub(crate) transport: i32,
+    /// Type and code of ICMP, the type in the higher byte.
+    pub(crate) icmp: i32,
     /// Addresses as big-endian words. Of IPv4 only the first means anything; where `ip` is 0, none.
     pub(crate) src: [u32; 4],
     pub(crate) dst: [u32; 4],
@@ -90,6 +96,9 @@ impl Slot {
         dst_port: -1,
         payload: -1,
         payload_len: -1,
+        network: -1,
+        transport: -1,
+        icmp: -1,
         src: [0; 4],
         dst: [0; 4],
     };
@@ -140,6 +149,11 @@ impl Slot {
         self.src_port = ports.map_or(-1, |ports| i32::from(ports.src));
         self.dst_port = ports.map_or(-1, |ports| i32::from(ports.dst));
         self.tcp_flags = parsed.tcp_flags.map_or(-1, i16::from);
+        let place = |at: Option<u32>| at.map_or(-1, |at| int(at as usize));
+        self.network = place(parsed.network_offset);
+        self.transport = place(parsed.transport_offset);
+        let icmp = |icmp: Icmp| i32::from(icmp.kind) << 8 | i32::from(icmp.code);
+        self.icmp = parsed.icmp.map_or(-1, icmp);
         let tag = parsed.vlan.outer();
         self.vlan = tag.map_or(-1, |tag| i16::try_from(tag.id()).unwrap_or(-1));
         self.ether_type = parsed.ether_type.map_or(-1, i32::from);
@@ -216,6 +230,9 @@ impl Slot {
             }
             self.ether_type = i32::from(u16::from_be_bytes([data[12], data[13]]));
             self.vlan = -1;
+            self.network = LINK;
+            self.transport = int(transport);
+            self.icmp = -1;
         }
         let (ports, flags) = match headers.transport::<14>(data) {
             Some(&[a, b, c, d, .., flags]) => (Some([a, b, c, d]), i16::from(flags)),
@@ -232,6 +249,9 @@ impl Slot {
         Some(())
     }
 }
+
+/// Where IP starts in an untagged Ethernet frame.
+const LINK: i32 = 14;
 
 /// By protocol: all ones, -1, where it has no ports. A table, because TCP and UDP come as they like, which no branch predicts.
 static NO_PORTS: [i32; 256] = {

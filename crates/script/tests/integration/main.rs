@@ -12,4 +12,5 @@ mod common;
 mod compiled;
 mod dumps;
 mod examples;
+mod modules;
 mod sandbox;

@@ -1,9 +1,14 @@
 //! What the accessors say of any packet, against the packet crate and slices: shared by the tests and the fuzz target
 //! `lua_accessors`.
 
-use std::{cell::RefCell, fmt::Display, net::IpAddr, time::Duration};
+use std::{
+    cell::RefCell,
+    fmt::Display,
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
-use retroscope_packet::{LinkType, parse};
+use retroscope_packet::{LinkType, Parsed, parse};
 use retroscope_script::{Limits, Machine, Packet, Script};
 
 /// Link types worth trying; the first byte of an input chooses.
@@ -122,6 +127,10 @@ fn expected(packet: &Packet<'_>) -> Vec<String> {
     let some = at(3).unwrap_or(b"none");
     let starts = |with| payload.is_some_and(|payload| payload.starts_with(with));
     let contains = payload.is_some_and(|payload| payload.windows(some.len()).any(|w| w == some));
+    let tcp = |at: usize| -> Option<[u8; 4]> {
+        let header = parsed.tcp_flags.and(parsed.transport_offset)? as usize;
+        data.get(header + at..)?.first_chunk().copied()
+    };
     vec![
         line!(
             data.len(),
@@ -170,7 +179,58 @@ fn expected(packet: &Packet<'_>) -> Vec<String> {
             hex(payload.map(|payload| &payload[..payload.len().min(2)]))
         ),
         line!(starts(some), contains, payload.is_some(), payload.is_some()),
+        line!(
+            word(ip_byte(&parsed, data, 8, 7)),
+            word(tos(&parsed, data)),
+            word(tcp(4).map(u32::from_be_bytes)),
+            word(tcp(8).map(u32::from_be_bytes)),
+            word(
+                tcp(14)
+                    .filter(|_| payload.is_some())
+                    .map(|[a, b, ..]| u16::from_be_bytes([a, b]))
+            ),
+            word(parsed.icmp.map(|icmp| icmp.kind)),
+            word(parsed.icmp.map(|icmp| icmp.code)),
+            arp(&parsed, payload)
+        ),
     ]
+}
+
+/// The byte of the IP header at a place of its version.
+fn ip_byte(parsed: &Parsed, data: &[u8], v4: usize, v6: usize) -> Option<u8> {
+    let place = if parsed.network?.src.is_ipv4() {
+        v4
+    } else {
+        v6
+    };
+    data.get(parsed.network_offset? as usize + place).copied()
+}
+
+fn tos(parsed: &Parsed, data: &[u8]) -> Option<u8> {
+    let second = ip_byte(parsed, data, 1, 1)?;
+    let first = ip_byte(parsed, data, 0, 0)?;
+    let is_v4 = parsed.network?.src.is_ipv4();
+    Some(if is_v4 {
+        second
+    } else {
+        first << 4 | second >> 4
+    })
+}
+
+/// RFC 826, of IPv4 over Ethernet.
+fn arp(parsed: &Parsed, payload: Option<&[u8]>) -> String {
+    let packet = payload.and_then(|payload| payload.first_chunk::<28>());
+    match packet {
+        Some(packet) if parsed.ether_type == Some(0x806) && packet[..6] == [0, 1, 8, 0, 6, 4] => {
+            let address = |at: usize| {
+                let octets: [u8; 4] = packet[at..at + 4].try_into().expect("four");
+                Ipv4Addr::from(octets)
+            };
+            let operation = u16::from_be_bytes([packet[6], packet[7]]);
+            line!(operation, address(14), address(24))
+        }
+        _ => "nil".to_owned(),
+    }
 }
 
 /// Of the second script.

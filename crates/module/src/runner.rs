@@ -1,0 +1,337 @@
+//! Who finds the flows of packets, calls a module, and keeps it from doing harm.
+
+use retroscope_flow::{
+    Attribution, Ends, FlowTable, Key, Packet as Counted, Secret, TimeOuts, TrackerConfig,
+};
+use serde::Serialize;
+
+use crate::{Dump, Fault, Handler, MANY, Packet, Place, Plan};
+
+/// Between two looks for flows that are over, ns of packet time.
+const LOOK_NS: i64 = 1_000_000_000;
+/// Bytes of all states at most.
+const STATES_BYTES_MAX: usize = 1 << 30;
+
+/// What a module did, and what was done to it. `begun` is the sum of `live`, `over` and `evicted`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ModuleCounts {
+    /// Packets that it handled.
+    pub packets: u64,
+    /// Packets without a flow: it was not asked about them.
+    pub unattributed: u64,
+    /// Packets that it did not handle, because it failed with their batch, or is disabled.
+    pub lost: u64,
+    /// Flows that began.
+    pub begun: u64,
+    /// Flows that go on.
+    pub live: u64,
+    /// Flows that ended.
+    pub over: u64,
+    /// Flows given up for others: there were as many as there may be.
+    pub evicted: u64,
+    /// Packets for which it asked for a dump.
+    pub wanted: u64,
+    /// Calls that failed.
+    pub faults: u64,
+}
+
+/// The flows of a module, and the module.
+///
+/// The first call that fails loses its batch, or its check; the second one disables the module. Which flows there are follows from the packets,
+/// their order and their times, not from how they are divided among calls; what is lost with a fault does follow from that.
+#[derive(Debug)]
+pub struct Runner {
+    handler: Box<dyn Handler>,
+    plan: Plan,
+    attribution: Attribution,
+    table: FlowTable,
+    /// For one call.
+    counted: Vec<Counted>,
+    places: [Place; MANY],
+    /// The latest time seen; `i64::MIN`: none yet.
+    clock_ns: i64,
+    /// When flows that are over are looked for next.
+    look_ns: i64,
+    /// When they are checked next.
+    check_ns: i64,
+    /// The clock and the monotonic clock at the first call of [`Self::pass`] since the last packet.
+    quiet_since: Option<(i64, i64)>,
+    counts: ModuleCounts,
+    notes: Vec<String>,
+}
+
+impl Runner {
+    /// Without flows. They are told apart, and end, as `config` says where the module does not; there are fewer than that allows where their states
+    /// would take more than 1 GiB.
+    ///
+    /// # Panics
+    /// As [`FlowTable::new`].
+    #[must_use]
+    pub fn new(handler: Box<dyn Handler>, config: &TrackerConfig) -> Self {
+        let plan = handler.plan();
+        let flows_max = STATES_BYTES_MAX / plan.state_bytes.max(1);
+        let time_outs = if plan.decides_expiry {
+            TimeOuts::idle(0)
+        } else {
+            config.time_outs
+        };
+        let flows_max = config.flows_max.min(flows_max).max(1);
+        Self {
+            plan,
+            attribution: Attribution::new(config.has_vlans, config.joins_fragments),
+            table: FlowTable::new(flows_max, time_outs, Secret::random()),
+            counted: Vec::with_capacity(MANY),
+            places: [Place::default(); MANY],
+            clock_ns: i64::MIN,
+            look_ns: i64::MIN,
+            check_ns: i64::MIN,
+            quiet_since: None,
+            counts: ModuleCounts::default(),
+            notes: Vec::new(),
+            handler,
+        }
+    }
+
+    /// What messages call the module.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handler.name()
+    }
+
+    /// What the module asks for.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Whether it failed too often.
+    #[must_use]
+    pub fn is_disabled(&self) -> bool {
+        self.counts.faults > 1
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn counts(&self) -> ModuleCounts {
+        let table = self.table.counters();
+        ModuleCounts {
+            unattributed: self.counts.unattributed + self.attribution.unattributed(),
+            begun: table.begun,
+            live: self.table.len() as u64,
+            over: table.timed_out + table.reused + table.removed,
+            evicted: table.full + table.crowded,
+            ..self.counts
+        }
+    }
+
+    /// What the module has to say, and why it failed, lines.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        let mut notes = self.handler.take_notes();
+        notes.append(&mut self.notes);
+        notes
+    }
+
+    /// Looks at packets, at most [`MANY`], with the times that flows go by, ns. `dumps` gets what is wanted.
+    ///
+    /// # Panics
+    /// If there are more packets.
+    pub fn look(&mut self, packets: &[Packet<'_>], times_ns: &[i64], dumps: &mut Vec<Dump>) {
+        assert!(packets.len() <= MANY, "{} packets", packets.len());
+        self.quiet_since = None;
+        let mut start = 0;
+        for (at, &time_ns) in times_ns.iter().enumerate() {
+            // Flows are looked through between the packets before that time and those behind it, wherever calls begin and end.
+            if time_ns >= self.look_ns.min(self.check_ns) {
+                self.handle(start..at, packets, times_ns, dumps);
+                start = at;
+                self.look_through(time_ns);
+            }
+            self.clock_ns = self.clock_ns.max(time_ns);
+        }
+        self.handle(start..times_ns.len(), packets, times_ns, dumps);
+    }
+
+    /// No packet has come for now, at `mono_ns` of a monotonic clock: time goes on by it too. To be called now and then while none comes.
+    pub fn pass(&mut self, mono_ns: i64) {
+        if self.clock_ns == i64::MIN {
+            return;
+        }
+        let (clock_ns, since_ns) = *self.quiet_since.get_or_insert((self.clock_ns, mono_ns));
+        let now_ns = clock_ns.saturating_add(mono_ns.saturating_sub(since_ns).max(0));
+        self.clock_ns = self.clock_ns.max(now_ns);
+        if now_ns >= self.look_ns.min(self.check_ns) {
+            self.look_through(now_ns);
+        }
+    }
+
+    /// The end: flows are checked once more.
+    pub fn finish(&mut self) {
+        if self.plan.check_interval.is_some() && !self.is_disabled() && self.clock_ns != i64::MIN {
+            let checked = self.check(self.clock_ns);
+            checked.unwrap_or_else(|fault| self.note(fault));
+        }
+    }
+
+    /// Hands packets at a range to the module.
+    fn handle(
+        &mut self,
+        range: std::ops::Range<usize>,
+        packets: &[Packet<'_>],
+        times_ns: &[i64],
+        dumps: &mut Vec<Dump>,
+    ) {
+        let (packets, times_ns) = (&packets[range.clone()], &times_ns[range.clone()]);
+        if packets.is_empty() {
+            return;
+        }
+        if self.is_disabled() {
+            self.counts.lost += packets.len() as u64;
+            return;
+        }
+        let found = self.find(packets, times_ns);
+        let wanted = dumps.len();
+        let with_flow = found.and_then(|()| {
+            let places = &self.places[..packets.len()];
+            self.handler.handle(packets, places, dumps)?;
+            Ok(places.len())
+        });
+        let (done, fault) = match with_flow {
+            Ok(done) => (done, None),
+            Err(fault) => (fault.done.min(packets.len()), Some(fault)),
+        };
+        let (done, lost) = self.places[..packets.len()].split_at(done);
+        let with_flow = |places: &[Place]| {
+            let of_flows = places.iter().filter(|it| it.slot != Place::NO_SLOT);
+            of_flows.count() as u64
+        };
+        self.counts.packets += with_flow(done);
+        if let Some(fault) = fault {
+            self.counts.lost += with_flow(lost);
+            self.note(fault);
+        }
+        for dump in &mut dumps[wanted..] {
+            dump.at += range.start;
+        }
+        self.counts.wanted += (dumps.len() - wanted) as u64;
+        if !self.plan.dumps {
+            dumps.truncate(wanted);
+        }
+    }
+
+    /// Finds the flows of packets.
+    fn find(&mut self, packets: &[Packet<'_>], times_ns: &[i64]) -> Result<(), Fault> {
+        let places = &mut self.places[..packets.len()];
+        places.fill(Place::default());
+        self.counted.clear();
+        let mut keys = [None; MANY];
+        let keys = &mut keys[..packets.len()];
+        let has_keys = self.plan.has_keys;
+        if has_keys && let Err(fault) = self.handler.keys(packets, keys) {
+            // Whose flows these are nobody knows: as lost as if each had one.
+            places.iter_mut().for_each(|place| place.slot = 0);
+            return Err(Fault { done: 0, ..fault });
+        }
+        // Packets of flows, by their places.
+        let mut of_flows = [0_u8; MANY];
+        for (at, (packet, &time_ns)) in packets.iter().zip(times_ns).enumerate() {
+            let counted = if has_keys {
+                let ends = |key: Key| Ends {
+                    key,
+                    is_reverse: false,
+                };
+                let counted =
+                    keys[at].map(|key| Counted::new(ends(key), time_ns, packet.wire_len, None));
+                self.counts.unattributed += u64::from(counted.is_none());
+                counted
+            } else {
+                let (data, link_type) = (packet.data, packet.link_type);
+                self.attribution
+                    .frame(link_type, data, time_ns, packet.wire_len)
+            };
+            let Some(counted) = counted else {
+                continue;
+            };
+            of_flows[self.counted.len()] = u8::try_from(at).unwrap_or(0);
+            self.counted.push(counted);
+            places[at].key = counted.ends.key;
+        }
+        let mut next = of_flows.iter();
+        let counted = |slot, is_first| {
+            if let Some(&at) = next.next() {
+                let place = &mut places[usize::from(at)];
+                (place.slot, place.is_first) = (slot, u32::from(is_first));
+            }
+        };
+        self.table.update_each(&self.counted, counted, |_, _| {});
+        Ok(())
+    }
+
+    /// Ends flows that are over at a time, and has the module check them.
+    #[cold]
+    fn look_through(&mut self, now_ns: i64) {
+        if now_ns >= self.look_ns {
+            self.table.expire(now_ns, |_, _| {});
+            self.look_ns = now_ns.saturating_add(LOOK_NS);
+        }
+        if now_ns >= self.check_ns {
+            let interval = self.plan.check_interval;
+            let interval_ns = interval.map_or(i64::MAX, |it| {
+                i64::try_from(it.as_nanos()).unwrap_or(i64::MAX)
+            });
+            // The first one comes when there may be flows.
+            let is_first = self.check_ns == i64::MIN;
+            self.check_ns = now_ns.saturating_add(interval_ns.max(1));
+            if !is_first && interval.is_some() && !self.is_disabled() {
+                let checked = self.check(now_ns);
+                checked.unwrap_or_else(|fault| self.note(fault));
+            }
+        }
+    }
+
+    /// Has the module check all flows.
+    fn check(&mut self, now_ns: i64) -> Result<(), Fault> {
+        self.handler.check_begins(now_ns)?;
+        let over_before = self.table.counters().removed;
+        let mut count = 0;
+        for slot in 0..self.table.slots() {
+            if let Some(flow) = self.table.flow(slot) {
+                self.places[count] = Place {
+                    key: *flow.key(),
+                    slot,
+                    is_first: 0,
+                };
+                count += 1;
+            }
+            if count == MANY || slot + 1 == self.table.slots() {
+                let places = &self.places[..std::mem::take(&mut count)];
+                let over = if places.is_empty() {
+                    0
+                } else {
+                    self.handler.check(places)?
+                };
+                if self.plan.decides_expiry {
+                    let is_over = |at: &usize| over >> at & 1 == 1;
+                    let over = (0..places.len()).filter(is_over);
+                    over.for_each(|at| self.table.remove(places[at].slot));
+                }
+            }
+        }
+        let over = self.table.counters().removed - over_before;
+        self.handler.check_ends(self.table.len() as u64, over)
+    }
+
+    /// Notes that a call failed, and what comes of it.
+    #[cold]
+    fn note(&mut self, fault: Fault) {
+        self.counts.faults += 1;
+        let so = if self.is_disabled() {
+            "it failed before, and is disabled"
+        } else {
+            "the packets of this call are lost to it; when it fails again, it is disabled"
+        };
+        self.notes.push(format!("{}; {so}", fault.message));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+-- The trusted part of modules, beside `prelude.lua`, whose rules hold here too: user code gets no pointer. States and keys are seen through
+-- objects without fields, whose names lead to accessors; what these objects show changes from packet to packet.
+--
+-- Called once, with what `module.rs` names in the same order.
+local shared, control_at, functions, check_state, state_fields, default_state, key_kinds = ...
+
+local ffi, sheet, slots, hits, view, pkt = shared.ffi, shared.sheet, shared.slots, shared.hits, shared.view, shared.pkt
+local no_slot, address_text = shared.no_slot, shared.address_text
+local type, error, tostring, pairs, ipairs = type, error, tostring, pairs, ipairs
+local loadstring, concat = loadstring, table.concat
+
+-- As `Place`, `Key` and `Control` have it.
+ffi.cdef [[
+  struct retroscope_key {
+    uint8_t addresses[2][16];
+    uint16_t ports[2];
+    uint16_t vlans[3];
+    uint8_t proto, family;
+    uint32_t protocol;
+  };
+  struct retroscope_place { struct retroscope_key key; uint32_t slot, is_first; };
+  struct retroscope_made_key { uint8_t bytes[36]; uint32_t kind; };
+  struct retroscope_control {
+    const struct retroscope_place *places;
+    uint8_t *states;
+    struct retroscope_made_key keys[64];
+    uint8_t over[64];
+  };
+  struct retroscope_key_view { const struct retroscope_key *at; };
+  struct retroscope_flow_key {};
+]]
+local NO_SLOT = 0xffffffff
+local control = ffi.cast("struct retroscope_control *", control_at)
+
+-- An object that shows a struct of these fields, the holder that says where this is, and the struct's type.
+local count, kept = 0, {}
+local int64, uint64, istype = ffi.typeof("int64_t"), ffi.typeof("uint64_t"), ffi.istype
+local function typed(fields, max_bytes, what)
+  count = count + 1
+  local name = "struct retroscope_fields_" .. count
+  local text = { name, " { " }
+  for n, field in ipairs(fields) do
+    text[#text + 1] = field.kind .. " f" .. n .. (field.elements and "[" .. field.elements .. "]" or "") .. "; "
+  end
+  if #fields == 0 then text[#text + 1] = "uint8_t none; " end
+  text[#text + 1] = "}; " .. name .. "_view { " .. name .. " *at; }; " .. name .. "_object {};"
+  ffi.cdef(concat(text))
+  local ctype = ffi.typeof(name)
+  if ffi.sizeof(ctype) > max_bytes then
+    error(("%s: %d bytes, and %d at most are kept"):format(what, ffi.sizeof(ctype), max_bytes), 0)
+  end
+  local holder = ffi.new(name .. "_view")
+
+  -- Setters return what is wrong.
+  local function wrong(field, expected, value)
+    return ("'%s' takes %s, got %s"):format(field.name, expected, type(value))
+  end
+  local getters, setters = {}, {}
+  for n, field in ipairs(fields) do
+    -- Names in the text are ours: `f` and a number.
+    local get, set = loadstring(([[
+      local holder = ...
+      return function() return holder.at.f%d end, function(value) holder.at.f%d = value end
+    ]]):format(n, n))(holder)
+    local elements = field.elements
+    local expected = field.kind == "bool" and "boolean" or "number"
+    local function check(value)
+      if type(value) == expected or expected == "number" and (istype(int64, value) or istype(uint64, value)) then
+        return nil
+      end
+      return wrong(field, "a " .. expected, value)
+    end
+    if elements and field.kind == "char" then
+      getters[field.name] = function()
+        local bytes, length = get(), elements
+        while length > 0 and bytes[length - 1] == 0 do length = length - 1 end
+        return ffi.string(bytes, length)
+      end
+      setters[field.name] = function(value)
+        if type(value) ~= "string" then return wrong(field, "a string", value) end
+        if #value > elements then
+          return ("'%s' takes %d bytes, got %d"):format(field.name, elements, #value)
+        end
+        ffi.fill(get(), elements)
+        ffi.copy(get(), value, #value)
+      end
+    elseif elements then
+      ffi.cdef(name .. "_array_" .. n .. " {};")
+      local outside = ("'%s' has elements 0 to %d"):format(field.name, elements - 1)
+      local function set_element(at, value)
+        if type(at) ~= "number" or not (at >= 0 and at < elements) then return outside end
+        local what_is_wrong = check(value)
+        if what_is_wrong then return what_is_wrong end
+        get()[at] = value
+      end
+      local array = ffi.metatype(name .. "_array_" .. n, {
+        __index = function(_, at)
+          if type(at) == "number" and at >= 0 and at < elements then return get()[at] end
+          error(outside, 2)
+        end,
+        __newindex = function(_, at, value)
+          local what_is_wrong = set_element(at, value)
+          if what_is_wrong then error(what_is_wrong, 2) end
+        end,
+        __len = function() return elements end,
+        __tostring = function() return field.name end,
+      })()
+      getters[field.name] = function() return array end
+      -- A list: its first element becomes element 0; those that it lacks are 0.
+      setters[field.name] = function(value)
+        if type(value) ~= "table" then return wrong(field, "a list", value) end
+        ffi.fill(get(), ffi.sizeof(get()))
+        for at, element in ipairs(value) do
+          local what_is_wrong = set_element(at - 1, element)
+          if what_is_wrong then return what_is_wrong end
+        end
+      end
+    else
+      getters[field.name] = get
+      setters[field.name] = function(value)
+        local what_is_wrong = check(value)
+        if what_is_wrong then return what_is_wrong end
+        set(value)
+      end
+    end
+  end
+  local function no_field(field) return ("%s has no field '%s'"):format(what, tostring(field)) end
+  local object = ffi.metatype(name .. "_object", {
+    __index = function(_, field)
+      local get = getters[field]
+      if get then return get() end
+      error(no_field(field), 2)
+    end,
+    __newindex = function(_, field, value)
+      local set = setters[field]
+      local what_is_wrong
+      if set then what_is_wrong = set(value) else what_is_wrong = no_field(field) end
+      if what_is_wrong then error(what_is_wrong, 2) end
+    end,
+    __tostring = function() return what end,
+  })()
+  -- What it shows while there is nothing to show.
+  local spare = ffi.new(ctype)
+  kept[#kept + 1] = spare
+  holder.at = spare
+  return object, holder, ctype, spare
+end
+
+local state, state_holder, state_type, spare_state = typed(state_fields, 4096, "stateType")
+local state_bytes = ffi.sizeof(state_type)
+local state_pointer = ffi.typeof("$ *", state_type)
+
+-- What a new flow begins with.
+for name, value in pairs(default_state) do state[name] = value end
+local first_state = ffi.new(state_type, spare_state)
+
+-- The key of a flow by headers.
+local key_view, spare_key = ffi.new("struct retroscope_key_view"), ffi.new("struct retroscope_key")
+local key_methods = {}
+local function end_text(n)
+  local key = key_view.at
+  local family = key.family
+  if family ~= 4 and family ~= 6 then return nil end
+  local function word(at)
+    local from = key.addresses[n] + at
+    return ((from[0] * 0x100 + from[1]) * 0x100 + from[2]) * 0x100 + from[3]
+  end
+  return address_text(family, word(0), word(4), word(8), word(12))
+end
+function key_methods.ip()
+  local family = key_view.at.family
+  if family == 4 or family == 6 then return family end
+  return nil
+end
+function key_methods.proto()
+  local family = key_view.at.family
+  if family == 4 or family == 6 then return key_view.at.proto end
+  return nil
+end
+function key_methods.addr_a() return end_text(0) end
+function key_methods.addr_b() return end_text(1) end
+function key_methods.port_a() return key_view.at.ports[0] end
+function key_methods.port_b() return key_view.at.ports[1] end
+function key_methods.vlan()
+  local tag = key_view.at.vlans[0]
+  if tag >= 0x8000 then return tag - 0x8000 end
+  return nil
+end
+local flow_key = ffi.metatype("struct retroscope_flow_key", {
+  __index = key_methods,
+  __tostring = function()
+    local a, b = end_text(0), end_text(1)
+    if not a then return "not IP" end
+    local key = key_view.at
+    return ("%d %s %d %s %d"):format(key.proto, a, key.ports[0], b, key.ports[1])
+  end,
+})()
+
+-- Keys that the module makes, by their kinds. They are shown in the spare structs, into which their bytes are copied.
+local keys, key_bytes, key_sizes = {}, {}, {}
+for kind, fields in ipairs(key_kinds) do
+  local object, _, ctype, spare = typed(fields, 36, "flowKeys[" .. kind .. "]")
+  keys[kind], key_bytes[kind], key_sizes[kind] = object, spare, ffi.sizeof(ctype)
+end
+local kinds = #keys
+
+local handle_packet, extract, build = functions.handlePacket, functions.extractFlowKey, functions.buildPacketFilter
+local check_expiry, initialise, finalise = functions.checkExpiry, functions.checkInitializer, functions.checkFinalizer
+
+-- Shows nothing: what the module kept of an earlier call must not lead to memory that has gone.
+local function hide()
+  view.slot = no_slot
+  state_holder.at = spare_state
+  key_view.at = spare_key
+end
+
+-- Shows the key of a place and returns the object that user code sees it by.
+local function show_key(place)
+  if kinds == 0 then
+    key_view.at = place.key
+    return flow_key
+  end
+  local kind = place.key.protocol
+  ffi.copy(key_bytes[kind], place.key, key_sizes[kind])
+  return keys[kind]
+end
+
+-- Hands the packets of the sheet to the module. `hits` has the numbers of those that it wants dumped, and `filters` what is to be dumped, false
+-- where it does not say.
+local filters = {}
+local function handle()
+  hide()
+  local found = 0
+  local places = control.places
+  local states = ffi.cast(state_pointer, control.states)
+  repeat
+    local n = sheet.number
+    local place = places + n
+    if place.slot ~= NO_SLOT then
+      view.slot = slots + n
+      state_holder.at = states + place.slot
+      local is_first = place.is_first ~= 0
+      if is_first then ffi.copy(state_holder.at, first_state, state_bytes) end
+      local key = show_key(place)
+      if handle_packet(key, state, pkt, is_first) then
+        local filter = false
+        if build then
+          filter = build(key, state)
+          if filter == nil then
+            filter = false
+          elseif type(filter) ~= "string" then
+            error("buildPacketFilter returned " .. type(filter) .. ", and should return a string", 0)
+          end
+        end
+        found = found + 1
+        filters[found] = filter
+        hits[found] = n
+        hits[0] = found
+      end
+    end
+    sheet.number = sheet.number + 1
+  until sheet.number >= sheet.count
+end
+
+-- Has the module make the keys of the packets of the sheet.
+local first_key, second_key, third_key, fourth_key = keys[1], keys[2], keys[3], keys[4]
+local function make_keys()
+  hide()
+  repeat
+    local n = sheet.number
+    view.slot = slots + n
+    local made = control.keys + n
+    for kind = 1, kinds do ffi.fill(key_bytes[kind], key_sizes[kind]) end
+    local is_made, kind = extract(pkt, first_key, second_key, third_key, fourth_key)
+    kind = kind == nil and 1 or kind
+    made.kind = 0
+    if is_made then
+      if not keys[kind] then
+        error("extractFlowKey returned kind " .. tostring(kind) .. ", and flowKeys has " .. kinds, 0)
+      end
+      made.kind = kind
+      ffi.fill(made.bytes, 36)
+      ffi.copy(made.bytes, key_bytes[kind], key_sizes[kind])
+    end
+    sheet.number = sheet.number + 1
+  until sheet.number >= sheet.count
+end
+
+-- Asks the module which of so many flows are over.
+local function check(flows, now)
+  hide()
+  local places = control.places
+  local states = ffi.cast(state_pointer, control.states)
+  for n = 0, flows - 1 do
+    local place = places + n
+    state_holder.at = states + place.slot
+    control.over[n] = check_expiry(show_key(place), state, check_state, now) and 1 or 0
+  end
+end
+
+local function check_begins(now)
+  hide()
+  if initialise then initialise(check_state, now) end
+end
+
+local function check_ends(kept, over)
+  hide()
+  if finalise then finalise(check_state, kept, over) end
+end
+
+return state_bytes, filters, handle, make_keys, check_begins, check, check_ends

@@ -1,0 +1,479 @@
+//! Modules in Lua: FlowScope's callbacks over the flows of a [`retroscope_module::Runner`].
+//!
+//! The file returns a table of functions and settings ([`LuaModule::new`]). States of flows lie in memory of ours; Lua sees the one at hand
+//! through checked accessors (`module.lua`). A batch is one call, two where the module makes the keys.
+
+use std::{cell::Cell, ptr, time::Duration};
+
+use mlua::{Function, Table, Value};
+use retroscope_flow::Key;
+use retroscope_module::{DUMPS_MAX, Dump, Fault, Handler, MANY, Packet, Partition, Place, Plan};
+
+use crate::{
+    error::{ScriptError, kind},
+    fields,
+    machine::{Limits, Script, State, compiles, partition, setup},
+};
+
+/// Bytes of keys that a module makes.
+const KEY: usize = Key::OPAQUE;
+/// Kinds of keys that a module makes, at most.
+const KINDS_MAX: usize = 4;
+/// The functions that a module may have.
+const FUNCTIONS: [&str; 6] = [
+    "handlePacket",
+    "extractFlowKey",
+    "buildPacketFilter",
+    "checkExpiry",
+    "checkInitializer",
+    "checkFinalizer",
+];
+
+/// A key that the module made.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct MadeKey {
+    bytes: [u8; KEY],
+    /// From 1; 0: it made none.
+    kind: u32,
+}
+
+/// What Lua and Rust share for one call. The declaration in `module.lua` has the same fields in the same places; a test compares the two.
+#[derive(Debug)]
+#[repr(C)]
+struct Control {
+    /// Where the places of the packets, or flows, at hand are; good only during a call into Lua, as the next one.
+    places: Cell<usize>,
+    states: Cell<usize>,
+    keys: [Cell<MadeKey>; MANY],
+    /// Of flows that are checked: 1, it is over.
+    over: [Cell<u8>; MANY],
+}
+
+/// A module of a Lua file.
+#[derive(Debug)]
+pub struct LuaModule {
+    /// What is to be dumped of each packet of `hits`.
+    filters: Table,
+    handle: Function,
+    make_keys: Function,
+    check_begins: Function,
+    check: Function,
+    check_ends: Function,
+    /// Compiles to machine code again, after a script that was stopped.
+    recover: Option<Function>,
+    plan: Plan,
+    /// Packet time of the check under way, seconds.
+    now: f64,
+    /// States by slots, each of so many words.
+    states: Vec<u64>,
+    state_words: usize,
+    control: Box<Control>,
+    /// Last: everything above is of this state.
+    state: State,
+}
+
+impl LuaModule {
+    /// Runs the file once, and keeps the table that it returns.
+    ///
+    /// # Errors
+    /// [`ScriptError`]: it is no Lua, fails, or does not return a module.
+    pub fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
+        let (state, loaded) = State::new(script, limits)?;
+        let Value::Table(table) = &loaded.returned else {
+            return Err(ScriptError::NoModule {
+                name: script.name().to_owned(),
+                found: kind(&loaded.returned).to_owned(),
+            });
+        };
+        let asked = Asked { script, table };
+        let (functions, mut plan) = asked.plan()?;
+        let functions = state.lua.create_table_from(functions).map_err(setup)?;
+        let check_state = match asked.get("checkState")? {
+            Value::Nil => state.lua.create_table().map_err(setup)?,
+            Value::Table(table) => table,
+            other => {
+                return Err(asked.wrong("checkState", &format!("a table, not {}", kind(&other))));
+            }
+        };
+        let default_state = match asked.get("defaultState")? {
+            Value::Nil => state.lua.create_table().map_err(setup)?,
+            Value::Table(table) => table,
+            other => {
+                return Err(asked.wrong("defaultState", &format!("a table, not {}", kind(&other))));
+            }
+        };
+        let to_lua = |fields: &[fields::Field]| -> mlua::Result<Table> {
+            let tables = fields.iter().map(|field| {
+                let table = state.lua.create_table()?;
+                table.set("name", field.name.as_str())?;
+                table.set("kind", field.kind)?;
+                table.set("elements", field.elements)?;
+                Ok(table)
+            });
+            state
+                .lua
+                .create_sequence_from(tables.collect::<mlua::Result<Vec<_>>>()?)
+        };
+        let state_fields = to_lua(&asked.state_type()?).map_err(setup)?;
+        let kinds = asked.key_types()?;
+        let kinds = kinds.iter().map(|fields| to_lua(fields));
+        let kinds = kinds.collect::<mlua::Result<Vec<_>>>().map_err(setup)?;
+        let kinds = state.lua.create_sequence_from(kinds).map_err(setup)?;
+        let none = MadeKey {
+            bytes: [0; KEY],
+            kind: 0,
+        };
+        let control = Box::new(Control {
+            places: Cell::new(0),
+            states: Cell::new(0),
+            keys: [const {
+                Cell::new(MadeKey {
+                    bytes: [0; KEY],
+                    kind: 0,
+                })
+            }; MANY],
+            over: [const { Cell::new(0) }; MANY],
+        });
+        control.keys.iter().for_each(|key| key.set(none));
+        let control_at = ptr::from_ref(&*control).expose_provenance();
+        let load = state
+            .lua
+            .load(include_str!("module.lua"))
+            .set_name("=module");
+        let load = load.into_function().map_err(setup)?;
+        let arguments = (
+            loaded.prelude.shared,
+            control_at,
+            functions,
+            check_state,
+            state_fields,
+            default_state,
+            kinds,
+        );
+        let made = state.watchdog.watch(|| {
+            load.call::<(
+                usize,
+                Table,
+                Function,
+                Function,
+                Function,
+                Function,
+                Function,
+            )>(arguments)
+        });
+        let (state_bytes, filters, handle, make_keys, check_begins, check, check_ends) = state
+            .judge
+            .result(made)
+            .map_err(|error| asked.place(error))?;
+        plan.state_bytes = state_bytes.next_multiple_of(size_of::<u64>());
+        let recover = state.lua.load("jit.on()").into_function().map_err(setup)?;
+        Ok(Self {
+            filters,
+            handle,
+            make_keys,
+            check_begins,
+            check,
+            check_ends,
+            recover: compiles().then_some(recover),
+            state_words: plan.state_bytes / size_of::<u64>(),
+            plan,
+            now: 0.0,
+            states: Vec::new(),
+            control,
+            state,
+        })
+    }
+
+    /// Makes a call into the module, with these places and their states at hand.
+    fn call<R: mlua::FromLuaMulti>(
+        &mut self,
+        function: impl Fn(&Self) -> &Function,
+        places: &[Place],
+        arguments: impl mlua::IntoLuaMulti,
+    ) -> Result<R, Fault> {
+        let slots = places.iter().filter(|it| it.slot != Place::NO_SLOT);
+        if let Some(last) = slots.map(|place| place.slot as usize).max() {
+            let words = (last + 1) * self.state_words;
+            if self.states.len() < words {
+                self.states.resize(words, 0);
+            }
+        }
+        self.control.places.set(places.as_ptr().expose_provenance());
+        self.control
+            .states
+            .set(self.states.as_mut_ptr().expose_provenance());
+        let called = self
+            .state
+            .watchdog
+            .watch(|| function(self).call::<R>(arguments));
+        self.control.places.set(0);
+        self.control.states.set(0);
+        let result = self.state.judge.result(called);
+        result.map_err(|error| {
+            if let (ScriptError::Time { .. }, Some(recover)) = (&error, &self.recover) {
+                // Without it the module is slow, no more.
+                let _ = recover.call::<()>(());
+            }
+            Fault {
+                message: error.to_string(),
+                done: usize::try_from(self.state.sheet.number.get()).unwrap_or(0),
+            }
+        })
+    }
+}
+
+impl Handler for LuaModule {
+    fn name(&self) -> &str {
+        &self.state.judge.name
+    }
+
+    fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    fn keys(&mut self, packets: &[Packet<'_>], keys: &mut [Option<Key>]) -> Result<(), Fault> {
+        self.state.sheet.show(packets);
+        let made = self.call::<()>(|it| &it.make_keys, &[], ());
+        self.state.sheet.clear();
+        made?;
+        for (key, made) in keys.iter_mut().zip(&self.control.keys).take(packets.len()) {
+            let made = made.get();
+            let kind = u8::try_from(made.kind).ok().filter(|kind| *kind > 0);
+            *key = kind.map(|kind| Key::opaque(kind, &made.bytes));
+        }
+        Ok(())
+    }
+
+    fn handle(
+        &mut self,
+        packets: &[Packet<'_>],
+        places: &[Place],
+        dumps: &mut Vec<Dump>,
+    ) -> Result<(), Fault> {
+        self.state.sheet.show(packets);
+        self.state.hits[0].set(0);
+        let called = self.call::<()>(|it| &it.handle, places, ());
+        self.state.sheet.clear();
+        let count = self.state.hits[0].get() as usize;
+        for (nth, hit) in self.state.hits[1..].iter().take(count).enumerate() {
+            let filter = self.filters.raw_get::<Value>(nth + 1).ok();
+            dumps.push(Dump {
+                at: hit.get() as usize,
+                filter: filter.and_then(|it| Some(it.as_string()?.to_string_lossy())),
+            });
+        }
+        called
+    }
+
+    fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault> {
+        #[expect(clippy::cast_precision_loss, reason = "a time for Lua, in seconds")]
+        {
+            self.now = time_ns as f64 * 1e-9;
+        }
+        let now = self.now;
+        self.call(|it| &it.check_begins, &[], now)
+    }
+
+    fn check(&mut self, places: &[Place]) -> Result<u64, Fault> {
+        let (flows, now) = (places.len(), self.now);
+        self.call::<()>(|it| &it.check, places, (flows, now))?;
+        let over = self.control.over.iter().take(flows).enumerate();
+        Ok(over.fold(0, |bits, (at, over)| bits | u64::from(over.get() & 1) << at))
+    }
+
+    fn check_ends(&mut self, kept: u64, over: u64) -> Result<(), Fault> {
+        self.call(|it| &it.check_ends, &[], (kept, over))
+    }
+
+    fn take_notes(&mut self) -> Vec<String> {
+        self.state.take_notes()
+    }
+}
+
+/// By their names.
+type Functions = Vec<(&'static str, Function)>;
+
+/// What a module's table says.
+#[derive(Debug)]
+struct Asked<'a> {
+    script: &'a Script,
+    table: &'a Table,
+}
+
+impl Asked<'_> {
+    fn get(&self, field: &str) -> Result<Value, ScriptError> {
+        self.table.raw_get(field).map_err(setup)
+    }
+
+    /// A field that is not what it should be: the error names the line where the field is first written.
+    fn wrong(&self, field: &str, should: &str) -> ScriptError {
+        let line = line_of(self.script.text(), field);
+        self.wrong_at(line, &format!("{field} should be {should}"))
+    }
+
+    fn wrong_at(&self, line: Option<usize>, what: &str) -> ScriptError {
+        let line = line.map_or(String::new(), |line| format!("{line}:"));
+        ScriptError::Module {
+            message: format!("{}:{line} {what}", self.script.name()),
+        }
+    }
+
+    /// An error of `module.lua`, which names the field that is wrong, in quotes, with the line of that field.
+    fn place(&self, error: ScriptError) -> ScriptError {
+        let ScriptError::Failed { message } = &error else {
+            return error;
+        };
+        let text = message
+            .strip_prefix(&format!("{}: ", self.script.name()))
+            .unwrap_or(message);
+        let text = match text.strip_prefix("module:") {
+            Some(rest) => rest.split_once(": ").map_or(text, |(_, text)| text),
+            None => text,
+        };
+        let field = text.split('\'').nth(1);
+        let behind = |start: &str| {
+            let text = self.script.text();
+            let from = text.find(start)?;
+            let line = line_of(&text[from..], field?)?;
+            Some(text[..from].matches('\n').count() + line)
+        };
+        let line = behind("defaultState").or_else(|| line_of(self.script.text(), "stateType"));
+        self.wrong_at(line, text)
+    }
+
+    /// Its functions by their names, and what else it asks for.
+    fn plan(&self) -> Result<(Functions, Plan), ScriptError> {
+        let mut functions = Functions::new();
+        for name in FUNCTIONS {
+            match self.get(name)? {
+                Value::Nil => {}
+                Value::Function(function) => functions.push((name, function)),
+                other => return Err(self.wrong(name, &format!("a function, not {}", kind(&other)))),
+            }
+        }
+        let has = |wanted| functions.iter().any(|(name, _)| *name == wanted);
+        if !has("handlePacket") {
+            let what = "a module has function handlePacket(key, state, pkt, isFirst)";
+            return Err(self.wrong_at(None, what));
+        }
+        let number = |name| match self.get(name)? {
+            Value::Nil => Ok(None),
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "what is that large is out of range"
+            )]
+            Value::Integer(number) => Ok(Some(number as f64)),
+            Value::Number(number) => Ok(Some(number)),
+            other => Err(self.wrong(name, &format!("a number, not {}", kind(&other)))),
+        };
+        let check_interval = match number("checkInterval")? {
+            // As in FlowScope: no checks.
+            None => None,
+            Some(seconds) if seconds <= 0.0 => None,
+            Some(seconds) => Some(
+                Duration::try_from_secs_f64(seconds)
+                    .map_err(|_| self.wrong("checkInterval", "a number of seconds"))?,
+            ),
+        };
+        let dumps_max = match number("maxDumperRules")? {
+            None => DUMPS_MAX,
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "it is in the range"
+            )]
+            Some(count) if (1.0..=65_536.0).contains(&count) => count as usize,
+            Some(_) => return Err(self.wrong("maxDumperRules", "1 to 65536")),
+        };
+        let dumps = match self.get("mode")? {
+            Value::Nil => true,
+            Value::String(mode) if mode == "qq" => true,
+            Value::String(mode) if mode == "direct" => false,
+            _ => return Err(self.wrong("mode", "'qq' or 'direct'")),
+        };
+        let partition: Partition = partition(&self.get("partition")?).map_err(|found| {
+            self.wrong(
+                "partition",
+                &format!("'flow', 'host' or 'none', not {found}"),
+            )
+        })?;
+        if check_interval.is_some() && !has("checkExpiry") {
+            return Err(self.wrong("checkInterval", "left out where there is no checkExpiry"));
+        }
+        if check_interval.is_none() && has("checkExpiry") {
+            return Err(self.wrong("checkExpiry", "left out where there is no checkInterval"));
+        }
+        let has_keys = has("extractFlowKey");
+        if has_keys && self.get("flowKeys")?.is_nil() {
+            return Err(self.wrong("extractFlowKey", "left out where there are no flowKeys"));
+        }
+        if !has_keys && !self.get("flowKeys")?.is_nil() {
+            return Err(self.wrong("flowKeys", "left out where there is no extractFlowKey"));
+        }
+        let plan = Plan {
+            state_bytes: 0,
+            has_keys,
+            decides_expiry: check_interval.is_some(),
+            check_interval,
+            dumps,
+            dumps_max,
+            partition,
+        };
+        Ok((functions, plan))
+    }
+
+    /// The fields of a flow's state.
+    fn state_type(&self) -> Result<Vec<fields::Field>, ScriptError> {
+        match self.get("stateType")? {
+            Value::Nil => Ok(Vec::new()),
+            Value::String(text) => self.fields("stateType", &text.to_string_lossy()),
+            other => Err(self.wrong("stateType", &format!("a string, not {}", kind(&other)))),
+        }
+    }
+
+    /// Those of its keys, by kind.
+    fn key_types(&self) -> Result<Vec<Vec<fields::Field>>, ScriptError> {
+        let texts = match self.get("flowKeys")? {
+            Value::Nil => return Ok(Vec::new()),
+            Value::String(text) => vec![text.to_string_lossy()],
+            Value::Table(texts) => {
+                let texts = texts
+                    .sequence_values::<String>()
+                    .collect::<mlua::Result<_>>();
+                texts.map_err(|_| self.wrong("flowKeys", "a list of strings"))?
+            }
+            other => {
+                let found = format!("a list of strings, not {}", kind(&other));
+                return Err(self.wrong("flowKeys", &found));
+            }
+        };
+        if !(1..=KINDS_MAX).contains(&texts.len()) {
+            return Err(self.wrong("flowKeys", "one struct to four"));
+        }
+        let texts = texts.iter();
+        texts.map(|text| self.fields("flowKeys", text)).collect()
+    }
+
+    /// Reads the declaration of a struct, which is somewhere in the script.
+    fn fields(&self, what: &str, text: &str) -> Result<Vec<fields::Field>, ScriptError> {
+        fields::read(text).map_err(|wrong| {
+            let whole = self.script.text();
+            let line = match whole.find(text).filter(|_| !text.is_empty()) {
+                Some(from) => Some(1 + whole[..from + wrong.at.start].matches('\n').count()),
+                None => line_of(whole, what),
+            };
+            self.wrong_at(line, &format!("{what}: {}", wrong.what))
+        })
+    }
+}
+
+/// The line in which a word first stands alone, from 1.
+fn line_of(text: &str, word: &str) -> Option<usize> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_alone =
+        |at: usize| !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part);
+    let mut places = text.match_indices(word);
+    let (at, _) = places.find(|(at, _)| is_alone(*at))?;
+    Some(1 + text[..at].matches('\n').count())
+}
