@@ -28,6 +28,7 @@ mod tests;
 pub use analysis::{
     flows::{FlowCounts, FlowReceiver},
     terms::{SubDirectory, TriggerRequest},
+    trigger_scripts::ModuleStatus,
 };
 pub use control::{
     commands::Triggered,
@@ -46,7 +47,7 @@ pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET,
 pub use query::{Answer, Query, QueryError, QueryReport};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
-    config::{Analyzers, Config, Scripts, Sources},
+    config::{Analyzers, Config, ModuleSource, Scripts, Sources},
     expressions::ExpressionError,
     handle::{CommandError, Handle, RuleStatus, Stretch},
     inserters_only::{Inserted, insert_only},

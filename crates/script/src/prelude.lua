@@ -221,6 +221,11 @@ local function accessors(view)
     return within(slot.ip, slot.src, net) or within(slot.ip, slot.dst, net)
   end
 
+  function pkt.network_offset()
+    local at = view.slot.network
+    if at >= 0 then return at end
+    return nil
+  end
   function pkt.payload_offset()
     local at = view.slot.payload
     if at >= 0 then return at end

@@ -153,6 +153,9 @@ impl Analyzer {
         }
         let are_scripts = are_scripts || is_scripted;
         let mut director = Director::new(director);
+        let limited = rules.iter();
+        let limited = limited.filter_map(|(rule, known)| Some((*rule, known.dumps_max?)));
+        director.dumps_max = limited.collect();
         if live {
             director.promises.clone_from(&promises);
         }

@@ -84,6 +84,11 @@ impl Shares {
         own > 0 || self.limit.saturating_sub(self.total) > kept
     }
 
+    /// What a rule uses.
+    pub(crate) fn of(&self, rule: usize) -> u64 {
+        self.rules.get(rule).map_or(0, |rule| rule.used)
+    }
+
     pub(crate) fn add(&mut self, rule: usize, amount: u64) {
         self.change(rule, |used| used.saturating_add(amount));
     }

@@ -3,15 +3,13 @@
 use std::{collections::HashMap, sync::Arc};
 
 use retroscope_filter::Template;
-use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
 
 use crate::{
     analysis::{
-        dump_script::DumpFunction,
+        dump_script::{DumpFunction, TextTemplates},
         fragments::{FirstFragments, asks_for_flows},
         predicate::Expression,
-        prepared::{context, mode},
         triggers::RuleChange,
     },
     control::{hits::Refusal, ring_time::Stamps},
@@ -43,10 +41,10 @@ impl Templates {
 /// See the module. Its answers depend on the packets that it is shown, and their order.
 #[derive(Debug)]
 pub(crate) struct Derivation {
-    live: bool,
     templates: Templates,
-    /// How many of them ask for flows.
+    /// How many of them ask for flows, and how many modules may.
     asking: usize,
+    texts: TextTemplates,
     /// Used in place of the default template.
     script: Option<DumpFunction>,
     stamps: Stamps,
@@ -58,11 +56,11 @@ impl Derivation {
         templates: Templates,
         script: Option<DumpFunction>,
         stamps: Stamps,
-        live: bool,
+        (live, has_modules): (bool, bool),
     ) -> Self {
-        let asking = templates.asking_for_flows();
+        let asking = templates.asking_for_flows() + usize::from(has_modules);
         Self {
-            live,
+            texts: TextTemplates::new(live),
             fragments: FirstFragments::new(asking > 0),
             templates,
             asking,
@@ -110,18 +108,33 @@ impl Derivation {
             let filled = Expression::new(template, interface, packet, &self.fragments);
             return Some(filled.map_err(Refusal::Variable));
         };
-        let live = self.live;
-        // What libpcap is slow at is compiled beside the dumps; why it refuses it, their reports say.
-        let check = |template: &Template, link_type: LinkType| {
-            let link = context(link_type, mode(!live));
-            if live && !template.checks_at_once(link) {
-                return Ok(());
-            }
-            template.check(link)
-        };
         let offset_ns = self.stamps.offset_ns(producer, interface.source, record);
         let stamp_ns = packet.time_ns.wrapping_add(offset_ns);
-        script.expression(interface, packet, stamp_ns, &self.fragments, check)
+        script.expression(
+            interface,
+            packet,
+            stamp_ns,
+            &self.fragments,
+            &mut self.texts,
+        )
+    }
+
+    /// What a packet would dump, by the text that a module made of it.
+    pub(crate) fn of_text(
+        &mut self,
+        text: String,
+        interface: &Interface,
+        packet: &Packet<'_>,
+    ) -> Result<Expression, Refusal> {
+        match self.texts.get(text, interface.link_type) {
+            Ok(template) => {
+                let mut expression = Expression::new(template, interface, packet, &self.fragments)
+                    .map_err(Refusal::Variable)?;
+                expression.made_for = Some(interface.link_type);
+                Ok(expression)
+            }
+            Err(error) => Err(Refusal::Script(error.clone())),
+        }
     }
 
     /// Whether a script is used.

@@ -15,7 +15,7 @@
 //! - What was suppressed is counted by reason; nothing is formatted for it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
 };
 
@@ -131,6 +131,8 @@ pub(crate) struct Director<K> {
     limits_ns: i64,
     /// Hits of each rule that started no dump since its last one.
     since: Vec<Suppressions>,
+    /// Dumps that rules with a limit of their own may have open at once.
+    pub(crate) dumps_max: HashMap<usize, u64>,
     /// For each producer, whether it promises watermarks, by which the windows of its hits close; a missing entry: it does.
     pub(crate) promises: Vec<bool>,
 }
@@ -155,6 +157,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             held_off: HoldOff::new(),
             limits_ns: i64::MIN,
             since: vec![Suppressions::default(); config.rules],
+            dumps_max: HashMap::new(),
             promises: Vec::new(),
         }
     }
@@ -360,6 +363,12 @@ impl<K: Eq + Hash + Clone> Director<K> {
         true
     }
 
+    /// Whether a rule has as many dumps open as its own limit allows.
+    fn has_most(&self, rule: usize) -> bool {
+        let most = self.dumps_max.get(&rule);
+        most.is_some_and(|most| self.places.of(rule) >= *most)
+    }
+
     /// Why a hit may start no dump of its own.
     fn reason_against(&mut self, hit: HitOrder, expression: &K) -> Option<Reason> {
         let rule = hit.rule;
@@ -372,7 +381,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.advance(now_ns);
         if self.held_off.holds(rule, expression) {
             Some(Reason::HoldOff)
-        } else if self.places.is_full() || !self.places.has_room(rule) {
+        } else if self.places.is_full() || !self.places.has_room(rule) || self.has_most(rule) {
             Some(Reason::MaxDumps)
         } else if !self.dumps.has_room_within(rule) {
             Some(Reason::DumpsPerMinute)

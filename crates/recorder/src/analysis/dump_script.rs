@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use retroscope_filter::{FilterError, Template};
+use retroscope_filter::Template;
 use retroscope_packet::{LinkType, flow_of, parse};
 use retroscope_ring::Packet;
 use retroscope_script::{
@@ -20,6 +20,7 @@ use crate::{
     analysis::{
         fragments::FirstFragments,
         predicate::{Expression, LuaState, ScriptPredicate},
+        prepared::{context, mode},
         trigger_scripts::{News, shown},
     },
     control::{common::Common, hits::Refusal, lock, time::rfc3339},
@@ -33,7 +34,6 @@ const TEMPLATES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct DumpFunction {
     state: LuaState,
-    templates: HashMap<(LinkType, String), Result<Arc<Template>, String>>,
     news: News,
 }
 
@@ -50,7 +50,6 @@ impl DumpFunction {
                 script: Arc::new(Mutex::new(script)),
                 common: Arc::clone(common),
             },
-            templates: HashMap::new(),
             news: News::of("dumps"),
         })
     }
@@ -60,14 +59,14 @@ impl DumpFunction {
         lock(&self.state.script).partition()
     }
 
-    /// What a packet of this stamp that triggered dumps; `None`: nothing. `check` tries a text that it did not see before.
+    /// What a packet of this stamp that triggered dumps; `None`: nothing.
     pub(crate) fn expression(
         &mut self,
         interface: &Interface,
         packet: &Packet<'_>,
         stamp_ns: i64,
         fragments: &FirstFragments,
-        check: impl Fn(&Template, LinkType) -> Result<(), FilterError>,
+        texts: &mut TextTemplates,
     ) -> Option<Result<Expression, Refusal>> {
         let trigger = shown(packet, stamp_ns, interface.link_type);
         let derive = |script: &mut Machine| (script.derive(&trigger), script.name().to_owned());
@@ -77,14 +76,11 @@ impl DumpFunction {
         };
         let mut expression = match derived {
             Derived::Nothing => None,
-            Derived::Expression(text) => {
-                let template = self.template(text, interface.link_type, check);
-                Some(match template {
-                    Ok(template) => Expression::new(template, interface, packet, fragments)
-                        .map_err(Refusal::Variable),
-                    Err(error) => Err(Refusal::Script(format!("{script}: {error}"))),
-                })
-            }
+            Derived::Expression(text) => Some(match texts.get(text, interface.link_type) {
+                Ok(template) => Expression::new(template, interface, packet, fragments)
+                    .map_err(Refusal::Variable),
+                Err(error) => Err(Refusal::Script(format!("{script}: {error}"))),
+            }),
             Derived::Predicate { predicate, name } => {
                 let name = name.unwrap_or_else(|| cause(&trigger));
                 let predicate = ScriptPredicate {
@@ -101,30 +97,50 @@ impl DumpFunction {
         expression
     }
 
-    fn template(
+    /// What the script printed, and, once, why it is disabled.
+    pub(crate) fn take_notices(&mut self) -> Vec<String> {
+        self.news.take(&mut lock(&self.state.script))
+    }
+}
+
+/// Dump expressions that scripts and modules made, by their texts.
+#[derive(Debug, Default)]
+pub(crate) struct TextTemplates {
+    live: bool,
+    templates: HashMap<(LinkType, String), Result<Arc<Template>, String>>,
+}
+
+impl TextTemplates {
+    pub(crate) fn new(live: bool) -> Self {
+        Self {
+            live,
+            ..Self::default()
+        }
+    }
+
+    /// The expression of a text, for packets of a link type, or why it is none.
+    pub(crate) fn get(
         &mut self,
         text: String,
         link_type: LinkType,
-        check: impl Fn(&Template, LinkType) -> Result<(), FilterError>,
     ) -> &Result<Arc<Template>, String> {
         if self.templates.len() >= TEMPLATES_MAX {
             self.templates.clear();
         }
-        self.templates
-            .entry((link_type, text))
-            .or_insert_with_key(|(_, text)| {
-                let template = Template::parse(text).and_then(|template| {
-                    let template = template.without_names()?;
-                    check(&template, link_type)?;
-                    Ok(Arc::new(template))
-                });
-                template.map_err(|error| format!("'{text}': {error}"))
-            })
-    }
-
-    /// What the script printed, and, once, why it is disabled.
-    pub(crate) fn take_notices(&mut self) -> Vec<String> {
-        self.news.take(&mut lock(&self.state.script))
+        let live = self.live;
+        let templates = self.templates.entry((link_type, text));
+        templates.or_insert_with_key(|(_, text)| {
+            let template = Template::parse(text).and_then(|template| {
+                let template = template.without_names()?;
+                let link = context(link_type, mode(!live));
+                // What libpcap is slow at is compiled beside the dumps; why it refuses it, their reports say.
+                if !live || template.checks_at_once(link) {
+                    template.check(link)?;
+                }
+                Ok(Arc::new(template))
+            });
+            template.map_err(|error| format!("'{text}': {error}"))
+        })
     }
 }
 

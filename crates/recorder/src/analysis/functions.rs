@@ -27,7 +27,7 @@ impl Functions {
     ) -> Result<Self, ScriptError> {
         let dump = scripts.dump.as_ref();
         Ok(Self {
-            triggers: TriggerScripts::new(&scripts.triggers, limits)?,
+            triggers: TriggerScripts::new(scripts, limits, common)?,
             dump: dump
                 .map(|script| DumpFunction::new(script, limits, common))
                 .transpose()?,

@@ -24,7 +24,7 @@ use crate::{
         triggers::{RuleChange, RuleHit, Triggers},
     },
     control::{hits::Refusal, ring_time::Stamps},
-    intake::interfaces::InterfaceCache,
+    intake::interfaces::{Interface, InterfaceCache},
 };
 
 /// A packet and the number of its record.
@@ -89,6 +89,8 @@ pub(crate) struct KnownRule {
     pub(crate) is_enabled: bool,
     /// Packets that matched, for anyone to read; ordered with nothing. Those of scripts are not counted.
     pub(crate) hits: Option<Arc<AtomicU64>>,
+    /// Dumps that it may have open at once, if it has a limit of its own.
+    pub(crate) dumps_max: Option<u64>,
 }
 
 /// See the module.
@@ -128,9 +130,9 @@ impl Shard {
         self
     }
 
-    /// Whether it looks at packets also where no hits are wanted.
-    pub(crate) fn counts_flows(&self) -> bool {
-        self.flows.is_some()
+    /// Whether it looks at packets also where no hits are wanted: for flows.
+    pub(crate) fn looks_always(&self) -> bool {
+        self.flows.is_some() || self.scripts.has_modules()
     }
 
     /// As [`Flows::pass`].
@@ -138,11 +140,13 @@ impl Shard {
         if let Some(flows) = &mut self.flows {
             flows.pass(mono_ns);
         }
+        self.scripts.pass_time(mono_ns);
     }
 
     /// No packet comes any more: ends all flows.
     pub(crate) fn end_flows(&mut self) {
         self.flows = None;
+        self.scripts.finish();
     }
 
     /// Looks at the next packets of a producer, [`Chunk::most`] of them, but for those that it is told to look past. Returns how many there were.
@@ -155,14 +159,11 @@ impl Shard {
         findings: &mut impl Findings,
     ) -> usize {
         let mut walk = Walk::new(packets.clone());
-        if !self.scripts.is_empty() {
-            if findings.are_wanted() {
-                let asked = packets.clone().take(chunk.most);
-                let scripts = &mut self.scripts;
-                scripts.ask(producer, asked, &mut self.names, &mut self.stamps);
-            } else {
-                self.scripts.pass();
-            }
+        let are_wanted = findings.are_wanted();
+        if !self.scripts.is_empty() && (are_wanted || self.scripts.has_modules()) {
+            let asked = packets.clone().take(chunk.most);
+            let (names, stamps) = (&mut self.names, &mut self.stamps);
+            self.scripts.ask(producer, asked, names, stamps, are_wanted);
         }
         let of_flows = self.flows.as_ref().and_then(|_| packets.clone().next());
         let count = chunk.fill(packets.by_ref().map(|(_, packet)| packet));
@@ -260,9 +261,28 @@ impl Shard {
         }
         for script in 0..self.scripts.len() {
             if self.scripts.takes(script, at) {
-                let rule = self.rules.at_start() + script;
-                self.tell(rule, place, packet, findings);
+                self.tell_script(script, at, place, packet, findings);
             }
+        }
+    }
+
+    /// Tells that a script takes the packet at `at` of its chunk.
+    fn tell_script(
+        &mut self,
+        script: usize,
+        at: usize,
+        place: (usize, u64),
+        packet: &Packet<'_>,
+        findings: &mut impl Findings,
+    ) {
+        let rule = self.rules.at_start() + script;
+        let (filter, derivation) = (self.scripts.filter(script, at), &mut self.derivation);
+        let (Some(filter), Some(derivation)) = (filter, derivation) else {
+            return self.tell(rule, place, packet, findings);
+        };
+        if let Some(interface) = self.names.interface(packet.interface) {
+            let expression = derivation.of_text(filter.to_owned(), interface, packet);
+            findings.hit(order(rule, place, interface, packet), Some(expression));
         }
     }
 
@@ -286,13 +306,7 @@ impl Shard {
                 }
             }
         };
-        let order = HitOrder {
-            time_ns: packet.time_ns,
-            source: interface.source,
-            producer,
-            record,
-            rule,
-        };
+        let order = order(rule, (producer, record), interface, packet);
         findings.hit(order, expression);
     }
 
@@ -319,14 +333,15 @@ impl Shard {
     pub(crate) fn known_rules(&self) -> BTreeMap<usize, KnownRule> {
         let rules = self.rules.iter();
         let rules = rules.map(|rule| (rule.number, rule.known()));
-        let scripts = &self.scripts;
-        let scripts = (0..scripts.len()).filter_map(|script| {
+        let scripts = self.scripts.names().enumerate();
+        let scripts = scripts.map(|(script, (name, dumps_max))| {
             let known = KnownRule {
-                name: scripts.name(script)?.to_owned(),
+                name: name.to_owned(),
                 is_enabled: true,
                 hits: None,
+                dumps_max,
             };
-            Some((self.rules.at_start() + script, known))
+            (self.rules.at_start() + script, known)
         });
         rules.chain(scripts).collect()
     }
@@ -341,5 +356,21 @@ impl Shard {
                 .flat_map(Derivation::take_notices),
         );
         notices
+    }
+}
+
+/// Where the hit of a rule on a packet, the record of a producer, stands among all others.
+fn order(
+    rule: usize,
+    (producer, record): (usize, u64),
+    interface: &Interface,
+    packet: &Packet<'_>,
+) -> HitOrder {
+    HitOrder {
+        time_ns: packet.time_ns,
+        source: interface.source,
+        producer,
+        record,
+        rule,
     }
 }

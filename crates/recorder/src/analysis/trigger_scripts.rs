@@ -1,19 +1,28 @@
-//! Trigger scripts: which packets of a chunk they take.
+//! Trigger scripts, and modules over flows: which packets of a chunk they take.
 //!
 //! A script may remember what it saw, so it is asked about every packet once, in order, before anything else happens to
 //! the chunk; what it found is looked up afterwards. What it finds depends on the packets and their order alone, not on where
 //! chunks end.
 
-use std::ops::Range;
-
-use retroscope_packet::LinkType;
-use retroscope_ring::Packet;
-use retroscope_script::{
-    Limits, MANY, Machine, Packet as ScriptPacket, Partition, Script, ScriptError,
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
+use retroscope_module::{Dump, ModuleCounts, Runner};
+use retroscope_packet::LinkType;
+use retroscope_ring::Packet;
+use retroscope_script::{Limits, MANY, Machine, Packet as ScriptPacket, Partition, ScriptError};
+use serde::Serialize;
+
 use crate::{
-    analysis::shard::Numbered, control::ring_time::Stamps, intake::interfaces::InterfaceCache,
+    analysis::shard::Numbered,
+    control::{common::Common, lock, ring_time::Stamps},
+    intake::interfaces::InterfaceCache,
+    start::config::{ModuleSource, Scripts},
 };
 
 const _: () = assert!(MANY == crate::analysis::chunk::MANY);
@@ -22,6 +31,8 @@ const _: () = assert!(MANY == crate::analysis::chunk::MANY);
 #[derive(Debug, Default)]
 pub(crate) struct TriggerScripts {
     scripts: Vec<TriggerScript>,
+    /// They have the numbers behind the scripts.
+    modules: Vec<Module>,
 }
 
 #[derive(Debug)]
@@ -33,76 +44,125 @@ struct TriggerScript {
 }
 
 impl TriggerScripts {
-    /// Runs the files once.
-    pub(crate) fn new(scripts: &[Script], limits: Limits) -> Result<Self, ScriptError> {
-        let new = |script| {
+    /// Runs the files once. What modules do is counted in `common`.
+    pub(crate) fn new(
+        scripts: &Scripts,
+        limits: Limits,
+        common: &Common,
+    ) -> Result<Self, ScriptError> {
+        let script = |script| {
             Ok(TriggerScript {
                 trigger: Machine::new(script, limits)?,
                 found: 0,
                 news: News::of("triggers"),
             })
         };
-        let scripts = scripts
-            .iter()
-            .map(new)
-            .collect::<Result<_, ScriptError>>()?;
-        Ok(Self { scripts })
+        let triggers = scripts.triggers.iter().map(script);
+        let triggers = triggers.collect::<Result<_, ScriptError>>()?;
+        let module = |(number, source): (usize, &ModuleSource)| {
+            let runner = Runner::new(source.make(limits)?, &scripts.module_flows);
+            Ok(Module::new(runner, number, common))
+        };
+        let modules = scripts.modules.iter().enumerate().map(module);
+        Ok(Self {
+            scripts: triggers,
+            modules: modules.collect::<Result<_, ScriptError>>()?,
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.scripts.is_empty()
+        self.len() == 0
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.scripts.len()
+        self.scripts.len() + self.modules.len()
+    }
+
+    /// Whether there are modules: they look at packets also where no hits are wanted.
+    pub(crate) fn has_modules(&self) -> bool {
+        !self.modules.is_empty()
     }
 
     /// The least that one of them wants to see in one state.
     pub(crate) fn partition(&self) -> Option<Partition> {
         let partitions = self.scripts.iter().map(|script| script.trigger.partition());
-        partitions.min()
+        let modules = self.modules.iter();
+        let modules = modules.map(|module| module.runner.plan().partition);
+        partitions.chain(modules).min()
     }
 
-    /// What messages call a script.
-    pub(crate) fn name(&self, script: usize) -> Option<&str> {
-        self.scripts.get(script).map(|script| script.trigger.name())
+    /// What messages call them, in the order of their numbers, and how many dumps those that have a limit of their own may have open at once.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, Option<u64>)> {
+        let scripts = self.scripts.iter();
+        let scripts = scripts.map(|script| (script.trigger.name(), None));
+        scripts.chain(self.modules.iter().map(|module| {
+            let most = module.runner.plan().dumps_max as u64;
+            (module.runner.name(), Some(most))
+        }))
     }
 
-    /// Asks all scripts about the packets of a chunk, at most [`MANY`], of a producer.
+    /// Live: no packet may have come for some time, at `mono_ns` of the monotonic clock.
+    pub(crate) fn pass_time(&mut self, mono_ns: i64) {
+        for module in &mut self.modules {
+            module.runner.pass(mono_ns);
+        }
+    }
+
+    /// No packet comes any more.
+    pub(crate) fn finish(&mut self) {
+        for module in &mut self.modules {
+            module.runner.finish();
+            module.counters.set(&module.runner);
+        }
+    }
+
+    /// Asks all scripts about the packets of a chunk, at most [`MANY`], of a producer; where no hits are wanted, only modules.
     pub(crate) fn ask<'p>(
         &mut self,
         producer: usize,
         packets: impl Iterator<Item = Numbered<'p>>,
         names: &mut InterfaceCache,
         stamps: &mut Stamps,
+        are_wanted: bool,
     ) {
         let mut chunk = [NO_PACKET; MANY];
+        let mut times_ns = [0; MANY];
         let mut count = 0;
-        for (slot, (record, packet)) in chunk.iter_mut().zip(packets) {
+        let slots = chunk.iter_mut().zip(&mut times_ns);
+        for ((slot, time_ns), (record, packet)) in slots.zip(packets) {
             // A packet of an interface that no inserter registered triggers nothing, whatever a script answers.
             let interface = names.interface(packet.interface);
             let link_type = interface.map_or(NO_PACKET.link_type, |interface| interface.link_type);
             let source = interface.map_or(0, |interface| interface.source);
             let offset_ns = stamps.offset_ns(producer, source, record);
             *slot = shown(&packet, packet.time_ns.wrapping_add(offset_ns), link_type);
+            *time_ns = packet.time_ns;
             count += 1;
         }
         for script in &mut self.scripts {
-            script.found = script.trigger.match_many(&chunk[..count]);
+            script.found = if are_wanted {
+                script.trigger.match_many(&chunk[..count])
+            } else {
+                0
+            };
+        }
+        for module in &mut self.modules {
+            module.look(&chunk[..count], &times_ns[..count]);
         }
     }
 
-    /// Nothing is wanted of the chunk.
-    pub(crate) fn pass(&mut self) {
-        self.scripts.iter_mut().for_each(|script| script.found = 0);
+    /// What a module wants dumped of the packet at `place` of the chunk, if it says so.
+    pub(crate) fn filter(&self, script: usize, place: usize) -> Option<&str> {
+        let module = self.modules.get(script.checked_sub(self.scripts.len())?)?;
+        let dump = module.dumps.iter().find(|dump| dump.at == place)?;
+        dump.filter.as_deref()
     }
 
     /// Which of the packets at `run` of the chunk some script takes: bit `n` is that of the `n`th of them.
     pub(crate) fn found(&self, run: &Range<usize>) -> u64 {
-        let found = self
-            .scripts
-            .iter()
-            .fold(0, |found, script| found | script.found);
+        let scripts = self.scripts.iter().map(|script| script.found);
+        let modules = self.modules.iter().map(|module| module.found);
+        let found = scripts.chain(modules).fold(0, |found, its| found | its);
         let of_run = u64::MAX.checked_shr(u32::try_from(MANY - run.len()).unwrap_or(0));
         found
             .checked_shr(u32::try_from(run.start).unwrap_or(0))
@@ -112,14 +172,22 @@ impl TriggerScripts {
 
     /// Whether a script takes the packet at `place` of the chunk.
     pub(crate) fn takes(&self, script: usize, place: usize) -> bool {
-        let found = self.scripts.get(script).map_or(0, |script| script.found);
+        let found = match self.scripts.get(script) {
+            Some(script) => script.found,
+            None => {
+                let module = self.modules.get(script - self.scripts.len());
+                module.map_or(0, |module| module.found)
+            }
+        };
         place < MANY && found >> place & 1 == 1
     }
 
     /// What scripts printed, and, once each, why they are disabled.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         let take = |script: &mut TriggerScript| script.news.take(&mut script.trigger);
-        self.scripts.iter_mut().flat_map(take).collect()
+        let scripts = self.scripts.iter_mut().flat_map(take);
+        let modules = self.modules.iter_mut().flat_map(Module::take_notices);
+        scripts.chain(modules).collect()
     }
 
     /// Scripts that are disabled.
@@ -128,8 +196,113 @@ impl TriggerScripts {
             .scripts
             .iter()
             .filter(|script| script.trigger.fault.is_some());
-        failed.count() as u64
+        let modules = self.modules.iter();
+        let disabled = modules.filter(|module| module.runner.is_disabled());
+        (failed.count() + disabled.count()) as u64
     }
+}
+
+/// A module, and what it wants of a chunk.
+#[derive(Debug)]
+struct Module {
+    runner: Runner,
+    dumps: Vec<Dump>,
+    /// The packets of the chunk whose flows it wants.
+    found: u64,
+    counters: Arc<ModuleCounters>,
+}
+
+impl Module {
+    fn new(runner: Runner, number: usize, common: &Common) -> Self {
+        let counters = Arc::<ModuleCounters>::default();
+        let name = runner.name().to_owned();
+        lock(&common.modules).push((number, name, Arc::clone(&counters)));
+        Self {
+            runner,
+            dumps: Vec::new(),
+            found: 0,
+            counters,
+        }
+    }
+
+    fn look(&mut self, packets: &[ScriptPacket<'_>], times_ns: &[i64]) {
+        self.dumps.clear();
+        self.runner.look(packets, times_ns, &mut self.dumps);
+        let bits = self.dumps.iter().map(|dump| 1 << dump.at);
+        self.found = bits.fold(0, |found, bit: u64| found | bit);
+        self.counters.set(&self.runner);
+    }
+
+    fn take_notices(&mut self) -> Vec<String> {
+        let name = self.runner.name().to_owned();
+        let notes = self.runner.take_notes().into_iter();
+        // Faults begin with the name already.
+        let named = notes.map(|note| {
+            if note.starts_with(&name) {
+                note
+            } else {
+                format!("{name}: {note}")
+            }
+        });
+        named.collect()
+    }
+}
+
+/// What a module did in one shard. That writes it, anyone reads it; each number stands alone.
+#[derive(Debug, Default)]
+pub(crate) struct ModuleCounters([AtomicU64; 10]);
+
+impl ModuleCounters {
+    fn set(&self, runner: &Runner) {
+        let counts = runner.counts();
+        let numbers = [
+            counts.packets,
+            counts.unattributed,
+            counts.lost,
+            counts.begun,
+            counts.live,
+            counts.over,
+            counts.evicted,
+            counts.wanted,
+            counts.faults,
+            u64::from(runner.is_disabled()),
+        ];
+        for (place, number) in self.0.iter().zip(numbers) {
+            place.store(number, Relaxed);
+        }
+    }
+
+    /// Adds them to those of other shards.
+    pub(crate) fn add_to(&self, sum: &mut ModuleStatus) {
+        let counts = &mut sum.counts;
+        let places = [
+            &mut counts.packets,
+            &mut counts.unattributed,
+            &mut counts.lost,
+            &mut counts.begun,
+            &mut counts.live,
+            &mut counts.over,
+            &mut counts.evicted,
+            &mut counts.wanted,
+            &mut counts.faults,
+            &mut sum.disabled,
+        ];
+        for (place, number) in places.into_iter().zip(&self.0) {
+            *place += number.load(Relaxed);
+        }
+    }
+}
+
+/// A module, and what it did so far in all shards.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ModuleStatus {
+    /// What messages call it.
+    pub name: String,
+    /// What it did.
+    #[serde(flatten)]
+    pub counts: ModuleCounts,
+    /// Shards in which it failed too often, and looks at no packets any more.
+    pub disabled: u64,
 }
 
 /// What a script has to say to the user.

@@ -57,6 +57,7 @@ impl Rule {
             name: self.text.clone(),
             is_enabled: self.is_enabled,
             hits: Some(Arc::clone(&self.hits)),
+            dumps_max: None,
         }
     }
 }

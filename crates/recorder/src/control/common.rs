@@ -6,7 +6,10 @@ use retroscope_capture::clock::Clock;
 use retroscope_ring::{Ring, Waker};
 
 use crate::{
-    analysis::flows::{FlowCounters, FlowCounts},
+    analysis::{
+        flows::{FlowCounters, FlowCounts},
+        trigger_scripts::{ModuleCounters, ModuleStatus},
+    },
     control::{
         durations::{ProcessingHistogram, ProcessingTimes},
         lock,
@@ -33,6 +36,8 @@ pub(crate) struct Common {
     pub(crate) costs: Costs,
     /// How long packets take to be looked at, by shard.
     pub(crate) times: Mutex<Vec<Arc<ProcessingTimes>>>,
+    /// What modules do, by shard: their numbers, what messages call them, and their counters.
+    pub(crate) modules: Mutex<Vec<(usize, String, Arc<ModuleCounters>)>>,
     /// Those of the shards that count flows.
     pub(crate) flows: Mutex<Vec<Arc<FlowCounters>>>,
     pub(crate) log: DumpLog,
@@ -51,6 +56,7 @@ impl Common {
             counters: AnalyzerCounters::default(),
             costs: Costs::default(),
             times: Mutex::default(),
+            modules: Mutex::default(),
             flows: Mutex::default(),
             log: DumpLog::default(),
             pins: Pins::default(),
@@ -83,6 +89,17 @@ impl Common {
     pub(crate) fn processing(&self) -> Vec<ProcessingHistogram> {
         let times = lock(&self.times);
         times.iter().map(|times| times.histogram()).collect()
+    }
+
+    /// What modules did, in their order.
+    pub(crate) fn module_statuses(&self) -> Vec<ModuleStatus> {
+        let mut all = Vec::<ModuleStatus>::new();
+        for (number, name, counters) in &*lock(&self.modules) {
+            all.resize(all.len().max(number + 1), ModuleStatus::default());
+            all[*number].name.clone_from(name);
+            counters.add_to(&mut all[*number]);
+        }
+        all
     }
 
     /// What became of flows; `None`: they are not counted.

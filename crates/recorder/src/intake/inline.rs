@@ -133,7 +133,7 @@ impl Inline {
             return;
         };
         self.unread += stored_bytes;
-        if !self.found.are_wanted() && !shard.counts_flows() {
+        if !self.found.are_wanted() && !shard.looks_always() {
             return;
         }
         let packets = frames.iter().map(|meta| Packet {

@@ -1,11 +1,12 @@
 //! What a recorder is asked to do.
 
-use std::{num::NonZero, path::PathBuf, time::Duration};
+use std::{fmt, num::NonZero, path::PathBuf, sync::Arc, time::Duration};
 
 use retroscope_capture::{Source, SourceError};
 use retroscope_flow::TrackerConfig;
+use retroscope_module::Handler;
 use retroscope_ring::{Backing, Mode};
-use retroscope_script::Script;
+use retroscope_script::{Limits, LuaModule, Script, ScriptError};
 
 use crate::{analysis::terms::TriggerRequest, dump::encode::Format};
 
@@ -38,7 +39,7 @@ pub struct Config {
     pub flows: Option<TrackerConfig>,
     /// Capture filter.
     pub filter: Option<String>,
-    /// What the triggers ask for that differs from the following, in their order, those of scripts behind expressions. Those that are missing ask for
+    /// What the triggers ask for that differs from the following, in their order, those of scripts behind expressions, then modules. Those that are missing ask for
     /// nothing of their own.
     pub requests: Vec<TriggerRequest>,
     /// Packet time before and after a trigger.
@@ -126,13 +127,45 @@ pub enum Analyzers {
     Threads(NonZero<usize>),
 }
 
-/// Lua functions of the user.
+/// Functions of the user.
 #[derive(Debug, Clone, Default)]
 pub struct Scripts {
     /// Triggers, beside the trigger expressions.
     pub triggers: Vec<Script>,
     /// What makes a predicate of a trigger packet, in place of the dump template; triggers that have one of their own keep that.
     pub dump: Option<Script>,
+    /// Modules over flows, which trigger too: the last triggers.
+    pub modules: Vec<ModuleSource>,
+    /// How their flows are told apart, and how many each may have.
+    pub module_flows: TrackerConfig,
+}
+
+/// Makes a module, once for each shard.
+#[derive(Clone)]
+pub enum ModuleSource {
+    /// Of a Lua file.
+    Lua(Script),
+    /// Of Rust: `Arc::new(|| Box::new(Compiled::new(…)))`.
+    Compiled(Arc<dyn Fn() -> Box<dyn Handler> + Send + Sync>),
+}
+
+impl ModuleSource {
+    /// Runs the file, of Lua.
+    pub(crate) fn make(&self, limits: Limits) -> Result<Box<dyn Handler>, ScriptError> {
+        Ok(match self {
+            Self::Lua(script) => Box::new(LuaModule::new(script, limits)?),
+            Self::Compiled(make) => make(),
+        })
+    }
+}
+
+impl fmt::Debug for ModuleSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lua(script) => f.debug_tuple("Lua").field(script).finish(),
+            Self::Compiled(_) => f.debug_tuple("Compiled").finish_non_exhaustive(),
+        }
+    }
 }
 
 /// Makes the sources, in the order the user gave. Called once.

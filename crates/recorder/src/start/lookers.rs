@@ -51,6 +51,8 @@ pub(crate) struct Situation {
     pub(crate) learns: bool,
     /// Whether flows are counted.
     pub(crate) flows: bool,
+    /// Whether there are modules over flows.
+    pub(crate) modules: bool,
 }
 
 /// Who looks at packets, and with how many shards. A sentence where that is other than what was asked for; the error is one for the user.
@@ -75,9 +77,10 @@ pub(crate) fn choose(
     };
     let script = "a script wants to see all packets in order (partition = 'flow' or 'host' in its file says that it does not)";
     let flows = "flows are counted, and told in the order in which they end";
+    let modules = "modules see all packets of files in order";
     if it.offline {
         // What a hit dumps is derived in the order of packets, whoever finds it.
-        let is_divided = it.triggers != Some(Partition::None) && !it.flows;
+        let is_divided = it.triggers != Some(Partition::None) && !it.flows && !it.modules;
         return Ok(match analyzers {
             // A small ring has no room for it; what is found is the same.
             Analyzers::Inline if it.readers == 0 => one,
@@ -85,9 +88,11 @@ pub(crate) fn choose(
             Analyzers::Threads(threads) if threads.get() > 1 && is_divided => {
                 readers(threads.get().min(FILE_SHARDS_MAX))
             }
-            Analyzers::Threads(threads) if threads.get() > 1 => {
-                only_one(if it.flows { flows } else { script })
-            }
+            Analyzers::Threads(threads) if threads.get() > 1 => only_one(match it {
+                Situation { flows: true, .. } => flows,
+                Situation { modules: true, .. } => modules,
+                _ => script,
+            }),
             Analyzers::Auto | Analyzers::Threads(_) => one,
         });
     }
@@ -134,7 +139,9 @@ pub(crate) fn seat_shards(
     common: &Common,
 ) -> (Arc<Seats>, Option<Derivation>) {
     let stamps = || Stamps::new(&common.ring);
-    let derive = |dump| Derivation::new(templates.clone(), dump, stamps(), common.is_live());
+    let has_modules = (scripts.iter()).any(|functions| functions.triggers.has_modules());
+    let kind = (common.is_live(), has_modules);
+    let derive = |dump| Derivation::new(templates.clone(), dump, stamps(), kind);
     let is_derived_apart = !common.is_live() && who == Lookers::Readers;
     let mut derivation = None;
     let mut shards = Vec::with_capacity(scripts.len());
@@ -187,6 +194,7 @@ mod tests {
             dump: None,
             learns: false,
             flows: false,
+            modules: false,
         };
         let one = Situation { queues: 1, ..four };
         let apart = Situation {
@@ -327,6 +335,7 @@ mod tests {
             dump: None,
             learns: false,
             flows: false,
+            modules: false,
         };
         let live = Situation {
             offline: false,

@@ -167,8 +167,10 @@ impl Recorder {
                 flows_together,
                 triggers: scripts[0].triggers.partition(),
                 dump: scripts[0].dump.as_ref().map(DumpFunction::partition),
-                learns: expressions.templates.asking_for_flows() > 0,
+                learns: expressions.templates.asking_for_flows() > 0
+                    || scripts[0].triggers.has_modules(),
                 flows: config.flows.is_some(),
+                modules: scripts[0].triggers.has_modules(),
             };
             let (who, shards, notice) =
                 choose(config.analyzers, situation).map_err(StartError::Analyzers)?;
@@ -195,10 +197,9 @@ impl Recorder {
         let reader = ring.group(kind)?;
         let waker = reader.waker();
         let functions = &scripts[0].triggers;
-        let functions = (0..functions.len()).filter_map(|script| functions.name(script));
         let book = RuleBook::new(
             &expressions.triggers,
-            functions,
+            functions.names().map(|(name, _)| name),
             &config.requests,
             Arc::clone(&native),
             config.offline,
@@ -389,7 +390,7 @@ fn director_config(config: &Config) -> DirectorConfig {
         } else {
             0
         },
-        rules: config.triggers.len() + config.scripts.triggers.len(),
+        rules: config.triggers.len() + config.scripts.triggers.len() + config.scripts.modules.len(),
         hold_off_ns: duration_ns(config.hold_off),
         max_dumps: config.max_dumps,
         dumps_per_minute: config.dumps_per_minute,

@@ -14,7 +14,10 @@ use retroscope_ring::{Mode, Ring, RingError, RingStatistics};
 use retroscope_script::ScriptError;
 
 use crate::{
-    analysis::flows::{FlowCounts, FlowReceiver},
+    analysis::{
+        flows::{FlowCounts, FlowReceiver},
+        trigger_scripts::ModuleStatus,
+    },
     control::{
         common::Common,
         durations::ProcessingHistogram,
@@ -106,6 +109,8 @@ pub struct Status {
     pub scripts_failed: u64,
     /// What became of flows; `None`: they are not counted.
     pub flows: Option<FlowCounts>,
+    /// What modules did.
+    pub modules: Vec<ModuleStatus>,
     /// How long packets take to be looked at, by shard.
     pub processing: Vec<ProcessingHistogram>,
     /// What happens when nothing in the ring may be overwritten but what dumps and pins want.
@@ -143,6 +148,8 @@ pub struct Summary {
     pub scripts_failed: u64,
     /// See [`Status::flows`].
     pub flows: Option<FlowCounts>,
+    /// See [`Status::modules`].
+    pub modules: Vec<ModuleStatus>,
     /// The last 10,000 dumps, in the order of triggers.
     pub dumps: Vec<DumpReport>,
     /// The dumps that were finished before these.
@@ -190,6 +197,7 @@ impl Status {
             clock_steps: reading.clock_steps,
             scripts_failed: counters.scripts_failed(),
             flows: common.flow_counts(),
+            modules: common.module_statuses(),
             processing: common.processing(),
             when_full: common.ring.mode(),
             rules: handle.rules.len(),
@@ -283,6 +291,7 @@ fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: 
         hits: reading.hits,
         scripts_failed: counters.scripts_failed(),
         flows: common.flow_counts(),
+        modules: common.module_statuses(),
         dumps,
         dumps_before,
         errors,

@@ -230,6 +230,7 @@ impl Rig {
             dump: scripts.dump.as_ref().map(DumpFunction::partition),
             learns: expressions.templates.asking_for_flows() > 0,
             flows: plan.flows.is_some(),
+            modules: scripts.triggers.has_modules(),
         };
         let (who, shards, _) = choose(plan.analyzers, situation).unwrap();
         let scripts = iter::once(scripts).chain((1..shards).map(|_| load()));

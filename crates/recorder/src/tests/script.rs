@@ -26,6 +26,7 @@ fn scripts(triggers: &[&str], dump: Option<&str>) -> Scripts {
             .map(|text| script("trigger.lua", text))
             .collect(),
         dump: dump.map(|text| script("dump.lua", text)),
+        ..Scripts::default()
     }
 }
 

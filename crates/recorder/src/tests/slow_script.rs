@@ -45,7 +45,7 @@ fn by_plan(packet_ns: i64, plan: RigConfig<'_>, directory: &tempfile::TempDir) -
     let plan = RigConfig {
         scripts: Scripts {
             triggers: vec![Script::new("slow.lua", &text, true)],
-            dump: None,
+            ..Scripts::default()
         },
         past_ns: S,
         future_ns: S,
@@ -248,7 +248,7 @@ fn what_a_reader_found_acts_while_it_looks_on() {
     let plan = RigConfig {
         scripts: Scripts {
             triggers: vec![Script::new("waits.lua", &text, true)],
-            dump: None,
+            ..Scripts::default()
         },
         limits: Limits {
             time: Duration::from_secs(30),

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::ValueEnum;
-use retroscope_recorder::{Config, Format, Scripts, SubDirectory, TriggerRequest};
+use retroscope_recorder::{Config, Format, ModuleSource, Scripts, SubDirectory, TriggerRequest};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
@@ -66,6 +66,10 @@ pub(crate) struct Args {
     #[arg(long, visible_alias = "trigger-code", value_name = "FILE")]
     pub(crate) trigger_lua: Vec<PathBuf>,
 
+    /// Trigger: a module over flows, a Lua file that returns a table of functions; repeat for several
+    #[arg(long = "module", value_name = "FILE")]
+    pub(crate) modules: Vec<PathBuf>,
+
     /// What to dump: pcap-filter(7) with $srcIP $dstIP $srcPort $dstPort $proto $srcMAC $dstMAC $vlan of the trigger
     /// packet, and the terms $flow $iface $communityId; empty: everything
     #[arg(long, visible_alias = "dumper-expr", value_name = "TEMPLATE", default_value = DEFAULT_DUMP)]
@@ -81,7 +85,7 @@ pub(crate) struct Args {
     )]
     dump_lua: Option<PathBuf>,
 
-    /// What the Nth trigger dumps, in place of --dump or --dump-lua: of --trigger in their order, from 1, then of --trigger-lua; repeat for several
+    /// What the Nth trigger dumps, in place of --dump or --dump-lua: of --trigger in their order, from 1, then of --trigger-lua, then of --module; repeat for several
     #[arg(long, value_name = "N=TEMPLATE", value_parser = numbered)]
     trigger_dump: Vec<(usize, String)>,
 
@@ -193,7 +197,7 @@ impl Args {
     /// Checks what clap cannot, and resolves defaults. The second value holds sentences for the user.
     pub(crate) fn resolve(&self) -> Result<(Config, Vec<String>), Failure> {
         let input = &self.input;
-        let no_trigger = self.triggers.is_empty() && self.trigger_lua.is_empty();
+        let no_trigger = self.trigger_count() == 0;
         let mut notes = Vec::new();
         let of_input = input.config(memory::default_ring, &mut notes)?;
         if of_input.offline && no_trigger {
@@ -202,7 +206,7 @@ impl Args {
             ));
         }
         self.check_directory()?;
-        self.flows.refuse_without_eve()?;
+        self.flows.refuse_without_use(!self.modules.is_empty())?;
         if !of_input.offline && no_trigger {
             let pid = std::process::id();
             notes.push(if self.control.is_some() {
@@ -244,9 +248,13 @@ impl Args {
         Ok((config, notes))
     }
 
+    fn trigger_count(&self) -> usize {
+        self.triggers.len() + self.trigger_lua.len() + self.modules.len()
+    }
+
     /// What triggers ask for of their own.
     fn requests(&self) -> Result<Vec<TriggerRequest>, Failure> {
-        let triggers = self.triggers.len() + self.trigger_lua.len();
+        let triggers = self.trigger_count();
         let mut requests = vec![TriggerRequest::default(); triggers];
         let dumps = self.trigger_dump.iter().map(|it| ("--trigger-dump", it));
         let places = self.trigger_into.iter().map(|it| ("--trigger-into", it));
@@ -272,9 +280,13 @@ impl Args {
     fn scripts(&self) -> Result<Scripts, Failure> {
         let read = |path: &PathBuf| Script::read(path, self.lua_trusted).map_err(Failure::failed);
         let triggers = self.trigger_lua.iter().map(read);
+        let modules = self.modules.iter();
+        let modules = modules.map(|path| Ok(ModuleSource::Lua(read(path)?)));
         Ok(Scripts {
             triggers: triggers.collect::<Result<_, _>>()?,
             dump: self.dump_lua.as_ref().map(read).transpose()?,
+            modules: modules.collect::<Result<_, Failure>>()?,
+            module_flows: self.flows.tracker(),
         })
     }
 

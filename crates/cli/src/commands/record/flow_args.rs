@@ -68,17 +68,24 @@ enum Vlans {
 }
 
 impl FlowArgs {
-    /// Says which option has no meaning where flows are not counted.
-    pub(crate) fn refuse_without_eve(&self) -> Result<(), Failure> {
-        let given = [
+    /// Says which option has no meaning where there is no --eve, nor a --module.
+    pub(crate) fn refuse_without_use(&self, are_modules: bool) -> Result<(), Failure> {
+        let of_lines = [
             ("--eve-rotate", self.eve_rotate.is_some()),
             ("--community-id-seed", self.community_id_seed.is_some()),
+        ];
+        let of_flows = [
             ("--idle-timeout", self.idle_timeout.is_some()),
             ("--fragments", self.fragments.is_some()),
             ("--vlans", self.vlans.is_some()),
             ("--max-flows", self.max_flows.is_some()),
         ];
-        match given.iter().find(|(_, is_given)| *is_given) {
+        let of_flows = of_flows.iter().filter(|_| !are_modules);
+        match of_lines
+            .iter()
+            .chain(of_flows)
+            .find(|(_, is_given)| *is_given)
+        {
             Some((option, _)) if self.eve.is_none() => Err(Failure::usage(format!(
                 "{option} is about flows, which are told by --eve: say --eve FILE too"
             ))),

@@ -4,8 +4,8 @@ use std::{process::ExitCode, time::Duration};
 
 use retroscope_capture::{SourceBuffer, af_packet::interfaces};
 use retroscope_recorder::{
-    DumpCounts, DumpReport, FlowCounts, HitCounts, ProcessingHistogram, Reason, SourceSnapshot,
-    Summary, Suppressions, Verdict,
+    DumpCounts, DumpReport, FlowCounts, HitCounts, ModuleStatus, ProcessingHistogram, Reason,
+    SourceSnapshot, Summary, Suppressions, Verdict,
 };
 use retroscope_ring::Ring;
 use serde::Serialize;
@@ -35,6 +35,9 @@ struct Json<'a> {
     not_analyzed: u64,
     /// Dumps whose verdict does not tell of packets that may have come late for them.
     outdated: u64,
+    /// What modules did.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    modules: &'a [ModuleStatus],
     /// What became of flows, and …
     #[serde(skip_serializing_if = "Option::is_none")]
     flows: Option<FlowCounts>,
@@ -73,6 +76,7 @@ pub(crate) fn finish(
     if !args.quiet {
         print_totals(summary);
         print_flows(summary);
+        summary.modules.iter().for_each(print_module);
         if !args.verbose && summary.hits.suppressed.refused() > 0 {
             say(&hits_line(&summary.hits));
         }
@@ -141,6 +145,33 @@ fn print_flows(summary: &Summary) {
     if flows.evicted > 0 {
         let evicted = counted(flows.evicted, "flow");
         text.push_str(&format!("; ended for others by --max-flows: {evicted}"));
+    }
+    eprintln!("{text}");
+}
+
+/// What a module did, in a line.
+#[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
+fn print_module(module: &ModuleStatus) {
+    let counts = &module.counts;
+    let (flows, packets) = (
+        counted(counts.begun, "flow"),
+        counted(counts.packets, "packet"),
+    );
+    let mut text = format!("module {}: {flows} of {packets}", module.name);
+    if counts.unattributed > 0 {
+        let packets = counted(counts.unattributed, "packet");
+        text.push_str(&format!("; of no flow: {packets}"));
+    }
+    if counts.evicted > 0 {
+        let evicted = counted(counts.evicted, "flow");
+        text.push_str(&format!("; ended for others by --max-flows: {evicted}"));
+    }
+    if counts.faults > 0 {
+        let (faults, lost) = (
+            counted(counts.faults, "call"),
+            counted(counts.lost, "packet"),
+        );
+        text.push_str(&format!("; failed: {faults}, lost with that: {lost}"));
     }
     eprintln!("{text}");
 }
@@ -296,6 +327,7 @@ pub(crate) fn print_json(summary: &Summary, eve: Option<Counters>) -> Result<(),
         not_analyzed: summary.not_analyzed,
         outdated: summary.outdated,
         flows: summary.flows,
+        modules: &summary.modules,
         eve,
         dumps_before: summary.dumps_before,
         dumps: &summary.dumps,

@@ -176,7 +176,7 @@ impl Core {
             walk.packets.nth(skipped - 1);
             walk.next = record;
         }
-        if walk.core.live && !walk.are_wanted && !shard.counts_flows() {
+        if walk.core.live && !walk.are_wanted && !shard.looks_always() {
             return walk.go_to(end);
         }
         let mut packets = Numbers::from(record, walk.packets.clone());

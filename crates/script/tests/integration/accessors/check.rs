@@ -191,6 +191,7 @@ fn expected(packet: &Packet<'_>) -> Vec<String> {
             ),
             word(parsed.icmp.map(|icmp| icmp.kind)),
             word(parsed.icmp.map(|icmp| icmp.code)),
+            word(parsed.network_offset),
             arp(&parsed, payload)
         ),
     ]

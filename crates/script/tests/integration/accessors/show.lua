@@ -19,7 +19,7 @@ return function(pkt)
   print(pkt:payload_len(), hex(pkt:payload()), hex(pkt:payload(2)))
   local some = pkt:bytes(at, 3) or "none"
   print(pkt:startswith(some), pkt:contains(some), pkt:startswith(""), pkt:contains(""))
-  print(pkt:ttl(), pkt:tos(), pkt:tcp_seq(), pkt:tcp_ack(), pkt:tcp_window(), pkt:icmp_type(), pkt:icmp_code(), pkt:arp())
+  print(pkt:ttl(), pkt:tos(), pkt:tcp_seq(), pkt:tcp_ack(), pkt:tcp_window(), pkt:icmp_type(), pkt:icmp_code(), pkt:network_offset(), pkt:arp())
   local offset = pkt:payload_offset()
   return offset == nil or (offset >= 0 and offset <= pkt:len())
 end

@@ -199,6 +199,7 @@ pub(crate) fn status_fields(status: &Status) -> Value {
         "clock_steps": status.clock_steps,
         "scripts_failed": status.scripts_failed,
         "flows": status.flows,
+        "modules": status.modules,
         "processing": processing,
         "when_full": if status.when_full == Mode::Protect { "protect" } else { "record" },
         "rules": status.rules,

@@ -1,0 +1,85 @@
+-- Dumps telephone calls: the signalling, and the media that it names. SIP carries SDP (RFC 8866), which tells each side's address and ports
+-- for sound and pictures; no filter on ports finds those.
+--
+--   retroscope record -i eth0 --past 60s --module examples/modules/sip-rtp.lua
+local module = {}
+
+local SIP_PORT = 5060
+local MEDIA = 4 -- streams remembered of a side
+
+module.stateType = "struct { char media[200]; }"
+
+-- A line of SDP that begins with `name=`, from a place on; and where the next line begins.
+local function line(text, name, from)
+  local at
+  if from == 1 and text:sub(1, #name) == name then
+    at = 1
+  else
+    at = text:find("\n" .. name, from, true)
+    if not at then return nil end
+    at = at + 1
+  end
+  local stop = text:find("\r", at, true) or text:find("\n", at, true) or #text + 1
+  return text:sub(at + #name, stop - 1), stop
+end
+
+-- The words of a line.
+local function words(text)
+  local all, from = {}, 1
+  while from <= #text do
+    local stop = text:find(" ", from, true) or #text + 1
+    if stop > from then all[#all + 1] = text:sub(from, stop - 1) end
+    from = stop + 1
+  end
+  return all
+end
+
+-- Whether a text is an address. It becomes part of a filter, and whoever sent the packet chose it.
+local function is_address(text)
+  for n = 1, #text do
+    if not ("0123456789abcdefABCDEF.:"):find(text:sub(n, n), 1, true) then return false end
+  end
+  return text ~= ""
+end
+
+-- Streams that a body names: "host 192.0.2.1 and udp portrange 4000-4001", RTP and RTCP of each.
+local function streams(body)
+  local found = {}
+  local connection = line(body, "c=IN IP", 1) -- "4 192.0.2.1"
+  local address = connection and words(connection)[2]
+  local from = 1
+  while address and #found < MEDIA do
+    local media, stop = line(body, "m=", from)
+    if not media then break end
+    local port = tonumber(words(media)[2])
+    -- A connection line behind the media line is of this stream alone.
+    local own, own_at = line(body, "c=IN IP", stop)
+    local _, next_at = line(body, "m=", stop)
+    local its = address
+    if own and (not next_at or own_at < next_at) then its = words(own)[2] or address end
+    if is_address(its) and port and port == math.floor(port) and port > 0 and port < 65535 then
+      found[#found + 1] = string.format("host %s and udp portrange %d-%d", its, port, port + 1)
+    end
+    from = stop
+  end
+  return found
+end
+
+function module.handlePacket(key, state, pkt, isFirst)
+  if not pkt:has_port(SIP_PORT) or not pkt:contains("m=") then return false end
+  local payload = pkt:payload()
+  local body = payload:find("\r\n\r\n", 1, true)
+  if not body then return false end
+  local before = state.media
+  for _, stream in ipairs(streams(payload:sub(body + 4))) do
+    local all = state.media == "" and stream or state.media .. ") or (" .. stream
+    if not state.media:find(stream, 1, true) and #all <= 200 then state.media = all end
+  end
+  return state.media ~= before
+end
+
+function module.buildPacketFilter(key, state)
+  return "$flow or (" .. state.media .. ")"
+end
+
+return module
