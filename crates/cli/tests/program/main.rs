@@ -11,6 +11,7 @@ mod filter;
 mod flows;
 mod generate;
 mod lua;
+mod modules;
 #[path = "../../../capture/tests/capture/support/namespace.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]
 mod namespace;

@@ -105,7 +105,7 @@ pub(crate) fn finish(
         || summary.not_analyzed + summary.outdated + flows_lost > 0
         || (summary.dumps.iter()).any(|dump| dump.verdict != Verdict::Complete);
     Ok(
-        if !summary.errors.is_empty() || summary.scripts_failed > 0 || aborted {
+        if !summary.errors.is_empty() || have_scripts_failed(summary) || aborted {
             Code::Failed.into()
         } else if incomplete {
             Code::Incomplete.into()
@@ -125,6 +125,12 @@ fn print_unfinished(summary: &Summary) {
     if let Some(rest @ 1..) = unfinished.len().checked_sub(UNFINISHED_MAX) {
         say(&format!("unfinished: {rest} more"));
     }
+}
+
+/// Whether a script is disabled, or a call of a module failed.
+fn have_scripts_failed(summary: &Summary) -> bool {
+    let has_failed = |module: &ModuleStatus| module.counts.faults > 0;
+    summary.scripts_failed > 0 || summary.modules.iter().any(has_failed)
 }
 
 /// What became of flows, in a line.

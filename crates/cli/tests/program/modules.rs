@@ -1,0 +1,384 @@
+//! `record --module`: the examples on real captures, and what becomes of wrong modules, the program as a user runs it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use retroscope_packet::{LinkType, parse};
+use retroscope_pcapfile::Reader;
+use serde_json::Value;
+
+use crate::support::PROGRAM;
+
+/// How a run ended: exit code, words, summary, and the packets of each dump.
+#[derive(Debug)]
+struct Run {
+    code: i32,
+    words: String,
+    json: Value,
+    dumps: Vec<Vec<Vec<u8>>>,
+}
+
+/// Runs `record` on a capture.
+fn record(capture: &Path, module: &Path, arguments: &[&str]) -> Run {
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new(PROGRAM)
+        .args(["record", "--json", "-q", "-r"])
+        .arg(capture)
+        .arg("--module")
+        .arg(module)
+        .args(arguments)
+        .arg("-w")
+        .arg(directory.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let last = stdout.lines().last();
+    let json: Value = last.map_or(Value::Null, |line| serde_json::from_str(line).unwrap());
+    let dumps = json["dumps"].as_array().into_iter().flatten();
+    let dumps = dumps.map(|dump| {
+        let mut reader = Reader::open(Path::new(dump["file"].as_str().unwrap())).unwrap();
+        let mut packets = Vec::new();
+        while let Some(record) = reader.next().unwrap() {
+            packets.push(record.data.to_vec());
+        }
+        packets
+    });
+    Run {
+        code: output.status.code().unwrap(),
+        words: String::from_utf8(output.stderr).unwrap(),
+        dumps: dumps.collect(),
+        json,
+    }
+}
+
+fn examples() -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "../../examples/modules"]
+        .iter()
+        .collect()
+}
+
+/// A real capture; `None`, loudly: they are not here.
+fn real(name: &str) -> Option<PathBuf> {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../../shared/traces", name]
+        .iter()
+        .collect();
+    if !path.exists() {
+        eprintln!("SKIPPED: no capture {}", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+/// A module in a file of its own, shown a capture of 1,000 packets of 10 flows.
+fn run_text(text: &str, arguments: &[&str]) -> Run {
+    let directory = tempfile::tempdir().unwrap();
+    let (capture, module) = (
+        directory.path().join("in.pcap"),
+        directory.path().join("own.lua"),
+    );
+    fs::write(&module, text).unwrap();
+    let made = Command::new(PROGRAM)
+        .args("generate --flows 10 --rate 1kpps --duration 1s -w".split(' '))
+        .arg(&capture)
+        .output()
+        .unwrap();
+    assert!(made.status.success());
+    record(&capture, &module, arguments)
+}
+
+fn ports(packet: &[u8]) -> [u16; 2] {
+    let ports = parse(LinkType::ETHERNET, packet).transport.unwrap();
+    [ports.src, ports.dst]
+}
+
+#[test]
+fn every_example_is_run_here() {
+    let files = fs::read_dir(examples()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable();
+    let run_here = [
+        "live-statistician.lua",
+        "ndpi.lua",
+        "noop.lua",
+        "quic-migration.lua",
+        "sip-rtp.lua",
+        "ttl.lua",
+    ];
+    assert_eq!(names, run_here);
+}
+
+#[test]
+fn noop_sees_all_packets() {
+    let Some(capture) = real("apps/nd-sip.pcap") else {
+        return;
+    };
+    let run = record(&capture, &examples().join("noop.lua"), &[]);
+    assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
+    let module = &run.json["modules"][0];
+    let numbers = ["packets", "unattributed", "begun", "live", "faults"];
+    let numbers = numbers.map(|name| module[name].as_u64().unwrap());
+    assert_eq!(numbers, [112, 0, 4, numbers[3], 0], "{module}");
+}
+
+/// A call by way of a registrar: the signalling goes to port 5060, and the sound between the ports that it names.
+#[test]
+fn sip_rtp_dumps_the_media_that_sdp_names() {
+    let Some(capture) = real("apps/nd-sip.pcap") else {
+        return;
+    };
+    let run = record(
+        &capture,
+        &examples().join("sip-rtp.lua"),
+        &["--past", "60s"],
+    );
+    assert_eq!((run.code, run.dumps.len()), (0, 3), "{run:?}");
+    let mut seen = BTreeMap::new();
+    for packet in run.dumps.iter().flatten() {
+        *seen.entry(ports(packet)).or_insert(0) += 1;
+    }
+    // Signalling, RTP and RTCP.
+    for pair in [[5060, 5060], [30_000, 40_392], [30_001, 40_393]] {
+        assert!(seen.get(&pair).is_some_and(|count| *count > 0), "{seen:?}");
+    }
+}
+
+/// Google's STUN server answers one request from another machine, further away.
+#[test]
+fn ttl_finds_packets_that_came_another_way() {
+    let Some(capture) = real("apps/nd-stun.pcap") else {
+        return;
+    };
+    let run = record(
+        &capture,
+        &examples().join("ttl.lua"),
+        &["--past", "1000s", "--future", "1000s"],
+    );
+    assert_eq!((run.code, run.dumps.len()), (0, 1), "{run:?}");
+    let ttls = |packets: &[Vec<u8>]| -> Vec<u8> {
+        let from_server = packets.iter().filter(|packet| ports(packet)[0] == 3478);
+        let mut ttls: Vec<u8> = from_server.map(|packet| packet[22]).collect();
+        ttls.sort_unstable();
+        ttls.dedup();
+        ttls
+    };
+    let found = ttls(&run.dumps[0]);
+    assert!(found.contains(&57) && found.contains(&104), "{found:?}");
+    assert!(
+        run.dumps[0]
+            .iter()
+            .all(|packet| ports(packet).contains(&49_153))
+    );
+}
+
+/// Real QUIC, in which nobody moves; then with the client's port changed in the later half of its packets, as by a router that gives its
+/// address another place.
+#[test]
+fn quic_migration_finds_a_client_that_moves() {
+    let Some(capture) = real("apps/zk-zerortt.pcap") else {
+        return;
+    };
+    let module = examples().join("quic-migration.lua");
+    let run = record(&capture, &module, &[]);
+    assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
+    assert_eq!(run.json["modules"][0]["begun"], 20);
+    let mut bytes = fs::read(&capture).unwrap();
+    // What a client sent with one connection identifier, the one that it used most: places of the packets in the file.
+    let mut of_connection: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
+    let mut reader = Reader::open(&capture).unwrap();
+    let mut places = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        let parsed = parse(LinkType::ETHERNET, record.data);
+        let payload = parsed.payload(record.data).unwrap_or_default();
+        if parsed.transport.is_some_and(|ports| ports.dst == 443) && payload.len() > 20 {
+            let start = if payload[0] & 0x80 != 0 { 6 } else { 1 };
+            let id = payload[start..start + 8].to_vec();
+            places.push((id, record.data.to_vec()));
+        }
+    }
+    for (id, data) in places {
+        let at = bytes.windows(data.len()).position(|window| window == data);
+        of_connection.entry(id).or_default().push(at.unwrap());
+    }
+    let most = of_connection.into_values().max_by_key(Vec::len).unwrap();
+    assert!(most.len() > 3, "{most:?}");
+    for at in &most[most.len() / 2..] {
+        let is_v6 = bytes[at + 12] == 0x86;
+        let port = at + if is_v6 { 54 } else { 34 };
+        bytes[port..port + 2].copy_from_slice(&6_000_u16.to_be_bytes());
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let moved = directory.path().join("moved.pcap");
+    fs::write(&moved, bytes).unwrap();
+    let run = record(&moved, &module, &["--past", "1000s", "--future", "1000s"]);
+    assert_eq!((run.code, run.dumps.len()), (0, 1), "{run:?}");
+    assert!(run.words.contains(" 6000 now"), "{}", run.words);
+    let moved = run.dumps[0]
+        .iter()
+        .filter(|packet| ports(packet)[0] == 6_000);
+    assert_eq!(moved.count(), most.len() - most.len() / 2);
+    assert!(
+        run.dumps[0]
+            .iter()
+            .any(|packet| ports(packet) == [443, 6_000] || ports(packet)[0] != 6_000)
+    );
+}
+
+/// A registration, and later a call beside it. Of many messages that come together the first ones are shown.
+#[test]
+fn live_statistician_tells_flows_by_interval() {
+    let Some(capture) = real("apps/nd-sip.pcap") else {
+        return;
+    };
+    let run = record(&capture, &examples().join("live-statistician.lua"), &[]);
+    assert_eq!((run.code, run.dumps.len()), (0, 0), "{run:?}");
+    let lines: Vec<&str> = run.words.lines().collect();
+    let first = "live-statistician.lua: 1 active flows of 1, 0 over, 0 packets/s, 0.002 Mbit/s";
+    assert!(lines[0].ends_with(first), "{lines:?}");
+    assert!(
+        lines[1].ends_with("17 192.168.1.2 5060 212.242.33.35 5060"),
+        "{lines:?}"
+    );
+    let two = lines
+        .iter()
+        .position(|line| line.contains("2 active flows of 2, 0 over"));
+    let two = two.expect("the call is shown");
+    assert!(
+        lines[two + 1].ends_with("17 192.168.1.2 5060 200.68.120.81 5060"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[two + 2].ends_with("17 192.168.1.2 5060 212.242.33.35 5060"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn ndpi_names_protocols() {
+    let Some(capture) = real("apps/nd-sip.pcap") else {
+        return;
+    };
+    let module = examples().join("ndpi.lua");
+    let refused = record(&capture, &module, &[]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    let run = record(&capture, &module, &["--lua-trusted"]);
+    if run.words.contains("libndpi.so.4.2: cannot open") {
+        eprintln!("SKIPPED: no libndpi.so.4.2 here (Debian's libndpi4.2)");
+        return;
+    }
+    assert_eq!((run.code, run.dumps.len()), (0, 2), "{run:?}");
+    for name in ["SIP", "RTP", "RTCP"] {
+        assert!(
+            run.words.contains(&format!(" speaks {name}\n")),
+            "{}",
+            run.words
+        );
+    }
+    assert!(
+        run.dumps
+            .iter()
+            .flatten()
+            .all(|packet| ports(packet) == [5060, 5060])
+    );
+}
+
+/// Exit code 2, with the line that is wrong, and nothing recorded.
+#[test]
+fn wrong_modules_are_refused_with_their_line() {
+    let head = "local m = {}\nfunction m.handlePacket() end\n";
+    for (text, expected) in [
+        ("return 1".to_owned(), "own.lua: returns number"),
+        ("local m = {\nreturn m".to_owned(), "own.lua:2: "),
+        (
+            format!("{head}m.stateType = 'struct {{ void *p; }}'\nreturn m"),
+            "own.lua:3: stateType: 'void'",
+        ),
+        (
+            format!("{head}m.stateType = 'int8_t a;'\nm.defaultState = {{ b = 1 }}\nreturn m"),
+            "own.lua:4: stateType has no field 'b'",
+        ),
+        (
+            format!("{head}m.checkExpiry = true\nreturn m"),
+            "own.lua:3: checkExpiry should be a function",
+        ),
+        (format!("{head}error('no')\nreturn m"), "own.lua:3: no"),
+    ] {
+        let run = run_text(&text, &[]);
+        assert_eq!((run.code, &run.json), (2, &Value::Null), "{text}: {run:?}");
+        assert!(run.words.contains(expected), "{text}: {}", run.words);
+    }
+    let missing = record(Path::new("/dev/null"), Path::new("/nowhere.lua"), &[]);
+    assert!(
+        missing.code != 0 && missing.words.contains("/nowhere.lua"),
+        "{missing:?}"
+    );
+}
+
+#[test]
+fn a_module_that_fails_is_told_and_the_recording_goes_on() {
+    for (condition, faults, code, disabled) in [
+        ("packets == 500", 1, 1, 0),
+        ("packets >= 500 and packets % 10 == 0", 2, 1, 1),
+        ("false", 0, 0, 0),
+    ] {
+        let text = format!(
+            "local m, packets = {{}}, 0
+             function m.handlePacket()
+                 packets = packets + 1
+                 if {condition} then error('at ' .. packets) end
+             end
+             return m"
+        );
+        let run = run_text(&text, &["--trigger", "udp"]);
+        assert_eq!(run.code, code, "{run:?}");
+        let module = &run.json["modules"][0];
+        let number = |name: &str| module[name].as_u64().unwrap();
+        assert_eq!((number("faults"), number("disabled")), (faults, disabled));
+        assert_eq!(number("packets") + number("lost"), 1000, "{module}");
+        assert_eq!(number("lost") > 0, faults > 0);
+        assert_eq!(run.words.contains("own.lua:4: at 500"), faults > 0);
+        // Rules and dumps are as ever.
+        assert!(!run.dumps.is_empty());
+        assert_eq!(run.json["analyzers"]["analyzed"], 1000);
+    }
+}
+
+/// Each flow asks for a dump of its own, of which two may be open.
+#[test]
+fn dumps_are_limited_by_the_module() {
+    let text = "return {
+        maxDumperRules = 2,
+        handlePacket = function(key, state, pkt, isFirst) return isFirst end,
+        buildPacketFilter = function(key) return 'host ' .. key:addr_a() .. ' and port ' .. key:port_a() end,
+    }";
+    let run = run_text(text, &["--future", "10s"]);
+    assert_eq!(run.dumps.len(), 2, "{run:?}");
+    assert_eq!(run.json["suppressed_by"]["max-dumps"], 8, "{}", run.json);
+    let text = text.replace("= 2", "= 20");
+    let run = run_text(&text, &["--future", "10s"]);
+    assert_eq!(run.dumps.len(), 10, "{run:?}");
+    let packets: usize = run.dumps.iter().map(Vec::len).sum();
+    assert_eq!(packets, 1000);
+}
+
+/// What a module makes of a packet is checked as any dump expression, and refused with its name.
+#[test]
+fn wrong_filters_are_refused() {
+    let text = "return {
+        handlePacket = function(key, state, pkt, isFirst) return isFirst end,
+        buildPacketFilter = function(key) return 'port nowhere' end,
+    }";
+    let run = run_text(text, &[]);
+    assert_eq!(run.dumps.len(), 0, "{run:?}");
+    assert_eq!(run.json["unfilled"], 10, "{}", run.json);
+    assert!(
+        run.words.contains("own.lua") && run.words.contains("'nowhere' is a name"),
+        "{}",
+        run.words
+    );
+}
