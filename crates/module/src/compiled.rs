@@ -49,9 +49,9 @@ pub trait FlowModule: Send + fmt::Debug {
     /// A check begins, at a packet time, ns since the UNIX epoch.
     fn check_initializer(&mut self, _time_ns: i64) {}
 
-    /// Whether a flow is over.
-    fn check_expiry(&mut self, _key: &Key, _state: &mut Self::State) -> bool {
-        false
+    /// Whether a flow is over: until when packets of it are wanted by a dump of it that is open, ns since the UNIX epoch; that may be past.
+    fn check_expiry(&mut self, _key: &Key, _state: &mut Self::State) -> Option<i64> {
+        None
     }
 
     /// A check is done; so many flows go on, and so many were over.
@@ -160,7 +160,8 @@ impl<M: FlowModule> Handler for Compiled<M> {
                     let state = &mut states[slot];
                     if module.handle_packet(&place.key, state, packet, place.is_first != 0) {
                         let filter = module.build_packet_filter(&place.key, state);
-                        dumps.push(Dump { at, filter });
+                        let key = place.key;
+                        dumps.push(Dump { at, key, filter });
                     }
                 }
                 done = at + 1;
@@ -177,17 +178,16 @@ impl<M: FlowModule> Handler for Compiled<M> {
         attempt(&name, || self.module.check_initializer(time_ns))
     }
 
-    fn check(&mut self, places: &[Place]) -> Result<u64, Fault> {
+    fn check(&mut self, places: &[Place], over: &mut Vec<(usize, i64)>) -> Result<(), Fault> {
         let Self { module, states } = self;
         let name = module.name().to_owned();
         attempt(&name, || {
-            let mut over = 0;
             for (at, place) in places.iter().enumerate() {
-                if let Some(slot) = Self::state(states, place) {
-                    over |= u64::from(module.check_expiry(&place.key, &mut states[slot])) << at;
-                }
+                let slot = Self::state(states, place);
+                let until_ns =
+                    slot.and_then(|slot| module.check_expiry(&place.key, &mut states[slot]));
+                over.extend(until_ns.map(|until_ns| (at, until_ns)));
             }
-            over
         })
     }
 

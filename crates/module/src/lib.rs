@@ -100,11 +100,26 @@ impl Default for Place {
     }
 }
 
+/// A flow that a module wanted dumped is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Over {
+    /// The number of the packet, in what the module was called with, before which it was found to be over.
+    pub at: usize,
+    /// Its key.
+    pub key: Key,
+    /// When it was checked, ns.
+    pub now_ns: i64,
+    /// Until when packets are wanted, ns, at least `now_ns`.
+    pub until_ns: i64,
+}
+
 /// A module wants the flow of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dump {
     /// The packet's number in what it was called with.
     pub at: usize,
+    /// The key of its flow.
+    pub key: Key,
     /// What is to be dumped: a dump expression, in which the packet fills in variables. `None`: what is configured.
     pub filter: Option<String>,
 }
@@ -197,11 +212,11 @@ pub trait Handler: Send + fmt::Debug {
     /// [`Fault`]; there is no check then.
     fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault>;
 
-    /// Checks at most [`MANY`] flows. Bit `n` of the result: flow `n` is over.
+    /// Checks at most [`MANY`] flows. `over` gets, of those that are over, their numbers, and until when packets of them are wanted, ns.
     ///
     /// # Errors
     /// [`Fault`]; the check ends, and none of these flows is over.
-    fn check(&mut self, places: &[Place]) -> Result<u64, Fault>;
+    fn check(&mut self, places: &[Place], over: &mut Vec<(usize, i64)>) -> Result<(), Fault>;
 
     /// A check of all flows is done; so many go on, and so many were over.
     ///

@@ -1,14 +1,18 @@
 //! Who finds the flows of packets, calls a module, and keeps it from doing harm.
 
+use std::{collections::HashSet, ops::Range};
+
 use retroscope_flow::{
     Attribution, Ends, FlowTable, Key, Packet as Counted, Secret, TimeOuts, TrackerConfig,
 };
 use serde::Serialize;
 
-use crate::{Dump, Fault, Handler, MANY, Packet, Place, Plan};
+use crate::{Dump, Fault, Handler, MANY, Over, Packet, Place, Plan};
 
 /// Between two looks for flows that are over, ns of packet time.
 const LOOK_NS: i64 = 1_000_000_000;
+/// Flows that are known to be dumped at most.
+const DUMPED_MAX: usize = 65_536;
 /// Bytes of all states at most.
 const STATES_BYTES_MAX: usize = 1 << 30;
 
@@ -58,6 +62,12 @@ pub struct Runner {
     quiet_since: Option<(i64, i64)>,
     counts: ModuleCounts,
     notes: Vec<String>,
+    /// Flows that it wanted dumped, where it says when they are over.
+    dumped: HashSet<Key>,
+    /// Those that are over.
+    over: Vec<Over>,
+    /// What a check found.
+    checked: Vec<(usize, i64)>,
 }
 
 impl Runner {
@@ -88,6 +98,9 @@ impl Runner {
             quiet_since: None,
             counts: ModuleCounts::default(),
             notes: Vec::new(),
+            dumped: HashSet::new(),
+            over: Vec::new(),
+            checked: Vec::new(),
             handler,
         }
     }
@@ -131,6 +144,12 @@ impl Runner {
         notes
     }
 
+    /// Flows that the module wanted dumped and that were found to be over by the last call of [`Self::look`] or [`Self::pass`], in the order of
+    /// packets. They are told once. Of more than 65,536 that are dumped together some are not.
+    pub fn take_over(&mut self) -> Vec<Over> {
+        std::mem::take(&mut self.over)
+    }
+
     /// Looks at packets, at most [`MANY`], with the times that flows go by, ns. `dumps` gets what is wanted.
     ///
     /// # Panics
@@ -144,7 +163,7 @@ impl Runner {
             if time_ns >= self.look_ns.min(self.check_ns) {
                 self.handle(start..at, packets, times_ns, dumps);
                 start = at;
-                self.look_through(time_ns);
+                self.look_through(time_ns, at);
             }
             self.clock_ns = self.clock_ns.max(time_ns);
         }
@@ -160,14 +179,14 @@ impl Runner {
         let now_ns = clock_ns.saturating_add(mono_ns.saturating_sub(since_ns).max(0));
         self.clock_ns = self.clock_ns.max(now_ns);
         if now_ns >= self.look_ns.min(self.check_ns) {
-            self.look_through(now_ns);
+            self.look_through(now_ns, 0);
         }
     }
 
     /// The end: flows are checked once more.
     pub fn finish(&mut self) {
         if self.plan.check_interval.is_some() && !self.is_disabled() && self.clock_ns != i64::MIN {
-            let checked = self.check(self.clock_ns);
+            let checked = self.check(self.clock_ns, 0);
             checked.unwrap_or_else(|fault| self.note(fault));
         }
     }
@@ -175,7 +194,7 @@ impl Runner {
     /// Hands packets at a range to the module.
     fn handle(
         &mut self,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         packets: &[Packet<'_>],
         times_ns: &[i64],
         dumps: &mut Vec<Dump>,
@@ -209,12 +228,15 @@ impl Runner {
             self.counts.lost += with_flow(lost);
             self.note(fault);
         }
-        for dump in &mut dumps[wanted..] {
-            dump.at += range.start;
-        }
         self.counts.wanted += (dumps.len() - wanted) as u64;
         if !self.plan.dumps {
             dumps.truncate(wanted);
+        }
+        for dump in &mut dumps[wanted..] {
+            if self.plan.decides_expiry && self.dumped.len() < DUMPED_MAX {
+                self.dumped.insert(dump.key);
+            }
+            dump.at += range.start;
         }
     }
 
@@ -266,9 +288,9 @@ impl Runner {
         Ok(())
     }
 
-    /// Ends flows that are over at a time, and has the module check them.
+    /// Ends flows that are over at a time, before the packet of a number, and has the module check them.
     #[cold]
-    fn look_through(&mut self, now_ns: i64) {
+    fn look_through(&mut self, now_ns: i64, at: usize) {
         if now_ns >= self.look_ns {
             self.table.expire(now_ns, |_, _| {});
             self.look_ns = now_ns.saturating_add(LOOK_NS);
@@ -282,14 +304,14 @@ impl Runner {
             let is_first = self.check_ns == i64::MIN;
             self.check_ns = now_ns.saturating_add(interval_ns.max(1));
             if !is_first && interval.is_some() && !self.is_disabled() {
-                let checked = self.check(now_ns);
+                let checked = self.check(now_ns, at);
                 checked.unwrap_or_else(|fault| self.note(fault));
             }
         }
     }
 
     /// Has the module check all flows.
-    fn check(&mut self, now_ns: i64) -> Result<(), Fault> {
+    fn check(&mut self, now_ns: i64, at: usize) -> Result<(), Fault> {
         self.handler.check_begins(now_ns)?;
         let over_before = self.table.counters().removed;
         let mut count = 0;
@@ -304,15 +326,19 @@ impl Runner {
             }
             if count == MANY || slot + 1 == self.table.slots() {
                 let places = &self.places[..std::mem::take(&mut count)];
-                let over = if places.is_empty() {
-                    0
-                } else {
-                    self.handler.check(places)?
-                };
-                if self.plan.decides_expiry {
-                    let is_over = |at: &usize| over >> at & 1 == 1;
-                    let over = (0..places.len()).filter(is_over);
-                    over.for_each(|at| self.table.remove(places[at].slot));
+                self.checked.clear();
+                self.handler.check(places, &mut self.checked)?;
+                for &(flow, until_ns) in &self.checked {
+                    let Place { key, slot, .. } = places[flow];
+                    self.table.remove(slot);
+                    if self.dumped.remove(&key) {
+                        self.over.push(Over {
+                            at,
+                            key,
+                            now_ns,
+                            until_ns: until_ns.max(now_ns),
+                        });
+                    }
                 }
             }
         }

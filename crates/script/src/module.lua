@@ -7,7 +7,7 @@ local shared, control_at, functions, check_state, state_fields, default_state, k
 local ffi, sheet, slots, hits, view, pkt = shared.ffi, shared.sheet, shared.slots, shared.hits, shared.view, shared.pkt
 local no_slot, address_text = shared.no_slot, shared.address_text
 local type, error, tostring, pairs, ipairs = type, error, tostring, pairs, ipairs
-local loadstring, concat = loadstring, table.concat
+local loadstring, concat, floor = loadstring, table.concat, math.floor
 
 -- As `Place`, `Key` and `Control` have it.
 ffi.cdef [[
@@ -25,6 +25,7 @@ ffi.cdef [[
     uint8_t *states;
     struct retroscope_made_key keys[64];
     uint8_t over[64];
+    int64_t until_ns[64];
   };
   struct retroscope_key_view { const struct retroscope_key *at; };
   struct retroscope_flow_key {};
@@ -286,6 +287,16 @@ local function make_keys()
   until sheet.number >= sheet.count
 end
 
+-- A time as `pkt:time()` or `pkt:time_ns()` tell it; none is the beginning of time.
+local function nanoseconds(time)
+  if time == nil then return 0 end
+  if istype(int64, time) or istype(uint64, time) then return time end
+  if type(time) ~= "number" or not (time > -9e9 and time < 9e9) then
+    error("checkExpiry returned " .. type(time) .. " as a time, and should return seconds since 1970", 0)
+  end
+  return int64(floor(time)) * 1000000000LL + int64((time - floor(time)) * 1e9)
+end
+
 -- Asks the module which of so many flows are over.
 local function check(flows, now)
   hide()
@@ -294,7 +305,9 @@ local function check(flows, now)
   for n = 0, flows - 1 do
     local place = places + n
     state_holder.at = states + place.slot
-    control.over[n] = check_expiry(show_key(place), state, check_state, now) and 1 or 0
+    local is_over, until_time = check_expiry(show_key(place), state, check_state, now)
+    control.over[n] = is_over and 1 or 0
+    if is_over then control.until_ns[n] = nanoseconds(until_time) end
   end
 end
 

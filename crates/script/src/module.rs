@@ -46,8 +46,10 @@ struct Control {
     places: Cell<usize>,
     states: Cell<usize>,
     keys: [Cell<MadeKey>; MANY],
-    /// Of flows that are checked: 1, it is over.
+    /// Of flows that are checked: 1, it is over, …
     over: [Cell<u8>; MANY],
+    /// … and until when packets of it are wanted, ns.
+    until_ns: [Cell<i64>; MANY],
 }
 
 /// A module of a Lua file.
@@ -134,6 +136,7 @@ impl LuaModule {
                 })
             }; MANY],
             over: [const { Cell::new(0) }; MANY],
+            until_ns: [const { Cell::new(0) }; MANY],
         });
         control.keys.iter().for_each(|key| key.set(none));
         let control_at = ptr::from_ref(&*control).expose_provenance();
@@ -258,8 +261,10 @@ impl Handler for LuaModule {
         let count = self.state.hits[0].get() as usize;
         for (nth, hit) in self.state.hits[1..].iter().take(count).enumerate() {
             let filter = self.filters.raw_get::<Value>(nth + 1).ok();
+            let at = hit.get() as usize;
             dumps.push(Dump {
-                at: hit.get() as usize,
+                at,
+                key: places.get(at).map_or(Key::default(), |place| place.key),
                 filter: filter.and_then(|it| Some(it.as_string()?.to_string_lossy())),
             });
         }
@@ -275,11 +280,17 @@ impl Handler for LuaModule {
         self.call(|it| &it.check_begins, &[], now)
     }
 
-    fn check(&mut self, places: &[Place]) -> Result<u64, Fault> {
-        let (flows, now) = (places.len(), self.now);
-        self.call::<()>(|it| &it.check, places, (flows, now))?;
-        let over = self.control.over.iter().take(flows).enumerate();
-        Ok(over.fold(0, |bits, (at, over)| bits | u64::from(over.get() & 1) << at))
+    fn check(&mut self, places: &[Place], over: &mut Vec<(usize, i64)>) -> Result<(), Fault> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        let now = self.now;
+        self.call::<()>(|it| &it.check, places, (places.len(), now))?;
+        let said = self.control.over.iter().zip(&self.control.until_ns);
+        let said = said.take(places.len()).enumerate();
+        let found = said.filter(|(_, (is_over, _))| is_over.get() != 0);
+        over.extend(found.map(|(at, (_, until_ns))| (at, until_ns.get())));
+        Ok(())
     }
 
     fn check_ends(&mut self, kept: u64, over: u64) -> Result<(), Fault> {

@@ -325,9 +325,11 @@ impl Core {
                 self.director.advance(promised_ns, &mut self.orders);
             }
             self.director.advance_mono(now.mono_ns, &mut self.orders);
+            let mut over = Vec::new();
             for seat in self.seats.all() {
-                seat.visit(|shard| shard.pass(now.mono_ns));
+                seat.visit(|shard| over.extend(shard.pass(now.mono_ns)));
             }
+            over.iter().for_each(|over| self.flow_is_over(over));
         }
         self.settle_live();
         self.parts.messages.push();

@@ -97,6 +97,8 @@ pub(crate) enum Clip {
     Stop,
     /// The end of input.
     End,
+    /// A module said that its flow is over.
+    Flow,
 }
 
 /// Hits that wait at once; if there are more, the earliest acts before its time. What happens is a function of the packets still.
@@ -267,6 +269,32 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// Whether it cares about what dumps wrote.
     pub(crate) fn counts_bytes(&self) -> bool {
         self.config.bytes_per_hour > 0
+    }
+
+    /// A module found at `now_ns` that the flow is over of whose packets a rule dumps this: its dumps whose triggers are not later end at
+    /// `until_ns`, unless they end before.
+    pub(crate) fn flow_is_over(&mut self, key: (usize, &K), now_ns: i64, until_ns: i64) {
+        for id in self.open.of(key) {
+            let Some(mut dump) = self.open.take(id) else {
+                continue;
+            };
+            let trigger_ns = dump.from_ns.saturating_add(dump.window.past_ns);
+            if trigger_ns <= now_ns && until_ns < dump.to_ns {
+                let close_ns = until_ns.saturating_add(self.config.hold_ns);
+                let left_ns = until_ns.saturating_sub(now_ns);
+                let grace_ns = self.config.grace_ns.unwrap_or(0);
+                let deadline_ns = self
+                    .mono_ns
+                    .saturating_add(left_ns)
+                    .saturating_add(grace_ns);
+                dump.to_ns = until_ns;
+                dump.close_ns = dump.close_ns.min(close_ns);
+                dump.deadline_ns = dump.deadline_ns.min(deadline_ns);
+                dump.clip = Some(Clip::Flow);
+            }
+            self.open.add(dump);
+        }
+        self.plan();
     }
 
     /// Dumps of this rule wrote bytes.
@@ -448,6 +476,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
                 i64::MAX
             },
             deadline_ns: window.end_ns(self.mono_ns).saturating_add(grace_ns),
+            clip: None,
             suppressed: Suppressed {
                 before,
                 ..Suppressed::default()
@@ -504,7 +533,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             dump.suppressed.times_ns.sort_unstable();
             orders.push(Order::Close {
                 id: dump.id,
-                clipped,
+                clipped: dump.clip.or(clipped),
                 suppressed: dump.suppressed,
             });
         }

@@ -6,7 +6,11 @@
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
-use crate::analysis::{director::HitOrder, predicate::Expression, shard::FoundHit};
+use crate::analysis::{
+    director::HitOrder,
+    predicate::Expression,
+    shard::{FoundHit, Over},
+};
 
 /// Hits that stand one by one.
 const HITS_MAX: usize = 1024;
@@ -17,6 +21,8 @@ const KEYS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct HitQueue {
     hits: Vec<FoundHit>,
+    /// At most [`HITS_MAX`]; beyond, dumps end by their windows.
+    over: Vec<Over>,
     more: HashMap<(usize, Expression), Span>,
     /// By rule: hits that are only counted.
     counted: BTreeMap<usize, u64>,
@@ -32,7 +38,19 @@ struct Span {
 
 impl HitQueue {
     pub(crate) fn is_empty(&self) -> bool {
-        self.hits.is_empty()
+        self.hits.is_empty() && self.over.is_empty()
+    }
+
+    /// Adds that a flow is over.
+    pub(crate) fn push_over(&mut self, over: Over) {
+        if self.over.len() < HITS_MAX {
+            self.over.push(over);
+        }
+    }
+
+    /// Flows that are over. To be acted on behind the hits.
+    pub(crate) fn take_over(&mut self) -> Vec<Over> {
+        std::mem::take(&mut self.over)
     }
 
     /// Adds a hit, behind those before.
@@ -71,7 +89,12 @@ impl HitQueue {
         if self.is_empty() {
             return std::mem::swap(self, other);
         }
-        let (hits, counted) = std::mem::take(other).drain();
+        let mut other = std::mem::take(other);
+        other
+            .take_over()
+            .into_iter()
+            .for_each(|over| self.push_over(over));
+        let (hits, counted) = other.drain();
         hits.into_iter().for_each(|hit| self.push(hit));
         for (rule, hits) in counted {
             self.count(rule, hits);
@@ -84,6 +107,7 @@ impl HitQueue {
             mut hits,
             more,
             mut counted,
+            ..
         } = self;
         let mut spans = Vec::with_capacity(2 * more.len());
         for ((rule, expression), span) in more {

@@ -8,7 +8,10 @@ use std::{
     hash::Hash,
 };
 
-use crate::{analysis::terms::Window, control::hits::Suppressed};
+use crate::{
+    analysis::{director::Clip, terms::Window},
+    control::hits::Suppressed,
+};
 
 /// A dump whose window is open.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(crate) struct OpenDump<K> {
     pub(crate) close_ns: i64,
     /// Live: the monotonic clock closes it at the latest here, ns.
     pub(crate) deadline_ns: i64,
+    /// What cut its end before the recording did.
+    pub(crate) clip: Option<Clip>,
     pub(crate) suppressed: Suppressed,
 }
 
@@ -91,6 +96,12 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         };
         let id = *ids.iter().find(is_within)?;
         self.by_id.get_mut(&id)
+    }
+
+    /// Those of a rule and expression, oldest first.
+    pub(crate) fn of(&self, (rule, expression): (usize, &K)) -> Vec<u64> {
+        let ids = self.by_key.get(&(rule, expression.clone()));
+        ids.cloned().unwrap_or_default()
     }
 
     /// When the clock closes the next window, ns.
@@ -164,6 +175,7 @@ mod tests {
             to_ns,
             close_ns: to_ns + 10,
             deadline_ns: id.cast_signed() * 1000,
+            clip: None,
             suppressed: Suppressed::default(),
         }
     }

@@ -9,7 +9,7 @@
 //! through all packets in order, waits for them.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{
@@ -20,12 +20,7 @@ use std::{
 };
 
 use crate::{
-    analysis::{
-        director::HitOrder,
-        hit_queue::HitQueue,
-        shard::{FoundHit, Shard},
-        triggers::RuleChange,
-    },
+    analysis::{director::HitOrder, hit_queue::HitQueue, shard::Shard, triggers::RuleChange},
     control::{durations::ProcessingTimes, lock},
 };
 
@@ -261,9 +256,9 @@ impl Seat {
         lock(&self.hits).append(hits);
     }
 
-    /// What was told live: hits, and by rule how many were only counted.
-    pub(crate) fn take_hits(&self) -> (Vec<FoundHit>, BTreeMap<usize, u64>) {
-        std::mem::take(&mut *lock(&self.hits)).drain()
+    /// What was told live.
+    pub(crate) fn take_hits(&self) -> HitQueue {
+        std::mem::take(&mut *lock(&self.hits))
     }
 
     /// From files: the shard has looked at its records before `looked`, and found these, the last of all. Waits while too many wait.

@@ -78,6 +78,21 @@ pub(crate) trait Findings {
 
     /// A rule or a script takes a packet, and what it would dump, if the shard says so.
     fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>);
+
+    /// Before a record, a module found that a flow is over.
+    fn over(&mut self, record: u64, over: Over);
+}
+
+/// A flow that a module wanted dumped is over.
+#[derive(Debug, Clone)]
+pub(crate) struct Over {
+    /// The module's number.
+    pub(crate) rule: usize,
+    /// What its dumps take.
+    pub(crate) expression: Expression,
+    /// When that was found, and until when packets are wanted, ns of ring time.
+    pub(crate) now_ns: i64,
+    pub(crate) until_ns: i64,
 }
 
 /// What is known of a rule or script that there is.
@@ -135,12 +150,13 @@ impl Shard {
         self.flows.is_some() || self.scripts.has_modules()
     }
 
-    /// As [`Flows::pass`].
-    pub(crate) fn pass(&mut self, mono_ns: i64) {
+    /// As [`Flows::pass`]. Returns what modules found to be over.
+    pub(crate) fn pass(&mut self, mono_ns: i64) -> Vec<Over> {
         if let Some(flows) = &mut self.flows {
             flows.pass(mono_ns);
         }
         self.scripts.pass_time(mono_ns);
+        self.scripts.take_over(usize::MAX, self.rules.at_start())
     }
 
     /// No packet comes any more: ends all flows.
@@ -174,6 +190,9 @@ impl Shard {
             for (interface, run) in chunk.runs() {
                 self.look_at_run((producer, interface), chunk, run, &mut walk, findings);
             }
+        }
+        for over in self.scripts.take_over(usize::MAX, self.rules.at_start()) {
+            findings.over(0, over);
         }
         count
     }
@@ -246,6 +265,9 @@ impl Shard {
         hits: &[RuleHit],
         findings: &mut impl Findings,
     ) {
+        for over in self.scripts.take_over(at, self.rules.at_start()) {
+            findings.over(place.1, over);
+        }
         if !findings.are_wanted() {
             return;
         }
@@ -276,14 +298,24 @@ impl Shard {
         findings: &mut impl Findings,
     ) {
         let rule = self.rules.at_start() + script;
-        let (filter, derivation) = (self.scripts.filter(script, at), &mut self.derivation);
-        let (Some(filter), Some(derivation)) = (filter, derivation) else {
-            return self.tell(rule, place, packet, findings);
+        let filter = self.scripts.filter(script, at).map(str::to_owned);
+        let Some(interface) = self.names.interface(packet.interface) else {
+            return;
         };
-        if let Some(interface) = self.names.interface(packet.interface) {
-            let expression = derivation.of_text(filter.to_owned(), interface, packet);
-            findings.hit(order(rule, place, interface, packet), Some(expression));
+        let expression = match (&mut self.derivation, filter) {
+            (None, _) => None,
+            (Some(derivation), Some(filter)) => Some(derivation.of_text(filter, interface, packet)),
+            (Some(derivation), None) => {
+                match derivation.expression(rule, interface, place, packet) {
+                    None => return,
+                    expression => expression,
+                }
+            }
+        };
+        if let Some(Ok(expression)) = &expression {
+            self.scripts.told(script, at, expression);
         }
+        findings.hit(order(rule, place, interface, packet), expression);
     }
 
     /// Tells that a rule takes a packet, and what it would dump.

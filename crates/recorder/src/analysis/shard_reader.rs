@@ -20,7 +20,7 @@ use crate::{
         hit_queue::HitQueue,
         predicate::Expression,
         seats::{Gap, Seats},
-        shard::{Findings, Numbered, Numbers, Shard},
+        shard::{Findings, Numbered, Numbers, Over, Shard},
     },
     control::{common::Common, hits::Refusal, progress::promised},
 };
@@ -74,6 +74,10 @@ impl Findings for Found {
             Some(expression) => self.live.push((order, expression)),
             None => self.files.push(order),
         }
+    }
+
+    fn over(&mut self, _: u64, over: Over) {
+        self.live.push_over(over);
     }
 }
 

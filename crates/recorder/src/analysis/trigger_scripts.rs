@@ -5,6 +5,7 @@
 //! chunks end.
 
 use std::{
+    collections::{HashMap, VecDeque},
     ops::Range,
     sync::{
         Arc,
@@ -12,20 +13,29 @@ use std::{
     },
 };
 
-use retroscope_module::{Dump, ModuleCounts, Runner};
+use retroscope_flow::Key;
+use retroscope_module::{Dump, ModuleCounts, Over as FlowOver, Runner};
 use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
 use retroscope_script::{Limits, MANY, Machine, Packet as ScriptPacket, Partition, ScriptError};
 use serde::Serialize;
 
 use crate::{
-    analysis::shard::Numbered,
+    analysis::{
+        predicate::Expression,
+        shard::{Numbered, Over},
+    },
     control::{common::Common, lock, ring_time::Stamps},
     intake::interfaces::InterfaceCache,
     start::config::{ModuleSource, Scripts},
 };
 
 const _: () = assert!(MANY == crate::analysis::chunk::MANY);
+
+/// Flows of a module whose dumps are remembered at most: those of others end by their windows.
+const DUMPED_MAX: usize = 65_536;
+/// Different dumps of a flow that are remembered.
+const EXPRESSIONS_MAX: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -151,6 +161,23 @@ impl TriggerScripts {
         }
     }
 
+    /// A hit of a module on the packet at `place` of the chunk was told, which dumps this.
+    pub(crate) fn told(&mut self, script: usize, place: usize, expression: &Expression) {
+        let module = script.checked_sub(self.scripts.len());
+        if let Some(module) = module.and_then(|module| self.modules.get_mut(module)) {
+            module.told(place, expression);
+        }
+    }
+
+    /// Flows that modules had dumped, and found to be over before the packet at `until` of the chunk or one before that. Rules of scripts have
+    /// numbers from `first` on.
+    pub(crate) fn take_over(&mut self, until: usize, first: usize) -> Vec<Over> {
+        let first = first + self.scripts.len();
+        let modules = self.modules.iter_mut().enumerate();
+        let over = modules.flat_map(|(number, module)| module.take_over(until, first + number));
+        over.collect()
+    }
+
     /// What a module wants dumped of the packet at `place` of the chunk, if it says so.
     pub(crate) fn filter(&self, script: usize, place: usize) -> Option<&str> {
         let module = self.modules.get(script.checked_sub(self.scripts.len())?)?;
@@ -161,7 +188,10 @@ impl TriggerScripts {
     /// Which of the packets at `run` of the chunk some script takes: bit `n` is that of the `n`th of them.
     pub(crate) fn found(&self, run: &Range<usize>) -> u64 {
         let scripts = self.scripts.iter().map(|script| script.found);
-        let modules = self.modules.iter().map(|module| module.found);
+        let modules = self
+            .modules
+            .iter()
+            .map(|module| module.found | module.over_at());
         let found = scripts.chain(modules).fold(0, |found, its| found | its);
         let of_run = u64::MAX.checked_shr(u32::try_from(MANY - run.len()).unwrap_or(0));
         found
@@ -209,6 +239,10 @@ struct Module {
     dumps: Vec<Dump>,
     /// The packets of the chunk whose flows it wants.
     found: u64,
+    /// Flows that it found to be over in the chunk, but for those that were told.
+    over: VecDeque<FlowOver>,
+    /// What is dumped of flows, where it says when they are over.
+    dumped: HashMap<Key, Vec<Expression>>,
     counters: Arc<ModuleCounters>,
 }
 
@@ -221,13 +255,54 @@ impl Module {
             runner,
             dumps: Vec::new(),
             found: 0,
+            over: VecDeque::new(),
+            dumped: HashMap::new(),
             counters,
         }
+    }
+
+    /// See [`TriggerScripts::told`].
+    fn told(&mut self, place: usize, expression: &Expression) {
+        let dump = self.dumps.iter().find(|dump| dump.at == place);
+        if !self.runner.plan().decides_expiry || self.dumped.len() >= DUMPED_MAX {
+            return;
+        }
+        if let Some(dump) = dump {
+            let expressions = self.dumped.entry(dump.key).or_default();
+            if expressions.len() < EXPRESSIONS_MAX && !expressions.contains(expression) {
+                expressions.push(expression.clone());
+            }
+        }
+    }
+
+    /// See [`TriggerScripts::take_over`].
+    fn take_over(&mut self, until: usize, rule: usize) -> Vec<Over> {
+        self.over.extend(self.runner.take_over());
+        let mut over = Vec::new();
+        while let Some(flow) = self.over.front().filter(|flow| flow.at <= until).copied() {
+            self.over.pop_front();
+            let expressions = self.dumped.remove(&flow.key).unwrap_or_default();
+            over.extend(expressions.into_iter().map(|expression| Over {
+                rule,
+                expression,
+                now_ns: flow.now_ns,
+                until_ns: flow.until_ns,
+            }));
+        }
+        over
+    }
+
+    /// The packets of the chunk before which it found flows to be over.
+    fn over_at(&self) -> u64 {
+        let places = self.over.iter().map(|over| over.at);
+        let bits = places.filter(|at| *at < MANY).map(|at| 1 << at);
+        bits.fold(0, |all, bit: u64| all | bit)
     }
 
     fn look(&mut self, packets: &[ScriptPacket<'_>], times_ns: &[i64]) {
         self.dumps.clear();
         self.runner.look(packets, times_ns, &mut self.dumps);
+        self.over.extend(self.runner.take_over());
         let bits = self.dumps.iter().map(|dump| 1 << dump.at);
         self.found = bits.fold(0, |found, bit: u64| found | bit);
         self.counters.set(&self.runner);

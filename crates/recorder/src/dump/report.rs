@@ -202,13 +202,12 @@ impl DumpReport {
                 (false, _) => format!(", {} after the trigger", range(-before, after)),
             }
         });
-        let by_recording = self.clipped.iter().filter(|by| **by != "limit");
-        let mut by: Vec<String> = by_recording
-            .map(|by| format!("the {by} of the recording"))
-            .collect();
-        if by.len() < self.clipped.len() {
-            by.push("its limit".to_owned());
-        }
+        let by = self.clipped.iter().map(|by| match *by {
+            "limit" => "its limit".to_owned(),
+            "flow" => "the end of its flow".to_owned(),
+            by => format!("the {by} of the recording"),
+        });
+        let by: Vec<String> = by.collect();
         let clipped = match by.as_slice() {
             [] => String::new(),
             by => format!(" (window clipped by {})", by.join(" and ")),

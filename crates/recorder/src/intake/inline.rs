@@ -19,7 +19,7 @@ use crate::{
         hit_queue::HitQueue,
         predicate::Expression,
         seats::{Seat, Seats},
-        shard::{Findings, Numbers, Shard},
+        shard::{Findings, Numbers, Over, Shard},
     },
     control::{common::Common, hits::Refusal},
     intake::placement::{Placement, Placing},
@@ -73,6 +73,10 @@ impl Findings for Found {
         if let Some(expression) = expression {
             self.hits.push((order, expression));
         }
+    }
+
+    fn over(&mut self, _: u64, over: Over) {
+        self.hits.push_over(over);
     }
 }
 
@@ -200,7 +204,10 @@ impl Inline {
     pub(crate) fn told(&mut self, is_dry: bool, now_ns: i64) -> bool {
         self.placement.told(is_dry, now_ns);
         if let Some(shard) = &mut self.shard {
-            shard.pass(now_ns);
+            for over in shard.pass(now_ns) {
+                self.found.hits.push_over(over);
+                self.is_due = true;
+            }
         }
         if self.is_due || self.unread >= self.unread_max {
             self.parts.analyzer.wake();

@@ -83,7 +83,7 @@ pub(crate) fn choose(
         let is_divided = it.triggers != Some(Partition::None) && !it.flows && !it.modules;
         return Ok(match analyzers {
             // A small ring has no room for it; what is found is the same.
-            Analyzers::Inline if it.readers == 0 => one,
+            Analyzers::Inline if it.readers == 0 || it.modules => one,
             Analyzers::Inline => (Lookers::Readers, 1, None),
             Analyzers::Threads(threads) if threads.get() > 1 && is_divided => {
                 readers(threads.get().min(FILE_SHARDS_MAX))

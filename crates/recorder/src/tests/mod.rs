@@ -10,6 +10,7 @@ mod generated;
 mod limits;
 mod live;
 mod many_dumps;
+mod modules;
 mod own_dumps;
 pub(crate) mod rig;
 mod script;

@@ -318,7 +318,7 @@ impl Rig {
         };
         let config = DirectorConfig {
             hold_ns: 0,
-            rules: plan.triggers.len() + plan.scripts.triggers.len(),
+            rules: plan.triggers.len() + plan.scripts.triggers.len() + plan.scripts.modules.len(),
             hold_off_ns: 0,
             max_dumps: plan.max_dumps,
             dumps_per_minute: 0,

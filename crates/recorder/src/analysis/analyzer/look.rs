@@ -12,7 +12,7 @@ use crate::{
         hit_queue::HitQueue,
         predicate::Expression,
         seats::{Lookers, Seat, Seats},
-        shard::{Findings, FoundHit, Numbers, Shard},
+        shard::{Findings, FoundHit, Numbers, Over, Shard},
         shard_reader::STOP_DRAIN_NS,
     },
     control::hits::{Reason, Refusal},
@@ -90,6 +90,21 @@ impl Findings for Walk<'_, '_> {
             }
         }
     }
+
+    fn over(&mut self, record: u64, over: Over) {
+        self.go_to(record);
+        self.core.flow_is_over(&over);
+    }
+}
+
+impl Core {
+    /// A flow is over that a module wanted dumped.
+    pub(super) fn flow_is_over(&mut self, over: &Over) {
+        let mut expression = over.expression.clone();
+        expression.into = self.terms_of(over.rule).into;
+        let key = (over.rule, &expression);
+        self.director.flow_is_over(key, over.now_ns, over.until_ns);
+    }
 }
 
 impl Walk<'_, '_> {
@@ -122,8 +137,11 @@ impl Core {
             return;
         }
         for seat in seats.all() {
-            let (hits, counted) = seat.take_hits();
+            let mut told = seat.take_hits();
+            let over = told.take_over();
+            let (hits, counted) = told.drain();
             hits.into_iter().for_each(|hit| self.hit(hit));
+            over.iter().for_each(|over| self.flow_is_over(over));
             for (rule, hits) in counted {
                 if self.count(rule, hits) {
                     let reason = match self.director.armed {

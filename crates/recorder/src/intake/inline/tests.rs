@@ -137,7 +137,7 @@ impl Rig {
 
     /// The records that the inserter found, since the last call.
     fn found(&self) -> Vec<u64> {
-        let (hits, _) = self.seats.of(0).take_hits();
+        let (hits, _) = self.seats.of(0).take_hits().drain();
         hits.iter().map(|(order, _)| order.record).collect()
     }
 

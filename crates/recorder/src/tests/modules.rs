@@ -1,0 +1,328 @@
+//! Modules over flows, in Rust and in Lua: what they see, and when their dumps end.
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use retroscope_flow::Key;
+use retroscope_module::{Compiled, FlowModule, Packet, Partition};
+use retroscope_pcapfile::Reader;
+use retroscope_script::Script;
+
+use super::{
+    rig::{MS, Rig, RigConfig, S, udp},
+    windows::{offline, record, write},
+};
+use crate::{Analyzers, Config, DumpReport, ModuleSource, Scripts, Verdict};
+
+const START: i64 = 1_700_000_000 * S;
+/// A flow is over when no packet came for so long.
+const IDLE: i64 = 3 * S;
+
+/// Wants flows to port 9 dumped from their first packet on, until they are over.
+#[derive(Debug, Default)]
+struct Nines {
+    now_ns: i64,
+}
+
+impl FlowModule for Nines {
+    /// When the last packet came.
+    type State = i64;
+
+    fn name(&self) -> &'static str {
+        "nines"
+    }
+
+    fn handle_packet(
+        &mut self,
+        key: &Key,
+        last_ns: &mut i64,
+        packet: &Packet<'_>,
+        is_first: bool,
+    ) -> bool {
+        assert!(
+            !packet.data.ends_with(b"\xff\xff\xff\xff"),
+            "a packet that it does not like"
+        );
+        *last_ns = packet.time_ns;
+        let ports = key.endpoints().map(|ends| ends.map(|end| end.port));
+        is_first && ports.is_some_and(|ports| ports.contains(&9))
+    }
+
+    fn check_interval(&self) -> Option<Duration> {
+        Some(Duration::from_secs(1))
+    }
+
+    fn check_initializer(&mut self, time_ns: i64) {
+        self.now_ns = time_ns;
+    }
+
+    fn check_expiry(&mut self, _: &Key, last_ns: &mut i64) -> Option<i64> {
+        (self.now_ns - *last_ns >= IDLE).then_some(*last_ns)
+    }
+
+    fn build_packet_filter(&mut self, _: &Key, _: &i64) -> Option<String> {
+        Some("udp port $srcPort".to_owned())
+    }
+
+    fn partition(&self) -> Partition {
+        Partition::Flow
+    }
+}
+
+/// The same in Lua.
+const NINES: &str = "
+    local m = { checkInterval = 1, stateType = 'double last;', partition = 'flow' }
+    function m.handlePacket(key, state, pkt, isFirst)
+        if pkt:len() == 32 and pkt:u32(28) == 0xffffffff then error('a packet that it does not like') end
+        state.last = pkt:time()
+        return isFirst and (key:port_a() == 9 or key:port_b() == 9)
+    end
+    function m.checkExpiry(key, state, check, now) return now - state.last >= 3, state.last end
+    function m.buildPacketFilter() return 'udp port $srcPort' end
+    return m";
+
+fn both() -> [ModuleSource; 2] {
+    [
+        ModuleSource::Compiled(Arc::new(|| Box::new(Compiled::new(Nines::default())))),
+        ModuleSource::Lua(Script::new("nines.lua", NINES, false)),
+    ]
+}
+
+fn scripts(module: ModuleSource) -> Scripts {
+    Scripts {
+        modules: vec![module],
+        ..Scripts::default()
+    }
+}
+
+fn threads(count: usize) -> Analyzers {
+    Analyzers::Threads(NonZeroUsize::new(count).unwrap())
+}
+
+/// Times of the packets of a dump, in seconds since the start, and their numbers.
+fn packets(report: &DumpReport) -> Vec<(i64, u32)> {
+    let mut reader = Reader::open(&report.file).unwrap();
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        let number = u32::from_be_bytes(record.data[28..32].try_into().unwrap());
+        packets.push(((record.meta.time_ns - START) / S, number));
+    }
+    packets
+}
+
+/// Live: a dump ends with its flow, whoever looks, also when the link is silent, and long before its window.
+#[test]
+fn a_dump_ends_with_its_flow() {
+    for (analyzers, queues) in [
+        (Analyzers::Auto, 1),
+        (Analyzers::Inline, 2),
+        (threads(1), 1),
+        (threads(2), 2),
+    ] {
+        for module in both() {
+            let dir = tempfile::tempdir().unwrap();
+            let plan = RigConfig {
+                queues,
+                ring_bytes: 64 << 20,
+                triggers: &[],
+                analyzers,
+                scripts: scripts(module),
+                flows_together: true,
+                future_ns: 3600 * S,
+                ..RigConfig::default()
+            };
+            let mut rig = Rig::new(&plan, START, dir.path());
+            // 4 packets of a flow in 4 s, and of another one in each second, before and behind them.
+            for second in 0..20 {
+                rig.pass(S);
+                if (5..9).contains(&second) {
+                    rig.arrive(queues - 1, udp(1000, 9, second));
+                }
+                rig.arrive(0, udp(1, 53, second));
+                rig.step();
+            }
+            let of_flow = |rig: &mut Rig| {
+                let reports = std::mem::take(&mut rig.reports);
+                let [report] = &reports[..] else {
+                    panic!("{analyzers:?} {reports:?} {:?}", rig.notices);
+                };
+                assert_eq!(
+                    (report.verdict, &report.clipped[..]),
+                    (Verdict::Complete, &["flow"][..])
+                );
+                packets(report)
+            };
+            assert_eq!(of_flow(&mut rig), [(6, 5), (7, 6), (8, 7), (9, 8)]);
+            // It begins anew, and then all is silent.
+            rig.pass(S);
+            rig.arrive(queues - 1, udp(1000, 9, 77));
+            rig.step();
+            for _ in 0..60 {
+                rig.pass(100 * MS);
+                rig.step();
+            }
+            assert_eq!(of_flow(&mut rig), [(21, 77)]);
+            let modules = rig.common.module_statuses();
+            let counts = modules[0].counts;
+            assert_eq!(
+                (counts.packets, counts.begun, counts.wanted),
+                (25, 3, 2),
+                "{modules:?}"
+            );
+            assert_eq!(counts.begun, counts.live + counts.over);
+            rig.stop();
+        }
+    }
+}
+
+/// From files: the dump ends at the same packet in every run, as far as its filter takes what is not of the flow.
+#[test]
+fn files_end_dumps_with_their_flows_at_the_same_packet() {
+    let dir = tempfile::tempdir().unwrap();
+    let capture = dir.path().join("in.pcap");
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut frames = Vec::new();
+    let mut time_ns = START;
+    for number in 0..4000 {
+        time_ns += random.i64(0..20 * MS);
+        // A flow to port 9 now and then, for a second or two.
+        let second = (time_ns - START) / S;
+        let port = if second % 10 < 2 && random.u8(..4) == 0 {
+            9
+        } else {
+            random.u16(100..105)
+        };
+        let source = if port == 9 {
+            1000 + u16::try_from(second / 10).unwrap()
+        } else {
+            1
+        };
+        frames.push((time_ns, udp(source, port, number)));
+    }
+    write(&capture, &frames);
+    let mut seen: Option<Vec<(Vec<(i64, u32)>, Vec<&str>)>> = None;
+    for analyzers in [Analyzers::Auto, threads(4), Analyzers::Inline] {
+        for module in both() {
+            let out = tempfile::tempdir().unwrap();
+            let config = Config {
+                triggers: Vec::new(),
+                future: Duration::from_secs(3600),
+                scripts: scripts(module),
+                analyzers,
+                ..offline(out.path())
+            };
+            let summary = record(&config, &capture);
+            let reports = summary.dumps.iter();
+            let dumps: Vec<_> = reports
+                .map(|report| (packets(report), report.clipped.clone()))
+                .collect();
+            assert_eq!(dumps.len(), 4, "{dumps:?}");
+            // All but the last are over before the file is.
+            assert!(
+                dumps[..3]
+                    .iter()
+                    .all(|(_, clipped)| clipped.contains(&"flow")),
+                "{dumps:?}"
+            );
+            assert_eq!(*seen.get_or_insert_with(|| dumps.clone()), dumps);
+        }
+    }
+}
+
+/// A call that fails, or panics, is told and counted, whoever looks; the recording, and the rules, go on.
+#[test]
+fn a_module_that_fails_costs_its_batch() {
+    for module in both() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            scripts: scripts(module),
+            ..RigConfig::default()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(S);
+        let mut arrive = |number: u32| {
+            rig.arrive(0, udp(1, 9, number));
+            rig.step();
+            let status = rig.common.module_statuses().remove(0);
+            (status.counts.packets, status.counts.lost, status.disabled)
+        };
+        assert_eq!(arrive(1), (1, 0, 0));
+        assert_eq!(arrive(u32::MAX), (1, 1, 0));
+        assert_eq!(arrive(2), (2, 1, 0));
+        assert_eq!(arrive(u32::MAX), (2, 2, 1));
+        assert_eq!(arrive(3), (2, 3, 1));
+        rig.pass(2 * S);
+        rig.step();
+        rig.stop();
+        let told = rig
+            .notices
+            .iter()
+            .filter(|notice| notice.contains("a packet that it does not like"));
+        assert_eq!(told.count(), 2, "{:?}", rig.notices);
+        assert_eq!(rig.common.counters.scripts_failed(), 1);
+        assert!(
+            rig.reports
+                .iter()
+                .all(|report| report.verdict == Verdict::Complete)
+        );
+        let all = rig
+            .reports
+            .iter()
+            .find(|report| report.rule == "udp port 9")
+            .unwrap();
+        assert_eq!(packets(all).len(), 5);
+    }
+}
+
+/// `--single`: the module asks for no dump any more, and goes on counting.
+#[test]
+fn modules_go_on_when_triggers_are_disarmed() {
+    for analyzers in [Analyzers::Auto, Analyzers::Inline] {
+        for module in both() {
+            let dir = tempfile::tempdir().unwrap();
+            let plan = RigConfig {
+                triggers: &[],
+                scripts: scripts(module),
+                single: true,
+                analyzers,
+                ..RigConfig::default()
+            };
+            let mut rig = Rig::new(&plan, START, dir.path());
+            rig.pass(S);
+            for source in 1..101 {
+                rig.arrive(0, udp(source, 9, 1));
+                rig.step();
+                rig.pass(50 * MS);
+            }
+            rig.stop();
+            assert_eq!(rig.reports.len(), 1);
+            assert_eq!(rig.common.module_statuses()[0].counts.packets, 100);
+        }
+    }
+}
+
+/// A module by itself, with more flows than it may have.
+#[test]
+fn a_module_has_as_many_flows_as_it_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut scripts = scripts(both()[1].clone());
+    scripts.module_flows.flows_max = 100;
+    let plan = RigConfig {
+        scripts,
+        triggers: &[],
+        ring_bytes: 64 << 20,
+        ..RigConfig::default()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(S);
+    for source in 100..10_100 {
+        rig.arrive(0, udp(source, 53, 1));
+    }
+    rig.step();
+    let counts = rig.common.module_statuses()[0].counts;
+    assert_eq!(
+        (counts.packets, counts.begun, counts.live, counts.evicted),
+        (10_000, 10_000, 100, 9_900)
+    );
+    rig.stop();
+    assert!(rig.reports.is_empty());
+}
