@@ -1,1 +1,215 @@
+use std::{collections::HashMap, sync::mpsc, time::Duration};
 
+use retroscope_packet::LinkType;
+
+use super::*;
+use crate::{Compiled, FlowModule};
+
+const S: i64 = 1_000_000_000;
+
+/// UDP over IPv4 from one of several hosts to a port.
+fn udp(host: u8, port: u16) -> Vec<u8> {
+    let [high, low] = port.to_be_bytes();
+    vec![
+        0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, host, 10, 0, 1, 1, // IPv4
+        4, 210, high, low, 0, 8, 0, 0, // UDP
+    ]
+}
+
+fn packet(data: &[u8]) -> Packet<'_> {
+    Packet {
+        data,
+        wire_len: 28,
+        time_ns: 0,
+        interface: 0,
+        link_type: LinkType::RAW,
+        direction: 0,
+    }
+}
+
+/// What a module saw of a packet: the flow, its packets so far, and whether it was its first one.
+type Seen = (Key, u64, bool);
+
+/// Counts packets, and notices a state that is another flow's.
+#[derive(Debug)]
+struct Counts {
+    seen: mpsc::Sender<Seen>,
+    has_keys: bool,
+}
+
+impl FlowModule for Counts {
+    type State = (Key, u64);
+
+    fn name(&self) -> &'static str {
+        "counts"
+    }
+
+    fn has_keys(&self) -> bool {
+        self.has_keys
+    }
+
+    fn extract_flow_key(&mut self, packet: &Packet<'_>) -> Option<Key> {
+        // By port alone, and nothing of odd ones.
+        let port = &packet.data[22..24];
+        (port[1] % 2 == 0).then(|| Key::opaque(3, port))
+    }
+
+    fn handle_packet(
+        &mut self,
+        key: &Key,
+        state: &mut (Key, u64),
+        _: &Packet<'_>,
+        is_first: bool,
+    ) -> bool {
+        if is_first {
+            assert_eq!(*state, (Key::default(), 0));
+            state.0 = *key;
+        }
+        assert_eq!(state.0, *key, "another flow's state");
+        state.1 += 1;
+        self.seen.send((*key, state.1, is_first)).unwrap();
+        false
+    }
+}
+
+/// Runs a module over packets with times, in calls of any length.
+fn run(frames: &[(i64, Vec<u8>)], config: &TrackerConfig, has_keys: bool) -> (Vec<Seen>, Runner) {
+    let (seen, all) = mpsc::channel();
+    let mut runner = Runner::new(Box::new(Compiled::new(Counts { seen, has_keys })), config);
+    let mut random = 7_u32;
+    let mut rest = frames;
+    while !rest.is_empty() {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let (some, behind) = rest.split_at(rest.len().min(1 + random as usize % MANY));
+        rest = behind;
+        let packets: Vec<_> = some.iter().map(|(_, data)| packet(data)).collect();
+        let times_ns: Vec<_> = some.iter().map(|(time_ns, _)| *time_ns).collect();
+        runner.look(&packets, &times_ns, &mut Vec::new());
+    }
+    assert_eq!(runner.take_notes(), [""; 0]);
+    (all.try_iter().collect(), runner)
+}
+
+/// Flows of few packets and of many, some of which stop for longer than their time-out.
+fn frames(count: u32, flows: u32, step_ns: i64) -> Vec<(i64, Vec<u8>)> {
+    let mut random = 1_u32;
+    let frame = |n: u32| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // Small numbers are likelier.
+        let flow = (random >> 16) * (random >> 8 & 0xff) / 0x100 % flows;
+        let [host, ..] = flow.to_le_bytes();
+        let port = u16::try_from(flow >> 8).unwrap();
+        (i64::from(n) * step_ns, udp(host, port))
+    };
+    (0..count).map(frame).collect()
+}
+
+#[test]
+fn every_packet_meets_the_state_of_its_flow() {
+    let frames = frames(20_000, 3000, 0);
+    for has_keys in [false, true] {
+        let (seen, runner) = run(&frames, &TrackerConfig::default(), has_keys);
+        let mut packets = HashMap::<Key, u64>::new();
+        for (key, count, is_first) in &seen {
+            let expected = packets.entry(*key).or_default();
+            *expected += 1;
+            assert_eq!((*count, *is_first), (*expected, *expected == 1));
+        }
+        let ports: HashMap<_, _> = frames.iter().map(|(_, data)| (&data[22..24], ())).collect();
+        let even = ports.keys().filter(|port| port[1] % 2 == 0).count();
+        let all: HashMap<_, _> = frames.iter().map(|(_, data)| (data, ())).collect();
+        assert_eq!(packets.len(), if has_keys { even } else { all.len() });
+        let counts = runner.counts();
+        assert_eq!(counts.packets + counts.unattributed, 20_000);
+        assert_eq!(
+            (counts.begun, counts.live),
+            (packets.len() as u64, packets.len() as u64)
+        );
+    }
+}
+
+/// Where flows end, by time or for others, a state is never another flow's.
+#[test]
+fn a_slot_that_is_used_again_begins_anew() {
+    let frames = frames(50_000, 3000, S / 50);
+    for flows_max in [1, 2, 50, 1000] {
+        for time_outs in [TimeOuts::default(), TimeOuts::idle(5 * S)] {
+            let config = TrackerConfig {
+                flows_max,
+                time_outs,
+                ..TrackerConfig::default()
+            };
+            let (seen, runner) = run(&frames, &config, false);
+            assert_eq!(seen.len(), frames.len());
+            let begun = seen.iter().filter(|(.., is_first)| *is_first).count();
+            let counts = runner.counts();
+            assert_eq!(counts.begun, begun as u64);
+            assert_eq!(counts.begun, counts.live + counts.over + counts.evicted);
+            assert!(counts.live <= flows_max as u64 && counts.over + counts.evicted > 1000);
+        }
+    }
+}
+
+/// Ends each flow at its second check.
+#[derive(Debug)]
+struct Checked(Vec<(u64, u64)>);
+
+impl FlowModule for Checked {
+    type State = u32;
+
+    fn name(&self) -> &'static str {
+        "checked"
+    }
+
+    fn handle_packet(&mut self, _: &Key, _: &mut u32, _: &Packet<'_>, is_first: bool) -> bool {
+        is_first
+    }
+
+    fn check_interval(&self) -> Option<Duration> {
+        Some(Duration::from_secs(10))
+    }
+
+    fn check_expiry(&mut self, _: &Key, checks: &mut u32) -> Option<i64> {
+        *checks += 1;
+        (*checks == 2).then_some(35 * S)
+    }
+
+    fn check_finalizer(&mut self, kept: u64, over: u64) {
+        self.0.push((kept, over));
+        assert!(self.0.len() < 4, "{:?}", self.0);
+    }
+}
+
+/// Also of flows whose time-outs have passed: the module says when they are over. Those that it wanted dumped are told.
+#[test]
+fn a_module_that_checks_says_when_flows_are_over() {
+    let mut runner = Runner::new(
+        Box::new(Compiled::new(Checked(Vec::new()))),
+        &TrackerConfig::default(),
+    );
+    let data: Vec<_> = (0..200).map(|host| udp(host, 53)).collect();
+    let mut dumps = Vec::new();
+    for (n, data) in data.iter().enumerate() {
+        let time_ns = if n < 150 { 0 } else { 15 * S };
+        runner.look(&[packet(data)], &[time_ns], &mut dumps);
+    }
+    assert_eq!((dumps.len(), runner.take_over().len()), (200, 0));
+    // The first check was at 15 s, before the later ones began.
+    runner.look(
+        &[packet(&data[0]), packet(&data[0])],
+        &[24 * S, 30 * S],
+        &mut dumps,
+    );
+    let over = runner.take_over();
+    assert_eq!(over.len(), 150);
+    assert!(
+        over.iter()
+            .all(|it| (it.at, it.now_ns, it.until_ns) == (1, 30 * S, 35 * S))
+    );
+    let counts = runner.counts();
+    // The packet behind the check begins the first flow anew.
+    assert_eq!((counts.over, counts.live, counts.begun), (150, 51, 201));
+    runner.finish();
+    assert_eq!(runner.counts().over, 200);
+    assert_eq!(runner.take_notes(), [""; 0]);
+}
