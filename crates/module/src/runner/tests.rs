@@ -51,7 +51,7 @@ impl FlowModule for Counts {
     fn extract_flow_key(&mut self, packet: &Packet<'_>) -> Option<Key> {
         // By port alone, and nothing of odd ones.
         let port = &packet.data[22..24];
-        (port[1] % 2 == 0).then(|| Key::opaque(3, port))
+        port[1].is_multiple_of(2).then(|| Key::opaque(3, port))
     }
 
     fn handle_packet(
@@ -116,7 +116,10 @@ fn every_packet_meets_the_state_of_its_flow() {
             assert_eq!((*count, *is_first), (*expected, *expected == 1));
         }
         let ports: HashMap<_, _> = frames.iter().map(|(_, data)| (&data[22..24], ())).collect();
-        let even = ports.keys().filter(|port| port[1] % 2 == 0).count();
+        let even = ports
+            .keys()
+            .filter(|port| port[1].is_multiple_of(2))
+            .count();
         let all: HashMap<_, _> = frames.iter().map(|(_, data)| (data, ())).collect();
         assert_eq!(packets.len(), if has_keys { even } else { all.len() });
         let counts = runner.counts();

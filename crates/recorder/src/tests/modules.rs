@@ -174,6 +174,9 @@ fn a_dump_ends_with_its_flow() {
     }
 }
 
+/// The packets of a dump, and what clipped it.
+type Seen = (Vec<(i64, u32)>, Vec<&'static str>);
+
 /// From files: the dump ends at the same packet in every run, as far as its filter takes what is not of the flow.
 #[test]
 fn files_end_dumps_with_their_flows_at_the_same_packet() {
@@ -199,7 +202,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
         frames.push((time_ns, udp(source, port, number)));
     }
     write(&capture, &frames);
-    let mut seen: Option<Vec<(Vec<(i64, u32)>, Vec<&str>)>> = None;
+    let mut seen: Option<Vec<Seen>> = None;
     for analyzers in [Analyzers::Auto, threads(4), Analyzers::Inline] {
         for module in both() {
             let out = tempfile::tempdir().unwrap();
@@ -212,7 +215,7 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
             };
             let summary = record(&config, &capture);
             let reports = summary.dumps.iter();
-            let dumps: Vec<_> = reports
+            let dumps: Vec<Seen> = reports
                 .map(|report| (packets(report), report.clipped.clone()))
                 .collect();
             assert_eq!(dumps.len(), 4, "{dumps:?}");
