@@ -12,8 +12,7 @@ module.stateType = "struct { uint8_t least[2], most[2]; bool told; }"
 function module.handlePacket(key, state, pkt, isFirst)
   local ttl = pkt:ttl()
   if not ttl or state.told then return false end
-  local from_a = pkt:src() == key:addr_a() and (pkt:src_port() or 0) == (pkt:src_port() and key:port_a() or 0)
-  local n = from_a and 0 or 1
+  local n = key:from_a() and 0 or 1
   if state.most[n] == 0 then
     state.least[n], state.most[n] = ttl, ttl
     return false

@@ -81,7 +81,9 @@ pub struct Place {
     /// The number of its state; [`Self::NO_SLOT`]: the packet is of no flow.
     pub slot: u32,
     /// 1: the state is that of another flow, which ended, or of none; the packet begins one. Else 0.
-    pub is_first: u32,
+    pub is_first: u16,
+    /// 1: the packet goes from the key's second end to the first. Else 0.
+    pub is_reverse: u16,
 }
 
 impl Place {
@@ -96,6 +98,7 @@ impl Default for Place {
             key: Key::default(),
             slot: Self::NO_SLOT,
             is_first: 0,
+            is_reverse: 0,
         }
     }
 }

@@ -276,12 +276,13 @@ impl Runner {
             of_flows[self.counted.len()] = u8::try_from(at).unwrap_or(0);
             self.counted.push(counted);
             places[at].key = counted.ends.key;
+            places[at].is_reverse = u16::from(counted.ends.is_reverse);
         }
         let mut next = of_flows.iter();
         let counted = |slot, is_first| {
             if let Some(&at) = next.next() {
                 let place = &mut places[usize::from(at)];
-                (place.slot, place.is_first) = (slot, u32::from(is_first));
+                (place.slot, place.is_first) = (slot, u16::from(is_first));
             }
         };
         self.table.update_each(&self.counted, counted, |_, _| {});
@@ -320,7 +321,7 @@ impl Runner {
                 self.places[count] = Place {
                     key: *flow.key(),
                     slot,
-                    is_first: 0,
+                    ..Place::default()
                 };
                 count += 1;
             }

@@ -18,7 +18,7 @@ ffi.cdef [[
     uint8_t proto, family;
     uint32_t protocol;
   };
-  struct retroscope_place { struct retroscope_key key; uint32_t slot, is_first; };
+  struct retroscope_place { struct retroscope_key key; uint32_t slot; uint16_t is_first, is_reverse; };
   struct retroscope_made_key { uint8_t bytes[36]; uint32_t kind; };
   struct retroscope_control {
     const struct retroscope_place *places;
@@ -27,7 +27,7 @@ ffi.cdef [[
     uint8_t over[64];
     int64_t until_ns[64];
   };
-  struct retroscope_key_view { const struct retroscope_key *at; };
+  struct retroscope_key_view { const struct retroscope_place *at; };
   struct retroscope_flow_key {};
 ]]
 local NO_SLOT = 0xffffffff
@@ -156,10 +156,10 @@ for name, value in pairs(default_state) do state[name] = value end
 local first_state = ffi.new(state_type, spare_state)
 
 -- The key of a flow by headers.
-local key_view, spare_key = ffi.new("struct retroscope_key_view"), ffi.new("struct retroscope_key")
+local key_view, spare_key = ffi.new("struct retroscope_key_view"), ffi.new("struct retroscope_place")
 local key_methods = {}
 local function end_text(n)
-  local key = key_view.at
+  local key = key_view.at.key
   local family = key.family
   if family ~= 4 and family ~= 6 then return nil end
   local function word(at)
@@ -169,21 +169,23 @@ local function end_text(n)
   return address_text(family, word(0), word(4), word(8), word(12))
 end
 function key_methods.ip()
-  local family = key_view.at.family
+  local family = key_view.at.key.family
   if family == 4 or family == 6 then return family end
   return nil
 end
 function key_methods.proto()
-  local family = key_view.at.family
-  if family == 4 or family == 6 then return key_view.at.proto end
+  local key = key_view.at.key
+  if key.family == 4 or key.family == 6 then return key.proto end
   return nil
 end
 function key_methods.addr_a() return end_text(0) end
 function key_methods.addr_b() return end_text(1) end
-function key_methods.port_a() return key_view.at.ports[0] end
-function key_methods.port_b() return key_view.at.ports[1] end
+function key_methods.port_a() return key_view.at.key.ports[0] end
+function key_methods.port_b() return key_view.at.key.ports[1] end
+-- Whether the packet at hand goes from the first end to the second.
+function key_methods.from_a() return key_view.at.is_reverse == 0 end
 function key_methods.vlan()
-  local tag = key_view.at.vlans[0]
+  local tag = key_view.at.key.vlans[0]
   if tag >= 0x8000 then return tag - 0x8000 end
   return nil
 end
@@ -192,7 +194,7 @@ local flow_key = ffi.metatype("struct retroscope_flow_key", {
   __tostring = function()
     local a, b = end_text(0), end_text(1)
     if not a then return "not IP" end
-    local key = key_view.at
+    local key = key_view.at.key
     return ("%d %s %d %s %d"):format(key.proto, a, key.ports[0], b, key.ports[1])
   end,
 })()
@@ -218,7 +220,7 @@ end
 -- Shows the key of a place and returns the object that user code sees it by.
 local function show_key(place)
   if kinds == 0 then
-    key_view.at = place.key
+    key_view.at = place
     return flow_key
   end
   local kind = place.key.protocol

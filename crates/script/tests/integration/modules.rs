@@ -116,7 +116,7 @@ fn keys_say_what_flows_are() {
     let text = "
         local m = {}
         function m.handlePacket(key, state, pkt, isFirst)
-            print(key:ip(), key:proto(), key:addr_a(), key:port_a(), key:addr_b(), key:port_b(), key:vlan(), tostring(key))
+            print(key:ip(), key:proto(), key:addr_a(), key:port_a(), key:addr_b(), key:port_b(), key:vlan(), tostring(key), key:from_a())
             return true
         end
         function m.buildPacketFilter(key, state)
@@ -131,7 +131,8 @@ fn keys_say_what_flows_are() {
     assert_eq!(wanted, [(0, filter.clone()), (1, filter)]);
     let line =
         |vlan| format!("4\t17\t10.0.0.1\t1234\t10.0.0.2\t53\t{vlan}\t17 10.0.0.1 1234 10.0.0.2 53");
-    assert_eq!(runner.take_notes(), [line("nil"), line("5")]);
+    let expected = [line("nil") + "\tfalse", line("5") + "\ttrue"];
+    assert_eq!(runner.take_notes(), expected);
 }
 
 #[test]
