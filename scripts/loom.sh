@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the ring's models under loom: `scripts/loom.sh PREEMPTIONS`, or `scripts/loom.sh deep` with as many preemptions for each
-# model as end within minutes. They have a target directory of their own, because `--cfg loom` would have everything
+# Runs the models of the ring and of the LFN table under loom: `scripts/loom.sh PREEMPTIONS`, or `scripts/loom.sh deep` with as many
+# preemptions for each model as end within minutes. They have a target directory of their own, because `--cfg loom` would have everything
 # else compiled again.
 
 . "$(dirname "$0")/lib.sh"
@@ -9,17 +9,19 @@ preemptions=${1:?how many preemptions, or deep}
 RUSTFLAGS="${RUSTFLAGS:-} --cfg loom"
 CARGO_TARGET_DIR="$(target_dir)/loom"
 export RUSTFLAGS CARGO_TARGET_DIR
-models=(cargo test --locked -p retroscope-ring --lib --test loom)
+models() {
+	cargo test --locked -p retroscope-ring --lib --test loom "$@"
+	cargo test --locked -p retroscope-flow --test loom "$@"
+}
 
 if [ "$preemptions" != deep ]; then
 	# The models are done in seconds: what takes time is compiling them.
 	export CARGO_PROFILE_DEV_OPT_LEVEL=0
 	step "loom, $preemptions preemptions"
-	LOOM_MAX_PREEMPTIONS="$preemptions" "${models[@]}"
+	LOOM_MAX_PREEMPTIONS="$preemptions" models
 	exit
 fi
 
-models+=(--release)
 # A minute with four preemptions, and with five no end within three.
 large=(a_lapped_reader_follows_or_is_told)
 skip=()
@@ -27,6 +29,6 @@ for model in "${large[@]}"; do
 	skip+=(--skip "$model")
 done
 step "loom, 5 preemptions, all but ${large[*]}"
-LOOM_MAX_PREEMPTIONS=5 "${models[@]}" -- "${skip[@]}"
+LOOM_MAX_PREEMPTIONS=5 models --release -- "${skip[@]}"
 step "loom, 4 preemptions, ${large[*]}"
-LOOM_MAX_PREEMPTIONS=4 "${models[@]}" -- --exact "${large[@]}"
+LOOM_MAX_PREEMPTIONS=4 models --release -- --exact "${large[@]}"

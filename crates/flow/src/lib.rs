@@ -5,14 +5,17 @@
 
 mod flow;
 mod key;
+mod lfn;
 mod packet;
 mod queue;
+mod sync;
 mod table;
 mod time_outs;
 mod tracker;
 
 pub use flow::{Flow, TcpState};
 pub use key::{Ends, Family, Key, Secret};
+pub use lfn::LfnTable;
 pub use packet::{Attribution, Packet};
 pub use queue::{Entry, MultiresolutionQueue, Resolution};
 pub use table::{Counters, End, FlowTable};

@@ -1,0 +1,69 @@
+//! The LFN table under loom: `scripts/loom.sh`.
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use loom::{sync::Arc, thread};
+use retroscope_flow::{Key, LfnTable, Secret};
+
+fn key(n: u8) -> Key {
+    Key::opaque(n, &[n])
+}
+
+fn table() -> Arc<LfnTable> {
+    let words = |n: usize| 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(2 * n as u64 + 1);
+    Arc::new(LfnTable::new(1, Secret::from_words(words)))
+}
+
+/// Two writers of different keys in one cell, and a reader of both: what it finds was put to that key.
+#[test]
+fn a_reader_finds_what_was_put_to_its_key() {
+    loom::model(|| {
+        let table = table();
+        let writers = [1, 2].map(|n| {
+            let table = Arc::clone(&table);
+            thread::spawn(move || table.put(&key(n), u64::from(n) * 10))
+        });
+        for n in [1, 2] {
+            let found = table.get(&key(n));
+            assert!(found.is_none_or(|value| value == u64::from(n) * 10));
+        }
+        writers
+            .into_iter()
+            .for_each(|writer| writer.join().unwrap());
+        let both = [1, 2].map(|n| table.get(&key(n)).is_some());
+        assert_ne!(both, [true, true], "one cell");
+    });
+}
+
+/// Two values of one key: one of them is found, or, while they are put, none.
+#[test]
+fn a_value_is_whole() {
+    loom::model(|| {
+        let table = table();
+        table.put(&key(1), 1);
+        let writer = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || table.put(&key(1), 2))
+        };
+        assert!(matches!(table.get(&key(1)), None | Some(1 | 2)));
+        writer.join().unwrap();
+        assert_eq!(table.get(&key(1)), Some(2));
+    });
+}
+
+/// A key is taken out while another one is put in its cell: that one is found, or none.
+#[test]
+fn a_key_that_is_taken_out_is_gone() {
+    loom::model(|| {
+        let table = table();
+        table.put(&key(1), 1);
+        let remover = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || table.remove(&key(1)))
+        };
+        table.put(&key(2), 2);
+        remover.join().unwrap();
+        assert_eq!(table.get(&key(1)), None);
+        assert!(table.get(&key(2)).is_none_or(|value| value == 2));
+    });
+}
