@@ -9,7 +9,7 @@ use super::{
     rig::{FakeClock, MS, Rig, RigConfig, S, udp},
     windows::{offline, write},
 };
-use crate::{Analyzers, Config, FlowCounts, FlowReceiver, Recorder, Summary};
+use crate::{Analyzers, Config, FlowCounts, FlowReceiver, Recorder, Summary, control::lock};
 
 const START: i64 = 1_700_000_000 * S;
 
@@ -119,7 +119,8 @@ fn a_file_does_not_wait_for_who_is_gone() {
 fn plan(analyzers: Analyzers, queues: usize) -> RigConfig<'static> {
     RigConfig {
         queues,
-        ring_bytes: 16 << 20,
+        // Smaller ones have no room for a second reader: one shard would have all queues.
+        ring_bytes: 64 << 20,
         analyzers,
         flows: Some(TrackerConfig::default()),
         flows_together: true,
@@ -137,6 +138,7 @@ fn a_silent_link_ends_flows() {
             ..plan(analyzers, queues)
         };
         let mut rig = Rig::new(&plan, START, dir.path());
+        assert_eq!(lock(&rig.common.flows).len(), queues, "shards");
         rig.pass(S);
         for port in [9, 53, 53, 80] {
             rig.arrive(0, udp(1, port, 0));
@@ -168,7 +170,6 @@ fn a_silent_link_ends_flows() {
 fn a_slow_receiver_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let plan = RigConfig {
-        ring_bytes: 64 << 20,
         triggers: &[],
         flows: Some(TrackerConfig {
             flows_max: 1000,
