@@ -4,8 +4,9 @@
 //! ICMP what a Community ID tells apart, request and reply of one kind or one kind of error.
 
 use std::array;
+use std::fmt;
 use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use retroscope_packet::{Endpoint, FlowKey, Parsed, Ports, flow_of, icmp_ports};
 
@@ -15,7 +16,7 @@ const VLANS: usize = 3;
 const TAGGED: u16 = 0x8000;
 
 /// What the addresses of a key are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
 pub enum Family {
     /// IPv4.
@@ -33,7 +34,7 @@ pub enum Family {
 
 /// The key of a bidirectional flow, equal for the packets of both directions: the smaller end comes first, or the sender of ICMP messages
 /// that nothing answers.
-#[derive(Debug, Clone, Copy, Eq, Default)]
+#[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord, Default)]
 #[repr(C)]
 pub struct Key {
     /// Addresses of both ends in network order, followed by zeros.
@@ -121,6 +122,25 @@ impl Ends {
             ..Key::default()
         };
         Self { key, is_reverse }
+    }
+}
+
+/// An address of either family, or what stands in for it where there is no IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Host {
+    family: Family,
+    address: [u8; 16],
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g, ..] = self.address;
+        match self.family {
+            Family::V4 => write!(f, "{a}.{b}.{c}.{d}"),
+            Family::V6 => Ipv6Addr::from(self.address).fmt(f),
+            Family::Mac => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
+            Family::Link | Family::Opaque => f.write_str("no address"),
+        }
     }
 }
 
@@ -248,6 +268,13 @@ impl Key {
         let [low, high] = self.addresses.map(addr);
         let end = |addr, port| Endpoint { addr, port };
         Some([end(low?, self.ports[0]), end(high?, self.ports[1])])
+    }
+
+    /// Whose addresses both ends are.
+    #[must_use]
+    pub fn hosts(&self) -> [Host; 2] {
+        let family = self.family;
+        self.addresses.map(|address| Host { family, address })
     }
 
     /// VLAN identifiers, outer to inner.

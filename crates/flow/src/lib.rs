@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod flow;
+mod index;
 mod key;
 mod lfn;
 mod packet;
@@ -11,13 +12,15 @@ mod queue;
 mod sync;
 mod table;
 mod time_outs;
+mod top;
 mod tracker;
 
 pub use flow::{Flow, TcpState};
-pub use key::{Ends, Family, Key, Secret};
+pub use key::{Ends, Family, Host, Key, Secret};
 pub use lfn::LfnTable;
 pub use packet::{Attribution, Packet};
 pub use queue::{Entry, MultiresolutionQueue, Resolution};
 pub use table::{Counters, End, FlowTable};
 pub use time_outs::{Stage, StageTimeOuts, TimeOuts};
+pub use top::{By, Report, Row, Slice, Subject, Volume, Window};
 pub use tracker::{Ended, Tracker, TrackerConfig, TrackerCounters};

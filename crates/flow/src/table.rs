@@ -10,15 +10,13 @@
 //! Entries of the queue are not deleted: an entry counts if its stamp is what its flow says. One for a time before the flow is due is put
 //! back when it comes. At most two of three are out of date; then flows that are due earlier than before wait for their entry.
 
-mod index;
 #[cfg(test)]
 mod tests;
 
 use std::hint::black_box;
 
-use index::Index;
-
 use crate::flow::Flow;
+use crate::index::Index;
 use crate::time_outs::TimeOuts;
 use crate::{Entry, MultiresolutionQueue, Packet, Resolution, Secret};
 

@@ -3,7 +3,8 @@
 use retroscope_packet::LinkType;
 
 use crate::{
-    Attribution, Counters, End, Flow, FlowTable, Packet, Secret, TimeOuts, table::TOGETHER,
+    Attribution, Counters, End, Flow, FlowTable, Packet, Secret, Slice, TimeOuts, table::TOGETHER,
+    top::Top,
 };
 
 /// Between two looks for flows that are over, ns of packet time.
@@ -20,6 +21,8 @@ pub struct TrackerConfig {
     pub has_vlans: bool,
     /// Later fragments are of the flow that their first fragment told; if not, of none.
     pub joins_fragments: bool,
+    /// Also counts what flows send second by second, for [`Tracker::give_slice`]: so many flows in each, 1 to 2^32 - 1.
+    pub top: Option<usize>,
 }
 
 /// A million flows by Suricata's rules.
@@ -30,6 +33,7 @@ impl Default for TrackerConfig {
             time_outs: TimeOuts::default(),
             has_vlans: true,
             joins_fragments: true,
+            top: None,
         }
     }
 }
@@ -68,6 +72,7 @@ pub struct Tracker {
     time_outs: TimeOuts,
     attribution: Attribution,
     table: FlowTable,
+    top: Option<Top>,
     /// Packets that the table has not counted yet.
     batch: Vec<Packet>,
     /// The latest time seen; `i64::MIN`: none yet.
@@ -86,6 +91,7 @@ impl Tracker {
     #[must_use]
     pub fn new(config: &TrackerConfig, secret: Secret) -> Self {
         Self {
+            top: config.top.map(|max| Top::new(max, secret.clone())),
             time_outs: config.time_outs,
             attribution: Attribution::new(config.has_vlans, config.joins_fragments),
             table: FlowTable::new(config.flows_max, config.time_outs, secret),
@@ -134,6 +140,14 @@ impl Tracker {
         }
     }
 
+    /// Gives away what flows sent since the last slice, at `mono_ns` of a monotonic clock, once a second is over. What `give` returns goes on.
+    /// Nothing without [`TrackerConfig::top`]. Packets of the last batch are of the next slice, unless [`Self::pass`] was called.
+    pub fn give_slice(&mut self, mono_ns: i64, give: impl FnOnce(Slice) -> Result<(), Slice>) {
+        if let Some(top) = &mut self.top {
+            top.give(mono_ns, give);
+        }
+    }
+
     /// Ends all flows.
     pub fn finish(&mut self, ended: &mut impl FnMut(Ended)) {
         self.count(ended);
@@ -168,6 +182,9 @@ impl Tracker {
     fn count(&mut self, ended: &mut impl FnMut(Ended)) {
         let told = with_time(self.time_outs, self.clock_ns, ended);
         self.table.update(&self.batch, told);
+        if let Some(top) = &mut self.top {
+            top.count(&self.batch);
+        }
         self.batch.clear();
     }
 }

@@ -4,7 +4,7 @@ use retroscope_packet::proto::{TCP, UDP};
 use retroscope_packet::{Endpoint, FlowKey};
 
 use super::*;
-use crate::{Ends, Key, Stage, TcpState};
+use crate::{Ends, Key, Stage, TcpState, index};
 
 const SECOND: i64 = 1_000_000_000;
 /// The last slot of the default resolutions that is fine.

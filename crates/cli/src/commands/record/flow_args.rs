@@ -114,6 +114,7 @@ impl FlowArgs {
             time_outs: time_outs.unwrap_or_default(),
             has_vlans: self.vlans != Some(Vlans::Together),
             joins_fragments: self.fragments != Some(Fragments::Apart),
+            top: None,
         }
     }
 

@@ -1,0 +1,263 @@
+//! What flows send, second by second, for a table of the largest ones.
+//!
+//! A shard counts into one [`Slice`] and gives it away when its second is over; a [`Window`] adds up the last ones. So a packet costs a
+//! shard one look-up more, and nothing is copied.
+//!
+//! Memory is bounded by the flows of a slice; packets of others are counted together. Each slice begins empty, so these are small flows: one that
+//! sends a thousandth of all packets is about surely (but for e^-32) among the first 32,768, whatever flood there is.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use crate::index::Index;
+use crate::{Host, Key, Packet, Secret};
+
+/// How long a slice is at least, ns.
+const SLICE_NS: i64 = 1_000_000_000;
+
+/// Packets, and the bytes of their whole frames on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Volume {
+    /// How many packets.
+    pub packets: u64,
+    /// What the first end sent, what the second one did. Of packets of several flows only the sum means something.
+    pub bytes: [u64; 2],
+}
+
+impl Volume {
+    /// Both ways.
+    #[must_use]
+    pub fn bytes_both(&self) -> u64 {
+        self.bytes[0] + self.bytes[1]
+    }
+
+    fn add(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.bytes[0] += other.bytes[0];
+        self.bytes[1] += other.bytes[1];
+    }
+}
+
+/// What flows sent in about a second.
+#[derive(Debug, Default)]
+pub struct Slice {
+    /// When it began and ended, ns of the monotonic clock.
+    times_ns: [i64; 2],
+    flows: Vec<(Key, Volume)>,
+    /// Of flows that found no room.
+    untracked: Volume,
+}
+
+/// Counts the packets of a shard in slices. One thread at a time.
+#[derive(Debug)]
+pub(crate) struct Top {
+    secret: Secret,
+    flows_max: usize,
+    index: Index,
+    slice: Slice,
+    begin_ns: Option<i64>,
+}
+
+impl Top {
+    /// With slices of `flows_max` flows, 1 to 2^32 - 1.
+    pub(crate) fn new(flows_max: usize, secret: Secret) -> Self {
+        Self {
+            secret,
+            flows_max,
+            index: Index::new(flows_max),
+            slice: Slice::default(),
+            begin_ns: None,
+        }
+    }
+
+    pub(crate) fn count(&mut self, packets: &[Packet]) {
+        let Slice {
+            flows, untracked, ..
+        } = &mut self.slice;
+        for packet in packets {
+            let key = packet.ends.key;
+            let hash = self.secret.hash(&key);
+            let mut slot = self.index.find(hash, |slot| flows[slot as usize].0 == key);
+            if slot.is_none()
+                && flows.len() < self.flows_max
+                && let Some(room) = self.index.room(hash)
+            {
+                let new = u32::try_from(flows.len()).expect("flows_max has seen to it");
+                self.index.insert(hash, new, room);
+                flows.push((key, Volume::default()));
+                slot = Some(new);
+            }
+            let volume = slot.map_or(&mut *untracked, |slot| &mut flows[slot as usize].1);
+            volume.packets += 1;
+            volume.bytes[usize::from(packet.ends.is_reverse)] += u64::from(packet.wire_len);
+        }
+    }
+
+    /// See [`crate::Tracker::give_slice`].
+    pub(crate) fn give(&mut self, now_ns: i64, give: impl FnOnce(Slice) -> Result<(), Slice>) {
+        let begin_ns = *self.begin_ns.get_or_insert(now_ns);
+        if now_ns < begin_ns.saturating_add(SLICE_NS) {
+            return;
+        }
+        self.slice.times_ns = [begin_ns, now_ns];
+        match give(std::mem::take(&mut self.slice)) {
+            Ok(()) => {
+                self.index = Index::new(self.flows_max);
+                self.begin_ns = Some(now_ns);
+            }
+            Err(slice) => self.slice = slice,
+        }
+    }
+}
+
+/// What is largest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum By {
+    /// Flows with the most bytes both ways.
+    #[default]
+    Bits,
+    /// Flows with the most packets both ways.
+    Packets,
+    /// Hosts with the most flows.
+    Flows,
+}
+
+/// What a row is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A flow.
+    Flow(Key),
+    /// All flows of a host, which is their first end.
+    Host(Host),
+}
+
+/// A flow or host of the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// Which one.
+    pub subject: Subject,
+    /// How many flows it has, 1 for a flow.
+    pub flows: u64,
+    /// What they sent.
+    pub volume: Volume,
+}
+
+/// What is in a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The largest flows or hosts, the largest first.
+    pub rows: Vec<Row>,
+    /// All packets.
+    pub total: Volume,
+    /// Those of them that are of no flow below, as there was no room.
+    pub untracked: Volume,
+    /// Flows, but for those without room.
+    pub flows: u64,
+    /// The time that it covers, ns; 0: nothing came yet.
+    pub span_ns: i64,
+}
+
+/// The slices of the last seconds, of all shards.
+#[derive(Debug)]
+pub struct Window {
+    span_ns: i64,
+    slices: Vec<Slice>,
+}
+
+impl Window {
+    /// Of so many seconds.
+    #[must_use]
+    pub fn new(seconds: u32) -> Self {
+        Self {
+            span_ns: i64::from(seconds) * SLICE_NS,
+            slices: Vec::new(),
+        }
+    }
+
+    /// Adds a slice; those leave that are older than the window.
+    pub fn add(&mut self, slice: Slice) {
+        self.slices.push(slice);
+        // Slices are a little longer than a second: to the nearest.
+        let left_ns = self.times_ns()[1] - self.span_ns + SLICE_NS / 2;
+        self.slices.retain(|slice| slice.times_ns[1] > left_ns);
+    }
+
+    /// From when to when.
+    fn times_ns(&self) -> [i64; 2] {
+        let times = |at: usize| self.slices.iter().map(move |slice| slice.times_ns[at]);
+        [times(0).min(), times(1).max()].map(Option::unwrap_or_default)
+    }
+
+    /// What is in it, with `count` rows at most.
+    #[must_use]
+    pub fn report(&self, count: usize, by: By) -> Report {
+        let (mut flows, mut untracked) = (HashMap::<Key, Volume>::new(), Volume::default());
+        for slice in &self.slices {
+            untracked.add(slice.untracked);
+            for (key, volume) in &slice.flows {
+                flows.entry(*key).or_default().add(*volume);
+            }
+        }
+        let mut total = untracked;
+        flows.values().for_each(|volume| total.add(*volume));
+        let mut rows: Vec<Row> = match by {
+            By::Flows => hosts(&flows),
+            By::Bits | By::Packets => {
+                let row = |(key, volume): (&Key, &Volume)| Row {
+                    subject: Subject::Flow(*key),
+                    flows: 1,
+                    volume: *volume,
+                };
+                flows.iter().map(row).collect()
+            }
+        };
+        rows.sort_unstable_by_key(|row| {
+            let Volume { packets, .. } = row.volume;
+            let bytes = row.volume.bytes_both();
+            let rank = match by {
+                By::Bits => [bytes, packets],
+                By::Packets => [packets, bytes],
+                By::Flows => [row.flows, bytes],
+            };
+            // Equal ones stand still.
+            (Reverse(rank), row.subject)
+        });
+        rows.truncate(count);
+        let [begin_ns, end_ns] = self.times_ns();
+        Report {
+            rows,
+            total,
+            untracked,
+            flows: flows.len() as u64,
+            span_ns: end_ns - begin_ns,
+        }
+    }
+}
+
+/// What flows are, by host.
+fn hosts(flows: &HashMap<Key, Volume>) -> Vec<Row> {
+    let mut hosts = HashMap::<Host, (u64, Volume)>::new();
+    for (key, volume) in flows {
+        let [one, other] = key.hosts();
+        let mut add = |host, volume| {
+            let (flows, sum) = hosts.entry(host).or_default();
+            *flows += 1;
+            sum.add(volume);
+        };
+        add(one, *volume);
+        if one != other {
+            let [sent, got] = volume.bytes;
+            let bytes = [got, sent];
+            add(other, Volume { bytes, ..*volume });
+        }
+    }
+    let row = |(host, (flows, volume))| Row {
+        subject: Subject::Host(host),
+        flows,
+        volume,
+    };
+    hosts.into_iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests;
