@@ -1,7 +1,8 @@
 //! The flows of a shard: counted with its packets, and told when they end.
 //!
 //! Flows that ended go to one receiver, by a bounded channel. Live nobody waits for it: what has no room is counted
-//! ([`FlowCounts::untold`]). From files the shard waits, so that all are told, in the same order in every run.
+//! ([`FlowCounts::untold`]). From files the shard waits, so that all are told, in the same order in every run. Live it also gives away what flows
+//! sent in a second, where that is counted: where there is no room, it goes on until there is.
 
 use std::{
     ops::Range,
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_flow::{Ended, Secret, Tracker, TrackerConfig};
+use retroscope_flow::{Ended, Secret, Slice, Tracker, TrackerConfig};
 use serde::Serialize;
 
 use crate::{
@@ -26,6 +27,8 @@ use crate::{
 const TOGETHER: usize = 1024;
 /// Batches of them that wait for the receiver.
 const BATCHES_MAX: usize = 64;
+/// Seconds of what flows sent that wait for their receiver.
+const SLICES_MAX: usize = 16;
 /// Live: flows of one shard that wait for room beside these.
 const WAITING_MAX: usize = 65_536;
 /// What has ended is told after this, of packet time, however few flows that are, ns.
@@ -113,6 +116,7 @@ impl FlowCounters {
 #[derive(Debug)]
 pub struct FlowReceiver {
     ended: Receiver<Vec<Ended>>,
+    slices: Option<Receiver<Slice>>,
     names: InterfaceCache,
 }
 
@@ -123,6 +127,12 @@ impl FlowReceiver {
     /// As `Receiver::recv_timeout`: `Disconnected` when the recorder tells of no more.
     pub fn take(&mut self, timeout: Duration) -> Result<Vec<Ended>, RecvTimeoutError> {
         self.ended.recv_timeout(timeout)
+    }
+
+    /// What flows send, second by second, of all shards, for any thread; to be taken once. Nothing comes without
+    /// [`TrackerConfig::top`], and from files.
+    pub fn take_slices(&mut self) -> Option<Receiver<Slice>> {
+        self.slices.take()
     }
 
     /// The name of an interface, by the number that a flow has; `None`: there is none.
@@ -136,6 +146,7 @@ impl FlowReceiver {
 #[derive(Debug, Clone)]
 pub(crate) struct FlowSender {
     ended: SyncSender<Vec<Ended>>,
+    slices: SyncSender<Slice>,
     /// From files, and at the end.
     waits: bool,
 }
@@ -143,12 +154,15 @@ pub(crate) struct FlowSender {
 /// Where shards tell of the flows of a recorder, and who hears it.
 pub(crate) fn channel(common: &Common) -> (FlowSender, FlowReceiver) {
     let (sender, receiver) = sync_channel(BATCHES_MAX);
+    let (slices, of_shards) = sync_channel(SLICES_MAX);
     let sender = FlowSender {
         ended: sender,
+        slices,
         waits: !common.is_live(),
     };
     let receiver = FlowReceiver {
         ended: receiver,
+        slices: Some(of_shards),
         names: common.intake.interface_cache(),
     };
     (sender, receiver)
@@ -189,6 +203,7 @@ impl Flows {
         lock(&common.flows).push(Arc::clone(&counters));
         let config = TrackerConfig {
             flows_max: config.flows_max.div_ceil(shards),
+            top: config.top.map(|flows_max| flows_max.div_ceil(shards)),
             ..config
         };
         Self {
@@ -242,6 +257,12 @@ impl Flows {
         self.pass_ns = mono_ns.saturating_add(PASS_NS);
         let teller = &mut self.teller;
         self.tracker.pass(mono_ns, &mut |ended| teller.add(ended));
+        let slices = &teller.sender.slices;
+        self.tracker
+            .give_slice(mono_ns, |slice| match slices.try_send(slice) {
+                Err(TrySendError::Full(slice)) => Err(slice),
+                Ok(()) | Err(TrySendError::Disconnected(_)) => Ok(()),
+            });
         teller.tell();
         self.counters.set(&self.tracker, self.teller.untold);
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use retroscope_capture::file::FileSource;
-use retroscope_flow::{End, Ended, TrackerConfig};
+use retroscope_flow::{By, End, Ended, TrackerConfig, Window};
 
 use super::{
     rig::{FakeClock, MS, Rig, RigConfig, S, udp},
@@ -268,6 +268,50 @@ fn flows_go_on_where_a_clock_is_set() {
         assert_eq!((packets.iter().sum::<u64>(), end), (20, End::TimeOut));
         assert_eq!(times, [stamps[0], stamps[19]]);
         assert_eq!(over_ns, stamps[19] + 30 * S);
+        rig.stop();
+    }
+}
+
+/// What flows sent in the last seconds is there soon, also of two shards, and is gone when the link is silent. Who does not take it holds nobody up.
+#[test]
+fn a_window_is_that_of_all_shards_and_moves_on_a_silent_link() {
+    for (analyzers, queues) in [(Analyzers::Auto, 1), (threads(1), 1), (threads(2), 2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            flows: Some(TrackerConfig {
+                top: Some(100),
+                ..TrackerConfig::default()
+            }),
+            ..plan(analyzers, queues)
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        let slices = rig.flows.take_slices().unwrap();
+        let mut window = Window::new(40);
+        for _ in 0..30 {
+            for queue in 0..queues {
+                rig.arrive(queue, udp(1, 7, 0));
+                rig.arrive(queue, udp(1, 100 + u16::try_from(queue).unwrap(), 0));
+            }
+            rig.step();
+            rig.pass(S);
+        }
+        rig.step();
+        slices.try_iter().for_each(|slice| window.add(slice));
+        let report = window.report(10, By::Packets);
+        let count = |packets: u64| packets * queues as u64;
+        assert!(report.total.packets < count(60), "no room for all seconds");
+        rig.pass(S);
+        rig.step();
+        slices.try_iter().for_each(|slice| window.add(slice));
+        let report = window.report(10, By::Packets);
+        assert_eq!(report.total.packets, count(60), "and nothing is lost by it");
+        assert_eq!(report.flows, 1 + count(1), "one is of all");
+        for _ in 0..41 {
+            rig.pass(S);
+            rig.step();
+            slices.try_iter().for_each(|slice| window.add(slice));
+        }
+        assert_eq!(window.report(10, By::Bits).rows, []);
         rig.stop();
     }
 }
