@@ -2,9 +2,16 @@
 
 use std::{
     fmt,
-    io::{self, Write},
+    io::{self, IsTerminal as _, Write},
     process::ExitCode,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
+
+/// Messages that are kept while they would disturb what is on the terminal.
+const HELD_MAX: usize = 1000;
+
+/// What is kept; `None`: messages are printed at once.
+static HELD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
 /// Exit codes: 0 done, 1 failed, 2 usage, 3 done but a dump is incomplete or triggers may have been missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +89,26 @@ fn sentence(rendered: &str) -> String {
 /// A message for the user, on stderr, with the program's name. Several lines stay together.
 #[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 pub(crate) fn say(message: &str) {
-    eprintln!("retroscope: {message}");
+    match &mut *held() {
+        Some(held) if held.len() < HELD_MAX => held.push(message.to_owned()),
+        Some(_) => {}
+        None => eprintln!("retroscope: {message}"),
+    }
+}
+
+fn held() -> MutexGuard<'static, Option<Vec<String>>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on messages wait, the first [`HELD_MAX`], if they would go to a terminal.
+pub(crate) fn hold() {
+    *held() = io::stderr().is_terminal().then(Vec::new);
+}
+
+/// Prints those that waited.
+pub(crate) fn release() {
+    let messages = held().take();
+    messages.iter().flatten().for_each(|message| say(message));
 }
 
 /// Writes stdout, for a command that has nothing else to do. Whoever reads it may leave early: that is no error.

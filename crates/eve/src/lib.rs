@@ -12,3 +12,4 @@ mod text;
 
 pub use event::event;
 pub use flow::{About, flow};
+pub use protocols::proto_name;

@@ -22,9 +22,15 @@ const NAMES: [&str; 144] = [
     "Shim6", "WESP", "ROHC", "Ethernet",
 ];
 
+/// The name of a protocol by its number.
+#[must_use]
+pub fn proto_name(proto: u8) -> Option<&'static str> {
+    NAMES.get(usize::from(proto)).copied()
+}
+
 /// The name, or the number, which has three digits.
 pub(crate) fn put_proto(out: &mut Vec<u8>, proto: u8) {
-    match NAMES.get(usize::from(proto)) {
+    match proto_name(proto) {
         Some(name) => put(out, name),
         None => put_number(out, proto),
     }

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
+use retroscope_flow::TrackerConfig;
 use retroscope_recorder::Config;
 
 use crate::{
-    commands::record::{FlowArgs, InputArgs, Task, record},
+    commands::record::{FlowArgs, InputArgs, TOP_FLOWS_MAX, Task, TopArgs, record},
     eve::Target,
     failure::{Failure, say},
 };
@@ -25,6 +26,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     flows: FlowArgs,
 
+    #[command(flatten)]
+    top: TopArgs,
+
     /// Only the packets that this pcap-filter(7) expression takes; as -f
     #[arg(value_name = "EXPR", conflicts_with_all = ["filter", "filter_file"])]
     expression: Vec<String>,
@@ -33,6 +37,10 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     args.flows.refuse_rotation()?;
+    let has_top = args.top.rows.is_some();
+    if has_top {
+        refuse_with_top(args)?;
+    }
     let mut notes = Vec::new();
     let input = args.input.config(|_| RING_BYTES, &mut notes)?;
     if !args.input.quiet {
@@ -40,16 +48,36 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let filter = (!args.expression.is_empty()).then(|| args.expression.join(" "));
     let config = Config {
-        flows: Some(args.flows.tracker()),
+        flows: Some(TrackerConfig {
+            top: has_top.then_some(TOP_FLOWS_MAX),
+            ..args.flows.tracker()
+        }),
         filter: filter.or(input.filter),
         ..input
     };
-    let target = args.flows.eve.clone().unwrap_or(Target::Stdout);
+    let target = args.flows.eve.clone();
+    let target = target.or((!has_top).then_some(Target::Stdout));
     let task = Task {
         input: &args.input,
         config: &config,
         control: None,
-        eve: Some((target, args.flows.options(config.offline))),
+        eve: target.map(|target| (target, args.flows.options(config.offline))),
+        top: has_top.then_some(args.top),
     };
     record(&task)
+}
+
+/// Says what has no meaning beside --top.
+fn refuse_with_top(args: &Args) -> Result<(), Failure> {
+    if !args.input.files.is_empty() {
+        return Err(Failure::usage(
+            "--top shows live traffic, of -i IFACE: for -r FILE leave it out, and sort the lines",
+        ));
+    }
+    if matches!(args.flows.eve, Some(Target::Stdout)) {
+        return Err(Failure::usage(
+            "--top and --eve - both write stdout: say --eve FILE",
+        ));
+    }
+    Ok(())
 }

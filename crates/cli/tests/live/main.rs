@@ -35,6 +35,7 @@ mod recorder;
 mod refusals;
 mod signals;
 mod speed;
+mod top;
 mod traffic;
 mod tun;
 mod vlan;

@@ -126,20 +126,20 @@ fn a_hangup_ends_a_recording_at_a_terminal() {
 }
 
 /// A terminal that a test brings.
-struct Terminal {
+pub(crate) struct Terminal {
     /// The other end, which keeps it.
-    master: OwnedFd,
+    pub(crate) master: OwnedFd,
 }
 
 impl Terminal {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
         let master = openpt(flags).unwrap();
         unlockpt(&master).unwrap();
         Self { master }
     }
 
-    fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         let name = ptsname(&self.master, Vec::new()).unwrap();
         name.into_string().unwrap()
     }

@@ -167,6 +167,42 @@ fn it_ends_when_the_reader_of_stdout_leaves() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
+/// Without a terminal --top is text, one table after the other; beside it flows are lines of a file.
+#[test]
+fn the_largest_flows_are_text_where_there_is_no_terminal() {
+    let directory = TempDir::new().unwrap();
+    let arguments = "flows -i generate:flows=4,size=1000,rate=1kpps --ring 64MiB --top 3 --by packets --eve eve.json -q";
+    let mut child = command(directory.path(), arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut table = || -> Vec<String> {
+        let lines = lines.by_ref().map(Result::unwrap);
+        lines.take_while(|line| !line.is_empty()).collect()
+    };
+    for table in [table(), table()] {
+        let [about, heading, rows @ ..] = &table[..] else {
+            panic!("{table:?}");
+        };
+        assert!(about.contains(" 4 flows; lost 0; generate:"), "{about}");
+        assert!(heading.trim_start().starts_with("pps "), "{heading}");
+        assert_eq!(rows.len(), 4, "{table:?}");
+        for (row, says) in rows.iter().zip(["UDP", "UDP", "UDP", "all others"]) {
+            assert!(row.contains(says), "{table:?}");
+            let share = row.split('%').next().unwrap().split(' ').next_back();
+            let share: f64 = share.unwrap().parse().unwrap();
+            assert!((24.0..26.0).contains(&share), "{table:?}");
+        }
+    }
+    drop(lines);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let eve = fs::read_to_string(directory.path().join("eve.json")).unwrap();
+    assert_eq!(of_type(&self::lines(&eve), "flow").len(), 4);
+}
+
 /// One sentence, and nothing is begun.
 #[test]
 fn wrong_arguments_are_a_sentence() {
@@ -186,6 +222,12 @@ fn wrong_arguments_are_a_sentence() {
         ("flows -r in.pcap --eve-keep 3", 2, "--eve-rotate"),
         ("flows -r in.pcap --community-id-seed 65536", 2, "65536"),
         ("flows -r in.pcap --max-flows 0", 2, "'0'"),
+        ("flows -r in.pcap --top 3", 2, "-i IFACE"),
+        ("flows -i lo --top 3 --eve -", 2, "--eve FILE"),
+        ("flows -i lo --top 0", 2, "'0'"),
+        ("flows -i lo --top 3 --by bytes", 2, "'bytes'"),
+        ("flows -i lo --top 3 --window 61", 2, "'61'"),
+        ("flows -i lo --by bits", 2, "--top"),
         ("flows -r nothing.pcap", 1, "nothing.pcap"),
         (
             "record -r in.pcap -t udp --vlans apart",

@@ -10,6 +10,7 @@ mod live;
 mod screen;
 mod signals;
 mod summary;
+mod top;
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +27,7 @@ use retroscope_capture::{
     pcap_over_ip::{TcpSource, is_address},
 };
 use retroscope_pcapfile::TextAllowance;
-use retroscope_recorder::{Config, Recorder, StartError, Summary, SystemClock};
+use retroscope_recorder::{Config, FlowReceiver, Recorder, StartError, Summary, SystemClock};
 use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
 
@@ -36,6 +37,8 @@ use eve_thread::EveThread;
 pub(crate) use flow_args::FlowArgs;
 pub(crate) use input::InputArgs;
 use screen::Screen;
+use top::Top;
+pub(crate) use top::{FLOWS_MAX as TOP_FLOWS_MAX, TopArgs};
 
 use crate::{
     commands::{program, source_failure, target::is_standard_stream},
@@ -67,6 +70,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         config: &config,
         control: args.control.as_deref(),
         eve: args.flows.eve.clone().map(|target| (target, options())),
+        top: None,
     })
 }
 
@@ -79,6 +83,8 @@ pub(crate) struct Task<'a> {
     pub(crate) control: Option<&'a Path>,
     /// Where flows and events are written.
     pub(crate) eve: Option<(Target, Options)>,
+    /// What is shown of flows.
+    pub(crate) top: Option<TopArgs>,
 }
 
 /// Records until the packets end, or somebody ends it.
@@ -102,11 +108,16 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
         Server::start(socket, handle, stop)
     });
     let server = server.transpose().map_err(Failure::failed)?;
+    let mut flows = recorder.take_flows();
+    let slices = flows.as_mut().and_then(FlowReceiver::take_slices);
     let eve = writer
-        .zip(recorder.take_flows())
+        .zip(flows)
         .map(|(writer, flows)| EveThread::start(writer, flows, recorder.handle(), config.offline));
     let eve = eve.transpose().map_err(Failure::failed)?;
-    let result = watch(recorder, input, &signals, screen, eve);
+    let top = task.top.zip(slices);
+    let top = top.map(|(args, slices)| Top::start(args, slices, names(input)));
+    let top = top.transpose().map_err(Failure::failed)?;
+    let result = watch(recorder, input, &signals, screen, (eve, top));
     server.into_iter().for_each(Server::end);
     result
 }
@@ -205,7 +216,7 @@ fn watch(
     args: &InputArgs,
     signals: &signals::Signals,
     mut screen: Screen,
-    eve: Option<EveThread>,
+    (eve, mut top): (Option<EveThread>, Option<Top>),
 ) -> Result<ExitCode, Failure> {
     let mut aborted_at = None;
     loop {
@@ -219,6 +230,7 @@ fn watch(
             if since.elapsed() > ABORT_WAIT {
                 // A thread hangs in the system, on a dead disk for example. It ends with the process.
                 let ring = recorder.ring().clone();
+                drop(top);
                 return summary::finish(args, &recorder.abandon(), &ring, (None, true));
             }
         }
@@ -239,8 +251,16 @@ fn watch(
                 }
             }
         }
-        screen.tick(&recorder);
+        match &mut top {
+            Some(top) => {
+                if !top.tick(&recorder) {
+                    recorder.handle().stop();
+                }
+            }
+            None => screen.tick(&recorder),
+        }
     }
+    drop(top);
     screen.end();
     let ring = recorder.ring().clone();
     let summary = recorder.join();

@@ -184,7 +184,9 @@ fn print_module(module: &ModuleStatus) {
 
 /// Flows and lines that were lost; says how many.
 fn say_lost_flows(summary: &Summary, eve: Option<Counters>) -> u64 {
-    let untold = summary.flows.map_or(0, |flows| flows.untold);
+    // With --top alone nobody is to be told.
+    let flows = summary.flows.filter(|_| eve.is_some());
+    let untold = flows.map_or(0, |flows| flows.untold);
     if untold > 0 {
         let flows = counted(untold, "flow");
         say(&format!(

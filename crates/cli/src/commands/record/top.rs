@@ -1,0 +1,153 @@
+//! `flows --top`: the largest flows of the last seconds. On a terminal a table is drawn over itself until somebody quits, and stays there
+//! then; elsewhere one follows the other as text. `main` draws, and nobody waits for it.
+
+mod table;
+mod terminal;
+
+use std::{
+    io::{self, Write as _, stdout},
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
+
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use retroscope_flow::{By, Slice, Window};
+use retroscope_recorder::Recorder;
+
+use crate::failure;
+use table::About;
+use terminal::Terminal;
+
+/// Between two tables.
+const DRAW_EVERY: Duration = Duration::from_secs(1);
+/// Flows of a second that have a place: 2.4 MB at most.
+pub(crate) const FLOWS_MAX: usize = 32_768;
+/// Seconds of the window where --window does not say.
+const WINDOW_S: u32 = 10;
+
+/// What is shown.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct TopArgs {
+    /// Show the N largest flows of the last seconds: on a terminal until `q` or ^C, elsewhere as text once a second. Of live traffic, and without
+    /// lines, unless --eve is there too
+    #[arg(long = "top", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rows: Option<u32>,
+
+    /// What --top shows: flows with the most bits or packets, or hosts with the most flows. The keys b, p and f change it [default: bits]
+    #[arg(long, value_name = "WHAT", requires = "rows", value_parser = by())]
+    by: Option<By>,
+
+    /// Seconds that --top looks back, 1 to 60 [default: 10]
+    #[arg(long, value_name = "SECONDS", requires = "rows", value_parser = clap::value_parser!(u32).range(1..=60))]
+    window: Option<u32>,
+}
+
+fn by() -> impl clap::builder::TypedValueParser<Value = By> {
+    PossibleValuesParser::new(["bits", "packets", "flows"]).map(|by| match by.as_str() {
+        "packets" => By::Packets,
+        "flows" => By::Flows,
+        _ => By::Bits,
+    })
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Top {
+    rows: usize,
+    about: About,
+    slices: Receiver<Slice>,
+    window: Window,
+    /// `None`: stdout is none.
+    terminal: Option<Terminal>,
+    due: Instant,
+}
+
+impl Top {
+    /// Takes the terminal, if stdout is one. What is said waits until it is given back, when this is dropped.
+    ///
+    /// # Errors
+    /// What the system says about signals.
+    pub(super) fn start(args: TopArgs, slices: Receiver<Slice>, title: String) -> io::Result<Self> {
+        let terminal = Terminal::take()?;
+        if terminal.is_some() {
+            failure::hold();
+        }
+        Ok(Self {
+            rows: args.rows.map_or(0, |rows| rows as usize),
+            about: About {
+                title,
+                by: args.by.unwrap_or_default(),
+                lost: 0,
+            },
+            slices,
+            window: Window::new(args.window.unwrap_or(WINDOW_S)),
+            terminal,
+            due: Instant::now(),
+        })
+    }
+
+    /// Obeys keys, and shows a table when it is time. False: it is to end.
+    pub(super) fn tick(&mut self, recorder: &Recorder) -> bool {
+        let mut news = 0;
+        for slice in self.slices.try_iter() {
+            self.window.add(slice);
+            news += 1;
+        }
+        let is_due = Instant::now() >= self.due;
+        let mut is_changed = false;
+        if let Some(terminal) = &mut self.terminal {
+            is_changed = terminal.is_changed();
+            for key in terminal.keys() {
+                self.about.by = match key {
+                    b'q' | b'Q' => return false,
+                    b'b' => By::Bits,
+                    b'p' => By::Packets,
+                    b'f' => By::Flows,
+                    _ => continue,
+                };
+                is_changed = true;
+            }
+        }
+        if !is_due && !is_changed {
+            return true;
+        }
+        self.due = Instant::now() + DRAW_EVERY;
+        let status = recorder.status();
+        self.about.lost = status.sources.iter().map(|one| one.lost_known()).sum();
+        match &self.terminal {
+            Some(terminal) => {
+                terminal.draw(&self.table(terminal.size()), table::HEADING);
+                true
+            }
+            None => news == 0 || self.print().is_ok(),
+        }
+    }
+
+    fn table(&self, size: (usize, usize)) -> Vec<String> {
+        let report = self.window.report(self.rows, self.about.by);
+        table::table(&report, &self.about, size)
+    }
+
+    /// As text, and an empty line.
+    fn print(&self) -> io::Result<()> {
+        let size = self.terminal.as_ref().map(Terminal::size);
+        let text = self
+            .table(size.unwrap_or((usize::MAX, usize::MAX)))
+            .join("\n")
+            + "\n\n";
+        let mut out = stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+}
+
+/// The last table stays on the terminal.
+impl Drop for Top {
+    fn drop(&mut self) {
+        if self.terminal.is_some() {
+            terminal::leave();
+            let _ = self.print();
+            failure::release();
+        }
+    }
+}

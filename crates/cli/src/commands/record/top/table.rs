@@ -1,0 +1,129 @@
+//! What is in a window, as lines of text. Pure.
+
+use retroscope_eve::proto_name;
+use retroscope_flow::{By, Key, Report, Subject};
+use retroscope_packet::proto::{SCTP, TCP, UDP};
+
+/// The line with the headings of columns.
+pub(super) const HEADING: usize = 1;
+
+/// What a report does not tell.
+#[derive(Debug)]
+pub(super) struct About {
+    /// Where packets come from.
+    pub(super) title: String,
+    /// What the rows are largest by.
+    pub(super) by: By,
+    /// Packets lost since the start.
+    pub(super) lost: u64,
+}
+
+/// At most as many lines as the height, none longer than the width.
+pub(super) fn table(
+    report: &Report,
+    about: &About,
+    (width, height): (usize, usize),
+) -> Vec<String> {
+    let seconds = report.span_ns.max(1) as f64 / 1e9;
+    let megabits = |bytes: u64| bytes as f64 * 8e-6 / seconds;
+    let total = report.total;
+    let mut lines = vec![format!(
+        "last {seconds:.0} s: {:.3} Mbit/s, {:.0} pps, {}{} flows; lost {}; {}",
+        megabits(total.bytes_both()),
+        total.packets as f64 / seconds,
+        report.flows,
+        if report.untracked.packets > 0 {
+            "+"
+        } else {
+            ""
+        },
+        about.lost,
+        about.title,
+    )];
+    let by = about.by;
+    let what = if by == By::Flows { "host" } else { "from > to" };
+    let heading = ["flows", "Mbit/s", "pps", "share", "proto", what];
+    lines.push(line(by, width, heading.map(str::to_owned)));
+    let mut row = |flows: u64, packets: u64, bytes: u64, proto: String, name: String| {
+        let (part, whole) = match by {
+            By::Bits => (bytes, total.bytes_both()),
+            By::Packets => (packets, total.packets),
+            By::Flows => (flows, report.flows),
+        };
+        let cells = [
+            flows.to_string(),
+            format!("{:.3}", megabits(bytes)),
+            format!("{:.1}", packets as f64 / seconds),
+            format!("{:.1}%", part as f64 * 100.0 / whole.max(1) as f64),
+            proto,
+            name,
+        ];
+        lines.push(line(by, width, cells));
+    };
+    let (mut packets, mut bytes) = (total.packets, total.bytes_both());
+    for one in report.rows.iter().take(height.saturating_sub(3)) {
+        let (proto, name) = match one.subject {
+            Subject::Flow(key) => (proto(&key), ends(&key, one.volume.bytes)),
+            Subject::Host(host) => (String::new(), host.to_string()),
+        };
+        let volume = one.volume;
+        row(one.flows, volume.packets, volume.bytes_both(), proto, name);
+        if by != By::Flows {
+            packets -= volume.packets;
+            bytes -= volume.bytes_both();
+        }
+    }
+    if by != By::Flows && packets > 0 {
+        row(0, packets, bytes, String::new(), "all others".to_owned());
+    }
+    lines.truncate(height);
+    lines.iter().map(|line| cut(line, width)).collect()
+}
+
+/// The cells of a row that have room: flows, Mbit/s, packets/s, share, protocol and name.
+fn line(by: By, width: usize, [flows, bits, packets, share, proto, name]: [String; 6]) -> String {
+    let number = |text| format!("{text:>10} ");
+    let (bits, packets, share) = (number(bits), number(packets), format!("{share:>6} "));
+    let columns = match by {
+        By::Bits => [bits, packets, share, format!("{proto:<9} ")],
+        By::Packets => [packets, bits, share, format!("{proto:<9} ")],
+        By::Flows => [number(flows), bits, packets, share],
+    };
+    let count = match width {
+        ..60 => 1,
+        60..80 => 2,
+        _ => 4,
+    };
+    columns[..count].concat() + &name
+}
+
+fn proto(key: &Key) -> String {
+    if key.endpoints().is_none() {
+        return "no IP".to_owned();
+    }
+    let name = proto_name(key.proto()).map(str::to_owned);
+    name.unwrap_or_else(|| key.proto().to_string())
+}
+
+/// Both ends of a flow, the one first that sent more.
+fn ends(key: &Key, bytes: [u64; 2]) -> String {
+    let has_ports = matches!(key.proto(), TCP | UDP | SCTP);
+    let [mut from, mut to] = match key.endpoints().filter(|_| has_ports) {
+        Some(ends) => ends.map(|end| std::net::SocketAddr::new(end.addr, end.port).to_string()),
+        None => key.hosts().map(|host| host.to_string()),
+    };
+    if bytes[1] > bytes[0] {
+        std::mem::swap(&mut from, &mut to);
+    }
+    let vlans = key.vlans().map(|vlan| format!(" vlan {vlan}"));
+    format!("{from} > {to}{}", vlans.collect::<String>())
+}
+
+/// As much as fits; names of interfaces do nothing to a terminal.
+fn cut(line: &str, width: usize) -> String {
+    let printable = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
+    line.chars().map(printable).take(width).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! `flows --top` on a terminal of the test's own.
+
+use std::{
+    fs::File,
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{read, write},
+    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
+    termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
+};
+
+use crate::{
+    namespace::Namespace,
+    recorder::{DEADLINE, PROGRAM},
+    shared,
+    signals::Terminal,
+    traffic::{Sender, udp},
+};
+
+/// Where each screen begins.
+const HOME: &str = "\x1b[1H";
+/// Where the terminal is given back.
+const LEAVE: &str = "\x1b[?1049l";
+
+impl Terminal {
+    fn resize(&self, width: u16, height: u16) {
+        let size = Winsize {
+            ws_row: height,
+            ws_col: width,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&self.master, size).unwrap();
+    }
+
+    fn press(&self, key: u8) {
+        assert_eq!(write(&self.master, &[key]).unwrap(), 1);
+    }
+
+    /// Reads what is drawn until `is_it`.
+    fn wait(&self, seen: &mut String, is_it: impl Fn(&str) -> bool) {
+        let until = Instant::now() + DEADLINE;
+        while !is_it(seen) {
+            assert!(Instant::now() < until, "{seen:?}");
+            let mut news = [PollFd::new(&self.master, PollFlags::IN)];
+            let time = Timespec::try_from(Duration::from_secs(1)).unwrap();
+            if poll(&mut news, Some(&time)).unwrap() > 0 {
+                let mut bytes = [0; 4096];
+                let len = read(&self.master, &mut bytes).unwrap();
+                seen.push_str(str::from_utf8(&bytes[..len]).unwrap());
+            }
+        }
+    }
+}
+
+/// Lines of the last whole screen.
+fn screen(seen: &str) -> Vec<&str> {
+    let mut screens = seen.rsplit(HOME).skip(1);
+    let screen = screens.next().unwrap_or_default();
+    screen.split("\x1b[").collect()
+}
+
+/// Whether the parts stand in the last whole screen in this order.
+fn shows(seen: &str, parts: &[&str]) -> bool {
+    let mut rest = screen(seen).join("\n");
+    parts.iter().all(|part| {
+        let found = rest.split_once(part).map(|(_, rest)| rest.to_owned());
+        found.map(|found| rest = found).is_some()
+    })
+}
+
+/// Does not outlive a test that fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Rows of traffic that is known, keys, another size, ^Z, and the terminal as it was before.
+#[test]
+fn a_table_on_a_terminal() {
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("top") else {
+        return;
+    };
+    let terminal = Terminal::new();
+    terminal.resize(100, 24);
+    let tty = || File::options().read(true).write(true).open(terminal.path());
+    let tty = tty().unwrap();
+    let modes = || format!("{:?}", tcgetattr(&tty).unwrap());
+    let before = modes();
+    let mut command = Command::new(PROGRAM);
+    command
+        .args("flows -i v1 --ring 128MiB --top 2 --window 60".split(' '))
+        .stdin(tty.try_clone().unwrap())
+        .stdout(tty.try_clone().unwrap())
+        .stderr(tty.try_clone().unwrap());
+    let mut child = Running(namespace.enter(|| command.spawn()).unwrap());
+    let pid = Pid::from_child(&child.0);
+    let mut seen = String::new();
+    terminal.wait(&mut seen, |seen| seen.contains("from > to"));
+    assert!(
+        !tcgetattr(&tty)
+            .unwrap()
+            .local_modes
+            .contains(LocalModes::ECHO)
+    );
+    let mut sender = Sender::new(&namespace, "v0");
+    for (host, packets, payload) in [(1, 30, 958), (2, 60, 158), (3, 10, 158)] {
+        for _ in 0..packets {
+            sender.send(&udp(host, 4000, 53, &vec![0; payload]));
+        }
+    }
+    let [large, many] = ["10.0.0.1:4000 > 10.1.0.1:53", "10.0.0.2:4000 > 10.1.0.1:53"];
+    let by_bits = ["68.2%", large, "27.3%", many, "4.5%", "all others"];
+    terminal.wait(&mut seen, |seen| shows(seen, &by_bits));
+    assert!(shows(&seen, &[" 3 flows; lost 0; v1", by_bits[0]]));
+
+    terminal.press(b'p');
+    let by_packets = ["60.0%", many, "30.0%", large, "10.0%", "all others"];
+    terminal.wait(&mut seen, |seen| shows(seen, &by_packets));
+
+    terminal.resize(40, 4);
+    terminal.wait(&mut seen, |seen| {
+        shows(seen, &["pps from > to ", many, "all others"])
+    });
+    terminal.wait(&mut seen, |seen| !shows(seen, &[large]));
+    terminal.resize(100, 24);
+    terminal.wait(&mut seen, |seen| shows(seen, &by_packets));
+
+    kill_process(pid, Signal::USR2).unwrap();
+    kill_process(pid, Signal::TSTP).unwrap();
+    let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+    assert!(status.stopped(), "{status:?}");
+    assert_eq!(modes(), before);
+    kill_process(pid, Signal::CONT).unwrap();
+    seen.clear();
+    terminal.wait(&mut seen, |seen| shows(seen, &by_packets));
+
+    terminal.press(b'q');
+    let status = child.0.wait().unwrap();
+    terminal.wait(&mut seen, |seen| seen.contains("3 flows of 100 packets"));
+    assert_eq!(status.code(), Some(0), "{seen:?}");
+    assert_eq!(modes(), before);
+    let (drawn, printed) = seen.split_once(LEAVE).unwrap();
+    assert!(!drawn.contains("received"), "{drawn:?}");
+    assert!(
+        printed.contains(many) && printed.contains("v1: received 100"),
+        "{printed:?}"
+    );
+}
