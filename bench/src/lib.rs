@@ -65,6 +65,7 @@ mod bucket_change;
 pub mod capture;
 pub mod contest;
 mod filter;
+mod flow;
 mod latency;
 mod limits;
 pub mod machine;

@@ -11,13 +11,13 @@
 use std::{io, sync::LazyLock};
 
 use crate::{
-    bucket_change, capture, filter, latency, limits, queues, recorder, ring, session::Session,
+    bucket_change, capture, filter, flow, latency, limits, queues, recorder, ring, session::Session,
 };
 
 /// What measures a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// `make bench-quick`: the rows that ring and filters are judged by.
+    /// `make bench-quick`: the rows that ring, filters and flows are judged by.
     Quick,
     /// `make bench`: the evaluation of the thesis too, reproduced and extended.
     Full,
@@ -30,12 +30,13 @@ use Command::{Capture, Full, Quick};
 pub(crate) type Run = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name: the command, and who measures. In the order in which they are measured.
-pub(crate) const MEASURES: [(&str, Command, Run); 12] = [
+pub(crate) const MEASURES: [(&str, Command, Run); 13] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
     ("recorder", Quick, recorder::judged),
     ("filters", Quick, filter::judged),
+    ("flows", Quick, flow::judged),
     ("buckets", Quick, bucket_change::judged),
     ("limits", Full, limits::rows),
     ("latency", Full, latency::rows),

@@ -1,0 +1,47 @@
+//! The flow table and the queue of its time-outs, against what others would take, and against what the machine's memory allows.
+//!
+//! - `queue`: timers that are taken out and put in again, in our queue and in a binary heap.
+//! - `table`: packets of a million flows, in our table and in DashMap with a heap; and as many reads of memory at random.
+//! - `traffic`: the packets.
+
+mod queue;
+mod table;
+mod traffic;
+
+use std::{cell::LazyCell, io};
+
+use crate::session::Session;
+
+/// Bytes of a run's scale for each flow or timer: a million of them at full scale.
+const SCALE_BYTES_PER_FLOW: u64 = 1 << 10;
+
+/// As many flows or timers as there are at this scale, a million at full scale.
+fn million(session: &Session) -> u32 {
+    let count = session.scale.ring_bytes / SCALE_BYTES_PER_FLOW;
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The judged rows.
+pub(crate) fn judged(session: &Session) -> io::Result<()> {
+    session.versus("flow/queue/vs-heap", "binary heap", || {
+        let timers = million(session);
+        Ok(vec![
+            queue::queue("queue", session, timers),
+            queue::heap("heap", session, timers),
+        ])
+    })?;
+    session.row("flow/queue/flatness", Some("the fastest size"), || {
+        queue::flatness(session, million(session))
+    })?;
+    let heat = LazyCell::new(|| table::heat(session, million(session)));
+    let over = |other: &str| heat.as_ref().map_err(Clone::clone)?.ratio("table", other);
+    for (row, other) in [
+        ("flow/table/vs-dashmap", "dashmap"),
+        ("flow/table/vs-random-access", "random access"),
+    ] {
+        session.row(row, Some(other), || over(other))?;
+    }
+    session.row("flow/table/mpps", None, || {
+        heat.as_ref().map_err(Clone::clone)?.get("table")?.spread()
+    })
+}

@@ -1,0 +1,99 @@
+//! What a timer costs: the "hold" model (Jones 1986, "An empirical comparison of priority-queue and event-set implementations"), each
+//! step takes out the first timer and puts it in again, due at random within a minute.
+
+use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
+
+use retroscope_flow::{Entry, MultiresolutionQueue, Resolution};
+
+use crate::{
+    measure::{Entrant, Failure, Heat, Spread, check_count},
+    session::Session,
+};
+
+/// A timer is due within so many nanoseconds: 0 to 60 s.
+const SPAN: u64 = 60_000_000_000;
+/// Slots of 134 ms for 9 minutes, and of 8.6 s for 10 hours: those of the flow table.
+const RESOLUTIONS: [Resolution; 2] = [
+    Resolution {
+        bits: 27,
+        slots: 4096,
+    },
+    Resolution {
+        bits: 33,
+        slots: 4096,
+    },
+];
+/// Steps of a run at least.
+const STEPS_MIN: u64 = 1000;
+
+/// Steps in our queue, millions a second.
+pub(super) fn queue<'a>(name: &str, session: &Session, timers: u32) -> Entrant<'a> {
+    let mut queue = MultiresolutionQueue::new(&RESOLUTIONS);
+    for (stamp, item) in first(timers) {
+        queue.insert(Entry { stamp, item });
+    }
+    stepping(name, session, move |later| {
+        let Some(Entry { stamp, item }) = queue.extract() else {
+            return 0;
+        };
+        let stamp = stamp + later;
+        queue.insert(Entry { stamp, item });
+        1
+    })
+}
+
+/// Steps in a binary heap, millions a second.
+pub(super) fn heap<'a>(name: &str, session: &Session, timers: u32) -> Entrant<'a> {
+    let mut heap: BinaryHeap<_> = first(timers).map(Reverse).collect();
+    stepping(name, session, move |later| {
+        let Some(Reverse((stamp, item))) = heap.pop() else {
+            return 0;
+        };
+        heap.push(Reverse((stamp + later, item)));
+        1
+    })
+}
+
+/// The speed of our queue with a thousandth of so many timers to ten times as many, in powers of ten: that of the slowest of these five as a
+/// part of that of the fastest.
+pub(super) fn flatness(session: &Session, timers: u32) -> Result<Spread, Failure> {
+    let sizes = [-3, -2, -1, 0, 1].map(|power| f64::from(timers) * 10_f64.powi(power));
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive and far below the most"
+    )]
+    let entrant = |size: f64| queue(&format!("{size:.0} timers"), session, (size as u32).max(1));
+    let Heat(series) = session.heat("timers", sizes.map(entrant).into());
+    let figures = series.iter().map(|series| series.figures.clone());
+    let figures: Vec<_> = figures.collect::<Result<_, _>>()?;
+    let flatness = |turn: usize| {
+        let speeds = figures.iter().map(|figures| figures[turn]);
+        speeds.clone().fold(f64::INFINITY, f64::min) / speeds.fold(0.0, f64::max)
+    };
+    let turns = 0..session.scale.repetitions;
+    Spread::of(&turns.map(flatness).collect::<Vec<_>>())
+}
+
+/// The first timers.
+fn first(count: u32) -> impl Iterator<Item = (u64, u32)> {
+    let mut random = fastrand::Rng::with_seed(1);
+    (0..count).map(move |item| (random.u64(0..SPAN), item))
+}
+
+/// A step takes a timer out and puts in another, so much later, and says how many it took.
+fn stepping<'a>(
+    name: &str,
+    session: &Session,
+    mut step: impl FnMut(u64) -> u64 + 'a,
+) -> Entrant<'a> {
+    let mut random = fastrand::Rng::with_seed(2);
+    Entrant::paced(name, session.scale.seconds, STEPS_MIN, move |steps| {
+        let start = Instant::now();
+        let taken = (0..steps).map(|_| step(random.u64(0..SPAN))).sum();
+        let seconds = start.elapsed().as_secs_f64();
+        check_count(steps, taken)?;
+        let per_second = steps as f64 / seconds;
+        Ok((per_second / 1e6, per_second))
+    })
+}
