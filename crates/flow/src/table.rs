@@ -247,7 +247,7 @@ impl FlowTable {
     #[inline]
     fn add(&mut self, slot: u32, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) -> bool {
         let flow = &mut self.flows[slot as usize];
-        let due_before = flow.due_ns(&self.time_outs);
+        let (due_before, stage) = (flow.due_ns(&self.time_outs), flow.stage());
         let end = if !self.time_outs.has_end {
             None
         } else if due_before <= packet.time_ns {
@@ -263,6 +263,10 @@ impl FlowTable {
         }
         let flow = &mut self.flows[slot as usize];
         flow.add(packet);
+        // No time-out has changed, and the latest packet is no earlier than it was.
+        if end.is_none() && flow.stage() == stage {
+            return false;
+        }
         let due_ns = flow.due_ns(&self.time_outs);
         if due_ns < due_before {
             self.hasten(slot, stamp(due_ns));
