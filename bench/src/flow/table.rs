@@ -14,6 +14,7 @@ use std::{
 
 use dashmap::{DashMap, Entry};
 use retroscope_flow::{FlowTable, Key, Packet, Secret, TimeOuts};
+use retroscope_ring::ask_for_huge_pages;
 
 use super::traffic::Load;
 use crate::{
@@ -37,7 +38,8 @@ pub(super) fn heat(session: &Session, flows: u32) -> Result<Heat, Failure> {
     };
     let flows_max = (flows + flows / SPARE) as usize;
     let time_outs = TimeOuts::idle(load.time_out_ns());
-    let mut table = FlowTable::new(flows_max, time_outs, Secret::random());
+    let mut table =
+        FlowTable::with_advice(flows_max, time_outs, Secret::random(), ask_for_huge_pages);
     let mut map = Mapped::new(flows_max, load.time_out_ns());
     let mut counted = 0;
     let table = packets("table", session, load, move |packets| {

@@ -1,5 +1,9 @@
 //! Where a flow is in the table: from a hash to a few candidates, by open addressing over groups of one cache line.
 
+use std::ops::Range;
+
+use super::Advise;
+
 /// Flows that a group can tell.
 pub(super) const GROUP: usize = 12;
 /// A flow is in one of so many groups that its hash tells. With a hash that nobody can aim at, all of them are full about never: a group
@@ -7,6 +11,12 @@ pub(super) const GROUP: usize = 12;
 pub(super) const PROBES: usize = 8;
 /// Flows a group has on average at most.
 const LOAD: usize = 6;
+
+/// The addresses of a vector's memory, used or not.
+pub(super) fn addresses<T>(memory: &Vec<T>) -> Range<*const u8> {
+    let start = memory.as_ptr().cast::<u8>();
+    start..start.wrapping_add(memory.capacity() * size_of::<T>())
+}
 
 /// One cache line.
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,11 +76,14 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// For so many flows.
-    pub(super) fn new(flows_max: usize) -> Self {
+    /// For so many flows. `advise` gets its memory before it is touched.
+    pub(super) fn new(flows_max: usize, advise: Advise) -> Self {
         let groups = flows_max.div_ceil(LOAD).next_power_of_two().max(PROBES);
+        let mut memory = Vec::with_capacity(groups);
+        advise(addresses(&memory));
+        memory.resize(groups, Group::default());
         Self {
-            groups: vec![Group::default(); groups].into(),
+            groups: memory.into(),
         }
     }
 
@@ -185,7 +198,7 @@ mod tests {
     fn it_agrees_with_a_map_when_groups_are_full() {
         for seed in 0..50 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut index = Index::new(64);
+            let mut index = Index::new(64, |_| {});
             let mut map = HashMap::new();
             for slot in 0..4000_u32 {
                 let hash = random.u64(..);
@@ -215,7 +228,7 @@ mod tests {
 
     #[test]
     fn equal_hashes_cost_a_bounded_search() {
-        let mut index = Index::new(1 << 16);
+        let mut index = Index::new(1 << 16, |_| {});
         let room = GROUP * PROBES;
         for slot in 0..1000 {
             let found = index.room(7);

@@ -20,7 +20,7 @@ pub use key::{Ends, Family, Host, Key, Secret};
 pub use lfn::LfnTable;
 pub use packet::{Attribution, Packet};
 pub use queue::{Entry, MultiresolutionQueue, Resolution};
-pub use table::{Counters, End, FlowTable};
+pub use table::{Advise, Counters, End, FlowTable};
 pub use time_outs::{Stage, StageTimeOuts, TimeOuts};
 pub use top::{By, Report, Row, Slice, Subject, Volume, Window};
 pub use tracker::{Ended, Tracker, TrackerConfig, TrackerCounters};

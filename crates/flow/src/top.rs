@@ -64,7 +64,7 @@ impl Top {
         Self {
             secret,
             flows_max,
-            index: Index::new(flows_max),
+            index: Index::new(flows_max, |_| {}),
             slice: Slice::default(),
             begin_ns: None,
         }
@@ -102,7 +102,7 @@ impl Top {
         self.slice.times_ns = [begin_ns, now_ns];
         match give(std::mem::take(&mut self.slice)) {
             Ok(()) => {
-                self.index = Index::new(self.flows_max);
+                self.index = Index::new(self.flows_max, |_| {});
                 self.begin_ns = Some(now_ns);
             }
             Err(slice) => self.slice = slice,

@@ -3,8 +3,8 @@
 use retroscope_packet::LinkType;
 
 use crate::{
-    Attribution, Counters, End, Flow, FlowTable, Packet, Secret, Slice, TimeOuts, table::TOGETHER,
-    top::Top,
+    Advise, Attribution, Counters, End, Flow, FlowTable, Packet, Secret, Slice, TimeOuts,
+    table::TOGETHER, top::Top,
 };
 
 /// Between two looks for flows that are over, ns of packet time.
@@ -90,11 +90,25 @@ impl Tracker {
     /// As [`FlowTable::new`].
     #[must_use]
     pub fn new(config: &TrackerConfig, secret: Secret) -> Self {
+        Self::with_advice(config, secret, |_| {})
+    }
+
+    /// The same, where `advise` gets what its table reserves: see [`FlowTable::with_advice`].
+    ///
+    /// # Panics
+    /// As [`FlowTable::new`].
+    #[must_use]
+    pub fn with_advice(config: &TrackerConfig, secret: Secret, advise: Advise) -> Self {
+        let &TrackerConfig {
+            flows_max,
+            time_outs,
+            ..
+        } = config;
         Self {
             top: config.top.map(|max| Top::new(max, secret.clone())),
-            time_outs: config.time_outs,
+            time_outs,
             attribution: Attribution::new(config.has_vlans, config.joins_fragments),
-            table: FlowTable::new(config.flows_max, config.time_outs, secret),
+            table: FlowTable::with_advice(flows_max, time_outs, secret, advise),
             batch: Vec::with_capacity(TOGETHER),
             clock_ns: i64::MIN,
             look_ns: i64::MIN,

@@ -207,7 +207,11 @@ impl Flows {
             ..config
         };
         Self {
-            tracker: Tracker::new(&config, Secret::random()),
+            tracker: Tracker::with_advice(
+                &config,
+                Secret::random(),
+                retroscope_ring::ask_for_huge_pages,
+            ),
             teller: Teller {
                 sender,
                 ended: Vec::new(),

@@ -52,6 +52,18 @@ unsafe impl Send for Memory {}
 // SAFETY: as above; `&Memory` gives an address only.
 unsafe impl Sync for Memory {}
 
+/// Asks for transparent huge pages where memory is touched from now on that lies between these addresses: for tables beside a ring that
+/// are read at random. Where the system has none to give, nothing changes.
+pub fn ask_for_huge_pages(addresses: Range<*const u8>) {
+    let start = addresses.start.addr().next_multiple_of(PAGE_BYTES);
+    let end = addresses.end.addr() / PAGE_BYTES * PAGE_BYTES;
+    if let Some(bytes) = end.checked_sub(start) {
+        let start = addresses.start.with_addr(start).cast_mut();
+        // SAFETY: the advice changes no contents, whatever is mapped there, and the kernel refuses what is not.
+        let _ = unsafe { madvise(start.cast::<c_void>(), bytes, Advice::LinuxHugepage) };
+    }
+}
+
 impl Memory {
     /// Maps and, with `config.prefault`, fills `bytes`, a multiple of [`ALIGNMENT`].
     ///

@@ -29,7 +29,7 @@ fn transparent_in(smaps: &str, addresses: &Range<u64>) -> u64 {
 }
 
 /// The addresses in the first line of a mapping: `7f00-7f10 rw-p …`.
-fn mapping_range(line: &str) -> Option<Range<u64>> {
+pub(super) fn mapping_range(line: &str) -> Option<Range<u64>> {
     let (range, _) = line.split_once(' ')?;
     let (from, to) = range.split_once('-')?;
     let address = |text| u64::from_str_radix(text, 16).ok();

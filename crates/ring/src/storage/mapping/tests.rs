@@ -348,3 +348,22 @@ fn a_refused_mapping_takes_nothing_from_others() {
         other.join().unwrap(); // by itself: ThreadSanitizer does not see how a scope ends
     });
 }
+
+/// The kernel marks the whole pages of the range: proc_pid_smaps(5), `VmFlags`, "hg".
+#[test]
+fn memory_of_the_allocator_is_marked_for_huge_pages() {
+    let memory = Vec::<u8>::with_capacity(8 << 20);
+    let range = memory.as_ptr()..memory.as_ptr().wrapping_add(memory.capacity());
+    ask_for_huge_pages(range.clone());
+    // No whole page, and a range that ends before it starts: nothing happens.
+    ask_for_huge_pages(range.start..range.start.wrapping_add(100));
+    ask_for_huge_pages(range.end..range.start);
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let inside = (range.start.addr() + ALIGNMENT) as u64;
+    let mut lines = smaps.lines();
+    let found = lines.any(|line| pages::mapping_range(line).is_some_and(|it| it.contains(&inside)));
+    assert!(found, "{smaps}");
+    let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+    let has_huge_pages = std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap();
+    assert_eq!(flags.contains(" hg"), has_huge_pages, "{flags}");
+}
