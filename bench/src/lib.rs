@@ -82,6 +82,8 @@ mod ring;
 pub mod rows;
 pub mod session;
 
+pub use flow::misses::flow_path;
+
 /// Tells whoever watches.
 #[expect(clippy::print_stderr, reason = "progress of a program for people")]
 pub fn say(text: &str) {

@@ -7,7 +7,7 @@ use std::{env, path::PathBuf, process::ExitCode};
 use clap::{Parser, ValueEnum};
 use retroscope_bench::{
     capture::Programs,
-    machine,
+    flow_path, machine,
     measure::Scale,
     report,
     rows::Command,
@@ -40,6 +40,12 @@ struct Arguments {
     /// The folder of `benchmarks.md`, which a report fills.
     #[arg(long, value_name = "FOLDER")]
     docs: Option<PathBuf>,
+    /// The queue of `flow-path`: heap or mrpq.
+    #[arg(long, default_value = "mrpq")]
+    timers: String,
+    /// The packets of `flow-path`.
+    #[arg(long, default_value_t = 0)]
+    packets: u64,
     #[command(flatten)]
     programs: Programs,
 }
@@ -51,6 +57,8 @@ enum What {
     Capture,
     Report,
     ReportCapture,
+    /// What is run under valgrind.
+    FlowPath,
 }
 
 type Failure = Box<dyn std::error::Error>;
@@ -72,6 +80,10 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
         What::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
         What::Full => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
         What::Capture => ("make bench-capture", &[Command::Capture][..], SMALL),
+        What::FlowPath => {
+            flow_path(&arguments.timers, arguments.packets)?;
+            return Ok(true);
+        }
         What::Report | What::ReportCapture => {
             for path in report::report(&out, what == What::ReportCapture, docs.as_deref())? {
                 say(&path.display().to_string());

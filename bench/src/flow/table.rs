@@ -38,7 +38,7 @@ pub(super) fn heat(session: &Session, flows: u32) -> Result<Heat, Failure> {
     };
     let flows_max = (flows + flows / SPARE) as usize;
     let time_outs = TimeOuts::idle(load.time_out_ns());
-    let mut table =
+    let mut table: FlowTable =
         FlowTable::with_advice(flows_max, time_outs, Secret::random(), ask_for_huge_pages);
     let mut map = Mapped::new(flows_max, load.time_out_ns());
     let mut counted = 0;

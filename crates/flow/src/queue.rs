@@ -26,6 +26,28 @@ pub struct Entry {
     pub item: u32,
 }
 
+/// A queue of time-outs, as the flow table needs one. What the methods do is told at those of [`MultiresolutionQueue`].
+pub trait Timers {
+    /// An empty one.
+    fn empty() -> Self;
+    /// How many entries there are.
+    fn len(&self) -> usize;
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Adds an entry.
+    fn insert(&mut self, entry: Entry);
+    /// Takes out an entry that is due at a time, one of the first.
+    fn extract_due(&mut self, now: u64) -> Option<Entry>;
+    /// Takes out one of the first, before it is due.
+    fn extract_early(&mut self) -> Option<Entry>;
+    /// Moves the time on.
+    fn advance(&mut self, now: u64);
+    /// Bytes taken from the allocator.
+    fn memory_bytes(&self) -> usize;
+}
+
 /// Slots of one width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resolution {

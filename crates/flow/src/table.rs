@@ -19,7 +19,7 @@ use std::ops::Range;
 use crate::flow::Flow;
 use crate::index::{Index, addresses};
 use crate::time_outs::TimeOuts;
-use crate::{Entry, MultiresolutionQueue, Packet, Resolution, Secret};
+use crate::{Entry, MultiresolutionQueue, Packet, Resolution, Secret, Timers};
 
 /// Packets of a batch that are looked up together.
 pub(crate) const TOGETHER: usize = 64;
@@ -39,6 +39,38 @@ const RESOLUTIONS: [Resolution; 2] = [
 
 /// Is told the addresses of memory that a table has reserved and not yet touched, and may ask the system for larger pages there.
 pub type Advise = fn(Range<*const u8>);
+
+impl Timers for MultiresolutionQueue {
+    fn empty() -> Self {
+        Self::new(&RESOLUTIONS)
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn insert(&mut self, entry: Entry) {
+        self.insert(entry);
+    }
+
+    #[inline]
+    fn extract_due(&mut self, now: u64) -> Option<Entry> {
+        self.extract_due(now)
+    }
+
+    fn extract_early(&mut self) -> Option<Entry> {
+        self.extract_early()
+    }
+
+    fn advance(&mut self, now: u64) {
+        self.advance(now);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.memory_bytes()
+    }
+}
 
 /// Why a flow ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,7 +111,7 @@ pub struct Counters {
 
 /// The flows of one shard: one thread, no lock.
 #[derive(Debug)]
-pub struct FlowTable {
+pub struct FlowTable<Q = MultiresolutionQueue> {
     secret: Secret,
     time_outs: TimeOuts,
     flows_max: usize,
@@ -87,7 +119,7 @@ pub struct FlowTable {
     /// Live ones, and free slots.
     flows: Vec<Flow>,
     free: Vec<u32>,
-    queue: MultiresolutionQueue,
+    queue: Q,
     counters: Counters,
 }
 
@@ -100,12 +132,14 @@ impl FlowTable {
     pub fn new(flows_max: usize, time_outs: TimeOuts, secret: Secret) -> Self {
         Self::with_advice(flows_max, time_outs, secret, |_| {})
     }
+}
 
-    /// The same, where `advise` gets what is reserved. A packet touches two places of it at random: with pages of 4 KiB both are far from
+impl<Q: Timers> FlowTable<Q> {
+    /// As [`FlowTable::new`], with any queue, and where `advise` gets what is reserved. A packet touches two places of it at random: with pages of 4 KiB both are far from
     /// what a processor remembers of them.
     ///
     /// # Panics
-    /// As [`Self::new`].
+    /// As [`FlowTable::new`].
     #[must_use]
     pub fn with_advice(
         flows_max: usize,
@@ -126,7 +160,7 @@ impl FlowTable {
             index: Index::new(flows_max, advise),
             flows,
             free: Vec::new(),
-            queue: MultiresolutionQueue::new(&RESOLUTIONS),
+            queue: Q::empty(),
             counters: Counters::default(),
         }
     }
@@ -198,12 +232,12 @@ impl FlowTable {
 
     /// Ends all flows.
     pub fn finish(&mut self, mut ended: impl FnMut(&Flow, End)) {
-        while let Some(entry) = self.queue.extract() {
+        while let Some(entry) = self.queue.extract_due(u64::MAX) {
             if self.due_of(entry).is_some() {
                 self.end(entry.item, End::Finished, &mut ended);
             }
         }
-        self.queue = MultiresolutionQueue::new(&RESOLUTIONS);
+        self.queue = Q::empty();
     }
 
     /// Ends the flow in a slot, if there is one.
