@@ -33,7 +33,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
         if !names.iter().any(|name| session.wants(name)) {
             continue;
         }
-        crate::say(&format!("{}: under valgrind, a minute", names[0]));
+        crate::say(&format!("{}: under valgrind", names[0]));
         let misses = misses(queue);
         for (at, name) in names.iter().enumerate() {
             let figure = misses.clone().map(|misses| Spread::once(misses[at]));

@@ -358,12 +358,12 @@ fn memory_of_the_allocator_is_marked_for_huge_pages() {
     // No whole page, and a range that ends before it starts: nothing happens.
     ask_for_huge_pages(range.start..range.start.wrapping_add(100));
     ask_for_huge_pages(range.end..range.start);
-    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
     let inside = (range.start.addr() + ALIGNMENT) as u64;
     let mut lines = smaps.lines();
     let found = lines.any(|line| pages::mapping_range(line).is_some_and(|it| it.contains(&inside)));
     assert!(found, "{smaps}");
     let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
-    let has_huge_pages = std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap();
+    let has_huge_pages = fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap();
     assert_eq!(flags.contains(" hg"), has_huge_pages, "{flags}");
 }
