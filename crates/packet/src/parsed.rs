@@ -36,6 +36,8 @@ pub struct Parsed {
     pub transport: Option<Ports>,
     /// TCP flag bits as in byte 13 of the header: 1 FIN, 2 SYN, 4 RST, 8 PSH, 16 ACK, 32 URG, 64 ECE, 128 CWR.
     pub tcp_flags: Option<u8>,
+    /// TCP sequence number, where the flags are known too.
+    pub tcp_seq: Option<u32>,
     /// ICMP over IPv4 or ICMPv6 over IPv6. Never set for a later fragment.
     pub icmp: Option<Icmp>,
     /// Where the outermost IP header starts. Set with `network`.

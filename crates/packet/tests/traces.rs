@@ -197,6 +197,7 @@ fn assert_fewer_facts(short: &Parsed, whole: &Parsed, context: &dyn Fn() -> Stri
         short.llc, whole.llc;
         short.transport, whole.transport;
         short.tcp_flags, whole.tcp_flags;
+        short.tcp_seq, whole.tcp_seq;
         short.icmp, whole.icmp;
         short.payload_offset, whole.payload_offset;
         short.payload_end, whole.payload_end;

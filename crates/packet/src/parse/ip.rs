@@ -270,11 +270,12 @@ fn udp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
     Ok(body)
 }
 
-/// Reads the flags and the length of a TCP header (RFC 9293).
+/// Reads the sequence number, the flags and the length of a TCP header (RFC 9293).
 #[inline]
 fn tcp(parsed: &mut Parsed, data: &[u8], at: usize) -> Result<usize, Stop> {
     let [offset, flags] = array(data, at + 12)?;
     parsed.tcp_flags = Some(flags);
+    parsed.tcp_seq = Some(u32::from_be_bytes(array(data, at + 4)?));
     let len = usize::from(offset >> 4) * 4;
     if len < TCP_HEADER {
         return Err(Stop::Malformed);

@@ -19,6 +19,7 @@ fn deconstruct_ethernet_ipv4_tcp() {
     assert_eq!((ip.proto, ip.fragment, ip.len), (Some(6), None, Some(43)));
     assert_eq!(parsed.transport, TCP_PORTS);
     assert_eq!(parsed.tcp_flags, Some(0x12));
+    assert_eq!(parsed.tcp_seq, Some(0x0102_0304));
     assert_eq!(parsed.payload_offset, Some(54));
 }
 

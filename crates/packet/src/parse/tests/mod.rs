@@ -14,7 +14,7 @@ use crate::{
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 const UDP: [u8; 8] = [0x04, 0xd2, 0, 53, 0, 8, 0, 0];
 const TCP: [u8; 20] = [
-    0x04, 0xd2, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x12, 0, 0, 0, 0, 0, 0,
+    0x04, 0xd2, 0, 80, 1, 2, 3, 4, 0, 0, 0, 0, 0x50, 0x12, 0, 0, 0, 0, 0, 0,
 ];
 const UDP_PORTS: Option<Ports> = Some(Ports { src: 1234, dst: 53 });
 const TCP_PORTS: Option<Ports> = Some(Ports { src: 1234, dst: 80 });
