@@ -24,7 +24,7 @@ const LIVE: u8 = 4;
 /// … and that the type of an ICMP message of the first end is known; twice this, of the second end.
 const ICMP: u8 = 8;
 
-/// How far a TCP connection is, from flags alone: sequence numbers are not looked at.
+/// How far a TCP connection is, from flags alone, as in Suricata where it has not enabled `midstream`: without a SYN there is no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum TcpState {
@@ -39,7 +39,7 @@ pub enum TcpState {
     Established,
     /// One side has sent a FIN after that.
     Closing,
-    /// Both have, or one an RST.
+    /// Both have, or one an RST; the client's does not end what nobody answered.
     Closed,
 }
 
@@ -55,8 +55,8 @@ pub struct Flow {
     pub(crate) packets: [u64; 2],
     pub(crate) bytes: [u64; 2],
     payload: [u8; PAYLOAD],
-    /// Type and code of the first message.
-    icmp: [Icmp; 2],
+    /// ICMP: type and code of the first message of each end. TCP: the sequence number of the SYN.
+    begin: [u8; 4],
     interface: u16,
     tcp_flags: [u8; 2],
     tcp: TcpState,
@@ -77,7 +77,7 @@ impl Flow {
             packets: [0; 2],
             bytes: [0; 2],
             payload: [0; PAYLOAD],
-            icmp: [Icmp { kind: 0, code: 0 }; 2],
+            begin: [0; 4],
             interface: packet.interface,
             tcp_flags: [0; 2],
             tcp: TcpState::None,
@@ -118,12 +118,12 @@ impl Flow {
             (self.payload, self.payload_len) = (packet.payload, packet.payload_len);
         }
         if let Some(flags) = packet.tcp_flags {
-            self.add_flags(from, flags);
+            self.add_flags(from, flags, packet.tcp_seq);
         }
         if let Some(icmp) = packet.icmp
             && self.marks & ICMP << from == 0
         {
-            self.icmp[from] = icmp;
+            self.begin[2 * from..][..2].copy_from_slice(&[icmp.kind, icmp.code]);
             self.mark(ICMP << from, true);
         }
     }
@@ -139,7 +139,7 @@ impl Flow {
     }
 
     #[inline]
-    fn add_flags(&mut self, from: usize, flags: u8) {
+    fn add_flags(&mut self, from: usize, flags: u8, seq: u32) {
         self.tcp_flags[from] |= flags;
         let is_syn = flags & (SYN | ACK) == SYN;
         if is_syn && self.is_midstream() {
@@ -148,15 +148,18 @@ impl Flow {
         }
         let is_client = from != self.server();
         self.tcp = match self.tcp {
-            TcpState::Closed => return,
-            _ if flags & RST != 0 => TcpState::Closed,
-            _ if self.tcp_flags[0] & self.tcp_flags[1] & FIN != 0 => TcpState::Closed,
-            TcpState::None if is_syn => TcpState::SynSent,
-            TcpState::SynSent if flags & SYN != 0 && !is_client => TcpState::SynReceived,
-            TcpState::SynReceived if flags & (SYN | ACK) == ACK && is_client => {
-                TcpState::Established
+            TcpState::None if is_start(flags) => {
+                self.begin = seq.to_ne_bytes();
+                TcpState::SynSent
             }
-            TcpState::Established if flags & FIN != 0 => TcpState::Closing,
+            TcpState::None | TcpState::Closed => return,
+            TcpState::SynSent if is_client => return,
+            _ if flags & RST != 0 => TcpState::Closed,
+            TcpState::SynSent if flags & SYN != 0 => TcpState::SynReceived,
+            TcpState::SynSent => return,
+            _ if self.tcp_flags[0] & self.tcp_flags[1] & FIN != 0 => TcpState::Closed,
+            TcpState::SynReceived | TcpState::Established if flags & FIN != 0 => TcpState::Closing,
+            TcpState::SynReceived if flags & (SYN | ACK) == ACK => TcpState::Established,
             state => state,
         };
     }
@@ -164,17 +167,36 @@ impl Flow {
     /// Whether a packet of the same key begins another connection.
     #[inline]
     pub(crate) fn is_begun_anew_by(&self, packet: &Packet) -> bool {
-        let is_syn = packet
-            .tcp_flags
-            .is_some_and(|flags| flags & (SYN | ACK) == SYN);
-        self.tcp == TcpState::Closed && is_syn
+        packet.tcp_flags.is_some_and(is_start) && self.gives_way_to(packet)
+    }
+
+    /// Whether it is so far that a SYN begins another connection. The client sends that with which this one began again while nobody answers,
+    /// also after it was refused: then it is the same.
+    #[cold]
+    fn gives_way_to(&self, syn: &Packet) -> bool {
+        let client = 1 - self.server();
+        let is_again =
+            usize::from(syn.ends.is_reverse) == client && syn.tcp_seq.to_ne_bytes() == self.begin;
+        match self.tcp {
+            // By several queues the answer may be counted before the SYN.
+            TcpState::None => syn.time_ns >= self.first_ns,
+            TcpState::Closing => self.tcp_flags[client] & FIN != 0 && !is_again,
+            TcpState::Closed => !is_again,
+            TcpState::SynSent | TcpState::SynReceived | TcpState::Established => false,
+        }
+    }
+
+    /// When its time-out has passed if no packet comes. It is over at [`Self::due_ns`], which is not earlier.
+    #[inline]
+    pub(crate) fn idle_ns(&self, time_outs: &TimeOuts) -> i64 {
+        let time_out = time_outs.of(self.key.proto(), self.stage());
+        self.last_ns.saturating_add(time_out)
     }
 
     /// When it is over if no packet comes.
     #[inline]
     pub(crate) fn due_ns(&self, time_outs: &TimeOuts) -> i64 {
-        let time_out = time_outs.of(self.key.proto(), self.stage());
-        self.last_ns.saturating_add(time_out)
+        time_outs.due_ns(self.idle_ns(time_outs))
     }
 
     /// The same flow with other times of its earliest and its latest packet, ns.
@@ -262,7 +284,10 @@ impl Flow {
     /// The first ICMP message that each of the key's ends sent; `None`: none, or its type was not captured.
     #[must_use]
     pub fn icmp(&self) -> [Option<Icmp>; 2] {
-        array::from_fn(|end| Some(self.icmp[end]).filter(|_| self.marks & ICMP << end != 0))
+        array::from_fn(|end| {
+            let [kind, code] = [self.begin[2 * end], self.begin[2 * end + 1]];
+            Some(Icmp { kind, code }).filter(|_| self.marks & ICMP << end != 0)
+        })
     }
 
     /// The first bytes, 12 at most, of the first payload that either end sent, as far as they were captured.
@@ -270,4 +295,9 @@ impl Flow {
     pub fn payload(&self) -> &[u8] {
         &self.payload[..usize::from(self.payload_len)]
     }
+}
+
+/// Whether a TCP packet with these flags can begin a connection.
+fn is_start(flags: u8) -> bool {
+    flags & (SYN | ACK | RST | FIN) == SYN
 }

@@ -21,6 +21,8 @@ pub struct Packet {
     pub wire_len: u32,
     /// See [`Parsed::tcp_flags`].
     pub tcp_flags: Option<u8>,
+    /// See [`Parsed::tcp_seq`]; 0 where it is not known.
+    pub tcp_seq: u32,
     /// See [`Parsed::icmp`].
     pub icmp: Option<Icmp>,
     /// The number of the interface that it came by.
@@ -31,7 +33,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// A packet of interface 0 without payload, and not of ICMP.
+    /// A packet of interface 0 without payload, not of ICMP, and of TCP with the sequence number 0.
     #[must_use]
     pub fn new(ends: Ends, time_ns: i64, wire_len: u32, tcp_flags: Option<u8>) -> Self {
         Self {
@@ -39,6 +41,7 @@ impl Packet {
             time_ns,
             wire_len,
             tcp_flags,
+            tcp_seq: 0,
             icmp: None,
             interface: 0,
             payload: [0; PAYLOAD],
@@ -54,7 +57,7 @@ impl Packet {
             return None;
         }
         let at = headers.transport;
-        let (ports, start, mut end, tcp_flags) = match headers.proto {
+        let (ports, start, mut end, tcp_flags, tcp_seq) = match headers.proto {
             TCP => {
                 let header: &[u8; 20] = headers.transport(data)?;
                 let len = usize::from(header[12] >> 4) * 4;
@@ -66,6 +69,7 @@ impl Packet {
                     at + len,
                     headers.end,
                     Some(header[13]),
+                    u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
                 )
             }
             UDP => {
@@ -76,7 +80,7 @@ impl Packet {
                 } else {
                     headers.end.min(at + len)
                 };
-                (header.first_chunk()?, at + header.len(), end, None)
+                (header.first_chunk()?, at + header.len(), end, None, 0)
             }
             _ => return None,
         };
@@ -85,7 +89,9 @@ impl Packet {
         let len = if headers.version == 4 { 4 } else { 16 };
         let addresses = data.get(headers.addresses..headers.addresses + 2 * len)?;
         let ends = Ends::of_ports(headers.proto, addresses, ports);
-        Some(Self::new(ends, time_ns, wire_len, tcp_flags).with_payload(payload))
+        let mut packet = Self::new(ends, time_ns, wire_len, tcp_flags);
+        packet.tcp_seq = tcp_seq;
+        Some(packet.with_payload(payload))
     }
 
     /// With the first bytes of this payload.
@@ -156,6 +162,7 @@ impl Attribution {
             return None;
         };
         let mut packet = Packet::new(ends, time_ns, wire_len, parsed.tcp_flags);
+        packet.tcp_seq = parsed.tcp_seq.unwrap_or_default();
         packet.icmp = parsed.icmp;
         let payload = parsed.payload(data).filter(|_| is_whole);
         Some(packet.with_payload(payload.unwrap_or_default()))

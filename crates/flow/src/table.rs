@@ -77,7 +77,7 @@ impl Timers for MultiresolutionQueue {
 pub enum End {
     /// No packet came for its time-out.
     TimeOut,
-    /// Its TCP connection was closed, and a SYN came.
+    /// Its TCP connection was closed or had begun before the first packet, and a SYN began another one.
     Reused,
     /// The table was full, and another flow began.
     Full,
@@ -302,10 +302,10 @@ impl<Q: Timers> FlowTable<Q> {
     #[inline]
     fn add(&mut self, slot: u32, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) -> bool {
         let flow = &mut self.flows[slot as usize];
-        let (due_before, stage) = (flow.due_ns(&self.time_outs), flow.stage());
+        let (idle_before, stage) = (flow.idle_ns(&self.time_outs), flow.stage());
         let end = if !self.time_outs.has_end {
             None
-        } else if due_before <= packet.time_ns {
+        } else if idle_before <= packet.time_ns && flow.due_ns(&self.time_outs) <= packet.time_ns {
             Some(End::TimeOut)
         } else {
             flow.is_begun_anew_by(packet).then_some(End::Reused)
@@ -322,8 +322,8 @@ impl<Q: Timers> FlowTable<Q> {
         if end.is_none() && flow.stage() == stage {
             return false;
         }
-        let due_ns = flow.due_ns(&self.time_outs);
-        if due_ns < due_before {
+        if flow.idle_ns(&self.time_outs) < idle_before {
+            let due_ns = flow.due_ns(&self.time_outs);
             self.hasten(slot, stamp(due_ns));
         }
         end.is_some()

@@ -57,17 +57,21 @@ pub struct TimeOuts {
     pub other: StageTimeOuts,
     /// Whether flows end at all while packets come. If not, the times still say which flows a full table gives up.
     pub has_end: bool,
+    /// Seconds count, as in Suricata, not what is within them: a flow is over from the first second on that is later than the second of its
+    /// last packet by more than the time-out. If not, a flow is over when its time-out has passed.
+    pub has_whole_seconds: bool,
 }
 
-/// Those of `suricata.yaml` as Suricata installs it (`flow-timeouts`).
+/// Those that are built into Suricata 7 (`src/flow-private.h`), where its configuration has no `flow-timeouts`.
 impl Default for TimeOuts {
     fn default() -> Self {
         Self {
-            tcp: StageTimeOuts::seconds(60, 600, 60),
+            tcp: StageTimeOuts::seconds(30, 300, 10),
             udp: StageTimeOuts::seconds(30, 300, 0),
             icmp: StageTimeOuts::seconds(30, 300, 0),
             other: StageTimeOuts::seconds(30, 300, 0),
             has_end: true,
+            has_whole_seconds: true,
         }
     }
 }
@@ -89,7 +93,18 @@ impl TimeOuts {
             icmp: all,
             other: all,
             has_end: true,
+            has_whole_seconds: false,
         }
+    }
+
+    /// When a flow is over whose time-out has passed at `idle_ns`.
+    #[inline]
+    pub(crate) fn due_ns(&self, idle_ns: i64) -> i64 {
+        if !self.has_whole_seconds {
+            return idle_ns;
+        }
+        let second = idle_ns.div_euclid(SECOND).saturating_add(1);
+        second.saturating_mul(SECOND)
     }
 
     /// The time-out of an IP protocol in a stage.

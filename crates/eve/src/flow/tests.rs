@@ -156,8 +156,13 @@ fn states_of_tcp_are_the_servers() {
             Some("fin_wait1"),
         ),
         (&[ACK, 0x80 | 1 | ACK], None),
-        (&[SYN, 4], Some("closed")),
-        (&[1, 0x80 | 1], Some("closed")),
+        (&[SYN, 4], Some("syn_sent")),
+        (&[SYN, 0x80 | 4], Some("closed")),
+        (
+            &[SYN, 0x80 | SYN | ACK, ACK, 1 | ACK, 0x80 | 1 | ACK],
+            Some("closed"),
+        ),
+        (&[1, 0x80 | 1], None),
     ];
     for (flags, state) in states {
         let packet = |flags: &u8| match flags & 0x80 {
@@ -173,7 +178,7 @@ fn states_of_tcp_are_the_servers() {
     }
     let value = value(&[(0, frame(&[], TCP, [1, 2], &tcp([5, 6], 0xff)))]);
     let all = json!({"tcp_flags": "ff", "tcp_flags_ts": "ff", "tcp_flags_tc": "00", "syn": true, "fin": true, "rst": true,
-        "psh": true, "ack": true, "urg": true, "ecn": true, "cwr": true, "state": "closed"});
+        "psh": true, "ack": true, "urg": true, "ecn": true, "cwr": true});
     assert_eq!(value["tcp"], all);
 }
 
