@@ -7,11 +7,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 
 use retroscope_eve::{About, flow};
 use retroscope_flow::{Secret, Tracker, TrackerConfig};
-use retroscope_packet::{LinkType, community_id, parse};
+use retroscope_packet::{
+    Endpoint, Icmp, LinkType, community_id, community_id_between, icmp_ports, parse,
+};
 use retroscope_pcapfile::Reader;
 use serde_json::Value;
 
@@ -27,9 +30,11 @@ struct Line {
     /// What each of them sent.
     sent: [Counts; 2],
     state: String,
-    /// Suricata's: `00` where it has no session.
-    tcp_flags: String,
     tcp_state: String,
+    proto: String,
+    icmp_type: Option<u64>,
+    /// Suricata's Community ID is not what the specification says.
+    has_odd_id: bool,
 }
 
 /// Community ID and VLAN identifiers.
@@ -40,6 +45,8 @@ fn read_line(text: &str) -> (Key, Line) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let count = |name: &str| line["flow"][name].as_u64().unwrap();
     let end = |addr: &str, port: &str| (text(&line[addr]), line[port].as_u64());
+    let id = text(&line["community_id"]);
+    let regular = regular_id(&line, &id);
     let read = Line {
         start: text(&line["flow"]["start"]),
         ends: [end("src_ip", "src_port"), end("dest_ip", "dest_port")],
@@ -48,13 +55,46 @@ fn read_line(text: &str) -> (Key, Line) {
             [count("pkts_toclient"), count("bytes_toclient")],
         ],
         state: text(&line["flow"]["state"]),
-        tcp_flags: text(&line["tcp"]["tcp_flags"]),
         tcp_state: text(&line["tcp"]["state"]),
+        proto: text(&line["proto"]),
+        icmp_type: line["icmp_type"].as_u64(),
+        has_odd_id: regular.is_some(),
     };
-    (
-        (text(&line["community_id"]), line["vlan"].to_string()),
-        read,
-    )
+    ((regular.unwrap_or(id), line["vlan"].to_string()), read)
+}
+
+/// The Community ID by its specification, if `id` is Suricata's other one: it hashes ports also where there are none, which are 0 or the low half of
+/// ESP's security parameters index; of ICMPv6 that nothing answers the type and 0 instead of type and code, with the smaller address first.
+fn regular_id(line: &Value, id: &str) -> Option<String> {
+    let byte = |name: &str| u8::try_from(line[name].as_u64()?).ok();
+    let [src, dst] = ["src_ip", "dest_ip"].map(|name| line[name].as_str().unwrap());
+    let [src, dst]: [IpAddr; 2] = [src, dst].map(|addr| addr.parse().unwrap());
+    let ends = |ports: [u16; 2]| {
+        [(src, ports[0]), (dst, ports[1])].map(|(addr, port)| Endpoint { addr, port })
+    };
+    let sorted = |ports| {
+        let mut ends = ends(ports);
+        ends.sort_by_key(|end| (end.addr, end.port));
+        ends
+    };
+    let (proto, hashed, regular) = match line["proto"].as_str()? {
+        "IPv6-ICMP" => {
+            let [kind, code] = [byte("icmp_type")?, byte("icmp_code")?];
+            let (ports, goes_one_way) = icmp_ports(Icmp { kind, code }, true);
+            let ends = goes_one_way.then(|| ends([ports.src, ports.dst]))?;
+            (58, [u16::from(kind), 0], (ends, true))
+        }
+        "ESP" => {
+            let index = line["spi"].as_u64()?;
+            let low = u16::try_from(index & 0xffff).unwrap();
+            (50, [low, 0], (sorted([0; 2]), false))
+        }
+        "IPv6" => (41, [0; 2], (sorted([0; 2]), false)),
+        _ => return None,
+    };
+    let odd = community_id_between(proto, sorted(hashed), true, 0);
+    let (ends, has_ports) = regular;
+    (odd == id).then(|| community_id_between(proto, ends, has_ports, 0))
 }
 
 /// What the packets of a capture tell beside its flows.
@@ -77,10 +117,10 @@ fn pair(ends: &[(String, Option<u64>); 2]) -> [String; 2] {
     pair
 }
 
-fn shown(addr: std::net::IpAddr) -> String {
+fn shown(addr: IpAddr) -> String {
     match addr {
-        std::net::IpAddr::V4(addr) => addr.to_string(),
-        std::net::IpAddr::V6(addr) => {
+        IpAddr::V4(addr) => addr.to_string(),
+        IpAddr::V6(addr) => {
             let groups = addr.segments().map(|group| format!("{group:04x}"));
             groups.join(":")
         }
@@ -126,20 +166,6 @@ fn ours(path: &Path) -> (HashMap<Key, Vec<Line>>, Packets) {
     (lines, packets)
 }
 
-/// What each end sent in all lines of a key.
-fn sums(lines: &[Line]) -> BTreeMap<(String, Option<u64>), Counts> {
-    let mut sums = BTreeMap::<_, Counts>::new();
-    for line in lines {
-        for (end, sent) in line.ends.iter().zip(line.sent) {
-            let sum = sums.entry(end.clone()).or_default();
-            sum[0] += sent[0];
-            sum[1] += sent[1];
-        }
-    }
-    sums.retain(|_, sum| *sum != [0, 0]);
-    sums
-}
-
 fn total(lines: &[Line]) -> Counts {
     let each = lines.iter().flat_map(|line| line.sent);
     each.fold([0, 0], |sum, sent| [sum[0] + sent[0], sum[1] + sent[1]])
@@ -158,17 +184,19 @@ fn class(
         .find(|our| our.start == line.start && our.ends == line.ends && our.sent == line.sent);
     if let Some(our) = same {
         return match our {
+            our if our.state == line.state && line.has_odd_id => "equal, another Community ID",
             our if our.state == line.state => "equal",
-            _ if line.tcp_flags == "00" => "equal, no session midstream",
             our if our.state == "closed" && line.tcp_state != "closed" => "equal, reset not taken",
             _ => "",
         };
     }
+    // It tells directions apart of TCP, UDP, SCTP and ICMP only.
+    let is_other = !matches!(&*line.proto, "TCP" | "UDP" | "SCTP" | "ICMP" | "IPv6-ICMP");
+    if is_other && line.sent == [total(ours), [0, 0]] {
+        return "both directions as one";
+    }
     if !packets.outside.contains(&key.0) {
         return "inside a tunnel";
-    }
-    if sums(theirs) == sums(ours) {
-        return "cut elsewhere";
     }
     if packets.fragments.contains(&pair(&line.ends)) {
         return "fragments";
@@ -182,6 +210,18 @@ fn class(
         return "cut packets";
     }
     ""
+}
+
+/// The class of a line of ours that Suricata has none of, with this key and start.
+fn class_of_other(line: &Line, packets: &Packets) -> &'static str {
+    match (&*line.proto, line.icmp_type) {
+        // Unreachable, quench, redirect, time exceeded, wrong parameter: it counts them in the flow that they answer.
+        ("ICMP", Some(3 | 4 | 5 | 11 | 12)) => "only here: ICMP errors",
+        ("IGMP" | "GRE" | "IP-ENCAP", _) => "only here: a protocol without flows",
+        _ if packets.fragments.contains(&pair(&line.ends)) => "only here: fragments",
+        _ if packets.is_damaged => "only here: cut packets",
+        _ => "",
+    }
 }
 
 #[test]
@@ -206,6 +246,22 @@ fn suricatas_flow_log_says_the_same_or_differs_for_a_reason() {
         for (key, line) in text.lines().map(read_line) {
             theirs.entry(key).or_default().push(line);
         }
+        for (key, line) in ours
+            .iter()
+            .flat_map(|(key, lines)| lines.iter().map(move |it| (key, it)))
+        {
+            let theirs = theirs.get(key).map_or(&[][..], Vec::as_slice);
+            if !theirs
+                .iter()
+                .any(|their| their.start == line.start && their.ends == line.ends)
+            {
+                let class = class_of_other(line, &packets);
+                *classes.entry(class).or_default() += 1;
+                if class.is_empty() {
+                    unexplained.push((name.to_owned(), line.clone(), theirs.to_owned()));
+                }
+            }
+        }
         for (key, lines) in &theirs {
             let ours = ours.get(key).map_or(&[][..], Vec::as_slice);
             for line in lines {
@@ -223,6 +279,9 @@ fn suricatas_flow_log_says_the_same_or_differs_for_a_reason() {
         "{:#?}",
         &unexplained[..unexplained.len().min(3)]
     );
-    let all: usize = classes.values().sum();
-    assert!(classes["equal"] * 100 >= all * 95, "{classes:?}");
+    let of_suricata = classes
+        .iter()
+        .filter(|(class, _)| !class.starts_with("only here"));
+    let all: usize = of_suricata.map(|(_, count)| count).sum();
+    assert!(classes["equal"] * 100 >= all * 98, "{classes:?}");
 }
