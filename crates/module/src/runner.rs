@@ -11,7 +11,7 @@ use crate::{Dump, Fault, Handler, MANY, Over, Packet, Place, Plan};
 
 /// Between two looks for flows that are over, ns of packet time.
 const LOOK_NS: i64 = 1_000_000_000;
-/// Flows that are known to be dumped at most.
+/// Flows that are known to be dumped at most: beyond, all are forgotten, as those that were given up for others have to be.
 const DUMPED_MAX: usize = 65_536;
 /// Bytes of all states at most.
 const STATES_BYTES_MAX: usize = 1 << 30;
@@ -145,7 +145,7 @@ impl Runner {
     }
 
     /// Flows that the module wanted dumped and that were found to be over by the last call of [`Self::look`] or [`Self::pass`], in the order of
-    /// packets. They are told once. Of more than 65,536 that are dumped together some are not.
+    /// packets. They are told once. Of more than 65,536 that are dumped some are not.
     pub fn take_over(&mut self) -> Vec<Over> {
         std::mem::take(&mut self.over)
     }
@@ -226,6 +226,10 @@ impl Runner {
         self.counts.packets += with_flow(done);
         if let Some(fault) = fault {
             self.counts.lost += with_flow(lost);
+            // Nothing has begun their states: the next packet begins the flow.
+            for place in lost.iter().filter(|place| place.is_first != 0) {
+                self.table.remove(place.slot);
+            }
             self.note(fault);
         }
         self.counts.wanted += (dumps.len() - wanted) as u64;
@@ -233,7 +237,10 @@ impl Runner {
             dumps.truncate(wanted);
         }
         for dump in &mut dumps[wanted..] {
-            if self.plan.decides_expiry && self.dumped.len() < DUMPED_MAX {
+            if self.plan.decides_expiry {
+                if self.dumped.len() >= DUMPED_MAX {
+                    self.dumped.clear();
+                }
                 self.dumped.insert(dump.key);
             }
             dump.at += range.start;

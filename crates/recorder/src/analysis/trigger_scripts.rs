@@ -32,7 +32,7 @@ use crate::{
 
 const _: () = assert!(MANY == crate::analysis::chunk::MANY);
 
-/// Flows of a module whose dumps are remembered at most: those of others end by their windows.
+/// Flows of a module whose dumps are remembered at most: beyond, all are forgotten, and their dumps end by their windows.
 const DUMPED_MAX: usize = 65_536;
 /// Different dumps of a flow that are remembered.
 const EXPRESSIONS_MAX: usize = 16;
@@ -115,6 +115,7 @@ impl TriggerScripts {
     pub(crate) fn pass_time(&mut self, mono_ns: i64) {
         for module in &mut self.modules {
             module.runner.pass(mono_ns);
+            module.counters.set(&module.runner);
         }
     }
 
@@ -264,8 +265,11 @@ impl Module {
     /// See [`TriggerScripts::told`].
     fn told(&mut self, place: usize, expression: &Expression) {
         let dump = self.dumps.iter().find(|dump| dump.at == place);
-        if !self.runner.plan().decides_expiry || self.dumped.len() >= DUMPED_MAX {
+        if !self.runner.plan().decides_expiry {
             return;
+        }
+        if self.dumped.len() >= DUMPED_MAX {
+            self.dumped.clear();
         }
         if let Some(dump) = dump {
             let expressions = self.dumped.entry(dump.key).or_default();

@@ -412,7 +412,8 @@ fn objects_lead_to_no_memory() {
 fn a_module_that_fails_loses_its_batch_and_is_disabled_when_it_fails_again() {
     let text = "
         local m = { stateType = 'uint32_t packets;' }
-        function m.handlePacket(key, state, pkt)
+        function m.handlePacket(key, state, pkt, isFirst)
+            assert(isFirst == (state.packets == 0))
             state.packets = state.packets + 1
             if pkt:has_port(6) then local nothing = nil; return nothing.at end
             return true
@@ -427,12 +428,15 @@ fn a_module_that_fails_loses_its_batch_and_is_disabled_when_it_fails_again() {
     let notes = runner.take_notes();
     assert_eq!(notes.len(), 1);
     assert!(
-        notes[0].starts_with("test.lua:5: attempt to index local 'nothing'"),
+        notes[0].starts_with("test.lua:6: attempt to index local 'nothing'"),
         "{notes:?}"
     );
     assert!(notes[0].ends_with("it is disabled"), "{notes:?}");
-    // What it had counted is there still.
-    assert_eq!(wanted_at_once(&mut runner, &[port(1)]), [0]);
+    // What it had counted is there still, and what it did not see begins with the next packet.
+    assert_eq!(
+        wanted_at_once(&mut runner, &[port(1), port(3), port(3)]),
+        [0, 1, 2]
+    );
     assert!(!runner.is_disabled());
     wanted_at_once(&mut runner, &[port(6)]);
     assert!(runner.is_disabled());
@@ -441,7 +445,7 @@ fn a_module_that_fails_loses_its_batch_and_is_disabled_when_it_fails_again() {
     let counts = runner.counts();
     assert_eq!(
         (counts.packets, counts.lost, counts.faults, counts.wanted),
-        (3, 5, 2, 3)
+        (5, 5, 2, 5)
     );
 }
 
