@@ -9,6 +9,8 @@ use serde::Serialize;
 
 use crate::{Dump, Fault, Handler, MANY, Over, Packet, Place, Plan};
 
+/// A packet that is farther behind the latest one shows that this is from the future, ns.
+const BACK_NS: i64 = 60_000_000_000;
 /// Between two looks for flows that are over, ns of packet time.
 const LOOK_NS: i64 = 1_000_000_000;
 /// Flows that are known to be dumped at most: beyond, all are forgotten, as those that were given up for others have to be.
@@ -42,7 +44,8 @@ pub struct ModuleCounts {
 /// The flows of a module, and the module.
 ///
 /// The first call that fails loses its batch, or its check; the second one disables the module. Which flows there are follows from the packets,
-/// their order and their times, not from how they are divided among calls; what is lost with a fault does follow from that.
+/// their order and their times, not from how they are divided among calls; but for what is lost with a fault, and, where all places of a flow's
+/// hash are taken, which flow is given up: hashes have a random secret.
 #[derive(Debug)]
 pub struct Runner {
     handler: Box<dyn Handler>,
@@ -159,6 +162,9 @@ impl Runner {
         self.quiet_since = None;
         let mut start = 0;
         for (at, &time_ns) in times_ns.iter().enumerate() {
+            if time_ns < self.clock_ns.saturating_sub(BACK_NS) {
+                self.go_back_to(time_ns);
+            }
             // Flows are looked through between the packets before that time and those behind it, wherever calls begin and end.
             if time_ns >= self.look_ns.min(self.check_ns) {
                 self.handle(start..at, packets, times_ns, dumps);
@@ -168,6 +174,23 @@ impl Runner {
             self.clock_ns = self.clock_ns.max(time_ns);
         }
         self.handle(start..times_ns.len(), packets, times_ns, dumps);
+    }
+
+    /// The latest times were those of packets from the future: looks and checks go by the others again.
+    #[cold]
+    fn go_back_to(&mut self, time_ns: i64) {
+        self.clock_ns = time_ns;
+        self.look_ns = self.look_ns.min(time_ns.saturating_add(LOOK_NS));
+        let interval_ns = self.check_interval_ns();
+        self.check_ns = self.check_ns.min(time_ns.saturating_add(interval_ns));
+    }
+
+    fn check_interval_ns(&self) -> i64 {
+        let interval = self.plan.check_interval;
+        let ns = interval.map_or(i64::MAX, |it| {
+            i64::try_from(it.as_nanos()).unwrap_or(i64::MAX)
+        });
+        ns.max(1)
     }
 
     /// No packet has come for now, at `mono_ns` of a monotonic clock: time goes on by it too. To be called now and then while none comes.
@@ -304,14 +327,10 @@ impl Runner {
             self.look_ns = now_ns.saturating_add(LOOK_NS);
         }
         if now_ns >= self.check_ns {
-            let interval = self.plan.check_interval;
-            let interval_ns = interval.map_or(i64::MAX, |it| {
-                i64::try_from(it.as_nanos()).unwrap_or(i64::MAX)
-            });
             // The first one comes when there may be flows.
             let is_first = self.check_ns == i64::MIN;
-            self.check_ns = now_ns.saturating_add(interval_ns.max(1));
-            if !is_first && interval.is_some() && !self.is_disabled() {
+            self.check_ns = now_ns.saturating_add(self.check_interval_ns());
+            if !is_first && self.plan.check_interval.is_some() && !self.is_disabled() {
                 let checked = self.check(now_ns, at);
                 checked.unwrap_or_else(|fault| self.note(fault));
             }

@@ -7,7 +7,7 @@ local shared, control_at, functions, check_state, state_fields, default_state, k
 local ffi, sheet, slots, hits, view, pkt = shared.ffi, shared.sheet, shared.slots, shared.hits, shared.view, shared.pkt
 local no_slot, address_text = shared.no_slot, shared.address_text
 local type, error, tostring, pairs, ipairs = type, error, tostring, pairs, ipairs
-local loadstring, concat, floor = loadstring, table.concat, math.floor
+local loadstring, concat, floor, format = loadstring, table.concat, math.floor, string.format
 
 -- As `Place`, `Key` and `Control` have it.
 ffi.cdef [[
@@ -48,21 +48,21 @@ local function typed(fields, max_bytes, what)
   ffi.cdef(concat(text))
   local ctype = ffi.typeof(name)
   if ffi.sizeof(ctype) > max_bytes then
-    error(("%s: %d bytes, and %d at most are kept"):format(what, ffi.sizeof(ctype), max_bytes), 0)
+    error(format("%s: %d bytes, and %d at most are kept", what, ffi.sizeof(ctype), max_bytes), 0)
   end
   local holder = ffi.new(name .. "_view")
 
   -- Setters return what is wrong.
   local function wrong(field, expected, value)
-    return ("'%s' takes %s, got %s"):format(field.name, expected, type(value))
+    return format("'%s' takes %s, got %s", field.name, expected, type(value))
   end
   local getters, setters = {}, {}
   for n, field in ipairs(fields) do
     -- Names in the text are ours: `f` and a number.
-    local get, set = loadstring(([[
+    local get, set = loadstring(format([[
       local holder = ...
       return function() return holder.at.f%d end, function(value) holder.at.f%d = value end
-    ]]):format(n, n))(holder)
+    ]], n, n))(holder)
     local elements = field.elements
     local expected = field.kind == "bool" and "boolean" or "number"
     local function check(value)
@@ -80,14 +80,14 @@ local function typed(fields, max_bytes, what)
       setters[field.name] = function(value)
         if type(value) ~= "string" then return wrong(field, "a string", value) end
         if #value > elements then
-          return ("'%s' takes %d bytes, got %d"):format(field.name, elements, #value)
+          return format("'%s' takes %d bytes, got %d", field.name, elements, #value)
         end
         ffi.fill(get(), elements)
         ffi.copy(get(), value, #value)
       end
     elseif elements then
       ffi.cdef(name .. "_array_" .. n .. " {};")
-      local outside = ("'%s' has elements 0 to %d"):format(field.name, elements - 1)
+      local outside = format("'%s' has elements 0 to %d", field.name, elements - 1)
       local function set_element(at, value)
         if type(at) ~= "number" or not (at >= 0 and at < elements) then return outside end
         local what_is_wrong = check(value)
@@ -125,7 +125,7 @@ local function typed(fields, max_bytes, what)
       end
     end
   end
-  local function no_field(field) return ("%s has no field '%s'"):format(what, tostring(field)) end
+  local function no_field(field) return format("%s has no field '%s'", what, tostring(field)) end
   local object = ffi.metatype(name .. "_object", {
     __index = function(_, field)
       local get = getters[field]
@@ -154,6 +154,7 @@ local state_pointer = ffi.typeof("$ *", state_type)
 -- What a new flow begins with.
 for name, value in pairs(default_state) do state[name] = value end
 local first_state = ffi.new(state_type, spare_state)
+ffi.fill(spare_state, state_bytes)
 
 -- The key of a flow by headers.
 local key_view, spare_key = ffi.new("struct retroscope_key_view"), ffi.new("struct retroscope_place")
@@ -195,7 +196,7 @@ local flow_key = ffi.metatype("struct retroscope_flow_key", {
     local a, b = end_text(0), end_text(1)
     if not a then return "not IP" end
     local key = key_view.at.key
-    return ("%d %s %d %s %d"):format(key.proto, a, key.ports[0], b, key.ports[1])
+    return format("%d %s %d %s %d", key.proto, a, key.ports[0], b, key.ports[1])
   end,
 })()
 
@@ -213,8 +214,10 @@ local check_expiry, initialise, finalise = functions.checkExpiry, functions.chec
 -- Shows nothing: what the module kept of an earlier call must not lead to memory that has gone.
 local function hide()
   view.slot = no_slot
+  ffi.fill(spare_state, state_bytes)
   state_holder.at = spare_state
   key_view.at = spare_key
+  for kind = 1, kinds do ffi.fill(key_bytes[kind], key_sizes[kind]) end
 end
 
 -- Shows the key of a place and returns the object that user code sees it by.
@@ -253,6 +256,8 @@ local function handle()
             filter = false
           elseif type(filter) ~= "string" then
             error("buildPacketFilter returned " .. type(filter) .. ", and should return a string", 0)
+          elseif #filter > 4096 then
+            error("buildPacketFilter returned more than 4096 bytes", 0)
           end
         end
         found = found + 1

@@ -153,6 +153,22 @@ fn a_slot_that_is_used_again_begins_anew() {
     }
 }
 
+/// A packet from the future neither stops checks nor looks for flows that are over.
+#[test]
+fn a_stamp_of_the_far_future_is_got_over() {
+    let mut runner = Runner::new(
+        Box::new(Compiled::new(Checked(Vec::new()))),
+        &TrackerConfig::default(),
+    );
+    let data = udp(1, 53);
+    let mut dumps = Vec::new();
+    for second in [0, 1, 4_000_000_000, 2, 8, 15, 26] {
+        runner.look(&[packet(&data)], &[second * S], &mut dumps);
+    }
+    // By the checks at 4,000,000,000 and at 12 s, or behind.
+    assert_eq!((runner.counts().over, runner.take_notes().len()), (1, 0));
+}
+
 /// Ends each flow at its second check.
 #[derive(Debug)]
 struct Checked(Vec<(u64, u64)>);

@@ -456,9 +456,13 @@ impl Core {
     }
 
     fn close(&mut self, id: u64, clipped: Option<Clip>, suppressed: Suppressed) {
-        let Some(window) = self.open.remove(&id) else {
+        let Some(mut window) = self.open.remove(&id) else {
             return;
         };
+        if let Some(Clip::Flow(until_ns)) = clipped {
+            // Packets that come behind it are not late for the dump.
+            window.to_ns = window.to_ns.min(until_ns);
+        }
         self.is_to_settle |= window.is_limited || self.director.has_limited();
         let closed = &self.common.counters.closed_dumps;
         closed.fetch_add(1, Ordering::Relaxed);

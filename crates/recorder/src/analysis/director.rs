@@ -97,8 +97,8 @@ pub(crate) enum Clip {
     Stop,
     /// The end of input.
     End,
-    /// A module said that its flow is over.
-    Flow,
+    /// A module said that its flow is over, and wanted packets until this, ns.
+    Flow(i64),
 }
 
 /// Hits that wait at once; if there are more, the earliest acts before its time. What happens is a function of the packets still.
@@ -133,6 +133,8 @@ pub(crate) struct Director<K> {
     limits_ns: i64,
     /// Hits of each rule that started no dump since its last one.
     since: Vec<Suppressions>,
+    /// From files: flows that were over while a hit of theirs may have waited: when, and until when packets are wanted, ns.
+    over: HashMap<(usize, K), (i64, i64)>,
     /// Dumps that rules with a limit of their own may have open at once.
     pub(crate) dumps_max: HashMap<usize, u64>,
     /// For each producer, whether it promises watermarks, by which the windows of its hits close; a missing entry: it does.
@@ -159,6 +161,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             held_off: HoldOff::new(),
             limits_ns: i64::MIN,
             since: vec![Suppressions::default(); config.rules],
+            over: HashMap::new(),
             dumps_max: HashMap::new(),
             promises: Vec::new(),
         }
@@ -274,6 +277,21 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// A module found at `now_ns` that the flow is over of whose packets a rule dumps this: its dumps whose triggers are not later end at
     /// `until_ns`, unless they end before.
     pub(crate) fn flow_is_over(&mut self, key: (usize, &K), now_ns: i64, until_ns: i64) {
+        if self.config.hold_ns > 0 {
+            // Hits that wait may still begin one.
+            if self.over.len() >= WAITING_MAX {
+                self.over.clear();
+            }
+            let (rule, expression) = key;
+            self.over
+                .insert((rule, expression.clone()), (now_ns, until_ns));
+        }
+        self.cut(key, now_ns, until_ns);
+        self.plan();
+    }
+
+    /// Ends the dumps of a rule and expression at a time, unless their triggers are later than `now_ns`.
+    fn cut(&mut self, key: (usize, &K), now_ns: i64, until_ns: i64) {
         for id in self.open.of(key) {
             let Some(mut dump) = self.open.take(id) else {
                 continue;
@@ -290,11 +308,10 @@ impl<K: Eq + Hash + Clone> Director<K> {
                 dump.to_ns = until_ns;
                 dump.close_ns = dump.close_ns.min(close_ns);
                 dump.deadline_ns = dump.deadline_ns.min(deadline_ns);
-                dump.clip = Some(Clip::Flow);
+                dump.clip = Some(Clip::Flow(until_ns));
             }
             self.open.add(dump);
         }
-        self.plan();
     }
 
     /// Dumps of this rule wrote bytes.
@@ -482,6 +499,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
                 ..Suppressed::default()
             },
         });
+        if let Some((now_ns, until_ns)) = self.over.remove(&(hit.rule, expression.clone()))
+            && hit.time_ns <= now_ns
+        {
+            self.cut((hit.rule, &expression), now_ns, until_ns);
+        }
         orders.push(Order::Open {
             id,
             hit,

@@ -14,6 +14,8 @@ use crate::analysis::{
 
 /// Hits that stand one by one.
 const HITS_MAX: usize = 1024;
+/// Flows that are over.
+const OVER_MAX: usize = 65_536;
 /// Rules and expressions of which the first and the last hit stand.
 const KEYS_MAX: usize = 4096;
 
@@ -21,8 +23,8 @@ const KEYS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct HitQueue {
     hits: Vec<FoundHit>,
-    /// At most [`HITS_MAX`]; beyond, dumps end by their windows.
-    over: Vec<Over>,
+    /// With the number of hits before each. At most [`OVER_MAX`]; beyond, dumps end by their windows.
+    over: Vec<(usize, Over)>,
     more: HashMap<(usize, Expression), Span>,
     /// By rule: hits that are only counted.
     counted: BTreeMap<usize, u64>,
@@ -43,13 +45,13 @@ impl HitQueue {
 
     /// Adds that a flow is over.
     pub(crate) fn push_over(&mut self, over: Over) {
-        if self.over.len() < HITS_MAX {
-            self.over.push(over);
+        if self.over.len() < OVER_MAX {
+            self.over.push((self.hits.len(), over));
         }
     }
 
-    /// Flows that are over. To be acted on behind the hits.
-    pub(crate) fn take_over(&mut self) -> Vec<Over> {
+    /// Flows that are over, each with the number of hits to act on before.
+    pub(crate) fn take_over(&mut self) -> Vec<(usize, Over)> {
         std::mem::take(&mut self.over)
     }
 
@@ -90,10 +92,10 @@ impl HitQueue {
             return std::mem::swap(self, other);
         }
         let mut other = std::mem::take(other);
-        other
-            .take_over()
-            .into_iter()
-            .for_each(|over| self.push_over(over));
+        let (before, room) = (self.hits.len(), OVER_MAX - self.over.len());
+        let over = other.take_over().into_iter().take(room);
+        self.over
+            .extend(over.map(|(hits, over)| (before + hits, over)));
         let (hits, counted) = other.drain();
         hits.into_iter().for_each(|hit| self.push(hit));
         for (rule, hits) in counted {

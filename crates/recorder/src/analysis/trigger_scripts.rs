@@ -5,7 +5,7 @@
 //! chunks end.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     ops::Range,
     sync::{
         Arc,
@@ -157,6 +157,10 @@ impl TriggerScripts {
                 0
             };
         }
+        // Modules remember times: these go on when a clock is set.
+        for (slot, time_ns) in chunk.iter_mut().zip(times_ns) {
+            slot.time_ns = time_ns;
+        }
         for module in &mut self.modules {
             module.look(&chunk[..count], &times_ns[..count]);
         }
@@ -244,6 +248,8 @@ struct Module {
     over: VecDeque<FlowOver>,
     /// What is dumped of flows, where it says when they are over.
     dumped: HashMap<Key, Vec<Expression>>,
+    /// By what is dumped, how many of these flows go on.
+    owners: HashMap<Expression, u32>,
     counters: Arc<ModuleCounters>,
 }
 
@@ -258,6 +264,7 @@ impl Module {
             found: 0,
             over: VecDeque::new(),
             dumped: HashMap::new(),
+            owners: HashMap::new(),
             counters,
         }
     }
@@ -270,11 +277,13 @@ impl Module {
         }
         if self.dumped.len() >= DUMPED_MAX {
             self.dumped.clear();
+            self.owners.clear();
         }
         if let Some(dump) = dump {
             let expressions = self.dumped.entry(dump.key).or_default();
             if expressions.len() < EXPRESSIONS_MAX && !expressions.contains(expression) {
                 expressions.push(expression.clone());
+                *self.owners.entry(expression.clone()).or_default() += 1;
             }
         }
     }
@@ -285,13 +294,23 @@ impl Module {
         let mut over = Vec::new();
         while let Some(flow) = self.over.front().filter(|flow| flow.at <= until).copied() {
             self.over.pop_front();
-            let expressions = self.dumped.remove(&flow.key).unwrap_or_default();
-            over.extend(expressions.into_iter().map(|expression| Over {
-                rule,
-                expression,
-                now_ns: flow.now_ns,
-                until_ns: flow.until_ns,
-            }));
+            for expression in self.dumped.remove(&flow.key).unwrap_or_default() {
+                // Of several flows that one dump is of, the last one ends it.
+                let Entry::Occupied(mut owners) = self.owners.entry(expression.clone()) else {
+                    continue;
+                };
+                *owners.get_mut() -= 1;
+                if *owners.get() > 0 {
+                    continue;
+                }
+                owners.remove();
+                over.push(Over {
+                    rule,
+                    expression,
+                    now_ns: flow.now_ns,
+                    until_ns: flow.until_ns,
+                });
+            }
         }
         over
     }

@@ -548,7 +548,7 @@ impl Active {
             _ if self.is_full() => clipped.push("limit"),
             Some(Clip::Stop) => clipped.push("stop"),
             Some(Clip::End) => clipped.push("end"),
-            Some(Clip::Flow) => clipped.push("flow"),
+            Some(Clip::Flow(_)) => clipped.push("flow"),
             None => {}
         }
         let mut report = DumpReport {

@@ -194,7 +194,10 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
         } else {
             random.u16(100..105)
         };
-        let source = if port == 9 {
+        // The first of these flows has other packets behind it, which its dump's filter takes.
+        let source = if port != 9 && random.u8(..50) == 0 {
+            1000
+        } else if port == 9 {
             1000 + u16::try_from(second / 10).unwrap()
         } else {
             1
@@ -202,32 +205,82 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
         frames.push((time_ns, udp(source, port, number)));
     }
     write(&capture, &frames);
-    let mut seen: Option<Vec<Seen>> = None;
-    for analyzers in [Analyzers::Auto, threads(4), Analyzers::Inline] {
-        for module in both() {
-            let out = tempfile::tempdir().unwrap();
-            let config = Config {
-                triggers: Vec::new(),
-                future: Duration::from_secs(3600),
-                scripts: scripts(module),
-                analyzers,
-                ..offline(out.path())
-            };
-            let summary = record(&config, &capture);
-            let reports = summary.dumps.iter();
-            let dumps: Vec<Seen> = reports
-                .map(|report| (packets(report), report.clipped.clone()))
-                .collect();
-            assert_eq!(dumps.len(), 4, "{dumps:?}");
-            // All but the last are over before the file is.
-            assert!(
-                dumps[..3]
+    // Hits wait for the time that packets may be late, longer than these flows last.
+    for hold in [1, 10].map(Duration::from_secs) {
+        let mut seen: Option<Vec<Seen>> = None;
+        for analyzers in [Analyzers::Auto, threads(4), Analyzers::Inline] {
+            for module in both() {
+                let out = tempfile::tempdir().unwrap();
+                let config = Config {
+                    triggers: Vec::new(),
+                    future: Duration::from_secs(3600),
+                    scripts: scripts(module),
+                    analyzers,
+                    hold,
+                    ..offline(out.path())
+                };
+                let summary = record(&config, &capture);
+                let reports = summary.dumps.iter();
+                let dumps: Vec<Seen> = reports
+                    .map(|report| (packets(report), report.clipped.clone()))
+                    .collect();
+                assert!(dumps.len() >= 4, "{dumps:?}");
+                let are_complete = summary
+                    .dumps
                     .iter()
-                    .all(|(_, clipped)| clipped.contains(&"flow")),
-                "{dumps:?}"
-            );
-            assert_eq!(*seen.get_or_insert_with(|| dumps.clone()), dumps);
+                    .all(|it| it.verdict == Verdict::Complete);
+                assert!(are_complete && summary.outdated == 0, "{:?}", summary.dumps);
+                // All but the last are over before the file is.
+                let is_over = |(_, clipped): &Seen| clipped.contains(&"flow");
+                assert!(dumps[..dumps.len() - 1].iter().all(is_over), "{dumps:?}");
+                assert_eq!(*seen.get_or_insert_with(|| dumps.clone()), dumps);
+            }
         }
+    }
+}
+
+/// Live: a dump that two flows asked for ends with the last of them, and a clock that is set in between changes nothing.
+#[test]
+fn a_dump_of_two_flows_ends_with_the_last() {
+    for step_ns in [0, 3600 * S, -3600 * S] {
+        let dir = tempfile::tempdir().unwrap();
+        let text = NINES.replace("'udp port $srcPort'", "'udp'");
+        let plan = RigConfig {
+            triggers: &[],
+            scripts: scripts(ModuleSource::Lua(Script::new("nines.lua", text, false))),
+            future_ns: 600 * S,
+            ..RigConfig::default()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        for second in 0..30 {
+            rig.pass(S);
+            if second == 5 {
+                let wall_ns = &rig.clock.wall_ns;
+                wall_ns.fetch_add(step_ns, std::sync::atomic::Ordering::SeqCst);
+                rig.pass(0);
+            }
+            // Both from the first second on, the one for 2 s, the other one for 10.
+            if second < 2 {
+                rig.arrive(0, udp(1000, 9, second));
+            }
+            if second < 10 {
+                rig.arrive(0, udp(2000, 9, 100 + second));
+            }
+            rig.arrive(0, udp(1, 53, 200 + second));
+            rig.step();
+        }
+        let [report] = &rig.reports[..] else {
+            panic!("{:?} {:?}", rig.reports, rig.notices);
+        };
+        assert!(report.clipped.contains(&"flow"), "{report:?}");
+        let numbers: Vec<u32> = packets(report)
+            .into_iter()
+            .map(|(_, number)| number)
+            .collect();
+        let last = numbers.iter().filter(|number| **number >= 200).max();
+        // The second flow is over 3 s behind its last packet, at the check behind that.
+        assert!((212..=214).contains(last.unwrap()), "{step_ns} {numbers:?}");
+        rig.stop();
     }
 }
 

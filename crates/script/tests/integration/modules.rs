@@ -353,6 +353,36 @@ fn a_wrong_module_is_told_with_its_line() {
     }
 }
 
+/// What a file does to its own libraries does not reach ours.
+#[test]
+fn functions_of_the_file_are_not_called_by_ours() {
+    let text = "
+        local function hostile(...) error('called') end
+        for name in pairs(string) do string[name] = hostile end
+        for name in pairs(table) do table[name] = hostile end
+        for name in pairs(math) do math[name] = hostile end
+        type, tostring, pairs, ipairs, select, unpack, error, assert = hostile, hostile, hostile, hostile, hostile, hostile, hostile, hostile
+        local m = { checkInterval = 1, stateType = 'uint8_t some[4]; uint64_t number; char text[4]; bool is;' }
+        m.defaultState = { some = { 1, 2 }, number = 5, text = 'ab', is = true }
+        function m.handlePacket(key, state, pkt)
+            state.some[1], state.number, state.text = 7, 9, state.text
+            return key:addr_a() ~= nil and key:port_a() ~= nil
+        end
+        function m.buildPacketFilter() return 'udp' end
+        function m.checkExpiry() return true, 3.5 end
+        return m";
+    let mut runner = runner(text);
+    let filter = Some("udp".to_owned());
+    assert_eq!(
+        wanted(&mut runner, &[udp(1, b""), udp(2, b"")]),
+        [(0, filter.clone()), (1, filter)]
+    );
+    assert_eq!(runner.take_notes(), [""; 0]);
+    let refused = "string.format = function() return 'error(1)' end
+        return { stateType = 'void *p;', handlePacket = print }";
+    assert!(refusal(refused).starts_with("test.lua:2: stateType: 'void'"));
+}
+
 /// What user code may try with the objects that it gets, also where it kept them from another call.
 #[test]
 fn objects_lead_to_no_memory() {

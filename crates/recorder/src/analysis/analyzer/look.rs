@@ -138,10 +138,15 @@ impl Core {
         }
         for seat in seats.all() {
             let mut told = seat.take_hits();
-            let over = told.take_over();
+            let mut over = told.take_over().into_iter().peekable();
             let (hits, counted) = told.drain();
-            hits.into_iter().for_each(|hit| self.hit(hit));
-            over.iter().for_each(|over| self.flow_is_over(over));
+            for (number, hit) in hits.into_iter().enumerate() {
+                while let Some((_, over)) = over.next_if(|(before, _)| *before <= number) {
+                    self.flow_is_over(&over);
+                }
+                self.hit(hit);
+            }
+            over.for_each(|(_, over)| self.flow_is_over(&over));
             for (rule, hits) in counted {
                 if self.count(rule, hits) {
                     let reason = match self.director.armed {
