@@ -6,6 +6,7 @@
 use std::array;
 use std::fmt;
 use std::hash::{BuildHasher as _, Hash, Hasher, RandomState};
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr};
 
 use retroscope_packet::{Endpoint, FlowKey, Parsed, Ports, flow_of, icmp_ports};
@@ -210,6 +211,20 @@ impl Key {
             }
         }
         key
+    }
+
+    /// Where its fields are, bytes, for who reads it as plain data: both addresses, both ports, three VLAN identifiers, protocol, family, and
+    /// the link's protocol or the kind of [`Self::opaque`].
+    #[must_use]
+    pub const fn places() -> [(&'static str, usize); 6] {
+        [
+            ("addresses", offset_of!(Self, addresses)),
+            ("ports", offset_of!(Self, ports)),
+            ("vlans", offset_of!(Self, vlans)),
+            ("proto", offset_of!(Self, proto)),
+            ("family", offset_of!(Self, family)),
+            ("protocol", offset_of!(Self, protocol)),
+        ]
     }
 
     /// Bytes of [`Self::opaque`] at most.

@@ -105,10 +105,11 @@ impl<M: FlowModule> Compiled<M> {
     }
 }
 
-/// Runs a call, which may panic.
-fn attempt<R>(name: &str, call: impl FnOnce() -> R) -> Result<R, Fault> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| Fault {
-        message: format!("{name}: panicked: {}", text(panic.as_ref())),
+/// Runs a call of a module, which may panic.
+fn attempt<M: FlowModule, R>(module: &mut M, call: impl FnOnce(&mut M) -> R) -> Result<R, Fault> {
+    let result = catch_unwind(AssertUnwindSafe(|| call(module)));
+    result.map_err(|panic| Fault {
+        message: format!("{}: panicked: {}", module.name(), text(panic.as_ref())),
         done: 0,
     })
 }
@@ -138,10 +139,9 @@ impl<M: FlowModule> Handler for Compiled<M> {
     }
 
     fn keys(&mut self, packets: &[Packet<'_>], keys: &mut [Option<Key>]) -> Result<(), Fault> {
-        let name = self.module.name().to_owned();
-        attempt(&name, || {
+        attempt(&mut self.module, |module| {
             for (key, packet) in keys.iter_mut().zip(packets) {
-                *key = self.module.extract_flow_key(packet);
+                *key = module.extract_flow_key(packet);
             }
         })
     }
@@ -154,7 +154,7 @@ impl<M: FlowModule> Handler for Compiled<M> {
     ) -> Result<(), Fault> {
         let Self { module, states } = self;
         let mut done = 0;
-        let handled = catch_unwind(AssertUnwindSafe(|| {
+        let handled = attempt(module, |module| {
             for (at, (packet, place)) in packets.iter().zip(places).enumerate() {
                 if let Some(slot) = Self::state(states, place) {
                     let state = &mut states[slot];
@@ -166,22 +166,17 @@ impl<M: FlowModule> Handler for Compiled<M> {
                 }
                 done = at + 1;
             }
-        }));
-        handled.map_err(|panic| Fault {
-            message: format!("{}: panicked: {}", module.name(), text(panic.as_ref())),
-            done,
-        })
+        });
+        handled.map_err(|fault| Fault { done, ..fault })
     }
 
     fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault> {
-        let name = self.module.name().to_owned();
-        attempt(&name, || self.module.check_initializer(time_ns))
+        attempt(&mut self.module, |module| module.check_initializer(time_ns))
     }
 
     fn check(&mut self, places: &[Place], over: &mut Vec<(usize, i64)>) -> Result<(), Fault> {
         let Self { module, states } = self;
-        let name = module.name().to_owned();
-        attempt(&name, || {
+        attempt(module, |module| {
             for (at, place) in places.iter().enumerate() {
                 let slot = Self::state(states, place);
                 let until_ns =
@@ -192,8 +187,9 @@ impl<M: FlowModule> Handler for Compiled<M> {
     }
 
     fn check_ends(&mut self, kept: u64, over: u64) -> Result<(), Fault> {
-        let name = self.module.name().to_owned();
-        attempt(&name, || self.module.check_finalizer(kept, over))
+        attempt(&mut self.module, |module| {
+            module.check_finalizer(kept, over)
+        })
     }
 
     fn take_notes(&mut self) -> Vec<String> {

@@ -54,6 +54,8 @@ pub use runner::{ModuleCounts, Runner};
 
 /// Packets of one call at most.
 pub const MANY: usize = 64;
+/// Flows that are checked by one call at most.
+pub const CHECKED: usize = 4096;
 
 /// A packet, borrowed for one call.
 #[derive(Debug, Clone, Copy)]
@@ -209,13 +211,13 @@ pub trait Handler: Send + fmt::Debug {
         dumps: &mut Vec<Dump>,
     ) -> Result<(), Fault>;
 
-    /// A check of all flows begins, at a packet time.
+    /// A check of all flows begins, at a packet time. Other calls come between those of a check.
     ///
     /// # Errors
     /// [`Fault`]; there is no check then.
     fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault>;
 
-    /// Checks at most [`MANY`] flows. `over` gets, of those that are over, their numbers, and until when packets of them are wanted, ns.
+    /// Checks at most [`CHECKED`] flows. `over` gets, of those that are over, their numbers, and until when packets of them are wanted, ns.
     ///
     /// # Errors
     /// [`Fault`]; the check ends, and none of these flows is over.

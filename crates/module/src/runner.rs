@@ -7,16 +7,24 @@ use retroscope_flow::{
 };
 use serde::Serialize;
 
-use crate::{Dump, Fault, Handler, MANY, Over, Packet, Place, Plan};
+use crate::{CHECKED, Dump, Fault, Handler, MANY, Over, Packet, Place, Plan};
 
 /// A packet that is farther behind the latest one shows that this is from the future, ns.
 const BACK_NS: i64 = 60_000_000_000;
+/// So many in a row show it: two clocks by turns do not.
+const BACK_PACKETS: u32 = 64;
+/// Calls of a check together where no packets come; between two packets there is one.
+const CHECKS_IDLE: usize = 4;
 /// Between two looks for flows that are over, ns of packet time.
 const LOOK_NS: i64 = 1_000_000_000;
-/// Flows that are known to be dumped at most: beyond, all are forgotten, as those that were given up for others have to be.
-const DUMPED_MAX: usize = 65_536;
+/// Flows that are known to be wanted at most: beyond, all are forgotten, as those that were given up for others have to be. Their dumps end by
+/// their windows.
+const WANTED_MAX: usize = 65_536;
 /// Bytes of all states at most.
 const STATES_BYTES_MAX: usize = 1 << 30;
+
+/// What a fault in a check costs.
+const NO_CHECK: &str = "this check of its flows ends";
 
 /// What a module did, and what was done to it. `begun` is the sum of `live`, `over` and `evicted`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -61,16 +69,33 @@ pub struct Runner {
     look_ns: i64,
     /// When they are checked next.
     check_ns: i64,
+    /// The check under way.
+    check: Option<Check>,
+    /// Packets in a row that are far behind the clock.
+    behind: u32,
     /// The clock and the monotonic clock at the first call of [`Self::pass`] since the last packet.
     quiet_since: Option<(i64, i64)>,
     counts: ModuleCounts,
     notes: Vec<String>,
     /// Flows that it wanted dumped, where it says when they are over.
-    dumped: HashSet<Key>,
+    wanted: HashSet<Key>,
     /// Those that are over.
     over: Vec<Over>,
-    /// What a check found.
-    checked: Vec<(usize, i64)>,
+    /// Flows that are checked together, and which of them are over.
+    checked: Vec<Place>,
+    found: Vec<(usize, i64)>,
+}
+
+/// A check of all flows, some between two packets.
+#[derive(Debug, Clone, Copy)]
+struct Check {
+    /// When it began, ns.
+    now_ns: i64,
+    /// Slots that are still to be checked.
+    next: u32,
+    end: u32,
+    /// Flows that were over.
+    over: u64,
 }
 
 impl Runner {
@@ -98,12 +123,15 @@ impl Runner {
             clock_ns: i64::MIN,
             look_ns: i64::MIN,
             check_ns: i64::MIN,
+            check: None,
+            behind: 0,
             quiet_since: None,
             counts: ModuleCounts::default(),
             notes: Vec::new(),
-            dumped: HashSet::new(),
+            wanted: HashSet::new(),
             over: Vec::new(),
             checked: Vec::new(),
+            found: Vec::new(),
             handler,
         }
     }
@@ -164,9 +192,11 @@ impl Runner {
         for (at, &time_ns) in times_ns.iter().enumerate() {
             if time_ns < self.clock_ns.saturating_sub(BACK_NS) {
                 self.go_back_to(time_ns);
+            } else {
+                self.behind = 0;
             }
             // Flows are looked through between the packets before that time and those behind it, wherever calls begin and end.
-            if time_ns >= self.look_ns.min(self.check_ns) {
+            if self.check.is_some() || time_ns >= self.look_ns.min(self.check_ns) {
                 self.handle(start..at, packets, times_ns, dumps);
                 start = at;
                 self.look_through(time_ns, at);
@@ -176,9 +206,13 @@ impl Runner {
         self.handle(start..times_ns.len(), packets, times_ns, dumps);
     }
 
-    /// The latest times were those of packets from the future: looks and checks go by the others again.
+    /// Of many such packets: the latest times were those of packets from the future, and looks and checks go by these again.
     #[cold]
     fn go_back_to(&mut self, time_ns: i64) {
+        self.behind += 1;
+        if self.behind < BACK_PACKETS {
+            return;
+        }
         self.clock_ns = time_ns;
         self.look_ns = self.look_ns.min(time_ns.saturating_add(LOOK_NS));
         let interval_ns = self.check_interval_ns();
@@ -204,13 +238,21 @@ impl Runner {
         if now_ns >= self.look_ns.min(self.check_ns) {
             self.look_through(now_ns, 0);
         }
+        for _ in 1..CHECKS_IDLE {
+            self.check_some(0);
+        }
     }
 
     /// The end: flows are checked once more.
     pub fn finish(&mut self) {
-        if self.plan.check_interval.is_some() && !self.is_disabled() && self.clock_ns != i64::MIN {
-            let checked = self.check(self.clock_ns, 0);
-            checked.unwrap_or_else(|fault| self.note(fault));
+        while self.check.is_some() {
+            self.check_some(0);
+        }
+        if self.clock_ns != i64::MIN {
+            self.begin_check(self.clock_ns);
+        }
+        while self.check.is_some() {
+            self.check_some(0);
         }
     }
 
@@ -253,7 +295,7 @@ impl Runner {
             for place in lost.iter().filter(|place| place.is_first != 0) {
                 self.table.remove(place.slot);
             }
-            self.note(fault);
+            self.note(fault, "the rest of this batch is lost to it");
         }
         self.counts.wanted += (dumps.len() - wanted) as u64;
         if !self.plan.dumps {
@@ -261,10 +303,10 @@ impl Runner {
         }
         for dump in &mut dumps[wanted..] {
             if self.plan.decides_expiry {
-                if self.dumped.len() >= DUMPED_MAX {
-                    self.dumped.clear();
+                if self.wanted.len() >= WANTED_MAX {
+                    self.wanted.clear();
                 }
-                self.dumped.insert(dump.key);
+                self.wanted.insert(dump.key);
             }
             dump.at += range.start;
         }
@@ -326,63 +368,92 @@ impl Runner {
             self.table.expire(now_ns, |_, _| {});
             self.look_ns = now_ns.saturating_add(LOOK_NS);
         }
-        if now_ns >= self.check_ns {
+        if now_ns >= self.check_ns && self.check.is_none() {
             // The first one comes when there may be flows.
             let is_first = self.check_ns == i64::MIN;
             self.check_ns = now_ns.saturating_add(self.check_interval_ns());
-            if !is_first && self.plan.check_interval.is_some() && !self.is_disabled() {
-                let checked = self.check(now_ns, at);
-                checked.unwrap_or_else(|fault| self.note(fault));
+            if !is_first {
+                self.begin_check(now_ns);
             }
+        }
+        self.check_some(at);
+    }
+
+    /// Begins to have the module check all flows there are now, if it does so.
+    fn begin_check(&mut self, now_ns: i64) {
+        if self.plan.check_interval.is_none() || self.is_disabled() {
+            return;
+        }
+        match self.handler.check_begins(now_ns) {
+            Ok(()) => {
+                self.check = Some(Check {
+                    now_ns,
+                    next: 0,
+                    end: self.table.slots(),
+                    over: 0,
+                });
+            }
+            Err(fault) => self.note(fault, NO_CHECK),
         }
     }
 
-    /// Has the module check all flows.
-    fn check(&mut self, now_ns: i64, at: usize) -> Result<(), Fault> {
-        self.handler.check_begins(now_ns)?;
-        let over_before = self.table.counters().removed;
-        let mut count = 0;
-        for slot in 0..self.table.slots() {
-            if let Some(flow) = self.table.flow(slot) {
-                self.places[count] = Place {
+    /// Goes on with the check, if there is one, before the packet of a number.
+    fn check_some(&mut self, at: usize) {
+        let Some(check) = self.check.take().filter(|_| !self.is_disabled()) else {
+            return;
+        };
+        match self.check_from(check, at) {
+            Ok(check) => self.check = check,
+            Err(fault) => self.note(fault, NO_CHECK),
+        }
+    }
+
+    /// Has the module check the next flows. `None`: these were the last.
+    fn check_from(&mut self, mut check: Check, at: usize) -> Result<Option<Check>, Fault> {
+        self.checked.clear();
+        while check.next < check.end && self.checked.len() < CHECKED {
+            if let Some(flow) = self.table.flow(check.next) {
+                self.checked.push(Place {
                     key: *flow.key(),
-                    slot,
+                    slot: check.next,
                     ..Place::default()
-                };
-                count += 1;
+                });
             }
-            if count == MANY || slot + 1 == self.table.slots() {
-                let places = &self.places[..std::mem::take(&mut count)];
-                self.checked.clear();
-                self.handler.check(places, &mut self.checked)?;
-                for &(flow, until_ns) in &self.checked {
-                    let Place { key, slot, .. } = places[flow];
-                    self.table.remove(slot);
-                    if self.dumped.remove(&key) {
-                        self.over.push(Over {
-                            at,
-                            key,
-                            now_ns,
-                            until_ns: until_ns.max(now_ns),
-                        });
-                    }
-                }
+            check.next += 1;
+        }
+        self.found.clear();
+        self.handler.check(&self.checked, &mut self.found)?;
+        check.over += self.found.len() as u64;
+        for &(flow, until_ns) in &self.found {
+            let Place { key, slot, .. } = self.checked[flow];
+            self.table.remove(slot);
+            if self.wanted.remove(&key) {
+                self.over.push(Over {
+                    at,
+                    key,
+                    now_ns: check.now_ns,
+                    until_ns: until_ns.max(check.now_ns),
+                });
             }
         }
-        let over = self.table.counters().removed - over_before;
-        self.handler.check_ends(self.table.len() as u64, over)
+        if check.next < check.end {
+            return Ok(Some(check));
+        }
+        let kept = self.table.len() as u64;
+        self.handler.check_ends(kept, check.over)?;
+        Ok(None)
     }
 
     /// Notes that a call failed, and what comes of it.
     #[cold]
-    fn note(&mut self, fault: Fault) {
+    fn note(&mut self, fault: Fault, lost: &str) {
         self.counts.faults += 1;
         let so = if self.is_disabled() {
-            "it failed before, and is disabled"
+            "; it failed before, and is disabled"
         } else {
-            "the packets of this call are lost to it; when it fails again, it is disabled"
+            "; when it fails again, it is disabled"
         };
-        self.notes.push(format!("{}; {so}", fault.message));
+        self.notes.push(format!("{}; {lost}{so}", fault.message));
     }
 }
 

@@ -24,8 +24,8 @@ ffi.cdef [[
     const struct retroscope_place *places;
     uint8_t *states;
     struct retroscope_made_key keys[64];
-    uint8_t over[64];
-    int64_t until_ns[64];
+    uint8_t over[4096];
+    int64_t until_ns[4096];
   };
   struct retroscope_key_view { const struct retroscope_place *at; };
   struct retroscope_flow_key {};

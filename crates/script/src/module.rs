@@ -7,7 +7,9 @@ use std::{cell::Cell, ptr, time::Duration};
 
 use mlua::{Function, Table, Value};
 use retroscope_flow::Key;
-use retroscope_module::{DUMPS_MAX, Dump, Fault, Handler, MANY, Packet, Partition, Place, Plan};
+use retroscope_module::{
+    CHECKED, DUMPS_MAX, Dump, Fault, Handler, MANY, Packet, Partition, Place, Plan,
+};
 
 use crate::{
     error::{ScriptError, kind},
@@ -47,9 +49,9 @@ struct Control {
     states: Cell<usize>,
     keys: [Cell<MadeKey>; MANY],
     /// Of flows that are checked: 1, it is over, …
-    over: [Cell<u8>; MANY],
+    over: [Cell<u8>; CHECKED],
     /// … and until when packets of it are wanted, ns.
-    until_ns: [Cell<i64>; MANY],
+    until_ns: [Cell<i64>; CHECKED],
 }
 
 /// A module of a Lua file.
@@ -67,9 +69,8 @@ pub struct LuaModule {
     plan: Plan,
     /// Packet time of the check under way, seconds.
     now: f64,
-    /// States by slots, each of so many words.
+    /// States by slots.
     states: Vec<u64>,
-    state_words: usize,
     control: Box<Control>,
     /// Last: everything above is of this state.
     state: State,
@@ -122,10 +123,6 @@ impl LuaModule {
         let kinds = kinds.iter().map(|fields| to_lua(fields));
         let kinds = kinds.collect::<mlua::Result<Vec<_>>>().map_err(setup)?;
         let kinds = state.lua.create_sequence_from(kinds).map_err(setup)?;
-        let none = MadeKey {
-            bytes: [0; KEY],
-            kind: 0,
-        };
         let control = Box::new(Control {
             places: Cell::new(0),
             states: Cell::new(0),
@@ -135,10 +132,9 @@ impl LuaModule {
                     kind: 0,
                 })
             }; MANY],
-            over: [const { Cell::new(0) }; MANY],
-            until_ns: [const { Cell::new(0) }; MANY],
+            over: [const { Cell::new(0) }; CHECKED],
+            until_ns: [const { Cell::new(0) }; CHECKED],
         });
-        control.keys.iter().for_each(|key| key.set(none));
         let control_at = ptr::from_ref(&*control).expose_provenance();
         let load = state
             .lua
@@ -169,7 +165,7 @@ impl LuaModule {
             .judge
             .result(made)
             .map_err(|error| asked.place(error))?;
-        plan.state_bytes = state_bytes.next_multiple_of(size_of::<u64>());
+        plan.state_bytes = state_bytes;
         let recover = state.lua.load("jit.on()").into_function().map_err(setup)?;
         Ok(Self {
             filters,
@@ -179,7 +175,6 @@ impl LuaModule {
             check,
             check_ends,
             recover: compiles().then_some(recover),
-            state_words: plan.state_bytes / size_of::<u64>(),
             plan,
             now: 0.0,
             states: Vec::new(),
@@ -197,7 +192,8 @@ impl LuaModule {
     ) -> Result<R, Fault> {
         let slots = places.iter().filter(|it| it.slot != Place::NO_SLOT);
         if let Some(last) = slots.map(|place| place.slot as usize).max() {
-            let words = (last + 1) * self.state_words;
+            let bytes = (last + 1) * self.plan.state_bytes;
+            let words = bytes.div_ceil(size_of::<u64>());
             if self.states.len() < words {
                 self.states.resize(words, 0);
             }
@@ -349,7 +345,11 @@ impl Asked<'_> {
             let line = line_of(&text[from..], field?)?;
             Some(text[..from].matches('\n').count() + line)
         };
-        let line = behind("defaultState").or_else(|| line_of(self.script.text(), "stateType"));
+        let line = if text.starts_with("flowKeys") {
+            line_of(self.script.text(), "flowKeys")
+        } else {
+            behind("defaultState").or_else(|| line_of(self.script.text(), "stateType"))
+        };
         self.wrong_at(line, text)
     }
 
@@ -382,6 +382,9 @@ impl Asked<'_> {
             // As in FlowScope: no checks.
             None => None,
             Some(seconds) if seconds <= 0.0 => None,
+            Some(seconds) if seconds < 0.001 => {
+                return Err(self.wrong("checkInterval", "at least 0.001 seconds"));
+            }
             Some(seconds) => Some(
                 Duration::try_from_secs_f64(seconds)
                     .map_err(|_| self.wrong("checkInterval", "a number of seconds"))?,
@@ -479,12 +482,90 @@ impl Asked<'_> {
     }
 }
 
-/// The line in which a word first stands alone, from 1.
+/// The line in which a word first stands alone and in no comment, from 1.
 fn line_of(text: &str, word: &str) -> Option<usize> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_alone =
         |at: usize| !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part);
     let mut places = text.match_indices(word);
-    let (at, _) = places.find(|(at, _)| is_alone(*at))?;
+    let is_code = |at: usize| {
+        let line = text[..at]
+            .lines()
+            .next_back()
+            .filter(|_| !text[..at].ends_with('\n'));
+        !line.unwrap_or("").contains("--")
+    };
+    let (at, _) = places.find(|(at, _)| is_alone(*at) && is_code(*at))?;
     Some(1 + text[..at].matches('\n').count())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn lua_and_rust_agree_about_places() {
+        let text = "
+            local ffi = require('ffi')
+            local m = { handlePacket = function() end }
+            function m.extractFlowKey()
+                local places = {}
+                for name, fields in pairs({
+                    retroscope_control = { 'places', 'states', 'keys', 'over', 'until_ns' },
+                    retroscope_made_key = { 'bytes', 'kind' },
+                    retroscope_place = { 'key', 'slot', 'is_first', 'is_reverse' },
+                    retroscope_key = { 'addresses', 'ports', 'vlans', 'proto', 'family', 'protocol' },
+                }) do
+                    local struct = ffi.typeof('struct ' .. name)
+                    places[#places + 1] = name .. ' ' .. ffi.sizeof(struct)
+                    for _, field in ipairs(fields) do
+                        places[#places + 1] = name .. '.' .. field .. ' ' .. ffi.offsetof(struct, field)
+                    end
+                end
+                table.sort(places)
+                print(table.concat(places, ' '))
+            end
+            m.flowKeys = 'uint8_t any;'
+            return m";
+        let script = Script::new("layout.lua", text, true);
+        let mut module = LuaModule::new(&script, Limits::default()).unwrap();
+        let packet = Packet {
+            data: &[0; 60],
+            wire_len: 60,
+            time_ns: 0,
+            interface: 0,
+            link_type: retroscope_packet::LinkType::ETHERNET,
+            direction: 0,
+        };
+        module.keys(&[packet], &mut [None]).unwrap();
+        let key = Key::places();
+        let mut places = vec![
+            format!("retroscope_control {}", size_of::<Control>()),
+            format!("retroscope_control.places {}", offset_of!(Control, places)),
+            format!("retroscope_control.states {}", offset_of!(Control, states)),
+            format!("retroscope_control.keys {}", offset_of!(Control, keys)),
+            format!("retroscope_control.over {}", offset_of!(Control, over)),
+            format!(
+                "retroscope_control.until_ns {}",
+                offset_of!(Control, until_ns)
+            ),
+            format!("retroscope_made_key {}", size_of::<MadeKey>()),
+            format!("retroscope_made_key.bytes {}", offset_of!(MadeKey, bytes)),
+            format!("retroscope_made_key.kind {}", offset_of!(MadeKey, kind)),
+            format!("retroscope_place {}", size_of::<Place>()),
+            format!("retroscope_place.key {}", offset_of!(Place, key)),
+            format!("retroscope_place.slot {}", offset_of!(Place, slot)),
+            format!("retroscope_place.is_first {}", offset_of!(Place, is_first)),
+            format!(
+                "retroscope_place.is_reverse {}",
+                offset_of!(Place, is_reverse)
+            ),
+            format!("retroscope_key {}", size_of::<Key>()),
+        ];
+        places.extend(key.map(|(name, place)| format!("retroscope_key.{name} {place}")));
+        places.sort_unstable();
+        assert_eq!(module.take_notes(), [places.join(" ")]);
+    }
 }

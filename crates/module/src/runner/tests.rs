@@ -162,11 +162,105 @@ fn a_stamp_of_the_far_future_is_got_over() {
     );
     let data = udp(1, 53);
     let mut dumps = Vec::new();
-    for second in [0, 1, 4_000_000_000, 2, 8, 15, 26] {
-        runner.look(&[packet(&data)], &[second * S], &mut dumps);
-    }
-    // By the checks at 4,000,000,000 and at 12 s, or behind.
+    let mut look = |second: i64| runner.look(&[packet(&data)], &[second * S], &mut dumps);
+    look(0);
+    look(4_000_000_000);
+    (0..150).for_each(|second| look(second / 4));
+    // Its second check ends it; the module accepts three.
     assert_eq!((runner.counts().over, runner.take_notes().len()), (1, 0));
+}
+
+/// Two clocks by turns are no step: they cause no check for each packet.
+#[test]
+fn stamps_to_and_fro_are_checked_by_the_later_ones() {
+    let mut runner = Runner::new(
+        Box::new(Compiled::new(Checked(Vec::new()))),
+        &TrackerConfig::default(),
+    );
+    let data = udp(1, 53);
+    for n in 0..2000 {
+        let time_ns = S / 100 * n + if n % 2 == 0 { 0 } else { 100 * S };
+        runner.look(&[packet(&data)], &[time_ns], &mut Vec::new());
+    }
+    // The module panics at its fourth check.
+    assert_eq!(runner.take_notes(), [""; 0]);
+}
+
+/// Tells how many flows each check went through, and ends those of one port.
+#[derive(Debug)]
+struct Slow(mpsc::Sender<(u64, u64)>, u64);
+
+impl FlowModule for Slow {
+    type State = u64;
+
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn handle_packet(&mut self, _: &Key, packets: &mut u64, _: &Packet<'_>, _: bool) -> bool {
+        *packets += 1;
+        true
+    }
+
+    fn check_interval(&self) -> Option<Duration> {
+        Some(Duration::from_secs(1))
+    }
+
+    fn check_initializer(&mut self, _: i64) {
+        self.1 = 0;
+    }
+
+    fn check_expiry(&mut self, key: &Key, packets: &mut u64) -> Option<i64> {
+        self.1 = self.1.wrapping_mul(31).wrapping_add(*packets);
+        let ends = key.endpoints()?;
+        (ends[1].port == 7).then_some(0)
+    }
+
+    fn check_finalizer(&mut self, kept: u64, over: u64) {
+        self.0.send((kept << 32 | over, self.1)).unwrap();
+    }
+}
+
+/// A check of more flows than one call takes goes on between packets: where follows from the packets, not from how they come.
+#[test]
+fn a_check_goes_on_between_packets() {
+    let frame = |n: i64| {
+        let (host, port) = (u8::try_from(n % 251), u16::try_from(n % 97));
+        (n * (S / 10_000), udp(host.unwrap(), port.unwrap()))
+    };
+    let frames: Vec<_> = (0..30_000_i64).map(frame).collect();
+    let runs: Vec<_> = [1, 3, 17, 64]
+        .map(|most| {
+            let (checks, told) = mpsc::channel();
+            let mut runner = Runner::new(
+                Box::new(Compiled::new(Slow(checks, 0))),
+                &TrackerConfig::default(),
+            );
+            let mut over = Vec::new();
+            for (nth, some) in frames.chunks(most).enumerate() {
+                let packets: Vec<_> = some.iter().map(|(_, data)| packet(data)).collect();
+                let times_ns: Vec<_> = some.iter().map(|(time_ns, _)| *time_ns).collect();
+                runner.look(&packets, &times_ns, &mut Vec::new());
+                over.extend(
+                    runner
+                        .take_over()
+                        .iter()
+                        .map(|it| (nth * most + it.at, it.key)),
+                );
+            }
+            runner.finish();
+            let counts = runner.counts();
+            assert_eq!(counts.begun, counts.live + counts.over + counts.evicted);
+            (told.try_iter().collect::<Vec<_>>(), over, counts)
+        })
+        .into_iter()
+        .collect();
+    assert!(
+        runs[0].0.len() >= 3 && runs[0].2.begun > 20_000 && runs[0].1.len() > 100,
+        "{:?}",
+        runs[0].2
+    );
+    assert!(runs.windows(2).all(|pair| pair[0] == pair[1]));
 }
 
 /// Ends each flow at its second check.
