@@ -19,6 +19,8 @@ use std::{
     hash::Hash,
 };
 
+use retroscope_flow::Key;
+
 use crate::{
     analysis::{
         budget::{Budget, HoldOff, Shares},
@@ -133,8 +135,10 @@ pub(crate) struct Director<K> {
     limits_ns: i64,
     /// Hits of each rule that started no dump since its last one.
     since: Vec<Suppressions>,
-    /// From files: flows that were over while a hit of theirs may have waited: when, and until when packets are wanted, ns.
-    over: HashMap<(usize, K), (i64, i64)>,
+    /// Flows that are over, and until when packets are wanted, ns, to be acted on later: by when they were found to be over, and in which order.
+    over: BTreeMap<(i64, u64), ((usize, Key), i64)>,
+    /// How many there were.
+    overs: u64,
     /// Dumps that rules with a limit of their own may have open at once.
     pub(crate) dumps_max: HashMap<usize, u64>,
     /// For each producer, whether it promises watermarks, by which the windows of its hits close; a missing entry: it does.
@@ -161,7 +165,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
             held_off: HoldOff::new(),
             limits_ns: i64::MIN,
             since: vec![Suppressions::default(); config.rules],
-            over: HashMap::new(),
+            over: BTreeMap::new(),
+            overs: 0,
             dumps_max: HashMap::new(),
             promises: Vec::new(),
         }
@@ -180,7 +185,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// Works out again what is due next, after hits or dumps changed.
     fn plan(&mut self) {
         let close_ns = self.open.next_close_ns().unwrap_or(i64::MAX);
-        self.due_ns = self.next_act_ns().min(close_ns);
+        self.due_ns = self.next_act_ns().min(self.next_over_ns()).min(close_ns);
     }
 
     /// When the next waiting hit acts.
@@ -274,43 +279,38 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.config.bytes_per_hour > 0
     }
 
-    /// A module found at `now_ns` that the flow is over of whose packets a rule dumps this: its dumps whose triggers are not later end at
-    /// `until_ns`, unless they end before.
-    pub(crate) fn flow_is_over(&mut self, key: (usize, &K), now_ns: i64, until_ns: i64) {
-        if self.config.hold_ns > 0 {
-            // Hits that wait may still begin one.
-            if self.over.len() >= WAITING_MAX {
-                self.over.clear();
-            }
-            let (rule, expression) = key;
-            self.over
-                .insert((rule, expression.clone()), (now_ns, until_ns));
+    /// A module found at `now_ns` that a flow of its rule is over: dumps that are of this flow alone, or of others that are over too, end at
+    /// `until_ns`, unless they end before. Like hits it acts now live, and offline when the clock has passed it.
+    pub(crate) fn flow_is_over(&mut self, flow: (usize, Key), now_ns: i64, until_ns: i64) {
+        let number = self.overs;
+        self.overs += 1;
+        self.over.insert((now_ns, number), (flow, until_ns));
+        if self.config.hold_ns == 0 || self.over.len() > WAITING_MAX {
+            self.end_flow();
         }
-        self.cut(key, now_ns, until_ns);
         self.plan();
     }
 
-    /// Ends the dumps of a rule and expression at a time, unless their triggers are later than `now_ns`.
-    fn cut(&mut self, key: (usize, &K), now_ns: i64, until_ns: i64) {
-        for id in self.open.of(key) {
-            let Some(mut dump) = self.open.take(id) else {
-                continue;
-            };
-            let trigger_ns = dump.from_ns.saturating_add(dump.window.past_ns);
-            if trigger_ns <= now_ns && until_ns < dump.to_ns {
-                let close_ns = until_ns.saturating_add(self.config.hold_ns);
-                let left_ns = until_ns.saturating_sub(now_ns);
-                let grace_ns = self.config.grace_ns.unwrap_or(0);
-                let deadline_ns = self
-                    .mono_ns
-                    .saturating_add(left_ns)
-                    .saturating_add(grace_ns);
-                dump.to_ns = until_ns;
-                dump.close_ns = dump.close_ns.min(close_ns);
-                dump.deadline_ns = dump.deadline_ns.min(deadline_ns);
-                dump.clip = Some(Clip::Flow(until_ns));
-            }
-            self.open.add(dump);
+    /// When the next flow that is over is acted on.
+    fn next_over_ns(&self) -> i64 {
+        let first = self.over.first_key_value();
+        first.map_or(i64::MAX, |((now_ns, _), _)| {
+            now_ns.saturating_add(self.config.hold_ns)
+        })
+    }
+
+    /// Acts on the first flow that is over.
+    fn end_flow(&mut self) {
+        let Some(((now_ns, _), (flow, until_ns))) = self.over.pop_first() else {
+            return;
+        };
+        let close_ns = until_ns.saturating_add(self.config.hold_ns);
+        let left_ns = until_ns.saturating_sub(now_ns);
+        let grace_ns = self.config.grace_ns.unwrap_or(0);
+        let deadline_ns = self.mono_ns.saturating_add(left_ns);
+        let deadline_ns = deadline_ns.saturating_add(grace_ns);
+        for id in self.open.leave(flow, now_ns) {
+            self.open.shorten(id, until_ns, close_ns, deadline_ns);
         }
     }
 
@@ -326,10 +326,15 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.clock_ns = self.clock_ns.max(clock_ns);
         while self.clock_ns > self.due_ns {
             // A hit at the very end of a window still belongs to it: hits first.
+            let (act_ns, over_ns) = (self.next_act_ns(), self.next_over_ns());
             match self.open.next_close_ns() {
-                Some(close_ns) if close_ns < self.next_act_ns() => {
+                Some(close_ns) if close_ns < act_ns.min(over_ns) => {
                     let closed = self.open.take_closed(close_ns);
                     self.close(closed, None, orders);
+                }
+                _ if over_ns < act_ns => {
+                    self.end_flow();
+                    self.plan();
                 }
                 _ => self.act_next(orders),
             }
@@ -355,6 +360,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// The end: waiting hits act, open windows close. A window that the clock had not passed is clipped.
     pub(crate) fn end(&mut self, clip: Clip, orders: &mut Vec<Order<K>>) {
         self.act_all(orders);
+        while !self.over.is_empty() {
+            self.end_flow();
+        }
         let over = self.clock_ns.saturating_add(self.config.hold_ns);
         let over = self.open.take_closed(over);
         self.close(over, None, orders);
@@ -404,6 +412,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
             return false;
         };
         dump.suppressed.add(time_ns);
+        let id = dump.id;
+        self.open.join(id, hit.terms.flow, time_ns);
         self.counts.suppressed.add(Reason::Open, 1);
         true
     }
@@ -494,16 +504,12 @@ impl<K: Eq + Hash + Clone> Director<K> {
             },
             deadline_ns: window.end_ns(self.mono_ns).saturating_add(grace_ns),
             clip: None,
+            flows: terms.flow.map(|flow| HashMap::from([(flow, hit.time_ns)])),
             suppressed: Suppressed {
                 before,
                 ..Suppressed::default()
             },
         });
-        if let Some((now_ns, until_ns)) = self.over.remove(&(hit.rule, expression.clone()))
-            && hit.time_ns <= now_ns
-        {
-            self.cut((hit.rule, &expression), now_ns, until_ns);
-        }
         orders.push(Order::Open {
             id,
             hit,
@@ -555,7 +561,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             dump.suppressed.times_ns.sort_unstable();
             orders.push(Order::Close {
                 id: dump.id,
-                clipped: dump.clip.or(clipped),
+                clipped: clipped.or(dump.clip),
                 suppressed: dump.suppressed,
             });
         }

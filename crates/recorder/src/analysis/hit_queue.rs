@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
+use retroscope_flow::Key;
+
 use crate::analysis::{
     director::HitOrder,
     predicate::Expression,
@@ -23,7 +25,7 @@ const KEYS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct HitQueue {
     hits: Vec<FoundHit>,
-    /// With the number of hits before each. At most [`OVER_MAX`]; beyond, dumps end by their windows.
+    /// With the number of hits before each, the largest where some stand apart. At most [`OVER_MAX`]; beyond, dumps end by their windows.
     over: Vec<(usize, Over)>,
     more: HashMap<(usize, Expression), Span>,
     /// By rule: hits that are only counted.
@@ -36,6 +38,8 @@ struct Span {
     last: HitOrder,
     /// Hits between them.
     between: u64,
+    /// The flow of all of them, where it is one.
+    flow: Option<Key>,
 }
 
 impl HitQueue {
@@ -46,7 +50,12 @@ impl HitQueue {
     /// Adds that a flow is over.
     pub(crate) fn push_over(&mut self, over: Over) {
         if self.over.len() < OVER_MAX {
-            self.over.push((self.hits.len(), over));
+            let before = if self.more.is_empty() {
+                self.hits.len()
+            } else {
+                usize::MAX
+            };
+            self.over.push((before, over));
         }
     }
 
@@ -65,11 +74,13 @@ impl HitQueue {
         let Ok(expression) = expression else {
             return self.count(order.rule, 1);
         };
+        let flow = expression.flow;
         match self.more.entry((order.rule, expression)) {
             Entry::Occupied(mut span) => {
                 let span = span.get_mut();
                 span.between += u64::from(span.last != span.first);
                 span.last = order;
+                span.flow = span.flow.filter(|its| Some(*its) == flow);
             }
             Entry::Vacant(_) if is_full => self.count(order.rule, 1),
             Entry::Vacant(place) => {
@@ -77,6 +88,7 @@ impl HitQueue {
                     first: order,
                     last: order,
                     between: 0,
+                    flow,
                 });
             }
         }
@@ -92,10 +104,15 @@ impl HitQueue {
             return std::mem::swap(self, other);
         }
         let mut other = std::mem::take(other);
-        let (before, room) = (self.hits.len(), OVER_MAX - self.over.len());
+        let room = OVER_MAX - self.over.len();
+        let before = if self.more.is_empty() {
+            self.hits.len()
+        } else {
+            usize::MAX
+        };
         let over = other.take_over().into_iter().take(room);
         self.over
-            .extend(over.map(|(hits, over)| (before + hits, over)));
+            .extend(over.map(|(hits, over)| (before.saturating_add(hits), over)));
         let (hits, counted) = other.drain();
         hits.into_iter().for_each(|hit| self.push(hit));
         for (rule, hits) in counted {
@@ -112,7 +129,8 @@ impl HitQueue {
             ..
         } = self;
         let mut spans = Vec::with_capacity(2 * more.len());
-        for ((rule, expression), span) in more {
+        for ((rule, mut expression), span) in more {
+            expression.flow = span.flow;
             if span.between > 0 {
                 *counted.entry(rule).or_default() += span.between;
             }

@@ -8,10 +8,15 @@ use std::{
     hash::Hash,
 };
 
+use retroscope_flow::Key;
+
 use crate::{
     analysis::{director::Clip, terms::Window},
     control::hits::Suppressed,
 };
+
+/// Flows of a dump that ends with them.
+const FLOWS_MAX: usize = 1024;
 
 /// A dump whose window is open.
 #[derive(Debug)]
@@ -31,6 +36,9 @@ pub(crate) struct OpenDump<K> {
     pub(crate) deadline_ns: i64,
     /// What cut its end before the recording did.
     pub(crate) clip: Option<Clip>,
+    /// The flows that it is of, and the times of their last hits, ns; `None`: it is of anything else, or of more than [`FLOWS_MAX`], and ends by
+    /// its window.
+    pub(crate) flows: Option<HashMap<Key, i64>>,
     pub(crate) suppressed: Suppressed,
 }
 
@@ -41,6 +49,8 @@ pub(crate) struct OpenDumps<K> {
     /// Older ones first. Usually one; a second is opened when a hit asks for another window, or comes between the end of a window and its
     /// closing.
     by_key: HashMap<(usize, K), Vec<u64>>,
+    /// By rule and flow.
+    by_flow: HashMap<(usize, Key), Vec<u64>>,
     /// When they close.
     closing: BTreeSet<(i64, u64)>,
     /// When they are overdue.
@@ -54,6 +64,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         Self {
             by_id: BTreeMap::new(),
             by_key: HashMap::new(),
+            by_flow: HashMap::new(),
             closing: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             limited: 0,
@@ -76,7 +87,83 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.closing.insert((dump.close_ns, dump.id));
         self.deadlines.insert((dump.deadline_ns, dump.id));
         self.limited += usize::from(dump.window.is_limited());
+        for flow in dump.flows.iter().flat_map(HashMap::keys) {
+            let ids = self.by_flow.entry((dump.rule, *flow)).or_default();
+            ids.push(dump.id);
+        }
         self.by_id.insert(dump.id, dump);
+    }
+
+    /// A hit of a flow, or of none, belongs to a dump.
+    pub(crate) fn join(&mut self, id: u64, flow: Option<Key>, time_ns: i64) {
+        let Some(dump) = self.by_id.get_mut(&id) else {
+            return;
+        };
+        let Some(flows) = &mut dump.flows else {
+            return;
+        };
+        match flow {
+            Some(flow) if flows.len() < FLOWS_MAX || flows.contains_key(&flow) => {
+                let last_ns = flows.entry(flow).or_insert_with(|| {
+                    self.by_flow.entry((dump.rule, flow)).or_default().push(id);
+                    time_ns
+                });
+                *last_ns = (*last_ns).max(time_ns);
+            }
+            _ => {
+                let (rule, flows) = (dump.rule, dump.flows.take());
+                self.forget(id, rule, flows.iter().flat_map(HashMap::keys));
+            }
+        }
+    }
+
+    /// A flow of a rule was over at a time. Returns the dumps all of whose flows are over by that.
+    pub(crate) fn leave(&mut self, (rule, flow): (usize, Key), now_ns: i64) -> Vec<u64> {
+        let mut without = Vec::new();
+        for id in self.by_flow.get(&(rule, flow)).cloned().unwrap_or_default() {
+            let dump = self.by_id.get_mut(&id);
+            let Some(flows) = dump.and_then(|dump| dump.flows.as_mut()) else {
+                continue;
+            };
+            // One that hit later has begun anew.
+            if flows.get(&flow).is_some_and(|last_ns| *last_ns <= now_ns) {
+                flows.remove(&flow);
+                if flows.is_empty() {
+                    without.push(id);
+                }
+                self.forget(id, rule, [&flow].into_iter());
+            }
+        }
+        without
+    }
+
+    /// A dump is not of these flows any more.
+    fn forget<'k>(&mut self, id: u64, rule: usize, flows: impl Iterator<Item = &'k Key>) {
+        for flow in flows {
+            if let Entry::Occupied(mut ids) = self.by_flow.entry((rule, *flow)) {
+                ids.get_mut().retain(|other| *other != id);
+                if ids.get().is_empty() {
+                    ids.remove();
+                }
+            }
+        }
+    }
+
+    /// Ends a window before its time: at `to_ns`, when the clock passes `close_ns` or the monotonic clock `deadline_ns`.
+    pub(crate) fn shorten(&mut self, id: u64, to_ns: i64, close_ns: i64, deadline_ns: i64) {
+        let Some(dump) = self.by_id.get_mut(&id).filter(|dump| to_ns < dump.to_ns) else {
+            return;
+        };
+        self.closing.remove(&(dump.close_ns, id));
+        self.deadlines.remove(&(dump.deadline_ns, id));
+        (dump.to_ns, dump.clip) = (to_ns, Some(Clip::Flow(to_ns)));
+        // Where the clock may be anywhere, it closes nothing.
+        if dump.close_ns < i64::MAX {
+            dump.close_ns = dump.close_ns.min(close_ns);
+        }
+        dump.deadline_ns = dump.deadline_ns.min(deadline_ns);
+        self.closing.insert((dump.close_ns, id));
+        self.deadlines.insert((dump.deadline_ns, id));
     }
 
     /// The oldest open dump of a rule and expression that was asked for with this window, and has `time_ns` in it.
@@ -96,12 +183,6 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         };
         let id = *ids.iter().find(is_within)?;
         self.by_id.get_mut(&id)
-    }
-
-    /// Those of a rule and expression, oldest first.
-    pub(crate) fn of(&self, (rule, expression): (usize, &K)) -> Vec<u64> {
-        let ids = self.by_key.get(&(rule, expression.clone()));
-        ids.cloned().unwrap_or_default()
     }
 
     /// When the clock closes the next window, ns.
@@ -129,6 +210,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.deadlines.clear();
         self.limited = 0;
         self.by_key.clear();
+        self.by_flow.clear();
         let dumps = std::mem::take(&mut self.by_id);
         dumps.into_values().collect()
     }
@@ -143,6 +225,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.closing.remove(&(dump.close_ns, id));
         self.deadlines.remove(&(dump.deadline_ns, id));
         self.limited -= usize::from(dump.window.is_limited());
+        self.forget(id, dump.rule, dump.flows.iter().flat_map(HashMap::keys));
         let key = (dump.rule, dump.expression.clone());
         if let Entry::Occupied(mut entry) = self.by_key.entry(key) {
             entry.get_mut().retain(|other| *other != id);
@@ -176,6 +259,7 @@ mod tests {
             close_ns: to_ns + 10,
             deadline_ns: id.cast_signed() * 1000,
             clip: None,
+            flows: None,
             suppressed: Suppressed::default(),
         }
     }

@@ -9,6 +9,7 @@ use retroscope_filter::{
     Decision, FillError, Filled, Filter, FilterError, FlowState, Mode, Template, TriggerFacts,
     TriggerValues, Verdict,
 };
+use retroscope_flow::Key;
 use retroscope_packet::{LinkType, parse};
 use retroscope_ring::Packet;
 use retroscope_script::{Machine, Packet as ScriptPacket};
@@ -35,6 +36,8 @@ pub(crate) struct Expression {
     pub(crate) into: Option<SubDirectory>,
     /// A script made it for packets of this link type.
     pub(crate) made_for: Option<LinkType>,
+    /// The flow that it is of, where a module says when that is over.
+    pub(crate) flow: Option<Key>,
 }
 
 #[derive(Debug, Clone)]
@@ -65,6 +68,7 @@ impl Expression {
             interface: packet.interface,
             into: None,
             made_for: None,
+            flow: None,
         })
     }
 
@@ -75,6 +79,7 @@ impl Expression {
             interface: 0,
             into: None,
             made_for: None,
+            flow: None,
         }
     }
 
@@ -85,6 +90,7 @@ impl Expression {
             interface,
             into: None,
             made_for: None,
+            flow: None,
         }
     }
 

@@ -11,6 +11,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
+use retroscope_flow::Key;
 use retroscope_ring::Packet;
 
 use crate::{
@@ -84,12 +85,11 @@ pub(crate) trait Findings {
 }
 
 /// A flow that a module wanted dumped is over.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Over {
     /// The module's number.
     pub(crate) rule: usize,
-    /// What its dumps take.
-    pub(crate) expression: Expression,
+    pub(crate) flow: Key,
     /// When that was found, and until when packets are wanted, ns of ring time.
     pub(crate) now_ns: i64,
     pub(crate) until_ns: i64,
@@ -298,11 +298,11 @@ impl Shard {
         findings: &mut impl Findings,
     ) {
         let rule = self.rules.at_start() + script;
-        let filter = self.scripts.filter(script, at).map(str::to_owned);
+        let (filter, flow) = self.scripts.wanted(script, at);
         let Some(interface) = self.names.interface(packet.interface) else {
             return;
         };
-        let expression = match (&mut self.derivation, filter) {
+        let mut expression = match (&mut self.derivation, filter) {
             (None, _) => None,
             (Some(derivation), Some(filter)) => Some(derivation.of_text(filter, interface, packet)),
             (Some(derivation), None) => {
@@ -312,8 +312,8 @@ impl Shard {
                 }
             }
         };
-        if let Some(Ok(expression)) = &expression {
-            self.scripts.told(script, at, expression);
+        if let Some(Ok(expression)) = &mut expression {
+            expression.flow = flow;
         }
         findings.hit(order(rule, place, interface, packet), expression);
     }

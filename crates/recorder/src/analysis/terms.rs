@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use retroscope_capture::clock::duration_ns;
+use retroscope_flow::Key;
 
 /// Bytes that are kept of the name of who asked.
 const ASKED_BY_BYTES: usize = 256;
@@ -60,6 +61,8 @@ pub(crate) struct Terms {
     pub(crate) window: Window,
     pub(crate) into: Option<SubDirectory>,
     pub(crate) asked_by: Option<Arc<str>>,
+    /// The flow that it is of, where a module says when that is over.
+    pub(crate) flow: Option<Key>,
 }
 
 /// How much is dumped.
@@ -126,6 +129,7 @@ impl Terms {
             },
             into: request.into.clone(),
             asked_by: asked_by.map(kept),
+            flow: None,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! chunks end.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::VecDeque,
     ops::Range,
     sync::{
         Arc,
@@ -21,21 +21,13 @@ use retroscope_script::{Limits, MANY, Machine, Packet as ScriptPacket, Partition
 use serde::Serialize;
 
 use crate::{
-    analysis::{
-        predicate::Expression,
-        shard::{Numbered, Over},
-    },
+    analysis::shard::{Numbered, Over},
     control::{common::Common, lock, ring_time::Stamps},
     intake::interfaces::InterfaceCache,
     start::config::{ModuleSource, Scripts},
 };
 
 const _: () = assert!(MANY == crate::analysis::chunk::MANY);
-
-/// Flows of a module whose dumps are remembered at most: beyond, all are forgotten, and their dumps end by their windows.
-const DUMPED_MAX: usize = 65_536;
-/// Different dumps of a flow that are remembered.
-const EXPRESSIONS_MAX: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -166,14 +158,6 @@ impl TriggerScripts {
         }
     }
 
-    /// A hit of a module on the packet at `place` of the chunk was told, which dumps this.
-    pub(crate) fn told(&mut self, script: usize, place: usize, expression: &Expression) {
-        let module = script.checked_sub(self.scripts.len());
-        if let Some(module) = module.and_then(|module| self.modules.get_mut(module)) {
-            module.told(place, expression);
-        }
-    }
-
     /// Flows that modules had dumped, and found to be over before the packet at `until` of the chunk or one before that. Rules of scripts have
     /// numbers from `first` on.
     pub(crate) fn take_over(&mut self, until: usize, first: usize) -> Vec<Over> {
@@ -183,11 +167,16 @@ impl TriggerScripts {
         over.collect()
     }
 
-    /// What a module wants dumped of the packet at `place` of the chunk, if it says so.
-    pub(crate) fn filter(&self, script: usize, place: usize) -> Option<&str> {
-        let module = self.modules.get(script.checked_sub(self.scripts.len())?)?;
-        let dump = module.dumps.iter().find(|dump| dump.at == place)?;
-        dump.filter.as_deref()
+    /// Of a module, what it wants dumped of the packet at `place` of the chunk, if it says so; and the flow, if it says when that is over.
+    pub(crate) fn wanted(&self, script: usize, place: usize) -> (Option<String>, Option<Key>) {
+        let module = script.checked_sub(self.scripts.len());
+        let Some(module) = module.and_then(|module| self.modules.get(module)) else {
+            return (None, None);
+        };
+        let dump = module.dumps.iter().find(|dump| dump.at == place);
+        let flow = dump.filter(|_| module.runner.plan().decides_expiry);
+        let filter = dump.and_then(|dump| dump.filter.clone());
+        (filter, flow.map(|dump| dump.key))
     }
 
     /// Which of the packets at `run` of the chunk some script takes: bit `n` is that of the `n`th of them.
@@ -246,10 +235,6 @@ struct Module {
     found: u64,
     /// Flows that it found to be over in the chunk, but for those that were told.
     over: VecDeque<FlowOver>,
-    /// What is dumped of flows, where it says when they are over.
-    dumped: HashMap<Key, Vec<Expression>>,
-    /// By what is dumped, how many of these flows go on.
-    owners: HashMap<Expression, u32>,
     counters: Arc<ModuleCounters>,
 }
 
@@ -263,28 +248,7 @@ impl Module {
             dumps: Vec::new(),
             found: 0,
             over: VecDeque::new(),
-            dumped: HashMap::new(),
-            owners: HashMap::new(),
             counters,
-        }
-    }
-
-    /// See [`TriggerScripts::told`].
-    fn told(&mut self, place: usize, expression: &Expression) {
-        let dump = self.dumps.iter().find(|dump| dump.at == place);
-        if !self.runner.plan().decides_expiry {
-            return;
-        }
-        if self.dumped.len() >= DUMPED_MAX {
-            self.dumped.clear();
-            self.owners.clear();
-        }
-        if let Some(dump) = dump {
-            let expressions = self.dumped.entry(dump.key).or_default();
-            if expressions.len() < EXPRESSIONS_MAX && !expressions.contains(expression) {
-                expressions.push(expression.clone());
-                *self.owners.entry(expression.clone()).or_default() += 1;
-            }
         }
     }
 
@@ -292,25 +256,13 @@ impl Module {
     fn take_over(&mut self, until: usize, rule: usize) -> Vec<Over> {
         self.over.extend(self.runner.take_over());
         let mut over = Vec::new();
-        while let Some(flow) = self.over.front().filter(|flow| flow.at <= until).copied() {
-            self.over.pop_front();
-            for expression in self.dumped.remove(&flow.key).unwrap_or_default() {
-                // Of several flows that one dump is of, the last one ends it.
-                let Entry::Occupied(mut owners) = self.owners.entry(expression.clone()) else {
-                    continue;
-                };
-                *owners.get_mut() -= 1;
-                if *owners.get() > 0 {
-                    continue;
-                }
-                owners.remove();
-                over.push(Over {
-                    rule,
-                    expression,
-                    now_ns: flow.now_ns,
-                    until_ns: flow.until_ns,
-                });
-            }
+        while let Some(flow) = self.over.pop_front_if(|flow| flow.at <= until) {
+            over.push(Over {
+                rule,
+                flow: flow.key,
+                now_ns: flow.now_ns,
+                until_ns: flow.until_ns,
+            });
         }
         over
     }
@@ -332,17 +284,14 @@ impl Module {
     }
 
     fn take_notices(&mut self) -> Vec<String> {
-        let name = self.runner.name().to_owned();
         let notes = self.runner.take_notes().into_iter();
+        let name = self.runner.name();
         // Faults begin with the name already.
-        let named = notes.map(|note| {
-            if note.starts_with(&name) {
-                note
-            } else {
-                format!("{name}: {note}")
-            }
-        });
-        named.collect()
+        let named = |note: String| match note.starts_with(name) {
+            true => note,
+            false => format!("{name}: {note}"),
+        };
+        notes.map(named).collect()
     }
 }
 

@@ -284,6 +284,45 @@ fn a_dump_of_two_flows_ends_with_the_last() {
     }
 }
 
+/// The same where each flow has a shard of its own.
+#[test]
+fn flows_of_several_shards_hold_one_dump_open() {
+    for queues in [[0, 1], [1, 0], [0, 0]] {
+        let dir = tempfile::tempdir().unwrap();
+        let text = NINES.replace("'udp port $srcPort'", "'udp'");
+        let plan = RigConfig {
+            queues: 2,
+            ring_bytes: 64 << 20,
+            analyzers: threads(2),
+            flows_together: true,
+            triggers: &[],
+            scripts: scripts(ModuleSource::Lua(Script::new("nines.lua", text, false))),
+            future_ns: 600 * S,
+            ..RigConfig::default()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        for second in 0..30 {
+            rig.pass(S);
+            if second < 2 {
+                rig.arrive(queues[0], udp(1000, 9, second));
+            }
+            if second < 10 {
+                rig.arrive(queues[1], udp(2000, 9, 100 + second));
+            }
+            rig.arrive(0, udp(1, 53, 200 + second));
+            rig.arrive(1, udp(2, 53, 300 + second));
+            rig.step();
+        }
+        let [report] = &rig.reports[..] else {
+            panic!("{:?} {:?}", rig.reports, rig.notices);
+        };
+        let last = packets(report).into_iter().map(|(second, _)| second).max();
+        assert!((13..=15).contains(&last.unwrap()), "{queues:?} {last:?}");
+        assert!(report.clipped.contains(&"flow"), "{report:?}");
+        rig.stop();
+    }
+}
+
 /// A call that fails, or panics, is told and counted, whoever looks; the recording, and the rules, go on.
 #[test]
 fn a_module_that_fails_costs_its_batch() {

@@ -100,10 +100,8 @@ impl Findings for Walk<'_, '_> {
 impl Core {
     /// A flow is over that a module wanted dumped.
     pub(super) fn flow_is_over(&mut self, over: &Over) {
-        let mut expression = over.expression.clone();
-        expression.into = self.terms_of(over.rule).into;
-        let key = (over.rule, &expression);
-        self.director.flow_is_over(key, over.now_ns, over.until_ns);
+        let flow = (over.rule, over.flow);
+        self.director.flow_is_over(flow, over.now_ns, over.until_ns);
     }
 }
 
@@ -273,9 +271,10 @@ impl Core {
             self.director.mono_ns = self.common.clock.mono_ns();
         }
         self.settle_live();
-        let terms = self.terms_of(order.rule);
+        let mut terms = self.terms_of(order.rule);
         if let Ok(expression) = &mut expression {
             expression.into.clone_from(&terms.into);
+            terms.flow = expression.flow;
         }
         let hit = Hit {
             order,

@@ -193,3 +193,125 @@ fn the_end_clips_only_windows_that_were_not_over() {
         .collect();
     assert_eq!(clips, [(1, None), (2, Some(Clip::End))]);
 }
+
+fn flow(number: u8) -> Key {
+    Key::opaque(0, &[number])
+}
+
+/// A hit of a flow, with a window of a minute.
+fn hit_of(number: u8, time_ns: i64, record: u64) -> Hit<&'static str> {
+    let mut hit = hit(time_ns, record, "a");
+    hit.terms = terms(2 * S, 60 * S);
+    hit.terms.flow = Some(flow(number));
+    hit
+}
+
+/// When the first dump was closed by a clock that goes on by seconds to `end_ns`, and by what; then the recording ends.
+fn closed(director: &mut Director<&'static str>, from_ns: i64, end_ns: i64) -> (i64, Option<Clip>) {
+    let mut orders = Vec::new();
+    for second in from_ns / S..=end_ns / S {
+        director.advance(second * S, &mut orders);
+        if let Some(Order::Close { clipped, .. }) = orders.first() {
+            return (second * S, *clipped);
+        }
+        orders.clear();
+    }
+    director.end(Clip::End, &mut orders);
+    match orders.first() {
+        Some(Order::Close { clipped, .. }) => (i64::MAX, *clipped),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Live and from files, where hits and ends of flows wait for what may be late.
+#[test]
+fn a_dump_ends_with_the_last_of_its_flows() {
+    for hold_ns in [0, 5 * S] {
+        let config = DirectorConfig {
+            hold_ns,
+            ..config()
+        };
+        let run = |hits: &[(u8, i64)], over: &[(u8, i64, i64)]| {
+            let mut director = Director::new(config);
+            let mut orders = Vec::new();
+            director.advance(S, &mut orders);
+            for (record, (number, second)) in hits.iter().enumerate() {
+                director.hit(hit_of(*number, second * S, record as u64), &mut orders);
+            }
+            for (number, now, until) in over {
+                director.flow_is_over((0, flow(*number)), now * S, until * S);
+            }
+            // Of another rule: nothing to do with it.
+            director.flow_is_over((1, flow(1)), 3 * S, 3 * S);
+            let (at_ns, clip) = closed(&mut director, 1, 50 * S);
+            ((at_ns / S).min(99), clip)
+        };
+        let at = |second: i64| (second + hold_ns / S + 1, Some(Clip::Flow(second * S)));
+        let end = (99, Some(Clip::End));
+        assert_eq!(run(&[(1, 2)], &[(1, 10, 10)]), at(10));
+        assert_eq!(run(&[(1, 2)], &[(1, 10, 20)]), at(20), "wanted for a while");
+        assert_eq!(run(&[(1, 2)], &[(2, 10, 10)]), end, "of another flow");
+        assert_eq!(run(&[(1, 2), (2, 3)], &[(1, 10, 10)]), end, "one goes on");
+        assert_eq!(run(&[(1, 2), (2, 3)], &[(1, 10, 10), (2, 14, 14)]), at(14));
+        // It began anew: told in this order its first dump is of both, and from files, by time, the second one has a dump of its own.
+        let anew = if hold_ns == 0 { end } else { at(10) };
+        assert_eq!(run(&[(1, 2), (1, 12)], &[(1, 10, 10)]), anew);
+        assert_eq!(
+            run(&[(1, 2)], &[(1, 10, 70)]),
+            end,
+            "by its window, or the end before"
+        );
+    }
+}
+
+/// A dump that is of something else too ends by its window; so does one of more flows than are remembered.
+#[test]
+fn a_dump_of_more_than_flows_ends_by_its_window() {
+    let mut other = hit(3 * S, 1, "a");
+    other.terms = terms(2 * S, 60 * S);
+    let many = (0..2000_u64).map(|n| {
+        let mut hit = hit_of(0, 3 * S, n + 1);
+        hit.terms.flow = Some(Key::opaque(0, &n.to_ne_bytes()));
+        hit
+    });
+    for hits in [vec![other], many.collect()] {
+        let mut director = Director::new(DirectorConfig {
+            hold_ns: 0,
+            ..config()
+        });
+        let mut orders = Vec::new();
+        director.hit(hit_of(1, 2 * S, 0), &mut orders);
+        let flows: Vec<_> = hits.iter().filter_map(|hit| hit.terms.flow).collect();
+        hits.into_iter()
+            .for_each(|hit| director.hit(hit, &mut orders));
+        for flow in flows.into_iter().chain([flow(1)]) {
+            director.flow_is_over((0, flow), 10 * S, 10 * S);
+        }
+        assert_eq!(
+            closed(&mut director, S, 50 * S),
+            (i64::MAX, Some(Clip::End))
+        );
+    }
+}
+
+/// The clock of another source may be far ahead of one that promises nothing: then the monotonic clock alone ends its dumps.
+#[test]
+fn the_end_of_a_flow_waits_for_its_own_clock() {
+    let mut director = Director::new(DirectorConfig {
+        hold_ns: 0,
+        grace_ns: Some(S / 20),
+        ..config()
+    });
+    director.promises = vec![false];
+    let mut orders = Vec::new();
+    director.advance_mono(0, &mut orders);
+    director.advance(1_000_000 * S, &mut orders);
+    director.hit(hit_of(1, 10 * S, 1), &mut orders);
+    director.flow_is_over((0, flow(1)), 12 * S, 17 * S);
+    let closes = |orders: &[Order<_>]| orders.iter().any(|it| matches!(it, Order::Close { .. }));
+    director.advance(1_000_001 * S, &mut orders);
+    director.advance_mono(5 * S, &mut orders);
+    assert!(!closes(&orders));
+    director.advance_mono(6 * S, &mut orders);
+    assert!(closes(&orders));
+}

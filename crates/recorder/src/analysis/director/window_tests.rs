@@ -16,6 +16,7 @@ pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
         },
         into: None,
         asked_by: None,
+        flow: None,
     }
 }
 
