@@ -34,12 +34,9 @@ local function words(text)
   return all
 end
 
--- Whether a text is an address. It becomes part of a filter, and whoever sent the packet chose it.
+-- Whether a text is an address, and no network. It becomes part of a filter, and whoever sent the packet chose it.
 local function is_address(text)
-  for n = 1, #text do
-    if not ("0123456789abcdefABCDEF.:"):find(text:sub(n, n), 1, true) then return false end
-  end
-  return text ~= ""
+  return not text:find("/", 1, true) and (pcall(net, text))
 end
 
 -- Streams that a body names: "host 192.0.2.1 and udp portrange 4000-4001", RTP and RTCP of each.

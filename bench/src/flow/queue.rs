@@ -3,7 +3,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
 
-use retroscope_flow::{Entry, MultiresolutionQueue, Resolution};
+use retroscope_flow::{Entry, MultiresolutionQueue, Timers};
 
 use crate::{
     measure::{Entrant, Failure, Heat, Spread, check_count},
@@ -12,23 +12,12 @@ use crate::{
 
 /// A timer is due within so many nanoseconds: 0 to 60 s.
 const SPAN: u64 = 60_000_000_000;
-/// Slots of 134 ms for 9 minutes, and of 8.6 s for 10 hours: those of the flow table.
-const RESOLUTIONS: [Resolution; 2] = [
-    Resolution {
-        bits: 27,
-        slots: 4096,
-    },
-    Resolution {
-        bits: 33,
-        slots: 4096,
-    },
-];
 /// Steps of a run at least.
 const STEPS_MIN: u64 = 1000;
 
 /// Steps in our queue, millions a second.
 pub(super) fn queue<'a>(name: &str, session: &Session, timers: u32) -> Entrant<'a> {
-    let mut queue = MultiresolutionQueue::new(&RESOLUTIONS);
+    let mut queue = MultiresolutionQueue::empty();
     for (stamp, item) in first(timers) {
         queue.insert(Entry { stamp, item });
     }

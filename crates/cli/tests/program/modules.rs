@@ -148,6 +148,31 @@ fn sip_rtp_dumps_the_media_that_sdp_names() {
     }
 }
 
+/// What is no address does not become part of a filter, also where it looks like one, and later streams are found all the same.
+#[test]
+fn sip_rtp_takes_addresses_only() {
+    let Some(capture) = real("apps/nd-sip.pcap") else {
+        return;
+    };
+    let bytes = fs::read(capture).unwrap();
+    let named = b"c=IN IP4 192.168.1.2";
+    let at = bytes
+        .windows(named.len())
+        .position(|window| window == named);
+    let address = at.unwrap() + "c=IN IP4 ".len();
+    for wrong in ["cafecafecaf", "0.0.0.0/000", "1.1) or ip "] {
+        let mut bytes = bytes.clone();
+        bytes[address..address + wrong.len()].copy_from_slice(wrong.as_bytes());
+        let directory = tempfile::tempdir().unwrap();
+        let changed = directory.path().join("changed.pcap");
+        fs::write(&changed, bytes).unwrap();
+        let run = record(&changed, &examples().join("sip-rtp.lua"), &[]);
+        // The packet is sent again, unchanged here.
+        assert_eq!((run.code, run.dumps.len()), (0, 3), "{wrong}: {run:?}");
+        assert_eq!(run.json["unfilled"], 0, "{wrong}: {}", run.json);
+    }
+}
+
 /// Google's STUN server answers one request from another machine, further away.
 #[test]
 fn ttl_finds_packets_that_came_another_way() {

@@ -170,7 +170,7 @@ fn print_module(module: &ModuleStatus) {
     }
     if counts.evicted > 0 {
         let evicted = counted(counts.evicted, "flow");
-        text.push_str(&format!("; ended for others by --max-flows: {evicted}"));
+        text.push_str(&format!("; given up for others: {evicted}"));
     }
     if counts.faults > 0 {
         let (faults, lost) = (
