@@ -351,7 +351,7 @@ pub enum LossCause {
 impl LossCause {
     /// The word that summaries, sidecars and metrics use.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Nic => "nic",
             Self::Kernel => "kernel",

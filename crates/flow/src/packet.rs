@@ -30,6 +30,8 @@ pub struct Packet {
     /// The first bytes of its payload, and how many these are.
     pub(crate) payload: [u8; PAYLOAD],
     pub(crate) payload_len: u8,
+    /// Bytes of its payload on the wire, as its headers tell, captured or not; see [`Parsed::payload`].
+    pub payload_bytes: u32,
 }
 
 impl Packet {
@@ -46,6 +48,7 @@ impl Packet {
             interface: 0,
             payload: [0; PAYLOAD],
             payload_len: 0,
+            payload_bytes: 0,
         }
     }
 
@@ -84,6 +87,7 @@ impl Packet {
             }
             _ => return None,
         };
+        let payload_bytes = payload_bytes(start, end, wire_len);
         end = end.min(data.len());
         let payload = data.get(start..end)?;
         let len = if headers.version == 4 { 4 } else { 16 };
@@ -91,6 +95,7 @@ impl Packet {
         let ends = Ends::of_ports(headers.proto, addresses, ports);
         let mut packet = Self::new(ends, time_ns, wire_len, tcp_flags);
         packet.tcp_seq = tcp_seq;
+        packet.payload_bytes = payload_bytes;
         Some(packet.with_payload(payload))
     }
 
@@ -105,6 +110,13 @@ impl Packet {
         }
         self
     }
+}
+
+/// Bytes from `start` to `end` of a frame, as far as there are any on the wire.
+#[inline]
+fn payload_bytes(start: usize, end: usize, wire_len: u32) -> u32 {
+    let end = u32::try_from(end).map_or(wire_len, |end| end.min(wire_len));
+    u32::try_from(start).map_or(0, |start| end.saturating_sub(start))
 }
 
 /// Finds the flow of each packet of a shard. What it remembers of fragments is bounded: see [`Datagrams::CAPACITY`].
@@ -164,6 +176,9 @@ impl Attribution {
         let mut packet = Packet::new(ends, time_ns, wire_len, parsed.tcp_flags);
         packet.tcp_seq = parsed.tcp_seq.unwrap_or_default();
         packet.icmp = parsed.icmp;
+        let end = parsed.payload_end.unwrap_or(usize::MAX);
+        let start = parsed.payload_start();
+        packet.payload_bytes = start.map_or(0, |start| payload_bytes(start, end, wire_len));
         let payload = parsed.payload(data).filter(|_| is_whole);
         Some(packet.with_payload(payload.unwrap_or_default()))
     }

@@ -197,17 +197,19 @@ impl Parsed {
     /// ever taken for payload.
     #[must_use]
     pub fn payload<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
-        let after_headers = self.payload_offset?;
-        let start = if self.icmp.is_some() {
-            after_headers + ICMP_BODY
-        } else {
-            after_headers
-        };
+        let start = self.payload_start()?;
         let end = self.payload_end.unwrap_or(usize::MAX).min(data.len());
         if start > data.len() && self.payload_end.is_none_or(|end| end >= start) {
             return None;
         }
         Some(data.get(start..end).unwrap_or_default())
+    }
+
+    /// Where the payload begins, captured or not: see [`Self::payload`].
+    #[must_use]
+    pub fn payload_start(&self) -> Option<usize> {
+        let body = if self.icmp.is_some() { ICMP_BODY } else { 0 };
+        Some(self.payload_offset? + body)
     }
 
     /// Notes that a packet inside the frame ends at `end` on the wire.

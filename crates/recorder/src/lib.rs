@@ -47,7 +47,7 @@ pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET,
 pub use query::{Answer, Query, QueryError, QueryReport};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
-    config::{Analyzers, Config, ModuleSource, Scripts, Sources},
+    config::{Analyzers, ClassCutoff, Config, ModuleSource, Scripts, Sources},
     expressions::ExpressionError,
     handle::{CommandError, Handle, RuleStatus, Stretch},
     inserters_only::{Inserted, insert_only},

@@ -10,7 +10,7 @@ use crate::{
     namespace::Namespace,
     recorder::{PROGRAM, Recorder},
     shared,
-    traffic::{Sender, udp},
+    traffic::{Sender, tagged, udp},
 };
 
 /// By Community ID: the client's port, packets and bytes both ways.
@@ -105,4 +105,43 @@ fn directions_on_two_interfaces_are_the_flows_of_one_file() {
         .find(|(id, counts)| live.get(*id) != Some(*counts));
     assert_eq!(differ.map(|(id, counts)| (counts, &live[id])), None);
     assert_eq!(live.len(), expected.len());
+}
+
+/// The kernel takes tags out of frames: flows under them are told apart all the same. What a trigger took is exempt once it was looked at, wherever that is.
+#[test]
+fn flows_are_cut_off_but_those_that_trigger() {
+    for analyzers in ["inline", "1"] {
+        let _machine = shared();
+        let Some(namespace) = Namespace::with_veth("cutoff") else {
+            return;
+        };
+        let line = format!(
+            "-i v1 --ring 128MiB --analyzers {analyzers} --cutoff 2KiB --past 20s --future 60s --dump '' --trigger 'udp port 9 and payload startswith \"A\"'"
+        );
+        let recorder = Recorder::start(&namespace, &line);
+        let mut sender = Sender::new(&namespace, "v0");
+        // 5 of 500 bytes begin before 2 KiB.
+        let frames = [
+            udp(1, 4000, 53, &[1; 500]),
+            tagged(&udp(1, 4000, 53, &[1; 500]), &[(0x8100, 7)]),
+            tagged(&udp(1, 4000, 53, &[1; 500]), &[(0x8100, 8)]),
+            udp(2, 4000, 9, &[1; 500]),
+        ];
+        sender.send(&udp(3, 4000, 9, &[b'A'; 500]));
+        recorder.begun();
+        for _ in 0..20 {
+            frames.iter().for_each(|frame| sender.send(frame));
+            sender.send(&udp(3, 4000, 9, &[1; 500]));
+        }
+        recorder.settle(sender.sent());
+        let outcome = recorder.stop();
+        outcome.expect_code(3);
+        let dump = &outcome.dumps()[0];
+        assert_eq!(dump["packets"], 4 * 5 + 21, "{analyzers}: {dump}");
+        let missing = &dump["missing"][0];
+        let told = (&missing["cause"], &missing["packets"]);
+        assert_eq!(told, (&"shed".into(), &60.into()), "{analyzers}: {dump}");
+        assert_eq!(outcome.json["sources"][0]["lost"]["shed"], 60);
+        assert!(outcome.said("60 packets beyond --cutoff"));
+    }
 }

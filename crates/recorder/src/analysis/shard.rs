@@ -25,7 +25,10 @@ use crate::{
         triggers::{RuleChange, RuleHit, Triggers},
     },
     control::{hits::Refusal, ring_time::Stamps},
-    intake::interfaces::{Interface, InterfaceCache},
+    intake::{
+        interfaces::{Interface, InterfaceCache},
+        shedding::Exempt,
+    },
 };
 
 /// A packet and the number of its record.
@@ -117,6 +120,8 @@ pub(crate) struct Shard {
     pub(crate) derivation: Option<Derivation>,
     /// `None`: flows are not counted.
     flows: Option<Flows>,
+    /// Where flows that a rule or script takes are marked; `None`: nothing is shed.
+    exempt: Option<Arc<Exempt>>,
     names: InterfaceCache,
     stamps: Stamps,
 }
@@ -134,6 +139,7 @@ impl Shard {
             scripts,
             derivation,
             flows: None,
+            exempt: None,
             names,
             stamps,
         }
@@ -142,6 +148,12 @@ impl Shard {
     /// Counts the flows of its packets.
     pub(crate) fn with_flows(mut self, flows: Option<Flows>) -> Self {
         self.flows = flows;
+        self
+    }
+
+    /// Marks the flows of its hits.
+    pub(crate) fn exempting(mut self, exempt: Option<Arc<Exempt>>) -> Self {
+        self.exempt = exempt;
         self
     }
 
@@ -276,6 +288,13 @@ impl Shard {
         {
             let fragments = &mut derivation.fragments;
             fragments.see(interface.link_type, packet.time_ns, packet.data);
+        }
+        let mut scripts = 0..self.scripts.len();
+        if let Some(exempt) = &self.exempt
+            && let Some(interface) = self.names.interface(packet.interface)
+            && (!hits.is_empty() || scripts.any(|script| self.scripts.takes(script, at)))
+        {
+            exempt.add(interface.link_type, packet.data);
         }
         for hit in hits {
             let rule = self.rules.number(hit);

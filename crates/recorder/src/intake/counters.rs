@@ -17,7 +17,7 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use retroscope_capture::{
-    InputDrops, OffloadEffects, SourceBuffer, SourceStatistics, af_xdp::XdpMode,
+    InputDrops, LossCause, OffloadEffects, SourceBuffer, SourceStatistics, af_xdp::XdpMode,
 };
 
 use crate::{control::lock, intake::inserter::sequence::Misplaced};
@@ -33,6 +33,9 @@ pub(crate) const CLOCK_STEP: &str = "clock-step";
 
 /// Packets that may have been lost: an upper bound, which is in no ledger.
 pub(crate) const PERHAPS_LOST: &str = "unknown";
+
+/// Packets beyond the cutoff of their flow: the name that engines have for what they shed.
+pub(crate) const SHED: &str = LossCause::Shed.as_str();
 
 /// The interface was down or removed: nobody knows what passed.
 pub const INTERFACE_DOWN: &str = "interface-down";
@@ -50,6 +53,9 @@ pub(crate) struct QueueCounters {
     /// The engine filters, and nobody counts what it refuses.
     is_filtered_before: AtomicBool,
     no_bucket: AtomicU64,
+    shed: AtomicU64,
+    /// Whether packets may be shed.
+    sheds: AtomicBool,
     interface_limit: AtomicU64,
     cut: AtomicU64,
     tagged: AtomicU64,
@@ -83,6 +89,7 @@ pub(crate) struct BurstCount {
     pub(crate) stored_bytes: u64,
     pub(crate) filtered: u64,
     pub(crate) no_bucket: u64,
+    pub(crate) shed: u64,
     pub(crate) interface_limit: u64,
     pub(crate) cut: u64,
     pub(crate) tagged: u64,
@@ -104,6 +111,7 @@ impl QueueCounters {
         add(&self.stored_bytes, count.stored_bytes);
         add(&self.filtered, count.filtered);
         add(&self.no_bucket, count.no_bucket);
+        add(&self.shed, count.shed);
         add(&self.interface_limit, count.interface_limit);
         add(&self.cut, count.cut);
         add(&self.tagged, count.tagged);
@@ -122,6 +130,11 @@ impl QueueCounters {
     /// The engine filters: what it refuses is never received, and so unknown.
     pub(crate) fn set_filtered_before(&self) {
         self.is_filtered_before.store(true, Relaxed);
+    }
+
+    /// The inserter may shed packets.
+    pub(crate) fn set_sheds(&self) {
+        self.sheds.store(true, Relaxed);
     }
 
     /// Whether the queue promises watermarks.
@@ -215,6 +228,9 @@ impl QueueCounters {
         }
         let no_bucket = Some(self.no_bucket.load(Relaxed));
         add_loss(&mut snapshot.lost, LOST_NO_BUCKET, no_bucket);
+        if self.sheds.load(Relaxed) {
+            add_loss(&mut snapshot.lost, SHED, Some(self.shed.load(Relaxed)));
+        }
         // Listed only where there are any: few recordings reach the limit of interfaces.
         let interface_limit = Some(self.interface_limit.load(Relaxed)).filter(|n| *n > 0);
         if interface_limit.is_some() {
@@ -344,6 +360,8 @@ pub(crate) struct LossEvent {
     /// or the same one again.
     pub(crate) spans_ns: [(i64, i64); 2],
     pub(crate) packets: u64,
+    /// Some of them may lie outside of the window that was asked about.
+    pub(crate) is_part: bool,
     /// From files, the records that were stored when it was found: a window that ends before has nothing to do with it. Live 0.
     pub(crate) record: u64,
 }
@@ -364,6 +382,7 @@ impl LossEvent {
         Self {
             spans_ns: [hull(a, c), hull(b, d)],
             packets: self.packets + other.packets,
+            is_part: self.is_part || other.is_part,
             ..self
         }
     }
@@ -372,8 +391,12 @@ impl LossEvent {
     fn within(self, window_ns: (i64, i64)) -> Option<Self> {
         let spans_ns = self.spans_ns.into_iter();
         let touching_ns = spans_ns.filter(|span_ns| touch(*span_ns, window_ns));
-        let spans_ns = [touching_ns.reduce(hull)?; 2];
-        Some(Self { spans_ns, ..self })
+        let (from_ns, to_ns) = touching_ns.reduce(hull)?;
+        Some(Self {
+            spans_ns: [(from_ns, to_ns); 2],
+            is_part: from_ns < window_ns.0 || to_ns > window_ns.1,
+            ..self
+        })
     }
 }
 
@@ -402,6 +425,7 @@ impl LossLog {
             cause,
             spans_ns,
             packets,
+            is_part: false,
             record,
         };
         let mut events = lock(&self.events);

@@ -7,6 +7,7 @@ pub(crate) mod inline;
 pub(crate) mod inserter;
 pub(crate) mod interfaces;
 pub(crate) mod placement;
+pub(crate) mod shedding;
 
 use std::sync::{
     Arc,
@@ -20,7 +21,7 @@ use crate::{
         away::Away,
         counters::{
             CLOCK_STEP, INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LossEvent, LossLog, PERHAPS_LOST,
-            QueueCounters, SourceSnapshot,
+            QueueCounters, SHED, SourceSnapshot,
         },
         interfaces::{InterfaceCache, Interfaces},
     },
@@ -34,8 +35,10 @@ const DISORDER_MIN: u64 = 2;
 pub(crate) struct Intake {
     pub(crate) sources: Vec<SourceIntake>,
     pub(crate) losses: LossLog,
+    /// What was shed, apart from all else: there may be very much of it.
+    pub(crate) shed: LossLog,
     /// How often the stamps of a source jumped back, and it was no step.
-    disorder: LossLog,
+    pub(crate) disorder: LossLog,
     pub(crate) interfaces: Arc<Interfaces>,
     /// Files lose nothing, and their counters need no clock.
     pub(crate) offline: bool,
@@ -87,6 +90,7 @@ impl Intake {
         Self {
             sources: sources.enumerate().map(source).collect(),
             losses: LossLog::default(),
+            shed: LossLog::default(),
             disorder: LossLog::default(),
             interfaces,
             offline,
@@ -138,6 +142,7 @@ impl Intake {
     /// See [`LossLog::settle`].
     pub(crate) fn settle(&self) {
         self.losses.settle();
+        self.shed.settle();
         self.disorder.settle();
     }
 
@@ -233,14 +238,18 @@ impl Intake {
             let (cause, packets) = (event.cause, event.packets);
             let mut missing = match cause {
                 INTERFACE_DOWN => Missing::new(cause, from_ns, to_ns, None),
+                _ if event.is_part && cause == SHED => {
+                    Missing::at_most(cause, from_ns, to_ns, packets)
+                }
                 PERHAPS_LOST => Missing::at_most(cause, from_ns, to_ns, packets),
                 _ => Missing::new(cause, from_ns, to_ns, Some(packets)),
             };
             missing.source = self.sources.get(event.source).map(|s| s.name.clone());
             missing
         };
-        let losses = self.losses.within_until(end(ends), from_ns, to_ns);
-        losses.into_iter().map(entry).collect()
+        let logs = [&self.losses, &self.shed].into_iter();
+        let losses = logs.flat_map(|log| log.within_until(end(ends), from_ns, to_ns));
+        losses.map(entry).collect()
     }
 
     /// Live: what is known of losses at intake within the closed interval of ring time, told with `offset_ns` added, and up to which ring time it is

@@ -3,7 +3,7 @@
 use std::{fmt, num::NonZero, path::PathBuf, sync::Arc, time::Duration};
 
 use retroscope_capture::{Source, SourceError};
-use retroscope_flow::TrackerConfig;
+use retroscope_flow::{Cutoff, TrackerConfig};
 use retroscope_module::Handler;
 use retroscope_ring::{Backing, Mode};
 use retroscope_script::{Limits, LuaModule, Script, ScriptError};
@@ -39,6 +39,8 @@ pub struct Config {
     pub flows: Option<TrackerConfig>,
     /// Capture filter.
     pub filter: Option<String>,
+    /// What is kept of flows, by the first class that takes a flow's first packet; of flows that none takes all is kept.
+    pub cutoffs: Vec<ClassCutoff>,
     /// What the triggers ask for that differs from the following, in their order, those of scripts behind expressions, then modules. Those that are missing ask for
     /// nothing of their own.
     pub requests: Vec<TriggerRequest>,
@@ -93,6 +95,7 @@ impl Default for Config {
             scripts: Scripts::default(),
             flows: None,
             filter: None,
+            cutoffs: Vec::new(),
             requests: Vec::new(),
             past: Duration::ZERO,
             future: Duration::ZERO,
@@ -112,6 +115,15 @@ impl Default for Config {
             reproducible: false,
         }
     }
+}
+
+/// How much is kept of the flows of a class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassCutoff {
+    /// A filter for the first packet of a flow; `None`: all flows.
+    pub class: Option<String>,
+    /// What is kept of each.
+    pub cutoff: Cutoff,
 }
 
 /// Where packets are looked at for triggers.

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use retroscope_filter::{Filter, FilterError};
+use retroscope_flow::Cutoff;
 
 use crate::{
     analysis::{
@@ -14,6 +15,7 @@ use crate::{
         triggers::Triggers,
     },
     intake::capture_filter::CaptureFilter,
+    start::config::ClassCutoff,
 };
 
 /// An expression that compiles for none of the sources: the user's mistake.
@@ -43,6 +45,8 @@ pub(crate) struct Texts<'a> {
     pub(crate) requests: &'a [TriggerRequest],
     pub(crate) manual: &'a str,
     pub(crate) filter: Option<&'a str>,
+    /// Of the classes of [`Config::cutoffs`](crate::Config::cutoffs).
+    pub(crate) cutoffs: &'a [ClassCutoff],
 }
 
 /// All expressions of a recorder, checked.
@@ -52,6 +56,7 @@ pub(crate) struct Expressions {
     pub(crate) templates: Templates,
     pub(crate) manual: Expression,
     pub(crate) filter: Option<CaptureFilter>,
+    pub(crate) classes: Vec<(Option<CaptureFilter>, Cutoff)>,
 }
 
 impl Expressions {
@@ -92,7 +97,15 @@ impl Expressions {
             .map(|text| plain("--filter", text))
             .transpose()?;
         let filter = filter.map(|prepared| CaptureFilter::new(prepared, native));
+        let class = |of: &ClassCutoff| {
+            let text = of.class.as_deref();
+            let prepared = text.map(|text| plain("--cutoff", text)).transpose()?;
+            let filter = prepared.map(|prepared| CaptureFilter::new(prepared, native));
+            Ok((filter, of.cutoff))
+        };
+        let classes = texts.cutoffs.iter().map(class).collect::<Result<_, _>>()?;
         Ok(Self {
+            classes,
             triggers,
             templates: Templates { default, own },
             manual,

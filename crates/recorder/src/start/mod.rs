@@ -57,6 +57,7 @@ use crate::{
         inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::Shards},
         interfaces::Interfaces,
         placement::{Placing, Room},
+        shedding::{Classes, Exempt},
     },
     start::{
         config::{Analyzers, Config, Sources},
@@ -77,6 +78,9 @@ const _: () = assert!((WATERMARK_BEHIND_NS_MAX as u128) < WINDOW_GRACE.as_nanos(
 const _: () = assert!(2 * (REST_NS_MAX as u128) < WINDOW_GRACE.as_nanos());
 /// Stamps of overwritten buckets kept offline, so that `missing` is exact.
 const EVICTED_BYTES: usize = 256 << 20;
+
+/// Flows that inserters tell apart at once where not all of them are kept, in all.
+const SHED_FLOWS_MAX: usize = 1 << 20;
 
 impl Recorder {
     /// Opens the sources, fills the ring and starts the threads. `progress` hears how much memory is filled.
@@ -112,6 +116,7 @@ impl Recorder {
             requests: &config.requests,
             manual: &config.manual_dump,
             filter: config.filter.as_deref(),
+            cutoffs: &config.cutoffs,
         };
         let link_types = || {
             files
@@ -136,7 +141,12 @@ impl Recorder {
         let flows_together =
             probed.len() == 1 && probed.iter().all(|(_, it)| it.keeps_flows_together());
         let mut ring_config = ring_config(config, queues, clock.now());
-        let readers = config.analyzers.readers_max(config.offline, queues);
+        // From files the inserter asks about each packet that it may shed what was found in those before.
+        let analyzers = match config.analyzers {
+            Analyzers::Auto if config.offline && !config.cutoffs.is_empty() => Analyzers::Inline,
+            analyzers => analyzers,
+        };
+        let readers = analyzers.readers_max(config.offline, queues);
         let readers = ring_config.add_readers(readers)?;
         let ring = Ring::new(&ring_config, progress)?;
         let offer = offer(config, &mut expressions, &known);
@@ -173,7 +183,7 @@ impl Recorder {
                 modules: scripts[0].triggers.has_modules(),
             };
             let (who, shards, notice) =
-                choose(config.analyzers, situation).map_err(StartError::Analyzers)?;
+                choose(analyzers, situation).map_err(StartError::Analyzers)?;
             for _ in 1..shards {
                 scripts.push(load()?);
             }
@@ -209,11 +219,17 @@ impl Recorder {
             let (sender, receiver) = flows::channel(&common);
             ((tracker, sender), receiver)
         });
+        let classes = (!expressions.classes.is_empty()).then(|| Classes {
+            classes: expressions.classes,
+            exempt: Arc::new(Exempt::new()),
+            flows_max: SHED_FLOWS_MAX.div_ceil(queues.max(1)),
+        });
         let (seats, derivation) = seat_shards(
             who,
             (expressions.triggers, scripts),
             &expressions.templates,
             flows.as_ref().map(|(told, _)| told),
+            classes.as_ref().map(|classes| &classes.exempt),
             &common,
         );
         let inline = (who == Lookers::Inserters).then(|| InlineParts {
@@ -233,7 +249,7 @@ impl Recorder {
         });
         let mut shard_readers = shard_readers(&common, &seats, &waker)?;
         // From files with `inline` the inserter moves the only one on.
-        let inserters_reader = match config.analyzers {
+        let inserters_reader = match analyzers {
             Analyzers::Inline => shard_readers.pop(),
             Analyzers::Auto | Analyzers::Threads(_) => None,
         };
@@ -241,6 +257,7 @@ impl Recorder {
             common: Arc::clone(&common),
             snaplen: config.snaplen,
             filter: expressions.filter.map(Box::new),
+            classes,
             remaining: config
                 .count
                 .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),

@@ -199,6 +199,7 @@ impl Rig {
             requests: plan.requests,
             manual: "",
             filter: None,
+            cutoffs: &[],
         };
         let native = Arc::new(NativeCode::new());
         let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
@@ -246,7 +247,8 @@ impl Rig {
         let (sender, receiver) = flows::channel(&common);
         let of_flows = plan.flows.map(|config| (config, sender));
         let templates = &expressions.templates;
-        let (seats, derivation) = seat_shards(who, looks, templates, of_flows.as_ref(), &common);
+        let (seats, derivation) =
+            seat_shards(who, looks, templates, of_flows.as_ref(), None, &common);
         let readers = shard_readers(&common, &seats, &reader.waker()).unwrap();
         let inline = (who == Lookers::Inserters).then(|| InlineParts {
             common: Arc::clone(&common),

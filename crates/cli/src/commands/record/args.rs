@@ -3,7 +3,10 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::ValueEnum;
-use retroscope_recorder::{Config, Format, ModuleSource, Scripts, SubDirectory, TriggerRequest};
+use retroscope_flow::Cutoff;
+use retroscope_recorder::{
+    ClassCutoff, Config, Format, ModuleSource, Scripts, SubDirectory, TriggerRequest,
+};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
@@ -12,6 +15,31 @@ use crate::{commands::protocol::WhenFull, failure::Failure, memory, units};
 
 /// The connection of the trigger packet.
 const DEFAULT_DUMP: &str = "$flow";
+
+/// After so long without a packet a flow is kept from its beginning again, where --cutoff does not say.
+const REFILL: Duration = Duration::from_secs(60);
+
+/// An argument of --cutoff.
+fn cutoff(text: &str) -> Result<ClassCutoff, String> {
+    let (class, amount) = match text.rsplit_once('=') {
+        Some((class, amount)) => (Some(class.to_owned()), amount),
+        None => (None, text),
+    };
+    let (bytes, refill) = match amount.split_once('/') {
+        Some((bytes, refill)) => (bytes, units::duration(refill)?),
+        None => (amount, REFILL),
+    };
+    let bytes = units::size_or_none(bytes).map_err(|error| match &class {
+        None => format!("{error}, or 'tcp port 443=20KiB' for a class of flows"),
+        Some(_) => error,
+    })?;
+    let refill_ns = i64::try_from(refill.as_nanos()).unwrap_or(i64::MAX);
+    if refill_ns == 0 {
+        return Err("a flow is always silent for 0 s: say a longer time".to_owned());
+    }
+    let cutoff = Cutoff { bytes, refill_ns };
+    Ok(ClassCutoff { class, cutoff })
+}
 
 /// Record all traffic into memory; when a trigger matches, write what happened before and after it.
 ///
@@ -52,6 +80,12 @@ pub(crate) struct Args {
         default_value_t = 0
     )]
     snaplen: u32,
+
+    /// Keep the first BYTES of payload of each direction of a flow, as `20KiB`, and again after TIME without a packet of it, as `20KiB/5m`: 60s if it does not say. Of a class of
+    /// flows: `tcp port 443=20KiB`, where the pcap-filter(7) expression takes their first packet; repeat for several, the first that does counts. SYN, FIN and
+    /// RST are kept, and all of flows with a packet that a trigger took. What is not kept is lost by the cause `shed`
+    #[arg(long = "cutoff", value_name = "[EXPR=]BYTES[/TIME]", value_parser = cutoff)]
+    cutoffs: Vec<ClassCutoff>,
 
     /// Trigger: a pcap-filter(7) expression; repeat for several
     #[arg(
@@ -237,6 +271,7 @@ impl Args {
             dump_packets: self.dump_packets,
             dump_bytes: self.dump_bytes,
             snaplen: self.snaplen,
+            cutoffs: self.cutoffs.clone(),
             directory: Some(self.directory.clone()),
             format: match self.format {
                 FormatName::Pcapng => Format::PcapNg,

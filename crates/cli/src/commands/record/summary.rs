@@ -212,6 +212,12 @@ fn print_totals(summary: &Summary) {
     eprintln!("{} captured", packets(Some(stored)));
     eprintln!("{} received by filter", packets(received));
     eprintln!("{} dropped by kernel", packets(kernel.sum()));
+    if let shed @ 1.. = sources()
+        .filter_map(|source| source.lost.get("shed").copied()?)
+        .sum()
+    {
+        eprintln!("{} beyond --cutoff", counted(shed, "packet"));
+    }
 }
 
 fn print_details(summary: &Summary, ring: &Ring) {

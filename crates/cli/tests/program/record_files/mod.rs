@@ -3,6 +3,7 @@
 mod bounded;
 mod clock_steps;
 mod combinations;
+mod cutoff;
 mod fragments;
 mod names;
 mod options;

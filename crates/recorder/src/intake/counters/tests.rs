@@ -119,6 +119,7 @@ fn a_loss_lies_between_two_readings() {
             cause: "kernel",
             spans_ns: [(200, 300); 2],
             packets: 7,
+            is_part: true,
             record: 0
         }]
     );
@@ -299,4 +300,28 @@ fn a_loss_that_comes_while_a_verdict_asks_is_told() {
     });
     assert_eq!(missing.len(), 1, "{missing:?}");
     assert_eq!(missing[0].cause, "kernel");
+}
+
+/// Of packets that were shed in a stretch a window that has all of it has all of them, and one that has a part of it no more than that.
+#[test]
+fn what_was_shed_at_the_edge_of_a_window_is_a_bound() {
+    let intake = Intake::new(
+        std::iter::once(("eth1".to_owned(), 1)),
+        Arc::default(),
+        false,
+    );
+    intake.shed.push(0, 0, SHED, [(10, 20); 2], 3);
+    intake.shed.push(0, 0, SHED, [(30, 30); 2], 2);
+    let told = |from_ns, to_ns| {
+        let (missing, _) = intake.known_losses((from_ns, to_ns), 0);
+        let told = missing
+            .iter()
+            .map(|one| (one.cause, one.packets, one.at_most));
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(told(10, 20), [(SHED, Some(3), None)]);
+    assert_eq!(told(0, 40), [(SHED, Some(5), None)]);
+    assert_eq!(told(15, 40), [(SHED, None, Some(5))]);
+    assert_eq!(told(25, 30), [(SHED, Some(2), None)]);
+    assert_eq!(told(21, 29), []);
 }

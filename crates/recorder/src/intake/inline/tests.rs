@@ -33,6 +33,7 @@ pub(crate) fn inline(
         requests: &[],
         manual: "",
         filter: None,
+        cutoffs: &[],
     };
     let (known, native) = ([link_type], Arc::new(NativeCode::new()));
     let link_types = LinkTypes::new(&known, &Vec::new);
@@ -42,7 +43,7 @@ pub(crate) fn inline(
     let scripts = (0..inserters).map(|_| Functions::default()).collect();
     let looks = (expressions.triggers, scripts);
     let templates = &expressions.templates;
-    let (seats, _) = seat_shards(Lookers::Inserters, looks, templates, None, common);
+    let (seats, _) = seat_shards(Lookers::Inserters, looks, templates, None, None, common);
     let parts = InlineParts {
         common: Arc::clone(common),
         seats,

@@ -15,8 +15,9 @@ use super::{
 };
 use crate::intake::{
     capture_filter::CaptureFilter,
-    counters::{BurstCount, hull},
+    counters::{BurstCount, SHED, hull},
     inline::Inline,
+    shedding::{Settle, Shedding},
 };
 
 /// Stores frames, and counts what became of them since the last flush.
@@ -31,6 +32,12 @@ pub(super) struct FrameWriter {
     pub(super) offset_ns: i64,
     /// Where this thread may have a shard.
     pub(super) inline: Option<Inline>,
+    /// What decides which frames are shed; `None`: none are.
+    pub(super) shedding: Option<Box<Shedding>>,
+    /// First and last ring time of live packets that were shed.
+    pub(super) shed_ns: Option<(i64, i64)>,
+    /// Of whose frames these are.
+    pub(super) source: usize,
 }
 
 /// The interface of all `frames`, if they are plain; `snaplen` 0 cuts nothing.
@@ -164,6 +171,87 @@ impl FrameWriter {
         dealt_with
     }
 
+    /// Stores those plain frames of `burst` that the capture filter takes and that are not shed. Returns as [`Self::store_filtered`].
+    pub(super) fn store_kept(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        interface: Known,
+        producer: &mut Producer,
+        parts: &mut InserterParts,
+    ) -> usize {
+        let Some(mut shedding) = self.shedding.take() else {
+            return self.store_filtered(burst, frames, interface, producer, parts);
+        };
+        let (id, link_type) = (interface.id, interface.link_type);
+        let mut taken = 0;
+        // Frames before `next` are dealt with; those from there on are kept, as far as was looked.
+        let (mut next, mut is_spent) = (0, false);
+        for (index, meta) in frames.iter().enumerate() {
+            if index % CaptureFilter::MANY == 0 {
+                let some = &frames[index..frames.len().min(index + CaptureFilter::MANY)];
+                taken = match &mut parts.filter {
+                    Some(filter) => filter.takes_many(link_type, burst, some),
+                    None => u64::MAX,
+                };
+            }
+            let mut store_before = |writer: &mut Self, producer: &mut Producer| {
+                let wanted = index - next;
+                let granted = &frames[next..][..parts.reserve(wanted)];
+                if wanted > 0 {
+                    let shards = parts.shards.as_ref();
+                    writer.store_plain(burst, granted, interface, producer, shards);
+                }
+                next += granted.len();
+                is_spent = granted.len() < wanted;
+            };
+            let is_taken = taken >> (index % CaptureFilter::MANY) & 1 == 1;
+            let time_ns = meta.time_ns.wrapping_sub(self.offset_ns);
+            if is_taken {
+                let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
+                let frame = Frame { meta: *meta, data };
+                let wire = WireFrame::new(&frame, link_type);
+                let settle = &mut |settle: &Settle| {
+                    store_before(self, producer);
+                    settle.wait(producer);
+                };
+                if shedding.keeps((link_type, id), time_ns, &wire, settle) {
+                    continue;
+                }
+            }
+            store_before(self, producer);
+            if is_spent {
+                break;
+            }
+            if is_taken {
+                self.shed(time_ns, producer, parts);
+            } else {
+                self.count.filtered += 1;
+            }
+            next += 1;
+        }
+        if !is_spent {
+            let granted = &frames[next..][..parts.reserve(frames.len() - next)];
+            self.store_plain(burst, granted, interface, producer, parts.shards.as_ref());
+            next += granted.len();
+        }
+        self.shedding = Some(shedding);
+        next
+    }
+
+    /// A frame of this ring time is not kept.
+    fn shed(&mut self, time_ns: i64, producer: &Producer, parts: &InserterParts) {
+        self.count.shed += 1;
+        let (intake, at_ns) = (&parts.common.intake, (time_ns, time_ns));
+        if intake.offline {
+            // At once: a window may end with the next record.
+            let record = producer.stored();
+            intake.shed.push(record, self.source, SHED, [at_ns; 2], 1);
+        } else {
+            self.shed_ns = Some(hull(self.shed_ns.unwrap_or(at_ns), at_ns));
+        }
+    }
+
     /// Stores any frame, or counts why not. False: it is beyond `-c`, neither stored nor counted, and nothing after it is to be.
     pub(super) fn store(
         &mut self,
@@ -185,6 +273,14 @@ impl FrameWriter {
             self.count.filtered += 1;
             return true;
         }
+        let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
+        if let Some(shedding) = &mut self.shedding {
+            let settle = &mut |settle: &Settle| settle.wait(producer);
+            if !shedding.keeps((link_type, id), time_ns, &wire, settle) {
+                self.shed(time_ns, producer, parts);
+                return true;
+            }
+        }
         if parts.reserve(1) == 0 {
             return false;
         }
@@ -192,7 +288,7 @@ impl FrameWriter {
         let is_tagged =
             link_type == LinkType::ETHERNET && (frame.meta.vlan.is_some() || has_tag(frame.data));
         let record = Record {
-            time_ns: frame.meta.time_ns.wrapping_sub(self.offset_ns),
+            time_ns,
             wire_len: wire.wire_len,
             interface: id,
             direction: frame.meta.direction as u8,
@@ -351,6 +447,7 @@ mod tests {
             requests: &[],
             manual: "",
             filter: Some("less 85 and not vlan or ether[0] < 10"),
+            cutoffs: &[],
         };
         // From its number of packets on, `-c` cuts the burst short.
         for limit in [0, 1, 77, 100_000] {

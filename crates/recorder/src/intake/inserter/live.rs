@@ -7,7 +7,10 @@ use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
-use crate::{control::ring_time::Moment, intake::inline::Inline};
+use crate::{
+    control::ring_time::Moment,
+    intake::{inline::Inline, shedding::Shedding},
+};
 
 /// How long an inserter waits for its source while nobody needs its watermark: on a silent link, and on one where it finds no hit. A dump
 /// that opens meanwhile gets no watermark of this inserter until the wait is over. A window that ends earlier is closed by the
@@ -59,6 +62,9 @@ impl LiveInserter {
         // `step` publishes every millisecond.
         producer.leave_sleepers();
         let inline = intake.parts.inline.clone();
+        let classes = intake.parts.classes.take();
+        let shedding = classes.map(|classes| Box::new(Shedding::new(classes, None)));
+        intake.writer.shedding = shedding;
         intake.writer.inline = inline.map(|parts| Inline::new(parts, producer.id()));
         let start_mono_ns = intake.parts.common.clock.mono_ns();
         Self {

@@ -15,6 +15,10 @@ use super::{
 use crate::{
     analysis::shard_reader::ShardReader,
     control::{lock, ring_time::Moment},
+    intake::{
+        counters::LossLog,
+        shedding::{Settle, Shedding},
+    },
 };
 
 /// The inserter of all files.
@@ -25,6 +29,8 @@ pub(crate) struct MergeInserter {
     waker: Waker,
     /// What looks at packets in this thread.
     reader: Option<Arc<Mutex<ShardReader>>>,
+    /// One for all files.
+    shedding: Option<Box<Shedding>>,
     parts: InserterParts,
     stop_after_ns: Option<i64>,
     /// A stop was asked for: what was fetched already is still stored, nothing more is fetched.
@@ -61,7 +67,7 @@ impl MergeInserter {
         intakes: Vec<QueueIntake>,
         mut producer: Producer,
         (waker, reader): (Waker, Option<ShardReader>),
-        parts: InserterParts,
+        mut parts: InserterParts,
     ) -> Self {
         let (common, analyzer) = (Arc::clone(&parts.common), waker.clone());
         let reader = reader.map(|reader| Arc::new(Mutex::new(reader)));
@@ -70,8 +76,16 @@ impl MergeInserter {
             look(its_reader.as_ref());
             common.wait_for_readers(&analyzer);
         }));
+        let settle = Settle {
+            common: Arc::clone(&parts.common),
+            waker: waker.clone(),
+            reader: reader.clone(),
+        };
+        let classes = parts.classes.take();
+        let shedding = classes.map(|classes| Box::new(Shedding::new(classes, Some(settle))));
         let file = |mut intake: QueueIntake| {
             intake.parts.filter = None;
+            intake.parts.classes = None;
             File {
                 intake,
                 part: 0..0,
@@ -84,6 +98,7 @@ impl MergeInserter {
             producer,
             waker,
             reader,
+            shedding,
             parts,
             stop_after_ns: None,
             draining: false,
@@ -128,8 +143,10 @@ impl MergeInserter {
         let wanted = run.len();
         // One filter serves all files: what its patterns remember of their searches may be a MiB each.
         std::mem::swap(&mut intake.parts.filter, &mut self.parts.filter);
+        std::mem::swap(&mut intake.writer.shedding, &mut self.shedding);
         let dealt_with = intake.store(run, &mut self.producer);
         std::mem::swap(&mut intake.parts.filter, &mut self.parts.filter);
+        std::mem::swap(&mut intake.writer.shedding, &mut self.shedding);
         intake.cursor += dealt_with;
         if intake.cursor == intake.burst().frames.len() {
             // To fetch more may take long.
@@ -138,7 +155,12 @@ impl MergeInserter {
         }
         intake.flush();
         let common = &self.parts.common;
-        if common.intake.losses.is_full() || common.intake.disorder.is_full() {
+        let logs = [
+            &common.intake.losses,
+            &common.intake.disorder,
+            &common.intake.shed,
+        ];
+        if logs.into_iter().any(LossLog::is_full) {
             self.producer.publish();
             look(self.reader.as_ref());
             common.wait_for_readers(&self.waker);

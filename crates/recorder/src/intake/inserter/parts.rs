@@ -13,7 +13,7 @@ use retroscope_packet::LinkType;
 use super::shards::Shards;
 use crate::{
     control::common::Common,
-    intake::{capture_filter::CaptureFilter, inline::InlineParts},
+    intake::{capture_filter::CaptureFilter, inline::InlineParts, shedding::Classes},
 };
 
 /// How long an inserter waits for its source while anybody needs its watermark or its counters: they are at most this old then.
@@ -34,6 +34,8 @@ pub(crate) struct InserterParts {
     pub(crate) snaplen: u32,
     /// `-f`, if any. In a box, so that one is cheaply lent to the queues of many files.
     pub(crate) filter: Option<Box<CaptureFilter>>,
+    /// What is kept of flows, where not all is.
+    pub(crate) classes: Option<Classes>,
     /// `-c`: packets still to be stored, shared by all inserters.
     pub(crate) remaining: Option<Arc<AtomicI64>>,
     /// Live, where the inserters may have shards.
@@ -53,6 +55,7 @@ impl InserterParts {
             common,
             snaplen: 0,
             filter: None,
+            classes: None,
             remaining: None,
             inline: None,
             shards: None,

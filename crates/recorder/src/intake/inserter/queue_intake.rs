@@ -19,6 +19,7 @@ use crate::{
     },
     intake::counters::{
         CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossWatch, QueueCounters,
+        SHED,
     },
 };
 
@@ -99,6 +100,9 @@ impl QueueIntake {
         parts: &InserterParts,
     ) -> Result<Self, RingError> {
         counters.set_promises(queue.promises_watermark());
+        if parts.classes.is_some() {
+            counters.set_sheds();
+        }
         let stamps = ToRingTime::of(queue.as_ref(), parts);
         let start_ns = parts.common.clock.now().ring_ns;
         let watch = LossWatch::new(source, start_ns);
@@ -111,7 +115,10 @@ impl QueueIntake {
             counters,
             interfaces: Vec::new(),
             is_full: false,
-            writer: FrameWriter::default(),
+            writer: FrameWriter {
+                source,
+                ..FrameWriter::default()
+            },
             watch,
             ahead_ns_min: 0,
             stamps,
@@ -369,6 +376,10 @@ impl QueueIntake {
         let frames = &burst.frames[range.clone()];
         if let Some(interface) = plain(frames, &self.interfaces, self.parts.snaplen) {
             return match self.parts.filter {
+                _ if self.writer.shedding.is_some() => {
+                    self.writer
+                        .store_kept(&burst, frames, interface, producer, &mut self.parts)
+                }
                 None => {
                     let granted = &frames[..self.parts.reserve(frames.len())];
                     let shards = self.parts.shards.as_ref();
@@ -411,6 +422,10 @@ impl QueueIntake {
     pub(super) fn flush(&mut self) {
         let count = std::mem::take(&mut self.writer.count);
         let refused_ns = self.writer.refused_ns.take();
+        if let Some(span_ns) = self.writer.shed_ns.take() {
+            let shed = &self.parts.common.intake.shed;
+            shed.push(0, self.source, SHED, [span_ns; 2], count.shed);
+        }
         if let Some(spans_ns) = refused_ns.map(|span_ns| [span_ns; 2]) {
             let losses = &self.parts.common.intake.losses;
             let packets = count.no_bucket;

@@ -1,0 +1,185 @@
+//! `record --cutoff`: what is kept of flows, what is told of the rest.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use retroscope_packet::{LinkType, parse};
+use retroscope_pcapfile::{PcapOptions, PcapWriter};
+use serde_json::Value;
+
+use super::{oracle::read, record};
+use crate::support::stderr;
+
+const MS: i64 = 1_000_000;
+/// Packets of each of the three flows, of ports 1000, 1001 and 1002.
+const PACKETS: u16 = 100;
+
+/// Three flows that alternate, with a packet of 1000 bytes of payload each millisecond. The 6th packet of the second one begins with a U.
+fn capture(path: &Path) {
+    let file = fs::File::create(path).unwrap();
+    let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::ETHERNET)).unwrap();
+    for number in 0..3 * PACKETS {
+        let flow = number % 3;
+        let mut data = vec![0; 12];
+        data.extend([8, 0, 0x45, 0]);
+        data.extend(1028_u16.to_be_bytes());
+        data.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        data.extend((1000 + flow).to_be_bytes());
+        data.extend([0, 9]);
+        data.extend(1008_u16.to_be_bytes());
+        data.extend([0, 0]);
+        let text = if (flow, number / 3) == (1, 5) {
+            b'U'
+        } else {
+            b'x'
+        };
+        data.resize(data.len() + 1000, text);
+        let time_ns = i64::from(number) * MS;
+        writer.record(time_ns, 1042, &data).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// Records it with one dump of everything, and gives the summary and the packets of each port in the dump.
+fn kept(more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (dir.path().join("in.pcap"), dir.path().join("out"));
+    capture(&path);
+    let [path, out] = [&path, &out].map(|path| path.to_str().unwrap());
+    let args = [
+        "-q",
+        "-r",
+        path,
+        "-w",
+        out,
+        "--trigger",
+        "udp[8] = 0x55",
+        "--dump",
+        "",
+    ];
+    let (output, json) = record(&[&args, more].concat());
+    let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
+    let mut ports = BTreeMap::new();
+    let dump = &json["dumps"][0];
+    if let Some(file) = dump["file"].as_str() {
+        let (packets, is_whole) = read(Path::new(file));
+        assert!(is_whole);
+        for packet in packets {
+            let transport = parse(LinkType::ETHERNET, &packet.data).transport.unwrap();
+            *ports.entry(transport.src).or_default() += 1;
+        }
+    }
+    (output.status.code(), json, ports)
+}
+
+fn shed(json: &Value) -> (u64, u64) {
+    let source = &json["sources"][0];
+    let [received, stored] = ["received", "stored"].map(|of| source[of].as_u64().unwrap());
+    let lost = source["lost"]["shed"].as_u64().unwrap();
+    let filtered = source["filtered"].as_u64().unwrap();
+    assert_eq!(received, stored + lost + filtered, "{source}");
+    (stored, lost)
+}
+
+/// 11 packets begin before 10 KiB. All of the second flow is kept from its trigger on, and it had sent less by then; whoever looks at packets.
+#[test]
+fn flows_are_cut_off_but_those_that_trigger() {
+    let who: [&[&str]; 4] = [
+        &[],
+        &["--analyzers", "1"],
+        &["--analyzers", "inline"],
+        &["--analyzers", "2"],
+    ];
+    for more in who {
+        let (code, json, ports) = kept(&[more, &["--cutoff", "10KiB"]].concat());
+        let expected = BTreeMap::from([(1000, 11), (1001, 100), (1002, 11)]);
+        assert_eq!((code, &ports), (Some(3), &expected), "{more:?}: {json}");
+        assert_eq!(shed(&json), (122, 178), "{more:?}");
+        let dump = &json["dumps"][0];
+        assert_eq!(dump["verdict"], "incomplete", "{dump}");
+        let missing = &dump["missing"][0];
+        assert_eq!(
+            (&missing["cause"], &missing["packets"]),
+            (&"shed".into(), &178.into())
+        );
+    }
+}
+
+/// A dump tells what was shed within its window, and is complete where nothing was.
+#[test]
+fn a_dump_tells_what_its_window_lost() {
+    // The trigger is packet 16 of all, at 16 ms; the first two that are shed are those at 33 and 35 ms.
+    for (future_ms, missing) in [(16, 0), (17, 1), (18, 1), (19, 2), (22, 4)] {
+        let future = format!("{future_ms}ms");
+        let (code, json, _) = kept(&["--cutoff", "10KiB", "--past", "10ms", "--future", &future]);
+        let dump = &json["dumps"][0];
+        let found = dump["missing"].as_array().map_or(0, |missing| {
+            missing
+                .iter()
+                .map(|one| one["packets"].as_u64().unwrap())
+                .sum()
+        });
+        assert_eq!(found, missing, "{future}: {dump}");
+        assert_eq!(code, Some(if missing > 0 { 3 } else { 0 }), "{future}");
+    }
+}
+
+#[test]
+fn classes_have_cutoffs_of_their_own() {
+    let only_last = ["--cutoff", "src port 1002=2KiB/5s"];
+    let (_, json, ports) = kept(&only_last);
+    assert_eq!(
+        ports,
+        BTreeMap::from([(1000, 100), (1001, 100), (1002, 3)]),
+        "{json}"
+    );
+    let of_other = [
+        "--cutoff",
+        "udp[0:2]=1000=0",
+        "--cutoff",
+        "4KiB",
+        "--cutoff",
+        "1KiB",
+    ];
+    let (_, json, ports) = kept(&of_other);
+    // Of the second one nothing is kept that triggers, so it is cut off too, and there is no dump.
+    assert!(ports.is_empty(), "{json}");
+    assert_eq!(shed(&json).0, 5 + 5);
+    let (_, json, ports) = kept(&[&of_other[..], &["--filter", "not src port 1002"]].concat());
+    assert!(ports.is_empty());
+    assert_eq!(
+        (shed(&json).0, &json["sources"][0]["filtered"]),
+        (5, &100.into())
+    );
+}
+
+/// `-c` counts what is stored.
+#[test]
+fn shed_packets_are_not_of_those_that_were_asked_for() {
+    let (_, json, _) = kept(&["--cutoff", "10KiB", "-c", "50"]);
+    // The first 33 are all kept, then one of three; two are shed before the first that is one too many.
+    assert_eq!(shed(&json), (50, 35), "{json}");
+}
+
+#[test]
+fn what_is_no_cutoff_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("in.pcap");
+    capture(&path);
+    for (wrong, why) in [
+        ("20", "has no unit"),
+        ("=", "has no unit"),
+        ("tcp port 443", "for a class of flows"),
+        ("tcp prt 443=20KiB", "prt"),
+        ("20KiB/", "not a duration"),
+        ("20KiB/0s", "longer time"),
+    ] {
+        let path = path.to_str().unwrap();
+        let (output, _) = record(&["-r", path, "--trigger", "tcp", "--cutoff", wrong]);
+        let words = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{wrong}: {words}");
+        assert!(
+            words.contains("--cutoff") && words.contains(why),
+            "{wrong}: {words}"
+        );
+    }
+}

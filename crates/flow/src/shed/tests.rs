@@ -1,0 +1,241 @@
+use std::collections::HashMap;
+
+use super::*;
+
+const MS: i64 = 1_000_000;
+
+/// What a frame of the test is, known without reading it.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    flow: u8,
+    is_reply: bool,
+    time_ns: i64,
+    flags: u8,
+    payload: u16,
+    /// Of a fragmented datagram: its identification, where the piece begins, and whether more follow.
+    piece: Option<(u16, u16, bool)>,
+}
+
+/// Even flows are of TCP, odd ones of UDP.
+fn frame(sent: &Sent) -> Vec<u8> {
+    let is_tcp = sent.flow.is_multiple_of(2);
+    let (ident, begin, more) = sent.piece.unwrap_or_default();
+    let transport = match (begin, is_tcp) {
+        (1.., _) => 0,
+        (0, true) => 20,
+        (0, false) => 8,
+    };
+    let mut data = vec![0; 12];
+    data.extend([8, 0, 0x45, 0]);
+    data.extend((20 + transport + sent.payload).to_be_bytes());
+    data.extend(ident.to_be_bytes());
+    data.extend(((begin / 8) | if more { 0x2000 } else { 0 }).to_be_bytes());
+    data.extend([64, if is_tcp { 6 } else { 17 }, 0, 0]);
+    let (client, server) = ([10, 0, 0, sent.flow], [10, 9, 9, 9]);
+    let ports = [[4, sent.flow], [0, 80]];
+    let ends = if sent.is_reply {
+        [(server, ports[1]), (client, ports[0])]
+    } else {
+        [(client, ports[0]), (server, ports[1])]
+    };
+    data.extend(ends.iter().flat_map(|(address, _)| *address));
+    if begin == 0 {
+        data.extend(ends.iter().flat_map(|(_, port)| *port));
+        if is_tcp {
+            data.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, sent.flags, 0, 0, 0, 0, 0, 0]);
+        } else {
+            data.extend((8 + sent.payload).to_be_bytes());
+            data.extend([0, 0]);
+        }
+    }
+    data.resize(data.len() + usize::from(sent.payload), 7);
+    data
+}
+
+/// Heavy-tailed flows that mix: connections that are opened again with the same ports, keep-alives after the end of the transfer, packets
+/// sent twice, fragments, and silence.
+fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
+    let (mut sent, mut time_ns, mut ident) = (Vec::<Sent>::new(), 0, 0);
+    for _ in 0..2000 {
+        time_ns += if random.u8(..) < 4 {
+            random.i64(0..3000) * MS
+        } else {
+            random.i64(0..5) * MS
+        };
+        // Few flows have most packets.
+        let flow = random.u8(0..8) & random.u8(0..8);
+        let one = Sent {
+            flow,
+            is_reply: random.u8(0..4) > 0,
+            time_ns,
+            flags: ACK,
+            payload: random.choice([0, 1, 700, 1400]).unwrap(),
+            piece: None,
+        };
+        match random.u8(0..40) {
+            0 => sent.push(Sent {
+                flags: SYN,
+                payload: 0,
+                is_reply: false,
+                ..one
+            }),
+            1 => sent.push(Sent {
+                flags: SYN | ACK,
+                payload: 0,
+                is_reply: true,
+                ..one
+            }),
+            2 => sent.push(Sent {
+                flags: FIN | ACK,
+                ..one
+            }),
+            3 => sent.push(Sent {
+                flags: RST,
+                payload: 0,
+                ..one
+            }),
+            4..8 => sent.extend((0..5).map(|n| Sent {
+                payload: 1,
+                time_ns: time_ns + n,
+                ..one
+            })),
+            8..12 => {
+                ident += 1;
+                for (begin, payload, more) in [(0, 792, true), (800, 800, true), (1600, 99, false)]
+                {
+                    let piece = Some((ident, begin, more));
+                    sent.push(Sent {
+                        flow: flow | 1,
+                        payload,
+                        piece,
+                        ..one
+                    });
+                }
+            }
+            12..16 if !sent.is_empty() => {
+                let again = sent[sent.len() - 1];
+                sent.push(Sent { time_ns, ..again });
+            }
+            _ => sent.push(one),
+        }
+    }
+    sent
+}
+
+/// What is kept, worked out by what was sent.
+fn expected(sent: &[Sent], cutoff: Cutoff) -> Vec<bool> {
+    let mut flows = HashMap::<u8, ([u64; 2], i64)>::new();
+    let kept = |one: &Sent| {
+        let is_tcp = one.flow.is_multiple_of(2);
+        let flags = if is_tcp { one.flags } else { 0 };
+        let (bytes, last_ns) = flows.entry(one.flow).or_insert(([0; 2], one.time_ns));
+        if flags & (SYN | ACK) == SYN || one.time_ns - *last_ns >= cutoff.refill_ns {
+            *bytes = [0; 2];
+        }
+        *last_ns = one.time_ns.max(*last_ns);
+        let sent = &mut bytes[usize::from(one.is_reply)];
+        let before = *sent;
+        *sent += u64::from(one.payload);
+        before < cutoff.bytes || flags & (SYN | FIN | RST) != 0
+    };
+    sent.iter().map(kept).collect()
+}
+
+fn shedder(cutoffs: Vec<Cutoff>, flows_max: usize) -> Shedder {
+    let config = TrackerConfig {
+        flows_max,
+        ..TrackerConfig::default()
+    };
+    Shedder::new(cutoffs, &config, Secret::random(), |_| {})
+}
+
+fn keeps(shedder: &mut Shedder, one: &Sent, class: Option<u16>, is_exempt: bool) -> bool {
+    let data = frame(one);
+    let wire_len = u32::try_from(data.len()).unwrap();
+    // Whatever was captured of the payload.
+    let captured = &data[..data.len().min(60)];
+    let place = (one.time_ns, wire_len);
+    shedder.keeps(LinkType::ETHERNET, place, captured, || class, |_| is_exempt)
+}
+
+#[test]
+fn it_keeps_what_an_oracle_keeps() {
+    let (mut kept, mut shed) = (0, 0);
+    for seed in 0..60 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let cutoff = Cutoff {
+            bytes: random.choice([0, 1, 1400, 20_480, 100_000]).unwrap(),
+            refill_ns: random.choice([1, 40 * MS, 1000 * MS, 60_000 * MS]).unwrap(),
+        };
+        let sent = traffic(&mut random);
+        let mut shedder = shedder(vec![cutoff], 1000);
+        for (number, (one, expected)) in sent.iter().zip(expected(&sent, cutoff)).enumerate() {
+            let found = keeps(&mut shedder, one, Some(0), false);
+            assert_eq!(found, expected, "{seed}: {cutoff:?}, {number}: {one:?}");
+            *if found { &mut kept } else { &mut shed } += 1;
+        }
+    }
+    assert!(kept > 20_000 && shed > 20_000, "{kept} {shed}");
+}
+
+const DATA: Sent = Sent {
+    flow: 1,
+    is_reply: false,
+    time_ns: 0,
+    flags: ACK,
+    payload: 1000,
+    piece: None,
+};
+
+#[test]
+fn classes_exemptions_and_flows_given_up() {
+    let cutoff = |bytes| Cutoff {
+        bytes,
+        refill_ns: 1000 * MS,
+    };
+    let cutoffs = || vec![cutoff(1), cutoff(2001)];
+    let mut by_class = [(None, 10), (Some(0), 1), (Some(1), 3)].into_iter();
+    assert!(by_class.all(|(class, kept)| {
+        let mut shedder = shedder(cutoffs(), 10);
+        (0..10)
+            .filter(|_| keeps(&mut shedder, &DATA, class, false))
+            .count()
+            == kept
+    }));
+    let mut shedder = shedder(cutoffs(), 1);
+    let mut ask = |one, is_exempt| keeps(&mut shedder, one, Some(0), is_exempt);
+    // Once exempt is for good; also after silence.
+    assert!(ask(&DATA, false) && !ask(&DATA, false) && ask(&DATA, true) && ask(&DATA, false));
+    // The other flow has the only place, so this one begins again.
+    assert!(ask(&Sent { flow: 3, ..DATA }, false));
+    assert!(ask(&DATA, false) && !ask(&DATA, false));
+}
+
+#[test]
+fn what_has_no_flow_is_kept() {
+    let cutoff = Cutoff {
+        bytes: 0,
+        refill_ns: 1,
+    };
+    let mut shedder = shedder(vec![cutoff], 10);
+    let arp: Vec<u8> = [&[0; 12][..], &[8, 6], &[0; 28]].concat();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut keep =
+        |data: &[u8]| shedder.keeps(LinkType::ETHERNET, (0, 60), data, || Some(0), |_| false);
+    assert!(keep(&arp));
+    assert!(keep(&frame(&DATA)[..30]), "cut within the header of IP");
+    let later = Sent {
+        piece: Some((9, 800, false)),
+        ..DATA
+    };
+    assert!(keep(&frame(&later)), "nobody saw the first fragment");
+    assert!(!keep(&frame(&DATA)));
+    for _ in 0..100_000 {
+        let mut data = frame(&DATA);
+        for _ in 0..random.usize(1..6) {
+            let at = random.usize(..60);
+            data[at] = random.u8(..);
+        }
+        keep(&data[..random.usize(..data.len())]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Load shedding: which packets an inserter keeps of those that the capture filter takes.
+//!
+//! Flows with a packet that a trigger takes are exempt from then on: who looks at packets marks them in a table that all threads share, and an inserter
+//! asks it about a packet that it would shed. Live it finds what was marked by then. From files it waits first until all packets before were
+//! looked at, so that what is shed is a function of the packets.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use retroscope_flow::{Cutoff, Ends, Key, LfnTable, Secret, Shedder, TrackerConfig};
+use retroscope_packet::{LinkType, parse};
+use retroscope_ring::{Producer, Waker};
+
+use crate::{
+    analysis::shard_reader::ShardReader,
+    control::{common::Common, lock},
+    intake::{capture_filter::CaptureFilter, inserter::frame::WireFrame},
+};
+
+/// Places for flows that are exempt, of 16 bytes each. Of 1,000 one in 2,000 is forgotten, because another has its place.
+const EXEMPT_PLACES: usize = 1 << 20;
+/// Bytes of a frame in which headers are looked for, where a tag is put back.
+const HEADERS: usize = 256;
+
+/// Flows of which everything is kept, for any thread.
+#[derive(Debug)]
+pub(crate) struct Exempt(LfnTable);
+
+impl Exempt {
+    pub(crate) fn new() -> Self {
+        Self(LfnTable::new(EXEMPT_PLACES, Secret::random()))
+    }
+
+    /// The flow of this packet is exempt from now on, where that can be told.
+    pub(crate) fn add(&self, link_type: LinkType, data: &[u8]) {
+        if let Some(ends) = Ends::of(&parse(link_type, data), true) {
+            self.0.put(&ends.key, 1);
+        }
+    }
+
+    fn has(&self, key: &Key) -> bool {
+        self.0.get(key).is_some()
+    }
+}
+
+/// What is kept of flows, by class: the first one whose filter takes the first packet of a flow, or that has none.
+#[derive(Debug, Clone)]
+pub(crate) struct Classes {
+    pub(crate) classes: Vec<(Option<CaptureFilter>, Cutoff)>,
+    pub(crate) exempt: Arc<Exempt>,
+    /// Flows that are told apart at once.
+    pub(crate) flows_max: usize,
+}
+
+/// See the module. For one thread.
+#[derive(Debug)]
+pub(crate) struct Shedding {
+    filters: Vec<Option<CaptureFilter>>,
+    shedder: Shedder,
+    exempt: Arc<Exempt>,
+    /// From files, where anything triggers.
+    settle: Option<Settle>,
+}
+
+/// Waits until all that was stored was looked at.
+pub(crate) struct Settle {
+    pub(crate) common: Arc<Common>,
+    pub(crate) waker: Waker,
+    /// What looks in this thread.
+    pub(crate) reader: Option<Arc<Mutex<ShardReader>>>,
+}
+
+impl fmt::Debug for Settle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settle").finish_non_exhaustive()
+    }
+}
+
+impl Settle {
+    pub(crate) fn wait(&self, producer: &mut Producer) {
+        producer.publish();
+        match &self.reader {
+            Some(reader) => while lock(reader).step() {},
+            None => self.common.gate.wait(|| self.waker.wake()),
+        }
+    }
+}
+
+impl Shedding {
+    pub(crate) fn new(classes: Classes, settle: Option<Settle>) -> Self {
+        let config = TrackerConfig {
+            flows_max: classes.flows_max,
+            ..TrackerConfig::default()
+        };
+        let (filters, cutoffs) = classes.classes.into_iter().unzip();
+        let advise = retroscope_ring::ask_for_huge_pages;
+        Self {
+            filters,
+            shedder: Shedder::new(cutoffs, &config, Secret::random(), advise),
+            exempt: classes.exempt,
+            settle,
+        }
+    }
+
+    /// Whether a frame of this ring time is kept. Where it may be shed, `settle_before` is called first, from files: it stores the frames before it, and then has all of
+    /// them looked at.
+    pub(crate) fn keeps(
+        &mut self,
+        (link_type, interface): (LinkType, u16),
+        time_ns: i64,
+        frame: &WireFrame<'_>,
+        settle_before: &mut dyn FnMut(&Settle),
+    ) -> bool {
+        let Self {
+            filters,
+            shedder,
+            exempt,
+            settle,
+        } = self;
+        let mut headers = [0; HEADERS];
+        let data = match frame.parts() {
+            [whole, [], []] => whole,
+            parts => {
+                let mut len = 0;
+                for part in parts {
+                    let some = &part[..part.len().min(HEADERS - len)];
+                    headers[len..len + some.len()].copy_from_slice(some);
+                    len += some.len();
+                }
+                &headers[..len]
+            }
+        };
+        let class = || {
+            let mut filters = filters.iter_mut();
+            let takes = |filter: &mut Option<CaptureFilter>| {
+                let filter = filter.as_mut();
+                filter.is_none_or(|filter| filter.takes(link_type, interface, frame))
+            };
+            u16::try_from(filters.position(takes)?).ok()
+        };
+        let is_exempt = |key: &Key| {
+            if let Some(settle) = settle {
+                settle_before(settle);
+            }
+            exempt.has(key)
+        };
+        let place = (time_ns, frame.wire_len);
+        shedder.keeps(link_type, place, data, class, is_exempt)
+    }
+}
