@@ -1,7 +1,8 @@
 //! Which packets of flows are kept where not all are: the beginnings.
 //!
 //! Time Machine's cutoff (Maier et al. 2008, "Enriching network security analysis with time travel", section 3): most bytes are in few large
-//! flows, and what explains an event is mostly in the first bytes of a flow.
+//! flows, and what explains an event is mostly in the first bytes of a flow. Tail early drop (R-Scope paper, section 2.3): while there is more than can be kept,
+//! connections keep their first packets, the fewer the longer that lasts.
 
 use retroscope_packet::LinkType;
 
@@ -24,16 +25,58 @@ pub struct Cutoff {
     pub refill_ns: i64,
 }
 
+/// From a threshold of so many packets on all of a connection are kept; the first period of congestion halves it.
+const TAIL_DROP_BEGINS: u32 = 4096;
+/// Where tails are dropped, a connection that was silent for so long begins anew, ns.
+const IDLE_NS: i64 = 60_000_000_000;
+
+/// How many packets of a connection are kept, both directions together: the paper's `ted_thr`.
+///
+/// It is halved by a period of congestion, down to a minimum, and one more after each other period. The paper prints `min(ted_thr / 2, ted_min)` and says "down to
+/// a minimum", which is the `max` here. Until the first congestion, and from 4,096 packets on, all are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TailDrop {
+    min: u32,
+    threshold: u32,
+}
+
+impl TailDrop {
+    /// That keeps the first `min` packets of a connection in any case, 1 to 4,096.
+    #[must_use]
+    pub fn new(min: u32) -> Self {
+        Self {
+            min: min.clamp(1, TAIL_DROP_BEGINS),
+            threshold: TAIL_DROP_BEGINS,
+        }
+    }
+
+    /// A period is over, in which there was congestion or not.
+    pub fn period(&mut self, is_congested: bool) {
+        self.threshold = match is_congested {
+            true => (self.threshold / 2).max(self.min),
+            false => (self.threshold + 1).min(TAIL_DROP_BEGINS),
+        };
+    }
+
+    /// How many packets of a connection are kept; `None`: all.
+    #[must_use]
+    pub fn packets_max(&self) -> Option<u32> {
+        (self.threshold < TAIL_DROP_BEGINS).then_some(self.threshold)
+    }
+}
+
 /// Decides which packets are kept, for one thread.
 ///
 /// A packet is kept if its direction of its flow has sent fewer bytes of payload before it than the cutoff, counted by IP's lengths, whatever TCP sent
 /// twice included. A SYN, FIN or RST always is. A SYN without ACK begins its flow anew, as [`Cutoff::refill_ns`] without a packet does, kept or not. Later
-/// fragments are of the flow of their first one. What is not IP, or whose flow cannot be told, is kept.
+/// fragments are of the flow of their first one. What is not IP, or whose flow cannot be told, is kept. With a [`TailDrop`] a packet has to be one of the first
+/// of its flow, too, of both directions and since it began anew.
 ///
 /// Flows that have to make room for others are kept from their beginning again.
 #[derive(Debug)]
 pub struct Shedder {
     cutoffs: Vec<Cutoff>,
+    tail_drop: Option<TailDrop>,
     attribution: Attribution,
     table: FlowTable,
     states: Vec<State>,
@@ -45,6 +88,8 @@ pub struct Shedder {
 struct State {
     /// Bytes of payload that each direction has sent.
     bytes: [u64; 2],
+    /// Packets of both.
+    packets: u32,
     last_ns: i64,
     /// The number of its cutoff; `None`: all of it is kept.
     class: Option<u16>,
@@ -52,26 +97,34 @@ struct State {
 }
 
 impl Shedder {
-    /// For flows of classes with these cutoffs, at most 65,536; of `config` the number of flows, their VLANs and fragments are asked for.
+    /// For flows of classes with these cutoffs, at most 65,536, and tails of all dropped where `tail_drop` says so; of `config` the number of flows, their VLANs and fragments are asked for.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
     #[must_use]
     pub fn new(
         cutoffs: Vec<Cutoff>,
+        tail_drop: Option<TailDrop>,
         config: &TrackerConfig,
         secret: Secret,
         advise: Advise,
     ) -> Self {
         let refills = cutoffs.iter().map(|cutoff| cutoff.refill_ns);
-        let time_outs = TimeOuts::idle(refills.max().unwrap_or(1).max(1));
+        let least = if tail_drop.is_some() { IDLE_NS } else { 1 };
+        let time_outs = TimeOuts::idle(refills.fold(least, i64::max));
         Self {
             cutoffs,
+            tail_drop,
             attribution: Attribution::new(config.has_vlans, config.joins_fragments),
             table: FlowTable::with_advice(config.flows_max, time_outs, secret, advise),
             states: Vec::new(),
             look_ns: i64::MIN,
         }
+    }
+
+    /// What drops tails, to be told of periods.
+    pub fn tail_drop(&mut self) -> Option<&mut TailDrop> {
+        self.tail_drop.as_mut()
     }
 
     /// Whether a packet is kept, whose captured bytes are `data`. `class` tells the number of a flow's cutoff by its first packet, or that all of it is
@@ -126,16 +179,18 @@ impl Shedder {
                 is_exempt: state.is_exempt && !begins,
                 last_ns: packet.time_ns,
                 bytes: [0; 2],
+                packets: 0,
             };
         }
         state.last_ns = state.last_ns.max(packet.time_ns);
         let sent = &mut state.bytes[usize::from(packet.ends.is_reverse)];
         let before = *sent;
         *sent = before.saturating_add(packet.payload_bytes.into());
-        if flags & (SYN | FIN | RST) != 0
-            || state.is_exempt
-            || cutoff(state.class).is_none_or(|of| before < of.bytes)
-        {
+        let packets_max = self.tail_drop.and_then(|of| of.packets_max());
+        let is_tail = packets_max.is_some_and(|packets_max| state.packets >= packets_max);
+        state.packets = state.packets.saturating_add(1);
+        let is_beyond = cutoff(state.class).is_some_and(|of| before >= of.bytes);
+        if flags & (SYN | FIN | RST) != 0 || state.is_exempt || !(is_tail || is_beyond) {
             return true;
         }
         state.is_exempt = is_exempt(&packet.ends.key);
@@ -143,5 +198,7 @@ impl Shedder {
     }
 }
 
+#[cfg(test)]
+mod ted_tests;
 #[cfg(test)]
 mod tests;

@@ -1,16 +1,25 @@
 //! Flows of live traffic.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::Command,
+};
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
 use serde_json::Value;
 
+use tempfile::TempDir;
+
 use crate::{
+    capture,
     namespace::Namespace,
+    quiet,
     recorder::{PROGRAM, Recorder},
     shared,
-    traffic::{Sender, tagged, udp},
+    traffic::{self, HEADERS, Sender, tagged, udp},
 };
 
 /// By Community ID: the client's port, packets and bytes both ways.
@@ -142,6 +151,71 @@ fn flows_are_cut_off_but_those_that_trigger() {
         let told = (&missing["cause"], &missing["packets"]);
         assert_eq!(told, (&"shed".into(), &60.into()), "{analyzers}: {dump}");
         assert_eq!(outcome.json["sources"][0]["lost"]["shed"], 60);
-        assert!(outcome.said("60 packets beyond --cutoff"));
+        assert!(outcome.said("60 packets shed"));
     }
+}
+
+/// Of how many flows the first ten packets were stored where several times as many packets come as can be looked at, and how many packets were shed.
+fn heads_kept(namespace: &Namespace, option: &str) -> (usize, u64) {
+    const SLOTS: u64 = 50;
+    const LENGTH: u64 = 500;
+    let directory = TempDir::new().unwrap();
+    let script = directory.path().join("slow.lua");
+    let slow = "return function(pkt) local n = 1 for i = 1, 5000 do n = (n * 7 + i) % 1013 end return n < 0 end";
+    fs::write(&script, slow).unwrap();
+    let line = format!(
+        "-i v1 --ring 512MiB --analyzers inline --capture-buffer 1MiB {option} --trigger-lua {} --past 60s --future 0s --dump '' --trigger 'udp port 9'",
+        script.display()
+    );
+    let recorder = Recorder::start(namespace, &line);
+    let mut sender = Sender::new(namespace, "v0");
+    // In turns, and each begins when another one is at another place.
+    let place = |number: u64| {
+        let (slot, turn) = (number % SLOTS, number / SLOTS);
+        let at = turn + slot * (LENGTH / SLOTS);
+        (at / LENGTH * SLOTS + slot, at % LENGTH)
+    };
+    let fill = |number: u64, frame: &mut [u8]| {
+        let (flow, at) = place(number);
+        let port = 1000 + u16::try_from(flow).unwrap();
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+        frame[HEADERS..HEADERS + 8].copy_from_slice(&at.to_be_bytes());
+    };
+    sender.flood(300_000, Some(150_000), fill, |_, _| {});
+    recorder.settle(sender.sent());
+    sender.send(&udp(9, 9, 9, &[0; 8]));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(3);
+    let mut kept = BTreeMap::<u16, BTreeSet<u64>>::new();
+    for packet in capture::read(&outcome.dumps()[0]).packets {
+        let port = u16::from_be_bytes(packet.data[34..36].try_into().unwrap());
+        kept.entry(port)
+            .or_default()
+            .insert(traffic::number_of(&packet.data));
+    }
+    let is_whole = |of: &&BTreeSet<u64>| (0..10).all(|at| of.contains(&at));
+    let ledger = outcome.source();
+    assert_eq!(ledger.received, sender.sent());
+    let shed = outcome.json["sources"][0]["lost"]["shed"]
+        .as_u64()
+        .unwrap_or(0);
+    eprintln!("{option}: {shed} shed of {} lost", ledger.lost);
+    (kept.values().filter(is_whole).count(), shed)
+}
+
+#[test]
+fn heads_of_flows_survive_overload() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("ted") else {
+        return;
+    };
+    let (plain, none) = heads_kept(&namespace, "");
+    let (with, shed) = heads_kept(&namespace, "--ted=10");
+    eprintln!("{plain} flows without, {with} with");
+    assert!(none == 0 && shed > 0, "{none} {shed}");
+    assert!(
+        with * 2 >= plain * 5 && with > 0,
+        "{plain} without, {with} with"
+    );
 }

@@ -6,7 +6,7 @@ const MS: i64 = 1_000_000;
 
 /// What a frame of the test is, known without reading it.
 #[derive(Debug, Clone, Copy)]
-struct Sent {
+pub(super) struct Sent {
     flow: u8,
     is_reply: bool,
     time_ns: i64,
@@ -16,8 +16,22 @@ struct Sent {
     piece: Option<(u16, u16, bool)>,
 }
 
+impl Sent {
+    /// Without payload.
+    pub(super) fn new(flow: u8, is_reply: bool, time_ns: i64, flags: u8) -> Self {
+        Self {
+            flow,
+            is_reply,
+            time_ns,
+            flags,
+            payload: 0,
+            piece: None,
+        }
+    }
+}
+
 /// Even flows are of TCP, odd ones of UDP.
-fn frame(sent: &Sent) -> Vec<u8> {
+pub(super) fn frame(sent: &Sent) -> Vec<u8> {
     let is_tcp = sent.flow.is_multiple_of(2);
     let (ident, begin, more) = sent.piece.unwrap_or_default();
     let transport = match (begin, is_tcp) {
@@ -146,7 +160,7 @@ fn shedder(cutoffs: Vec<Cutoff>, flows_max: usize) -> Shedder {
         flows_max,
         ..TrackerConfig::default()
     };
-    Shedder::new(cutoffs, &config, Secret::random(), |_| {})
+    Shedder::new(cutoffs, None, &config, Secret::random(), |_| {})
 }
 
 fn keeps(shedder: &mut Shedder, one: &Sent, class: Option<u16>, is_exempt: bool) -> bool {

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_ring::{Reader, Waker};
+use retroscope_ring::{Positions, Reader, Waker};
 
 use crate::{
     analysis::{
@@ -226,6 +226,11 @@ impl ShardReader {
             seat.tell_found(&mut self.found.files, self.looked);
         }
         batches > 0
+    }
+
+    /// How far it and those that it shares producers with have read.
+    pub(crate) fn positions(&self) -> Positions {
+        self.reader.positions()
     }
 
     /// The inserters are gone: looks at the rest, of a live recording that is stopped for some seconds at most.

@@ -34,7 +34,7 @@ pub(crate) const CLOCK_STEP: &str = "clock-step";
 /// Packets that may have been lost: an upper bound, which is in no ledger.
 pub(crate) const PERHAPS_LOST: &str = "unknown";
 
-/// Packets beyond the cutoff of their flow: the name that engines have for what they shed.
+/// Packets that were not kept on purpose: the name that engines have for what they shed.
 pub(crate) const SHED: &str = LossCause::Shed.as_str();
 
 /// The interface was down or removed: nobody knows what passed.
@@ -130,6 +130,25 @@ impl QueueCounters {
     /// The engine filters: what it refuses is never received, and so unknown.
     pub(crate) fn set_filtered_before(&self) {
         self.is_filtered_before.store(true, Relaxed);
+    }
+
+    /// Packets that were lost because there was no time or no room for them, as far as that is known.
+    pub(crate) fn lost_by_congestion(&self) -> u64 {
+        let engine = lock(&self.engine);
+        let is_congestion = |cause| {
+            matches!(
+                cause,
+                LossCause::Nic | LossCause::Kernel | LossCause::NoBuffer
+            )
+        };
+        let lost = engine.statistics.lost.iter();
+        let lost = lost.filter_map(|&(cause, lost)| lost.filter(|_| is_congestion(cause)));
+        lost.sum::<u64>() + self.no_bucket.load(Relaxed)
+    }
+
+    /// Captured bytes of a packet that was stored, on average.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        self.stored_bytes.load(Relaxed) / self.stored.load(Relaxed).max(1)
     }
 
     /// The inserter may shed packets.

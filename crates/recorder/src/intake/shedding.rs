@@ -9,9 +9,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use retroscope_flow::{Cutoff, Ends, Key, LfnTable, Secret, Shedder, TrackerConfig};
+use retroscope_flow::{Cutoff, Ends, Key, LfnTable, Secret, Shedder, TailDrop, TrackerConfig};
 use retroscope_packet::{LinkType, parse};
-use retroscope_ring::{Producer, Waker};
+use retroscope_ring::{Positions, Producer, Waker};
 
 use crate::{
     analysis::shard_reader::ShardReader,
@@ -21,6 +21,8 @@ use crate::{
 
 /// Places for flows that are exempt, of 16 bytes each. Of 1,000 one in 2,000 is forgotten, because another has its place.
 const EXEMPT_PLACES: usize = 1 << 20;
+/// More than this part of the ring, divided by the inserters, is congestion where it is not looked at yet: one in 4.
+const RING_SHARE: u64 = 4;
 /// Bytes of a frame in which headers are looked for, where a tag is put back.
 const HEADERS: usize = 256;
 
@@ -52,6 +54,12 @@ pub(crate) struct Classes {
     pub(crate) exempt: Arc<Exempt>,
     /// Flows that are told apart at once.
     pub(crate) flows_max: usize,
+    /// Live, where tails are dropped while there is congestion.
+    pub(crate) tail_drop: Option<TailDrop>,
+    /// Of all that look at packets.
+    pub(crate) readers: Vec<Positions>,
+    /// Bytes of the ring for each inserter.
+    pub(crate) ring_bytes: u64,
 }
 
 /// See the module. For one thread.
@@ -60,6 +68,10 @@ pub(crate) struct Shedding {
     filters: Vec<Option<CaptureFilter>>,
     shedder: Shedder,
     exempt: Arc<Exempt>,
+    readers: Vec<Positions>,
+    ring_bytes: u64,
+    /// Packets that were lost by congestion until the last period.
+    lost: u64,
     /// From files, where anything triggers.
     settle: Option<Settle>,
 }
@@ -98,10 +110,38 @@ impl Shedding {
         let advise = retroscope_ring::ask_for_huge_pages;
         Self {
             filters,
-            shedder: Shedder::new(cutoffs, &config, Secret::random(), advise),
+            shedder: Shedder::new(
+                cutoffs,
+                classes.tail_drop,
+                &config,
+                Secret::random(),
+                advise,
+            ),
             exempt: classes.exempt,
+            readers: classes.readers,
+            ring_bytes: classes.ring_bytes,
+            lost: 0,
             settle,
         }
+    }
+
+    /// Whether it has to be told of [periods](Self::period).
+    pub(crate) fn has_periods(&mut self) -> bool {
+        self.shedder.tail_drop().is_some()
+    }
+
+    /// A period is over, by the end of which this queue had `lost` so many packets by congestion. The records of this producer have so many bytes on average.
+    pub(crate) fn period(&mut self, lost: u64, producer: &Producer, record_bytes: u64) {
+        let Some(tail_drop) = self.shedder.tail_drop() else {
+            return;
+        };
+        let read = self.readers.iter().map(|reader| reader.get(producer.id()));
+        let unread = producer
+            .stored()
+            .saturating_sub(read.min().unwrap_or(u64::MAX));
+        let is_behind = unread.saturating_mul(record_bytes) > self.ring_bytes / RING_SHARE;
+        tail_drop.period(lost > self.lost || is_behind);
+        self.lost = lost;
     }
 
     /// Whether a frame of this ring time is kept. Where it may be shed, `settle_before` is called first, from files: it stores the frames before it, and then has all of
@@ -118,6 +158,7 @@ impl Shedding {
             shedder,
             exempt,
             settle,
+            ..
         } = self;
         let mut headers = [0; HEADERS];
         let data = match frame.parts() {

@@ -41,6 +41,8 @@ pub struct Config {
     pub filter: Option<String>,
     /// What is kept of flows, by the first class that takes a flow's first packet; of flows that none takes all is kept.
     pub cutoffs: Vec<ClassCutoff>,
+    /// Live: while there is congestion connections keep their first packets only, as few as so many, 1 to 4,096. From files it is ignored: these wait.
+    pub tail_drop_min: Option<u32>,
     /// What the triggers ask for that differs from the following, in their order, those of scripts behind expressions, then modules. Those that are missing ask for
     /// nothing of their own.
     pub requests: Vec<TriggerRequest>,
@@ -96,6 +98,7 @@ impl Default for Config {
             flows: None,
             filter: None,
             cutoffs: Vec::new(),
+            tail_drop_min: None,
             requests: Vec::new(),
             past: Duration::ZERO,
             future: Duration::ZERO,

@@ -23,6 +23,7 @@ use retroscope_capture::{
     af_packet::WATERMARK_BEHIND_NS_MAX,
     clock::{Clock, Now, duration_ns},
 };
+use retroscope_flow::TailDrop;
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
 use retroscope_script::Limits;
@@ -219,17 +220,15 @@ impl Recorder {
             let (sender, receiver) = flows::channel(&common);
             ((tracker, sender), receiver)
         });
-        let classes = (!expressions.classes.is_empty()).then(|| Classes {
-            classes: expressions.classes,
-            exempt: Arc::new(Exempt::new()),
-            flows_max: SHED_FLOWS_MAX.div_ceil(queues.max(1)),
-        });
+        let tail_drop = config.tail_drop_min.filter(|_| live).map(TailDrop::new);
+        let sheds = !expressions.classes.is_empty() || tail_drop.is_some();
+        let exempt = sheds.then(|| Arc::new(Exempt::new()));
         let (seats, derivation) = seat_shards(
             who,
             (expressions.triggers, scripts),
             &expressions.templates,
             flows.as_ref().map(|(told, _)| told),
-            classes.as_ref().map(|classes| &classes.exempt),
+            exempt.as_ref(),
             &common,
         );
         let inline = (who == Lookers::Inserters).then(|| InlineParts {
@@ -248,6 +247,16 @@ impl Recorder {
             ),
         });
         let mut shard_readers = shard_readers(&common, &seats, &waker)?;
+        let classes = exempt.map(|exempt| Classes {
+            classes: expressions.classes,
+            exempt,
+            flows_max: SHED_FLOWS_MAX.div_ceil(queues.max(1)),
+            tail_drop,
+            readers: std::iter::once(reader.positions())
+                .chain(shard_readers.iter().map(ShardReader::positions))
+                .collect(),
+            ring_bytes: ring.bytes() / queues.max(1) as u64,
+        });
         // From files with `inline` the inserter moves the only one on.
         let inserters_reader = match analyzers {
             Analyzers::Inline => shard_readers.pop(),

@@ -87,6 +87,18 @@ pub(crate) struct Args {
     #[arg(long = "cutoff", value_name = "[EXPR=]BYTES[/TIME]", value_parser = cutoff)]
     cutoffs: Vec<ClassCutoff>,
 
+    /// Live, tail early drop: while the source loses packets, or more than a quarter of the ring is not looked at yet, keep only the first packets of flows, every 10 ms half as
+    /// many, down to MIN, and one more every 10 ms without. SYN, FIN and RST are kept, and all of flows with a packet that a trigger took. What is not kept is lost by the cause `shed`
+    #[arg(
+        long,
+        value_name = "MIN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "16",
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
+    ted: Option<u32>,
+
     /// Trigger: a pcap-filter(7) expression; repeat for several
     #[arg(
         short = 't',
@@ -239,6 +251,11 @@ impl Args {
                 "-r needs a trigger: say --trigger EXPR, for example --trigger 'udp port 53'",
             ));
         }
+        if of_input.offline && self.ted.is_some() {
+            return Err(Failure::usage(
+                "--ted is for live sources: files wait, and nothing of them is lost",
+            ));
+        }
         self.check_directory()?;
         self.flows.refuse_without_use(!self.modules.is_empty())?;
         if !of_input.offline && no_trigger {
@@ -272,6 +289,7 @@ impl Args {
             dump_bytes: self.dump_bytes,
             snaplen: self.snaplen,
             cutoffs: self.cutoffs.clone(),
+            tail_drop_min: self.ted,
             directory: Some(self.directory.clone()),
             format: match self.format {
                 FormatName::Pcapng => Format::PcapNg,

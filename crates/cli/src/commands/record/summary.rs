@@ -216,7 +216,7 @@ fn print_totals(summary: &Summary) {
         .filter_map(|source| source.lost.get("shed").copied()?)
         .sum()
     {
-        eprintln!("{} beyond --cutoff", counted(shed, "packet"));
+        eprintln!("{} shed", counted(shed, "packet"));
     }
 }
 

@@ -24,7 +24,7 @@ const _: () = assert!(
 );
 
 /// Time between two readings of an engine's counters, ns, while dumps are open or unfinished: they wait for counters that cover their
-/// window.
+/// window. With `--ted` always: it is the period after which fewer or more packets of flows are kept.
 const COUNTERS_PERIOD_NS: i64 = 10_000_000;
 /// Time between two readings of an engine's counters, ns, while nobody waits for them. AF_PACKET's counters take four system calls, 50 µs when the CPU has
 /// just slept: as long as a thousand small packets. What was lost between two readings is missing somewhere between them.
@@ -143,11 +143,18 @@ impl LiveInserter {
         }
         self.intake.take_events();
         let age_ns = now_ns.saturating_sub(self.read_ns);
+        let shedding = self.intake.writer.shedding.as_mut();
+        let is_awaited = is_awaited || shedding.is_some_and(|shedding| shedding.has_periods());
         let is_old =
             age_ns >= UNAWAITED_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
         if is_old || status == Status::End {
             self.intake.read_statistics();
             self.read_ns = now_ns;
+            let counters = &self.intake.counters;
+            if let Some(shedding) = &mut self.intake.writer.shedding {
+                let lost = counters.lost_by_congestion();
+                shedding.period(lost, &self.producer, counters.record_bytes());
+            }
             let inline = self.intake.writer.inline.as_mut();
             let notices = inline.map(Inline::take_notices);
             self.intake.notices.extend(notices.into_iter().flatten());
