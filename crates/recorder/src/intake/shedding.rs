@@ -21,7 +21,8 @@ use crate::{
 
 /// Places for flows that are exempt, of 16 bytes each. Of 1,000 one in 2,000 is forgotten, because another has its place.
 const EXEMPT_PLACES: usize = 1 << 20;
-/// More than this part of the ring, divided by the inserters, is congestion where it is not looked at yet: one in 4.
+/// More than this part of the ring, divided by the inserters, is congestion where it is not looked at yet: one in 4. An inserter that looks itself lets the analyzer
+/// leave one in 8 unread.
 const RING_SHARE: u64 = 4;
 /// Bytes of a frame in which headers are looked for, where a tag is put back.
 const HEADERS: usize = 256;
@@ -189,5 +190,61 @@ impl Shedding {
         };
         let place = (time_ns, frame.wire_len);
         shedder.keeps(link_type, place, data, class, is_exempt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
+
+    use super::*;
+
+    #[test]
+    fn losses_and_an_unread_ring_are_congestion() {
+        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let mut reader = ring.group(GroupKind::Lapped).unwrap();
+        let mut producer = ring.producer().unwrap();
+        let mut shedding = Shedding::new(
+            Classes {
+                classes: Vec::new(),
+                exempt: Arc::new(Exempt::new()),
+                flows_max: 1024,
+                tail_drop: Some(TailDrop::new(16)),
+                readers: vec![reader.positions()],
+                ring_bytes: ring.bytes(),
+            },
+            None,
+        );
+        let store = |producer: &mut Producer, count: usize| {
+            for _ in 0..count {
+                let record = Record {
+                    time_ns: 0,
+                    wire_len: 1024,
+                    interface: 0,
+                    direction: 0,
+                    tag_restored: false,
+                    shard: 0,
+                    parts: [&[0; 1024], &[], &[]],
+                };
+                producer.store(&record).unwrap();
+            }
+            producer.publish();
+        };
+        let max = |shedding: &mut Shedding, lost, producer: &Producer| {
+            shedding.period(lost, producer, 1024);
+            shedding.shedder.tail_drop().unwrap().packets_max()
+        };
+        // A quarter of 16 MiB, and not before.
+        store(&mut producer, 4096);
+        assert_eq!(max(&mut shedding, 0, &producer), None);
+        store(&mut producer, 1);
+        assert_eq!(max(&mut shedding, 0, &producer), Some(2048));
+        assert_eq!(max(&mut shedding, 0, &producer), Some(1024));
+        while reader.next().is_some() {}
+        reader.finish();
+        assert_eq!(max(&mut shedding, 0, &producer), Some(1025));
+        // What was lost since the last period counts, not what was before.
+        assert_eq!(max(&mut shedding, 3, &producer), Some(512));
+        assert_eq!(max(&mut shedding, 3, &producer), Some(513));
     }
 }
