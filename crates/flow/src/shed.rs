@@ -25,9 +25,21 @@ pub struct Cutoff {
     pub refill_ns: i64,
 }
 
+/// What somebody else said of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// All of it is kept.
+    Exempt,
+    /// Nothing of it is wanted since this time, ns, until it begins anew (R-Scope paper, section 2.3: `conn.shunt`).
+    Shunted {
+        /// Of the packet that led to it.
+        at_ns: i64,
+    },
+}
+
 /// From a threshold of so many packets on all of a connection are kept; the first period of congestion halves it.
 const TAIL_DROP_BEGINS: u32 = 4096;
-/// Where tails are dropped, a connection that was silent for so long begins anew, ns.
+/// Where tails are dropped or flows are shunted, one that was silent for so long begins anew, ns.
 const IDLE_NS: i64 = 60_000_000_000;
 
 /// How many packets of a connection are kept, both directions together: the paper's `ted_thr`.
@@ -70,13 +82,17 @@ impl TailDrop {
 /// A packet is kept if its direction of its flow has sent fewer bytes of payload before it than the cutoff, counted by IP's lengths, whatever TCP sent
 /// twice included. A SYN, FIN or RST always is. A SYN without ACK begins its flow anew, as [`Cutoff::refill_ns`] without a packet does, kept or not. Later
 /// fragments are of the flow of their first one. What is not IP, or whose flow cannot be told, is kept. With a [`TailDrop`] a packet has to be one of the first
-/// of its flow, too, of both directions and since it began anew.
+/// of its flow, too, of both directions and since it began anew. Of a flow that is marked as [shunted](Mark::Shunted) since it began, none is kept.
 ///
 /// Flows that have to make room for others are kept from their beginning again.
 #[derive(Debug)]
 pub struct Shedder {
     cutoffs: Vec<Cutoff>,
     tail_drop: Option<TailDrop>,
+    /// Whether flows may be shunted.
+    shunts: bool,
+    /// Packets that it was asked about.
+    asked: u64,
     attribution: Attribution,
     table: FlowTable,
     states: Vec<State>,
@@ -91,30 +107,38 @@ struct State {
     /// Packets of both.
     packets: u32,
     last_ns: i64,
+    /// The SYN that began it anew, or else its first packet.
+    first_ns: i64,
+    /// The number of its last packet that was kept, among those that the shedder was asked about.
+    last: Option<u64>,
     /// The number of its cutoff; `None`: all of it is kept.
     class: Option<u16>,
     is_exempt: bool,
 }
 
 impl Shedder {
-    /// For flows of classes with these cutoffs, at most 65,536, and tails of all dropped where `tail_drop` says so; of `config` the number of flows, their VLANs and fragments are asked for.
+    /// For flows of classes with these cutoffs, at most 65,536, and tails of all dropped where `tail_drop` says so; `shunts`: flows may be marked as shunted. Of `config` the
+    /// number of flows, their VLANs and fragments are asked for.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
     #[must_use]
     pub fn new(
         cutoffs: Vec<Cutoff>,
-        tail_drop: Option<TailDrop>,
+        (tail_drop, shunts): (Option<TailDrop>, bool),
         config: &TrackerConfig,
         secret: Secret,
         advise: Advise,
     ) -> Self {
         let refills = cutoffs.iter().map(|cutoff| cutoff.refill_ns);
-        let least = if tail_drop.is_some() { IDLE_NS } else { 1 };
+        let is_idle = tail_drop.is_some() || shunts;
+        let least = if is_idle { IDLE_NS } else { 1 };
         let time_outs = TimeOuts::idle(refills.fold(least, i64::max));
         Self {
             cutoffs,
             tail_drop,
+            shunts,
+            asked: 0,
             attribution: Attribution::new(config.has_vlans, config.joins_fragments),
             table: FlowTable::with_advice(config.flows_max, time_outs, secret, advise),
             states: Vec::new(),
@@ -128,15 +152,17 @@ impl Shedder {
     }
 
     /// Whether a packet is kept, whose captured bytes are `data`. `class` tells the number of a flow's cutoff by its first packet, or that all of it is
-    /// kept; `is_exempt` is asked where a packet of a flow would be shed, until it says yes.
+    /// kept. `mark` is asked where a packet of a flow would be shed, and where flows may be shunted, until it says that the flow is exempt. It is told which of the packets that the
+    /// shedder was asked about, from 0, was the last one that was kept of the flow, and which is this one.
     pub fn keeps(
         &mut self,
         link_type: LinkType,
         (time_ns, wire_len): (i64, u32),
         data: &[u8],
         class: impl FnOnce() -> Option<u16>,
-        is_exempt: impl FnOnce(&Key) -> bool,
+        mark: impl FnOnce(&Key, (Option<u64>, u64)) -> Option<Mark>,
     ) -> bool {
+        self.asked += 1;
         let found = self.attribution.frame(link_type, data, time_ns, wire_len);
         let Some(packet) = found else {
             return true;
@@ -148,14 +174,14 @@ impl Shedder {
             self.table.expire(time_ns, |_, _| {});
             self.look_ns = time_ns.saturating_add(LOOK_NS);
         }
-        self.keeps_of_flow(&packet, class, is_exempt)
+        self.keeps_of_flow(&packet, class, mark)
     }
 
     fn keeps_of_flow(
         &mut self,
         packet: &Packet,
         class: impl FnOnce() -> Option<u16>,
-        is_exempt: impl FnOnce(&Key) -> bool,
+        mark: impl FnOnce(&Key, (Option<u64>, u64)) -> Option<Mark>,
     ) -> bool {
         let (mut slot, mut begins) = (0, false);
         self.table.update_each(
@@ -170,13 +196,17 @@ impl Shedder {
         let cutoff = |class: Option<u16>| self.cutoffs.get(usize::from(class?));
         let is_silent = |refill_ns| packet.time_ns.saturating_sub(state.last_ns) >= refill_ns;
         let flags = packet.tcp_flags.unwrap_or(0);
-        if begins
-            || flags & (SYN | ACK) == SYN
-            || cutoff(state.class).is_some_and(|of| is_silent(of.refill_ns))
-        {
+        let is_syn = flags & (SYN | ACK) == SYN;
+        if begins || is_syn || cutoff(state.class).is_some_and(|of| is_silent(of.refill_ns)) {
             *state = State {
                 class: class(),
                 is_exempt: state.is_exempt && !begins,
+                first_ns: if begins || is_syn {
+                    packet.time_ns
+                } else {
+                    state.first_ns
+                },
+                last: state.last.filter(|_| !begins),
                 last_ns: packet.time_ns,
                 bytes: [0; 2],
                 packets: 0,
@@ -190,11 +220,27 @@ impl Shedder {
         let is_tail = packets_max.is_some_and(|packets_max| state.packets >= packets_max);
         state.packets = state.packets.saturating_add(1);
         let is_beyond = cutoff(state.class).is_some_and(|of| before >= of.bytes);
-        if flags & (SYN | FIN | RST) != 0 || state.is_exempt || !(is_tail || is_beyond) {
-            return true;
+        let number = self.asked - 1;
+        let is_surplus = is_tail || is_beyond;
+        // Nobody has seen a flow that begins with this packet.
+        let may_be_shunted = self.shunts && !begins;
+        let is_certain = flags & (SYN | FIN | RST) != 0 || state.is_exempt;
+        let is_kept = if is_certain || !(is_surplus || may_be_shunted) {
+            true
+        } else {
+            match mark(&packet.ends.key, (state.last, number)) {
+                Some(Mark::Exempt) => {
+                    state.is_exempt = true;
+                    true
+                }
+                Some(Mark::Shunted { at_ns }) if may_be_shunted && at_ns >= state.first_ns => false,
+                Some(Mark::Shunted { .. }) | None => !is_surplus,
+            }
+        };
+        if is_kept {
+            state.last = Some(number);
         }
-        state.is_exempt = is_exempt(&packet.ends.key);
-        state.is_exempt
+        is_kept
     }
 }
 

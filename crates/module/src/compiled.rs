@@ -41,6 +41,17 @@ pub trait FlowModule: Send + fmt::Debug {
         is_first: bool,
     ) -> bool;
 
+    /// Whether it ever says that it [shunts](Self::shunts_rest) a flow.
+    fn shunts(&self) -> bool {
+        false
+    }
+
+    /// Whether nothing of a flow is wanted any more, asked behind [`Self::handle_packet`] where it [may say so](Self::shunts): an inserter sheds what comes
+    /// of it, but for SYN, FIN and RST, as long as no trigger takes a packet of it.
+    fn shunts_rest(&mut self, _key: &Key, _state: &Self::State) -> bool {
+        false
+    }
+
     /// Between two checks of all flows, of packet time; `None`: there are none, and flows are over by their time-outs.
     fn check_interval(&self) -> Option<Duration> {
         None
@@ -78,6 +89,7 @@ pub trait FlowModule: Send + fmt::Debug {
 pub struct Compiled<M: FlowModule> {
     module: M,
     states: Vec<M::State>,
+    shunted: u64,
 }
 
 impl<M: FlowModule> Compiled<M> {
@@ -86,6 +98,7 @@ impl<M: FlowModule> Compiled<M> {
         Self {
             module,
             states: Vec::new(),
+            shunted: 0,
         }
     }
 
@@ -135,6 +148,7 @@ impl<M: FlowModule> Handler for Compiled<M> {
             dumps: true,
             dumps_max: self.module.max_dumper_rules(),
             partition: self.module.partition(),
+            shunts: self.module.shunts(),
         }
     }
 
@@ -152,7 +166,12 @@ impl<M: FlowModule> Handler for Compiled<M> {
         places: &[Place],
         dumps: &mut Vec<Dump>,
     ) -> Result<(), Fault> {
-        let Self { module, states } = self;
+        let Self {
+            module,
+            states,
+            shunted,
+        } = self;
+        let shunts = module.shunts();
         let mut done = 0;
         let handled = attempt(module, |module| {
             for (at, (packet, place)) in packets.iter().zip(places).enumerate() {
@@ -163,6 +182,9 @@ impl<M: FlowModule> Handler for Compiled<M> {
                         let key = place.key;
                         dumps.push(Dump { at, key, filter });
                     }
+                    if shunts && module.shunts_rest(&place.key, state) {
+                        *shunted |= 1 << at;
+                    }
                 }
                 done = at + 1;
             }
@@ -170,12 +192,16 @@ impl<M: FlowModule> Handler for Compiled<M> {
         handled.map_err(|fault| Fault { done, ..fault })
     }
 
+    fn take_shunted(&mut self) -> u64 {
+        std::mem::take(&mut self.shunted)
+    }
+
     fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault> {
         attempt(&mut self.module, |module| module.check_initializer(time_ns))
     }
 
     fn check(&mut self, places: &[Place], over: &mut Vec<(usize, i64)>) -> Result<(), Fault> {
-        let Self { module, states } = self;
+        let Self { module, states, .. } = self;
         attempt(module, |module| {
             for (at, place) in places.iter().enumerate() {
                 let slot = Self::state(states, place);

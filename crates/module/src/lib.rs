@@ -158,6 +158,8 @@ pub struct Plan {
     pub dumps_max: usize,
     /// Which packets it sees.
     pub partition: Partition,
+    /// It may shunt flows: say that the rest of a flow is not wanted.
+    pub shunts: bool,
 }
 
 /// FlowScope's `maxDumperRules` where a module has none.
@@ -173,6 +175,7 @@ impl Default for Plan {
             dumps: true,
             dumps_max: DUMPS_MAX,
             partition: Partition::None,
+            shunts: false,
         }
     }
 }
@@ -210,6 +213,12 @@ pub trait Handler: Send + fmt::Debug {
         places: &[Place],
         dumps: &mut Vec<Dump>,
     ) -> Result<(), Fault>;
+
+    /// The packets of the last call of [`Self::handle`] whose flows, by their headers, it shunted: nothing of these is wanted behind that packet.
+    /// Bit `n` is that of packet `n`. They are told once.
+    fn take_shunted(&mut self) -> u64 {
+        0
+    }
 
     /// A check of all flows begins, at a packet time. Other calls come between those of a check.
     ///

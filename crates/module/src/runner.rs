@@ -81,6 +81,8 @@ pub struct Runner {
     wanted: HashSet<Key>,
     /// Those that are over.
     over: Vec<Over>,
+    /// The packets of the last look whose flows it shunted.
+    shunted: u64,
     /// Flows that are checked together, and which of them are over.
     checked: Vec<Place>,
     found: Vec<(usize, i64)>,
@@ -130,6 +132,7 @@ impl Runner {
             notes: Vec::new(),
             wanted: HashSet::new(),
             over: Vec::new(),
+            shunted: 0,
             checked: Vec::new(),
             found: Vec::new(),
             handler,
@@ -181,6 +184,12 @@ impl Runner {
         std::mem::take(&mut self.over)
     }
 
+    /// The packets of the last call of [`Self::look`] whose flows the module shunted: bit `n` is that of packet `n`.
+    #[must_use]
+    pub fn shunted(&self) -> u64 {
+        self.shunted
+    }
+
     /// Looks at packets, at most [`MANY`], with the times that flows go by, ns. `dumps` gets what is wanted.
     ///
     /// # Panics
@@ -188,6 +197,7 @@ impl Runner {
     pub fn look(&mut self, packets: &[Packet<'_>], times_ns: &[i64], dumps: &mut Vec<Dump>) {
         assert!(packets.len() <= MANY, "{} packets", packets.len());
         self.quiet_since = None;
+        self.shunted = 0;
         let mut start = 0;
         for (at, &time_ns) in times_ns.iter().enumerate() {
             if time_ns < self.clock_ns.saturating_sub(BACK_NS) {
@@ -279,6 +289,7 @@ impl Runner {
             self.handler.handle(packets, places, dumps)?;
             Ok(places.len())
         });
+        self.shunted |= self.handler.take_shunted() << range.start;
         let (done, fault) = match with_flow {
             Ok(done) => (done, None),
             Err(fault) => (fault.done.min(packets.len()), Some(fault)),

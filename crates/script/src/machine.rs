@@ -293,6 +293,17 @@ impl Machine {
         self.run(None, packets)
     }
 
+    /// Whether the script may shunt flows: its text names `shunt`.
+    #[must_use]
+    pub fn shunts(&self) -> bool {
+        self.state.sheet.shunts()
+    }
+
+    /// The packets of the last call of [`Self::match_many`] whose flows it shunted: bit `n` is that of packet `n`. They are told once.
+    pub fn take_shunted(&mut self) -> u64 {
+        self.state.sheet.take_shunted()
+    }
+
     /// The same of a predicate that this script derived.
     ///
     /// # Panics
@@ -462,7 +473,7 @@ mod tests {
             local ffi = require('ffi')
             local slot = ffi.typeof('struct retroscope_slot')
             local sheet = ffi.typeof('struct retroscope_sheet')
-            local places = { ffi.sizeof(sheet), ffi.offsetof(sheet, 'slots'), ffi.sizeof(slot) }
+            local places = { ffi.sizeof(sheet), ffi.offsetof(sheet, 'slots'), ffi.sizeof(slot), ffi.offsetof(sheet, 'shunted') }
             for name in ([[data time_ns len wire_len interface link_type direction ip later_fragment proto tcp_flags vlan
                 ether_type src_port dst_port payload payload_len network transport icmp src dst]]):gmatch('%S+') do
                 places[#places + 1] = ffi.offsetof(slot, name)
@@ -475,6 +486,7 @@ mod tests {
             size_of::<Sheet>(),
             offset_of!(Sheet, slots),
             size_of::<Slot>(),
+            Sheet::SHUNTED_AT,
             offset_of!(Slot, data),
             offset_of!(Slot, time_ns),
             offset_of!(Slot, len),

@@ -166,6 +166,7 @@ impl LuaModule {
             .result(made)
             .map_err(|error| asked.place(error))?;
         plan.state_bytes = state_bytes;
+        plan.shunts = state.sheet.shunts();
         let recover = state.lua.load("jit.on()").into_function().map_err(setup)?;
         Ok(Self {
             filters,
@@ -265,6 +266,10 @@ impl Handler for LuaModule {
             });
         }
         called
+    }
+
+    fn take_shunted(&mut self) -> u64 {
+        self.state.sheet.take_shunted()
     }
 
     fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault> {
@@ -427,6 +432,7 @@ impl Asked<'_> {
         }
         let plan = Plan {
             state_bytes: 0,
+            shunts: false,
             has_keys,
             decides_expiry: check_interval.is_some(),
             check_interval,

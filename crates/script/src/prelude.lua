@@ -28,7 +28,8 @@ ffi.cdef [[
     int32_t ether_type, src_port, dst_port, payload, payload_len, network, transport, icmp;
     uint32_t src[4], dst[4];
   };
-  struct retroscope_sheet { uintptr_t packets; int32_t count, number; uint32_t facts; struct retroscope_slot slots[64]; };
+  struct retroscope_sheet { uintptr_t packets; int32_t count, number; uint32_t facts, shunts; uint8_t shunted[64];
+    struct retroscope_slot slots[64]; };
   struct retroscope_view { const struct retroscope_slot *slot; };
   struct packet {};
   typedef void (*retroscope_want)(const struct retroscope_sheet *sheet, uint32_t facts);
@@ -342,6 +343,7 @@ local BYTES, HEADERS = 1, 8
 local needs = {}
 for need, names in pairs({
   [1] = "len u8 u16 u32 bytes pointer",
+  [0] = "shunt",
   [2] = "wire_len interface link_type inbound outbound time time_ns",
   [4] = "ip proto is_tcp is_udp is_later_fragment src_port dst_port has_port tcp_flags",
 }) do
@@ -353,6 +355,7 @@ local function on_demand(methods)
   local function need_of(name) return needs[name] or BYTES + HEADERS end
   for word in gmatch(script_text, "[%a_][%w_]*") do
     if methods[word] then sheet.facts = bor(sheet.facts, need_of(word)) end
+    if word == "shunt" then sheet.shunts = 1 end
   end
   local asking = {}
   for name, accessor in pairs(methods) do
@@ -383,6 +386,12 @@ end
 
 local view, methods = new_view()
 view.slot = no_slot
+-- The inserter asks for marks only where a script's text names this.
+function methods.shunt()
+  if view.slot == no_slot then error("shunt: there is no packet", 2) end
+  if sheet.shunts == 0 then error("shunt: the script's text has to name it", 2) end
+  sheet.shunted[sheet.number] = 1
+end
 local pkt = ffi.metatype("struct packet", {
   __index = on_demand(methods),
   __tostring = function() return "packet" end,

@@ -22,16 +22,25 @@ pub(crate) struct Sheet {
     pub(crate) number: Cell<i32>,
     /// What slots tell. Lua sets it once, before the script is loaded.
     facts: Cell<Facts>,
+    /// 1 where the script's text names `shunt`: no other may call it. Lua sets it as `facts`.
+    shunts: Cell<u32>,
+    /// 1 for each packet whose flow the script shunts.
+    shunted: [Cell<u8>; MANY],
     pub(crate) slots: [Cell<Slot>; MANY],
 }
 
 impl Sheet {
+    #[cfg(test)]
+    pub(crate) const SHUNTED_AT: usize = std::mem::offset_of!(Self, shunted);
+
     pub(crate) fn new() -> Box<Self> {
         Box::new(Self {
             packets: Cell::new(0),
             count: Cell::new(0),
             number: Cell::new(0),
             facts: Cell::new(Facts(0)),
+            shunts: Cell::new(0),
+            shunted: [const { Cell::new(0) }; MANY],
             slots: [const { Cell::new(Slot::EMPTY) }; MANY],
         })
     }
@@ -69,6 +78,20 @@ impl Sheet {
     pub(crate) fn clear(&self) {
         self.packets.set(0);
         self.count.set(0);
+    }
+
+    /// Whether the script may shunt.
+    pub(crate) fn shunts(&self) -> bool {
+        self.shunts.get() != 0
+    }
+
+    /// Whose flows the script shunted since the last time, by the packets' numbers in their batch: bit `n` is that of packet `n`.
+    pub(crate) fn take_shunted(&self) -> u64 {
+        if !self.shunts() {
+            return 0;
+        }
+        let marks = self.shunted.iter().enumerate();
+        marks.fold(0, |all, (at, mark)| all | u64::from(mark.take() != 0) << at)
     }
 
     /// Tells more from now on, also of the packets at hand, which are `packets`.

@@ -107,6 +107,7 @@ fn every_example_is_run_here() {
         "ndpi.lua",
         "noop.lua",
         "quic-migration.lua",
+        "shunt-tls.lua",
         "sip-rtp.lua",
         "ttl.lua",
     ];
@@ -281,6 +282,93 @@ fn live_statistician_tells_flows_by_interval() {
         lines[two + 2].ends_with("17 192.168.1.2 5060 212.242.33.35 5060"),
         "{lines:?}"
     );
+}
+
+/// What became of a source: received, stored, shed.
+fn intake(run: &Run) -> [u64; 3] {
+    let source = &run.json["sources"][0];
+    let counts = [
+        &source["received"],
+        &source["stored"],
+        &source["lost"]["shed"],
+    ];
+    let counts = counts.map(|count| count.as_u64().unwrap());
+    assert_eq!(counts[0], counts[1] + counts[2], "{source}");
+    counts
+}
+
+/// Of each flow the packets up to the one that shunts it, whoever looks at packets; but a flow that triggers is exempt.
+#[test]
+fn shunted_flows_end_with_the_packet_that_shunts_them() {
+    let module = "
+        local m = { stateType = 'uint32_t packets;' }
+        function m.handlePacket(key, state, pkt)
+            state.packets = state.packets + 1
+            if state.packets == 5 then pkt:shunt() end
+        end
+        return m";
+    for who in ["auto", "1", "inline"] {
+        let all = ["--analyzers", who, "--trigger", "udp", "--dump", ""];
+        let window = ["--past", "1h", "--future", "1h", "--single"];
+        let run = run_text(module, &[&all[..2], &window].concat());
+        assert_eq!((run.code, intake(&run)), (0, [1000, 50, 950]), "{run:?}");
+        // All flows trigger: by their first packets.
+        let run = run_text(module, &[&all[..], &window].concat());
+        assert_eq!((run.code, intake(&run)), (0, [1000, 1000, 0]), "{run:?}");
+        let by_port = ["--trigger", "port 9739", "--dump", ""];
+        let run = run_text(module, &[&all[..2], &by_port, &window].concat());
+        assert_eq!((run.code, intake(&run)), (3, [1000, 145, 855]), "{run:?}");
+        let missing = &run.json["dumps"][0]["missing"][0];
+        assert_eq!(missing["cause"], "shed", "{missing}");
+        assert_eq!(missing["packets"], 855, "{missing}");
+        let of_trigger = run.dumps[0].iter().filter(|it| ports(it).contains(&9739));
+        assert_eq!((run.dumps[0].len(), of_trigger.count()), (145, 100));
+    }
+}
+
+/// What is shed of TLS: neither a handshake that can be read, nor what begins and ends connections, nor anything of other protocols.
+#[test]
+fn shunt_tls_keeps_handshakes() {
+    let Some(capture) = real("large/mix-a.pcap") else {
+        return;
+    };
+    let everything = ["--trigger", "icmp", "--dump", "", "--single"];
+    let window = ["--past", "1h", "--future", "1h"];
+    let run = record(
+        &capture,
+        &examples().join("shunt-tls.lua"),
+        &[&everything[..], &window].concat(),
+    );
+    let [received, stored, shed] = intake(&run);
+    assert!(shed > received / 10 && run.code == 3, "{:?}", run.json);
+    assert_eq!(run.dumps[0].len() as u64, stored);
+    // By flow, and by direction: whether a handshake came, and whether data did.
+    let mut seen = BTreeMap::<[u16; 2], [[bool; 2]; 2]>::new();
+    // All packets, and whether they may be shed.
+    let mut all = Vec::new();
+    let mut reader = Reader::open(&capture).unwrap();
+    while let Some(record) = reader.next().unwrap() {
+        let parsed = parse(LinkType::ETHERNET, record.data);
+        let payload = parsed.payload(record.data).unwrap_or_default();
+        let may_be_shed = parsed.transport.is_some_and(|ends| {
+            let pair = [ends.src.min(ends.dst), ends.src.max(ends.dst)];
+            let flow = seen.entry(pair).or_default();
+            let is_tail = *flow == [[true; 2]; 2];
+            // Also behind other records of the segment.
+            let side = &mut flow[usize::from(ends.src > ends.dst)];
+            for (of, record) in side.iter_mut().zip([[22, 3], [23, 3]]) {
+                *of |= payload.windows(2).any(|two| two == record);
+            }
+            is_tail && parsed.tcp_flags.is_some_and(|flags| flags & 7 == 0)
+        });
+        all.push((record.meta.time_ns, record.data.to_vec(), may_be_shed));
+    }
+    // As in the dump.
+    all.sort_by_key(|(time_ns, ..)| *time_ns);
+    let mut kept = run.dumps[0].iter().peekable();
+    all.retain(|(_, data, _)| kept.next_if(|packet| *packet == data).is_none());
+    assert_eq!((all.len() as u64, kept.count()), (shed, 0));
+    assert!(all.iter().all(|(.., may_be_shed)| *may_be_shed));
 }
 
 #[test]

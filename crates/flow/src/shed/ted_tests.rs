@@ -48,13 +48,25 @@ fn of_a_connection_the_first_packets_are_kept() {
     let mut drop = TailDrop::new(4);
     (0..20).for_each(|_| drop.period(true));
     let config = TrackerConfig::default();
-    let mut shedder = Shedder::new(Vec::new(), Some(drop), &config, Secret::random(), |_| {});
+    let mut shedder = Shedder::new(
+        Vec::new(),
+        (Some(drop), false),
+        &config,
+        Secret::random(),
+        |_| {},
+    );
     let mut time_ns = 0;
-    let mut keeps = |flow, is_reply, flags, silence_ns: i64, is_exempt| {
+    let mut keeps = |flow, is_reply, flags, silence_ns: i64, is_exempt: bool| {
         time_ns += silence_ns + 1;
         let data = frame(&Sent::new(flow, is_reply, time_ns, flags));
         let place = place(time_ns, &data);
-        shedder.keeps(LinkType::ETHERNET, place, &data, || None, |_| is_exempt)
+        shedder.keeps(
+            LinkType::ETHERNET,
+            place,
+            &data,
+            || None,
+            |_, _| is_exempt.then_some(Mark::Exempt),
+        )
     };
     // Of both directions together, and always the packets that begin and end it.
     let packets = [(false, SYN), (true, SYN | ACK), (false, ACK), (true, ACK)];
@@ -79,7 +91,7 @@ fn of_a_connection_the_first_packets_are_kept() {
     (0..4096).for_each(|_| shedder.tail_drop().unwrap().period(false));
     let data = frame(&Sent::new(2, false, time_ns, ACK));
     let place = place(time_ns, &data);
-    let mut more = || shedder.keeps(LinkType::ETHERNET, place, &data, || None, |_| false);
+    let mut more = || shedder.keeps(LinkType::ETHERNET, place, &data, || None, |_, _| None);
     assert!((0..100).all(|_| more()));
 }
 
@@ -96,7 +108,13 @@ struct Connection {
 fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let config = TrackerConfig::default();
-    let mut shedder = Shedder::new(Vec::new(), tail_drop, &config, Secret::random(), |_| {});
+    let mut shedder = Shedder::new(
+        Vec::new(),
+        (tail_drop, false),
+        &config,
+        Secret::random(),
+        |_| {},
+    );
     let (mut connections, mut active) = (Vec::<Connection>::new(), Vec::new());
     let mut queue = VecDeque::<(usize, u32)>::new();
     let (mut now, mut free_at, mut next_period) = (0, 0, PERIOD);
@@ -128,7 +146,7 @@ fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usiz
                 let connection: &mut Connection = &mut connections[number];
                 let data = &connection.frames[usize::from(came > 0)];
                 let at = place(i64::try_from(now).unwrap() * 1000, data);
-                let is_kept = shedder.keeps(LinkType::ETHERNET, at, data, || None, |_| false);
+                let is_kept = shedder.keeps(LinkType::ETHERNET, at, data, || None, |_, _| None);
                 connection.kept += u32::from(is_kept && came < HEAD);
                 free_at = free_at.max(now.saturating_sub(PERIOD))
                     + if is_kept { KEPT_COST } else { SHED_COST };

@@ -160,16 +160,21 @@ fn shedder(cutoffs: Vec<Cutoff>, flows_max: usize) -> Shedder {
         flows_max,
         ..TrackerConfig::default()
     };
-    Shedder::new(cutoffs, None, &config, Secret::random(), |_| {})
+    let shunts = cutoffs.is_empty();
+    Shedder::new(cutoffs, (None, shunts), &config, Secret::random(), |_| {})
 }
 
 fn keeps(shedder: &mut Shedder, one: &Sent, class: Option<u16>, is_exempt: bool) -> bool {
+    keeps_marked(shedder, one, class, is_exempt.then_some(Mark::Exempt))
+}
+
+fn keeps_marked(shedder: &mut Shedder, one: &Sent, class: Option<u16>, mark: Option<Mark>) -> bool {
     let data = frame(one);
     let wire_len = u32::try_from(data.len()).unwrap();
     // Whatever was captured of the payload.
     let captured = &data[..data.len().min(60)];
     let place = (one.time_ns, wire_len);
-    shedder.keeps(LinkType::ETHERNET, place, captured, || class, |_| is_exempt)
+    shedder.keeps(LinkType::ETHERNET, place, captured, || class, |_, _| mark)
 }
 
 #[test]
@@ -190,6 +195,56 @@ fn it_keeps_what_an_oracle_keeps() {
         }
     }
     assert!(kept > 20_000 && shed > 20_000, "{kept} {shed}");
+}
+
+#[test]
+fn flows_are_shunted_until_they_begin_anew() {
+    let (mut kept, mut shed) = (0, 0);
+    for seed in 0..60 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let sent = traffic(&mut random);
+        let mut shedder = shedder(Vec::new(), 1000);
+        // By flow: when it began, when it was shunted last, and whether it is exempt.
+        let mut known = HashMap::<u8, (i64, Option<i64>, bool)>::new();
+        for (number, one) in sent.iter().enumerate() {
+            let flags = if one.flow.is_multiple_of(2) && one.piece.is_none() {
+                one.flags
+            } else {
+                0
+            };
+            let (began, shunted, is_exempt) =
+                *known.entry(one.flow).or_insert((one.time_ns, None, false));
+            let began = if flags & (SYN | ACK) == SYN {
+                one.time_ns
+            } else {
+                began
+            };
+            let mark = match (is_exempt, shunted) {
+                (true, _) => Some(Mark::Exempt),
+                (false, shunted) => shunted.map(|at_ns| Mark::Shunted { at_ns }),
+            };
+            let is_off = !is_exempt && shunted.is_some_and(|at_ns| at_ns >= began);
+            let expected = !is_off || flags & (SYN | FIN | RST) != 0;
+            let found = keeps_marked(&mut shedder, one, None, mark);
+            assert_eq!(found, expected, "{seed}: {number}: {one:?} {mark:?}");
+            *if found { &mut kept } else { &mut shed } += 1;
+            let shunted = if found && random.u8(..) < 8 {
+                Some(one.time_ns)
+            } else {
+                shunted
+            };
+            known.insert(one.flow, (began, shunted, is_exempt || random.u16(..) < 8));
+        }
+    }
+    assert!(kept > 20_000 && shed > 20_000, "{kept} {shed}");
+    // Silence: the next flow of the same addresses and ports is another one.
+    let mut shedder = shedder(Vec::new(), 10);
+    let mut at = |time_ns, mark| {
+        let one = Sent { time_ns, ..DATA };
+        keeps_marked(&mut shedder, &one, None, mark)
+    };
+    let mark = Some(Mark::Shunted { at_ns: 5 });
+    assert!(at(0, None) && !at(6, mark) && !at(IDLE_NS, mark) && at(3 * IDLE_NS, mark));
 }
 
 const DATA: Sent = Sent {
@@ -235,7 +290,7 @@ fn what_has_no_flow_is_kept() {
     let arp: Vec<u8> = [&[0; 12][..], &[8, 6], &[0; 28]].concat();
     let mut random = fastrand::Rng::with_seed(1);
     let mut keep =
-        |data: &[u8]| shedder.keeps(LinkType::ETHERNET, (0, 60), data, || Some(0), |_| false);
+        |data: &[u8]| shedder.keeps(LinkType::ETHERNET, (0, 60), data, || Some(0), |_, _| None);
     assert!(keep(&arp));
     assert!(keep(&frame(&DATA)[..30]), "cut within the header of IP");
     let later = Sent {

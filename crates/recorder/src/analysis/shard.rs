@@ -27,7 +27,7 @@ use crate::{
     control::{hits::Refusal, ring_time::Stamps},
     intake::{
         interfaces::{Interface, InterfaceCache},
-        shedding::Exempt,
+        shedding::Marks,
     },
 };
 
@@ -120,8 +120,8 @@ pub(crate) struct Shard {
     pub(crate) derivation: Option<Derivation>,
     /// `None`: flows are not counted.
     flows: Option<Flows>,
-    /// Where flows that a rule or script takes are marked; `None`: nothing is shed.
-    exempt: Option<Arc<Exempt>>,
+    /// Where flows that a rule or script takes are marked, and those that it shunts; `None`: nothing is shed.
+    marks: Option<Arc<Marks>>,
     names: InterfaceCache,
     stamps: Stamps,
 }
@@ -139,7 +139,7 @@ impl Shard {
             scripts,
             derivation,
             flows: None,
-            exempt: None,
+            marks: None,
             names,
             stamps,
         }
@@ -151,9 +151,9 @@ impl Shard {
         self
     }
 
-    /// Marks the flows of its hits.
-    pub(crate) fn exempting(mut self, exempt: Option<Arc<Exempt>>) -> Self {
-        self.exempt = exempt;
+    /// Marks the flows of its hits, and those that are shunted.
+    pub(crate) fn marking(mut self, marks: Option<Arc<Marks>>) -> Self {
+        self.marks = marks;
         self
     }
 
@@ -192,6 +192,7 @@ impl Shard {
             let asked = packets.clone().take(chunk.most);
             let (names, stamps) = (&mut self.names, &mut self.stamps);
             self.scripts.ask(producer, asked, names, stamps, are_wanted);
+            self.shunt(packets.clone());
         }
         let of_flows = self.flows.as_ref().and_then(|_| packets.clone().next());
         let count = chunk.fill(packets.by_ref().map(|(_, packet)| packet));
@@ -207,6 +208,25 @@ impl Shard {
             findings.over(0, over);
         }
         count
+    }
+
+    /// Marks the flows that scripts and modules shunted. Where a packet of them is a hit as well, they are exempt later.
+    fn shunt<'p>(&mut self, mut packets: impl Iterator<Item = Numbered<'p>>) {
+        let Some(marks) = self.marks.as_ref().filter(|_| self.scripts.shunted() != 0) else {
+            return;
+        };
+        let (mut shunted, mut next) = (self.scripts.shunted(), 0);
+        while shunted != 0 {
+            let at = shunted.trailing_zeros() as usize;
+            shunted &= shunted - 1;
+            let Some((_, packet)) = packets.nth(at - next) else {
+                return;
+            };
+            next = at + 1;
+            if let Some(interface) = self.names.interface(packet.interface) {
+                marks.shunt(interface.link_type, packet.data, packet.time_ns);
+            }
+        }
     }
 
     /// Counts the flows of a chunk of records that follow each other from `first` on.
@@ -290,11 +310,11 @@ impl Shard {
             fragments.see(interface.link_type, packet.time_ns, packet.data);
         }
         let mut scripts = 0..self.scripts.len();
-        if let Some(exempt) = &self.exempt
+        if let Some(marks) = &self.marks
             && let Some(interface) = self.names.interface(packet.interface)
             && (!hits.is_empty() || scripts.any(|script| self.scripts.takes(script, at)))
         {
-            exempt.add(interface.link_type, packet.data);
+            marks.exempt(interface.link_type, packet.data);
         }
         for hit in hits {
             let rule = self.rules.number(hit);

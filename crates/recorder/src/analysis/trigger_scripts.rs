@@ -35,6 +35,8 @@ pub(crate) struct TriggerScripts {
     scripts: Vec<TriggerScript>,
     /// They have the numbers behind the scripts.
     modules: Vec<Module>,
+    /// The packets of the chunk whose flows one of them shunts.
+    shunted: u64,
 }
 
 #[derive(Debug)]
@@ -69,6 +71,7 @@ impl TriggerScripts {
         Ok(Self {
             scripts: triggers,
             modules: modules.collect::<Result<_, ScriptError>>()?,
+            shunted: 0,
         })
     }
 
@@ -83,6 +86,18 @@ impl TriggerScripts {
     /// Whether there are modules: they look at packets also where no hits are wanted.
     pub(crate) fn has_modules(&self) -> bool {
         !self.modules.is_empty()
+    }
+
+    /// Whether one of them may shunt flows.
+    pub(crate) fn shunts(&self) -> bool {
+        let mut modules = self.modules.iter();
+        self.scripts.iter().any(|script| script.trigger.shunts())
+            || modules.any(|module| module.runner.plan().shunts)
+    }
+
+    /// The packets of the chunk whose flows one of them shunts: bit `n` is that of packet `n`.
+    pub(crate) fn shunted(&self) -> u64 {
+        self.shunted
     }
 
     /// The least that one of them wants to see in one state.
@@ -142,12 +157,14 @@ impl TriggerScripts {
             *time_ns = packet.time_ns;
             count += 1;
         }
+        self.shunted = 0;
         for script in &mut self.scripts {
             script.found = if are_wanted {
                 script.trigger.match_many(&chunk[..count])
             } else {
                 0
             };
+            self.shunted |= script.trigger.take_shunted();
         }
         // Modules remember times: these go on when a clock is set.
         for (slot, time_ns) in chunk.iter_mut().zip(times_ns) {
@@ -155,6 +172,7 @@ impl TriggerScripts {
         }
         for module in &mut self.modules {
             module.look(&chunk[..count], &times_ns[..count]);
+            self.shunted |= module.runner.shunted();
         }
     }
 

@@ -9,7 +9,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use retroscope_flow::{Cutoff, Ends, Key, LfnTable, Secret, Shedder, TailDrop, TrackerConfig};
+use retroscope_flow::{
+    Cutoff, Ends, Key, LfnTable, Mark, Secret, Shedder, TailDrop, TrackerConfig,
+};
 use retroscope_packet::{LinkType, parse};
 use retroscope_ring::{Positions, Producer, Waker};
 
@@ -19,32 +21,49 @@ use crate::{
     intake::{capture_filter::CaptureFilter, inserter::frame::WireFrame},
 };
 
-/// Places for flows that are exempt, of 16 bytes each. Of 1,000 one in 2,000 is forgotten, because another has its place.
-const EXEMPT_PLACES: usize = 1 << 20;
+/// Places for flows that are exempt or shunted, of 16 bytes each. Of 1,000 one in 2,000 is forgotten, because another has its place.
+const MARKS: usize = 1 << 20;
 /// More than this part of the ring, divided by the inserters, is congestion where it is not looked at yet: one in 4. An inserter that looks itself lets the analyzer
 /// leave one in 8 unread.
 const RING_SHARE: u64 = 4;
 /// Bytes of a frame in which headers are looked for, where a tag is put back.
 const HEADERS: usize = 256;
 
-/// Flows of which everything is kept, for any thread.
+/// Flows of which everything is kept, and flows whose rest is not wanted, for any thread.
 #[derive(Debug)]
-pub(crate) struct Exempt(LfnTable);
+pub(crate) struct Marks(LfnTable);
 
-impl Exempt {
+impl Marks {
+    /// The value of a flow that is exempt; that of others is when they were shunted.
+    const EXEMPT: u64 = 0;
+
     pub(crate) fn new() -> Self {
-        Self(LfnTable::new(EXEMPT_PLACES, Secret::random()))
+        Self(LfnTable::new(MARKS, Secret::random()))
     }
 
     /// The flow of this packet is exempt from now on, where that can be told.
-    pub(crate) fn add(&self, link_type: LinkType, data: &[u8]) {
+    pub(crate) fn exempt(&self, link_type: LinkType, data: &[u8]) {
         if let Some(ends) = Ends::of(&parse(link_type, data), true) {
-            self.0.put(&ends.key, 1);
+            self.0.put(&ends.key, Self::EXEMPT);
         }
     }
 
-    fn has(&self, key: &Key) -> bool {
-        self.0.get(key).is_some()
+    /// Nothing of the flow of this packet is wanted any more, which has this ring time, unless it is exempt.
+    pub(crate) fn shunt(&self, link_type: LinkType, data: &[u8], time_ns: i64) {
+        if let Some(ends) = Ends::of(&parse(link_type, data), true)
+            && self.of(&ends.key) != Some(Mark::Exempt)
+        {
+            self.0.put(&ends.key, time_ns.cast_unsigned().max(1));
+        }
+    }
+
+    fn of(&self, key: &Key) -> Option<Mark> {
+        Some(match self.0.get(key)? {
+            Self::EXEMPT => Mark::Exempt,
+            at_ns => Mark::Shunted {
+                at_ns: at_ns.cast_signed(),
+            },
+        })
     }
 }
 
@@ -52,7 +71,9 @@ impl Exempt {
 #[derive(Debug, Clone)]
 pub(crate) struct Classes {
     pub(crate) classes: Vec<(Option<CaptureFilter>, Cutoff)>,
-    pub(crate) exempt: Arc<Exempt>,
+    pub(crate) marks: Arc<Marks>,
+    /// Whether a script or module may shunt flows.
+    pub(crate) shunts: bool,
     /// Flows that are told apart at once.
     pub(crate) flows_max: usize,
     /// Live, where tails are dropped while there is congestion.
@@ -68,13 +89,15 @@ pub(crate) struct Classes {
 pub(crate) struct Shedding {
     filters: Vec<Option<CaptureFilter>>,
     shedder: Shedder,
-    exempt: Arc<Exempt>,
+    marks: Arc<Marks>,
     readers: Vec<Positions>,
     ring_bytes: u64,
     /// Packets that were lost by congestion until the last period.
     lost: u64,
     /// From files, where anything triggers.
     settle: Option<Settle>,
+    /// All packets before this one, of those that the shedder was asked about, were looked at: from files.
+    settled: u64,
 }
 
 /// Waits until all that was stored was looked at.
@@ -113,16 +136,17 @@ impl Shedding {
             filters,
             shedder: Shedder::new(
                 cutoffs,
-                classes.tail_drop,
+                (classes.tail_drop, classes.shunts),
                 &config,
                 Secret::random(),
                 advise,
             ),
-            exempt: classes.exempt,
+            marks: classes.marks,
             readers: classes.readers,
             ring_bytes: classes.ring_bytes,
             lost: 0,
             settle,
+            settled: 0,
         }
     }
 
@@ -157,8 +181,9 @@ impl Shedding {
         let Self {
             filters,
             shedder,
-            exempt,
+            marks,
             settle,
+            settled,
             ..
         } = self;
         let mut headers = [0; HEADERS];
@@ -182,14 +207,18 @@ impl Shedding {
             };
             u16::try_from(filters.position(takes)?).ok()
         };
-        let is_exempt = |key: &Key| {
-            if let Some(settle) = settle {
+        // Only a packet of a flow that was kept marks it.
+        let mark = |key: &Key, (last, number): (Option<u64>, u64)| {
+            if let Some(settle) = settle
+                && last.is_none_or(|last| last >= *settled)
+            {
                 settle_before(settle);
+                *settled = number;
             }
-            exempt.has(key)
+            marks.of(key)
         };
         let place = (time_ns, frame.wire_len);
-        shedder.keeps(link_type, place, data, class, is_exempt)
+        shedder.keeps(link_type, place, data, class, mark)
     }
 }
 
@@ -207,7 +236,8 @@ mod tests {
         let mut shedding = Shedding::new(
             Classes {
                 classes: Vec::new(),
-                exempt: Arc::new(Exempt::new()),
+                marks: Arc::new(Marks::new()),
+                shunts: false,
                 flows_max: 1024,
                 tail_drop: Some(TailDrop::new(16)),
                 readers: vec![reader.positions()],

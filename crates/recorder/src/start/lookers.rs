@@ -15,7 +15,7 @@ use crate::{
         triggers::Triggers,
     },
     control::{common::Common, lock, ring_time::Stamps},
-    intake::shedding::Exempt,
+    intake::shedding::Marks,
     start::config::Analyzers,
 };
 
@@ -137,7 +137,7 @@ pub(crate) fn seat_shards(
     (rules, scripts): (Triggers, Vec<Functions>),
     templates: &Templates,
     flows: Option<&(TrackerConfig, FlowSender)>,
-    exempt: Option<&Arc<Exempt>>,
+    marks: Option<&Arc<Marks>>,
     common: &Common,
 ) -> (Arc<Seats>, Option<Derivation>) {
     let stamps = || Stamps::new(&common.ring);
@@ -161,7 +161,7 @@ pub(crate) fn seat_shards(
         let shard = Shard::new((rules, scripts.triggers), its_own, names, stamps());
         let flows = flows
             .map(|(config, sender)| Flows::new(*config, shards.capacity(), sender.clone(), common));
-        shards.push(shard.with_flows(flows).exempting(exempt.cloned()));
+        shards.push(shard.with_flows(flows).marking(marks.cloned()));
     }
     let seats = Seats::new(shards, who);
     let times = seats.all().iter().map(|seat| Arc::clone(&seat.times));

@@ -58,7 +58,7 @@ use crate::{
         inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::Shards},
         interfaces::Interfaces,
         placement::{Placing, Room},
-        shedding::{Classes, Exempt},
+        shedding::{Classes, Marks},
     },
     start::{
         config::{Analyzers, Config, Sources},
@@ -221,14 +221,15 @@ impl Recorder {
             ((tracker, sender), receiver)
         });
         let tail_drop = config.tail_drop_min.filter(|_| live).map(TailDrop::new);
-        let sheds = !expressions.classes.is_empty() || tail_drop.is_some();
-        let exempt = sheds.then(|| Arc::new(Exempt::new()));
+        let shunts = scripts[0].triggers.shunts();
+        let sheds = !expressions.classes.is_empty() || tail_drop.is_some() || shunts;
+        let marks = sheds.then(|| Arc::new(Marks::new()));
         let (seats, derivation) = seat_shards(
             who,
             (expressions.triggers, scripts),
             &expressions.templates,
             flows.as_ref().map(|(told, _)| told),
-            exempt.as_ref(),
+            marks.as_ref(),
             &common,
         );
         let inline = (who == Lookers::Inserters).then(|| InlineParts {
@@ -247,9 +248,10 @@ impl Recorder {
             ),
         });
         let mut shard_readers = shard_readers(&common, &seats, &waker)?;
-        let classes = exempt.map(|exempt| Classes {
+        let classes = marks.map(|marks| Classes {
             classes: expressions.classes,
-            exempt,
+            marks,
+            shunts,
             flows_max: SHED_FLOWS_MAX.div_ceil(queues.max(1)),
             tail_drop,
             readers: std::iter::once(reader.positions())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{PATIENT, packet, udp};
+use crate::common::{PATIENT, packet, trigger, udp};
 use retroscope_flow::TrackerConfig;
 use retroscope_module::{ModuleCounts, Runner};
 use retroscope_script::{Limits, LuaModule, Packet, Script};
@@ -54,6 +54,63 @@ fn wanted(runner: &mut Runner, frames: &[Vec<u8>]) -> Vec<(usize, Option<String>
         );
     }
     all
+}
+
+#[test]
+fn a_packets_flow_is_shunted_by_name_and_while_it_is_shown() {
+    let frames: Vec<_> = (0..64).map(|port| udp(port % 8, b"x")).collect();
+    let packets: Vec<_> = frames.iter().map(|it| packet(it)).collect();
+    let every_third = "local n = -1
+        local function look(pkt) n = n + 1 if n % 3 == 0 then pkt:shunt() end return n == 5 end ";
+    let expected = (0..64).filter(|n| n % 3 == 0);
+    let expected = expected.fold(0, |all, n: u32| all | 1_u64 << n);
+    let mut script = trigger(&format!("{every_third} return look"));
+    assert!(script.shunts());
+    assert_eq!(script.match_many(&packets), 1 << 5);
+    assert_eq!(
+        (script.take_shunted(), script.take_shunted()),
+        (expected, 0)
+    );
+    let text = "local m = { stateType = 'bool any;' }
+        function m.handlePacket(key, state, pkt) return look(pkt) end return m";
+    let mut module = runner(&format!("{every_third} {text}"));
+    assert!(module.plan().shunts);
+    assert_eq!(wanted_at_once(&mut module, &frames), [5]);
+    assert_eq!(module.shunted(), expected);
+    wanted_at_once(&mut module, &frames[..1]);
+    assert_eq!(module.shunted(), 0);
+    // What it said before it failed counts.
+    let mut script = trigger("return function(pkt) pkt:shunt() error('stop') end");
+    script.match_many(&packets);
+    assert_eq!((script.take_shunted(), script.fault.is_some()), (1, true));
+    for (text, expected) in [
+        (
+            "return function(pkt) pkt['sh' .. 'unt']() end",
+            "has to name it",
+        ),
+        (
+            "local kept return function(pkt) kept = pkt kept:shunt(1, 2) end",
+            "",
+        ),
+    ] {
+        let mut script = trigger(text);
+        script.match_many(&packets);
+        let fault = script.fault.map_or(String::new(), |it| it.to_string());
+        assert!(
+            fault.contains(expected) && fault.is_empty() == expected.is_empty(),
+            "{fault}"
+        );
+    }
+    // Between packets none is shown.
+    let mut module = runner(
+        "local m, kept = { checkInterval = 1 }
+        function m.handlePacket(key, state, pkt) kept = pkt end
+        function m.checkExpiry() kept:shunt() end
+        return m",
+    );
+    let _ = wanted(&mut module, &frames[..3]);
+    let notes = module.take_notes();
+    assert!(notes[0].contains("shunt: there is no packet"), "{notes:?}");
 }
 
 /// UDP between the same ports, the other way round.
