@@ -6,11 +6,11 @@
 //!
 //! Who waits for what, and how long: `docs/waits.md`.
 
-use std::{collections::VecDeque, fmt, time::Duration};
+use std::{collections::VecDeque, fmt, io, time::Duration};
 
 use crate::{
-    Burst, Event, InputDrops, InterfaceInfo, OffloadEffects, Queue, SourceBuffer, SourceError,
-    SourceStatistics, Status,
+    Burst, Event, InputDrops, InterfaceInfo, OffloadEffects, Queue, ShuntedFlow, SourceBuffer,
+    SourceError, SourceStatistics, Status,
     af_packet::InterfaceCounters,
     af_xdp::XdpMode,
     clock::{self, Now},
@@ -94,6 +94,11 @@ pub(crate) trait Engine: Send + fmt::Debug {
     /// See [`Queue::buffer`].
     fn buffer(&self) -> Option<SourceBuffer> {
         None
+    }
+
+    /// See [`Queue::shunt`].
+    fn shunt(&mut self, _flow: &ShuntedFlow, _silence_ns: Option<i64>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 
@@ -468,6 +473,10 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
 
     fn buffer(&self) -> Option<SourceBuffer> {
         self.engine.buffer()
+    }
+
+    fn shunt(&mut self, flow: &ShuntedFlow, silence_ns: Option<i64>) -> io::Result<()> {
+        self.engine.shunt(flow, silence_ns)
     }
 
     fn stop(&mut self) {

@@ -1,6 +1,6 @@
 //! The plug between capture engines and the recorder.
 
-use std::{fmt, io, path::PathBuf, time::Duration};
+use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use retroscope_packet::{Direction, LinkType, VlanTag};
 
@@ -172,9 +172,31 @@ pub trait Queue: Send + fmt::Debug {
         None
     }
 
+    /// Drops packets of one direction of a flow before they are copied, or, without `silence_ns`, takes them again. What is dropped is counted as received and lost by
+    /// the cause [`LossCause::Shed`]. Taken all the same are packets with FIN, SYN or RST, and one about every 100 ms, so that who decides knows that the flow goes on. A SYN
+    /// without ACK, and a silence of more than `silence_ns`, at most 2^62, end it, the former for both directions. Packets with VLAN tags, IPv4 options, IPv6 extension headers, and
+    /// fragments are never dropped. Of more than 65,536 flows the least recently seen come back. A system call.
+    ///
+    /// # Errors
+    /// What the kernel said; [`io::ErrorKind::Unsupported`] where the engine cannot.
+    fn shunt(&mut self, _flow: &ShuntedFlow, _silence_ns: Option<i64>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Stops the intake at once: frames that arrive from now on are not received, those the engine holds already
     /// still come out of `next`, then [`Status::End`]. Calling it again does nothing.
     fn stop(&mut self);
+}
+
+/// A flow in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ShuntedFlow {
+    /// Source address and port.
+    pub source: SocketAddr,
+    /// Destination address and port, of the same family.
+    pub destination: SocketAddr,
+    /// 6 (TCP), 17 (UDP) or 132 (SCTP).
+    pub protocol: u8,
 }
 
 /// What [`Queue::next`] found.

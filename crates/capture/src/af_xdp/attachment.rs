@@ -13,10 +13,13 @@ use std::{
 
 use super::{
     mode::TakeMode,
-    program::{FLOW_KEY_BYTES, Parts, assemble, word},
+    program::{
+        FLOW_KEY_BYTES, Parts, SHUNTED_STATE_BYTES, ShuntedState, TAKEN_EVERY_NS, assemble,
+        flow_key, word,
+    },
     sys::{Counters, LINE_WORDS, Link, Map, Program, XdpSocket, attach, load_program},
 };
-use crate::af_packet::sys::PacketSocket;
+use crate::{ShuntedFlow, af_packet::sys::PacketSocket, clock};
 
 /// Receive queues that are looked after: more than any NIC has.
 pub(super) const QUEUES_MAX: u32 = 1024;
@@ -42,7 +45,7 @@ pub(super) struct Attachment {
     program: Program,
     pub(super) counters: Counters,
     pub(super) sockets: Map,
-    pub(super) shunted: Map,
+    shunted: Map,
     pub(super) take_mode: TakeMode,
     /// Keeps the interface promiscuous while the program is attached to it.
     promiscuous: Option<PacketSocket>,
@@ -80,7 +83,12 @@ impl Attachment {
     pub(super) fn new(take_mode: TakeMode, promiscuous: Option<PacketSocket>) -> io::Result<Self> {
         let counters = Map::new(Map::ARRAY, 4, LINE_BYTES, QUEUES_MAX)?;
         let sockets = Map::new(Map::SOCKETS, 4, 4, QUEUES_MAX)?;
-        let shunted = Map::new(Map::LRU_HASH, FLOW_KEY_BYTES, 8, SHUNTED_MAX)?;
+        let shunted = Map::new(
+            Map::LRU_HASH,
+            FLOW_KEY_BYTES,
+            SHUNTED_STATE_BYTES,
+            SHUNTED_MAX,
+        )?;
         let code = assemble(Parts {
             counters: counters.descriptor.as_raw_fd(),
             sockets: sockets.descriptor.as_raw_fd(),
@@ -161,6 +169,25 @@ impl Attachment {
     pub(super) fn set_open(&self, queue_index: u32, is_open: bool) {
         self.counters
             .set(queue_index, word::OPEN, u64::from(is_open));
+    }
+
+    /// Drops this direction of a flow, or lets it through again: see [`Queue::shunt`](crate::Queue::shunt).
+    pub(super) fn shunt(&self, flow: &ShuntedFlow, silence_ns: Option<i64>) -> io::Result<()> {
+        let Some(silence_ns) = silence_ns else {
+            return match self.shunted.remove(&flow_key(flow)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                outcome => outcome,
+            };
+        };
+        let now_ns = clock::monotonic_ns();
+        let state: ShuntedState = [now_ns, now_ns + i64::from(TAKEN_EVERY_NS), silence_ns];
+        let state = state.map(i64::to_ne_bytes);
+        self.shunted.insert(&flow_key(flow), state.as_flattened())?;
+        // Looking flows up costs something for each packet: it begins with the first flow.
+        for queue_index in 0..QUEUES_MAX {
+            self.counters.set(queue_index, word::SHUNTING, 1);
+        }
+        Ok(())
     }
 
     /// Packets of queues that have no socket: the interface got more queues. They went on to the host.
@@ -254,7 +281,7 @@ mod tests {
             }
         };
         let sockets = map(Map::SOCKETS, 4, 4).unwrap();
-        let shunted = map(Map::LRU_HASH, FLOW_KEY_BYTES, 8).unwrap();
+        let shunted = map(Map::LRU_HASH, FLOW_KEY_BYTES, SHUNTED_STATE_BYTES).unwrap();
         for (packet_bytes_max, has_fragments) in [
             (None, true),
             (Some(1792), false),

@@ -7,7 +7,6 @@
 //! - `program`: the XDP program, assembled by hand,
 //! - `attachment`: the program's maps and link,
 //! - `mode`: how packets come in, [`XdpMode`],
-//! - `shunt`: [`Shunt`],
 //! - `taken`: an interface by its name, and sockets (`channel`) for it,
 //! - `sender`: the other direction, for [`send`](crate::send),
 //! - `sys`: bpf(2), sockets, rings and memory shared with the kernel,
@@ -47,7 +46,6 @@ mod mode;
 mod program;
 mod queue;
 mod sender;
-mod shunt;
 mod source;
 mod sys;
 mod taken;
@@ -56,5 +54,4 @@ pub(crate) use sender::{XdpSender, suits};
 
 pub use config::XdpConfig;
 pub use mode::{WhyCopied, XdpMode};
-pub use shunt::{Shunt, ShuntedFlow};
 pub use source::XdpSource;

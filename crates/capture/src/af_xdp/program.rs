@@ -5,7 +5,9 @@
 //! ```text
 //! line = counters[queue]                     or: PASS, the queue has no line
 //! if !line.open: PASS                        nobody records (yet, or any more)
-//! if line.shunting && flow in shunted: line.shunted += 1; DROP
+//! if line.shunting:
+//!     TCP with FIN, SYN or RST: taken, and a SYN without ACK takes both directions of its flow out of shunted
+//!     in shunted: last seen too long ago: taken, and out of shunted; not one taken for 100 ms: taken; else line.shunted += 1; DROP
 //! if longer than a chunk && !in several: line.received += 1; line.oversize += 1; DROP
 //! put the monotonic time in front of the packet, or: line.unstamped += 1
 //! verdict = redirect_map(sockets, queue)     PASS where the queue has no socket
@@ -15,7 +17,10 @@
 //!
 //! Counting is atomic: generic XDP may run on several CPUs for one queue.
 
+use std::net::IpAddr;
+
 use super::{mode::TakeMode, sys::Instruction};
+use crate::ShuntedFlow;
 
 /// Words of a queue's line in the counters.
 pub(super) mod word {
@@ -40,6 +45,29 @@ pub(super) mod word {
 /// Bytes of a flow's key in the shunt map: addresses of 16 bytes (IPv4 in the first 4), ports, protocol, three zeros.
 pub(super) const FLOW_KEY_BYTES: usize = 40;
 
+/// The key of a flow, as the program makes it from a packet.
+pub(super) fn flow_key(flow: &ShuntedFlow) -> [u8; FLOW_KEY_BYTES] {
+    let mut key = [0; FLOW_KEY_BYTES];
+    let mut put = |at: usize, address: IpAddr| match address {
+        IpAddr::V4(address) => key[at..at + 4].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => key[at..at + 16].copy_from_slice(&address.octets()),
+    };
+    put(0, flow.source.ip());
+    put(16, flow.destination.ip());
+    key[32..34].copy_from_slice(&flow.source.port().to_be_bytes());
+    key[34..36].copy_from_slice(&flow.destination.port().to_be_bytes());
+    key[36] = flow.protocol;
+    key
+}
+
+/// What the shunt map has of a flow, on the monotonic clock, ns: when a packet of it came last, when one is taken next, and after how long
+/// a silence it is shunted no more.
+pub(super) type ShuntedState = [i64; 3];
+pub(super) const SHUNTED_STATE_BYTES: usize = size_of::<ShuntedState>();
+
+/// A packet of a shunted flow is taken each so many ns: so who decides about flows knows that it goes on, and may change their mind.
+pub(super) const TAKEN_EVERY_NS: i32 = 100_000_000;
+
 /// Bytes in front of a packet: its time.
 pub(super) const STAMP_BYTES: usize = 8;
 
@@ -49,6 +77,7 @@ const XDP_REDIRECT: i32 = 4;
 
 /// Helper functions by number: `linux/bpf.h`.
 const MAP_LOOKUP: i32 = 1;
+const MAP_DELETE: i32 = 3;
 const KTIME_GET_NS: i32 = 5;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
@@ -63,6 +92,12 @@ const QUEUE: i16 = 16;
 /// Places on the stack, below the frame pointer.
 const STACK_QUEUE: i16 = -8;
 const STACK_KEY: i16 = -48;
+const STACK_REVERSE_KEY: i16 = -88;
+
+/// Flags of TCP.
+const FIN_SYN_RST: i32 = 7;
+const SYN: i32 = 2;
+const SYN_ACK: i32 = 18;
 
 /// The maps that the program works with, as descriptors, and what it needs to know.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +121,7 @@ const R5: u8 = 5;
 const CONTEXT: u8 = 6;
 const SAVED: u8 = 7;
 const LINE: u8 = 8;
+const STATE: u8 = 9;
 const FRAME: u8 = 10;
 
 /// A place that jumps lead to.
@@ -97,6 +133,9 @@ enum Label {
     NotShunted,
     Version6,
     LookUp,
+    Shunted,
+    Silent,
+    Flags,
     Fits,
     NoStamp,
     Redirect,
@@ -185,6 +224,23 @@ fn stamp(code: &mut Assembler) {
     code.label(Label::Redirect);
 }
 
+/// Takes the key at `place` on the stack out of a map.
+fn remove(code: &mut Assembler, map: i32, place: i16) {
+    code.load_map(R1, map);
+    code.move_register(R2, FRAME);
+    code.add(R2, i32::from(place));
+    code.call(MAP_DELETE);
+}
+
+/// `R0` = the flags of TCP, whose header begins at `offset` of the packet; `R3` is the protocol. TCP without flags is not shunted.
+fn tcp_flags(code: &mut Assembler, offset: i16) {
+    code.jump_if(Compare::NotEqual, R3, 6, Label::Parsed);
+    code.move_register(R2, SAVED);
+    code.add(R2, i32::from(offset) + 14);
+    code.jump_if_greater(R2, R5, Label::NotShunted);
+    code.load(Width::Byte, R0, SAVED, offset + 13);
+}
+
 /// Drops packets of shunted flows: TCP, UDP and SCTP over IPv4 without options, not fragmented, or over IPv6 without extension
 /// headers, directly in Ethernet. Others are never shunted.
 fn shunt(code: &mut Assembler, parts: Parts) {
@@ -192,6 +248,7 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     code.jump_if(Compare::Equal, R1, 0, Label::NotShunted);
     code.load(Width::Word, SAVED, CONTEXT, DATA);
     code.load(Width::Word, R5, CONTEXT, DATA_END);
+    code.set(R0, 0);
     // Addresses shorter than their place leave zeros behind them.
     code.set(R1, 0);
     for offset in (0..5).map(|index| STACK_KEY + 8 * index) {
@@ -219,6 +276,7 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     copy_words(code, 14 + 12, STACK_KEY, 1);
     copy_words(code, 14 + 16, STACK_KEY + 16, 1);
     code.load(Width::Word, R4, SAVED, 14 + 20);
+    tcp_flags(code, 14 + 20);
     code.jump(Label::Parsed);
     code.label(Label::Version6);
     code.move_register(R2, SAVED);
@@ -228,6 +286,7 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     copy_words(code, 14 + 8, STACK_KEY, 4);
     copy_words(code, 14 + 24, STACK_KEY + 16, 4);
     code.load(Width::Word, R4, SAVED, 14 + 40);
+    tcp_flags(code, 14 + 40);
     code.label(Label::Parsed);
     for protocol in [6, 17, 132] {
         code.jump_if(Compare::Equal, R3, protocol, Label::LookUp);
@@ -236,10 +295,44 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     code.label(Label::LookUp);
     code.store(Width::Word, FRAME, R4, STACK_KEY + 32);
     code.store(Width::Byte, FRAME, R3, STACK_KEY + 36);
+    code.move_register(R1, R0);
+    code.and(R1, FIN_SYN_RST);
+    code.jump_if(Compare::NotEqual, R1, 0, Label::Flags);
     look_up(code, parts.shunted, STACK_KEY);
     code.jump_if(Compare::Equal, R0, 0, Label::NotShunted);
+    code.move_register(STATE, R0);
+    code.call(KTIME_GET_NS);
+    code.load(Width::Double, R1, STATE, 0);
+    code.load(Width::Double, R2, STATE, 16);
+    code.add_register(R1, R2);
+    code.jump_if_greater(R0, R1, Label::Silent);
+    code.store(Width::Double, STATE, R0, 0);
+    code.load(Width::Double, R1, STATE, 8);
+    code.jump_if_greater(R1, R0, Label::Shunted);
+    code.add(R0, TAKEN_EVERY_NS);
+    code.store(Width::Double, STATE, R0, 8);
+    code.jump(Label::NotShunted);
+    code.label(Label::Shunted);
     code.count(LINE, word::SHUNTED);
     code.jump(Label::Drop);
+    code.label(Label::Silent);
+    remove(code, parts.shunted, STACK_KEY);
+    code.jump(Label::NotShunted);
+    code.label(Label::Flags);
+    code.and(R0, SYN_ACK);
+    code.jump_if(Compare::NotEqual, R0, SYN, Label::NotShunted);
+    for (from, to) in [(0, 16), (8, 24), (16, 0), (24, 8)] {
+        code.load(Width::Double, R1, FRAME, STACK_KEY + from);
+        code.store(Width::Double, FRAME, R1, STACK_REVERSE_KEY + to);
+    }
+    for (from, to) in [(32, 34), (34, 32)] {
+        code.load(Width::Half, R1, FRAME, STACK_KEY + from);
+        code.store(Width::Half, FRAME, R1, STACK_REVERSE_KEY + to);
+    }
+    code.load(Width::Word, R1, FRAME, STACK_KEY + 36);
+    code.store(Width::Word, FRAME, R1, STACK_REVERSE_KEY + 36);
+    remove(code, parts.shunted, STACK_KEY);
+    remove(code, parts.shunted, STACK_REVERSE_KEY);
     code.label(Label::NotShunted);
 }
 
@@ -304,6 +397,10 @@ impl Assembler {
 
     fn add(&mut self, to: u8, value: i32) {
         self.push(0x07, to, 0, 0, value);
+    }
+
+    fn add_register(&mut self, to: u8, from: u8) {
+        self.push(0x0f, to, from, 0, 0);
     }
 
     fn and(&mut self, to: u8, value: i32) {
@@ -407,6 +504,19 @@ mod tests {
             assert_eq!(code.last().unwrap().code, 0x95);
             assert!(code.len() < 200, "{}", code.len());
         }
+    }
+
+    #[test]
+    fn a_flow_has_a_key() {
+        let flow = ShuntedFlow {
+            source: "10.1.2.3:258".parse().unwrap(),
+            destination: "[2001:db8::7]:772".parse().unwrap(),
+            protocol: 17,
+        };
+        let key = flow_key(&flow);
+        assert_eq!(key[..16], [10, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(key[16..20], [0x20, 1, 0x0d, 0xb8]);
+        assert_eq!(key[31..], [7, 1, 2, 3, 4, 17, 0, 0, 0]);
     }
 
     #[test]

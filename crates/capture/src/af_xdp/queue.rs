@@ -23,8 +23,8 @@ use super::{
     taken::TakenInterface,
 };
 use crate::{
-    Burst, Direction, FrameMeta, InputDrops, LossCause, Queue, SourceBuffer, SourceError,
-    SourceStatistics,
+    Burst, Direction, FrameMeta, InputDrops, LossCause, Queue, ShuntedFlow, SourceBuffer,
+    SourceError, SourceStatistics,
     af_packet::InterfaceCounters,
     clock,
     live::{CutOff, Engine, Ledger, Live, LiveQueue, RECEIVE_PATH_NS},
@@ -439,6 +439,10 @@ impl Engine for XdpEngine {
 
     fn buffer(&self) -> Option<SourceBuffer> {
         Some(SourceBuffer::Packets(self.opened.chunks.into()))
+    }
+
+    fn shunt(&mut self, flow: &ShuntedFlow, silence_ns: Option<i64>) -> io::Result<()> {
+        self.attachment.shunt(flow, silence_ns)
     }
 
     fn xdp_mode(&self) -> Option<XdpMode> {

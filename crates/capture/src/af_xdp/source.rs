@@ -11,7 +11,6 @@ use super::{
     mode::{TakeMode, copy_words, program_word},
     queue::{self, OWN_BYTES, Opened, PLACING_NS},
     sender::is_linux,
-    shunt::Shunt,
     sys::Umem,
     taken::{TakenInterface, frame_bytes, other_program},
 };
@@ -55,18 +54,13 @@ const SPARES_MAX: usize = 64;
 #[derive(Debug)]
 pub struct XdpSource {
     config: XdpConfig,
-    /// What drops flows in the kernel once the source is open.
-    pub shunt: Shunt,
 }
 
 impl XdpSource {
     /// A source that will capture as `config` says. Nothing is opened yet.
     #[must_use]
     pub fn new(config: XdpConfig) -> Self {
-        Self {
-            config,
-            shunt: Shunt::default(),
-        }
+        Self { config }
     }
 
     /// Attaches the program and makes the sockets, as planned.
@@ -167,8 +161,6 @@ impl Source for XdpSource {
         notices.extend(used.notices(name));
         notices.extend(few_spares);
         let (taken, attachment) = (Arc::new(taken), Arc::new(attachment));
-        // It is set by this method only, which takes the source.
-        let _ = self.shunt.attachment.set(Arc::downgrade(&attachment));
         let domain = TimeDomain::KernelSoftware;
         let info = InterfaceInfo::new(taken.name(), LinkType::ETHERNET, domain);
         let near = CpuList::near(Path::new("/sys"), &self.config.interface, found.index);

@@ -1,11 +1,11 @@
 //! AF_XDP over veth interfaces in network namespaces of their own. Needs root, `ip`, and a kernel with AF_XDP.
 
 use std::{
-    fs, io,
+    fs,
     net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::support::{
@@ -15,9 +15,8 @@ use crate::support::{
     xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 use retroscope_capture::{
-    Direction, Event, HostUse, LossCause, Queue, SourceError, Status,
-    af_xdp::{ShuntedFlow, XdpConfig},
-    send::LiveSender,
+    Direction, Event, HostUse, LossCause, Queue, ShuntedFlow, SourceError, Status,
+    af_xdp::XdpConfig, send::LiveSender,
 };
 use rustix::{
     process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
@@ -127,7 +126,7 @@ fn busy_polling_loses_nothing() {
             busy_poll: Some(Duration::from_micros(50)),
             ..config("v1")
         };
-        let opened = open_as(busy).0;
+        let opened = open_as(busy);
         if let Err(SourceError::Unsupported(message)) = &opened {
             eprintln!("SKIP: {message}");
             return;
@@ -206,7 +205,7 @@ fn all_receive_queues_are_served() {
         ip("link set v0 up");
         ip("link set v1 up");
         namespace.wait_for_carrier("v0");
-        let mut queues = match open_as(config("v1")).0 {
+        let mut queues = match open_as(config("v1")) {
             Ok(queues) => queues,
             Err(SourceError::Unsupported(message)) => {
                 eprintln!("SKIP: {message}");
@@ -235,53 +234,137 @@ fn shunted_flows_are_dropped_and_counted() {
         return;
     };
     namespace.enter(|| {
-        let (opened, shunt) = open_as(config("v1"));
+        let opened = open_as(config("v1"));
         let Ok(mut queues) = opened else {
             eprintln!("SKIP: {}", opened.unwrap_err());
             return;
         };
         let mut queue = queues.remove(0);
         assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
-        let packet = |number: u8, version: u8| udp(number, version);
-        let flow = |number: u8, version: u8| {
-            let address = |host: u8| -> SocketAddr {
-                match version {
-                    4 => format!("10.1.2.{host}:7"),
-                    _ => format!("[2001:db8::{host:x}]:7"),
-                }
-                .parse()
-                .unwrap()
-            };
-            ShuntedFlow {
-                source: address(number),
-                destination: address(200),
-                protocol: 17,
-            }
-        };
+        const LONG: Option<i64> = Some(60_000_000_000);
+        let start = Instant::now();
         for version in [4, 6] {
-            shunt.insert(&flow(2, version)).unwrap();
-            shunt.insert(&flow(3, version)).unwrap();
-            shunt.remove(&flow(3, version)).unwrap();
-            let error = shunt.remove(&flow(3, version)).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+            queue.shunt(&flow(2, version, 17), LONG).unwrap();
+            queue.shunt(&flow(3, version, 17), LONG).unwrap();
+            queue.shunt(&flow(3, version, 17), None).unwrap();
+            queue.shunt(&flow(3, version, 17), None).unwrap();
+            // It has been silent for longer when its first packet comes.
+            queue.shunt(&flow(4, version, 17), Some(0)).unwrap();
         }
-        let sent: Vec<_> = [4, 6]
-            .into_iter()
-            .flat_map(|version| (1..=4).map(move |number| packet(number, version)))
-            .collect();
+        let sent = [4, 6].into_iter().flat_map(|version| {
+            let of = move |number| (0..50).map(move |_| udp(number, version));
+            [1, 2, 3, 4].into_iter().flat_map(of)
+        });
+        let sent: Vec<_> = sent.collect();
         send_all("v0", &sent);
         let mut taken = Taken::default();
-        take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 6);
+        take_until(queue.as_mut(), &mut taken, |taken| {
+            taken.frames.len() >= 300
+        });
+        // And one each 100 ms of those that are dropped.
+        let most = start.elapsed().as_millis() / 100;
+        let count = |taken: &Taken, frame: &[u8]| {
+            let frames = taken.frames.iter();
+            frames.filter(|(_, data)| data == frame).count()
+        };
+        let mut of_shunted = 0;
+        for (number, version) in [1, 2, 3, 4].into_iter().flat_map(|n| [(n, 4), (n, 6)]) {
+            let came = count(&taken, &udp(number, version));
+            if number == 2 {
+                of_shunted += came as u64;
+                assert!(came as u128 <= most, "{came} in {most} tenths of a second");
+            } else {
+                assert_eq!(came, 50, "{number} {version}");
+            }
+        }
+        assert_eq!(losses(queue.as_mut())(LossCause::Shed), 100 - of_shunted);
+        // What begins and ends connections is taken, and a SYN without ACK ends the shunt in both directions.
+        for version in [4, 6] {
+            let data = [false, true].map(|is_reply| tcp(version, is_reply, ACK));
+            let flow = flow(9, version, 6);
+            let reply = ShuntedFlow {
+                source: flow.destination,
+                destination: flow.source,
+                ..flow
+            };
+            queue.shunt(&flow, LONG).unwrap();
+            queue.shunt(&reply, LONG).unwrap();
+            let start = Instant::now();
+            let flags = [SYN | ACK, FIN | ACK, RST];
+            let kept: Vec<_> = flags
+                .iter()
+                .map(|flags| tcp(version, true, *flags))
+                .collect();
+            let sent: Vec<_> = data.iter().chain(&kept).chain(&data).cloned().collect();
+            send_all("v0", &sent);
+            take_until(queue.as_mut(), &mut taken, |taken| {
+                kept.iter().all(|frame| count(taken, frame) == 1)
+            });
+            let syn = [&[tcp(version, false, SYN)][..], &data, &data].concat();
+            send_all("v0", &syn);
+            let is_syn = |taken: &Taken| count(taken, &syn[0]) > 0;
+            take_until(queue.as_mut(), &mut taken, is_syn);
+            let came = data.iter().map(|frame| count(&taken, frame)).sum::<usize>();
+            let most = start.elapsed().as_millis() / 100 * 2;
+            // Those behind the SYN may have come with it.
+            assert!(came as u128 <= most + 4, "{version}: {came}");
+            let before = losses(queue.as_mut())(LossCause::Shed);
+            send_all("v0", &data);
+            take_until(queue.as_mut(), &mut taken, |taken| {
+                data.iter().all(|frame| count(taken, frame) >= 3)
+            });
+            assert_eq!(losses(queue.as_mut())(LossCause::Shed), before, "{version}");
+        }
         let (received, _) = stop_and_drain(queue.as_mut(), &mut taken);
-        assert_eq!(received, 8);
-        assert_eq!(losses(queue.as_mut())(LossCause::Shed), 2);
-        let kept: Vec<_> = [0, 2, 3, 4, 6, 7].map(|index| &sent[index]).into();
-        let came: Vec<_> = taken.frames.iter().map(|(_, data)| data).collect();
-        assert_eq!(came, kept);
-        drop(queue);
-        let error = shunt.insert(&flow(1, 4)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+        assert_eq!(received, 400 + 2 * (7 + 5 + 2));
     });
+}
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// Flow `number` of [`udp`], or the one of [`tcp`].
+fn flow(number: u8, version: u8, protocol: u8) -> ShuntedFlow {
+    let address = |host: u8| -> SocketAddr {
+        match version {
+            4 => format!("10.1.2.{host}:7"),
+            _ => format!("[2001:db8::{host:x}]:7"),
+        }
+        .parse()
+        .unwrap()
+    };
+    ShuntedFlow {
+        source: address(number),
+        destination: address(200),
+        protocol,
+    }
+}
+
+/// A TCP segment of flow 9.
+fn tcp(version: u8, is_reply: bool, flags: u8) -> Vec<u8> {
+    let mut frame = udp(9, version);
+    let (protocol, addresses, len) = match version {
+        4 => (23, 26, 4),
+        _ => (20, 22, 16),
+    };
+    frame[protocol] = 6;
+    if is_reply {
+        let (source, destination) = frame[addresses..].split_at_mut(len);
+        source.swap_with_slice(&mut destination[..len]);
+    }
+    frame.truncate(addresses + 2 * len);
+    frame.extend([
+        0, 7, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0,
+    ]);
+    // Lengths: of IPv4 whole, of IPv6 behind its header.
+    match version {
+        4 => frame[17] = 40,
+        _ => frame[19] = 20,
+    }
+    frame.resize(80, 0);
+    frame
 }
 
 /// A UDP packet of flow `number`.
@@ -328,16 +411,16 @@ fn what_the_host_uses_is_refused() {
             take_interface: true,
             ..config("v1")
         };
-        let message = open_as(again).0.unwrap_err().to_string();
+        let message = open_as(again).unwrap_err().to_string();
         assert!(message.contains("ip link show v1"), "{message}");
         drop(queue);
         assert!(!is_attached("v1"), "the program went with the queue");
         assert!(matches!(
-            open_as(config("no-such-if")).0.unwrap_err(),
+            open_as(config("no-such-if")).unwrap_err(),
             SourceError::NoInterface { .. }
         ));
         assert!(matches!(
-            open_as(config("lo")).0.unwrap_err(),
+            open_as(config("lo")).unwrap_err(),
             SourceError::Unsupported(_)
         ));
         ip("link set v1 down");
@@ -345,14 +428,14 @@ fn what_the_host_uses_is_refused() {
             take_interface: true,
             ..config("v1")
         };
-        let message = open_as(down).0.unwrap_err().to_string();
+        let message = open_as(down).unwrap_err().to_string();
         assert!(message.contains("ip link set v1 up"), "{message}");
     });
 }
 
 /// Why this host's use of an interface keeps a source from it, or `None`.
 fn refusal(interface: &str) -> Option<String> {
-    match open_as(config(interface)).0 {
+    match open_as(config(interface)) {
         Ok(_) => None,
         Err(SourceError::Usage(message)) => Some(message),
         Err(error) => panic!("{error}"),
@@ -506,7 +589,7 @@ fn what_somebody_sends_on_is_refused() {
             eprintln!("SKIP: this kernel sends through no XDP socket here");
             return;
         }
-        let message = open_as(config("v1")).0.unwrap_err().to_string();
+        let message = open_as(config("v1")).unwrap_err().to_string();
         let words = "has its queue 0";
         assert!(message.contains(words), "{message}");
         assert!(!is_attached("v1"));
@@ -525,7 +608,7 @@ fn without_the_capabilities_it_is_refused() {
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
-        let error = open_as(config("v1")).0.unwrap_err();
+        let error = open_as(config("v1")).unwrap_err();
         assert!(matches!(error, SourceError::Permission(_)), "{error:?}");
         let words = error.to_string();
         let named = "cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip retroscope";

@@ -342,7 +342,7 @@ fn add_with_queues(namespace: &Namespace, names: [&str; 2], queues: usize) {
 /// Both queues of `v1`, which is made for them; `None`, said, where the kernel has no AF_XDP.
 fn open_two(namespace: &Namespace) -> Option<[Served; 2]> {
     add_with_queues(namespace, ["v0", "v1"], 2);
-    let queues = match open_as(config("v1")).0 {
+    let queues = match open_as(config("v1")) {
         Ok(queues) => queues,
         Err(SourceError::Unsupported(message)) => {
             eprintln!("SKIP: {message}");

@@ -4,7 +4,7 @@ use std::{process::Command, time::Instant};
 
 use retroscope_capture::{
     CpuTurns, Event, LossCause, Queue, Source, SourceError, Status,
-    af_xdp::{Shunt, XdpConfig, XdpSource},
+    af_xdp::{XdpConfig, XdpSource},
 };
 
 use super::{
@@ -24,17 +24,15 @@ pub(crate) fn config(interface: &str) -> XdpConfig {
     }
 }
 
-pub(crate) fn open_as(config: XdpConfig) -> (Result<Vec<Box<dyn Queue>>, SourceError>, Shunt) {
-    let source = Box::new(XdpSource::new(config));
-    let shunt = source.shunt.clone();
-    (source.open(1), shunt)
+pub(crate) fn open_as(config: XdpConfig) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+    Box::new(XdpSource::new(config)).open(1)
 }
 
 /// The only queue of an interface; `None`, said, where the kernel has no AF_XDP.
 pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        match open_as(config.clone()).0 {
+        match open_as(config.clone()) {
             Ok(mut queues) => {
                 assert_eq!(queues.len(), 1);
                 return Some(queues.remove(0));
