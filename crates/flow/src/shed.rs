@@ -6,7 +6,9 @@
 
 use retroscope_packet::LinkType;
 
-use crate::{Advise, Attribution, Family, FlowTable, Key, Packet, Secret, TimeOuts, TrackerConfig};
+use crate::{
+    Advise, Attribution, Ends, Family, FlowTable, Key, Packet, Secret, TimeOuts, TrackerConfig,
+};
 
 /// Between two looks for flows that were silent, ns of packet time.
 const LOOK_NS: i64 = 1_000_000_000;
@@ -36,6 +38,24 @@ pub enum Mark {
         at_ns: i64,
     },
 }
+
+/// One direction of a flow that may be dropped before it comes to a [`Shedder`], or is to come again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandOver {
+    /// The flow, and the direction.
+    pub ends: Ends,
+    /// Dropped until it was silent for so long, ns; `None`: it is to come.
+    pub silence_ns: Option<i64>,
+}
+
+/// Hand-overs that wait at most: beyond, flows go on to come, and are handed over later.
+const HAND_OVERS_MAX: usize = 256;
+/// A flow that comes all the same is handed over again after so long, ns. Who drops takes a packet now and then, but may have forgotten it for others.
+const HANDED_OVER_NS: i64 = 1_000_000_000;
+/// A flow that begins anew after a shorter silence is not handed over, ns: those who drop it tell only now and then that it goes on.
+const SILENCE_MIN_NS: i64 = 1_000_000_000;
+/// So much shorter is the silence that ends dropping, ns: longer than packets are dropped without one that comes. A flow that begins anew here then does so there.
+const SILENCE_MARGIN_NS: i64 = 200_000_000;
 
 /// From a threshold of so many packets on all of a connection are kept; the first period of congestion halves it.
 const TAIL_DROP_BEGINS: u32 = 4096;
@@ -97,6 +117,8 @@ pub struct Shedder {
     table: FlowTable,
     states: Vec<State>,
     look_ns: i64,
+    /// `None`: nobody drops packets before.
+    hand_overs: Option<Vec<HandOver>>,
 }
 
 /// By the slot of its flow.
@@ -114,6 +136,39 @@ struct State {
     /// The number of its cutoff; `None`: all of it is kept.
     class: Option<u16>,
     is_exempt: bool,
+    /// When each direction was handed over last; `None`: it is to come.
+    handed_ns: [Option<i64>; 2],
+}
+
+impl State {
+    /// Hands over the direction of a packet that was not kept, or takes back what is kept again.
+    fn hand_over(
+        &mut self,
+        ends: Ends,
+        (time_ns, silence_ns): (i64, i64),
+        is_kept: bool,
+        to: &mut Vec<HandOver>,
+    ) {
+        if !is_kept {
+            let handed_ns = &mut self.handed_ns[usize::from(ends.is_reverse)];
+            let is_due = handed_ns.is_none_or(|at| time_ns.saturating_sub(at) >= HANDED_OVER_NS);
+            if is_due && silence_ns >= SILENCE_MIN_NS && to.len() < HAND_OVERS_MAX {
+                *handed_ns = Some(time_ns);
+                let silence_ns = Some(silence_ns - SILENCE_MARGIN_NS);
+                to.push(HandOver { ends, silence_ns });
+            }
+            return;
+        }
+        for is_reverse in [false, true] {
+            // The other direction may be beyond its cutoff.
+            let is_it = is_reverse == ends.is_reverse || self.is_exempt;
+            if is_it && self.handed_ns[usize::from(is_reverse)].take().is_some() {
+                let ends = Ends { is_reverse, ..ends };
+                let silence_ns = None;
+                to.push(HandOver { ends, silence_ns });
+            }
+        }
+    }
 }
 
 impl Shedder {
@@ -143,7 +198,19 @@ impl Shedder {
             table: FlowTable::with_advice(config.flows_max, time_outs, secret, advise),
             states: Vec::new(),
             look_ns: i64::MIN,
+            hand_overs: None,
         }
+    }
+
+    /// Whether flows are handed over from now on to somebody who drops them before: one direction at a time, but for packets with FIN, SYN or RST, and for one each 100 ms
+    /// as long as the flow goes on. A SYN without ACK ends it for both directions.
+    pub fn set_hands_over(&mut self, hands_over: bool) {
+        self.hand_overs = hands_over.then(Vec::new);
+    }
+
+    /// What is to be dropped before, and what is to come again.
+    pub fn take_hand_overs(&mut self) -> Vec<HandOver> {
+        self.hand_overs.as_mut().map_or(Vec::new(), std::mem::take)
     }
 
     /// What drops tails, to be told of periods.
@@ -207,6 +274,7 @@ impl Shedder {
                     state.first_ns
                 },
                 last: state.last.filter(|_| !begins),
+                handed_ns: [None; 2],
                 last_ns: packet.time_ns,
                 bytes: [0; 2],
                 packets: 0,
@@ -239,6 +307,13 @@ impl Shedder {
         };
         if is_kept {
             state.last = Some(number);
+        }
+        if let Some(hand_overs) = &mut self.hand_overs
+            && (flags & (SYN | FIN | RST) == 0 || state.is_exempt)
+        {
+            let refill_ns = cutoff(state.class).map_or(IDLE_NS, |of| of.refill_ns);
+            let silence = (packet.time_ns, refill_ns.min(IDLE_NS));
+            state.hand_over(packet.ends, silence, is_kept, hand_overs);
         }
         is_kept
     }

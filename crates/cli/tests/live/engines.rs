@@ -1,6 +1,10 @@
 //! Engines other than AF_PACKET, in the whole program.
 
-use std::{process::Command, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+    time::Instant,
+};
 
 use rustix::process::Signal;
 
@@ -8,9 +12,10 @@ use crate::{
     capture,
     namespace::Namespace,
     privileges::of_threads,
+    quiet,
     recorder::{DEADLINE, PROGRAM, Recorder, run},
     shared,
-    traffic::{Sender, tagged, udp},
+    traffic::{self, HEADERS, Sender, tagged, udp},
 };
 
 /// libpcap delivers tags in their place, so that the filter means what it means on the wire; what it refuses is counted.
@@ -316,4 +321,69 @@ fn a_closed_proc_hides_no_route() {
 fn refused(namespace: &Namespace, arguments: &[&str]) -> (i32, String) {
     let line = [&[PROGRAM, "record"], arguments].concat();
     run(namespace, &[], &line)
+}
+
+/// The tail of a large flow is dropped by the XDP program: all of it is counted and told, and the beginnings of all flows are there.
+#[test]
+fn tails_are_dropped_in_the_kernel() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("eshunt") else {
+        return;
+    };
+    let line =
+        "-i v1 --engine af-xdp --ring 64MiB --past 60s --future 100ms --cutoff 4KiB --trigger";
+    let mut arguments: Vec<&str> = line.split(' ').collect();
+    arguments.extend(["udp port 9", "--dump", ""]);
+    let recorder = Recorder::start_with(&namespace, &arguments);
+    let mut sender = Sender::new(&namespace, "v0");
+    // Each hundredth packet is a flow of its own.
+    let port = |number: u64| match number % 100 {
+        99 => 1000 + u16::try_from(number / 100).unwrap(),
+        _ => 999,
+    };
+    let fill = |number: u64, frame: &mut [u8]| {
+        frame[34..36].copy_from_slice(&port(number).to_be_bytes());
+        frame[HEADERS..HEADERS + 8].copy_from_slice(&number.to_be_bytes());
+    };
+    sender.flood(100_000, Some(50_000), fill, |_, _| {});
+    recorder.settle(sender.sent());
+    sender.send(&udp(9, 9, 9, &[0; 8]));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(3);
+    let mut kept = BTreeMap::<u16, BTreeSet<u64>>::new();
+    let dump = &outcome.dumps()[0];
+    for packet in capture::read(dump).packets {
+        let port = u16::from_be_bytes(packet.data[34..36].try_into().unwrap());
+        kept.entry(port)
+            .or_default()
+            .insert(traffic::number_of(&packet.data));
+    }
+    let ledger = outcome.source();
+    assert_eq!(ledger.received, sender.sent());
+    // A packet of each small flow, and the trigger; of the large one, what begins before 4 KiB.
+    let large = kept.remove(&999).unwrap();
+    let beginning: BTreeSet<u64> = (0..)
+        .filter(|number| port(*number) == 999)
+        .take(large.len())
+        .collect();
+    assert_eq!((kept.len(), &large), (1001, &beginning));
+    assert_eq!(ledger.stored, 1001 + beginning.len() as u64);
+    let payload = capture::read(dump).packets[0].data.len() - 42;
+    assert_eq!(large.len(), 4096_usize.div_ceil(payload));
+    // What the program dropped and what the inserter shed, which stood behind it: at first, and one packet each 100 ms.
+    let missing = dump["missing"].as_array().unwrap();
+    let counts: Vec<u64> = missing
+        .iter()
+        .map(|it| it["packets"].as_u64().unwrap())
+        .collect();
+    assert!(
+        missing.iter().all(|it| it["cause"] == "shed"),
+        "{missing:?}"
+    );
+    assert_eq!(counts.iter().sum::<u64>(), ledger.lost);
+    let [dropped, shed] = counts[..] else {
+        panic!("{missing:?}");
+    };
+    assert!(dropped > 10 * shed, "{missing:?}");
 }

@@ -308,3 +308,62 @@ fn what_has_no_flow_is_kept() {
         keep(&data[..random.usize(..data.len())]);
     }
 }
+
+/// What is shed is handed over, once a second, and taken back when it is kept again.
+#[test]
+fn directions_are_handed_over_and_taken_back() {
+    let cutoff = Cutoff {
+        bytes: 1000,
+        refill_ns: 5000 * MS,
+    };
+    let mut shedder = shedder(vec![cutoff], 10);
+    shedder.set_hands_over(true);
+    let mut at = |is_reply, time_ms: i64, flags, mark| {
+        let one = Sent {
+            flow: 2,
+            is_reply,
+            flags,
+            time_ns: time_ms * MS,
+            ..DATA
+        };
+        let is_kept = keeps_marked(&mut shedder, &one, Some(0), mark);
+        let told = shedder.take_hand_overs().into_iter();
+        // The client has the smaller address.
+        let told = told.map(|it| (it.ends.is_reverse, it.silence_ns.map(|ns| ns / MS)));
+        (is_kept, told.collect::<Vec<_>>())
+    };
+    let (none, drop, take) = (None, Some(4800), vec![]);
+    assert_eq!(at(false, 0, ACK, none), (true, take.clone()));
+    assert_eq!(at(false, 1, ACK, none), (false, vec![(false, drop)]));
+    assert_eq!(at(false, 1000, ACK, none), (false, take.clone()));
+    assert_eq!(at(false, 1001, ACK, none), (false, vec![(false, drop)]));
+    assert_eq!(at(false, 1002, FIN | ACK, none), (true, take.clone()));
+    // Of the other direction nothing was sent.
+    assert_eq!(at(true, 1003, ACK, none), (true, take.clone()));
+    assert_eq!(at(true, 1004, ACK, none), (false, vec![(true, drop)]));
+    // Silence ends it where packets are dropped, too.
+    assert_eq!(at(false, 7000, ACK, none), (true, take.clone()));
+    assert_eq!(at(true, 7001, ACK, none), (true, take.clone()));
+    assert_eq!(at(false, 7002, ACK, none), (false, vec![(false, drop)]));
+    assert_eq!(at(true, 7003, ACK, none), (false, vec![(true, drop)]));
+    let exempt = Some(Mark::Exempt);
+    let (is_kept, mut told) = at(true, 7004, ACK, exempt);
+    told.sort_unstable();
+    assert_eq!((is_kept, told), (true, vec![(false, None), (true, None)]));
+    assert_eq!(at(true, 7005, ACK, exempt), (true, take.clone()));
+    // A SYN is known to end it where packets are dropped.
+    let (none, mut shedder) = (None, self::shedder(vec![cutoff], 10));
+    shedder.set_hands_over(true);
+    let mut shed = |time_ms: i64, flags| {
+        let one = Sent {
+            flow: 2,
+            flags,
+            time_ns: time_ms * MS,
+            ..DATA
+        };
+        keeps_marked(&mut shedder, &one, Some(0), none);
+        shedder.take_hand_overs().len()
+    };
+    let told = [(0, ACK), (1, ACK), (2, SYN), (3, ACK), (4, ACK)];
+    assert_eq!(told.map(|(at, flags)| shed(at, flags)), [0, 1, 0, 1, 0]);
+}

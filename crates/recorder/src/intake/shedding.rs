@@ -5,14 +5,19 @@
 //! looked at, so that what is shed is a function of the packets.
 
 use std::{
-    fmt,
+    fmt, io,
+    net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
+use retroscope_capture::{Queue, ShuntedFlow};
 use retroscope_flow::{
-    Cutoff, Ends, Key, LfnTable, Mark, Secret, Shedder, TailDrop, TrackerConfig,
+    Cutoff, Ends, HandOver, Key, LfnTable, Mark, Secret, Shedder, TailDrop, TrackerConfig,
 };
-use retroscope_packet::{LinkType, parse};
+use retroscope_packet::{
+    LinkType, parse,
+    proto::{SCTP, TCP, UDP},
+};
 use retroscope_ring::{Positions, Producer, Waker};
 
 use crate::{
@@ -132,15 +137,17 @@ impl Shedding {
         };
         let (filters, cutoffs) = classes.classes.into_iter().unzip();
         let advise = retroscope_ring::ask_for_huge_pages;
+        let mut shedder = Shedder::new(
+            cutoffs,
+            (classes.tail_drop, classes.shunts),
+            &config,
+            Secret::random(),
+            advise,
+        );
+        shedder.set_hands_over(settle.is_none());
         Self {
             filters,
-            shedder: Shedder::new(
-                cutoffs,
-                (classes.tail_drop, classes.shunts),
-                &config,
-                Secret::random(),
-                advise,
-            ),
+            shedder,
             marks: classes.marks,
             readers: classes.readers,
             ring_bytes: classes.ring_bytes,
@@ -148,6 +155,21 @@ impl Shedding {
             settle,
             settled: 0,
         }
+    }
+
+    /// Lets the engine of a live queue drop what is shed, and take again what is kept again. Returns a sentence for the user where it fails.
+    pub(crate) fn hand_over(&mut self, queue: &mut dyn Queue) -> Option<String> {
+        for HandOver { ends, silence_ns } in self.shedder.take_hand_overs() {
+            let Some(Err(error)) = flow_of(&ends).map(|flow| queue.shunt(&flow, silence_ns)) else {
+                continue;
+            };
+            self.shedder.set_hands_over(false);
+            let is_unable = error.kind() == io::ErrorKind::Unsupported;
+            return (!is_unable).then(|| {
+                format!("flows are shed when they have come, because their packets cannot be dropped before: {error}")
+            });
+        }
+        None
     }
 
     /// Whether it has to be told of [periods](Self::period).
@@ -220,6 +242,26 @@ impl Shedding {
         let place = (time_ns, frame.wire_len);
         shedder.keeps(link_type, place, data, class, mark)
     }
+}
+
+/// A direction of a flow that an engine can drop; `None`: it has VLAN tags, or no ports.
+fn flow_of(ends: &Ends) -> Option<ShuntedFlow> {
+    let key = &ends.key;
+    if key.vlans().next().is_some() || !matches!(key.proto(), TCP | UDP | SCTP) {
+        return None;
+    }
+    let mut sockets = key
+        .endpoints()?
+        .map(|end| SocketAddr::new(end.addr, end.port));
+    if ends.is_reverse {
+        sockets.reverse();
+    }
+    let [source, destination] = sockets;
+    Some(ShuntedFlow {
+        source,
+        destination,
+        protocol: key.proto(),
+    })
 }
 
 #[cfg(test)]

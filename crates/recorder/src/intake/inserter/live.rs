@@ -142,6 +142,10 @@ impl LiveInserter {
             self.has_news = inline.told(self.is_dry, now_ns);
         }
         self.intake.take_events();
+        if let Some(shedding) = &mut self.intake.writer.shedding {
+            let notice = shedding.hand_over(self.intake.queue.as_mut());
+            self.intake.notices.extend(notice);
+        }
         let age_ns = now_ns.saturating_sub(self.read_ns);
         let shedding = self.intake.writer.shedding.as_mut();
         let is_awaited = is_awaited || shedding.is_some_and(|shedding| shedding.has_periods());
