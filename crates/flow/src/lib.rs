@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod flow;
+mod history;
 mod index;
 mod key;
 mod lfn;
@@ -17,11 +18,12 @@ mod top;
 mod tracker;
 
 pub use flow::{Flow, TcpState};
+pub use history::{HEAD_BYTES, HistoryGoal, HistoryStep};
 pub use key::{Ends, Family, Host, Key, Secret};
 pub use lfn::LfnTable;
 pub use packet::{Attribution, Packet};
 pub use queue::{Entry, MultiresolutionQueue, Resolution, Timers};
-pub use shed::{Cutoff, HandOver, Mark, Shedder, TailDrop};
+pub use shed::{Cutoff, HandOver, Mark, Shedder, ShedderConfig, TailDrop};
 pub use table::{Advise, Counters, End, FlowTable};
 pub use time_outs::{Stage, StageTimeOuts, TimeOuts};
 pub use top::{By, Report, Row, Slice, Subject, Volume, Window};

@@ -59,7 +59,7 @@ const SILENCE_MARGIN_NS: i64 = 200_000_000;
 
 /// From a threshold of so many packets on all of a connection are kept; the first period of congestion halves it.
 const TAIL_DROP_BEGINS: u32 = 4096;
-/// Where tails are dropped or flows are shunted, one that was silent for so long begins anew, ns.
+/// Where all flows may be shed, one that was silent for so long begins anew, ns.
 const IDLE_NS: i64 = 60_000_000_000;
 
 /// How many packets of a connection are kept, both directions together: the paper's `ted_thr`.
@@ -97,20 +97,31 @@ impl TailDrop {
     }
 }
 
+/// What a [`Shedder`] goes by; by default it keeps all.
+#[derive(Debug, Clone, Default)]
+pub struct ShedderConfig {
+    /// Of classes of flows, at most 65,536.
+    pub cutoffs: Vec<Cutoff>,
+    /// Drops tails of all flows.
+    pub tail_drop: Option<TailDrop>,
+    /// Flows may be marked as shunted.
+    pub shunts: bool,
+    /// There may be a [limit](Shedder::set_limit).
+    pub has_limit: bool,
+}
+
 /// Decides which packets are kept, for one thread.
 ///
 /// A packet is kept if its direction of its flow has sent fewer bytes of payload before it than the cutoff, counted by IP's lengths, whatever TCP sent
 /// twice included. A SYN, FIN or RST always is. A SYN without ACK begins its flow anew, as [`Cutoff::refill_ns`] without a packet does, kept or not. Later
 /// fragments are of the flow of their first one. What is not IP, or whose flow cannot be told, is kept. With a [`TailDrop`] a packet has to be one of the first
-/// of its flow, too, of both directions and since it began anew. Of a flow that is marked as [shunted](Mark::Shunted) since it began, none is kept.
+/// of its flow, too, of both directions and since it began anew; with a limit it has to be below that as if it were a cutoff. Of a flow that is marked as [shunted](Mark::Shunted) since it began, none is kept.
 ///
 /// Flows that have to make room for others are kept from their beginning again.
 #[derive(Debug)]
 pub struct Shedder {
-    cutoffs: Vec<Cutoff>,
-    tail_drop: Option<TailDrop>,
-    /// Whether flows may be shunted.
-    shunts: bool,
+    config: ShedderConfig,
+    limit: Option<u64>,
     /// Packets that it was asked about.
     asked: u64,
     attribution: Attribution,
@@ -172,30 +183,27 @@ impl State {
 }
 
 impl Shedder {
-    /// For flows of classes with these cutoffs, at most 65,536, and tails of all dropped where `tail_drop` says so; `shunts`: flows may be marked as shunted. Of `config` the
-    /// number of flows, their VLANs and fragments are asked for.
+    /// Of `tracker` the number of flows, their VLANs and fragments are asked for.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
     #[must_use]
     pub fn new(
-        cutoffs: Vec<Cutoff>,
-        (tail_drop, shunts): (Option<TailDrop>, bool),
-        config: &TrackerConfig,
+        config: ShedderConfig,
+        tracker: &TrackerConfig,
         secret: Secret,
         advise: Advise,
     ) -> Self {
-        let refills = cutoffs.iter().map(|cutoff| cutoff.refill_ns);
-        let is_idle = tail_drop.is_some() || shunts;
+        let refills = config.cutoffs.iter().map(|cutoff| cutoff.refill_ns);
+        let is_idle = config.tail_drop.is_some() || config.shunts || config.has_limit;
         let least = if is_idle { IDLE_NS } else { 1 };
         let time_outs = TimeOuts::idle(refills.fold(least, i64::max));
         Self {
-            cutoffs,
-            tail_drop,
-            shunts,
+            config,
+            limit: None,
             asked: 0,
-            attribution: Attribution::new(config.has_vlans, config.joins_fragments),
-            table: FlowTable::with_advice(config.flows_max, time_outs, secret, advise),
+            attribution: Attribution::new(tracker.has_vlans, tracker.joins_fragments),
+            table: FlowTable::with_advice(tracker.flows_max, time_outs, secret, advise),
             states: Vec::new(),
             look_ns: i64::MIN,
             hand_overs: None,
@@ -215,7 +223,12 @@ impl Shedder {
 
     /// What drops tails, to be told of periods.
     pub fn tail_drop(&mut self) -> Option<&mut TailDrop> {
-        self.tail_drop.as_mut()
+        self.config.tail_drop.as_mut()
+    }
+
+    /// Keeps at most so many bytes of payload of each direction of any flow from now on, whatever its class; `None`: as its class says.
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.limit = limit;
     }
 
     /// Whether a packet is kept, whose captured bytes are `data`. `class` tells the number of a flow's cutoff by its first packet, or that all of it is
@@ -260,7 +273,7 @@ impl Shedder {
             self.states.resize(slot + 1, State::default());
         }
         let state = &mut self.states[slot];
-        let cutoff = |class: Option<u16>| self.cutoffs.get(usize::from(class?));
+        let cutoff = |class: Option<u16>| self.config.cutoffs.get(usize::from(class?));
         let is_silent = |refill_ns| packet.time_ns.saturating_sub(state.last_ns) >= refill_ns;
         let flags = packet.tcp_flags.unwrap_or(0);
         let is_syn = flags & (SYN | ACK) == SYN;
@@ -284,14 +297,15 @@ impl Shedder {
         let sent = &mut state.bytes[usize::from(packet.ends.is_reverse)];
         let before = *sent;
         *sent = before.saturating_add(packet.payload_bytes.into());
-        let packets_max = self.tail_drop.and_then(|of| of.packets_max());
+        let packets_max = self.config.tail_drop.and_then(|of| of.packets_max());
         let is_tail = packets_max.is_some_and(|packets_max| state.packets >= packets_max);
         state.packets = state.packets.saturating_add(1);
-        let is_beyond = cutoff(state.class).is_some_and(|of| before >= of.bytes);
+        let is_beyond = cutoff(state.class).is_some_and(|of| before >= of.bytes)
+            || self.limit.is_some_and(|limit| before >= limit);
         let number = self.asked - 1;
         let is_surplus = is_tail || is_beyond;
         // Nobody has seen a flow that begins with this packet.
-        let may_be_shunted = self.shunts && !begins;
+        let may_be_shunted = self.config.shunts && !begins;
         let is_certain = flags & (SYN | FIN | RST) != 0 || state.is_exempt;
         let is_kept = if is_certain || !(is_surplus || may_be_shunted) {
             true

@@ -5,16 +5,18 @@ use std::{
     fs,
     path::Path,
     process::Command,
+    time::{Duration, Instant},
 };
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use tempfile::TempDir;
 
 use crate::{
     capture,
+    client::Client,
     namespace::Namespace,
     quiet,
     recorder::{PROGRAM, Recorder},
@@ -218,4 +220,68 @@ fn heads_of_flows_survive_overload() {
         with * 2 >= plain * 5 && with > 0,
         "{plain} without, {with} with"
     );
+}
+
+/// Four times the load and back: the ring reaches back for the goal nearly always, flows keep their beginnings, and all of them afterwards.
+#[test]
+fn the_ring_reaches_back_for_the_goal() {
+    const GOAL_S: u64 = 3;
+    /// Half of what the ring holds comes within the goal.
+    const RATE: u64 = 30_000;
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("goal") else {
+        return;
+    };
+    let directory = TempDir::new().unwrap();
+    let control = directory.path().join("control");
+    let line = format!(
+        "-i v1 --ring 16MiB --past 60s --future 0s --dump '' --trigger 'udp port 9' --history-goal {GOAL_S}s --control {}",
+        control.display()
+    );
+    let recorder = Recorder::start(&namespace, &line);
+    let mut client = Client::of(&control).unwrap();
+    let mut sender = Sender::new(&namespace, "v0");
+    // A tenth of the packets are of small flows, of ten packets each; the others of four large ones.
+    let fill = |number: u64, frame: &mut [u8]| {
+        let port = match number % 10 {
+            0 => 2000 + u16::try_from(number / 100 % 60_000).unwrap(),
+            _ => 1000 + u16::try_from(number % 4).unwrap(),
+        };
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+    };
+    let (mut next, mut histories, mut limits) = (Instant::now(), Vec::new(), Vec::new());
+    let begin = Instant::now();
+    for (times, seconds) in [(1, 5), (4, 5), (1, 8)] {
+        sender.flood(times * RATE * seconds, Some(times * RATE), fill, |_, _| {
+            if next.elapsed() < Duration::from_millis(50) {
+                return;
+            }
+            next = Instant::now();
+            let status = client.done(&json!({ "command": "status" }));
+            if begin.elapsed() > Duration::from_secs(GOAL_S + 1) {
+                histories.push(status["history_seconds"].as_f64().unwrap());
+                limits.push(status["history_limit_bytes"].as_u64());
+            }
+        });
+    }
+    recorder.settle(sender.sent());
+    let outcome = recorder.stop();
+    outcome.expect_code(0);
+    let short = histories.iter().filter(|history| **history < GOAL_S as f64);
+    let (short, all) = (short.count(), histories.len());
+    let least = histories.iter().copied().fold(f64::INFINITY, f64::min);
+    eprintln!("{short} of {all} readings below {GOAL_S} s, the least {least:.2} s");
+    eprintln!("{:?}", outcome.source());
+    assert!(
+        short * 100 <= all && all > 100,
+        "{short} of {all}: {histories:?}"
+    );
+    assert!(
+        limits.iter().any(Option::is_some) && limits.last() == Some(&None),
+        "{limits:?}"
+    );
+    assert!(outcome.said("--history-goal 3 s: flows keep all of their packets"));
+    let ledger = outcome.source();
+    assert_eq!(ledger.received, sender.sent());
+    assert!(outcome.json["sources"][0]["lost"]["shed"].as_u64().unwrap() > 0);
 }

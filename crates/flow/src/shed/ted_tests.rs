@@ -49,8 +49,10 @@ fn of_a_connection_the_first_packets_are_kept() {
     (0..20).for_each(|_| drop.period(true));
     let config = TrackerConfig::default();
     let mut shedder = Shedder::new(
-        Vec::new(),
-        (Some(drop), false),
+        ShedderConfig {
+            tail_drop: Some(drop),
+            ..ShedderConfig::default()
+        },
         &config,
         Secret::random(),
         |_| {},
@@ -109,8 +111,10 @@ fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usiz
     let mut random = fastrand::Rng::with_seed(seed);
     let config = TrackerConfig::default();
     let mut shedder = Shedder::new(
-        Vec::new(),
-        (tail_drop, false),
+        ShedderConfig {
+            tail_drop,
+            ..ShedderConfig::default()
+        },
         &config,
         Secret::random(),
         |_| {},

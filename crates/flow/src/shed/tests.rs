@@ -156,12 +156,16 @@ fn expected(sent: &[Sent], cutoff: Cutoff) -> Vec<bool> {
 }
 
 fn shedder(cutoffs: Vec<Cutoff>, flows_max: usize) -> Shedder {
-    let config = TrackerConfig {
+    let tracker = TrackerConfig {
         flows_max,
         ..TrackerConfig::default()
     };
-    let shunts = cutoffs.is_empty();
-    Shedder::new(cutoffs, (None, shunts), &config, Secret::random(), |_| {})
+    let config = ShedderConfig {
+        shunts: cutoffs.is_empty(),
+        cutoffs,
+        ..ShedderConfig::default()
+    };
+    Shedder::new(config, &tracker, Secret::random(), |_| {})
 }
 
 fn keeps(shedder: &mut Shedder, one: &Sent, class: Option<u16>, is_exempt: bool) -> bool {

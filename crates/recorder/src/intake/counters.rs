@@ -20,7 +20,10 @@ use retroscope_capture::{
     InputDrops, LossCause, OffloadEffects, SourceBuffer, SourceStatistics, af_xdp::XdpMode,
 };
 
-use crate::{control::lock, intake::inserter::sequence::Misplaced};
+use crate::{
+    control::lock,
+    intake::{inline::DESCRIPTOR_BYTES, inserter::sequence::Misplaced},
+};
 
 /// Packets that found no free bucket in the ring.
 pub const LOST_NO_BUCKET: &str = "no-free-bucket";
@@ -149,6 +152,11 @@ impl QueueCounters {
     /// Captured bytes of a packet that was stored, on average.
     pub(crate) fn record_bytes(&self) -> u64 {
         self.stored_bytes.load(Relaxed) / self.stored.load(Relaxed).max(1)
+    }
+
+    /// Bytes of the ring that its packets took.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.stored_bytes.load(Relaxed) + self.stored.load(Relaxed) * DESCRIPTOR_BYTES
     }
 
     /// The inserter may shed packets.

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// What a record takes in the ring beside its bytes.
-const DESCRIPTOR_BYTES: u64 = 16;
+pub(crate) const DESCRIPTOR_BYTES: u64 = 16;
 /// All inserters together leave no more than this part of the ring unread before they call: one in 8.
 const RING_SHARE: u64 = 8;
 

@@ -104,6 +104,12 @@ impl Intake {
         self.read_mono_ns.fetch_max(mono_ns, Relaxed);
     }
 
+    /// Bytes of the ring that were used for all packets so far.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let queues = self.sources.iter().flat_map(|source| &source.queues);
+        queues.map(|queue| queue.used_bytes()).sum()
+    }
+
     pub(crate) fn interface_cache(&self) -> InterfaceCache {
         InterfaceCache::new(Arc::clone(&self.interfaces))
     }

@@ -7,23 +7,27 @@
 use std::{
     fmt, io,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use retroscope_capture::{Queue, ShuntedFlow};
 use retroscope_flow::{
-    Cutoff, Ends, HandOver, Key, LfnTable, Mark, Secret, Shedder, TailDrop, TrackerConfig,
+    Cutoff, Ends, HEAD_BYTES, HandOver, HistoryGoal, HistoryStep, Key, LfnTable, Mark, Secret,
+    Shedder, ShedderConfig, TailDrop, TrackerConfig,
 };
 use retroscope_packet::{
     LinkType, parse,
     proto::{SCTP, TCP, UDP},
 };
-use retroscope_ring::{Positions, Producer, Waker};
+use retroscope_ring::{Positions, Producer, Ring, Waker};
 
 use crate::{
     analysis::shard_reader::ShardReader,
     control::{common::Common, lock},
-    intake::{capture_filter::CaptureFilter, inserter::frame::WireFrame},
+    intake::{Intake, capture_filter::CaptureFilter, inserter::frame::WireFrame},
 };
 
 /// Places for flows that are exempt or shunted, of 16 bytes each. Of 1,000 one in 2,000 is forgotten, because another has its place.
@@ -72,6 +76,61 @@ impl Marks {
     }
 }
 
+/// How far back the ring is to reach, for all inserters: who comes first in a period decides for all.
+#[derive(Debug)]
+pub(crate) struct History {
+    goal: Mutex<HistoryGoal>,
+    pub(crate) goal_ns: i64,
+    /// When the period is over, on the monotonic clock, ns; ordered with nothing, as the next one.
+    due_ns: AtomicI64,
+    /// Bytes of each direction that flows keep; `u64::MAX`: all.
+    limit: AtomicU64,
+}
+
+impl History {
+    /// Of the ring each of so many inserters has a bucket open.
+    pub(crate) fn new(goal_ns: i64, ring: &Ring, inserters: usize) -> Self {
+        let buckets = ring.buckets().saturating_sub(inserters);
+        let capacity = buckets as u64 * ring.bucket_bytes() as u64;
+        Self {
+            goal: Mutex::new(HistoryGoal::new(goal_ns, capacity)),
+            goal_ns,
+            due_ns: AtomicI64::new(i64::MIN),
+            limit: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Bytes of each direction that flows keep now; `None`: all.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        Some(self.limit.load(Relaxed)).filter(|limit| *limit < u64::MAX)
+    }
+
+    /// A sentence where something changes.
+    fn period(&self, now_ns: i64, intake: &Intake) -> Option<String> {
+        if now_ns < self.due_ns.load(Relaxed) {
+            return None;
+        }
+        let mut goal = self.goal.try_lock().ok()?;
+        self.due_ns.store(now_ns + goal.period_ns(), Relaxed);
+        let step = goal.period(now_ns, intake.used_bytes())?;
+        self.limit.store(goal.limit().unwrap_or(u64::MAX), Relaxed);
+        let goal_s = self.goal_ns as f64 / 1e9;
+        Some(match step {
+            HistoryStep::Limit(bytes) => format!(
+                "--history-goal {goal_s} s: flows keep the first {} KiB of each direction",
+                bytes >> 10
+            ),
+            HistoryStep::All => {
+                format!("--history-goal {goal_s} s: flows keep all of their packets")
+            }
+            HistoryStep::Short => format!(
+                "--history-goal {goal_s} s cannot be kept: the first {} KiB of flows are more than the ring holds",
+                HEAD_BYTES >> 10
+            ),
+        })
+    }
+}
+
 /// What is kept of flows, by class: the first one whose filter takes the first packet of a flow, or that has none.
 #[derive(Debug, Clone)]
 pub(crate) struct Classes {
@@ -83,6 +142,8 @@ pub(crate) struct Classes {
     pub(crate) flows_max: usize,
     /// Live, where tails are dropped while there is congestion.
     pub(crate) tail_drop: Option<TailDrop>,
+    /// Live, where the ring is to reach back for a certain time.
+    pub(crate) history: Option<Arc<History>>,
     /// Of all that look at packets.
     pub(crate) readers: Vec<Positions>,
     /// Bytes of the ring for each inserter.
@@ -95,6 +156,7 @@ pub(crate) struct Shedding {
     filters: Vec<Option<CaptureFilter>>,
     shedder: Shedder,
     marks: Arc<Marks>,
+    history: Option<Arc<History>>,
     readers: Vec<Positions>,
     ring_bytes: u64,
     /// Packets that were lost by congestion until the last period.
@@ -137,24 +199,33 @@ impl Shedding {
         };
         let (filters, cutoffs) = classes.classes.into_iter().unzip();
         let advise = retroscope_ring::ask_for_huge_pages;
-        let mut shedder = Shedder::new(
+        let of_flows = ShedderConfig {
             cutoffs,
-            (classes.tail_drop, classes.shunts),
-            &config,
-            Secret::random(),
-            advise,
-        );
+            tail_drop: classes.tail_drop,
+            shunts: classes.shunts,
+            has_limit: classes.history.is_some(),
+        };
+        let mut shedder = Shedder::new(of_flows, &config, Secret::random(), advise);
         shedder.set_hands_over(settle.is_none());
         Self {
             filters,
             shedder,
             marks: classes.marks,
+            history: classes.history,
             readers: classes.readers,
             ring_bytes: classes.ring_bytes,
             lost: 0,
             settle,
             settled: 0,
         }
+    }
+
+    /// Keeps of flows what the history goal lets them have, where there is one. Returns a sentence where that changes.
+    pub(crate) fn follow_history(&mut self, now_ns: i64, intake: &Intake) -> Option<String> {
+        let history = self.history.as_ref()?;
+        let notice = history.period(now_ns, intake);
+        self.shedder.set_limit(history.limit());
+        notice
     }
 
     /// Lets the engine of a live queue drop what is shed, and take again what is kept again. Returns a sentence for the user where it fails.
@@ -266,7 +337,7 @@ fn flow_of(ends: &Ends) -> Option<ShuntedFlow> {
 
 #[cfg(test)]
 mod tests {
-    use retroscope_ring::{GroupKind, Record, Ring, RingConfig};
+    use retroscope_ring::{GroupKind, Record, RingConfig};
 
     use super::*;
 
@@ -282,6 +353,7 @@ mod tests {
                 shunts: false,
                 flows_max: 1024,
                 tail_drop: Some(TailDrop::new(16)),
+                history: None,
                 readers: vec![reader.positions()],
                 ring_bytes: ring.bytes(),
             },

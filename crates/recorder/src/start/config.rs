@@ -43,6 +43,8 @@ pub struct Config {
     pub cutoffs: Vec<ClassCutoff>,
     /// Live: while there is congestion connections keep their first packets only, as few as so many, 1 to 4,096. From files it is ignored: these wait.
     pub tail_drop_min: Option<u32>,
+    /// Live: flows keep less where the ring would not reach back for so long otherwise. From files it is ignored.
+    pub history_goal: Option<Duration>,
     /// What the triggers ask for that differs from the following, in their order, those of scripts behind expressions, then modules. Those that are missing ask for
     /// nothing of their own.
     pub requests: Vec<TriggerRequest>,
@@ -99,6 +101,7 @@ impl Default for Config {
             filter: None,
             cutoffs: Vec::new(),
             tail_drop_min: None,
+            history_goal: None,
             requests: Vec::new(),
             past: Duration::ZERO,
             future: Duration::ZERO,

@@ -33,6 +33,7 @@ use crate::{
         pins::Pin,
         progress::Control,
     },
+    intake::shedding::History,
     start::recorder::Status,
 };
 
@@ -81,6 +82,8 @@ pub struct Handle {
     pub(crate) answer_wait: Duration,
     /// Live: what the monotonic clock showed before the first packet, ns.
     pub(crate) start_mono_ns: Option<i64>,
+    /// How far the ring is to reach back.
+    pub(crate) history: Option<Arc<History>>,
 }
 
 /// The rules by name, as the analyzer was told them: it answers when it has them so.

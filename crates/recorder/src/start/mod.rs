@@ -58,7 +58,7 @@ use crate::{
         inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::Shards},
         interfaces::Interfaces,
         placement::{Placing, Room},
-        shedding::{Classes, Marks},
+        shedding::{Classes, History, Marks},
     },
     start::{
         config::{Analyzers, Config, Sources},
@@ -222,7 +222,10 @@ impl Recorder {
         });
         let tail_drop = config.tail_drop_min.filter(|_| live).map(TailDrop::new);
         let shunts = scripts[0].triggers.shunts();
-        let sheds = !expressions.classes.is_empty() || tail_drop.is_some() || shunts;
+        let history = config.history_goal.filter(|_| live);
+        let history = history.map(|goal| Arc::new(History::new(duration_ns(goal), ring, queues)));
+        let sheds =
+            !expressions.classes.is_empty() || tail_drop.is_some() || shunts || history.is_some();
         let marks = sheds.then(|| Arc::new(Marks::new()));
         let (seats, derivation) = seat_shards(
             who,
@@ -254,6 +257,7 @@ impl Recorder {
             shunts,
             flows_max: SHED_FLOWS_MAX.div_ceil(queues.max(1)),
             tail_drop,
+            history: history.clone(),
             readers: std::iter::once(reader.positions())
                 .chain(shard_readers.iter().map(ShardReader::positions))
                 .collect(),
@@ -329,6 +333,7 @@ impl Recorder {
             start_mono_ns,
             answer_wait: ANSWER_WAIT,
             log,
+            history,
         };
         let each = shard_readers.iter().map(ShardReader::waker);
         let wakers: Vec<Waker> = each.chain([waker.clone()]).collect();

@@ -89,6 +89,8 @@ pub struct Status {
     /// How far the ring reaches back: all packets stored within this time are in it. Elapsed time, whatever their stamps. `None`: files,
     /// whose time is not ours.
     pub history: Option<Duration>,
+    /// How far it is to reach back, and how many bytes of each direction flows keep for that: `None`, all.
+    pub history_goal: Option<(Duration, Option<u64>)>,
     /// The reading ledger of one moment, `stored = analyzed + lapped + unread`: packets published, …
     pub stored: u64,
     /// … those that the analyzer has seen, …
@@ -186,6 +188,10 @@ impl Status {
         Self {
             sources: common.intake.snapshots(),
             history: handle.start_mono_ns.map(history),
+            history_goal: handle.history.as_ref().map(|history| {
+                let goal = Duration::from_nanos(history.goal_ns.unsigned_abs());
+                (goal, history.limit())
+            }),
             ring,
             stored: ring.stored_packets,
             analyzed: reading.analyzed,

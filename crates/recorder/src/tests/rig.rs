@@ -337,6 +337,7 @@ impl Rig {
             common: Arc::downgrade(&common),
             start_mono_ns: None,
             answer_wait: ANSWER_WAIT,
+            history: None,
         };
         let analyzer = Analyzer::new(
             Arc::clone(&common),

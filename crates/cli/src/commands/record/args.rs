@@ -99,6 +99,11 @@ pub(crate) struct Args {
     )]
     ted: Option<u32>,
 
+    /// Live: keep the ring reaching back for TIME. While what comes would not fit, flows keep their first 16 MiB of each direction, 8 MiB, and so on down to 4 KiB, and more again when
+    /// there is room; each step is told. SYN, FIN and RST are kept, and all of flows with a packet that a trigger took. What is not kept is lost by the cause `shed`
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    history_goal: Option<Duration>,
+
     /// Trigger: a pcap-filter(7) expression; repeat for several
     #[arg(
         short = 't',
@@ -256,6 +261,15 @@ impl Args {
                 "--ted is for live sources: files wait, and nothing of them is lost",
             ));
         }
+        if of_input.offline && self.history_goal.is_some() {
+            return Err(Failure::usage(
+                "--history-goal is for live sources: what comes from files comes at no rate",
+            ));
+        }
+        let goals = Duration::from_secs(1)..=Duration::from_secs(86_400);
+        if self.history_goal.is_some_and(|goal| !goals.contains(&goal)) {
+            return Err(Failure::usage("--history-goal: 1s to 24h"));
+        }
         self.check_directory()?;
         self.flows.refuse_without_use(!self.modules.is_empty())?;
         if !of_input.offline && no_trigger {
@@ -290,6 +304,7 @@ impl Args {
             snaplen: self.snaplen,
             cutoffs: self.cutoffs.clone(),
             tail_drop_min: self.ted,
+            history_goal: self.history_goal,
             directory: Some(self.directory.clone()),
             format: match self.format {
                 FormatName::Pcapng => Format::PcapNg,

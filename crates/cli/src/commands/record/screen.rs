@@ -303,6 +303,8 @@ fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
     let history = status
         .history
         .map(|history| format!("history {:.1} s", history.as_secs_f64()));
+    let limit = status.history_goal.and_then(|(_, limit)| limit);
+    let limit = limit.map(|bytes| format!("flows cut at {} KiB", bytes >> 10));
     let lapped = (status.lapped > 0).then(|| format!("not analyzed {}", status.lapped));
     let refused = match status.hits.suppressed.refused() {
         0 => String::new(),
@@ -312,6 +314,7 @@ fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {
         rates,
         Some(counted(sum(status, |s| s.stored), "packet")),
         history,
+        limit,
         Some(format!("lost {}", sum(status, |s| s.lost_known()))),
         lapped,
         Some(format!("triggers {}{refused}", status.hits.triggers)),

@@ -143,8 +143,11 @@ impl LiveInserter {
         }
         self.intake.take_events();
         if let Some(shedding) = &mut self.intake.writer.shedding {
+            let history = shedding.follow_history(now_ns, &self.intake.parts.common.intake);
             let notice = shedding.hand_over(self.intake.queue.as_mut());
-            self.intake.notices.extend(notice);
+            self.intake
+                .notices
+                .extend(history.into_iter().chain(notice));
         }
         let age_ns = now_ns.saturating_sub(self.read_ns);
         let shedding = self.intake.writer.shedding.as_mut();

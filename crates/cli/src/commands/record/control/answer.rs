@@ -191,6 +191,8 @@ pub(crate) fn status_fields(status: &Status) -> Value {
             "reservations_fallen": ring.reservations_fallen,
         },
         "history_seconds": status.history.map(|history| history.as_secs_f64()),
+        "history_goal_seconds": status.history_goal.map(|(goal, _)| goal.as_secs_f64()),
+        "history_limit_bytes": status.history_goal.and_then(|(_, limit)| limit),
         "triggers": status.hits.triggers,
         "suppressed": status.hits.suppressed.total(),
         "suppressed_by": status.hits.suppressed,

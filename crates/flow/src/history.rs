@@ -1,0 +1,266 @@
+//! How much of flows can be kept so that a ring reaches back for a certain time.
+//!
+//! What was stored within that time, the goal, has to fit into the ring. The controller knows how much that is, how much comes, and how much of it
+//! will soon be older: where it will not fit, flows keep less; where twice as much would fit, they keep more. It decides ahead of the need, because
+//! what is stored cannot be taken back.
+
+use std::collections::VecDeque;
+
+/// Bytes of each direction of a flow that are kept in any case: its head.
+pub const HEAD_BYTES: u64 = 4 << 10;
+/// The first limit; above it all is kept.
+const LIMIT_MAX: u64 = 16 << 20;
+/// Periods of a goal.
+const PERIODS: i64 = 200;
+const PERIOD_NS_MIN: i64 = 20_000_000;
+const PERIOD_NS_MAX: i64 = 1_000_000_000;
+/// How far it looks ahead, one in so many periods of the goal.
+const AHEAD: usize = 10;
+/// Periods whose mean is what comes.
+const RECENT: usize = 4;
+/// Periods after a change before the next one: what comes follows it.
+const SETTLED: usize = 2;
+
+/// What has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HistoryStep {
+    /// Flows keep so many bytes of each direction from now on.
+    Limit(u64),
+    /// All of them is kept again.
+    All,
+    /// They keep no more than [`HEAD_BYTES`], and that does not fit.
+    Short,
+}
+
+/// See the module. Pure: it is told the time.
+#[derive(Debug)]
+pub struct HistoryGoal {
+    capacity: u64,
+    period_ns: i64,
+    /// Bytes that were stored in each period since the goal, the last one behind, and their sum.
+    stored: VecDeque<u64>,
+    young: u64,
+    /// Until when that was counted, ns, and all that was stored until then.
+    counted: Option<(i64, u64)>,
+    limit: Option<u64>,
+    /// Periods since the last change.
+    since_change: usize,
+    was_raised: bool,
+    /// Periods after a change before flows keep more: longer where that did not last.
+    patience: usize,
+    is_short: bool,
+}
+
+impl HistoryGoal {
+    /// For a ring that holds `capacity` bytes, and a goal of at least 1 ns.
+    #[must_use]
+    pub fn new(goal_ns: i64, capacity: u64) -> Self {
+        let period_ns = (goal_ns / PERIODS).clamp(PERIOD_NS_MIN, PERIOD_NS_MAX);
+        let periods = usize::try_from(goal_ns / period_ns + 1).unwrap_or(1);
+        Self {
+            capacity,
+            period_ns,
+            stored: VecDeque::from(vec![0; periods.max(2)]),
+            young: 0,
+            counted: None,
+            limit: None,
+            since_change: usize::MAX,
+            was_raised: false,
+            patience: 0,
+            is_short: false,
+        }
+    }
+
+    /// How often it is to be told, ns.
+    #[must_use]
+    pub fn period_ns(&self) -> i64 {
+        self.period_ns
+    }
+
+    /// Bytes of each direction of a flow that are kept; `None`: all.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// At `now_ns` of a monotonic clock so many bytes were stored in all.
+    pub fn period(&mut self, now_ns: i64, stored: u64) -> Option<HistoryStep> {
+        let (from_ns, before) = *self.counted.get_or_insert((now_ns, stored));
+        let periods = (now_ns - from_ns) / self.period_ns;
+        let periods = usize::try_from(periods)
+            .ok()
+            .filter(|periods| *periods > 0)?;
+        self.counted = Some((now_ns, stored));
+        let each = stored.saturating_sub(before) / periods as u64;
+        for _ in 0..periods.min(self.stored.len()) {
+            self.stored.push_back(each);
+            self.young += each;
+            self.young -= self.stored.pop_front().unwrap_or(0);
+        }
+        self.since_change = self.since_change.saturating_add(periods);
+        self.decide()
+    }
+
+    fn decide(&mut self) -> Option<HistoryStep> {
+        if self.since_change < SETTLED {
+            return None;
+        }
+        let ahead = (self.stored.len() / AHEAD)
+            .max(RECENT)
+            .min(self.stored.len());
+        let older: u64 = self.stored.iter().take(ahead).sum();
+        let recent = self.since_change.clamp(1, RECENT);
+        let comes: u64 = self.stored.iter().rev().take(recent).sum();
+        let comes = comes * ahead as u64 / recent as u64;
+        let stays = self.young - older;
+        let percent = |bytes: u64| u128::from(bytes) * 100 / u128::from(self.capacity.max(1));
+        let needed = percent(stays + comes);
+        if needed > 95 {
+            return self.lower(needed, ahead);
+        }
+        self.is_short = false;
+        if self.since_change >= self.patience.max(ahead) && percent(stays + 2 * comes) < 80 {
+            return self.raise(ahead);
+        }
+        None
+    }
+
+    /// Keeps less, the more is missing the less.
+    fn lower(&mut self, needed: u128, ahead: usize) -> Option<HistoryStep> {
+        let limit = match self.limit {
+            None => LIMIT_MAX,
+            Some(HEAD_BYTES) => {
+                let is_news = !std::mem::replace(&mut self.is_short, true);
+                return is_news.then_some(HistoryStep::Short);
+            }
+            Some(limit) => {
+                let shift = match needed {
+                    ..110 => 1,
+                    110..130 => 2,
+                    130.. => 4,
+                };
+                (limit >> shift).max(HEAD_BYTES)
+            }
+        };
+        let did_not_last = self.was_raised && self.since_change < self.patience.max(ahead);
+        let patience = if did_not_last { self.patience * 2 } else { 0 };
+        self.patience = patience.clamp(ahead, 64 * ahead);
+        self.was_raised = false;
+        self.since_change = 0;
+        self.limit = Some(limit);
+        Some(HistoryStep::Limit(limit))
+    }
+
+    fn raise(&mut self, ahead: usize) -> Option<HistoryStep> {
+        let limit = self.limit?;
+        if self.was_raised {
+            // The last time it did last.
+            self.patience = ahead;
+        }
+        self.was_raised = true;
+        self.since_change = 0;
+        self.limit = (limit < LIMIT_MAX).then_some(limit * 2);
+        Some(self.limit.map_or(HistoryStep::All, HistoryStep::Limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+    /// Bytes of a packet of the test: many together.
+    const PACKET: u64 = 15_000;
+
+    /// A flow on its way: bytes that are left, and that were sent.
+    #[derive(Debug, Clone, Copy)]
+    struct Flow {
+        left: u64,
+        sent: u64,
+    }
+
+    /// Of a recording with four times the load from a third of it to two thirds: seconds in which the ring reached back for less than the goal, of how
+    /// many, and the steps.
+    fn run(seed: u64, goal_s: i64, load: f64) -> (usize, usize, Vec<HistoryStep>) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let capacity = 300_000_000;
+        let mut goal = HistoryGoal::new(goal_s * S, capacity);
+        // Packets of an ordinary second, such that `load` of the ring is stored within the goal.
+        let usual = load * capacity as f64 / (PACKET as f64 * goal_s as f64);
+        let (mut ring, mut held) = (VecDeque::new(), 0);
+        let (mut gone_ns, mut total, mut due) = (0, 0, 0.0);
+        let mut flows = Vec::<Flow>::new();
+        let (mut short, mut seconds, mut steps) = (0, 0, Vec::new());
+        let duration_s = 12 * goal_s;
+        let tick = goal.period_ns();
+        for now_ns in (0..duration_s * S).step_by(usize::try_from(tick).unwrap()) {
+            let is_loaded = (duration_s / 3..duration_s * 2 / 3).contains(&(now_ns / S));
+            due += usual * if is_loaded { 4.0 } else { 1.0 } * tick as f64 / S as f64;
+            while due >= 1.0 {
+                due -= 1.0;
+                if flows.len() < 100 {
+                    // Pareto with an exponent of 1.1, from 20 KB to 10 GB.
+                    let left = 20_000.0 * (1.0 - random.f64()).powf(-1.0 / 1.1);
+                    #[expect(clippy::cast_possible_truncation, reason = "at most 10^10")]
+                    let left = left.min(1e10) as u64;
+                    flows.push(Flow { left, sent: 0 });
+                }
+                let at = random.usize(..flows.len());
+                let flow = &mut flows[at];
+                let bytes = PACKET.min(flow.left);
+                if goal.limit().is_none_or(|limit| flow.sent < limit) {
+                    ring.push_back((now_ns, bytes));
+                    (held, total) = (held + bytes, total + bytes);
+                }
+                due += 1.0 - bytes as f64 / PACKET as f64;
+                (flow.left, flow.sent) = (flow.left - bytes, flow.sent + bytes);
+                if flow.left == 0 {
+                    flows.swap_remove(at);
+                }
+            }
+            while held > capacity {
+                let (time_ns, bytes) = ring.pop_front().unwrap();
+                (gone_ns, held) = (time_ns, held - bytes);
+            }
+            steps.extend(goal.period(now_ns, total));
+            if now_ns / S > goal_s && now_ns % S < tick {
+                seconds += 1;
+                short += usize::from(now_ns - gone_ns < goal_s * S);
+            }
+        }
+        (short, seconds, steps)
+    }
+
+    #[test]
+    fn a_load_times_four_is_followed_and_back() {
+        for (seed, goal_s, load) in [(1, 10, 0.6), (2, 30, 0.6), (3, 90, 0.4), (4, 90, 0.8)] {
+            let (short, seconds, steps) = run(seed, goal_s, load);
+            println!("{goal_s} s: {short} of {seconds} s short, {steps:?}");
+            assert!(short * 100 <= seconds, "{seed}: {short} of {seconds}");
+            assert!(matches!(steps[0], HistoryStep::Limit(_)), "{steps:?}");
+            assert_eq!(steps.last(), Some(&HistoryStep::All), "{seed}");
+            assert!(steps.len() < 60, "{seed}: {steps:?}");
+        }
+    }
+
+    #[test]
+    fn a_load_that_fits_is_left_alone() {
+        let (short, _, steps) = run(5, 30, 0.2);
+        assert_eq!((short, steps), (0, vec![]));
+    }
+
+    #[test]
+    fn heads_are_kept_whatever_comes() {
+        let mut goal = HistoryGoal::new(10 * S, 1 << 20);
+        let mut total = 0;
+        let mut steps = Vec::new();
+        for period in 0..1000 {
+            total += 1 << 20;
+            steps.extend(goal.period(period * goal.period_ns(), total));
+        }
+        assert_eq!(goal.limit(), Some(HEAD_BYTES));
+        assert_eq!(steps.last(), Some(&HistoryStep::Short), "{steps:?}");
+        let short = steps.iter().filter(|step| **step == HistoryStep::Short);
+        assert_eq!(short.count(), 1, "it is told once");
+    }
+}
