@@ -44,3 +44,7 @@ if [ "$sanitizer" = address ]; then
 fi
 step "$sanitizer sanitizer: ${packages[*]//-p /}"
 "${wrap[@]}" cargo test --locked --target "$target" "${packages[@]}" --lib --tests -- --test-threads=1
+if [ "$sanitizer" = thread ]; then
+	step "$sanitizer sanitizer: the LFN table"
+	"${wrap[@]}" cargo test --locked --target "$target" -p retroscope-flow --lib lfn:: -- --test-threads=1
+fi

@@ -30,7 +30,7 @@ use Command::{Capture, Full, Quick};
 pub(crate) type Run = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name: the command, and who measures. In the order in which they are measured.
-pub(crate) const MEASURES: [(&str, Command, Run); 14] = [
+pub(crate) const MEASURES: [(&str, Command, Run); 15] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -43,6 +43,7 @@ pub(crate) const MEASURES: [(&str, Command, Run); 14] = [
     ("hits", Full, recorder::hits::rows),
     ("filter-tables", Full, filter::rows),
     ("queue-tables", Full, queues::rows),
+    ("lfn", Full, flow::lfn::negatives),
     ("misses", Full, flow::misses::rows),
     ("capture", Capture, capture::judged),
 ];

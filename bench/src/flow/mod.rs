@@ -2,9 +2,11 @@
 //!
 //! - `queue`: timers that are taken out and put in again, in our queue and in a binary heap.
 //! - `table`: packets of a million flows, in our table and in DashMap with a heap; and as many reads of memory at random.
+//! - `lfn`: marks that threads share, in the LFN table and in maps with locks.
 //! - `misses`: the same path under valgrind, with our queue and with a heap.
 //! - `traffic`: the packets.
 
+pub(crate) mod lfn;
 pub(crate) mod misses;
 mod queue;
 mod table;
@@ -45,5 +47,6 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
     }
     session.row("flow/table/mpps", None, || {
         heat.as_ref().map_err(Clone::clone)?.get("table")?.spread()
-    })
+    })?;
+    lfn::judged(session)
 }

@@ -130,9 +130,20 @@ fn accesses<'a>(name: &str, session: &'a Session, flows_max: usize) -> Entrant<'
 
 /// A key with its hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hashed {
+pub(super) struct Hashed {
     hash: u64,
     key: Key,
+}
+
+impl Hashed {
+    pub(super) fn new(secret: &Secret, key: &Key) -> Self {
+        let hash = secret.hash(key);
+        Self { hash, key: *key }
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
 }
 
 impl Hash for Hashed {
@@ -143,7 +154,7 @@ impl Hash for Hashed {
 
 /// Takes a number as its own hash.
 #[derive(Debug, Default)]
-struct Through(u64);
+pub(super) struct Through(u64);
 
 impl Hasher for Through {
     fn finish(&self) -> u64 {

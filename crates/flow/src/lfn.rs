@@ -9,7 +9,7 @@
 //! 64-bit hash is found though it was not put, with (k - 1) / 2^65. Keys that nobody asks for any more need no time-out: others take their cells.
 
 use crate::sync::{AtomicU64, Ordering::Relaxed};
-use crate::{Key, Secret};
+use crate::{Advise, Key, Secret, index::addresses};
 
 /// See the module. `HASH_BITS`: how many bits of hashes are looked at, 1 to 64; less is for measuring false positives only.
 #[derive(Debug)]
@@ -32,14 +32,25 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
     /// Where there is no cell.
     #[must_use]
     pub fn new(cells: usize, secret: Secret) -> Self {
+        Self::with_advice(cells, secret, |_| {})
+    }
+
+    /// The same, where `advise` gets what is reserved, before it is touched. Cells are read at random: with pages of 4 KiB each is far from any that the processor knows.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn with_advice(cells: usize, secret: Secret, advise: Advise) -> Self {
         assert!(cells > 0, "a table without cells");
-        let cell = || Cell {
+        let mut memory = Vec::with_capacity(cells);
+        advise(addresses(&memory));
+        memory.resize_with(cells, || Cell {
             value: AtomicU64::new(0),
             hash: AtomicU64::new(0),
-        };
+        });
         Self {
             secret,
-            cells: (0..cells).map(|_| cell()).collect(),
+            cells: memory.into(),
         }
     }
 

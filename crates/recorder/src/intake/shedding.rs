@@ -47,7 +47,8 @@ impl Marks {
     const EXEMPT: u64 = 0;
 
     pub(crate) fn new() -> Self {
-        Self(LfnTable::new(MARKS, Secret::random()))
+        let advise = retroscope_ring::ask_for_huge_pages;
+        Self(LfnTable::with_advice(MARKS, Secret::random(), advise))
     }
 
     /// The flow of this packet is exempt from now on, where that can be told.

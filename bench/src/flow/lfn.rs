@@ -1,0 +1,248 @@
+//! The LFN table: against sharded maps with locks, and what it forgets against what its paper says.
+//!
+//! R-Scope paper, section 2.4 and figure 10. All tables have the same keyed hash, and threads that mostly look for flows that were put.
+
+use std::{
+    collections::HashMap,
+    hash::BuildHasherDefault,
+    io,
+    net::Ipv4Addr,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Instant,
+};
+
+use dashmap::DashMap;
+use retroscope_flow::{Key, LfnTable, Secret};
+use retroscope_packet::{Endpoint, FlowKey, proto::TCP};
+use retroscope_ring::ask_for_huge_pages;
+
+use super::table::{Hashed, Through};
+use crate::{
+    measure::{Entrant, Failure, Heat, Spread},
+    session::Session,
+};
+
+/// Cells of the table, as the recorder has them.
+const CELLS: usize = 1 << 20;
+/// Flows that are put and looked for.
+const FLOWS: u32 = 10_000;
+/// One of so many operations puts.
+const PUTS: u64 = 20;
+/// Shards of the map of our own making.
+const SHARDS: usize = 64;
+/// Operations between two looks at the clock.
+const AT_ONCE: u64 = 1 << 16;
+
+/// A table that threads share.
+trait Table: Sync {
+    fn put(&self, key: &Key, value: u64);
+    fn get(&self, key: &Key) -> Option<u64>;
+}
+
+impl Table for LfnTable {
+    fn put(&self, key: &Key, value: u64) {
+        self.put(key, value);
+    }
+
+    fn get(&self, key: &Key) -> Option<u64> {
+        self.get(key)
+    }
+}
+
+/// DashMap, whose shards have a read-write lock each.
+struct Dash(Secret, DashMap<Hashed, u64, BuildHasherDefault<Through>>);
+
+impl Table for Dash {
+    fn put(&self, key: &Key, value: u64) {
+        self.1.insert(Hashed::new(&self.0, key), value);
+    }
+
+    fn get(&self, key: &Key) -> Option<u64> {
+        self.1.get(&Hashed::new(&self.0, key)).map(|value| *value)
+    }
+}
+
+/// The map of a shard.
+type Shard = HashMap<Hashed, u64, BuildHasherDefault<Through>>;
+
+/// Maps of the standard library, with a mutex each.
+struct Sharded(Secret, Vec<Mutex<Shard>>);
+
+impl Sharded {
+    fn with<R>(&self, key: &Key, act: impl FnOnce(&mut Shard, Hashed) -> R) -> R {
+        let hashed = Hashed::new(&self.0, key);
+        let shard = &self.1[usize::try_from(hashed.hash() >> 32).unwrap_or(0) % SHARDS];
+        act(
+            &mut shard.lock().unwrap_or_else(PoisonError::into_inner),
+            hashed,
+        )
+    }
+}
+
+impl Table for Sharded {
+    fn put(&self, key: &Key, value: u64) {
+        self.with(key, |shard, hashed| shard.insert(hashed, value));
+    }
+
+    fn get(&self, key: &Key) -> Option<u64> {
+        self.with(key, |shard, hashed| shard.get(&hashed).copied())
+    }
+}
+
+/// TCP between hosts of a net and a server.
+fn key(flow: u32) -> Key {
+    let end = |addr: u32, port| Endpoint {
+        addr: Ipv4Addr::from_bits(addr).into(),
+        port,
+    };
+    Key::from(FlowKey::Ports {
+        proto: TCP,
+        low: end(0x0a00_0000 + flow, 40_000),
+        high: end(0xc000_0201, 443),
+    })
+}
+
+/// One of our tables and two of others, on so many threads: millions of operations a second, all threads together.
+fn heat(session: &Session, threads: usize) -> Heat {
+    let keys: Vec<Key> = (0..FLOWS).map(key).collect();
+    let sharded = (0..SHARDS).map(|_| Mutex::default()).collect();
+    let tables: [(&str, Run<'_>); 3] = [
+        (
+            "lfn",
+            running(
+                LfnTable::<64>::with_advice(CELLS, Secret::random(), ask_for_huge_pages),
+                &keys,
+                threads,
+            ),
+        ),
+        (
+            "dashmap",
+            running(Dash(Secret::random(), DashMap::default()), &keys, threads),
+        ),
+        (
+            "mutexes",
+            running(Sharded(Secret::random(), sharded), &keys, threads),
+        ),
+    ];
+    let entrants = tables.into_iter().map(|(name, run)| {
+        Entrant::paced(name, session.scale.seconds, AT_ONCE, move |operations| {
+            let per_second = run(operations / threads as u64)?;
+            Ok((per_second / 1e6, per_second))
+        })
+    });
+    session.heat(
+        &format!("shared tables, {threads} threads"),
+        entrants.collect(),
+    )
+}
+
+/// Makes so many operations a thread, and gives how many there were a second.
+type Run<'a> = Box<dyn Fn(u64) -> Result<f64, Failure> + 'a>;
+
+/// Makes a run of so many operations of each thread, and gives how many there were a second.
+fn running<'a>(table: impl Table + 'a, keys: &[Key], threads: usize) -> Run<'a> {
+    let keys = keys.to_vec();
+    for (flow, key) in (0..).zip(&keys) {
+        table.put(key, flow << 32);
+    }
+    Box::new(move |operations| {
+        let operate = |thread: u64| {
+            // As packets come: the next one is at hand, and its flow is anywhere in the table.
+            let mut order: Vec<(u32, Key)> = (0..).zip(keys.iter().copied()).collect();
+            fastrand::Rng::with_seed(thread).shuffle(&mut order);
+            let (mut missed, mut wrong) = (0, 0);
+            let start = Instant::now();
+            for (number, (flow, key)) in (0..operations).zip(order.iter().cycle()) {
+                if number % PUTS == 0 {
+                    table.put(key, u64::from(*flow) << 32 | number);
+                    continue;
+                }
+                match table.get(key) {
+                    None => missed += 1,
+                    Some(value) => wrong += u64::from(value >> 32 != u64::from(*flow)),
+                }
+            }
+            (missed, wrong, start.elapsed().as_secs_f64())
+        };
+        let found: Vec<(u64, u64, f64)> = thread::scope(|scope| {
+            let operate = &operate;
+            let spawn = |thread| scope.spawn(move || operate(thread));
+            let running: Vec<_> = (0..threads as u64).map(spawn).collect();
+            let joined = running.into_iter().map(thread::ScopedJoinHandle::join);
+            joined.collect::<Result<_, _>>().map_err(Failure::panicked)
+        })?;
+        let all = operations * threads as u64;
+        let sum = |of: fn(&(u64, u64, f64)) -> u64| found.iter().map(of).sum::<u64>();
+        let (missed, wrong) = (sum(|it| it.0), sum(|it| it.1));
+        let seconds = found.iter().map(|it| it.2).fold(0.0, f64::max);
+        // Of as many flows one in 200 has lost its cell to another, by the formula.
+        if wrong > 0 || missed * 50 > all {
+            let why = format!("{wrong} values of other flows, {missed} of {all} not found");
+            return Err(Failure::Wrong(why));
+        }
+        Ok(all as f64 / seconds)
+    })
+}
+
+/// The judged row, and the same of one thread.
+pub(super) fn judged(session: &Session) -> io::Result<()> {
+    for threads in [2, 1] {
+        let name = match threads {
+            1 => "flow/lfn/vs-sharded-map-1-thread",
+            _ => "flow/lfn/vs-sharded-map",
+        };
+        session.row(
+            name,
+            Some("the faster one of DashMap and 64 maps with a mutex each"),
+            || {
+                let heat = heat(session, threads);
+                heat.ratio("lfn", heat.best(&["dashmap", "mutexes"])?)
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// The rows of the figure.
+pub(crate) fn negatives(session: &Session) -> io::Result<()> {
+    for load in [1, 2, 5, 10, 20, 50] {
+        let name = |of: &str| format!("flow/lfn/negatives/{of}/{load}pc");
+        session.row(&name("measured"), None, || forgotten(load, false))?;
+        session.row(&name("living"), None, || forgotten(load, true))?;
+        let expected = (keys_of(load) - 1) as f64 / (2 * SMALL) as f64;
+        session.row(&name("formula"), None, || {
+            Ok(Spread::once(100.0 * expected))
+        })?;
+    }
+    Ok(())
+}
+
+/// Cells of the tables of the figure.
+const SMALL: usize = 1 << 16;
+/// Repetitions of a point of it, and tables of each.
+const ROUNDS: u64 = 5;
+const TABLES: u64 = 16;
+
+fn keys_of(load: usize) -> u64 {
+    (SMALL * load / 100) as u64
+}
+
+/// Of 100 keys that were put, how many are not found, where so many of 100 cells have a key. `are_living`: these are the last ones of ten times as many, and others,
+/// which nobody asks for any more, were put before them.
+fn forgotten(load: usize, are_living: bool) -> Result<Spread, Failure> {
+    let count = keys_of(load);
+    let first = if are_living { 9 * count } else { 0 };
+    let key = |number: u64| Key::opaque(0, &number.to_ne_bytes());
+    let missing = |_| {
+        let table = LfnTable::<64>::new(SMALL, Secret::random());
+        (0..first + count).for_each(|number| table.put(&key(number), number));
+        let is_missing = |number: &u64| table.get(&key(*number)) != Some(*number);
+        (first..first + count).filter(is_missing).count()
+    };
+    let round = |_| {
+        let missing: usize = (0..TABLES).map(missing).sum();
+        100.0 * missing as f64 / (TABLES * count) as f64
+    };
+    Spread::of(&(0..ROUNDS).map(round).collect::<Vec<_>>())
+}
