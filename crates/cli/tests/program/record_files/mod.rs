@@ -5,6 +5,7 @@ mod clock_steps;
 mod combinations;
 mod cutoff;
 mod fragments;
+mod history;
 mod names;
 mod options;
 mod oracle;
