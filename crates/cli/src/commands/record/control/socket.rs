@@ -242,18 +242,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let privileges = Privileges::new(Some("12345:12346"), Some(folder.path())).unwrap();
         let path = folder.path().join("s");
-        let is_over = AtomicBool::new(false);
+        let (is_over, is_seen) = (AtomicBool::new(false), AtomicBool::new(false));
         scope(|scope| {
             let watching = scope.spawn(|| {
                 let mut seen = BTreeSet::new();
                 while !is_over.load(Ordering::SeqCst) {
                     let found = fs::symlink_metadata(&path);
                     seen.extend(found.map(|found| (found.uid(), found.gid(), found.mode())));
+                    is_seen.store(!seen.is_empty(), Ordering::SeqCst);
                 }
                 seen
             });
-            for _ in 0..1000 {
+            let mut rounds = 0;
+            // Its thread may begin late.
+            while rounds < 1000 || !is_seen.load(Ordering::SeqCst) {
                 Socket::bind(&path, &privileges).unwrap();
+                rounds += 1;
             }
             is_over.store(true, Ordering::SeqCst);
             let seen = watching.join().unwrap();
