@@ -339,7 +339,38 @@ fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_f64(*ns as f64 / 1e9)
 }
 
+/// What a packet takes in an engine's memory beside its own bytes, about.
+const BUFFER_OVERHEAD: u64 = 80;
+/// Bytes that a frame takes on the wire of Ethernet beside its own: preamble, frame check sequence, gap (IEEE 802.3).
+const WIRE_OVERHEAD: u64 = 24;
+/// The smallest frame of Ethernet without its check sequence, bytes.
+const FRAME_MIN: u64 = 60;
+
 impl SourceSnapshot {
+    /// Captured bytes of a packet, on average; the fewest that there are where none came.
+    fn mean_bytes(&self) -> u64 {
+        let mean = self.stored_bytes.checked_div(self.stored);
+        mean.unwrap_or(FRAME_MIN)
+    }
+
+    /// How many packets its engine holds, about, if they are as those so far.
+    #[must_use]
+    pub fn buffer_packets(&self) -> Option<u64> {
+        Some(match self.buffer? {
+            SourceBuffer::Packets(packets) => packets,
+            SourceBuffer::Bytes(bytes) => bytes / (self.mean_bytes() + BUFFER_OVERHEAD),
+        })
+    }
+
+    /// How long a packet may take to be looked at, ns, before the engine has to drop one, while such packets come back to back on an Ethernet of so many bits a second
+    /// (R-Scope paper, table 1: `s_lsr / λ_max`).
+    #[must_use]
+    pub fn longest_ns(&self, bits_per_second: u64) -> Option<u64> {
+        let bits =
+            u128::from(self.buffer_packets()?) * u128::from(self.mean_bytes() + WIRE_OVERHEAD) * 8;
+        u64::try_from(bits * 1_000_000_000 / u128::from(bits_per_second.max(1))).ok()
+    }
+
     /// Sums the queues of one source. `gaps`: how often its interface was away, `gap_ns`: for how long in all.
     pub(crate) fn of<'a>(
         name: &str,

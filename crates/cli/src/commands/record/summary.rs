@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use retroscope_capture::{SourceBuffer, af_packet::interfaces};
+use retroscope_capture::af_packet::interfaces;
 use retroscope_recorder::{
     DumpCounts, DumpReport, FlowCounts, HitCounts, ModuleStatus, ProcessingHistogram, Reason,
     SourceSnapshot, Summary, Suppressions, Verdict,
@@ -244,9 +244,6 @@ fn print_details(summary: &Summary, ring: &Ring) {
     say(&hits_line(&summary.hits));
 }
 
-/// What a packet takes in an engine's memory beside its own bytes, about.
-const BUFFER_OVERHEAD: u64 = 80;
-
 /// How long the packets of a shard took; `None`: none was timed.
 fn processing_line(shard: usize, histogram: &ProcessingHistogram) -> Option<String> {
     let most = show_short(histogram.p9999_ns?);
@@ -272,20 +269,24 @@ fn show_power(ns: u64) -> String {
     }
 }
 
-/// What a live source holds, in packets and in time, at the mean rate.
+/// Speeds of links for R-Scope's table 1.
+pub(crate) const LINK_GBITS: [u64; 5] = [1, 2, 10, 40, 100];
+
+/// What a live source holds, in packets and in time, at the mean rate, and while a link is full.
 fn say_buffer(source: &SourceSnapshot, elapsed: Option<Duration>) {
-    let (Some(buffer), Some(elapsed)) = (source.buffer, elapsed) else {
+    let (Some(packets), Some(elapsed)) = (source.buffer_packets(), elapsed) else {
         return;
     };
-    let rate = source.stored as f64 / elapsed.as_secs_f64().max(1e-9);
-    let packets = match buffer {
-        SourceBuffer::Packets(packets) => packets,
-        SourceBuffer::Bytes(bytes) => {
-            let mean = source.stored_bytes.checked_div(source.stored);
-            bytes / (mean.unwrap_or(0) + BUFFER_OVERHEAD)
-        }
-    };
     let name = &source.name;
+    let times = LINK_GBITS.map(|gbits| {
+        let longest = source.longest_ns(gbits * 1_000_000_000).unwrap_or(0);
+        format!("{} at {gbits} Gbit/s", show_short(longest))
+    });
+    say(&format!(
+        "{name}: a packet may take so long without a drop: {}",
+        times.join(", ")
+    ));
+    let rate = source.stored as f64 / elapsed.as_secs_f64().max(1e-9);
     let packets_text = counted(packets, "packet");
     if source.stored == 0 {
         return say(&format!(

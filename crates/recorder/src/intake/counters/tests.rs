@@ -325,3 +325,28 @@ fn what_was_shed_at_the_edge_of_a_window_is_a_bound() {
     assert_eq!(told(25, 30), [(SHED, Some(2), None)]);
     assert_eq!(told(21, 29), []);
 }
+
+/// R-Scope's table 1: 136,314,880 bytes in buffers of 64 KiB; and small frames, of which fewer fit.
+#[test]
+fn what_a_source_holds_is_how_long_a_packet_may_take() {
+    let of = |stored, stored_bytes| SourceSnapshot {
+        stored,
+        stored_bytes,
+        buffer: Some(SourceBuffer::Bytes(136_314_880)),
+        ..SourceSnapshot::default()
+    };
+    let large = of(10, 655_360);
+    for (gbits, paper_ms) in [(1, 1090), (2, 550), (4, 270), (6, 180), (8, 140), (10, 110)] {
+        let ms = large.longest_ns(gbits * 1_000_000_000).unwrap() / 1_000_000;
+        assert!(ms.abs_diff(paper_ms) <= 6, "{gbits}: {ms}");
+    }
+    // 84 bytes on the wire, 140 in memory; 14.88 million a second.
+    let small = of(0, 0);
+    assert_eq!(small.buffer_packets(), Some(973_677));
+    assert_eq!(small.longest_ns(10_000_000_000), Some(65_431_094));
+    let unknown = SourceSnapshot::default();
+    assert_eq!(
+        (unknown.buffer_packets(), unknown.longest_ns(1)),
+        (None, None)
+    );
+}

@@ -21,6 +21,7 @@ use crate::{
     commands::{
         protocol::{Request, StretchText, WhenFull, WindowText},
         query::time,
+        record::summary::LINK_GBITS,
     },
     units::{duration, size_or_none},
 };
@@ -171,8 +172,24 @@ pub(crate) fn status_fields(status: &Status) -> Value {
     let ring = &status.ring;
     let pins: Vec<Value> = status.pins.iter().map(pin_json).collect();
     let processing: Vec<Value> = status.processing.iter().map(processing_json).collect();
+    // R-Scope's table 1.
+    let longest = status.sources.iter().map(|source| {
+        let seconds = |gbits: u64| {
+            source
+                .longest_ns(gbits * 1_000_000_000)
+                .map(|ns| ns as f64 / 1e9)
+        };
+        let at = LINK_GBITS.map(|gbits| (gbits.to_string(), json!(seconds(gbits))));
+        json!({
+            "source": source.name,
+            "buffer_packets": source.buffer_packets(),
+            "longest_seconds_by_gbit": Value::Object(at.into_iter().collect()),
+        })
+    });
+    let longest: Vec<Value> = longest.collect();
     json!({
         "sources": status.sources,
+        "buffers": longest,
         "analyzers": {
             "stored": status.stored,
             "analyzed": status.analyzed,
