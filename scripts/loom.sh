@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the models of the ring and of the LFN table under loom: `scripts/loom.sh PREEMPTIONS`, or `scripts/loom.sh deep` with as many
+# Runs the models of the ring, the LFN table and the feed of events under loom: `scripts/loom.sh PREEMPTIONS`, or `scripts/loom.sh deep` with as many
 # preemptions for each model as end within minutes. They have a target directory of their own, because `--cfg loom` would have everything
 # else compiled again.
 

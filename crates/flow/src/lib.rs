@@ -3,6 +3,7 @@
 //! Pure: packets and times in, flows out. No threads, no clock, no input or output.
 #![forbid(unsafe_code)]
 
+mod feed;
 mod flow;
 mod history;
 mod index;
@@ -17,6 +18,7 @@ mod time_outs;
 mod top;
 mod tracker;
 
+pub use feed::{Cursor, Feed, Heard};
 pub use flow::{Flow, TcpState};
 pub use history::{HEAD_BYTES, HistoryGoal, HistoryStep};
 pub use key::{Ends, Family, Host, Key, Secret};

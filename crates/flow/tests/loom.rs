@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use loom::{sync::Arc, thread};
-use retroscope_flow::{Key, LfnTable, Secret};
+use retroscope_flow::{Cursor, Feed, Heard, Key, LfnTable, Secret};
 
 fn key(n: u8) -> Key {
     Key::opaque(n, &[n])
@@ -65,5 +65,70 @@ fn a_key_that_is_taken_out_is_gone() {
         remover.join().unwrap();
         assert_eq!(table.get(&key(1)), None);
         assert!(table.get(&key(2)).is_none_or(|value| value == 2));
+    });
+}
+
+/// What a listener hears, until so many events have come or were missed.
+fn heard(feed: &Feed<u64>, cursor: &mut Cursor, count: u64) -> Vec<u64> {
+    let (mut events, mut told) = (Vec::new(), 0);
+    while told < count {
+        match feed.hear(cursor) {
+            Heard::Event(event) => {
+                events.push(event);
+                told += 1;
+            }
+            Heard::Missed(missed) => told += missed,
+            Heard::Nothing => thread::yield_now(),
+        }
+    }
+    assert_eq!(told, count, "more were missed than there were");
+    events
+}
+
+/// Two producers add to a feed of one or two places while a listener listens: it hears an event of each place at most once and in order, and hears
+/// or misses all.
+#[test]
+fn a_listener_hears_or_misses_each_event() {
+    for capacity in [1, 2] {
+        loom::model(move || {
+            let feed = Arc::new(Feed::new(capacity));
+            let mut cursor = feed.listen(Some(0));
+            let producers = [10, 20].map(|first| {
+                let feed = Arc::clone(&feed);
+                thread::spawn(move || (first..first + 1).for_each(|event| feed.push(event)))
+            });
+            feed.push(30);
+            let mut events = heard(&feed, &mut cursor, 3);
+            producers.into_iter().for_each(|it| it.join().unwrap());
+            assert!(!events.is_empty(), "the last one is there");
+            events.sort_unstable();
+            events.dedup();
+            assert!(events.iter().all(|event| [10, 20, 30].contains(event)));
+            assert!(matches!(feed.hear(&mut cursor), Heard::Nothing));
+        });
+    }
+}
+
+/// While a listener holds producers up that may wait, nothing is overwritten before it has heard it; when it has let them go, one that waited goes on.
+#[test]
+fn producers_wait_for_who_holds_them_up() {
+    loom::model(|| {
+        let feed = Arc::new(Feed::new(1));
+        let mut cursor = feed.listen(Some(0));
+        assert!(feed.hold(&mut cursor));
+        let producer = {
+            let feed = Arc::clone(&feed);
+            thread::spawn(move || {
+                for event in 0..3 {
+                    feed.push_or_wait(event, |_| {
+                        thread::yield_now();
+                        true
+                    });
+                }
+            })
+        };
+        assert_eq!(heard(&feed, &mut cursor, 2), [0, 1]);
+        feed.release(&mut cursor);
+        producer.join().unwrap();
     });
 }

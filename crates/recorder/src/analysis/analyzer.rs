@@ -559,6 +559,6 @@ impl Core {
     }
 
     fn tell(&self, event: Event) {
-        self.parts.events.tell(event);
+        self.parts.events.tell_patiently(event);
     }
 }

@@ -1,11 +1,17 @@
-//! News for whoever watches the recorder: a log of the last ones, each with a number. Nobody who sends news waits for who reads them,
-//! and who is too slow is told how many were missed.
+//! News for whoever watches the recorder: a feed of the last ones, each with a number. Who is too slow is told how many were missed, and nobody who sends
+//! news waits for who reads them, but the analyzer, for a moment, for one that writes them to a file.
 
 use std::{
-    collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, PoisonError, mpsc::RecvTimeoutError},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst, fence},
+        mpsc::RecvTimeoutError,
+    },
+    thread,
     time::Duration,
 };
+
+use retroscope_flow::{Cursor, Feed, Heard};
 
 use crate::{
     control::lock,
@@ -14,6 +20,9 @@ use crate::{
 
 /// News that are kept; of older ones only the numbers are known.
 const KEPT: usize = 1024;
+/// How long the analyzer waits for who writes news to a file, in looks.
+const PATIENCE_LOOKS: u32 = 20;
+const PATIENCE_LOOK: Duration = Duration::from_micros(500);
 
 /// News from a running recorder, in the order they happened.
 #[derive(Debug, Clone)]
@@ -48,7 +57,7 @@ pub struct Missed {
     pub finished: DumpCounts,
     /// Sentences.
     pub notices: u64,
-    /// Those from before the listener came: nobody knows of what kind.
+    /// Those that a listener did not hear: nobody knows of what kind.
     pub unknown: u64,
 }
 
@@ -73,34 +82,21 @@ impl Missed {
     pub fn total(&self) -> u64 {
         self.triggered + self.finished.total() + self.notices + self.unknown
     }
-
-    /// Those that `self` has and `before` had not.
-    fn since(&self, before: &Self) -> Self {
-        Self {
-            triggered: self.triggered - before.triggered,
-            finished: self.finished.since(&before.finished),
-            notices: self.notices - before.notices,
-            unknown: self.unknown - before.unknown,
-        }
-    }
 }
 
-/// The log.
-#[derive(Debug, Default)]
+/// The feed, and how its listeners sleep.
+#[derive(Debug)]
 pub(crate) struct EventLog {
-    kept: Mutex<Kept>,
+    feed: Feed<Arc<Event>>,
+    /// Listeners that sleep, or are about to.
+    sleepers: AtomicUsize,
+    /// Taken by who sleeps, and by who sends where somebody does.
+    sleep: Mutex<()>,
     news: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    last: VecDeque<Arc<Event>>,
-    /// The number of the first of them.
-    first: u64,
-    /// All before it.
-    gone: Missed,
     /// Nobody sends any more.
-    is_closed: bool,
+    is_closed: AtomicBool,
+    /// The number that was next for a listener whom the analyzer has waited for in vain.
+    waited_for: AtomicU64,
 }
 
 /// Where news are sent. Any number of threads may hold one.
@@ -113,8 +109,8 @@ struct Sending(Arc<EventLog>);
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        lock(&self.0.kept).is_closed = true;
-        self.0.news.notify_all();
+        self.0.is_closed.store(true, SeqCst);
+        self.0.wake();
     }
 }
 
@@ -122,32 +118,45 @@ impl Drop for Sending {
 #[derive(Debug)]
 pub struct Subscription {
     log: Arc<EventLog>,
-    next: u64,
-    /// All before `next`.
-    passed: Missed,
-    /// To be told first.
-    untold: Option<Missed>,
+    cursor: Cursor,
 }
 
 impl Events {
     /// The first sender of a log of its own.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Sending(Arc::default())))
+        Self(Arc::new(Sending(Arc::new(EventLog {
+            feed: Feed::new(KEPT),
+            sleepers: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            news: Condvar::new(),
+            is_closed: AtomicBool::new(false),
+            waited_for: AtomicU64::new(u64::MAX),
+        }))))
     }
 
-    /// Never waits but for who copies a few numbers.
+    /// Never waits.
     pub(crate) fn tell(&self, event: Event) {
         let log = &self.0.0;
-        let mut kept = lock(&log.kept);
-        kept.last.push_back(Arc::new(event));
-        if kept.last.len() > KEPT
-            && let Some(first) = kept.last.pop_front()
-        {
-            kept.gone.add(&first);
-            kept.first += 1;
-        }
-        drop(kept);
-        log.news.notify_all();
+        log.feed.push(Arc::new(event));
+        log.wake();
+    }
+
+    /// The same; but it waits for up to 10 ms for a listener that [holds](Subscription::hold) and has fallen behind, if that has read anything since it was waited for in vain.
+    pub(crate) fn tell_patiently(&self, event: Event) {
+        let log = &self.0.0;
+        let mut looks = 0;
+        log.feed.push_or_wait(Arc::new(event), |held| {
+            if looks == PATIENCE_LOOKS {
+                log.waited_for.store(held, SeqCst);
+            }
+            let is_worth_it = log.waited_for.load(SeqCst) != held;
+            if is_worth_it {
+                looks += 1;
+                thread::park_timeout(PATIENCE_LOOK);
+            }
+            is_worth_it
+        });
+        log.wake();
     }
 
     pub(crate) fn log(&self) -> &Arc<EventLog> {
@@ -156,29 +165,25 @@ impl Events {
 }
 
 impl EventLog {
+    /// Wakes who sleeps. Either this sees that somebody does, or they see the news: one fence is before the other.
+    fn wake(&self) {
+        fence(SeqCst);
+        if self.sleepers.load(SeqCst) > 0 {
+            drop(lock(&self.sleep));
+            self.news.notify_all();
+        }
+    }
+
     /// The number of the next event.
     pub(crate) fn end(&self) -> u64 {
-        let kept = lock(&self.kept);
-        kept.first + kept.last.len() as u64
+        self.feed.end()
     }
 
     /// A listener from the event of this number on, or, if that is in the future or `None`, from the next one on.
     pub(crate) fn subscribe(self: &Arc<Self>, from: Option<u64>) -> Subscription {
-        let kept = lock(&self.kept);
-        let end = kept.first + kept.last.len() as u64;
-        let from = from.unwrap_or(end).min(end);
-        let next = from.max(kept.first);
-        let mut passed = kept.gone;
-        let before = kept.last.iter().zip(kept.first..next);
-        before.for_each(|(event, _)| passed.add(event));
         Subscription {
             log: Arc::clone(self),
-            next,
-            passed,
-            untold: (from < next).then(|| Missed {
-                unknown: next - from,
-                ..Missed::default()
-            }),
+            cursor: self.feed.listen(from),
         }
     }
 }
@@ -187,7 +192,13 @@ impl Subscription {
     /// The number of the event that is to come: where another listener goes on.
     #[must_use]
     pub fn cursor(&self) -> u64 {
-        self.next
+        self.cursor.next()
+    }
+
+    /// The analyzer waits for this listener, for up to 10 ms an event, rather than to overwrite what it has not taken; all others overwrite. For who writes
+    /// news to a file. False: it waits for another one.
+    pub fn hold(&mut self) -> bool {
+        self.log.feed.hold(&mut self.cursor)
     }
 
     /// Waits for news, at most `timeout`.
@@ -195,31 +206,43 @@ impl Subscription {
     /// # Errors
     /// As `Receiver::recv_timeout`: `Disconnected` when all threads of the recorder are gone, and all news taken.
     pub fn take(&mut self, timeout: Duration) -> Result<Event, RecvTimeoutError> {
-        if let Some(missed) = self.untold.take() {
-            return Ok(Event::Missed(missed));
+        if let Some(event) = self.hear() {
+            return Ok(event);
         }
-        let kept = lock(&self.log.kept);
+        let log = &self.log;
+        log.sleepers.fetch_add(1, SeqCst);
+        fence(SeqCst);
         let is_early =
-            |kept: &mut Kept| !kept.is_closed && kept.first + kept.last.len() as u64 <= self.next;
-        let waited = self.log.news.wait_timeout_while(kept, timeout, is_early);
-        let (kept, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if self.next < kept.first {
-            let missed = kept.gone.since(&self.passed);
-            (self.next, self.passed) = (kept.first, kept.gone);
-            return Ok(Event::Missed(missed));
-        }
-        let place = usize::try_from(self.next - kept.first).unwrap_or(usize::MAX);
-        let Some(event) = kept.last.get(place).map(Arc::clone) else {
-            return Err(if kept.is_closed {
-                RecvTimeoutError::Disconnected
-            } else {
-                RecvTimeoutError::Timeout
-            });
-        };
-        drop(kept);
-        self.next += 1;
-        self.passed.add(&event);
-        Ok(Arc::unwrap_or_clone(event))
+            |(): &mut ()| !log.is_closed.load(SeqCst) && !log.feed.has_news(&self.cursor);
+        let waited = log
+            .news
+            .wait_timeout_while(lock(&log.sleep), timeout, is_early);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        log.sleepers.fetch_sub(1, SeqCst);
+        // Whoever closes it has sent all before.
+        let is_closed = log.is_closed.load(SeqCst);
+        self.hear().ok_or(if is_closed {
+            RecvTimeoutError::Disconnected
+        } else {
+            RecvTimeoutError::Timeout
+        })
+    }
+
+    fn hear(&mut self) -> Option<Event> {
+        Some(match self.log.feed.hear(&mut self.cursor) {
+            Heard::Event(event) => Arc::unwrap_or_clone(event),
+            Heard::Missed(unknown) => Event::Missed(Missed {
+                unknown,
+                ..Missed::default()
+            }),
+            Heard::Nothing => return None,
+        })
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.log.feed.release(&mut self.cursor);
     }
 }
 
@@ -262,15 +285,15 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(
-            (missed.notices, missed.total()),
-            (100_000 - KEPT as u64, missed.notices)
+            (missed.unknown, missed.total()),
+            (100_000 - KEPT as u64, missed.unknown)
         );
         let rest = taken(&mut slow);
         assert_eq!(
             (rest.len(), rest[0].clone()),
-            (KEPT, (0, missed.notices.to_string()))
+            (KEPT, (0, missed.unknown.to_string()))
         );
-        let thread = std::thread::spawn(move || events.tell(notice(7)));
+        let thread = thread::spawn(move || events.tell(notice(7)));
         thread.join().expect("it did not wait");
         assert_eq!(taken(&mut slow), [(0, "7".to_owned())]);
         let end = slow.take(Duration::from_secs(60));
@@ -301,13 +324,38 @@ mod tests {
         for cursor in [Some(total), Some(u64::MAX), None] {
             assert_eq!(taken(&mut log.subscribe(cursor)), []);
         }
-        // Kinds are told of what passed by while somebody listened, also where that began in the middle.
-        let mut listener = log.subscribe(Some(total - 10));
-        (0..2 * KEPT as u64).for_each(|number| events.tell(notice(number)));
+    }
+
+    /// The analyzer waits for who holds it up as long as that reads, and once for one that does not; others never wait.
+    #[test]
+    fn the_analyzer_waits_for_who_writes_news_to_a_file() {
+        let events = Events::new();
+        let mut listener = events.log().subscribe(None);
+        assert!(listener.hold() && !events.log().subscribe(None).hold());
+        let total = 4 * KEPT as u64;
+        let reading = thread::spawn(move || {
+            let mut count = 0;
+            while count < total {
+                match listener.take(Duration::from_secs(60)).unwrap() {
+                    Event::Notice(text) => assert_eq!(text, count.to_string()),
+                    other => panic!("{other:?}"),
+                }
+                count += 1;
+                thread::yield_now();
+            }
+            listener
+        });
+        (0..total).for_each(|number| events.tell_patiently(notice(number)));
+        let mut listener = reading.join().unwrap();
+        let held = listener.cursor();
+        (0..2 * KEPT as u64).for_each(|number| events.tell_patiently(notice(number)));
+        assert_eq!(events.log().waited_for.load(SeqCst), held, "in vain, once");
         let missed = match listener.take(Duration::ZERO) {
-            Ok(Event::Missed(missed)) => missed,
+            Ok(Event::Missed(missed)) => missed.total(),
             other => panic!("{other:?}"),
         };
-        assert_eq!((missed.notices, missed.unknown), (10 + KEPT as u64, 0));
+        assert_eq!((missed, taken(&mut listener).len()), (KEPT as u64, KEPT));
+        drop(listener);
+        assert!(events.log().subscribe(None).hold(), "it let go");
     }
 }

@@ -36,15 +36,6 @@ impl DumpCounts {
         } += 1;
     }
 
-    /// Those that `self` has and `before` had not.
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        Self {
-            complete: self.complete - before.complete,
-            incomplete: self.incomplete - before.incomplete,
-            failed: self.failed - before.failed,
-        }
-    }
-
     pub(crate) fn add_all(&mut self, more: &Self) {
         self.complete += more.complete;
         self.incomplete += more.incomplete;

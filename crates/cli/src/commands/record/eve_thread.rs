@@ -49,7 +49,7 @@ struct Writing {
 }
 
 impl EveThread {
-    /// Writes what a recorder tells from now on.
+    /// Writes what a recorder tells from now on. `is_file`: for a file its analyzer waits a moment, rather than to have events missed.
     ///
     /// # Errors
     /// What the system said about the thread.
@@ -57,14 +57,18 @@ impl EveThread {
         writer: EveWriter,
         flows: FlowReceiver,
         handle: Handle,
-        offline: bool,
+        (offline, is_file): (bool, bool),
     ) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
+        let mut events = handle.subscribe(Some(0));
+        if is_file {
+            events.hold();
+        }
         let writing = Writing {
             writer,
             flows,
             named: Vec::new(),
-            events: handle.subscribe(Some(0)),
+            events,
             handle,
             offline,
             shared: Arc::clone(&shared),

@@ -96,6 +96,7 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let socket = control.map(|path| Socket::bind(path, &privileges));
     let socket = socket.transpose().map_err(Failure::failed)?;
+    let is_file = matches!(task.eve, Some((Target::File(_), _)));
     let writer = task.eve.clone().map(|(target, options)| {
         let owner = privileges.owner();
         EveWriter::open(target, Options { owner, ..options }, Box::new(say))
@@ -110,9 +111,10 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let server = server.transpose().map_err(Failure::failed)?;
     let mut flows = recorder.take_flows();
     let slices = flows.as_mut().and_then(FlowReceiver::take_slices);
-    let eve = writer
-        .zip(flows)
-        .map(|(writer, flows)| EveThread::start(writer, flows, recorder.handle(), config.offline));
+    let eve = writer.zip(flows).map(|(writer, flows)| {
+        let of_input = (config.offline, is_file);
+        EveThread::start(writer, flows, recorder.handle(), of_input)
+    });
     let eve = eve.transpose().map_err(Failure::failed)?;
     let top = task.top.zip(slices);
     let top = top.map(|(args, slices)| Top::start(args, slices, names(input)));
