@@ -64,6 +64,7 @@
 mod bucket_change;
 pub mod capture;
 pub mod contest;
+mod feeds;
 mod filter;
 mod flow;
 mod latency;
