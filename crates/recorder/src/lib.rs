@@ -32,15 +32,16 @@ pub use analysis::{
 };
 pub use control::{
     commands::Triggered,
-    durations::ProcessingHistogram,
+    durations::{AgeHistogram, ProcessingHistogram},
     events::{Event, Missed, Subscription},
     hits::{HitCounts, Reason, Suppressions},
+    outcomes::RuleHits,
     pins::Pin,
     time::rfc3339,
 };
 pub use dump::{
     encode::Format,
-    log::DumpCounts,
+    log::{DumpCounts, DumpTotals},
     report::{DumpReport, Missing, PROGRAM, Verdict},
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};

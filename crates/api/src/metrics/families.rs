@@ -2,67 +2,106 @@
 
 use std::collections::BTreeMap;
 
-use retroscope_recorder::{ProcessingHistogram, SourceSnapshot, Status};
+use retroscope_recorder::{
+    AgeHistogram, DumpCounts, HitCounts, ModuleStatus, ProcessingHistogram, Reason, SourceSnapshot,
+    Status,
+};
 
 use super::{Process, exposition::Exposition};
 
-/// Sources that have series of their own, the first ones. Those behind them are summed up as `other`.
-pub const SOURCES_MAX: usize = 256;
+/// Sources, and modules, that have series of their own: the first ones. Those behind them are summed up as `other`.
+pub(super) const SERIES_MAX: usize = 256;
 
 /// The label of what has no series of its own.
 const OTHER: &str = "other";
+/// The label of triggers that no rule made.
+const MANUAL: &str = "manual";
 
-/// What the sources counted. Several of one name are one.
-pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
-    let mut by_name: BTreeMap<&str, Vec<&SourceSnapshot>> = BTreeMap::new();
-    for source in sources {
-        let is_own = by_name.len() < SOURCES_MAX || by_name.contains_key(source.name.as_str());
-        let name = if is_own { source.name.as_str() } else { OTHER };
-        by_name.entry(name).or_default().push(source);
+/// A counter of something that has a name: its own name, what it counts, and how many; `None`: unknown.
+type Counter<T> = (&'static str, &'static str, fn(&T) -> Option<u64>);
+
+/// What has one name together, and no more names than there may be series.
+fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> BTreeMap<String, Vec<&T>> {
+    let mut groups: BTreeMap<String, Vec<&T>> = BTreeMap::new();
+    for one in all {
+        let is_own = groups.len() < SERIES_MAX || groups.contains_key(name(one));
+        let name = if is_own { name(one) } else { OTHER };
+        groups.entry(name.to_owned()).or_default().push(one);
     }
-    let mut counter = |name, help, count: &dyn Fn(&SourceSnapshot) -> Option<u64>| {
+    groups
+}
+
+/// Counters of each group. Where a number is not known of one it is not known of the group.
+fn counters<T>(
+    exposition: &mut Exposition,
+    label: &str,
+    groups: &BTreeMap<String, Vec<&T>>,
+    counters: &[Counter<T>],
+) {
+    for (name, help, count) in counters {
         let mut family = exposition.counter(name, help);
-        for (name, sources) in &by_name {
-            // Where it is not known of one it is not known of all.
-            let sum = sources
-                .iter()
-                .map(|source| count(source))
-                .sum::<Option<u64>>();
-            family.add(&[("source", name)], sum);
+        for (name, group) in groups {
+            let sum = group.iter().map(|one| count(one)).sum::<Option<u64>>();
+            family.add(&[(label, name)], sum);
         }
-    };
-    counter(
-        "retroscope_received_packets",
-        "Packets that reached the capture engine, by its own counter.",
-        &|source| source.received,
-    );
-    counter(
-        "retroscope_stored_packets",
-        "Packets stored in the ring.",
-        &|source| Some(source.stored),
-    );
-    counter(
-        "retroscope_stored_bytes",
-        "Captured bytes of the packets stored in the ring.",
-        &|source| Some(source.stored_bytes),
-    );
-    counter(
-        "retroscope_filtered_packets",
-        "Packets that the capture filter refused.",
-        &|source| source.filtered,
-    );
-    counter(
-        "retroscope_cut_packets",
-        "Stored packets that the snap length cut.",
-        &|source| Some(source.cut),
+    }
+}
+
+/// What the sources counted.
+pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
+    let groups = grouped(sources, |source| &source.name);
+    counters(
+        exposition,
+        "source",
+        &groups,
+        &[
+            (
+                "retroscope_received_packets",
+                "Packets that reached the capture engine, by its own counter.",
+                |it| it.received,
+            ),
+            (
+                "retroscope_stored_packets",
+                "Packets stored in the ring.",
+                |it| Some(it.stored),
+            ),
+            (
+                "retroscope_stored_bytes",
+                "Captured bytes of the packets stored in the ring.",
+                |it| Some(it.stored_bytes),
+            ),
+            (
+                "retroscope_filtered_packets",
+                "Packets that the capture filter refused; unknown where the kernel filters.",
+                |it| it.filtered,
+            ),
+            (
+                "retroscope_cut_packets",
+                "Stored packets that the snap length cut.",
+                |it| Some(it.cut),
+            ),
+            (
+                "retroscope_interface_outages",
+                "How often the interface went down or was removed.",
+                |it| Some(it.gaps),
+            ),
+        ],
     );
     let mut family = exposition.counter(
-        "retroscope_lost_packets",
-        "Packets lost before the ring, by cause.",
+        "retroscope_interface_outage_seconds",
+        "How long the interface was down or removed.",
     );
-    for (name, sources) in &by_name {
+    for (name, group) in &groups {
+        let ns: u64 = group.iter().map(|source| source.gap_ns).sum();
+        family.add(&[("source", name)], Some(seconds(ns)));
+    }
+    let mut family = exposition.counter(
+        "retroscope_lost_packets",
+        "Packets lost before the ring, by cause; shed is what was not kept on purpose.",
+    );
+    for (name, group) in &groups {
         let mut lost: BTreeMap<&str, Option<u64>> = BTreeMap::new();
-        for (cause, packets) in sources.iter().flat_map(|source| &source.lost) {
+        for (cause, packets) in group.iter().flat_map(|source| &source.lost) {
             let sum = lost.entry(cause).or_insert(Some(0));
             *sum = sum.zip(*packets).map(|(a, b)| a + b);
         }
@@ -72,35 +111,301 @@ pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
     }
 }
 
-/// What the recorder counted.
-pub(super) fn recorder(exposition: &mut Exposition, status: &Status) {
+/// The ring, and who reads it.
+pub(super) fn ring(exposition: &mut Exposition, status: &Status) {
+    let ring = &status.ring;
+    let (goal, limit) = match status.history_goal {
+        Some((goal, limit)) => (Some(goal.as_secs_f64()), limit),
+        None => (None, None),
+    };
+    let history = status.history.map(|history| history.as_secs_f64());
+    let oldest = status.oldest_stamp_ns.map(|ns| ns as f64 / 1e9);
+    for (name, help, value) in [
+        (
+            "retroscope_ring_history_seconds",
+            "How far the ring reaches back: all that was stored within this time is in it. Live only.",
+            history,
+        ),
+        (
+            "retroscope_ring_history_goal_seconds",
+            "How far it is to reach back (--history-goal).",
+            goal,
+        ),
+        (
+            "retroscope_ring_oldest_packet_timestamp_seconds",
+            "The earliest time stamp in the ring, seconds since 1970.",
+            oldest,
+        ),
+    ] {
+        exposition.gauge(name, help).add(&[], value);
+    }
+    for (name, help, value) in [
+        (
+            "retroscope_history_limit_bytes",
+            "What each direction of a flow keeps so that the goal is reached; absent while all is kept.",
+            limit,
+        ),
+        (
+            "retroscope_ring_size_bytes",
+            "The size of the ring.",
+            Some(status.ring_bytes),
+        ),
+        (
+            "retroscope_ring_reserved_buckets",
+            "Full buckets that dumps or pins want.",
+            Some(ring.reserved_buckets as u64),
+        ),
+        (
+            "retroscope_ring_pins",
+            "Stretches of time that the ring is told to keep.",
+            Some(status.pins.len() as u64),
+        ),
+        (
+            "retroscope_unread_packets",
+            "Packets in the ring that were not looked at for triggers yet.",
+            Some(status.unread),
+        ),
+        (
+            "retroscope_rules",
+            "Trigger rules, scripts and modules among them.",
+            Some(status.rules as u64),
+        ),
+    ] {
+        exposition.gauge(name, help).add(&[], value);
+    }
+    let mut family = exposition.gauge(
+        "retroscope_ring_buckets",
+        "Buckets of the ring, by what they are.",
+    );
+    for (state, buckets) in [
+        ("free", ring.free_buckets),
+        ("open", ring.open_buckets),
+        ("closed", ring.closed_buckets),
+    ] {
+        family.add(&[("state", state)], Some(buckets));
+    }
+    for (name, help, value) in [
+        (
+            "retroscope_ring_evicted_packets",
+            "Packets that newer ones were stored over.",
+            ring.evicted_packets,
+        ),
+        (
+            "retroscope_ring_evicted_bytes",
+            "Captured bytes of these packets.",
+            ring.evicted_bytes,
+        ),
+        (
+            "retroscope_ring_reservations_fallen",
+            "Dumps and pins that lost packets they wanted to newer ones.",
+            ring.reservations_fallen,
+        ),
+        (
+            "retroscope_analyzed_packets",
+            "Packets that were looked at for triggers.",
+            status.analyzed,
+        ),
+        (
+            "retroscope_lapped_packets",
+            "Packets that were gone before they could be looked at for triggers.",
+            status.lapped,
+        ),
+        (
+            "retroscope_clock_steps",
+            "Steps of the system clock by more than 100 ms.",
+            status.clock_steps,
+        ),
+        (
+            "retroscope_events",
+            "Events told to listeners: dumps, notices.",
+            status.next_event,
+        ),
+    ] {
+        exposition.counter(name, help).add(&[], Some(value));
+    }
+    let mut family = exposition.histogram(
+        "retroscope_packet_processing_seconds",
+        "How long packets took to be looked at for triggers; one burst in eight is timed.",
+    );
+    for (shard, histogram) in status.processing.iter().enumerate() {
+        let buckets = below(&ProcessingHistogram::BELOW_NS, &histogram.packets);
+        let sum = Some(seconds(histogram.sum_ns));
+        family.add_histogram(&[("shard", &shard.to_string())], buckets, sum);
+    }
+}
+
+/// Triggers and dumps.
+pub(super) fn dumps(exposition: &mut Exposition, status: &Status) {
+    // A rule may be called like one of the labels.
+    let mut rules: BTreeMap<&str, Vec<&HitCounts>> = BTreeMap::new();
+    for hits in &status.hits_by_rule {
+        let rule = hits.rule.as_deref().unwrap_or(OTHER);
+        rules.entry(rule).or_default().push(&hits.counts);
+    }
+    rules.entry(MANUAL).or_default().push(&status.hits_by_hand);
+    let mut family = exposition.counter(
+        "retroscope_triggers",
+        "Hits of trigger rules by what they became: a dump, or why not.",
+    );
+    for (rule, counts) in rules {
+        let triggers = counts.iter().map(|counts| counts.triggers).sum::<u64>();
+        family.add(&[("rule", rule), ("outcome", "dump")], Some(triggers));
+        for reason in Reason::ALL {
+            let suppressed = counts.iter().map(|counts| counts.suppressed.of(reason));
+            let labels = [("rule", rule), ("outcome", reason.as_str())];
+            family.add(&labels, Some(suppressed.sum::<u64>()));
+        }
+    }
+    let ages = &status.trigger_ages;
+    exposition
+        .histogram("retroscope_trigger_age_seconds", "How long after their trigger packet dumps were opened. Live, but not of sources with a clock of their own.")
+        .add_histogram(&[], below(&AgeHistogram::BELOW_NS, &ages.dumps), Some(seconds(ages.sum_ns)));
+    let totals = &status.dumps;
+    for (name, help, counts) in [
+        (
+            "retroscope_dumps",
+            "Finished dumps, by verdict.",
+            &totals.finished,
+        ),
+        (
+            "retroscope_dumps_amended",
+            "Dumps whose verdict changed after they were finished, by what it became.",
+            &totals.amended,
+        ),
+    ] {
+        let mut family = exposition.counter(name, help);
+        let DumpCounts {
+            complete,
+            incomplete,
+            failed,
+        } = *counts;
+        for (verdict, dumps) in [
+            ("complete", complete),
+            ("incomplete", incomplete),
+            ("failed", failed),
+        ] {
+            family.add(&[("verdict", verdict)], Some(dumps));
+        }
+    }
+    let mut family = exposition.counter(
+        "retroscope_dumps_missing",
+        "Dumps that lack packets, by cause; a dump may have several.",
+    );
+    for (cause, dumps) in &totals.missing {
+        family.add(&[("cause", cause)], Some(*dumps));
+    }
+    exposition
+        .counter("retroscope_dump_packets", "Packets in finished dumps.")
+        .add(&[], Some(totals.packets));
+    exposition
+        .counter(
+            "retroscope_dump_bytes",
+            "Captured bytes of the packets in finished dumps.",
+        )
+        .add(&[], Some(totals.bytes));
+    exposition
+        .gauge(
+            "retroscope_open_dumps",
+            "Dumps whose window is open or whose file is not finished.",
+        )
+        .add(&[], Some(status.dumps_open));
+    exposition
+        .gauge(
+            "retroscope_dump_copied_bytes",
+            "Bytes of packets copied for dumps and not written yet.",
+        )
+        .add(&[], Some(status.copied_bytes));
+    exposition
+        .gauge(
+            "retroscope_failed_scripts",
+            "Scripts that failed or exceeded a budget, and do nothing any more.",
+        )
+        .add(&[], Some(status.scripts_failed));
+}
+
+/// Flows, where they are counted, and modules.
+pub(super) fn flows(exposition: &mut Exposition, status: &Status) {
+    if let Some(flows) = &status.flows {
+        exposition
+            .gauge("retroscope_live_flows", "Flows that go on.")
+            .add(&[], Some(flows.live));
+        for (name, help, value) in [
+            ("retroscope_begun_flows", "Flows that began.", flows.begun),
+            (
+                "retroscope_flow_packets",
+                "Packets counted in flows.",
+                flows.packets,
+            ),
+            (
+                "retroscope_unattributed_packets",
+                "Packets whose flow could not be told.",
+                flows.unattributed,
+            ),
+            (
+                "retroscope_untold_flows",
+                "Flows that ended and that nobody was told of: EVE output was too slow.",
+                flows.untold,
+            ),
+        ] {
+            exposition.counter(name, help).add(&[], Some(value));
+        }
+        let mut family = exposition.counter("retroscope_ended_flows", "Flows that ended, by why.");
+        for (why, ended) in [
+            ("timeout", flows.timed_out),
+            ("reuse", flows.reused),
+            ("table-full", flows.evicted),
+            ("end", flows.finished),
+        ] {
+            family.add(&[("reason", why)], Some(ended));
+        }
+    }
+    let groups = grouped(&status.modules, |module| &module.name);
+    counters(
+        exposition,
+        "module",
+        &groups,
+        &[
+            (
+                "retroscope_module_packets",
+                "Packets that the module handled.",
+                |it: &ModuleStatus| Some(it.counts.packets),
+            ),
+            (
+                "retroscope_module_lost_packets",
+                "Packets that it did not handle, because it failed or is disabled.",
+                |it| Some(it.counts.lost),
+            ),
+            (
+                "retroscope_module_wanted_packets",
+                "Packets for which it asked for a dump.",
+                |it| Some(it.counts.wanted),
+            ),
+            ("retroscope_module_faults", "Calls that failed.", |it| {
+                Some(it.counts.faults)
+            }),
+            (
+                "retroscope_module_evicted_flows",
+                "Flows of the module that were given up for others.",
+                |it| Some(it.counts.evicted),
+            ),
+        ],
+    );
+    let mut family = exposition.gauge(
+        "retroscope_module_live_flows",
+        "Flows of the module that go on.",
+    );
+    for (name, group) in &groups {
+        let live: u64 = group.iter().map(|module| module.counts.live).sum();
+        family.add(&[("module", name)], Some(live));
+    }
+}
+
+/// The program, and what the system says of its process.
+pub(super) fn process(exposition: &mut Exposition, process: &Process) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     exposition
         .info("retroscope_build", "The program.")
         .add(&version, Some(1));
-    let mut family = exposition.histogram(
-        "retroscope_packet_processing_seconds",
-        "How long packets took to be looked at for triggers, of one burst in eight.",
-    );
-    for (shard, histogram) in status.processing.iter().enumerate() {
-        let bounds = ProcessingHistogram::BELOW_NS.map(|below| match below {
-            u64::MAX => f64::INFINITY,
-            below => below as f64 / 1e9,
-        });
-        let buckets = bounds.into_iter().zip(histogram.packets);
-        family.add_histogram(&[("shard", &shard.to_string())], buckets, None);
-    }
-    let history = status.history.map(|history| history.as_secs_f64());
-    exposition
-        .gauge(
-            "retroscope_ring_history_seconds",
-            "How far the ring reaches back: all that was stored within this time is in it.",
-        )
-        .add(&[], history);
-}
-
-/// What the system says of the process.
-pub(super) fn process(exposition: &mut Exposition, process: &Process) {
     exposition
         .gauge(
             "process_start_time_seconds",
@@ -125,4 +430,17 @@ pub(super) fn process(exposition: &mut Exposition, process: &Process) {
     exposition
         .gauge("process_threads", "Threads of the process.")
         .add(&[], process.threads);
+}
+
+/// The buckets of a distribution, with their bounds in seconds.
+fn below<'a>(below_ns: &'a [u64], counts: &'a [u64]) -> impl Iterator<Item = (f64, u64)> {
+    let bounds = below_ns.iter().map(|ns| match *ns {
+        u64::MAX => f64::INFINITY,
+        ns => seconds(ns),
+    });
+    bounds.zip(counts.iter().copied())
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }

@@ -35,6 +35,7 @@ use crate::{
         events::{Event, Events},
         hits::{Refusal, Suppressed},
         lock,
+        outcomes::RuleCounters,
         progress::{Reading, promised},
         ring_time::{Moment, Stamps},
         time::rfc3339,
@@ -156,6 +157,8 @@ impl Analyzer {
         let limited = rules.iter();
         let limited = limited.filter_map(|(rule, known)| Some((*rule, known.dumps_max?)));
         director.dumps_max = limited.collect();
+        let numbers = rules.keys().copied();
+        director.by_rule = RuleCounters::of(&common.outcomes, numbers);
         if live {
             director.promises.clone_from(&promises);
         }

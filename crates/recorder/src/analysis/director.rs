@@ -27,7 +27,10 @@ use crate::{
         open_dumps::{OpenDump, OpenDumps},
         terms::{Terms, Window},
     },
-    control::hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions},
+    control::{
+        hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions},
+        outcomes::RuleCounters,
+    },
 };
 
 /// What the director needs to know.
@@ -124,6 +127,8 @@ pub(crate) struct Director<K> {
     next_id: u64,
     pub(crate) armed: bool,
     pub(crate) counts: HitCounts,
+    /// The same, rule by rule, for whoever watches.
+    pub(crate) by_rule: RuleCounters,
     /// Dumps open now: live until their file is finished, offline until their window closes.
     places: Shares,
     /// The same, of triggers by hand.
@@ -158,6 +163,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             next_id: 1,
             armed: true,
             counts: HitCounts::default(),
+            by_rule: RuleCounters::default(),
             places: Shares::new(config.max_dumps as u64, config.rules),
             by_hand: 0,
             dumps: Budget::new(config.dumps_per_minute, MINUTE_NS, config.rules),
@@ -415,6 +421,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let id = dump.id;
         self.open.join(id, hit.terms.flow, time_ns);
         self.counts.suppressed.add(Reason::Open, 1);
+        self.by_rule.add(rule, Some(Reason::Open), 1);
         true
     }
 
@@ -465,6 +472,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// Counts hits that start no dump, and belong to none.
     pub(crate) fn suppress(&mut self, rule: usize, reason: Reason, hits: u64) {
         self.counts.suppressed.add(reason, hits);
+        self.by_rule.add(rule, Some(reason), hits);
         if let Some(since) = self.since.get_mut(rule) {
             since.add(reason, hits);
         }
@@ -474,6 +482,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let id = self.next_id;
         self.next_id += 1;
         self.counts.triggers += 1;
+        self.by_rule.add(hit.rule, None, 1);
         self.take_place(hit, &terms, &expression);
         let since = self.since.get_mut(hit.rule);
         let before = since.map(std::mem::take).unwrap_or_default();

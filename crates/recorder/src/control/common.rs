@@ -11,8 +11,9 @@ use crate::{
         trigger_scripts::{ModuleCounters, ModuleStatus},
     },
     control::{
-        durations::{ProcessingHistogram, ProcessingTimes},
+        durations::{ProcessingHistogram, ProcessingTimes, TriggerAges},
         lock,
+        outcomes::Outcomes,
         pins::Pins,
         progress::{AnalyzerCounters, Control, Costs, Gate},
         ring_time::{RingClock, ring_times_at},
@@ -42,6 +43,10 @@ pub(crate) struct Common {
     pub(crate) flows: Mutex<Vec<Arc<FlowCounters>>>,
     pub(crate) log: DumpLog,
     pub(crate) pins: Pins,
+    /// What hits became, by rule.
+    pub(crate) outcomes: Outcomes,
+    /// Live: how old trigger packets were when their dumps were opened. The dumper writes it.
+    pub(crate) trigger_ages: TriggerAges,
 }
 
 impl Common {
@@ -60,6 +65,8 @@ impl Common {
             flows: Mutex::default(),
             log: DumpLog::default(),
             pins: Pins::default(),
+            outcomes: Outcomes::default(),
+            trigger_ages: TriggerAges::default(),
         })
     }
 
@@ -83,6 +90,23 @@ impl Common {
             times.extend(offsets.map(|offset_ns| ring_times_at(stamps, offset_ns)));
         }
         times
+    }
+
+    /// The stamp of ring time as the system's clock showed it then; from files, ring time itself: their clocks are not ours.
+    pub(crate) fn stamp_ns(&self, ring_ns: i64) -> i64 {
+        if self.is_live() {
+            self.clock.stamp_ns(ring_ns)
+        } else {
+            ring_ns
+        }
+    }
+
+    /// The dumper opens a dump for a packet (by producer) of this time: notes how old that is, where its clock is ours.
+    pub(crate) fn record_age(&self, producer: usize, trigger_ns: i64) {
+        if self.is_live() && self.intake.promises().get(producer) != Some(&false) {
+            let age_ns = self.clock.now().ring_ns.saturating_sub(trigger_ns);
+            self.trigger_ages.record(u64::try_from(age_ns).unwrap_or(0));
+        }
     }
 
     /// How long packets take to be looked at, by shard.

@@ -22,12 +22,15 @@ const COUNTERS: usize = ((64 - STEPS_LOG2 + 1) as usize) << STEPS_LOG2;
 #[derive(Debug)]
 pub(crate) struct Durations {
     counts: [AtomicU64; COUNTERS],
+    /// Of all that was recorded, ns; it stays at the greatest number.
+    sum_ns: AtomicU64,
 }
 
 impl Default for Durations {
     fn default() -> Self {
         Self {
             counts: array::from_fn(|_| AtomicU64::new(0)),
+            sum_ns: AtomicU64::new(0),
         }
     }
 }
@@ -38,15 +41,17 @@ impl Durations {
         let count = &self.counts[index(ns)];
         // Relaxed: numbers that stand for themselves. Nobody else writes them, so that no locked instruction is needed.
         count.store(count.load(Relaxed).saturating_add(packets), Relaxed);
+        let sum_ns = self.sum_ns.load(Relaxed);
+        let more_ns = ns.saturating_mul(packets);
+        self.sum_ns.store(sum_ns.saturating_add(more_ns), Relaxed);
     }
 
-    /// How many packets there are, by [`ProcessingHistogram::BELOW_NS`].
-    fn by_power_of_ten(&self) -> [u64; 8] {
-        let mut packets = [0; 8];
+    /// How many packets took less than each of these and no less than the one before, ns. The last one is the greatest number.
+    fn below<const N: usize>(&self, below_ns: &[u64; N]) -> [u64; N] {
+        let mut packets = [0; N];
         for (at, count) in self.counts.iter().enumerate() {
-            let place =
-                ProcessingHistogram::BELOW_NS.partition_point(|below| *below <= last_of(at));
-            packets[place.min(7)] += count.load(Relaxed);
+            let place = below_ns.partition_point(|below| *below <= last_of(at));
+            packets[place.min(N - 1)] += count.load(Relaxed);
         }
         packets
     }
@@ -116,7 +121,8 @@ impl ProcessingTimes {
     /// What is known of them.
     pub(crate) fn histogram(&self) -> ProcessingHistogram {
         ProcessingHistogram {
-            packets: self.durations.by_power_of_ten(),
+            packets: self.durations.below(&ProcessingHistogram::BELOW_NS),
+            sum_ns: self.durations.sum_ns.load(Relaxed),
             p9999_ns: self.durations.quantile(0.9999),
         }
     }
@@ -128,6 +134,8 @@ impl ProcessingTimes {
 pub struct ProcessingHistogram {
     /// Packets by [`Self::BELOW_NS`].
     pub packets: [u64; 8],
+    /// What they took together, ns.
+    pub sum_ns: u64,
     /// What 99.99 % of them took at most, ns; `None`: none was timed.
     pub p9999_ns: Option<u64>,
 }
@@ -142,6 +150,51 @@ impl ProcessingHistogram {
         1_000_000,
         10_000_000,
         100_000_000,
+        u64::MAX,
+    ];
+}
+
+/// How long after its packet each trigger opened a dump. The dumper records.
+#[derive(Debug, Default)]
+pub(crate) struct TriggerAges(Durations);
+
+impl TriggerAges {
+    /// A dump is opened for a packet that came so long ago. To be called by one thread only.
+    pub(crate) fn record(&self, age_ns: u64) {
+        self.0.record(age_ns, 1);
+    }
+
+    /// What is known of them.
+    pub(crate) fn histogram(&self) -> AgeHistogram {
+        AgeHistogram {
+            dumps: self.0.below(&AgeHistogram::BELOW_NS),
+            sum_ns: self.0.sum_ns.load(Relaxed),
+        }
+    }
+}
+
+/// How old trigger packets were when their dumps were opened. An age is at most an eighth too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AgeHistogram {
+    /// Dumps by [`Self::BELOW_NS`].
+    pub dumps: [u64; 11],
+    /// The ages of all of them together, ns.
+    pub sum_ns: u64,
+}
+
+impl AgeHistogram {
+    /// Ages are less than this, and no less than the one before, ns.
+    pub const BELOW_NS: [u64; 11] = [
+        1_000_000,
+        2_500_000,
+        5_000_000,
+        10_000_000,
+        25_000_000,
+        50_000_000,
+        100_000_000,
+        250_000_000,
+        1_000_000_000,
+        10_000_000_000,
         u64::MAX,
     ];
 }
@@ -226,7 +279,9 @@ mod tests {
         ] {
             times.durations.record(ns, packets);
         }
-        let ProcessingHistogram { packets, p9999_ns } = times.histogram();
+        let ProcessingHistogram {
+            packets, p9999_ns, ..
+        } = times.histogram();
         // That of 99 ns counts as 103.
         assert_eq!(packets, [3, 12, 0, 0, 16, 0, 0, 32]);
         assert_eq!(p9999_ns, Some(u64::MAX));

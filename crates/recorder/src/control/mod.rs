@@ -5,6 +5,7 @@ pub(crate) mod common;
 pub(crate) mod durations;
 pub(crate) mod events;
 pub(crate) mod hits;
+pub(crate) mod outcomes;
 pub(crate) mod pins;
 pub(crate) mod progress;
 pub(crate) mod ring_time;

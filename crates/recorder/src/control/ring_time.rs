@@ -183,6 +183,23 @@ impl RingClock {
         times.filter(|(from_ns, to_ns)| from_ns <= to_ns).collect()
     }
 
+    /// What the system's clock showed at this ring time, ns.
+    pub(crate) fn stamp_ns(&self, ring_ns: i64) -> i64 {
+        let steps = lock(&self.steps);
+        let own = steps
+            .iter()
+            .filter_map(|step| Some((step.to_ns, step.offsets_ns?)));
+        // The earliest step behind it tells how the clock was set before.
+        let behind = own
+            .filter(|(to_ns, _)| *to_ns > ring_ns)
+            .min_by_key(|(to_ns, _)| *to_ns);
+        let offset_ns = match behind {
+            Some((_, (before_ns, _))) => before_ns,
+            None => self.offset_ns.load(Relaxed),
+        };
+        ring_ns.saturating_add(offset_ns)
+    }
+
     /// Steps of the system's clock since the start.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Relaxed)

@@ -260,6 +260,9 @@ impl Dumper {
     }
 
     fn open(&mut self, mut order: DumpOrder, reservation: Reservation) {
+        if let Some((producer, ..)) = order.trigger {
+            self.parts.common.record_age(producer, order.trigger_ns);
+        }
         let is_compiling = self
             .compiler
             .hand_over(&order, &self.scanner, self.names.link_types());

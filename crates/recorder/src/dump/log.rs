@@ -1,6 +1,9 @@
 //! The dumps of a recorder, for its summary: the last ones with all that they say of themselves, those before them counted.
 
-use std::{collections::VecDeque, sync::Mutex};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Mutex,
+};
 
 use serde::Serialize;
 
@@ -43,6 +46,34 @@ impl DumpCounts {
     }
 }
 
+/// What all finished dumps are together. No number goes back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DumpTotals {
+    /// By the verdict when they were finished.
+    pub finished: DumpCounts,
+    /// Those whose verdict changed afterwards, by what it became.
+    pub amended: DumpCounts,
+    /// Packets in their files.
+    pub packets: u64,
+    /// Captured bytes of these.
+    pub bytes: u64,
+    /// Dumps that lack packets, by cause ([`Missing::cause`](crate::Missing::cause)): one dump may have several.
+    pub missing: BTreeMap<&'static str, u64>,
+}
+
+impl DumpTotals {
+    /// Counts what a dump lacks, but what it lacked before.
+    fn lack(&mut self, report: &DumpReport, before: Option<&DumpReport>) {
+        let lacked = before.into_iter().flat_map(|it| &it.missing);
+        let mut known: BTreeSet<_> = lacked.map(|missing| missing.cause).collect();
+        for missing in &report.missing {
+            if known.insert(missing.cause) {
+                *self.missing.entry(missing.cause).or_default() += 1;
+            }
+        }
+    }
+}
+
 /// See the module. The dumper writes it, whoever sums up reads it.
 #[derive(Debug, Default)]
 pub(crate) struct DumpLog(Mutex<Logged>);
@@ -52,12 +83,18 @@ struct Logged {
     /// The last dumps, in the order in which they were finished.
     last: VecDeque<DumpReport>,
     before: DumpCounts,
+    totals: DumpTotals,
 }
 
 impl DumpLog {
     /// A dump is finished.
     pub(crate) fn add(&self, report: DumpReport) {
-        let mut logged = lock(&self.0);
+        let logged = &mut *lock(&self.0);
+        let totals = &mut logged.totals;
+        totals.finished.add(report.verdict);
+        totals.packets += report.packets;
+        totals.bytes += report.bytes;
+        totals.lack(&report, None);
         logged.last.push_back(report);
         if logged.last.len() > LISTED
             && let Some(first) = logged.last.pop_front()
@@ -68,11 +105,20 @@ impl DumpLog {
 
     /// The verdict of a finished dump changed. Dumps that can be amended are among the last.
     pub(crate) fn amend(&self, report: &DumpReport) {
-        let mut logged = lock(&self.0);
+        let logged = &mut *lock(&self.0);
         let mut last = logged.last.iter_mut().rev();
         if let Some(known) = last.find(|known| known.number == report.number) {
+            if known.verdict != report.verdict {
+                logged.totals.amended.add(report.verdict);
+            }
+            logged.totals.lack(report, Some(known));
             known.clone_from(report);
         }
+    }
+
+    /// What all are together.
+    pub(crate) fn totals(&self) -> DumpTotals {
+        lock(&self.0).totals.clone()
     }
 
     /// The last dumps, in the order of triggers, and how many there were before them.
@@ -87,7 +133,7 @@ impl DumpLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dump::report::report_of_test;
+    use crate::dump::report::{Missing, report_of_test};
 
     #[test]
     fn the_last_dumps_are_listed_and_all_are_counted() {
@@ -110,5 +156,36 @@ mod tests {
         assert_eq!((last[0].number, last[9_999].number), (15_001, 25_000));
         assert_eq!(last[9_998].verdict, Verdict::Failed);
         assert!(log.0.lock().unwrap().last.capacity() < 2 * LISTED);
+        let totals = log.totals();
+        assert_eq!(totals.finished.total(), 25_000);
+        assert_eq!(
+            (totals.finished.incomplete, totals.finished.failed),
+            (2500, 0)
+        );
+        assert_eq!((totals.amended.total(), totals.amended.failed), (1, 1));
+    }
+
+    #[test]
+    fn a_dump_is_counted_once_for_each_cause() {
+        let log = DumpLog::default();
+        let mut report = report_of_test();
+        (report.packets, report.bytes) = (3, 300);
+        let of = |cause| Missing::new(cause, 0, 1, Some(7));
+        report.missing = vec![of("kernel"), of("evicted"), of("kernel")];
+        log.add(report.clone());
+        report.missing.extend([of("evicted"), of("late")]);
+        log.amend(&report);
+        log.amend(&report);
+        let totals = log.totals();
+        let missing = BTreeMap::from([("evicted", 1), ("kernel", 1), ("late", 1)]);
+        assert_eq!(
+            (totals.packets, totals.bytes, totals.missing),
+            (3, 300, missing)
+        );
+        assert_eq!(
+            totals.amended,
+            DumpCounts::default(),
+            "the verdict is as it was"
+        );
     }
 }

@@ -30,6 +30,7 @@ use crate::{
         common::Common,
         events::{EventLog, Subscription},
         lock,
+        outcomes::Outcomes,
         pins::Pin,
         progress::Control,
     },
@@ -193,6 +194,13 @@ impl RuleBook {
                 next,
                 leaving: Vec::new(),
             }),
+        }
+    }
+
+    /// Has the hits of the rules of the start counted.
+    pub(crate) fn count_in(&self, outcomes: &Outcomes) {
+        for (name, entry) in &lock(&self.rules).by_name {
+            outcomes.add_rule(entry.number, name);
         }
     }
 
@@ -439,6 +447,7 @@ impl Handle {
                 "there are {RULES_MAX} rules, or {NUMBERS_MAX} were added or changed since the start, which is the limit"
             )));
         }
+        let common = self.common()?;
         let number = rules.next;
         rules.next += 1;
         self.rules.shared.add(number, &mut prepared)?;
@@ -461,8 +470,14 @@ impl Handle {
         let changes = removed
             .chain([RuleChange::Add(Box::new(rule), template)])
             .collect();
+        common.outcomes.add_rule(number, wanted.name);
         let told = self.tell(changes, Some((number, request.clone())));
-        let answer = told.inspect_err(|_| self.rules.shared.remove(number))?;
+        let answer = told.inspect_err(|_| {
+            self.rules.shared.remove(number);
+            if old.is_none() {
+                common.outcomes.remove_rule(wanted.name);
+            }
+        })?;
         rules.by_name.insert(wanted.name.to_owned(), entry);
         rules.leaving.extend(old);
         self.answered(rules, &answer)
@@ -484,6 +499,7 @@ impl Handle {
         let answer = self.tell(vec![RuleChange::Remove(number)], None)?;
         rules.by_name.remove(name);
         rules.leaving.push(number);
+        self.common()?.outcomes.remove_rule(name);
         self.answered(rules, &answer).map(|()| true)
     }
 

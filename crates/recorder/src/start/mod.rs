@@ -216,6 +216,7 @@ impl Recorder {
             config.offline,
             scripts.len() > 1 && !flows_together,
         );
+        book.count_in(&common.outcomes);
         let flows = config.flows.map(|tracker| {
             let (sender, receiver) = flows::channel(&common);
             ((tracker, sender), receiver)

@@ -20,12 +20,16 @@ use crate::{
     },
     control::{
         common::Common,
-        durations::ProcessingHistogram,
+        durations::{AgeHistogram, ProcessingHistogram},
         events::{Event, Subscription},
         hits::HitCounts,
+        outcomes::RuleHits,
         pins::Pin,
     },
-    dump::{log::DumpCounts, report::DumpReport},
+    dump::{
+        log::{DumpCounts, DumpTotals},
+        report::DumpReport,
+    },
     intake::counters::SourceSnapshot,
     start::{expressions::ExpressionError, handle::Handle},
 };
@@ -86,6 +90,10 @@ pub struct Status {
     pub sources: Vec<SourceSnapshot>,
     /// The ring.
     pub ring: RingStatistics,
+    /// Its size, bytes.
+    pub ring_bytes: u64,
+    /// The earliest stamp in it, ns since the epoch; where a source's own clock was set, about. `None`: it is empty.
+    pub oldest_stamp_ns: Option<i64>,
     /// How far the ring reaches back: all packets stored within this time are in it. Elapsed time, whatever their stamps. `None`: files,
     /// whose time is not ours.
     pub history: Option<Duration>,
@@ -101,6 +109,14 @@ pub struct Status {
     pub unread: u64,
     /// Hits so far, of the same moment as `analyzed`.
     pub hits: HitCounts,
+    /// What hits became, by rule.
+    pub hits_by_rule: Vec<RuleHits>,
+    /// What triggers by hand became.
+    pub hits_by_hand: HitCounts,
+    /// Live: how old trigger packets were when their dumps were opened.
+    pub trigger_ages: AgeHistogram,
+    /// Dumps that are finished.
+    pub dumps: DumpTotals,
     /// Dumps whose window is open or whose file is not finished.
     pub dumps_open: u64,
     /// Live: bytes of packets that are copied for dumps and not written yet. They stay below 64 MiB.
@@ -193,11 +209,17 @@ impl Status {
                 (goal, history.limit())
             }),
             ring,
+            ring_bytes: common.ring.bytes(),
+            oldest_stamp_ns: ring.oldest_ns.map(|ns| common.stamp_ns(ns)),
             stored: ring.stored_packets,
             analyzed: reading.analyzed,
             lapped: reading.lapped,
             unread: ring.stored_packets.saturating_sub(seen),
             hits: reading.hits,
+            hits_by_rule: common.outcomes.list(),
+            hits_by_hand: common.outcomes.by_hand(),
+            trigger_ages: common.trigger_ages.histogram(),
+            dumps: common.log.totals(),
             dumps_open: counters.open_dumps.load(Ordering::Relaxed) + counters.in_flight(),
             copied_bytes: counters.copied_bytes.load(Ordering::Relaxed) as u64,
             clock_steps: reading.clock_steps,

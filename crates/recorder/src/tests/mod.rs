@@ -18,4 +18,5 @@ mod sinks;
 mod slow_filter;
 mod slow_script;
 mod verdict;
+mod watched;
 mod windows;

@@ -243,6 +243,7 @@ impl Rig {
             false,
             shards > 1 && !plan.flows_together,
         );
+        book.count_in(&common.outcomes);
         let looks = (expressions.triggers, scripts.collect());
         let (sender, receiver) = flows::channel(&common);
         let of_flows = plan.flows.map(|config| (config, sender));

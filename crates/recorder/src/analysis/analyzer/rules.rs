@@ -35,6 +35,8 @@ impl Core {
             match change {
                 RuleChange::Add(rule, _) => {
                     self.director.set_rule(rule.number, true);
+                    let outcomes = &self.common.outcomes;
+                    self.director.by_rule.add_rule(outcomes, rule.number);
                     self.rules.insert(rule.number, rule.known());
                 }
                 RuleChange::Remove(number) => {

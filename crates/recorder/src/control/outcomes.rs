@@ -1,0 +1,295 @@
+//! What hits became, rule by rule, for whoever watches a recorder for long.
+//!
+//! Rules come and go, and may be thousands: [`SERIES_MAX`] names are counted one by one, and what has no place of its own is summed up. A rule that was removed keeps
+//! its place until another one needs it. No count ever goes back, but that of a name that lost its place and came again.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use crate::control::{
+    hits::{HitCounts, Reason},
+    lock,
+};
+
+/// Names that are counted one by one.
+const SERIES_MAX: usize = 256;
+
+/// What hits of one rule became; or of all rules that are not counted one by one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleHits {
+    /// The name of the rule; `None`: see above.
+    pub rule: Option<String>,
+    /// What they became, since the rule was first there under this name, whatever its expression.
+    pub counts: HitCounts,
+}
+
+/// The counters of a name. The analyzer writes them, anyone reads them; each number stands alone.
+#[derive(Debug, Default)]
+pub(crate) struct OutcomeCounters {
+    triggers: AtomicU64,
+    suppressed: [AtomicU64; Reason::ALL.len()],
+}
+
+impl OutcomeCounters {
+    /// So many hits became a dump, or nothing for this reason. To be called by one thread only.
+    pub(crate) fn add(&self, reason: Option<Reason>, hits: u64) {
+        let counter = match reason {
+            None => &self.triggers,
+            Some(reason) => &self.suppressed[reason as usize],
+        };
+        counter.store(counter.load(Relaxed) + hits, Relaxed);
+    }
+
+    fn add_to(&self, counts: &mut HitCounts) {
+        counts.triggers += self.triggers.load(Relaxed);
+        for reason in Reason::ALL {
+            let suppressed = self.suppressed[reason as usize].load(Relaxed);
+            counts.suppressed.add(reason, suppressed);
+        }
+    }
+}
+
+/// The counters of the rules, for the director. A rule without any is not counted.
+#[derive(Debug, Default)]
+pub(crate) struct RuleCounters {
+    by_number: Vec<Option<Arc<OutcomeCounters>>>,
+    by_hand: Option<Arc<OutcomeCounters>>,
+}
+
+impl RuleCounters {
+    /// Those of rules with these numbers, and of triggers by hand.
+    pub(crate) fn of(outcomes: &Outcomes, numbers: impl IntoIterator<Item = usize>) -> Self {
+        let mut counters = Self {
+            by_number: Vec::new(),
+            by_hand: Some(Arc::clone(&outcomes.by_hand)),
+        };
+        numbers
+            .into_iter()
+            .for_each(|number| counters.add_rule(outcomes, number));
+        counters
+    }
+
+    /// A rule of this number is there from now on.
+    pub(crate) fn add_rule(&mut self, outcomes: &Outcomes, number: usize) {
+        let len = self.by_number.len().max(number + 1);
+        self.by_number.resize(len, None);
+        self.by_number[number] = outcomes.of(number);
+    }
+
+    /// So many hits of a rule became a dump, or nothing for this reason. A number beyond all rules is that of triggers by hand.
+    pub(crate) fn add(&self, rule: usize, reason: Option<Reason>, hits: u64) {
+        let counters = match self.by_number.get(rule) {
+            Some(counters) => counters.as_ref(),
+            None => self.by_hand.as_ref(),
+        };
+        if let Some(counters) = counters {
+            counters.add(reason, hits);
+        }
+    }
+}
+
+/// See the module. Who changes the rules writes it.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    names: Mutex<Names>,
+    /// Of triggers by hand, which have no rule.
+    by_hand: Arc<OutcomeCounters>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    series: BTreeMap<String, Series>,
+    /// Of rules that found no place.
+    rest: Arc<OutcomeCounters>,
+    /// Those that lost theirs. A rule that is removed may still be counted for a moment.
+    past: Vec<Arc<OutcomeCounters>>,
+    /// By number of the rule: numbers are not used again.
+    by_number: BTreeMap<usize, Arc<OutcomeCounters>>,
+    removals: u64,
+}
+
+#[derive(Debug)]
+struct Series {
+    counters: Arc<OutcomeCounters>,
+    /// How many were removed before it; `None`: the rule is there.
+    removed: Option<u64>,
+}
+
+impl Names {
+    /// Makes room for one more name, if one of them is not there any more: the one that was removed first is summed up.
+    fn drop_oldest(&mut self) {
+        let removed = self.series.iter();
+        let removed = removed.filter_map(|(name, series)| Some((series.removed?, name)));
+        if let Some(name) = removed.min().map(|(_, name)| name.clone()) {
+            let series = self.series.remove(&name);
+            self.past.extend(series.map(|series| series.counters));
+        }
+    }
+}
+
+impl Outcomes {
+    /// A rule of this number is to be there under a name. One that has it already has another number from now on.
+    pub(crate) fn add_rule(&self, number: usize, name: &str) {
+        let names = &mut *lock(&self.names);
+        let is_full = names.series.len() >= SERIES_MAX && !names.series.contains_key(name);
+        if is_full {
+            names.drop_oldest();
+        }
+        let has_room = names.series.len() < SERIES_MAX;
+        let counters = match names.series.entry(name.to_owned()) {
+            Entry::Occupied(mut place) => {
+                place.get_mut().removed = None;
+                Arc::clone(&place.get().counters)
+            }
+            Entry::Vacant(place) if has_room => {
+                let counters = Arc::<OutcomeCounters>::default();
+                place.insert(Series {
+                    counters: Arc::clone(&counters),
+                    removed: None,
+                });
+                counters
+            }
+            Entry::Vacant(_) => Arc::clone(&names.rest),
+        };
+        names.by_number.insert(number, counters);
+    }
+
+    /// There is no rule of this name any more.
+    pub(crate) fn remove_rule(&self, name: &str) {
+        let names = &mut *lock(&self.names);
+        names.removals += 1;
+        if let Some(series) = names.series.get_mut(name) {
+            series.removed = Some(names.removals);
+        }
+    }
+
+    /// The counters of a rule that was added: for the analyzer.
+    fn of(&self, number: usize) -> Option<Arc<OutcomeCounters>> {
+        lock(&self.names).by_number.get(&number).cloned()
+    }
+
+    /// All names, in their order, then the rest, if there is any.
+    pub(crate) fn list(&self) -> Vec<RuleHits> {
+        let names = lock(&self.names);
+        let sum = |rule: Option<&String>, counters: &[Arc<OutcomeCounters>]| {
+            let mut counts = HitCounts::default();
+            counters.iter().for_each(|it| it.add_to(&mut counts));
+            RuleHits {
+                rule: rule.cloned(),
+                counts,
+            }
+        };
+        let each = names.series.iter();
+        let each =
+            each.map(|(name, series)| sum(Some(name), std::slice::from_ref(&series.counters)));
+        let mut all: Vec<_> = each.collect();
+        let is_any = Arc::strong_count(&names.rest) > 1 || !names.past.is_empty();
+        if is_any {
+            let mut rest = sum(None, &names.past);
+            names.rest.add_to(&mut rest.counts);
+            all.push(rest);
+        }
+        all
+    }
+
+    /// Of triggers by hand.
+    pub(crate) fn by_hand(&self) -> HitCounts {
+        let mut counts = HitCounts::default();
+        self.by_hand.add_to(&mut counts);
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many triggers each name has.
+    fn told(outcomes: &Outcomes) -> BTreeMap<String, u64> {
+        let each = outcomes.list().into_iter();
+        let each = each.map(|it| (it.rule.unwrap_or("(rest)".to_owned()), it.counts.triggers));
+        each.collect()
+    }
+
+    #[test]
+    fn a_name_goes_on_with_its_counts_whatever_rule_has_it() {
+        let outcomes = Outcomes::default();
+        outcomes.add_rule(0, "1");
+        let mut counters = RuleCounters::of(&outcomes, [0]);
+        counters.add(0, None, 1);
+        counters.add(0, Some(Reason::Open), 5);
+        counters.add(usize::MAX, Some(Reason::MaxDumps), 2);
+        // Changed, then removed and added again.
+        outcomes.add_rule(1, "1");
+        counters.add_rule(&outcomes, 1);
+        counters.add(0, None, 1);
+        counters.add(1, None, 1);
+        outcomes.remove_rule("1");
+        assert_eq!(told(&outcomes)["1"], 3);
+        outcomes.add_rule(2, "1");
+        counters.add_rule(&outcomes, 2);
+        counters.add(2, None, 1);
+        let list = outcomes.list();
+        assert_eq!((list.len(), list[0].counts.triggers), (1, 4));
+        assert_eq!(list[0].counts.suppressed.of(Reason::Open), 5);
+        assert_eq!(list[0].counts.suppressed.total(), 5);
+        let by_hand = outcomes.by_hand();
+        assert_eq!(
+            (by_hand.triggers, by_hand.suppressed.of(Reason::MaxDumps)),
+            (0, 2)
+        );
+    }
+
+    #[test]
+    fn a_rule_that_nobody_counts_is_no_trigger_by_hand() {
+        let outcomes = Outcomes::default();
+        let mut counters = RuleCounters::of(&outcomes, []);
+        counters.add_rule(&outcomes, 3);
+        (0..4).for_each(|rule| counters.add(rule, None, 1));
+        assert_eq!(outcomes.by_hand(), HitCounts::default());
+        assert!(outcomes.list().is_empty());
+    }
+
+    #[test]
+    fn thousands_of_rules_have_a_bounded_number_of_series() {
+        let outcomes = Outcomes::default();
+        let mut counters = RuleCounters::of(&outcomes, []);
+        let rules = 16_384;
+        for rule in 0..rules {
+            outcomes.add_rule(rule, &format!("rule {rule}"));
+            counters.add_rule(&outcomes, rule);
+            counters.add(rule, None, 1);
+        }
+        let all = told(&outcomes);
+        assert_eq!(all.len(), SERIES_MAX + 1);
+        assert_eq!(all["(rest)"], (rules - SERIES_MAX) as u64);
+        // Another takes the place of the one that was removed first, whose counts are not lost.
+        outcomes.remove_rule("rule 7");
+        outcomes.remove_rule("rule 5");
+        outcomes.remove_rule("rule 16000");
+        outcomes.remove_rule("no such rule");
+        assert_eq!(told(&outcomes)["rule 7"], 1);
+        outcomes.add_rule(rules, "new");
+        counters.add_rule(&outcomes, rules);
+        counters.add(rules, None, 3);
+        counters.add(7, None, 1);
+        let all = told(&outcomes);
+        assert_eq!(
+            (all.len(), all["new"], all["rule 5"]),
+            (SERIES_MAX + 1, 3, 1)
+        );
+        assert_eq!(all["(rest)"], (rules - SERIES_MAX) as u64 + 2);
+        assert!(!all.contains_key("rule 7"));
+        assert_eq!(all.values().sum::<u64>(), rules as u64 + 4);
+        // One that came again keeps its place.
+        outcomes.add_rule(rules + 1, "rule 5");
+        outcomes.add_rule(rules + 2, "newer");
+        assert!(told(&outcomes).contains_key("rule 5"));
+        assert!(!told(&outcomes).contains_key("newer"));
+    }
+}
