@@ -291,8 +291,11 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &Status) {
         "retroscope_dumps_missing",
         "Dumps that lack packets, by cause; a dump may have several.",
     );
-    for (cause, dumps) in &totals.missing {
-        family.add(&[("cause", cause)], Some(*dumps));
+    // An increase from nothing is none: what alerts ask for is there before it happens.
+    let mut missing = BTreeMap::from([("disk", 0), ("evicted", 0)]);
+    missing.extend(&totals.missing);
+    for (cause, dumps) in missing {
+        family.add(&[("cause", cause)], Some(dumps));
     }
     exposition
         .counter("retroscope_dump_packets", "Packets in finished dumps.")
@@ -315,6 +318,12 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &Status) {
             "Bytes of packets copied for dumps and not written yet.",
         )
         .add(&[], Some(status.copied_bytes));
+    exposition
+        .gauge(
+            "retroscope_dump_copied_limit_bytes",
+            "What these stay below: a dump without room waits.",
+        )
+        .add(&[], Some(status.copied_bytes_max));
     exposition
         .gauge(
             "retroscope_failed_scripts",

@@ -80,6 +80,7 @@ fn status() -> Status {
         },
         dumps_open: 1,
         copied_bytes: 100,
+        copied_bytes_max: 1 << 20,
         clock_steps: 1,
         scripts_failed: 0,
         flows: Some(FlowCounts::default()),

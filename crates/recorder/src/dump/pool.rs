@@ -46,7 +46,7 @@ const WRITERS: usize = 4;
 const NEVER_SLOW: usize = 2;
 /// Bytes of packets that are copied and not written yet, of all dumps together. A disk of 1 GB/s that stands still for 20 ms needs
 /// a third of them.
-const BUDGET_BYTES: usize = 64 << 20;
+pub(crate) const BUDGET_BYTES: usize = 64 << 20;
 /// Descriptors that a worker may open beyond those that were open before: a capture, its late packets, and both merged.
 const FILES_AT_WORK: usize = 3;
 /// How long the dumper waits for news of workers before it looks whether they are still there. They tell all; this is for bugs.

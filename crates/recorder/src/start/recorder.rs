@@ -28,6 +28,7 @@ use crate::{
     },
     dump::{
         log::{DumpCounts, DumpTotals},
+        pool::BUDGET_BYTES,
         report::DumpReport,
     },
     intake::counters::SourceSnapshot,
@@ -119,8 +120,10 @@ pub struct Status {
     pub dumps: DumpTotals,
     /// Dumps whose window is open or whose file is not finished.
     pub dumps_open: u64,
-    /// Live: bytes of packets that are copied for dumps and not written yet. They stay below 64 MiB.
+    /// Live: bytes of packets that are copied for dumps and not written yet.
     pub copied_bytes: u64,
+    /// What they stay below: a dump without room waits.
+    pub copied_bytes_max: u64,
     /// Steps of the real-time clock beyond 100 ms.
     pub clock_steps: u64,
     /// Scripts that failed or exceeded a budget, and do nothing any more.
@@ -222,6 +225,7 @@ impl Status {
             dumps: common.log.totals(),
             dumps_open: counters.open_dumps.load(Ordering::Relaxed) + counters.in_flight(),
             copied_bytes: counters.copied_bytes.load(Ordering::Relaxed) as u64,
+            copied_bytes_max: BUDGET_BYTES as u64,
             clock_steps: reading.clock_steps,
             scripts_failed: counters.scripts_failed(),
             flows: common.flow_counts(),
