@@ -46,10 +46,13 @@ pub(crate) mod option {
 
     /// Also `pack_flags` of the obsolete packet block.
     pub(crate) const PACKET_FLAGS: u16 = 2;
+    pub(crate) const PACKET_DROPCOUNT: u16 = 4;
+    pub(crate) const PACKET_ID: u16 = 5;
 
     pub(crate) const ISB_STARTTIME: u16 = 2;
     pub(crate) const ISB_ENDTIME: u16 = 3;
     pub(crate) const ISB_IFRECV: u16 = 4;
     pub(crate) const ISB_IFDROP: u16 = 5;
+    pub(crate) const ISB_OSDROP: u16 = 7;
     pub(crate) const ISB_USRDELIV: u16 = 8;
 }

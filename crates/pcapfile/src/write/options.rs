@@ -25,6 +25,10 @@ pub struct SectionOptions {
 pub struct PacketOptions<'a> {
     /// `epb_flags`: bits 0 and 1 are the direction, 1 inbound, 2 outbound.
     pub flags: Option<u32>,
+    /// `epb_dropcount`: packets lost since the one before of the same interface.
+    pub dropped: Option<u64>,
+    /// `epb_packetid`: a number that names the packet wherever it is written.
+    pub id: Option<u64>,
     /// Comments, in order; each at most 65,535 bytes.
     pub comments: &'a [&'a str],
 }
@@ -42,6 +46,8 @@ pub struct InterfaceStatistics {
     pub received: Option<u64>,
     /// `isb_ifdrop`: packets that the interface dropped.
     pub dropped: Option<u64>,
+    /// `isb_osdrop`: packets that the operating system dropped.
+    pub os_dropped: Option<u64>,
     /// `isb_usrdeliv`: packets that reached the program.
     pub delivered: Option<u64>,
 }

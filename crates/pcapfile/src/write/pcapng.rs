@@ -130,6 +130,13 @@ impl<W: Write> PcapNgWriter<W> {
         if let Some(flags) = options.flags {
             block.option(option::PACKET_FLAGS, &order.bytes(flags.to_le_bytes()))?;
         }
+        for (code, number) in [
+            (option::PACKET_DROPCOUNT, options.dropped),
+            (option::PACKET_ID, options.id),
+        ] {
+            let bytes = number.map(|number| order.bytes(number.to_le_bytes()));
+            block.number(code, bytes)?;
+        }
         block.comments(options.comments)?;
         block.end(data.len())?;
         self.times_clamped += u64::from(time_ns < 0);
@@ -159,6 +166,7 @@ impl<W: Write> PcapNgWriter<W> {
             block.number(option::ISB_ENDTIME, statistics.end_ns.map(time))?;
             block.number(option::ISB_IFRECV, statistics.received.map(count))?;
             block.number(option::ISB_IFDROP, statistics.dropped.map(count))?;
+            block.number(option::ISB_OSDROP, statistics.os_dropped.map(count))?;
             block.number(option::ISB_USRDELIV, statistics.delivered.map(count))
         })
     }
@@ -246,6 +254,8 @@ mod tests {
     fn packet_bytes() {
         let options = PacketOptions {
             flags: Some(2),
+            dropped: Some(3),
+            id: Some((1 << 32) + 4),
             ..PacketOptions::default()
         };
         let packet = written(ByteOrder::Big, |writer| {
@@ -255,8 +265,9 @@ mod tests {
         });
         #[rustfmt::skip]
         assert_eq!(packet, [
-            0, 0, 0, 6, 0, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 5, 0, 0, 0, 3, 0, 0, 0, 9, b'a', b'b', b'c', 0,
-            0, 2, 0, 4, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 48,
+            0, 0, 0, 6, 0, 0, 0, 72, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 5, 0, 0, 0, 3, 0, 0, 0, 9, b'a', b'b', b'c', 0,
+            0, 2, 0, 4, 0, 0, 0, 2, 0, 4, 0, 8, 0, 0, 0, 0, 0, 0, 0, 3, 0, 5, 0, 8, 0, 0, 0, 1, 0, 0, 0, 4,
+            0, 0, 0, 0, 0, 0, 0, 72,
         ]);
     }
 
@@ -265,6 +276,7 @@ mod tests {
         let statistics = InterfaceStatistics {
             time_ns: (1 << 32) + 2,
             start_ns: Some((3 << 32) + 4),
+            os_dropped: Some(6),
             delivered: Some(5),
             ..InterfaceStatistics::default()
         };
@@ -273,16 +285,18 @@ mod tests {
         });
         #[rustfmt::skip]
         assert_eq!(little, [
-            5, 0, 0, 0, 52, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0,
-            2, 0, 8, 0, 3, 0, 0, 0, 4, 0, 0, 0, 8, 0, 8, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 52, 0, 0, 0,
+            5, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0,
+            2, 0, 8, 0, 3, 0, 0, 0, 4, 0, 0, 0, 7, 0, 8, 0, 6, 0, 0, 0, 0, 0, 0, 0,
+            8, 0, 8, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0,
         ]);
         let big = written(ByteOrder::Big, |writer| {
             writer.statistics(0, &statistics, &[]).unwrap()
         });
         #[rustfmt::skip]
         assert_eq!(big, [
-            0, 0, 0, 5, 0, 0, 0, 52, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2,
-            0, 2, 0, 8, 0, 0, 0, 3, 0, 0, 0, 4, 0, 8, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 52,
+            0, 0, 0, 5, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2,
+            0, 2, 0, 8, 0, 0, 0, 3, 0, 0, 0, 4, 0, 7, 0, 8, 0, 0, 0, 0, 0, 0, 0, 6,
+            0, 8, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 64,
         ]);
     }
 }

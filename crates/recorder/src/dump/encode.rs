@@ -162,6 +162,7 @@ impl Encoder {
             end_ns: Some(totals.end_ns),
             received: totals.received,
             dropped: totals.dropped,
+            os_dropped: None,
             delivered: Some(totals.written),
         };
         writer

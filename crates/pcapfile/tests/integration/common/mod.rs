@@ -93,6 +93,8 @@ pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
         let comments = ["the trigger", "twice"];
         let options = PacketOptions {
             flags: packet.flags,
+            dropped: (index % 3 == 1).then_some(7),
+            id: (index % 3 == 2).then_some(u64::MAX),
             comments: if index == 2 { &comments } else { &[] },
         };
         writer
@@ -120,6 +122,7 @@ pub(crate) fn statistics(packets: &[Packet]) -> InterfaceStatistics {
         end_ns: packets.last().map(|packet| packet.time_ns),
         received: Some(1_000),
         dropped: Some(3),
+        os_dropped: Some(2),
         delivered: Some(890),
     }
 }
