@@ -84,25 +84,27 @@ impl Buffer {
         self.bucket = Some(bucket);
     }
 
-    /// Copies `count` records. The source may change meanwhile: then the contents are anything, and an error nothing to
+    /// Copies the records of `range`. The source may change meanwhile: then the contents are anything, and an error nothing to
     /// go by; the caller finds out, and clears. Every range kept lies in the copy, whatever was read.
     pub(super) fn fill(
         &mut self,
         source: &impl Source,
         bucket: BucketRef,
-        count: u64,
+        range: Range<u64>,
         bucket_bytes: usize,
         base_ns: i64,
     ) -> Result<(), CopyError> {
         self.clear();
-        let count = usize::try_from(count)
+        let end = usize::try_from(range.end)
             .ok()
-            .filter(|&count| count <= bucket_bytes / DESCRIPTOR_BYTES)
+            .filter(|&end| end <= bucket_bytes / DESCRIPTOR_BYTES)
             .ok_or(CopyError::Damaged {
                 bucket,
                 what: "it counts more records than it has room for",
             })?;
-        let room = bucket_bytes - count * DESCRIPTOR_BYTES;
+        let first = usize::try_from(range.start).map_or(end, |first| first.min(end));
+        let count = end - first;
+        let room = bucket_bytes - end * DESCRIPTOR_BYTES;
         if count.saturating_mul(size_of::<Copied>()) > COPY_BYTES_MAX {
             return Err(CopyError::Damaged {
                 bucket,
@@ -113,17 +115,27 @@ impl Buffer {
         reserved.map_err(|_| CopyError::Memory {
             bytes: count * size_of::<Copied>(),
         })?;
-        let mut end = 0;
-        for index in 0..count {
-            let record = Copied::read(source, index, room, base_ns, end)
-                .map_err(|what| CopyError::Damaged { bucket, what })?;
-            end = record.data.end;
+        let damaged = |what| CopyError::Damaged { bucket, what };
+        let begin = match first.checked_sub(1) {
+            None => 0,
+            Some(before) => {
+                let begin = Descriptor::from_words(source.descriptor(before)).offset();
+                let before = Copied::read(source, before, room, base_ns, begin);
+                before.map_err(damaged)?.data.end
+            }
+        };
+        let mut at = begin;
+        for index in first..end {
+            let mut record = Copied::read(source, index, room, base_ns, at).map_err(damaged)?;
+            at = record.data.end;
+            record.data = record.data.start - begin..record.data.end - begin;
             self.records.push(record);
         }
-        let reserved = self.payload.try_reserve(end);
-        reserved.map_err(|_| CopyError::Memory { bytes: end })?;
-        self.payload.resize(end, 0);
-        source.payload(0, &mut self.payload);
+        let bytes = at - begin;
+        let reserved = self.payload.try_reserve(bytes);
+        reserved.map_err(|_| CopyError::Memory { bytes })?;
+        self.payload.resize(bytes, 0);
+        source.payload(begin, &mut self.payload);
         Ok(())
     }
 }
@@ -228,7 +240,7 @@ mod tests {
         };
         bytes.put(1, 7, &far);
         let mut buffer = Buffer::new();
-        buffer.fill(&bytes, BUCKET, 2, 256, 1000).unwrap();
+        buffer.fill(&bytes, BUCKET, 0..2, 256, 1000).unwrap();
         let packets: Vec<_> = buffer.packets().collect();
         assert_eq!((packets[0].time_ns, packets[0].interface), (1007, 3));
         assert_eq!(packets[0].data, b"compact");
@@ -237,12 +249,20 @@ mod tests {
             (packets[1].wire_len, packets[1].shard, packets[1].data),
             (3, 31, b"far".as_slice())
         );
+        let all: Vec<_> = packets.iter().map(|packet| packet.data.to_vec()).collect();
+        for first in 0..4 {
+            buffer.fill(&bytes, BUCKET, first..2, 256, 1000).unwrap();
+            let data = buffer.packets().map(|packet| packet.data.to_vec());
+            let expected = all.iter().skip(usize::try_from(first).unwrap());
+            assert!(data.eq(expected.cloned()), "from {first} on");
+        }
     }
 
     #[test]
     fn nothing_outside_of_the_bucket_is_believed() {
         let mut buffer = Buffer::new();
-        let mut damaged = |bytes: &Bytes, count| match buffer.fill(bytes, BUCKET, count, 256, 0) {
+        let mut damaged = |bytes: &Bytes, count| match buffer.fill(bytes, BUCKET, 0..count, 256, 0)
+        {
             Err(CopyError::Damaged { what, .. }) => what,
             other => panic!("{other:?}"),
         };
@@ -281,12 +301,12 @@ mod tests {
         }
         let mut buffer = Buffer::new();
         let count = (BUCKET_BYTES_MAX / DESCRIPTOR_BYTES) as u64;
-        let filled = buffer.fill(&Zeros, BUCKET, count, BUCKET_BYTES_MAX, 0);
+        let filled = buffer.fill(&Zeros, BUCKET, 0..count, BUCKET_BYTES_MAX, 0);
         assert!(matches!(filled, Err(CopyError::Damaged { .. })));
         assert_eq!(buffer.records.capacity(), 0);
         assert!(
             buffer
-                .fill(&Zeros, BUCKET, 1000, BUCKET_BYTES_MAX, 0)
+                .fill(&Zeros, BUCKET, 0..1000, BUCKET_BYTES_MAX, 0)
                 .is_ok()
         );
     }
@@ -308,7 +328,7 @@ mod tests {
                 bytes.0[place..place + 8].copy_from_slice(&word.to_ne_bytes());
             }
             if buffer
-                .fill(&bytes, BUCKET, random.u64(0..5), 256, random.i64(..))
+                .fill(&bytes, BUCKET, 0..random.u64(0..5), 256, random.i64(..))
                 .is_ok()
             {
                 taken += buffer

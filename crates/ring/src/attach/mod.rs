@@ -328,6 +328,19 @@ impl Attached {
     /// # Errors
     /// [`CopyError::Overwritten`] where the bucket is not, or no longer, of this generation; else what is wrong with it.
     pub fn copy_bucket(&self, bucket: BucketRef, buffer: &mut Buffer) -> Result<(), CopyError> {
+        self.copy_bucket_from(bucket, 0, buffer)
+    }
+
+    /// As [`Attached::copy_bucket`], without so many records at its beginning.
+    ///
+    /// # Errors
+    /// Those of [`Attached::copy_bucket`].
+    pub fn copy_bucket_from(
+        &self,
+        bucket: BucketRef,
+        skip: u64,
+        buffer: &mut Buffer,
+    ) -> Result<(), CopyError> {
         buffer.clear();
         self.whole()?;
         let Geometry {
@@ -355,7 +368,7 @@ impl Attached {
         let filled = buffer.fill(
             &source,
             bucket,
-            committed,
+            skip..committed,
             bucket_bytes,
             base_ns.cast_signed(),
         );
