@@ -58,6 +58,13 @@ pub fn community_id_between(proto: u8, ends: [Endpoint; 2], has_ports: bool, see
     identifier(seed, (low.addr, high.addr), proto, ports)
 }
 
+/// Whether a text has the form of a Community ID of version 1: `1:` and the base64 of 20 bytes.
+#[must_use]
+pub fn is_community_id(text: &str) -> bool {
+    let digest = text.strip_prefix("1:").map(|text| STANDARD.decode(text));
+    matches!(digest, Some(Ok(digest)) if digest.len() == 20)
+}
+
 /// The hash of addresses and ports that are in order.
 fn identifier(seed: u16, addrs: (IpAddr, IpAddr), proto: u8, ports: Option<(u16, u16)>) -> String {
     let mut hash = Sha1::new();
@@ -141,6 +148,16 @@ mod tests {
             id(&packet(1, 2, 17, &[0, 54, 4, 210, 0, 8, 0, 0]))
         );
         assert_ne!(Some(id(&there)), community_id(&there, 1));
+        assert!(is_community_id(&id(&there)));
+        for wrong in [
+            "",
+            "1:",
+            "2:LQU9qZlK+B5F3KDmev6m5PMibrg=",
+            "1:LQU9qZlK+B5F3KDmev6m5PMibr",
+            "1:AAAA",
+        ] {
+            assert!(!is_community_id(wrong), "{wrong}");
+        }
         let key = crate::flow_of(&there).unwrap();
         assert_eq!(community_id_of(&key, 1), community_id(&there, 1));
         let icmp = crate::flow_of(&packet(1, 2, 1, &[8, 0, 0, 0])).unwrap();

@@ -19,7 +19,9 @@ mod summary;
 mod vlan;
 
 pub use common::CommonHeaders;
-pub use community_id::{community_id, community_id_between, community_id_of, icmp_ports};
+pub use community_id::{
+    community_id, community_id_between, community_id_of, icmp_ports, is_community_id,
+};
 pub use direction::Direction;
 pub use flow::{Endpoint, FlowKey, FragmentKey, flow_of, fragment_of};
 pub use fragment::{Datagrams, may_be_fragment};

@@ -37,7 +37,7 @@ pub use control::{
     hits::{HitCounts, Reason, Suppressions},
     outcomes::RuleHits,
     pins::Pin,
-    time::rfc3339,
+    time::{parse_time, rfc3339},
 };
 pub use dump::{
     encode::Format,
@@ -45,7 +45,7 @@ pub use dump::{
     report::{DumpReport, Missing, PROGRAM, Verdict},
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
-pub use query::{Answer, Query, QueryError, QueryReport};
+pub use query::{Answer, Cancel, Empty, PacketId, Query, QueryError, QueryReport};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
     config::{Analyzers, ClassCutoff, Config, ModuleSource, Scripts, Sources},

@@ -10,9 +10,7 @@ use std::{
     time::Duration,
 };
 
-use jiff::{SignedDuration, Timestamp};
-use retroscope_capture::quantity;
-use retroscope_recorder::{Query, QueryError, Verdict};
+use retroscope_recorder::{Query, QueryError, Verdict, parse_time};
 use retroscope_ring::Attached;
 
 use super::{capture_file::BUFFER_BYTES, target::Target};
@@ -34,12 +32,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     ring_file: PathBuf,
 
-    /// Packets from this time on: 2026-11-20T19:15:03.5Z, or seconds since 1970
-    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
+    /// Packets from this time on: 2026-11-20T19:15:03.5Z, or a number since 1970
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "last")]
     from: Option<i64>,
 
     /// Packets up to this time, included
-    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "last")]
     to: Option<i64>,
 
     /// Packets of this long, up to the last that the recorder knew of: while it runs, up to now but for some tens of milliseconds
@@ -77,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         last_ns: args
             .last
             .map(|last| i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)),
+        ..Query::default()
     };
     let attached = Attached::open(&args.ring_file).map_err(Failure::failed)?;
     // The ring is evidence, and opening a file for writing empties it.
@@ -85,12 +84,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let failed = |error| match error {
         QueryError::Filter(error) => Failure::usage(error.render()),
+        QueryError::Usage(error) => Failure::usage(error),
         QueryError::Output(error) => {
             Failure::failed(format_args!("cannot write {target}: {error}"))
         }
         error => Failure::failed(error),
     };
-    let answer = query.of(&attached).map_err(failed)?;
+    let answer = query.of(attached).map_err(failed)?;
     let file = target
         .open()
         .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
@@ -121,44 +121,4 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         Verdict::Complete => ExitCode::SUCCESS,
         Verdict::Incomplete | Verdict::Failed => Code::Incomplete.into(),
     })
-}
-
-/// A time as users write it, ns since the UNIX epoch.
-pub(super) fn time(text: &str) -> Result<i64, String> {
-    let wrong =
-        || format!("{text:?} is not a time: write it like 2026-11-20T19:15:03.5Z or 1795202103.5");
-    let ns = if quantity::split(text).1.is_empty() {
-        let seconds: SignedDuration = format!("{text}s").parse().map_err(|_| wrong())?;
-        seconds.as_nanos()
-    } else {
-        let time: Timestamp = text.parse().map_err(|_| wrong())?;
-        time.as_nanosecond()
-    };
-    i64::try_from(ns).map_err(|_| wrong())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_read_exactly() {
-        let expected = Ok(1_795_202_103_123_456_789);
-        assert_eq!(time("2026-11-20T19:15:03.123456789Z"), expected);
-        assert_eq!(time("2026-11-20T21:15:03.123456789+0200"), expected);
-        assert_eq!(time("1795202103.123456789"), expected);
-        assert_eq!(time("1970-01-01T00:00:00Z"), Ok(0));
-        for wrong in [
-            "",
-            "yesterday",
-            "2026-11-20",
-            "9999-01-01T00:00:00Z",
-            "1e400",
-            "5m",
-            "1h 5",
-            "1.2.3",
-        ] {
-            assert!(time(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -90,6 +90,11 @@ impl RingClock {
         self.clock.as_ref()
     }
 
+    /// The same for somebody who outlives it.
+    pub(crate) fn shared(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+
     /// Reads the clocks, and notices a step. Any thread, once a burst at most.
     pub(crate) fn now(&self) -> Moment {
         self.moment(self.clock.now())

@@ -14,14 +14,16 @@ use std::sync::{
     atomic::{AtomicI64, Ordering::Relaxed},
 };
 
+use retroscope_capture::LossCause;
+
 use crate::{
     control::{ring_time::Moment, time::seconds},
     dump::report::Missing,
     intake::{
         away::Away,
         counters::{
-            CLOCK_STEP, INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LossEvent, LossLog, PERHAPS_LOST,
-            QueueCounters, SHED, SourceSnapshot,
+            CLOCK_STEP, INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossLog,
+            PERHAPS_LOST, QueueCounters, SHED, SourceSnapshot,
         },
         interfaces::{InterfaceCache, Interfaces},
     },
@@ -44,6 +46,17 @@ pub(crate) struct Intake {
     pub(crate) offline: bool,
     /// When counters were last read, on the monotonic clock.
     read_mono_ns: AtomicI64,
+}
+
+/// Packets since the start of the source of an interface, for its statistics in a capture file. `None`: unknown.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct InterfaceCounts {
+    /// Those that reached the engine.
+    pub(crate) received: Option<u64>,
+    /// Those that the NIC had no room for.
+    pub(crate) dropped: Option<u64>,
+    /// Those that this host had no room for: the kernel, the engine's memory, the ring.
+    pub(crate) os_dropped: Option<u64>,
 }
 
 /// One source and its queues.
@@ -299,6 +312,32 @@ impl Intake {
             ))
         };
         self.sources.iter().filter_map(sentence).collect()
+    }
+
+    /// What is known of the source of an interface.
+    pub(crate) fn interface_counts(&self, id: u16) -> InterfaceCounts {
+        let source = self.interfaces.source(id);
+        let source = source.and_then(|source| self.sources.get(source));
+        let Some(source) = source else {
+            return InterfaceCounts::default();
+        };
+        let now = source.snapshot(self.read_mono_ns.load(Relaxed));
+        let of = |causes: &[&str]| {
+            let lost = now.lost.iter();
+            let lost = lost.filter(|(cause, _)| causes.contains(*cause));
+            let counts: Vec<Option<u64>> = lost.map(|(_, lost)| *lost).collect();
+            let known: Option<u64> = counts.iter().copied().sum();
+            known.filter(|_| !counts.is_empty())
+        };
+        InterfaceCounts {
+            received: now.received,
+            dropped: of(&[LossCause::Nic.as_str()]),
+            os_dropped: of(&[
+                LossCause::Kernel.as_str(),
+                LossCause::NoBuffer.as_str(),
+                LOST_NO_BUCKET,
+            ]),
+        }
     }
 
     /// Packets received and lost so far by the source of an interface.

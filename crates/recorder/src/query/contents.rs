@@ -10,6 +10,7 @@ use retroscope_ring::{
     Writer,
 };
 
+use super::Empty;
 use crate::Missing;
 
 /// The region at one moment.
@@ -39,6 +40,10 @@ pub(super) struct Candidate {
 /// What a producer that was used has stored. Times are ring time.
 #[derive(Debug)]
 struct Stored {
+    /// Its number.
+    id: usize,
+    /// The number behind its last record.
+    end: u64,
     /// Records that were overwritten.
     evicted: u64,
     /// The largest time of these, ns.
@@ -73,7 +78,7 @@ pub(super) struct Window {
 }
 
 /// What is missing: one entry a cause, in however many places.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Losses(BTreeMap<&'static str, (i64, i64, Option<u64>)>);
 
 impl Contents {
@@ -204,16 +209,75 @@ impl Contents {
         known.min().unwrap_or(i64::MAX).saturating_sub(1)
     }
 
+    /// No older record is to come, ns of ring time: every producer that promises anything says so. `None`: none does, or all have ended.
+    pub(super) fn promised_ns(&self) -> Option<i64> {
+        let promises = self.producers.iter().map(|stored| stored.watermark_ns);
+        promises
+            .filter(|ns| !matches!(*ns, i64::MIN | i64::MAX))
+            .min()
+    }
+
+    /// Nothing will come any more.
+    pub(super) fn is_over(&self) -> bool {
+        let has_ended = |stored: &Stored| stored.watermark_ns == i64::MAX;
+        let all = !self.producers.is_empty() && self.producers.iter().all(has_ended);
+        all || self.writer != Writer::Running
+    }
+
+    /// Stamps up to here are known, all of this one among them, and nothing as old will come.
+    pub(super) fn is_known_to(&self, to_ns: i64) -> bool {
+        let is_unused = self.producers.is_empty() && self.writer == Writer::Running;
+        !is_unused && self.known_to_ns().is_none_or(|known_ns| known_ns >= to_ns)
+    }
+
+    /// The stamp of the newest packet.
+    fn newest_ns(&self) -> Option<i64> {
+        let stamp =
+            |stored: &Stored| Some(stored.newest_ns?.saturating_add(stored.latest_offset_ns));
+        self.producers.iter().filter_map(stamp).max()
+    }
+
+    /// The stamp up to which all is known, else that of the newest packet.
+    pub(super) fn end_ns(&self) -> Option<i64> {
+        let known_ns = self.known_to_ns().filter(|ns| *ns != i64::MIN);
+        known_ns.or(self.newest_ns())
+    }
+
+    /// Why there is nothing at all to be found in a window, if that is so.
+    pub(super) fn emptiness(&self, window: &Window) -> Option<Empty> {
+        let stamp = |(ns, offset_ns): (i64, i64)| ns.saturating_add(offset_ns);
+        let newest_ns = self.newest_ns();
+        let end_ns = self.end_ns().max(newest_ns);
+        if end_ns.is_some_and(|end_ns| window.from_ns > end_ns) {
+            let ns = window.from_ns.abs_diff(end_ns.unwrap_or_default());
+            return Some(Empty::NotYet { ns });
+        }
+        let evicted = self.producers.iter().filter(|stored| stored.evicted > 0);
+        let oldest = |stored: &Stored| Some((stored.whole_from_ns?, stored.whole_offset_ns));
+        let oldest_ns = evicted.filter_map(oldest).map(stamp).min();
+        if oldest_ns.is_some_and(|oldest_ns| window.to_ns < oldest_ns) {
+            let ns = oldest_ns.unwrap_or_default().abs_diff(window.to_ns);
+            return Some(Empty::AgedOut { ns });
+        }
+        newest_ns.is_none().then_some(Empty::NothingRecorded)
+    }
+
+    /// How many records a producer has published.
+    pub(super) fn end_of(&self, producer: usize) -> u64 {
+        let own = self.producers.iter().find(|stored| stored.id == producer);
+        own.map_or(0, |stored| stored.end)
+    }
+
     /// How far the stamps of the newest records are ahead of ring time, ns.
     pub(super) fn latest_offset_ns(&self) -> i64 {
         let newest = self.producers.iter().max_by_key(|it| it.newest_ns);
         newest.map_or(0, |stored| stored.latest_offset_ns)
     }
 
-    /// What the region itself shows to be missing of a window.
-    pub(super) fn missing(&self, window: &Window) -> Losses {
+    /// What the region itself shows to be missing of a window. What of these producers is, somebody else tells.
+    pub(super) fn missing(&self, window: &Window, without: impl Fn(usize) -> bool) -> Losses {
         let mut losses = Losses::default();
-        for stored in &self.producers {
+        for stored in self.producers.iter().filter(|stored| !without(stored.id)) {
             let evicted_ns = (i64::MIN, stored.evicted_to_ns);
             if stored.evicted > 0 && window.touches(evicted_ns, stored.offsets) {
                 let stamps = window.part(evicted_ns, stored.offsets);
@@ -226,6 +290,11 @@ impl Contents {
         if self.is_damaged {
             losses.add("damaged", window.all(), None);
         }
+        losses
+    }
+
+    /// What may be missing of a window because the recorder had not shown it.
+    pub(super) fn add_unpublished(&self, window: &Window, losses: &mut Losses) {
         let known_ns = self
             .known_to_ns()
             .filter(|known_ns| window.to_ns > *known_ns);
@@ -239,7 +308,6 @@ impl Contents {
                 None,
             );
         }
-        losses
     }
 }
 
@@ -284,6 +352,8 @@ impl Stored {
             .map(|candidate: &Candidate| candidate.span_ns.0)
             .max(behind_evicted_ns);
         Self {
+            id,
+            end: end.max(before.published),
             evicted,
             evicted_to_ns: match (is_told, after.evicted_ns) {
                 (true, Some(ns)) => ns,
@@ -311,6 +381,37 @@ impl Window {
             self.told.1 = self.told.1.max(self.told.0);
         }
         self.is_movable
+    }
+
+    /// Begins behind what was answered before, up to this ring time, whose stamp is so far ahead. `None`: it is not known any more, and what
+    /// of the ring is behind it, the records tell.
+    pub(super) fn resume(&mut self, ring_ns: Option<i64>, offset_ns: i64) {
+        self.is_movable = false;
+        self.from_ring_ns = ring_ns.unwrap_or(i64::MIN);
+        if let Some(ring_ns) = ring_ns {
+            self.told.0 = Some(ring_ns.saturating_add(offset_ns).max(self.from_ns));
+            self.told.1 = self.told.1.max(self.told.0);
+        }
+    }
+
+    /// Ends with this stamp: there is no more in the answer.
+    pub(super) fn end_with(&mut self, stamp_ns: i64) {
+        self.to_ns = self.to_ns.min(stamp_ns);
+        self.told.1 = Some(stamp_ns);
+        self.told.0 = self.told.0.min(self.told.1);
+    }
+
+    /// Ends, for now, with this stamp, up to which all is known; `None`: nothing is there.
+    pub(super) fn end_with_known(&mut self, stamp_ns: Option<i64>) {
+        let end_ns = stamp_ns.or(self.told.0);
+        self.told.1 = end_ns.map(|end_ns| end_ns.min(self.to_ns)).max(self.told.0);
+        self.to_ns = self.told.1.unwrap_or(self.to_ns);
+    }
+
+    /// Begins with this stamp: what is older was not asked for.
+    pub(super) fn begin_with(&mut self, stamp_ns: i64) {
+        self.from_ns = self.from_ns.max(stamp_ns);
+        self.told.0 = Some(stamp_ns);
     }
 
     /// Whether records of these ring times may be in it, whose stamps are `offsets` (smallest and largest) ahead.
@@ -355,13 +456,20 @@ impl Losses {
         *one = (from_ns.min(one.0), to_ns.max(one.1), sum);
     }
 
-    pub(super) fn into_missing(self) -> Vec<Missing> {
+    /// Adds others.
+    pub(super) fn add_all(&mut self, others: &Self) {
+        for (cause, (from_ns, to_ns, at_most)) in &others.0 {
+            self.add(cause, (*from_ns, *to_ns), *at_most);
+        }
+    }
+
+    pub(super) fn missing(&self) -> Vec<Missing> {
         let missing = self
             .0
-            .into_iter()
+            .iter()
             .map(|(cause, (from_ns, to_ns, at_most))| Missing {
-                at_most,
-                ..Missing::new(cause, from_ns, to_ns, None)
+                at_most: *at_most,
+                ..Missing::new(cause, *from_ns, *to_ns, None)
             });
         missing.collect()
     }

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, io, ops::Range};
 
-use retroscope_ring::{AttachedBucket, Packet};
+use retroscope_ring::Packet;
 
 /// Bytes of packets that may wait, at least and at most, and how many buckets' worth for each producer: one is being written while the
 /// next begins. A region in which more overlap has its stamps in disorder, or is made to look like it.
@@ -21,6 +21,13 @@ pub(super) struct Found {
     pub(super) wire_len: u32,
     pub(super) interface: u16,
     pub(super) direction: u8,
+    /// Whose it is, and its number.
+    pub(super) producer: usize,
+    pub(super) record: u64,
+    /// Records of its producer that are missing before it.
+    pub(super) dropped: u64,
+    /// Bytes of it in the answer.
+    pub(super) captured: u32,
     data: Range<usize>,
 }
 
@@ -35,8 +42,10 @@ pub(super) struct Piece {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Merge {
-    /// By (time of the next packet, producer, number of the bucket's first record, bucket).
-    pieces: BTreeMap<(i64, usize, u64, u32), Piece>,
+    /// By (time of the next packet, producer, its number), the order of packets; and which piece it is, as a damaged ring may have a record twice.
+    pieces: BTreeMap<(i64, usize, u64, u64), Piece>,
+    /// Pieces so far.
+    made: u64,
     waiting_bytes: u64,
     waiting_bytes_max: u64,
     last_ns: Option<i64>,
@@ -45,17 +54,44 @@ pub(super) struct Merge {
 }
 
 impl Piece {
-    pub(super) fn push(&mut self, packet: &Packet<'_>, stamp_ns: i64) {
+    /// Adds a record of a producer, of which `data` is to be in the answer; `is_kept`: and not only counted.
+    pub(super) fn push(
+        &mut self,
+        packet: &Packet<'_>,
+        (producer, record): (usize, u64),
+        stamp_ns: i64,
+        data: &[u8],
+        is_kept: bool,
+    ) {
         let start = self.data.len();
-        self.data.extend_from_slice(packet.data);
+        if is_kept {
+            self.data.extend_from_slice(data);
+        }
         self.packets.push(Found {
             time_ns: packet.time_ns,
             stamp_ns,
             wire_len: packet.wire_len,
             interface: packet.interface,
             direction: packet.direction,
+            producer,
+            record,
+            dropped: 0,
+            captured: u32::try_from(data.len()).unwrap_or(u32::MAX), // at most 256 KiB
             data: start..self.data.len(),
         });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Puts the packets in their order; so many records are missing before the first one.
+    pub(super) fn sort(&mut self, dropped: u64) {
+        // Stable: of one time, in the order in which they were stored.
+        self.packets.sort_by_key(|packet| packet.time_ns);
+        if let Some(first) = self.packets.first_mut() {
+            first.dropped = dropped;
+        }
     }
 
     fn bytes(&self) -> u64 {
@@ -69,6 +105,7 @@ impl Merge {
         let overlapping = WAITING_BUCKETS * producers as u64 * bucket_bytes as u64;
         Self {
             pieces: BTreeMap::new(),
+            made: 0,
             waiting_bytes: 0,
             waiting_bytes_max: overlapping.clamp(*WAITING_BYTES.start(), *WAITING_BYTES.end()),
             last_ns: None,
@@ -76,22 +113,22 @@ impl Merge {
         }
     }
 
-    /// Adds packets of a bucket.
-    pub(super) fn add(&mut self, bucket: &AttachedBucket, mut piece: Piece) {
-        // Stable: of one time, in the order in which they were stored.
-        piece.packets.sort_by_key(|packet| packet.time_ns);
+    /// Adds packets of a bucket, in order.
+    pub(super) fn add(&mut self, piece: Piece) {
         self.waiting_bytes += piece.bytes();
-        self.wait(bucket.producer, bucket.first, bucket.bucket.index, piece);
+        self.made += 1;
+        self.wait(piece, self.made);
     }
 
-    /// Takes packets out, in order, that nothing of `until_ns` or later comes before; and others, where too many wait.
+    /// Takes packets out, in order, that nothing of `until_ns` or later comes before; and others, where too many wait. `take` says
+    /// whether it wants more.
     pub(super) fn take_before(
         &mut self,
         until_ns: Option<i64>,
-        mut take: impl FnMut(&Found, &[u8]) -> io::Result<()>,
+        mut take: impl FnMut(&Found, &[u8]) -> io::Result<bool>,
     ) -> io::Result<()> {
         while let Some(first) = self.pieces.first_entry() {
-            let &(time_ns, producer, record, bucket) = first.key();
+            let &(time_ns, _, _, number) = first.key();
             let is_early = until_ns.is_none_or(|until_ns| time_ns < until_ns);
             if !is_early && self.waiting_bytes <= self.waiting_bytes_max {
                 break;
@@ -100,20 +137,22 @@ impl Merge {
             let packet = &piece.packets[piece.next];
             self.disordered += u64::from(self.last_ns.is_some_and(|last_ns| time_ns < last_ns));
             self.last_ns = self.last_ns.max(Some(time_ns));
-            take(packet, &piece.data[packet.data.clone()])?;
+            let goes_on = take(packet, &piece.data[packet.data.clone()])?;
             piece.next += 1;
-            self.wait(producer, record, bucket, piece);
+            self.wait(piece, number);
+            if !goes_on {
+                break;
+            }
         }
         Ok(())
     }
 
     /// Puts a piece at its place, if packets are left in it.
-    fn wait(&mut self, producer: usize, record: u64, bucket: u32, piece: Piece) {
+    fn wait(&mut self, piece: Piece, number: u64) {
         match piece.packets.get(piece.next) {
             Some(next) => {
-                _ = self
-                    .pieces
-                    .insert((next.time_ns, producer, record, bucket), piece)
+                let key = (next.time_ns, next.producer, next.record, number);
+                _ = self.pieces.insert(key, piece);
             }
             None => self.waiting_bytes -= piece.bytes(),
         }

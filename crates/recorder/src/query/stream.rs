@@ -1,7 +1,8 @@
 //! The answer as pcapng that may be read while it comes.
 //!
 //! Readers that take a pipe (tcpdump, tshark, capinfos) count neither custom blocks nor a second section right, so the verdict is a comment:
-//! of the last packet, which waits here until it is known to be the last, and of each interface's statistics at the end.
+//! of the last packet, which waits here until it is known to be the last, and, as JSON, of each interface's statistics at the end; in a
+//! follow every second, where the last packet waits no longer than a moment.
 
 use std::io;
 
@@ -9,32 +10,53 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{Interface, InterfaceStatistics, PacketOptions, PcapNgWriter};
 use retroscope_ring::InterfaceEntry;
 
-use super::merge::Found;
-use crate::dump::encode::{SNAPLEN, plain, section};
+use super::{merge::Found, packet_id::Numbering};
+use crate::{
+    dump::encode::{SNAPLEN, plain, section},
+    intake::InterfaceCounts,
+};
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Stream<W: io::Write> {
     writer: PcapNgWriter<W>,
+    numbering: Numbering,
+    snaplen: u32,
     /// By number in the ring, the number in the file and the packets.
     interfaces: Vec<Option<(u32, u64)>>,
     last: Option<(u32, Found, Vec<u8>)>,
-    pub(super) packets: u64,
-    pub(super) bytes: u64,
-    /// Packets from before 1970, which pcapng cannot tell.
-    pub(super) restamped: u64,
+    is_flushed: bool,
+}
+
+/// What all interfaces' statistics have in common.
+#[derive(Debug)]
+pub(super) struct Statistics<'a> {
+    /// The report as JSON.
+    pub(super) report: &'a str,
+    /// When the recording began, ns.
+    pub(super) start_ns: Option<i64>,
+    /// Start and end of the window, ns.
+    pub(super) span_ns: (Option<i64>, Option<i64>),
 }
 
 impl<W: io::Write> Stream<W> {
-    pub(super) fn new(out: W, headline: &str) -> io::Result<Self> {
-        Ok(Self {
+    /// Begins at once: whoever reads sees that it comes.
+    pub(super) fn new(
+        out: W,
+        headline: &str,
+        snaplen: Option<u32>,
+        numbering: Numbering,
+    ) -> io::Result<Self> {
+        let mut stream = Self {
             writer: PcapNgWriter::new(out, &section(headline, None)).map_err(plain)?,
+            numbering,
+            snaplen: snaplen.unwrap_or(SNAPLEN).min(SNAPLEN),
             interfaces: Vec::new(),
             last: None,
-            packets: 0,
-            bytes: 0,
-            restamped: 0,
-        })
+            is_flushed: false,
+        };
+        stream.flush()?;
+        Ok(stream)
     }
 
     /// Adds a packet of an interface of the ring.
@@ -50,40 +72,69 @@ impl<W: io::Write> Stream<W> {
         let (index, packets) = self.interface(packet.interface, entry)?;
         *packets += 1;
         self.last = Some((*index, packet.clone(), memory));
-        self.packets += 1;
-        self.bytes += data.len() as u64;
-        self.restamped += u64::from(packet.stamp_ns < 0);
         Ok(())
     }
 
-    /// Writes what is left, with the verdict. `span` is the window that was asked for, ns.
-    pub(super) fn finish(
-        mut self,
-        verdict: &str,
-        entries: &[InterfaceEntry],
-        span: (Option<i64>, Option<i64>),
+    /// Adds the blocks of interfaces that have none yet.
+    pub(super) fn interfaces<'e>(
+        &mut self,
+        entries: impl Iterator<Item = (u16, &'e InterfaceEntry)>,
     ) -> io::Result<()> {
-        self.write_last(&[verdict])?;
-        if self.packets == 0 {
-            for (number, entry) in (0..).zip(entries) {
-                self.interface(number, entry)?;
-            }
+        for (number, entry) in entries {
+            self.interface(number, entry)?;
         }
-        let mut interfaces: Vec<(u32, u64)> = self.interfaces.into_iter().flatten().collect();
+        Ok(())
+    }
+
+    /// Writes the packet that waits, with the verdict if it is the last one.
+    pub(super) fn let_go(&mut self, verdict: Option<&str>) -> io::Result<()> {
+        self.write_last(verdict.as_slice()).map(drop)
+    }
+
+    /// Whether a packet waits.
+    pub(super) fn holds_back(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Writes statistics of each interface that has a block; `counts` tells what the recorder knows of one.
+    pub(super) fn statistics(
+        &mut self,
+        all: &Statistics<'_>,
+        counts: impl Fn(u16) -> InterfaceCounts,
+    ) -> io::Result<()> {
+        let numbered = (0_u16..).zip(&self.interfaces);
+        let mut interfaces: Vec<_> = numbered
+            .filter_map(|(number, known)| known.map(|(index, packets)| (index, number, packets)))
+            .collect();
         interfaces.sort_unstable();
-        for (index, packets) in interfaces {
+        let (from_ns, to_ns) = all.span_ns;
+        for (index, number, packets) in interfaces {
+            let counts = counts(number);
+            let since_start = counts.received.and(all.start_ns);
             let statistics = InterfaceStatistics {
-                time_ns: span.1.or(span.0).unwrap_or(0),
-                start_ns: span.0,
-                end_ns: span.1,
+                time_ns: to_ns.or(from_ns).unwrap_or(0),
+                start_ns: since_start.or(from_ns),
+                end_ns: to_ns,
+                received: counts.received,
+                dropped: counts.dropped,
+                os_dropped: counts.os_dropped,
                 delivered: Some(packets),
-                ..InterfaceStatistics::default()
             };
+            self.is_flushed = false;
             self.writer
-                .statistics(index, &statistics, &[verdict])
+                .statistics(index, &statistics, &[all.report])
                 .map_err(plain)?;
         }
-        self.writer.finish().map(drop).map_err(plain)
+        Ok(())
+    }
+
+    /// Hands over what was written, if that is news.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if !self.is_flushed {
+            self.writer.inner_mut().flush()?;
+            self.is_flushed = true;
+        }
+        Ok(())
     }
 
     /// Writes the packet that waits, and gives its memory back.
@@ -91,10 +142,14 @@ impl<W: io::Write> Stream<W> {
         let Some((index, packet, data)) = self.last.take() else {
             return Ok(Vec::new());
         };
+        let id = self.numbering.id(packet.producer, packet.record);
         let options = PacketOptions {
             flags: (packet.direction != 0).then(|| u32::from(packet.direction)),
+            dropped: (packet.dropped > 0).then_some(packet.dropped),
+            id: id.map(|id| id.0),
             comments,
         };
+        self.is_flushed = false;
         self.writer
             .packet(index, packet.stamp_ns, packet.wire_len, &data, &options)
             .map_err(plain)?;
@@ -111,9 +166,10 @@ impl<W: io::Write> Stream<W> {
             place => {
                 let block = Interface {
                     name: entry.name.clone(),
-                    snaplen: SNAPLEN,
+                    snaplen: self.snaplen,
                     ..Interface::new(LinkType(entry.link_type))
                 };
+                self.is_flushed = false;
                 let index = self.writer.add_interface(&block).map_err(plain)?;
                 Ok(place.insert((index, 0)))
             }

@@ -14,9 +14,10 @@ use std::{
 };
 
 use retroscope_filter::{Filter, FilterError, Template};
-use retroscope_ring::{Attached, Mode, Waker};
+use retroscope_ring::{Mode, Waker};
 
 use crate::{
+    Answer, Query, QueryError,
     analysis::{
         fragments::asks_for_flows,
         native::NativeCode,
@@ -587,12 +588,15 @@ impl Handle {
         Ok(Status::of(&*self.common()?, self))
     }
 
-    /// The ring, for [`Query::of`](crate::Query::of). It keeps the memory: not to be held for long.
+    /// Asks the ring: what is in it now, or with [`Query::follow`] what comes too. The answer tells what was lost before the ring as well. It keeps
+    /// the ring's memory while it lasts.
     ///
     /// # Errors
-    /// [`CommandError::Ended`].
-    pub fn ring(&self) -> Result<Attached, CommandError> {
-        Ok(self.common()?.ring.attached())
+    /// Those of [`Query::of`]; [`QueryError::Ended`].
+    pub fn query(&self, query: &Query) -> Result<Answer, QueryError> {
+        let common = self.common().map_err(|_| QueryError::Ended)?;
+        let answer = query.of(common.ring.attached())?;
+        Ok(answer.with_losses_of(&common))
     }
 
     /// Listens to events: from this number on as far as they are kept (the last 1024), or those that are to come.

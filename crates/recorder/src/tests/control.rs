@@ -285,8 +285,8 @@ fn a_pin_of_before_a_clock_step_keeps_its_packets() {
             to_ns: stretch.to_ns,
             ..Query::default()
         };
-        let ring = rig.handle.ring().unwrap();
-        let report = query.of(&ring).unwrap().write_to(Vec::new()).unwrap();
+        let answer = rig.handle.query(&query).unwrap();
+        let report = answer.write_to(Vec::new()).unwrap();
         assert_eq!(report.packets, 4, "step of {step_ns} ns: {report:?}");
         let reserved = rig.common.ring.statistics().reserved_buckets;
         assert!(reserved <= 3, "{reserved} buckets, step of {step_ns} ns");
@@ -335,9 +335,7 @@ fn a_query_tells_what_was_lost_before_the_ring() {
                 to_ns,
                 ..Query::default()
             };
-            let ring = rig.handle.ring().unwrap();
-            let answer = query.of(&ring).unwrap();
-            let answer = answer.with_losses_of(&rig.handle).unwrap();
+            let answer = rig.handle.query(&query).unwrap();
             answer.write_to(Vec::new()).unwrap()
         };
         let told = |report: &crate::QueryReport| {
@@ -417,9 +415,7 @@ fn a_query_tells_losses_beside_a_source_without_watermarks() {
             to_ns,
             ..Query::default()
         };
-        let ring = rig.handle.ring().unwrap();
-        let answer = query.of(&ring).unwrap();
-        let answer = answer.with_losses_of(&rig.handle).unwrap();
+        let answer = rig.handle.query(&query).unwrap();
         let report = answer.write_to(Vec::new()).unwrap();
         let told = report.missing.iter().find(|it| it.cause == "kernel");
         assert_eq!(told.and_then(|it| it.packets), lost, "{report:?}");

@@ -10,7 +10,7 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use retroscope_recorder::{
     CommandError, Event, Handle, Pin, ProcessingHistogram, Query, QueryError, QueryReport, Status,
-    Stretch, SubDirectory, TriggerRequest, rfc3339,
+    Stretch, SubDirectory, TriggerRequest, parse_time, rfc3339,
 };
 use retroscope_ring::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +20,6 @@ use super::{Busy, QUERIES_MAX, Shared, refusal, write};
 use crate::{
     commands::{
         protocol::{Request, StretchText, WhenFull, WindowText},
-        query::time,
         record::summary::LINK_GBITS,
     },
     units::{duration, size_or_none},
@@ -243,7 +242,7 @@ fn read_window(text: &WindowText) -> Result<TriggerRequest, String> {
 
 /// Times as users write them, as the recorder takes them.
 fn read_stretch(text: &StretchText) -> Result<Stretch, String> {
-    let read = |text: &Option<String>| text.as_deref().map(time).transpose();
+    let read = |text: &Option<String>| text.as_deref().map(parse_time).transpose();
     let last = text.last.as_deref().map(duration).transpose()?;
     let stretch = Stretch {
         from_ns: read(&text.from)?,
@@ -278,15 +277,12 @@ fn query(
             from_ns: stretch.from_ns,
             to_ns: stretch.to_ns,
             last_ns: stretch.last_ns,
+            ..Query::default()
         };
-        let ring = handle.ring().map_err(|error| error.to_string())?;
-        let answer = query.of(&ring).map_err(|error| match error {
+        let answer = handle.query(&query).map_err(|error| match error {
             QueryError::Filter(error) => error.render(),
             error => error.to_string(),
         })?;
-        let answer = answer
-            .with_losses_of(handle)
-            .map_err(|error| error.to_string())?;
         let mut out = BufWriter::with_capacity(DATA_BYTES, Data(stream));
         let report = answer
             .write_to(&mut out)

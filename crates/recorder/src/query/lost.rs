@@ -1,0 +1,74 @@
+//! What a live recorder lost before its ring: in the NIC, in the kernel, for want of a free bucket.
+
+use super::contents::{Contents, Window};
+use crate::{Missing, control::common::Common, rfc3339};
+
+/// What it lost of the window, and up to when it knows that: at most to the window's end `to`; `None`: not at all.
+pub(super) fn lost_before_the_ring(
+    recorder: &Common,
+    contents: &Contents,
+    window: &Window,
+    to: Option<&String>,
+) -> (Vec<Missing>, Option<String>) {
+    let offset_ns = contents.latest_offset_ns();
+    // Several, where clocks differ or were set meanwhile. After a step back the same stamps come again.
+    let mut parts = if window.from_ns == i64::MIN && window.to_ns == i64::MAX {
+        vec![(i64::MIN, i64::MAX)]
+    } else {
+        recorder.ring_times(window.all())
+    };
+    // What lies in two of them is lost once.
+    parts.sort_unstable();
+    parts.dedup_by(|next, before| {
+        let touches = next.0 <= before.1;
+        if touches {
+            before.1 = before.1.max(next.1);
+        }
+        touches
+    });
+    let now_ns = recorder.clock.now().ring_ns;
+    if parts.first().is_some_and(|part| part.0 > now_ns) {
+        return (Vec::new(), None); // all of it is to come
+    }
+    parts.retain(|part| part.0 <= now_ns);
+    if window.to_ns == i64::MAX {
+        let end_ns = contents.known_ring_ns();
+        parts
+            .iter_mut()
+            .for_each(|part| part.1 = part.1.min(end_ns));
+    }
+    let (mut lost, mut known_ns) = (Vec::<Missing>::new(), Some(i64::MAX));
+    for (from_ns, to_ns) in &parts {
+        let part_ns = (*from_ns.max(&window.from_ring_ns), *to_ns);
+        let (more, known_in_part_ns) = recorder.intake.known_losses(part_ns, offset_ns);
+        known_ns = known_ns.min(known_in_part_ns);
+        for entry in more {
+            let is_same =
+                |one: &&mut Missing| (&one.source, one.cause) == (&entry.source, entry.cause);
+            match lost.iter_mut().find(is_same) {
+                // Some may have been counted in both.
+                Some(one) => {
+                    let count = |it: &Missing| it.packets.or(it.at_most).unwrap_or(0);
+                    one.at_most = Some(count(one).saturating_add(count(&entry)));
+                    one.packets = None;
+                }
+                None => lost.push(entry),
+            }
+        }
+    }
+    if !contents.steps.is_empty() {
+        // By which setting of the clock they would have been stamped is not known here.
+        let (from_ns, to_ns) = window.all();
+        for entry in &mut lost {
+            (entry.from, entry.to) = (rfc3339(from_ns), rfc3339(to_ns));
+        }
+    }
+    let uncounted = recorder.intake.unknown_losses();
+    let end_ns = parts.iter().map(|part| part.1).max();
+    let known_ns = known_ns.filter(|_| uncounted.is_empty());
+    let known_to = known_ns.and_then(|known_ns| match end_ns {
+        Some(end_ns) if known_ns < end_ns => Some(rfc3339(known_ns.saturating_add(offset_ns))),
+        _ => to.cloned(),
+    });
+    (lost, known_to)
+}

@@ -1,0 +1,154 @@
+//! Which packets a query asks for.
+
+use std::collections::HashMap;
+
+use retroscope_capture::TimeDomain;
+use retroscope_filter::Filter;
+use retroscope_packet::{
+    FlowKey, LinkType, community_id, community_id_of, flow_of, is_community_id, parse,
+};
+use retroscope_ring::{InterfaceEntry, Packet};
+
+use super::{Query, QueryError, contents::Contents};
+use crate::analysis::prepared::{LinkTypes, Prepared, mode, view};
+
+/// Remarks on link types, at most: a damaged region may name thousands.
+const REFUSALS_TOLD: usize = 8;
+/// Flows whose Community ID is remembered.
+const FLOWS_KNOWN: usize = 65_536;
+/// Instructions of a program that is compiled to machine code: longer ones take longer than the first packet may.
+const INSTRUCTIONS_MAX: usize = 2048;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Matching {
+    /// `None`: every packet.
+    filter: Option<Prepared>,
+    community: Option<Community>,
+    names: Vec<String>,
+    /// By number of an interface, whether its packets are asked for.
+    interfaces: Vec<bool>,
+}
+
+/// Packets of one Community ID.
+#[derive(Debug)]
+struct Community {
+    id: String,
+    /// Whether flows that were met are it.
+    known: HashMap<FlowKey, bool>,
+}
+
+impl Matching {
+    /// Compiles what is asked for, for the interfaces that are there.
+    pub(super) fn new(query: &Query, contents: &Contents) -> Result<Self, QueryError> {
+        let filter = match query.expression.trim() {
+            "" => None,
+            expression => {
+                let interfaces = contents.interfaces.iter();
+                let known: Vec<_> = interfaces
+                    .clone()
+                    .map(|entry| LinkType(entry.link_type))
+                    .collect();
+                let is_offline = interfaces
+                    .clone()
+                    .any(|entry| entry.time_domain == TimeDomain::File as u8);
+                let mut filter = Prepared::new(Filter::resolved(expression)?, mode(is_offline));
+                filter.check(&LinkTypes::new(&known, &Vec::new))?;
+                Some(filter)
+            }
+        };
+        let community = query.community_id.as_deref().map(Community::new);
+        let mut matching = Self {
+            filter,
+            community: community.transpose()?,
+            names: query.interfaces.clone(),
+            interfaces: Vec::new(),
+        };
+        matching.learn(&contents.interfaces);
+        Ok(matching)
+    }
+
+    /// Takes up interfaces that are new.
+    pub(super) fn learn(&mut self, entries: &[InterfaceEntry]) {
+        for entry in entries.iter().skip(self.interfaces.len()) {
+            let is_asked = self.names.is_empty() || self.names.contains(&entry.name);
+            self.interfaces.push(is_asked);
+            if let Some(filter) = &mut self.filter {
+                filter.prepare(LinkType(entry.link_type));
+                let programs = filter
+                    .filter
+                    .programs(LinkType(entry.link_type), filter.mode);
+                let short = |program: &&retroscope_filter::Program| {
+                    program.instructions().len() <= INSTRUCTIONS_MAX
+                };
+                for program in programs.unwrap_or_default().iter().filter(short) {
+                    // Where it cannot be, the interpreter runs on.
+                    let _ = program.make_native();
+                }
+            }
+        }
+    }
+
+    /// Whether packets of an interface may match.
+    pub(super) fn asks(&self, interface: u16) -> bool {
+        self.interfaces.get(usize::from(interface)) == Some(&true)
+    }
+
+    /// Whether interfaces were named, and none of them is there.
+    pub(super) fn lacks_interfaces(&self) -> bool {
+        !self.names.is_empty() && !self.interfaces.contains(&true)
+    }
+
+    /// Whether a packet of an interface that is asked for matches.
+    pub(super) fn takes(&mut self, entry: &InterfaceEntry, packet: &Packet<'_>) -> bool {
+        let link_type = LinkType(entry.link_type);
+        let filtered = self
+            .filter
+            .as_ref()
+            .is_none_or(|filter| filter.filter.matches(&view(link_type, packet, filter.mode)));
+        let community = self.community.as_mut().filter(|_| filtered);
+        filtered && community.is_none_or(|community| community.takes(link_type, packet.data))
+    }
+
+    /// Sentences about link types that nothing is taken of.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let refused = self.filter.iter().flat_map(|filter| &filter.refused);
+        let note = |(link_type, error): &(LinkType, String)| {
+            format!("no packet of link type {} matches: {error}", link_type.0)
+        };
+        refused.take(REFUSALS_TOLD).map(note).collect()
+    }
+}
+
+impl Community {
+    fn new(id: &str) -> Result<Self, QueryError> {
+        if !is_community_id(id) {
+            return Err(QueryError::Usage(format!(
+                "{id:?} is no Community ID of version 1: it is 1: and 28 characters of base64"
+            )));
+        }
+        Ok(Self {
+            id: id.to_owned(),
+            known: HashMap::new(),
+        })
+    }
+
+    fn takes(&mut self, link_type: LinkType, data: &[u8]) -> bool {
+        let parsed = parse(link_type, data);
+        match flow_of(&parsed) {
+            Some(flow @ FlowKey::Ports { .. }) => {
+                if let Some(known) = self.known.get(&flow) {
+                    return *known;
+                }
+                let is_it = community_id_of(&flow, 0).as_ref() == Some(&self.id);
+                if self.known.len() >= FLOWS_KNOWN {
+                    self.known.clear();
+                }
+                self.known.insert(flow, is_it);
+                is_it
+            }
+            Some(_) => community_id(&parsed, 0).as_ref() == Some(&self.id),
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,667 @@
+//! The pass over a ring's buckets: once for an answer, again and again for one that follows.
+//!
+//! A pass visits the buckets by their smallest time, takes the packets that match out of each, and gives out those that nothing older comes
+//! before any more. In a follow that is what every producer's watermark has passed, so that the order is that of an answer given later, and
+//! a reader may go on behind any packet of it (`resume.rs`). What a pass has read of a bucket that is still open, the next one leaves out.
+
+use std::{io, sync::Arc, time::Duration};
+
+use retroscope_ring::{AttachedState, Buffer, CopyError, Step, Writer};
+
+use super::{
+    Answer, PacketId, QueryError, QueryReport,
+    contents::{Candidate, Contents, Losses, Window, offset_ns, offsets},
+    lost::lost_before_the_ring,
+    merge::{Merge, Piece},
+    newest::Newest,
+    report::Empty,
+    stream::{Statistics, Stream},
+};
+use crate::{Verdict, intake::InterfaceCounts, rfc3339};
+
+/// How long a follow waits before it looks for packets again: a tenth of what an inserter may wait before it says how far it is.
+const FOLLOW_LOOK: Duration = Duration::from_millis(10);
+/// The same as a multiple of what a look takes, where there are very many buckets: it then costs no more than a twentieth of a processor.
+const LOOKS_SHARE: i64 = 20;
+/// How long the last packet may wait to become the one with the verdict, ns, where none comes behind it.
+const HELD_BACK_NS: i64 = 200_000_000;
+/// How often a follow writes statistics, ns.
+const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
+
+/// An answer that is being written.
+#[derive(Debug)]
+pub(super) struct Reading<W: io::Write> {
+    pub(super) answer: Answer,
+    /// As the answer began.
+    start: Arc<Contents>,
+    /// As it was looked at last.
+    latest: Arc<Contents>,
+    pub(super) buffer: Buffer,
+    merge: Merge,
+    /// `None`: packets are counted only.
+    stream: Option<Stream<W>>,
+    pub(super) losses: Losses,
+    /// By producer.
+    progress: Vec<Progress>,
+    pub(super) newest: Option<Newest>,
+    tally: Tally,
+    /// Passes before this one.
+    passes: u64,
+}
+
+/// How far a producer was read.
+#[derive(Debug, Default, Clone)]
+struct Progress {
+    /// Behind the last record that was looked for; `None`: none was.
+    end: Option<u64>,
+    /// Records before this one were read.
+    read: u64,
+    /// Records that are missing since its last packet in the answer.
+    dropped: u64,
+    /// Its last packet in the answer.
+    last: Option<PacketId>,
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    packets: u64,
+    bytes: u64,
+    pub(super) looked_at: u64,
+    /// Packets of interfaces that the region does not list: their link type is unknown.
+    pub(super) unlisted: u64,
+    /// Packets from before 1970, which pcapng cannot tell.
+    restamped: u64,
+    /// Stamps of the first and the last packet in the answer, ns.
+    first_ns: Option<i64>,
+    last_ns: Option<i64>,
+    /// When the last one came, on the monotonic clock, ns.
+    came_ns: i64,
+    /// What ended the answer.
+    ended_by: Option<&'static str>,
+}
+
+/// A bucket to be read.
+#[derive(Debug)]
+pub(super) struct Visit<'c> {
+    pub(super) candidate: &'c Candidate,
+    /// Its records that were read before.
+    pub(super) skip: u64,
+    /// Records that are missing before it.
+    hole: u64,
+}
+
+impl<W: io::Write> Reading<W> {
+    pub(super) fn new(answer: Answer, stream: Option<Stream<W>>) -> Self {
+        let info = answer.attached.info();
+        let start = Arc::clone(&answer.contents);
+        let progress = |producer| Progress {
+            end: answer.resume.end_of(producer),
+            ..Progress::default()
+        };
+        Self {
+            latest: Arc::clone(&start),
+            start,
+            buffer: Buffer::new(),
+            merge: Merge::new(info.producers, info.bucket_bytes),
+            stream,
+            losses: Losses::default(),
+            progress: (0..info.producers).map(progress).collect(),
+            newest: None,
+            tally: Tally::default(),
+            passes: 0,
+            answer,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Result<QueryReport, QueryError> {
+        if self.answer.query.follow {
+            self.follow()?;
+        } else {
+            let contents = Arc::clone(&self.start);
+            let mut visits = self.visits(&contents);
+            if self.answer.query.newest {
+                visits = self.find_newest(&contents, visits)?;
+            }
+            self.pass(&contents, &visits, None)?;
+        }
+        self.end()
+    }
+
+    /// Passes until there is an end.
+    fn follow(&mut self) -> Result<(), QueryError> {
+        self.write_interfaces()?;
+        let mut told_ns = self.answer.clock.mono_ns();
+        loop {
+            let begin_ns = self.answer.clock.mono_ns();
+            // Before the region is looked at: what was stored until then is in it.
+            let has_left = self
+                .answer
+                .recorder
+                .as_ref()
+                .is_some_and(|it| it.strong_count() == 0);
+            let contents = match self.passes {
+                0 => Arc::clone(&self.start),
+                _ => Arc::new(Contents::read(&self.answer.attached)?),
+            };
+            self.latest = Arc::clone(&contents);
+            self.answer.matching.learn(&contents.interfaces);
+            let is_over = has_left || contents.is_over();
+            let to_ns = self.answer.window.to_ns;
+            let is_past = to_ns != i64::MAX && contents.is_known_to(to_ns);
+            let until_ns = contents.promised_ns().filter(|_| !is_over && !is_past);
+            let visits = self.visits(&contents);
+            let has_news = !visits.is_empty();
+            self.pass(&contents, &visits, until_ns)?;
+            for (producer, progress) in self.progress.iter_mut().enumerate() {
+                // What it stores from now on is not missed.
+                progress.end.get_or_insert(contents.end_of(producer));
+            }
+            let now_ns = self.answer.clock.mono_ns();
+            if is_over && !is_past && self.tally.ended_by.is_none() {
+                self.tally.ended_by = Some("end");
+            }
+            if is_past || self.tally.ended_by.is_some() {
+                return Ok(());
+            }
+            if now_ns.saturating_sub(told_ns) >= STATISTICS_EVERY_NS {
+                told_ns = now_ns;
+                self.write_interfaces()?;
+                self.write_statistics()?;
+            }
+            let is_silent = now_ns.saturating_sub(self.tally.came_ns) >= HELD_BACK_NS;
+            if let Some(stream) = &mut self.stream {
+                if is_silent && stream.holds_back() {
+                    stream.let_go(None).map_err(QueryError::Output)?;
+                }
+                stream.flush().map_err(QueryError::Output)?;
+            }
+            let took_ns = if has_news {
+                0
+            } else {
+                now_ns.saturating_sub(begin_ns)
+            };
+            let rest_ns = took_ns
+                .saturating_mul(LOOKS_SHARE)
+                .clamp(0, STATISTICS_EVERY_NS);
+            let rest = Duration::from_nanos(rest_ns.unsigned_abs());
+            self.answer.cancel.wait(rest.max(FOLLOW_LOOK));
+        }
+    }
+
+    /// What there is to be read, by time: buckets with records that were not read before.
+    fn visits<'c>(&mut self, contents: &'c Contents) -> Vec<Visit<'c>> {
+        let mut order: Vec<usize> = (0..contents.buckets.len()).collect();
+        order.sort_by_key(|index| {
+            let bucket = &contents.buckets[*index].bucket;
+            (bucket.producer, bucket.first, bucket.sequence)
+        });
+        let mut visits = Vec::new();
+        let mut read = Vec::new();
+        for index in order {
+            let candidate = &contents.buckets[index];
+            let bucket = &candidate.bucket;
+            let Some(progress) = self.progress.get_mut(bucket.producer) else {
+                continue;
+            };
+            let end = bucket.first.saturating_add(bucket.packets);
+            let offsets = offsets(&contents.steps, bucket.producer);
+            if !self.answer.window.touches(candidate.reach_ns, offsets) {
+                progress.end = progress.end.map(|known| known.max(end));
+                continue;
+            }
+            let hole = progress
+                .end
+                .map_or(0, |known| bucket.first.saturating_sub(known));
+            progress.end = progress.end.max(Some(end));
+            let skip = progress
+                .read
+                .saturating_sub(bucket.first)
+                .min(bucket.packets);
+            if skip < bucket.packets || hole > 0 {
+                let visit = Visit {
+                    candidate,
+                    skip,
+                    hole,
+                };
+                visits.push((index, visit));
+                read.push((bucket.producer, end));
+            }
+        }
+        if self.answer.query.follow {
+            for (producer, end) in read {
+                let progress = &mut self.progress[producer];
+                progress.read = progress.read.max(end);
+            }
+        }
+        visits.sort_by_key(|(index, _)| *index);
+        visits.into_iter().map(|(_, visit)| visit).collect()
+    }
+
+    /// Reads these buckets and writes what comes before `until_ns` of ring time; `None`: all.
+    fn pass(
+        &mut self,
+        contents: &Contents,
+        visits: &[Visit<'_>],
+        until_ns: Option<i64>,
+    ) -> Result<(), QueryError> {
+        for visit in visits {
+            if self.is_ended() {
+                break;
+            }
+            self.bucket(contents, visit, until_ns)?;
+        }
+        if !self.is_ended() {
+            self.write_before(contents, until_ns)?;
+        }
+        self.passes += 1;
+        Ok(())
+    }
+
+    /// Nothing was looked at yet.
+    pub(super) fn forget_counts(&mut self) {
+        self.tally = Tally {
+            ended_by: self.tally.ended_by,
+            ..Tally::default()
+        };
+    }
+
+    /// Whether there is no more to be done.
+    pub(super) fn is_ended(&mut self) -> bool {
+        if self.tally.ended_by.is_none() && self.answer.cancel.is_cancelled() {
+            self.tally.ended_by = Some("cancelled");
+        }
+        self.tally.ended_by.is_some()
+    }
+
+    /// Reads a bucket, if it may have packets of the window, and writes those of buckets before it.
+    fn bucket(
+        &mut self,
+        contents: &Contents,
+        visit: &Visit<'_>,
+        until_ns: Option<i64>,
+    ) -> Result<(), QueryError> {
+        let Candidate {
+            bucket, span_ns, ..
+        } = visit.candidate;
+        let producer = bucket.producer;
+        let offsets = offsets(&contents.steps, producer);
+        let window = self.answer.window;
+        if visit.hole > 0 {
+            self.progress[producer].dropped += visit.hole;
+            // Else the contents tell it.
+            if self.passes > 0 || self.answer.resume.end_of(producer).is_some() {
+                let stamps = window.part(*span_ns, offsets);
+                self.losses.add("evicted", stamps, Some(visit.hole));
+            }
+        }
+        if !window.touches(visit.candidate.reach_ns, offsets) || visit.skip >= bucket.packets {
+            return Ok(());
+        }
+        let before_ns = until_ns.map_or(span_ns.0, |until_ns| until_ns.min(span_ns.0));
+        self.write_before(contents, Some(before_ns))?;
+        if self.is_ended() {
+            return Ok(());
+        }
+        // Of those that were in the answer before, none is missing.
+        let had = self.answer.resume.end_of(producer).unwrap_or(0);
+        let end = bucket.first.saturating_add(bucket.packets);
+        let left = end.saturating_sub(had.max(bucket.first.saturating_add(visit.skip)));
+        let copied =
+            self.answer
+                .attached
+                .copy_bucket_from(bucket.bucket, visit.skip, &mut self.buffer);
+        let cause = match copied {
+            Ok(()) if self.take(contents, visit) => return Ok(()),
+            Ok(()) | Err(CopyError::Damaged { .. }) => "damaged",
+            // As it was when its header was read, it had nothing of the window.
+            Err(CopyError::Overwritten(_)) if !window.touches(*span_ns, offsets) => {
+                return Ok(());
+            }
+            Err(CopyError::Overwritten(_)) => {
+                let offset_ns = offset_ns(&contents.steps, producer, bucket.first);
+                let is_first = self.tally.packets == 0 && self.passes == 0;
+                let window = &mut self.answer.window;
+                if is_first && window.begin_behind(span_ns.1, offset_ns) {
+                    return Ok(());
+                }
+                self.progress[producer].dropped += left;
+                "evicted"
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let missing = match &mut self.newest {
+            Some(newest) if cause == "evicted" => newest.lose(bucket.bucket, left),
+            _ => left,
+        };
+        if missing > 0 {
+            let stamps = window.part(*span_ns, offsets);
+            self.losses.add(cause, stamps, Some(missing));
+        }
+        Ok(())
+    }
+
+    /// Keeps the packets of the copied bucket that are asked for. `false`: the bucket does not hold what its header says.
+    fn take(&mut self, contents: &Contents, visit: &Visit<'_>) -> bool {
+        let Candidate {
+            bucket, span_ns, ..
+        } = visit.candidate;
+        let snaplen = self
+            .answer
+            .query
+            .headers
+            .map_or(usize::MAX, |bytes| bytes.get() as usize);
+        let is_kept = self.stream.is_some();
+        let mut piece = Piece::default();
+        let found = self.each_match(contents, visit, |packet, record, stamp_ns| {
+            let data = &packet.data[..packet.data.len().min(snaplen)];
+            piece.push(packet, (bucket.producer, record), stamp_ns, data, is_kept);
+        });
+        let dropped = &mut self.progress[bucket.producer].dropped;
+        if !piece.is_empty() {
+            piece.sort(std::mem::take(dropped));
+            self.merge.add(piece);
+        }
+        let left = usize::try_from(bucket.packets - visit.skip).unwrap_or(usize::MAX);
+        let is_there = self.buffer.len() >= left && found.bytes <= bucket.bytes;
+        let is_inside = span_ns.0 <= found.times_ns.0 && found.times_ns.1 <= span_ns.1;
+        // The header of an open one speaks of more than so many records.
+        let is_part = bucket.state == AttachedState::Open || visit.skip > 0;
+        is_there
+            && is_inside
+            && (is_part || (found.bytes, found.times_ns) == (bucket.bytes, *span_ns))
+    }
+
+    /// Calls `take` with each packet of the copied bucket that is asked for, its number and its stamp.
+    pub(super) fn each_match(
+        &mut self,
+        contents: &Contents,
+        visit: &Visit<'_>,
+        mut take: impl FnMut(&retroscope_ring::Packet<'_>, u64, i64),
+    ) -> FoundInBucket {
+        let bucket = &visit.candidate.bucket;
+        let Contents {
+            interfaces, steps, ..
+        } = contents;
+        let offsets = offsets(steps, bucket.producer);
+        let Answer {
+            window,
+            matching,
+            resume,
+            ..
+        } = &mut self.answer;
+        // An open bucket has more records by now than when its header was read.
+        let left = usize::try_from(bucket.packets - visit.skip).unwrap_or(usize::MAX);
+        let mut found = FoundInBucket::default();
+        for (index, packet) in (visit.skip..).zip(self.buffer.packets().take(left)) {
+            found.bytes = found.bytes.saturating_add(packet.data.len() as u64);
+            let time_ns = packet.time_ns;
+            found.times_ns = (time_ns.min(found.times_ns.0), time_ns.max(found.times_ns.1));
+            let record = bucket.first.wrapping_add(index);
+            let Some(entry) = interfaces.get(usize::from(packet.interface)) else {
+                self.tally.unlisted += u64::from(window.touches((time_ns, time_ns), offsets));
+                continue;
+            };
+            let stamp_ns = Step::stamp_ns(steps, bucket.producer, entry.clock, record, time_ns);
+            if !window.holds(time_ns, stamp_ns)
+                || !matching.asks(packet.interface)
+                || resume.had(time_ns, bucket.producer, record)
+            {
+                continue;
+            }
+            self.tally.looked_at += 1;
+            if matching.takes(entry, &packet) {
+                take(&packet, record, stamp_ns);
+            }
+        }
+        found
+    }
+
+    fn write_before(
+        &mut self,
+        contents: &Contents,
+        until_ns: Option<i64>,
+    ) -> Result<(), QueryError> {
+        let Self {
+            answer,
+            stream,
+            tally,
+            newest,
+            progress,
+            ..
+        } = self;
+        let Answer {
+            window,
+            query,
+            numbering,
+            clock,
+            ..
+        } = &*answer;
+        let before = tally.packets;
+        let written = self.merge.take_before(until_ns, |packet, data| {
+            // The window may have begun later since.
+            let is_inside = window.holds(packet.time_ns, packet.stamp_ns);
+            let captured = u64::from(packet.captured);
+            let is_newest = newest.as_mut().is_none_or(|newest| newest.takes(captured));
+            if !is_inside || !is_newest {
+                return Ok(true);
+            }
+            let bytes = tally.bytes + captured;
+            let is_full = query
+                .limit_packets
+                .is_some_and(|limit| tally.packets >= limit)
+                || query.limit_bytes.is_some_and(|limit| bytes > limit);
+            if is_full {
+                tally.ended_by = Some("limit");
+                return Ok(false);
+            }
+            tally.packets += 1;
+            tally.bytes = bytes;
+            tally.restamped += u64::from(packet.stamp_ns < 0);
+            tally.first_ns = tally.first_ns.or(Some(packet.stamp_ns));
+            tally.last_ns = Some(packet.stamp_ns);
+            progress[packet.producer].last = numbering.id(packet.producer, packet.record);
+            if let Some(stream) = stream {
+                let entry = &contents.interfaces[usize::from(packet.interface)];
+                stream.packet(entry, packet, data)?;
+            }
+            let is_full = query.limit_packets == Some(tally.packets)
+                || query.limit_bytes == Some(tally.bytes);
+            if is_full && newest.is_none() {
+                tally.ended_by = Some("limit");
+            }
+            Ok(tally.ended_by.is_none())
+        });
+        if tally.packets > before {
+            tally.came_ns = clock.mono_ns();
+        }
+        written.map_err(QueryError::Output)
+    }
+
+    /// Writes the blocks of interfaces that are asked for, so that programs which read a pipe begin: where these have one link type, as these
+    /// programs want it.
+    fn write_interfaces(&mut self) -> Result<(), QueryError> {
+        let Some(stream) = &mut self.stream else {
+            return Ok(());
+        };
+        let numbered = (0_u16..).zip(&self.latest.interfaces);
+        let mut asked = numbered.filter(|(number, _)| self.answer.matching.asks(*number));
+        let first = asked.clone().next().map(|(_, entry)| entry.link_type);
+        if asked
+            .clone()
+            .all(|(_, entry)| Some(entry.link_type) == first)
+        {
+            stream.interfaces(&mut asked).map_err(QueryError::Output)?;
+        }
+        Ok(())
+    }
+
+    fn write_statistics(&mut self) -> Result<(), QueryError> {
+        let report = self.report();
+        self.write_statistics_of(&report)
+    }
+
+    fn write_statistics_of(&mut self, report: &QueryReport) -> Result<(), QueryError> {
+        let window = self.final_window();
+        let Some(stream) = &mut self.stream else {
+            return Ok(());
+        };
+        let recorder = self
+            .answer
+            .recorder
+            .as_ref()
+            .and_then(std::sync::Weak::upgrade);
+        let recorder = recorder.filter(|recorder| recorder.is_live());
+        let statistics = Statistics {
+            report: &report.comment(),
+            start_ns: self.answer.attached.info().created_ns,
+            span_ns: window.told,
+        };
+        let counts = |number| match &recorder {
+            Some(recorder) => recorder.intake.interface_counts(number),
+            None => InterfaceCounts::default(),
+        };
+        let written = stream.statistics(&statistics, counts);
+        written.map_err(QueryError::Output)
+    }
+
+    /// The window of what is in the answer: one that something ended is no longer than the answer.
+    fn final_window(&self) -> Window {
+        let mut window = self.answer.window;
+        let is_follow = self.answer.query.follow;
+        if is_follow && self.latest.writer != Writer::Killed {
+            window.end_with_known(self.latest.end_ns());
+        }
+        let by = self.tally.ended_by;
+        if by == Some("limit") || (by == Some("cancelled") && !is_follow) {
+            let end_ns = self.tally.last_ns.or(window.told.0);
+            window.end_with(end_ns.unwrap_or_default());
+        }
+        if let Some(first_ns) = self.tally.first_ns
+            && self.newest.as_ref().is_some_and(Newest::left_some_out)
+        {
+            window.begin_with(first_ns);
+        }
+        window
+    }
+
+    /// What the answer says of itself, as far as it has come.
+    fn report(&self) -> QueryReport {
+        let Self {
+            answer,
+            tally,
+            start,
+            latest,
+            ..
+        } = self;
+        let window = self.final_window();
+        let tells_gaps = |producer| answer.resume.end_of(producer).is_some();
+        let mut losses = start.missing(&window, tells_gaps);
+        losses.add_all(&self.losses);
+        if !matches!(tally.ended_by, Some("cancelled" | "limit")) {
+            latest.add_unpublished(&window, &mut losses);
+        }
+        for (cause, packets) in [
+            ("interface-limit", tally.unlisted),
+            ("restamped", tally.restamped),
+        ] {
+            if packets > 0 {
+                losses.add(cause, window.all(), Some(packets));
+            }
+        }
+        let mut notes = answer.matching.notes();
+        if self.merge.disordered > 0 {
+            let count = self.merge.disordered;
+            notes.push(format!(
+                "stamps in disorder: {count} packets stand behind younger ones"
+            ));
+        }
+        let to = window.told.1.map(rfc3339);
+        let mut missing = losses.missing();
+        let mut losses_known_to = None;
+        let recorder = answer.recorder.as_ref().and_then(std::sync::Weak::upgrade);
+        if let Some(recorder) = recorder {
+            if recorder.is_live() {
+                let (lost, known) = lost_before_the_ring(&recorder, latest, &window, to.as_ref());
+                missing.extend(lost);
+                losses_known_to = known;
+            }
+            notes.extend(recorder.intake.unknown_losses());
+        }
+        let is_cut = self.newest.as_ref().is_some_and(Newest::left_some_out);
+        let limit = is_cut.then_some("limit");
+        let is_whole = !is_cut && tally.ended_by.is_none_or(|by| by == "end");
+        let empty = (tally.packets == 0 && is_whole).then(|| self.emptiness(&window));
+        QueryReport {
+            from: window.told.0.map(rfc3339),
+            to,
+            packets: tally.packets,
+            bytes: tally.bytes,
+            looked_at: tally.looked_at,
+            verdict: if missing.is_empty() {
+                Verdict::Complete
+            } else {
+                Verdict::Incomplete
+            },
+            missing,
+            clipped: limit.into_iter().chain(tally.ended_by).collect(),
+            empty,
+            losses_known_to,
+            notes,
+            after: self.progress.iter().filter_map(|it| it.last).collect(),
+        }
+    }
+
+    fn emptiness(&self, window: &Window) -> Empty {
+        let Tally { looked_at, .. } = self.tally;
+        if self.answer.matching.lacks_interfaces() {
+            let names = self
+                .latest
+                .interfaces
+                .iter()
+                .map(|entry| entry.name.clone());
+            return Empty::NoInterface {
+                interfaces: names.collect(),
+            };
+        }
+        let why = self.latest.emptiness(window).filter(|_| looked_at == 0);
+        why.unwrap_or(Empty::NothingMatched { of: looked_at })
+    }
+
+    fn end(mut self) -> Result<QueryReport, QueryError> {
+        let report = self.report();
+        let verdict = format!("verdict: {}", report.reasons());
+        if let Some(stream) = &mut self.stream {
+            stream.let_go(Some(&verdict)).map_err(QueryError::Output)?;
+            if report.packets == 0 {
+                let numbered = (0_u16..).zip(&self.latest.interfaces);
+                let matching = &self.answer.matching;
+                let is_any = matching.lacks_interfaces();
+                let asked = numbered.filter(|(number, _)| is_any || matching.asks(*number));
+                stream.interfaces(asked).map_err(QueryError::Output)?;
+            }
+        }
+        self.write_statistics_of(&report)?;
+        if let Some(stream) = &mut self.stream {
+            stream.flush().map_err(QueryError::Output)?;
+        }
+        Ok(report)
+    }
+}
+
+/// What a bucket turned out to hold.
+#[derive(Debug)]
+pub(super) struct FoundInBucket {
+    bytes: u64,
+    /// Smallest and largest ring time, ns.
+    times_ns: (i64, i64),
+}
+
+impl Default for FoundInBucket {
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            times_ns: (i64::MAX, i64::MIN),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What an answer says of itself.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::PacketId;
+use crate::{Missing, Verdict, control::time::seconds};
+
+/// What a query found. Times are RFC 3339.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QueryReport {
+    /// Start of the window: as asked, else the time since which all is there. `null`: the ring is empty.
+    pub from: Option<String>,
+    /// End of the window: as asked, else the latest time up to which the ring is sure to have all. Where a limit ended the answer, its
+    /// last packet; the newest packets of a limited number begin with their first.
+    pub to: Option<String>,
+    /// Packets in the answer.
+    pub packets: u64,
+    /// Captured bytes of these packets.
+    pub bytes: u64,
+    /// Packets of the window that were asked whether they match, those of buckets among them that the index ruled out.
+    pub looked_at: u64,
+    /// See [`Verdict`]; never `failed`.
+    pub verdict: Verdict,
+    /// What is missing, one entry a cause, or source and cause for what was lost before the ring: `evicted` (also what a follow was too slow
+    /// for), `unpublished` (a recorder that was killed, or goes on, had not shown it), `damaged` (the
+    /// region contradicts itself), `interface-limit` (of interfaces that the region does not list), `restamped` (in the answer as of 1970:
+    /// pcapng has no earlier time).
+    pub missing: Vec<Missing>,
+    /// What ended the answer before its window does, without losing anything: `limit`, `cancelled`, `end` (of the recording, in a follow).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clipped: Vec<&'static str>,
+    /// Why there is no packet in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub empty: Option<Empty>,
+    /// Up to when `missing` has what was lost before the ring: in the NIC, in the kernel, for want of a free bucket. `null`: it does not tell.
+    pub losses_known_to: Option<String>,
+    /// Remarks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// The last packet of each producer in the answer: with these as [`Query::after`](crate::Query::after) another one goes on behind it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<PacketId>,
+}
+
+/// Why an answer has no packets. Its text is a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "why", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Empty {
+    /// The ring has none of the interfaces that were named.
+    NoInterface {
+        /// Those that it has.
+        interfaces: Vec<String>,
+    },
+    /// Nothing was recorded at all yet.
+    NothingRecorded,
+    /// The window begins later than the recorder knows of.
+    NotYet {
+        /// How much later, ns.
+        #[serde(rename = "seconds", serialize_with = "as_seconds")]
+        ns: u64,
+    },
+    /// The window ends before the oldest packet in the ring.
+    AgedOut {
+        /// How long before, ns.
+        #[serde(rename = "seconds", serialize_with = "as_seconds")]
+        ns: u64,
+    },
+    /// All packets of the window were looked at.
+    NothingMatched {
+        /// How many there were.
+        of: u64,
+    },
+}
+
+impl fmt::Display for Empty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = |ns: &u64| seconds(i64::try_from(*ns).unwrap_or(i64::MAX));
+        match self {
+            Self::NoInterface { interfaces } if interfaces.is_empty() => {
+                f.write_str("no such interface: there is none yet")
+            }
+            Self::NoInterface { interfaces } => {
+                write!(f, "no such interface: there is {}", interfaces.join(", "))
+            }
+            Self::NothingRecorded => f.write_str("nothing was recorded yet"),
+            Self::NotYet { ns } => write!(f, "not yet: it begins in {}", span(ns)),
+            Self::AgedOut { ns } => write!(
+                f,
+                "aged out: it ends {} before the oldest packet in the ring",
+                span(ns)
+            ),
+            Self::NothingMatched { of: 0 } => f.write_str("no packet at that time"),
+            Self::NothingMatched { of } => write!(f, "nothing matched of {of} packets"),
+        }
+    }
+}
+
+fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(*ns as f64 / 1e9)
+}
+
+impl QueryReport {
+    /// The verdict with its reasons: `incomplete: up to 12 packets evicted; losses before the ring unknown`.
+    #[must_use]
+    pub fn reasons(&self) -> String {
+        let missing: Vec<String> = self.missing.iter().map(Missing::to_string).collect();
+        let separator = if missing.is_empty() { "" } else { ": " };
+        let verdict = self.verdict.as_str();
+        let missing = missing.join(", ");
+        let losses = match &self.losses_known_to {
+            None => "; losses before the ring unknown".to_owned(),
+            known if *known == self.to => String::new(),
+            Some(known) => format!("; losses before the ring unknown after {known}"),
+        };
+        let empty = self.empty.as_ref();
+        let empty = empty.map_or(String::new(), |why| format!("; {why}"));
+        let clipped = match self.clipped.as_slice() {
+            [] => String::new(),
+            by => format!(" (ended by: {})", by.join(", ")),
+        };
+        format!("{verdict}{separator}{missing}{losses}{empty}{clipped}")
+    }
+
+    /// The report as a comment of a file, which has room for 65,535 bytes: without remarks where they are too long, and where that is not
+    /// enough only with its sums.
+    pub(super) fn comment(&self) -> String {
+        const ROOM: usize = 60_000;
+        let json = |report: &Self| serde_json::to_string(report).unwrap_or_default();
+        let whole = json(self);
+        if whole.len() <= ROOM {
+            return whole;
+        }
+        let mut short = Self {
+            notes: vec!["remarks left out: there are too many".to_owned()],
+            ..self.clone()
+        };
+        short.missing.truncate(64);
+        short.after.truncate(256);
+        let short = json(&short);
+        if short.len() <= ROOM {
+            return short;
+        }
+        json(&Self {
+            missing: Vec::new(),
+            empty: None,
+            notes: vec!["details left out: there are too many".to_owned()],
+            after: Vec::new(),
+            ..self.clone()
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! Going on behind packets of an answer before.
+//!
+//! An answer gives packets in the order of (ring time, producer, record). Behind a packet are those of its producer that come after it in
+//! this order, and, of a producer of which no packet is named, those that come after all that are. Where a named packet was overwritten, its
+//! time is gone, and its number stands for it: of its producer those that were stored later come after it.
+
+use retroscope_ring::{Attached, Buffer};
+
+use super::{
+    PacketId, QueryError,
+    contents::{Contents, Window},
+    packet_id::Numbering,
+};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Resume {
+    /// By producer.
+    own: Vec<Option<Place>>,
+    /// The last one whose time is known: ring time, producer, record.
+    latest: Option<(i64, usize, u64)>,
+}
+
+/// A packet of a producer.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    record: u64,
+    /// Ring time, ns; `None`: it was overwritten.
+    time_ns: Option<i64>,
+}
+
+impl Resume {
+    pub(super) fn new(
+        after: &[PacketId],
+        numbering: Numbering,
+        attached: &Attached,
+        contents: &Contents,
+    ) -> Result<Self, QueryError> {
+        let mut resume = Self::default();
+        let producers = attached.info().producers;
+        let mut buffer = Buffer::new();
+        for id in after {
+            let usage = |why: &str| QueryError::Usage(format!("after packet {id}: {why}"));
+            let place = numbering.read(*id);
+            let (producer, record) = place
+                .filter(|(producer, _)| *producer < producers)
+                .ok_or_else(|| usage("it is of another recording"))?;
+            if record >= contents.end_of(producer) {
+                return Err(usage("there is no such packet"));
+            }
+            let buckets = contents.buckets.iter().map(|candidate| &candidate.bucket);
+            let mut buckets = buckets.filter(|bucket| bucket.producer == producer);
+            let holder = buckets
+                .find(|bucket| record >= bucket.first && record - bucket.first < bucket.packets);
+            let time_ns = holder.and_then(|bucket| {
+                let skip = record - bucket.first;
+                attached
+                    .copy_bucket_from(bucket.bucket, skip, &mut buffer)
+                    .ok()?;
+                Some(buffer.packets().next()?.time_ns)
+            });
+            if resume.own.len() <= producer {
+                resume.own.resize(producer + 1, None);
+            }
+            let known = &mut resume.own[producer];
+            if known.is_none_or(|known| (known.time_ns, known.record) < (time_ns, record)) {
+                *known = Some(Place { record, time_ns });
+            }
+            let key = time_ns.map(|time_ns| (time_ns, producer, record));
+            resume.latest = resume.latest.max(key);
+        }
+        Ok(resume)
+    }
+
+    /// Begins a window where the packets before may end.
+    pub(super) fn narrow(&self, window: &mut Window, contents: &Contents) {
+        if self.own.is_empty() {
+            return;
+        }
+        let places = self.own.iter().flatten();
+        let is_known = places.clone().all(|place| place.time_ns.is_some());
+        let first_ns = places.filter_map(|place| place.time_ns).min();
+        window.resume(first_ns.filter(|_| is_known), contents.latest_offset_ns());
+    }
+
+    /// Whether a packet was in the answer before.
+    pub(super) fn had(&self, time_ns: i64, producer: usize, record: u64) -> bool {
+        match self.place(producer) {
+            Some(Place {
+                record: last,
+                time_ns: Some(last_ns),
+            }) => (time_ns, record) <= (last_ns, last),
+            Some(Place { record: last, .. }) => record <= last,
+            None => (self.latest).is_some_and(|latest| (time_ns, producer, record) <= latest),
+        }
+    }
+
+    /// The record of a producer up to which gaps are known.
+    pub(super) fn end_of(&self, producer: usize) -> Option<u64> {
+        self.place(producer).map(|place| place.record + 1)
+    }
+
+    fn place(&self, producer: usize) -> Option<Place> {
+        self.own.get(producer).copied().flatten()
+    }
+}
