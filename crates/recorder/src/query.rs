@@ -5,7 +5,7 @@
 //! match are kept, until their turn comes (`query/merge.rs`): memory follows the answer, not the ring.
 //!
 //! A region numbers its records, which shows what was overwritten, what is torn, and what was not published (`query/contents.rs`). It
-//! does not tell what was lost before the ring: that a recorder knows only of its own ([`Handle::query`](crate::Handle::query)). Everything in
+//! does not tell what was lost before the ring: that a recorder knows only of its own ([`Handle::query`]). Everything in
 //! it is foreign input.
 //!
 //! | file | holds |
@@ -56,7 +56,7 @@ use self::{
     resume::Resume,
     stream::Stream,
 };
-use crate::control::common::Common;
+use crate::{Handle, control::common::Common};
 
 /// What is asked for.
 #[derive(Debug, Clone, Default)]
@@ -173,6 +173,19 @@ impl Query {
             return usage("the window ends before it begins");
         }
         Ok(())
+    }
+}
+
+impl Handle {
+    /// Asks the ring: what is in it now, or with [`Query::follow`] what comes too. The answer tells what was lost before the ring as well. It keeps
+    /// the ring's memory while it lasts.
+    ///
+    /// # Errors
+    /// Those of [`Query::of`]; [`QueryError::Ended`].
+    pub fn query(&self, query: &Query) -> Result<Answer, QueryError> {
+        let common = self.common().map_err(|_| QueryError::Ended)?;
+        let answer = query.of(common.ring.attached())?;
+        Ok(answer.with_losses_of(&common))
     }
 }
 

@@ -17,7 +17,6 @@ use retroscope_filter::{Filter, FilterError, Template};
 use retroscope_ring::{Mode, Waker};
 
 use crate::{
-    Answer, Query, QueryError,
     analysis::{
         fragments::asks_for_flows,
         native::NativeCode,
@@ -586,17 +585,6 @@ impl Handle {
     /// [`CommandError::Ended`].
     pub fn status(&self) -> Result<Status, CommandError> {
         Ok(Status::of(&*self.common()?, self))
-    }
-
-    /// Asks the ring: what is in it now, or with [`Query::follow`] what comes too. The answer tells what was lost before the ring as well. It keeps
-    /// the ring's memory while it lasts.
-    ///
-    /// # Errors
-    /// Those of [`Query::of`]; [`QueryError::Ended`].
-    pub fn query(&self, query: &Query) -> Result<Answer, QueryError> {
-        let common = self.common().map_err(|_| QueryError::Ended)?;
-        let answer = query.of(common.ring.attached())?;
-        Ok(answer.with_losses_of(&common))
     }
 
     /// Listens to events: from this number on as far as they are kept (the last 1024), or those that are to come.
