@@ -110,6 +110,17 @@ pub struct ShedderConfig {
     pub has_limit: bool,
 }
 
+impl ShedderConfig {
+    /// For how long flows are known without a packet, ns: no [`Cutoff::refill_ns`] means more.
+    #[must_use]
+    pub fn silence_ns_max(&self) -> i64 {
+        let refills = self.cutoffs.iter().map(|cutoff| cutoff.refill_ns);
+        let is_idle = self.tail_drop.is_some() || self.shunts || self.has_limit;
+        let least = if is_idle { IDLE_NS } else { 1 };
+        refills.fold(least, i64::max)
+    }
+}
+
 /// Decides which packets are kept, for one thread.
 ///
 /// A packet is kept if its direction of its flow has sent fewer bytes of payload before it than the cutoff, counted by IP's lengths, whatever TCP sent
@@ -121,6 +132,8 @@ pub struct ShedderConfig {
 #[derive(Debug)]
 pub struct Shedder {
     config: ShedderConfig,
+    /// How often the cutoffs were changed.
+    version: u32,
     limit: Option<u64>,
     /// Packets that it was asked about.
     asked: u64,
@@ -144,8 +157,9 @@ struct State {
     first_ns: i64,
     /// The number of its last packet that was kept, among those that the shedder was asked about.
     last: Option<u64>,
-    /// The number of its cutoff; `None`: all of it is kept.
+    /// The number of its cutoff, among those of this version; `None`: all of it is kept.
     class: Option<u16>,
+    version: u32,
     is_exempt: bool,
     /// When each direction was handed over last; `None`: it is to come.
     handed_ns: [Option<i64>; 2],
@@ -194,12 +208,10 @@ impl Shedder {
         secret: Secret,
         advise: Advise,
     ) -> Self {
-        let refills = config.cutoffs.iter().map(|cutoff| cutoff.refill_ns);
-        let is_idle = config.tail_drop.is_some() || config.shunts || config.has_limit;
-        let least = if is_idle { IDLE_NS } else { 1 };
-        let time_outs = TimeOuts::idle(refills.fold(least, i64::max));
+        let time_outs = TimeOuts::idle(config.silence_ns_max());
         Self {
             config,
+            version: 0,
             limit: None,
             asked: 0,
             attribution: Attribution::new(tracker.has_vlans, tracker.joins_fragments),
@@ -219,6 +231,13 @@ impl Shedder {
     /// What is to be dropped before, and what is to come again.
     pub fn take_hand_overs(&mut self) -> Vec<HandOver> {
         self.hand_overs.as_mut().map_or(Vec::new(), std::mem::take)
+    }
+
+    /// Other cutoffs from now on, whose flows are silent for no more than [`ShedderConfig::silence_ns_max`] of the start. The class of a flow that is known is
+    /// told by its next packet, and what it has sent counts.
+    pub fn set_cutoffs(&mut self, cutoffs: Vec<Cutoff>) {
+        self.config.cutoffs = cutoffs;
+        self.version = self.version.wrapping_add(1);
     }
 
     /// What drops tails, to be told of periods.
@@ -274,12 +293,18 @@ impl Shedder {
         }
         let state = &mut self.states[slot];
         let cutoff = |class: Option<u16>| self.config.cutoffs.get(usize::from(class?));
+        let mut class = Some(class);
+        if begins || state.version != self.version {
+            state.class = class.take().and_then(|class| class());
+            state.version = self.version;
+        }
         let is_silent = |refill_ns| packet.time_ns.saturating_sub(state.last_ns) >= refill_ns;
         let flags = packet.tcp_flags.unwrap_or(0);
         let is_syn = flags & (SYN | ACK) == SYN;
         if begins || is_syn || cutoff(state.class).is_some_and(|of| is_silent(of.refill_ns)) {
             *state = State {
-                class: class(),
+                class: class.map_or(state.class, |class| class()),
+                version: self.version,
                 is_exempt: state.is_exempt && !begins,
                 first_ns: if begins || is_syn {
                     packet.time_ns

@@ -49,8 +49,10 @@ pub use query::{Answer, Cancel, Empty, PacketId, Query, QueryError, QueryReport}
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
     config::{Analyzers, ClassCutoff, Config, ModuleSource, Scripts, Sources},
-    expressions::ExpressionError,
-    handle::{CommandError, Handle, RuleStatus, Stretch},
+    expressions::{ExpressionError, check_expression, check_template},
+    handle::{CommandError, Handle, Stretch, check_name},
     inserters_only::{Inserted, insert_only},
     recorder::{Recorder, StartError, Status, Summary},
+    reload::Reloaded,
+    rules::RuleStatus,
 };

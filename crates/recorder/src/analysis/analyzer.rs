@@ -67,6 +67,14 @@ pub(crate) struct AnalyzerParts {
     pub(crate) commands: Receiver<Command>,
 }
 
+impl AnalyzerParts {
+    /// Whether a rule has a limit of bytes of its own.
+    fn limit_bytes(&self) -> bool {
+        let mut terms = self.terms.values();
+        terms.any(|terms| terms.limits.bytes_per_hour < u64::MAX)
+    }
+}
+
 impl Drop for Core {
     fn drop(&mut self) {
         self.seats.end();
@@ -159,6 +167,7 @@ impl Analyzer {
         director.dumps_max = limited.collect();
         let numbers = rules.keys().copied();
         director.by_rule = RuleCounters::of(&common.outcomes, numbers);
+        director.limits_bytes_of_rules = parts.limit_bytes();
         if live {
             director.promises.clone_from(&promises);
         }

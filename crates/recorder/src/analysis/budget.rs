@@ -10,6 +10,8 @@ use std::{
     hash::Hash,
 };
 
+use crate::analysis::terms;
+
 /// A limit of things that are in use at once.
 #[derive(Debug)]
 pub(crate) struct Shares {
@@ -46,14 +48,22 @@ impl Shares {
         shares
     }
 
-    /// A rule of this number is there from now on, or no more. Numbers are not used again: what a rule used counts until it is given back.
-    pub(crate) fn set_rule(&mut self, rule: usize, is_there: bool) {
+    /// Rules of these numbers are there from now on, or no more. Numbers are not used again: what a rule used counts until it is given back.
+    pub(crate) fn set_rules(&mut self, rules: impl Iterator<Item = (usize, bool)>) {
         let absent = Use {
             used: 0,
             is_there: false,
         };
-        self.rules.resize(self.rules.len().max(rule + 1), absent);
-        self.rules[rule].is_there = is_there;
+        for (rule, is_there) in rules {
+            self.rules.resize(self.rules.len().max(rule + 1), absent);
+            self.rules[rule].is_there = is_there;
+        }
+        self.share_out();
+    }
+
+    /// Another limit from now on. What is in use stays so.
+    pub(crate) fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
         self.share_out();
     }
 
@@ -89,8 +99,10 @@ impl Shares {
         self.rules.get(rule).map_or(0, |rule| rule.used)
     }
 
-    pub(crate) fn add(&mut self, rule: usize, amount: u64) {
+    /// Whether there ever was such a rule.
+    pub(crate) fn add(&mut self, rule: usize, amount: u64) -> bool {
         self.change(rule, |used| used.saturating_add(amount));
+        rule < self.rules.len()
     }
 
     pub(crate) fn give_back(&mut self, rule: usize, amount: u64) {
@@ -114,8 +126,8 @@ impl Shares {
 /// A limit of what may be spent within a time.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// `None`: no limit.
-    shares: Option<Shares>,
+    /// Without limit where none was given: what rules spend is counted all the same, for their own limits.
+    shares: Shares,
     slot_ns: i64,
     now_slot: i64,
     /// What was spent, by slot and rule: at most [`SLOTS`] + 1 slots.
@@ -129,18 +141,21 @@ impl Budget {
     /// `limit` within any `period_ns`; 0: without limit.
     pub(crate) fn new(limit: u64, period_ns: i64, rules: usize) -> Self {
         Self {
-            shares: (limit > 0).then(|| Shares::new(limit, rules)),
+            shares: Shares::new(terms::limit(limit), rules),
             slot_ns: period_ns / SLOTS,
             now_slot: i64::MIN,
             spent: BTreeMap::new(),
         }
     }
 
-    /// As [`Shares::set_rule`].
-    pub(crate) fn set_rule(&mut self, rule: usize, is_there: bool) {
-        if let Some(shares) = &mut self.shares {
-            shares.set_rule(rule, is_there);
-        }
+    /// As [`Shares::set_rules`].
+    pub(crate) fn set_rules(&mut self, rules: impl Iterator<Item = (usize, bool)>) {
+        self.shares.set_rules(rules);
+    }
+
+    /// Another limit from now on; 0: none. What was spent stays spent.
+    pub(crate) fn set_limit(&mut self, limit: u64) {
+        self.shares.set_limit(terms::limit(limit));
     }
 
     /// Moves the time, which never goes back.
@@ -150,34 +165,34 @@ impl Budget {
             return;
         }
         self.now_slot = slot;
-        let Some(shares) = &mut self.shares else {
-            return;
-        };
         while let Some(first) = self.spent.first_entry() {
             let (old, rule) = *first.key();
             if old.saturating_add(SLOTS) >= slot {
                 return;
             }
-            shares.give_back(rule, first.remove());
+            self.shares.give_back(rule, first.remove());
         }
     }
 
     /// Whether a rule may spend more.
     pub(crate) fn has_room(&self, rule: usize) -> bool {
-        let shares = self.shares.as_ref();
-        shares.is_none_or(|shares| shares.has_room(rule))
+        self.shares.has_room(rule)
     }
 
     /// As [`Self::has_room`], and never beyond the limit in all.
     pub(crate) fn has_room_within(&self, rule: usize) -> bool {
-        let shares = self.shares.as_ref();
-        shares.is_none_or(|shares| !shares.is_full() && shares.has_room(rule))
+        !self.shares.is_full() && self.shares.has_room(rule)
+    }
+
+    /// What a rule spent within the period.
+    pub(crate) fn of(&self, rule: usize) -> u64 {
+        self.shares.of(rule)
     }
 
     pub(crate) fn spend(&mut self, rule: usize, amount: u64) {
-        if let Some(shares) = &mut self.shares {
-            shares.add(rule, amount);
-            *self.spent.entry((self.now_slot, rule)).or_default() += amount;
+        if self.shares.add(rule, amount) {
+            let spent = self.spent.entry((self.now_slot, rule)).or_default();
+            *spent = spent.saturating_add(amount);
         }
     }
 }
@@ -261,15 +276,15 @@ mod tests {
     fn rules_that_come_and_go_share_anew() {
         let mut shares = Shares::new(8, 1);
         assert_eq!(drain(&mut shares, 0), 8);
-        shares.set_rule(3, true);
+        shares.set_rules([(3, true)].into_iter());
         assert!(shares.is_full(), "what is used is not taken away");
         shares.give_back(0, 6);
         assert_eq!(drain(&mut shares, 3), 4, "the other may still use half");
-        shares.set_rule(0, false);
+        shares.set_rules([(0, false)].into_iter());
         shares.give_back(0, 2);
         assert_eq!((drain(&mut shares, 3), shares.total), (4, 8), "it is alone");
         shares.give_back(3, 8);
-        shares.set_rule(4, true);
+        shares.set_rules([(4, true)].into_iter());
         assert_eq!((drain(&mut shares, 3), drain(&mut shares, 4)), (4, 4));
         assert_eq!(shares.unused, 0);
     }

@@ -75,6 +75,12 @@ impl Derivation {
             RuleChange::Add(rule, template) => (rule.number, template.as_ref()),
             RuleChange::Remove(number) => (*number, None),
             RuleChange::Enable(..) => return,
+            RuleChange::Default(template) => {
+                let before = std::mem::replace(&mut self.templates.default, Arc::clone(template));
+                let asking = |it: &Template| usize::from(asks_for_flows(it));
+                self.asking = self.asking + asking(template) - asking(&before);
+                return;
+            }
         };
         let own = &mut self.templates.own;
         let before = match template {

@@ -25,7 +25,7 @@ use crate::{
     analysis::{
         budget::{Budget, HoldOff, Shares},
         open_dumps::{OpenDump, OpenDumps},
-        terms::{Terms, Window},
+        terms::{RuleLimits, Terms, Window},
     },
     control::{
         hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions},
@@ -40,7 +40,17 @@ pub(crate) struct DirectorConfig {
     pub(crate) hold_ns: i64,
     /// Rules, numbered from 0; a higher number is a trigger by hand.
     pub(crate) rules: usize,
-    /// How long after the end of a window no dump of the same rule and expression starts, ns.
+    pub(crate) limits: SharedLimits,
+    /// The first dump disarms all rules.
+    pub(crate) single: bool,
+    /// Live: windows also close by the monotonic clock, this long after `to`.
+    pub(crate) grace_ns: Option<i64>,
+}
+
+/// What all rules are held to together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SharedLimits {
+    /// How long after the end of a window no dump of the same rule and expression starts, ns, where the rule does not say.
     pub(crate) hold_off_ns: i64,
     /// Dumps open at once at most, those by hand apart.
     pub(crate) max_dumps: usize,
@@ -48,10 +58,6 @@ pub(crate) struct DirectorConfig {
     pub(crate) dumps_per_minute: u64,
     /// Bytes written in any hour before no dump starts any more; 0: without limit.
     pub(crate) bytes_per_hour: u64,
-    /// The first dump disarms all rules.
-    pub(crate) single: bool,
-    /// Live: windows also close by the monotonic clock, this long after `to`.
-    pub(crate) grace_ns: Option<i64>,
 }
 
 /// Where a hit stands among all others: offline they act in this order.
@@ -110,6 +116,7 @@ pub(crate) enum Clip {
 const WAITING_MAX: usize = 65_536;
 
 const MINUTE_NS: i64 = 60_000_000_000;
+const HOUR_NS: i64 = 60 * MINUTE_NS;
 
 /// See the module.
 #[derive(Debug)]
@@ -144,8 +151,10 @@ pub(crate) struct Director<K> {
     over: BTreeMap<(i64, u64), ((usize, Key), i64)>,
     /// How many there were.
     overs: u64,
-    /// Dumps that rules with a limit of their own may have open at once.
+    /// Dumps that modules with a limit of their own may have open at once.
     pub(crate) dumps_max: HashMap<usize, u64>,
+    /// Whether a rule has a limit of bytes of its own.
+    pub(crate) limits_bytes_of_rules: bool,
     /// For each producer, whether it promises watermarks, by which the windows of its hits close; a missing entry: it does.
     pub(crate) promises: Vec<bool>,
 }
@@ -164,16 +173,17 @@ impl<K: Eq + Hash + Clone> Director<K> {
             armed: true,
             counts: HitCounts::default(),
             by_rule: RuleCounters::default(),
-            places: Shares::new(config.max_dumps as u64, config.rules),
+            places: Shares::new(config.limits.max_dumps as u64, config.rules),
             by_hand: 0,
-            dumps: Budget::new(config.dumps_per_minute, MINUTE_NS, config.rules),
-            bytes: Budget::new(config.bytes_per_hour, 60 * MINUTE_NS, config.rules),
+            dumps: Budget::new(config.limits.dumps_per_minute, MINUTE_NS, config.rules),
+            bytes: Budget::new(config.limits.bytes_per_hour, HOUR_NS, config.rules),
             held_off: HoldOff::new(),
             limits_ns: i64::MIN,
             since: vec![Suppressions::default(); config.rules],
             over: BTreeMap::new(),
             overs: 0,
             dumps_max: HashMap::new(),
+            limits_bytes_of_rules: false,
             promises: Vec::new(),
         }
     }
@@ -249,14 +259,24 @@ impl<K: Eq + Hash + Clone> Director<K> {
         dump.map(|dump| dump.id)
     }
 
-    /// A rule of this number is there from now on, or no more: its dumps go on. Numbers are not used again.
-    pub(crate) fn set_rule(&mut self, rule: usize, is_there: bool) {
-        let rules = self.config.rules.max(rule + 1);
-        self.config.rules = rules;
-        self.since.resize(rules, Suppressions::default());
-        self.places.set_rule(rule, is_there);
-        self.dumps.set_rule(rule, is_there);
-        self.bytes.set_rule(rule, is_there);
+    /// Rules of these numbers are there from now on, or no more: their dumps go on. Numbers are not used again.
+    pub(crate) fn set_rules(&mut self, rules: &[(usize, bool)]) {
+        let last = rules.iter().map(|(rule, _)| rule + 1).max();
+        self.config.rules = self.config.rules.max(last.unwrap_or(0));
+        let since = Suppressions::default();
+        self.since.resize(self.config.rules, since);
+        let rules = || rules.iter().copied();
+        self.places.set_rules(rules());
+        self.dumps.set_rules(rules());
+        self.bytes.set_rules(rules());
+    }
+
+    /// Other limits from now on. What is in use, was spent or is held off stays so.
+    pub(crate) fn set_limits(&mut self, limits: SharedLimits) {
+        self.config.limits = limits;
+        self.places.set_limit(limits.max_dumps as u64);
+        self.dumps.set_limit(limits.dumps_per_minute);
+        self.bytes.set_limit(limits.bytes_per_hour);
     }
 
     /// Live: the file of a dump of this rule is finished.
@@ -271,9 +291,10 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let Some(dump) = self.open.take(id) else {
             return;
         };
-        if self.config.hold_off_ns > 0 && dump.rule < self.config.rules {
-            let now_ns = self.limits_ns(self.clock_ns);
-            let until_ns = now_ns.saturating_add(self.config.hold_off_ns);
+        let hold_off_ns = dump.hold_off_ns;
+        let hold_off_ns = hold_off_ns.unwrap_or(self.config.limits.hold_off_ns);
+        if hold_off_ns > 0 && dump.rule < self.config.rules {
+            let until_ns = self.limits_ns(self.clock_ns).saturating_add(hold_off_ns);
             let key = dump.expression.clone();
             self.held_off.hold(dump.rule, key, until_ns);
         }
@@ -282,7 +303,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     /// Whether it cares about what dumps wrote.
     pub(crate) fn counts_bytes(&self) -> bool {
-        self.config.bytes_per_hour > 0
+        self.config.limits.bytes_per_hour > 0 || self.limits_bytes_of_rules
     }
 
     /// A module found at `now_ns` that a flow of its rule is over: dumps that are of this flow alone, or of others that are over too, end at
@@ -397,7 +418,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let (order, rule) = (hit.order, hit.order.rule);
         let why = match hit.expression {
             Err(why) => why,
-            Ok(expression) => match self.reason_against(order, &expression) {
+            Ok(expression) => match self.reason_against(order, hit.terms.limits, &expression) {
                 None => return self.start(order, hit.terms, expression, orders),
                 Some(Reason::HoldOff) => return self.suppress(rule, Reason::HoldOff, 1),
                 Some(reason) => Refusal::Limit(reason),
@@ -426,16 +447,23 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// Whether a rule has as many dumps open as its own limit allows.
-    fn has_most(&self, rule: usize) -> bool {
-        let most = self.dumps_max.get(&rule);
-        most.is_some_and(|most| self.places.of(rule) >= *most)
+    fn has_most(&self, rule: usize, limits: RuleLimits) -> bool {
+        let of_module = self.dumps_max.get(&rule).copied();
+        let most = limits.dumps_max.min(of_module.unwrap_or(u64::MAX));
+        self.places.of(rule) >= most
     }
 
     /// Why a hit may start no dump of its own.
-    fn reason_against(&mut self, hit: HitOrder, expression: &K) -> Option<Reason> {
+    fn reason_against(
+        &mut self,
+        hit: HitOrder,
+        limits: RuleLimits,
+        expression: &K,
+    ) -> Option<Reason> {
         let rule = hit.rule;
         if rule >= self.config.rules {
-            return (self.by_hand >= self.config.max_dumps).then_some(Reason::MaxDumps);
+            let most = self.config.limits.max_dumps;
+            return (self.by_hand >= most).then_some(Reason::MaxDumps);
         }
         let now_ns = self.limits_ns(hit.time_ns);
         self.held_off.advance(now_ns);
@@ -443,11 +471,16 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.advance(now_ns);
         if self.held_off.holds(rule, expression) {
             Some(Reason::HoldOff)
-        } else if self.places.is_full() || !self.places.has_room(rule) || self.has_most(rule) {
+        } else if self.places.is_full()
+            || !self.places.has_room(rule)
+            || self.has_most(rule, limits)
+        {
             Some(Reason::MaxDumps)
-        } else if !self.dumps.has_room_within(rule) {
+        } else if !self.dumps.has_room_within(rule)
+            || self.dumps.of(rule) >= limits.dumps_per_minute
+        {
             Some(Reason::DumpsPerMinute)
-        } else if !self.bytes.has_room(rule) {
+        } else if !self.bytes.has_room(rule) || self.bytes.of(rule) >= limits.bytes_per_hour {
             Some(Reason::BytesPerHour)
         } else {
             None
@@ -514,6 +547,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             deadline_ns: window.end_ns(self.mono_ns).saturating_add(grace_ns),
             clip: None,
             flows: terms.flow.map(|flow| HashMap::from([(flow, hit.time_ns)])),
+            hold_off_ns: terms.limits.hold_off_ns,
             suppressed: Suppressed {
                 before,
                 ..Suppressed::default()
@@ -539,9 +573,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
         self.places.add(rule, 1);
         self.dumps.spend(rule, 1);
-        if self.config.hold_off_ns > 0 {
+        let hold_off_ns = terms.limits.hold_off_ns;
+        let hold_off_ns = hold_off_ns.unwrap_or(self.config.limits.hold_off_ns);
+        if hold_off_ns > 0 {
             let end_ns = terms.window.end_ns(self.limits_ns(hit.time_ns));
-            let until_ns = end_ns.saturating_add(self.config.hold_off_ns);
+            let until_ns = end_ns.saturating_add(hold_off_ns);
             self.held_off.hold(rule, expression.clone(), until_ns);
         }
     }

@@ -39,6 +39,8 @@ pub(crate) struct OpenDump<K> {
     /// The flows that it is of, and the times of their last hits, ns; `None`: it is of anything else, or of more than [`FLOWS_MAX`], and ends by
     /// its window.
     pub(crate) flows: Option<HashMap<Key, i64>>,
+    /// After its end, how long its rule and expression are held off, ns; `None`: as all rules.
+    pub(crate) hold_off_ns: Option<i64>,
     pub(crate) suppressed: Suppressed,
 }
 
@@ -260,6 +262,7 @@ mod tests {
             deadline_ns: id.cast_signed() * 1000,
             clip: None,
             flows: None,
+            hold_off_ns: None,
             suppressed: Suppressed::default(),
         }
     }

@@ -1,7 +1,10 @@
 //! Rule sets as the recorder changes them: rules in and out, link types as they turn up, machine code for what look-ups do not
 //! decide. The data path reads them through a [`RuleReader`].
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use retroscope_filter::{Filter, FilterError, Mode, Placed, RuleId, RuleReader, RuleSet};
 use retroscope_packet::LinkType;
@@ -59,8 +62,18 @@ impl Rules {
 
     /// Takes a rule out, if it is there.
     pub(crate) fn remove(&mut self, id: u64) {
-        if self.ids.remove(&id) {
-            self.set.remove(RuleId(id));
+        self.remove_all(&HashSet::from([id]));
+    }
+
+    /// Takes out those of these rules that are there.
+    pub(crate) fn remove_all(&mut self, ids: &HashSet<u64>) {
+        let before = self.ids.len();
+        for id in ids {
+            if self.ids.remove(id) {
+                self.set.remove(RuleId(*id));
+            }
+        }
+        if self.ids.len() < before {
             // The rules that are left may have been put together anew.
             self.join();
         }

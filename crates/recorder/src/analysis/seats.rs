@@ -9,7 +9,7 @@
 //! through all packets in order, waits for them.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{
@@ -137,9 +137,7 @@ impl Seats {
     /// The rules change for all shards: all of it between two packets.
     pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
         for seat in &self.seats {
-            let mut waiting = lock(&seat.changes);
-            changes.iter().for_each(|it| push(&mut waiting, it));
-            drop(waiting);
+            push(&mut lock(&seat.changes), changes);
             seat.has_changes.store(true, Relaxed);
         }
     }
@@ -298,22 +296,35 @@ impl Seat {
     }
 }
 
-/// Adds a change to those that wait, and takes out what it makes void: on a silent link nobody takes them up.
-fn push(waiting: &mut Vec<RuleChange>, change: &RuleChange) {
-    let mut is_new = false;
-    waiting.retain(|before| match (before, change) {
-        (RuleChange::Add(rule, _), RuleChange::Remove(number)) if rule.number == *number => {
-            is_new = true;
+/// Adds changes to those that wait, and takes out what they make void: on a silent link nobody takes them up. No two of `changes` are of one rule.
+fn push(waiting: &mut Vec<RuleChange>, changes: &[RuleChange]) {
+    let of_rule = |change: &RuleChange| match change {
+        RuleChange::Remove(number) | RuleChange::Enable(number, _) => Some(*number),
+        RuleChange::Add(..) | RuleChange::Default(_) => None,
+    };
+    let is_removed = |change: &RuleChange| matches!(change, RuleChange::Remove(_));
+    let by_rule = changes
+        .iter()
+        .filter_map(|it| Some((of_rule(it)?, is_removed(it))));
+    let by_rule: HashMap<usize, bool> = by_rule.collect();
+    let has_default = changes
+        .iter()
+        .any(|it| matches!(it, RuleChange::Default(_)));
+    let mut never_known = HashSet::new();
+    waiting.retain(|before| match before {
+        RuleChange::Add(rule, _) if by_rule.get(&rule.number) == Some(&true) => {
+            never_known.insert(rule.number);
             false
         }
-        (RuleChange::Enable(of, _), RuleChange::Remove(number) | RuleChange::Enable(number, _)) => {
-            of != number
-        }
-        _ => true,
+        RuleChange::Enable(number, _) => !by_rule.contains_key(number),
+        RuleChange::Default(_) => !has_default,
+        RuleChange::Add(..) | RuleChange::Remove(_) => true,
     });
-    if !is_new {
-        waiting.push(change.clone());
-    }
+    let is_known = |change: &&RuleChange| match change {
+        RuleChange::Remove(number) => !never_known.contains(number),
+        _ => true,
+    };
+    waiting.extend(changes.iter().filter(is_known).cloned());
 }
 
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {

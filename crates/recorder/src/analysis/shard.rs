@@ -383,12 +383,12 @@ impl Shard {
 
     /// Takes up what changed in the rules, and what they dump.
     pub(crate) fn change(&mut self, changes: impl Iterator<Item = RuleChange>) {
-        for change in changes {
-            if let Some(derivation) = &mut self.derivation {
-                derivation.change(&change);
+        let derivation = &mut self.derivation;
+        self.rules.change(changes.inspect(|change| {
+            if let Some(derivation) = derivation {
+                derivation.change(change);
             }
-            self.rules.change(change);
-        }
+        }));
         if let Some(derivation) = &mut self.derivation {
             derivation.changed();
         }

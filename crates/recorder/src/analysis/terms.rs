@@ -24,6 +24,14 @@ pub struct TriggerRequest {
     pub dump: Option<String>,
     /// Below the directory of the dumps: where its files go; made when it is first needed.
     pub into: Option<SubDirectory>,
+    /// Of a rule: after the end of its window, how long the same dump expression starts no other dump.
+    pub hold_off: Option<Duration>,
+    /// Of a rule, beside the limits that all rules share: dumps open at once, …
+    pub max_dumps: Option<u64>,
+    /// … dumps started in any minute, …
+    pub dumps_per_minute: Option<u64>,
+    /// … and bytes written in any hour before no further dump is started; 0, as `None`: without a limit of its own.
+    pub bytes_per_hour: Option<u64>,
     /// Who asked, for the report and the sidecar; of longer texts the first 256 bytes. It does not tell triggers apart: a second one that asks for
     /// the same belongs to the dump of the first.
     pub asked_by: Option<String>,
@@ -63,6 +71,30 @@ pub(crate) struct Terms {
     pub(crate) asked_by: Option<Arc<str>>,
     /// The flow that it is of, where a module says when that is over.
     pub(crate) flow: Option<Key>,
+    pub(crate) limits: RuleLimits,
+}
+
+/// What a rule is held to of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RuleLimits {
+    /// After the end of a window, how long the same expression starts no dump, ns; `None`: as the recorder is configured.
+    pub(crate) hold_off_ns: Option<i64>,
+    /// Dumps open at once, to `u64::MAX`: without limit, as the next ones.
+    pub(crate) dumps_max: u64,
+    pub(crate) dumps_per_minute: u64,
+    pub(crate) bytes_per_hour: u64,
+}
+
+/// None.
+impl Default for RuleLimits {
+    fn default() -> Self {
+        Self {
+            hold_off_ns: None,
+            dumps_max: u64::MAX,
+            dumps_per_minute: u64::MAX,
+            bytes_per_hour: u64::MAX,
+        }
+    }
 }
 
 /// How much is dumped.
@@ -111,7 +143,7 @@ impl Window {
 }
 
 /// A limit as users write it, of whom 0 means none.
-fn limit(limit: u64) -> u64 {
+pub(crate) fn limit(limit: u64) -> u64 {
     if limit == 0 { u64::MAX } else { limit }
 }
 
@@ -130,6 +162,12 @@ impl Terms {
             into: request.into.clone(),
             asked_by: asked_by.map(kept),
             flow: None,
+            limits: RuleLimits {
+                hold_off_ns: request.hold_off.map(duration_ns),
+                dumps_max: limit(request.max_dumps.unwrap_or(0)),
+                dumps_per_minute: limit(request.dumps_per_minute.unwrap_or(0)),
+                bytes_per_hour: limit(request.bytes_per_hour.unwrap_or(0)),
+            },
         }
     }
 }

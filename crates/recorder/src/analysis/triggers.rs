@@ -8,7 +8,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, atomic::AtomicU64};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, atomic::AtomicU64},
+};
 
 use retroscope_filter::{
     Filter, FilterError, Frame, Joint, Matches, Mode, Placement, RuleReader, Sure, Template,
@@ -71,6 +74,8 @@ pub(crate) enum RuleChange {
     Remove(usize),
     /// By number: whether its matches are hits.
     Enable(usize, bool),
+    /// What those dump that have no dump expression of their own.
+    Default(Arc<Template>),
 }
 
 /// A packet that matches a rule.
@@ -136,7 +141,7 @@ impl SharedRules {
         lock(&self.rules).link_types().collect()
     }
 
-    /// Adds a rule that was checked for all link types; the analyzer passes its matches by until it knows the rule.
+    /// Adds a rule that was checked for all link types; the analyzer passes its matches by until it knows the rule. To be followed by [`Self::join`].
     pub(crate) fn add(&self, number: usize, prepared: &mut Prepared) -> Result<(), FilterError> {
         let id = number as u64;
         let mut rules = lock(&self.rules);
@@ -146,15 +151,14 @@ impl SharedRules {
         if is_asked(placement) {
             lock(&self.asked).push((id, prepared.filter.clone(), prepared.mode));
         }
-        rules.join();
         Ok(())
     }
 
-    /// Takes a rule out.
-    pub(crate) fn remove(&self, number: usize) {
-        let id = number as u64;
-        lock(&self.asked).retain(|(asked, ..)| *asked != id);
-        lock(&self.rules).remove(id);
+    /// Takes rules out.
+    pub(crate) fn remove(&self, numbers: &[usize]) {
+        let ids: HashSet<u64> = numbers.iter().map(|number| *number as u64).collect();
+        lock(&self.asked).retain(|(asked, ..)| !ids.contains(asked));
+        lock(&self.rules).remove_all(&ids);
     }
 
     /// Sees to it that the rules run together, if they did not yet.
@@ -271,20 +275,27 @@ impl Triggers {
     }
 
     /// Changes the rules. Cheap: what takes long was done before.
-    pub(crate) fn change(&mut self, change: RuleChange) {
+    pub(crate) fn change(&mut self, changes: impl Iterator<Item = RuleChange>) {
         // Who is told that a rule is there relies on it from the next packet on; the next refresh may find the pointer being replaced.
         self.reader.catch_up();
-        match change {
-            RuleChange::Add(rule, _) => {
-                let place = self.rules.partition_point(|it| it.number < rule.number);
-                self.rules.insert(place, *rule);
-            }
-            RuleChange::Remove(number) => self.rules.retain(|rule| rule.number != number),
-            RuleChange::Enable(number, is_enabled) => {
-                if let Some(place) = self.place(number) {
-                    self.rules[place].is_enabled = is_enabled;
+        let mut removed = HashSet::new();
+        for change in changes {
+            match change {
+                RuleChange::Add(rule, _) => {
+                    let place = self.rules.partition_point(|it| it.number < rule.number);
+                    self.rules.insert(place, *rule);
                 }
+                RuleChange::Remove(number) => _ = removed.insert(number),
+                RuleChange::Enable(number, is_enabled) => {
+                    if let Some(place) = self.place(number) {
+                        self.rules[place].is_enabled = is_enabled;
+                    }
+                }
+                RuleChange::Default(_) => {}
             }
+        }
+        if !removed.is_empty() {
+            self.rules.retain(|rule| !removed.contains(&rule.number));
         }
         self.any_disabled = self.rules.iter().any(|rule| !rule.is_enabled);
         // Their bits are places of before.

@@ -3,7 +3,12 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use crate::analysis::{predicate::Expression, terms::TriggerRequest, triggers::RuleChange};
+use crate::analysis::{
+    director::SharedLimits,
+    predicate::Expression,
+    terms::{TriggerRequest, Window},
+    triggers::RuleChange,
+};
 
 /// Commands that wait at once.
 pub(crate) const WAITING_MAX: usize = 64;
@@ -14,7 +19,7 @@ pub(crate) enum Command {
     /// A trigger by hand. A key that was given before stands for the dump that it started then.
     Trigger {
         key: Option<String>,
-        request: TriggerRequest,
+        request: Box<TriggerRequest>,
         /// What is dumped, if that is not as the recorder is configured.
         expression: Option<Expression>,
         /// `None`: nobody waits.
@@ -23,10 +28,22 @@ pub(crate) enum Command {
     /// The rules change, between the same two packets.
     Rules {
         changes: Vec<RuleChange>,
-        /// What the rule of this number asks for from then on.
-        request: Option<(usize, TriggerRequest)>,
+        /// What rules of these numbers ask for from then on.
+        requests: Vec<(usize, TriggerRequest)>,
+        /// What they are given where they do not ask, from then on.
+        settings: Option<Box<Settings>>,
         reply: SyncSender<()>,
     },
+}
+
+/// What holds for all rules, and for triggers by hand.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// What is dumped where a trigger does not say otherwise.
+    pub(crate) window: Window,
+    pub(crate) limits: SharedLimits,
+    /// What a trigger by hand dumps.
+    pub(crate) manual: Expression,
 }
 
 /// What a trigger by hand led to.

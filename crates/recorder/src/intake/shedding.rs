@@ -132,10 +132,50 @@ impl History {
     }
 }
 
+/// A class of flows, and what is kept of each.
+pub(crate) type Class = (Option<CaptureFilter>, Cutoff);
+
+/// The classes, which may change: inserters take them up between two bursts.
+#[derive(Debug)]
+pub(crate) struct Cutoffs {
+    classes: Mutex<Vec<Class>>,
+    /// How often they did. Relaxed: they are ordered by the mutex.
+    version: AtomicU64,
+    /// For how long flows are known without a packet: no time of a cutoff may be longer, ns.
+    pub(crate) silence_ns_max: i64,
+}
+
+impl Cutoffs {
+    /// Of the start, with what else may shed.
+    pub(crate) fn new(
+        classes: Vec<Class>,
+        tail_drop: Option<TailDrop>,
+        (shunts, has_limit): (bool, bool),
+    ) -> Self {
+        let of_flows = ShedderConfig {
+            cutoffs: classes.iter().map(|(_, cutoff)| *cutoff).collect(),
+            tail_drop,
+            shunts,
+            has_limit,
+        };
+        Self {
+            classes: Mutex::new(classes),
+            version: AtomicU64::new(0),
+            silence_ns_max: of_flows.silence_ns_max(),
+        }
+    }
+
+    /// Other ones from now on.
+    pub(crate) fn set(&self, classes: Vec<Class>) {
+        *lock(&self.classes) = classes;
+        self.version.fetch_add(1, Relaxed);
+    }
+}
+
 /// What is kept of flows, by class: the first one whose filter takes the first packet of a flow, or that has none.
 #[derive(Debug, Clone)]
 pub(crate) struct Classes {
-    pub(crate) classes: Vec<(Option<CaptureFilter>, Cutoff)>,
+    pub(crate) cutoffs: Arc<Cutoffs>,
     pub(crate) marks: Arc<Marks>,
     /// Whether a script or module may shunt flows.
     pub(crate) shunts: bool,
@@ -155,6 +195,9 @@ pub(crate) struct Classes {
 #[derive(Debug)]
 pub(crate) struct Shedding {
     filters: Vec<Option<CaptureFilter>>,
+    cutoffs: Arc<Cutoffs>,
+    /// Of the cutoffs that were taken up.
+    version: u64,
     shedder: Shedder,
     marks: Arc<Marks>,
     history: Option<Arc<History>>,
@@ -198,7 +241,8 @@ impl Shedding {
             flows_max: classes.flows_max,
             ..TrackerConfig::default()
         };
-        let (filters, cutoffs) = classes.classes.into_iter().unzip();
+        let of_start = lock(&classes.cutoffs.classes).clone();
+        let (filters, cutoffs) = of_start.into_iter().unzip();
         let advise = retroscope_ring::ask_for_huge_pages;
         let of_flows = ShedderConfig {
             cutoffs,
@@ -210,6 +254,8 @@ impl Shedding {
         shedder.set_hands_over(settle.is_none());
         Self {
             filters,
+            version: classes.cutoffs.version.load(Relaxed),
+            cutoffs: classes.cutoffs,
             shedder,
             marks: classes.marks,
             history: classes.history,
@@ -219,6 +265,21 @@ impl Shedding {
             settle,
             settled: 0,
         }
+    }
+
+    /// Takes up other cutoffs, where there are. Waits for nobody: then the next time.
+    pub(crate) fn follow_cutoffs(&mut self) {
+        let version = self.cutoffs.version.load(Relaxed);
+        if version == self.version {
+            return;
+        }
+        let Ok(classes) = self.cutoffs.classes.try_lock() else {
+            return;
+        };
+        let (filters, cutoffs) = classes.clone().into_iter().unzip();
+        self.filters = filters;
+        self.shedder.set_cutoffs(cutoffs);
+        self.version = version;
     }
 
     /// Keeps of flows what the history goal lets them have, where there is one. Returns a sentence where that changes.
@@ -349,7 +410,7 @@ mod tests {
         let mut producer = ring.producer().unwrap();
         let mut shedding = Shedding::new(
             Classes {
-                classes: Vec::new(),
+                cutoffs: Arc::new(Cutoffs::new(Vec::new(), None, (false, false))),
                 marks: Arc::new(Marks::new()),
                 shunts: false,
                 flows_max: 1024,

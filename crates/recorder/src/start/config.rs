@@ -48,6 +48,9 @@ pub struct Config {
     /// What the triggers ask for that differs from the following, in their order, those of scripts behind expressions, then modules. Those that are missing ask for
     /// nothing of their own.
     pub requests: Vec<TriggerRequest>,
+    /// What triggers are called, in the same order, each by another name of 1 to 64 bytes without control characters; those that are missing or empty, by
+    /// their place, from 1.
+    pub names: Vec<String>,
     /// Packet time before and after a trigger.
     pub past: Duration,
     /// See `past`.
@@ -103,6 +106,7 @@ impl Default for Config {
             tail_drop_min: None,
             history_goal: None,
             requests: Vec::new(),
+            names: Vec::new(),
             past: Duration::ZERO,
             future: Duration::ZERO,
             hold: Duration::ZERO,

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use retroscope_filter::{Filter, FilterError};
 use retroscope_flow::Cutoff;
+use retroscope_packet::LinkType;
 
 use crate::{
     analysis::{
@@ -34,6 +35,29 @@ impl fmt::Display for ExpressionError {
         let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);
         write!(f, "{}: {rendered}", self.option)
     }
+}
+
+/// Checks an expression that needs no trigger packet before there is a source: a trigger, a capture filter, a class of flows, or what a trigger by hand
+/// dumps. Names are looked up, which may take long.
+///
+/// # Errors
+/// It compiles for none of the usual link types.
+pub fn check_expression(text: &str) -> Result<(), FilterError> {
+    let mut prepared = Prepared::new(Filter::resolved(text)?, mode(false));
+    prepared.check(&LinkTypes::new(&[], &usual))
+}
+
+/// The same of a dump expression, which a trigger packet fills in.
+///
+/// # Errors
+/// As [`check_expression`].
+pub fn check_template(text: &str) -> Result<(), FilterError> {
+    template(text, &LinkTypes::new(&[], &usual), mode(false)).map(|_| ())
+}
+
+/// Link types of interfaces, beside Ethernet: of the kernel's `any`, of tunnels, of radio in monitor mode, of loopback in files.
+fn usual() -> Vec<LinkType> {
+    [113, 276, 101, 12, 127, 105, 0, 9].map(LinkType).to_vec()
 }
 
 /// The user's texts.

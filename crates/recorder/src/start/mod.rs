@@ -6,6 +6,8 @@ pub(crate) mod handle;
 pub(crate) mod inserters_only;
 pub(crate) mod lookers;
 pub(crate) mod recorder;
+pub(crate) mod reload;
+pub(crate) mod rules;
 mod threads;
 
 use std::{
@@ -31,7 +33,7 @@ use retroscope_script::Limits;
 use crate::{
     analysis::{
         analyzer::{Analyzer, AnalyzerParts},
-        director::DirectorConfig,
+        director::{DirectorConfig, SharedLimits},
         dump_script::DumpFunction,
         flows,
         functions::Functions,
@@ -58,14 +60,16 @@ use crate::{
         inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::Shards},
         interfaces::Interfaces,
         placement::{Placing, Room},
-        shedding::{Classes, History, Marks},
+        shedding::{Classes, Cutoffs, History, Marks},
     },
     start::{
         config::{Analyzers, Config, Sources},
         expressions::{Expressions, Texts},
-        handle::{ANSWER_WAIT, Handle, RuleBook},
+        handle::{ANSWER_WAIT, Handle},
         lookers::{Situation, choose, seat_shards},
         recorder::{Recorder, StartError},
+        reload::Configured,
+        rules::RuleBook,
         threads::{Gone, spawn_analyzer, spawn_dumper, spawn_inserters, spawn_shard_reader},
     },
 };
@@ -131,6 +135,9 @@ impl Recorder {
         let link_types = LinkTypes::new(&known, &link_types);
         let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
             .map_err(StartError::Expression)?;
+        let scripts = config.scripts.triggers.len() + config.scripts.modules.len();
+        let names = rules::names(config, config.triggers.len() + scripts);
+        let names = names.map_err(|error| StartError::Names(error.to_string()))?;
         let directory = match &config.directory {
             Some(path) => Directory::open(path, config.format).map_err(|error| {
                 let path = path.clone();
@@ -208,15 +215,6 @@ impl Recorder {
         let reader = ring.group(kind)?;
         let waker = reader.waker();
         let functions = &scripts[0].triggers;
-        let book = RuleBook::new(
-            &expressions.triggers,
-            functions.names().map(|(name, _)| name),
-            &config.requests,
-            Arc::clone(&native),
-            config.offline,
-            scripts.len() > 1 && !flows_together,
-        );
-        book.count_in(&common.outcomes);
         let flows = config.flows.map(|tracker| {
             let (sender, receiver) = flows::channel(&common);
             ((tracker, sender), receiver)
@@ -228,6 +226,22 @@ impl Recorder {
         let sheds =
             !expressions.classes.is_empty() || tail_drop.is_some() || shunts || history.is_some();
         let marks = sheds.then(|| Arc::new(Marks::new()));
+        let cutoffs = sheds.then(|| {
+            let also = (shunts, history.is_some());
+            Arc::new(Cutoffs::new(expressions.classes, tail_drop, also))
+        });
+        let book = RuleBook::new(
+            &expressions.triggers,
+            functions.names().map(|(name, _)| name),
+            (config, names),
+            Arc::clone(&native),
+            scripts.len() > 1 && !flows_together,
+            Configured {
+                config: config.clone(),
+                cutoffs: cutoffs.clone(),
+            },
+        );
+        book.count_in(&common.outcomes);
         let (seats, derivation) = seat_shards(
             who,
             (expressions.triggers, scripts),
@@ -252,8 +266,8 @@ impl Recorder {
             ),
         });
         let mut shard_readers = shard_readers(&common, &seats, &waker)?;
-        let classes = marks.map(|marks| Classes {
-            classes: expressions.classes,
+        let classes = marks.zip(cutoffs).map(|(marks, cutoffs)| Classes {
+            cutoffs,
             marks,
             shunts,
             flows_max: SHED_FLOWS_MAX.div_ceil(queues.max(1)),
@@ -293,8 +307,7 @@ impl Recorder {
                 hold_ns: duration_ns(config.hold),
             }
         };
-        let (packets, bytes) = (config.dump_packets, config.dump_bytes);
-        let window = Window::new(config.past, config.future, packets, bytes);
+        let window = default_window(config);
         let requests = config.requests.iter().map(|it| Terms::new(it, window));
         let parts = AnalyzerParts {
             terms: requests.enumerate().collect(),
@@ -417,6 +430,22 @@ fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     ring
 }
 
+/// What is dumped where a trigger does not say otherwise.
+fn default_window(config: &Config) -> Window {
+    let (packets, bytes) = (config.dump_packets, config.dump_bytes);
+    Window::new(config.past, config.future, packets, bytes)
+}
+
+/// What rules are held to together.
+fn shared_limits(config: &Config) -> SharedLimits {
+    SharedLimits {
+        hold_off_ns: duration_ns(config.hold_off),
+        max_dumps: config.max_dumps,
+        dumps_per_minute: config.dumps_per_minute,
+        bytes_per_hour: config.bytes_per_hour,
+    }
+}
+
 fn director_config(config: &Config) -> DirectorConfig {
     DirectorConfig {
         hold_ns: if config.offline {
@@ -425,10 +454,7 @@ fn director_config(config: &Config) -> DirectorConfig {
             0
         },
         rules: config.triggers.len() + config.scripts.triggers.len() + config.scripts.modules.len(),
-        hold_off_ns: duration_ns(config.hold_off),
-        max_dumps: config.max_dumps,
-        dumps_per_minute: config.dumps_per_minute,
-        bytes_per_hour: config.bytes_per_hour,
+        limits: shared_limits(config),
         single: config.single,
         grace_ns: (!config.offline).then(|| duration_ns(WINDOW_GRACE)),
     }

@@ -42,6 +42,9 @@ pub enum StartError {
     /// An expression is wrong: the user's mistake.
     #[error("{0}")]
     Expression(ExpressionError),
+    /// Two triggers have one name, or a name is none: the user's mistake.
+    #[error("{0}")]
+    Names(String),
     /// The packets cannot be looked at where they should be: the user's mistake.
     #[error("{0}")]
     Analyzers(String),

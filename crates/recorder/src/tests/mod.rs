@@ -12,6 +12,7 @@ mod live;
 mod many_dumps;
 mod modules;
 mod own_dumps;
+mod reload;
 pub(crate) mod rig;
 mod script;
 mod sinks;

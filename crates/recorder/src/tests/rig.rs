@@ -19,7 +19,7 @@ use crate::{
     Event, Scripts,
     analysis::{
         analyzer::{Analyzer, AnalyzerParts},
-        director::{Clip, DirectorConfig},
+        director::{Clip, DirectorConfig, SharedLimits},
         dump_script::DumpFunction,
         flows::{self, FlowReceiver},
         functions::Functions,
@@ -52,10 +52,12 @@ use crate::{
         placement::{Placing, Room},
     },
     start::{
-        config::Analyzers,
+        config::{Analyzers, Config},
         expressions::{Expressions, Texts},
-        handle::{ANSWER_WAIT, Handle, RuleBook},
+        handle::{ANSWER_WAIT, Handle},
         lookers::{Situation, choose, seat_shards},
+        reload::Configured,
+        rules::{self, RuleBook},
         shard_readers,
     },
 };
@@ -132,6 +134,25 @@ impl Default for RigConfig<'static> {
             single: false,
             flows_together: false,
             flows: None,
+        }
+    }
+}
+
+impl RigConfig<'_> {
+    /// The same, as a recorder is told; without scripts.
+    pub(crate) fn config(&self) -> Config {
+        let limit = |limit: u64| if limit == u64::MAX { 0 } else { limit };
+        Config {
+            triggers: self.triggers.iter().map(|it| (*it).to_owned()).collect(),
+            dump: self.dump.to_owned(),
+            requests: self.requests.to_vec(),
+            past: Duration::from_nanos(self.past_ns.unsigned_abs()),
+            future: Duration::from_nanos(self.future_ns.unsigned_abs()),
+            dump_packets: limit(self.packets_max),
+            dump_bytes: limit(self.bytes_max),
+            max_dumps: self.max_dumps,
+            single: self.single,
+            ..Config::default()
         }
     }
 }
@@ -235,13 +256,18 @@ impl Rig {
         };
         let (who, shards, _) = choose(plan.analyzers, situation).unwrap();
         let scripts = iter::once(scripts).chain((1..shards).map(|_| load()));
+        let config = plan.config();
+        let names = rules::names(&config, expressions.triggers.at_start()).unwrap();
         let book = RuleBook::new(
             &expressions.triggers,
             iter::empty(),
-            plan.requests,
+            (&config, names),
             Arc::clone(&native),
-            false,
             shards > 1 && !plan.flows_together,
+            Configured {
+                config: config.clone(),
+                cutoffs: None,
+            },
         );
         book.count_in(&common.outcomes);
         let looks = (expressions.triggers, scripts.collect());
@@ -322,10 +348,12 @@ impl Rig {
         let config = DirectorConfig {
             hold_ns: 0,
             rules: plan.triggers.len() + plan.scripts.triggers.len() + plan.scripts.modules.len(),
-            hold_off_ns: 0,
-            max_dumps: plan.max_dumps,
-            dumps_per_minute: 0,
-            bytes_per_hour: 0,
+            limits: SharedLimits {
+                hold_off_ns: 0,
+                max_dumps: plan.max_dumps,
+                dumps_per_minute: 0,
+                bytes_per_hour: 0,
+            },
             single: plan.single,
             grace_ns: Some(50 * MS),
         };
@@ -503,7 +531,7 @@ impl Rig {
     pub(crate) fn trigger(&self, request: TriggerRequest) {
         let command = Command::Trigger {
             key: None,
-            request,
+            request: Box::new(request),
             expression: None,
             reply: None,
         };

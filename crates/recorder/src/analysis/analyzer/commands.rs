@@ -61,13 +61,12 @@ impl Core {
                 }
                 Command::Rules {
                     changes,
-                    request,
+                    requests,
+                    settings,
                     reply,
                 } => {
                     self.change_rules(&changes);
-                    let window = self.parts.window;
-                    let terms = request.map(|(rule, request)| (rule, Terms::new(&request, window)));
-                    self.parts.terms.extend(terms);
+                    self.change_terms(&requests, settings);
                     let _ = reply.try_send(());
                 }
             }

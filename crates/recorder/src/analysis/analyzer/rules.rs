@@ -12,7 +12,7 @@ use crate::{
         terms::{Terms, TriggerRequest},
         triggers::RuleChange,
     },
-    control::events::Event,
+    control::{commands::Settings, events::Event},
     dump::order::Message,
 };
 
@@ -31,16 +31,20 @@ impl Core {
     /// another in its place stays until all shards have that, for what it took meanwhile.
     pub(super) fn change_rules(&mut self, changes: &[RuleChange]) {
         let is_replaced = changes.iter().any(|it| matches!(it, RuleChange::Add(..)));
+        let are_there = changes.iter().filter_map(|change| match change {
+            RuleChange::Add(rule, _) => Some((rule.number, true)),
+            RuleChange::Remove(number) => Some((*number, false)),
+            RuleChange::Enable(..) | RuleChange::Default(_) => None,
+        });
+        self.director.set_rules(&are_there.collect::<Vec<_>>());
         for change in changes {
             match change {
                 RuleChange::Add(rule, _) => {
-                    self.director.set_rule(rule.number, true);
                     let outcomes = &self.common.outcomes;
                     self.director.by_rule.add_rule(outcomes, rule.number);
                     self.rules.insert(rule.number, rule.known());
                 }
                 RuleChange::Remove(number) => {
-                    self.director.set_rule(*number, false);
                     if is_replaced {
                         self.leaving.push(*number);
                     } else {
@@ -53,9 +57,27 @@ impl Core {
                         rule.is_enabled = *is_enabled;
                     }
                 }
+                RuleChange::Default(_) => {}
             }
         }
         self.seats.change_rules(changes);
+    }
+
+    /// Rules of these numbers ask for this from now on, and what they leave out is as the settings say. With settings come the requests of all rules.
+    pub(super) fn change_terms(
+        &mut self,
+        requests: &[(usize, TriggerRequest)],
+        settings: Option<Box<Settings>>,
+    ) {
+        let parts = &mut self.parts;
+        if let Some(settings) = settings {
+            (parts.window, parts.manual) = (settings.window, settings.manual);
+            self.director.set_limits(settings.limits);
+        }
+        let requests = requests.iter();
+        let terms = requests.map(|(rule, request)| (*rule, Terms::new(request, parts.window)));
+        parts.terms.extend(terms);
+        self.director.limits_bytes_of_rules = parts.limit_bytes();
     }
 
     /// Live: gives the director what dumps have cost since the last call.

@@ -10,10 +10,12 @@ fn config() -> DirectorConfig {
     DirectorConfig {
         hold_ns: S,
         rules: 2,
-        hold_off_ns: 0,
-        max_dumps: 64,
-        dumps_per_minute: 400,
-        bytes_per_hour: 0,
+        limits: SharedLimits {
+            hold_off_ns: 0,
+            max_dumps: 64,
+            dumps_per_minute: 400,
+            bytes_per_hour: 0,
+        },
         single: false,
         grace_ns: None,
     }
@@ -108,8 +110,11 @@ fn a_storm_of_flows_leaves_room_for_another_rule() {
 #[test]
 fn a_minute_has_its_dumps_and_each_rule_its_share() {
     let config = DirectorConfig {
-        max_dumps: 1000,
-        dumps_per_minute: 10,
+        limits: SharedLimits {
+            max_dumps: 1000,
+            dumps_per_minute: 10,
+            ..config().limits
+        },
         hold_ns: 0,
         ..config()
     };
@@ -142,7 +147,10 @@ fn a_minute_has_its_dumps_and_each_rule_its_share() {
 #[test]
 fn bytes_of_an_hour_refuse_the_rule_that_wrote_them() {
     let config = DirectorConfig {
-        bytes_per_hour: 1000,
+        limits: SharedLimits {
+            bytes_per_hour: 1000,
+            ..config().limits
+        },
         hold_ns: 0,
         ..config()
     };
@@ -162,7 +170,10 @@ fn bytes_of_an_hour_refuse_the_rule_that_wrote_them() {
 #[test]
 fn a_key_is_held_off_behind_its_window() {
     let config = DirectorConfig {
-        hold_off_ns: 20 * S,
+        limits: SharedLimits {
+            hold_off_ns: 20 * S,
+            ..config().limits
+        },
         ..config()
     };
     let mut run = Run::new(config);
@@ -185,10 +196,12 @@ fn a_key_is_held_off_behind_its_window() {
 #[test]
 fn a_trigger_by_hand_asks_no_budget() {
     let config = DirectorConfig {
-        max_dumps: 4,
-        dumps_per_minute: 1,
-        bytes_per_hour: 1,
-        hold_off_ns: 100 * S,
+        limits: SharedLimits {
+            max_dumps: 4,
+            dumps_per_minute: 1,
+            bytes_per_hour: 1,
+            hold_off_ns: 100 * S,
+        },
         hold_ns: 0,
         rules: 1,
         ..config()
@@ -254,11 +267,134 @@ fn a_variable_that_is_missing_fails_the_trigger() {
     assert_eq!(counts.suppressed.of(Reason::Unfilled), 1);
 }
 
+/// Beside what all share, which is plenty here; another rule goes by that alone.
+#[test]
+fn a_rule_has_limits_of_its_own() {
+    let config = DirectorConfig {
+        hold_ns: 0,
+        ..config()
+    };
+    let limited = |time_ns, rule, key, limits| {
+        let mut hit = hit(time_ns, rule, key);
+        hit.terms.limits = limits;
+        hit
+    };
+    let none = RuleLimits::default();
+    let own = |run: &Run| (run.of_rule(0), run.of_rule(1));
+
+    let mut run = Run::new(config);
+    let two = RuleLimits {
+        dumps_max: 2,
+        ..none
+    };
+    for key in 0..5 {
+        run.feed(limited(1000 * S, 0, key, two));
+        run.feed(limited(1000 * S, 1, key, none));
+    }
+    assert_eq!(own(&run), (2, 5));
+    run.feed(limited(1010 * S, 0, 9, two));
+    assert_eq!(own(&run), (3, 5), "the others are over");
+    assert_eq!(run.director.counts.suppressed.of(Reason::MaxDumps), 3);
+
+    let mut run = Run::new(config);
+    let of_minute = RuleLimits {
+        dumps_per_minute: 3,
+        ..none
+    };
+    for second in 0..30 {
+        let time_ns = i64::from(1000 + second) * S;
+        run.feed(limited(time_ns, 0, 100 + second, of_minute));
+        run.feed(limited(time_ns, 1, 100 + second, none));
+    }
+    assert_eq!(own(&run), (3, 30));
+    run.feed(limited(1061 * S, 0, 200, of_minute));
+    assert_eq!(
+        own(&run),
+        (4, 30),
+        "the first of them is more than a minute ago"
+    );
+    // Where it may have more from now on, what it had counts.
+    let four = RuleLimits {
+        dumps_per_minute: 4,
+        ..none
+    };
+    run.feed(limited(1061 * S, 0, 201, four));
+    run.feed(limited(1061 * S, 0, 202, four));
+    assert_eq!(own(&run), (5, 30));
+
+    let mut run = Run::new(config);
+    assert!(!run.director.counts_bytes());
+    run.director.limits_bytes_of_rules = true;
+    assert!(run.director.counts_bytes());
+    let of_hour = RuleLimits {
+        bytes_per_hour: 1000,
+        ..none
+    };
+    run.feed(limited(1000 * S, 0, 1, of_hour));
+    run.director.wrote(0, 1000);
+    run.director.wrote(1, 1_000_000);
+    run.feed(limited(1001 * S, 0, 2, of_hour));
+    run.feed(limited(1001 * S, 1, 2, none));
+    assert_eq!(own(&run), (1, 1));
+    run.feed(limited(4700 * S, 0, 3, of_hour));
+    assert_eq!(own(&run), (2, 1), "an hour later");
+
+    let mut run = Run::new(config);
+    let held_off = RuleLimits {
+        hold_off_ns: Some(20 * S),
+        ..none
+    };
+    for second in 0..30 {
+        run.feed(limited((1000 + second) * S, 0, 7, held_off));
+        run.feed(limited((1000 + second) * S, 1, 7, none));
+    }
+    // Of 5 s each.
+    assert_eq!(own(&run), (2, 5));
+}
+
+/// What is in use counts against other limits, and more than they allow is not taken away.
+#[test]
+fn shared_limits_change_for_what_comes() {
+    let config = DirectorConfig {
+        hold_ns: 0,
+        rules: 1,
+        ..config()
+    };
+    let mut run = Run::new(config);
+    let mut limits = config.limits;
+    for key in 0..5 {
+        run.feed(hit(1000 * S, 0, key));
+    }
+    limits.max_dumps = 3;
+    run.director.set_limits(limits);
+    run.feed(hit(1000 * S, 0, 10));
+    assert_eq!(run.of_rule(0), 5);
+    limits = SharedLimits {
+        max_dumps: 7,
+        dumps_per_minute: 6,
+        ..limits
+    };
+    run.director.set_limits(limits);
+    for key in 20..25 {
+        run.feed(hit(1000 * S, 0, key));
+    }
+    assert_eq!(run.of_rule(0), 6, "five of them in this minute already");
+    limits.dumps_per_minute = 0;
+    run.director.set_limits(limits);
+    for key in 30..35 {
+        run.feed(hit(1000 * S, 0, key));
+    }
+    assert_eq!(run.of_rule(0), 7, "so many at once");
+}
+
 /// Live a place is free when the file is finished, not when the window closes.
 #[test]
 fn live_a_place_is_free_when_its_file_is_finished() {
     let config = DirectorConfig {
-        max_dumps: 2,
+        limits: SharedLimits {
+            max_dumps: 2,
+            ..config().limits
+        },
         rules: 1,
         hold_ns: 0,
         grace_ns: Some(S / 20),
@@ -284,15 +420,18 @@ fn live_a_place_is_free_when_its_file_is_finished() {
 #[test]
 fn a_rule_that_is_added_has_its_share() {
     let limited = DirectorConfig {
-        dumps_per_minute: 8,
+        limits: SharedLimits {
+            dumps_per_minute: 8,
+            ..config().limits
+        },
         ..config()
     };
     let mut run = Run::new(limited);
-    run.director.set_rule(5, true);
+    run.director.set_rules(&[(5, true)]);
     for key in 0..20 {
         run.feed(hit(i64::from(key) * MS, 5, key));
     }
-    run.director.set_rule(5, false);
+    run.director.set_rules(&[(5, false)]);
     for key in 20..30 {
         run.feed(hit(i64::from(key) * MS, 0, key));
     }

@@ -6,10 +6,12 @@ fn config() -> DirectorConfig {
     DirectorConfig {
         hold_ns: S / 10,
         rules: 2,
-        hold_off_ns: 0,
-        max_dumps: 3,
-        dumps_per_minute: 0,
-        bytes_per_hour: 0,
+        limits: SharedLimits {
+            hold_off_ns: 0,
+            max_dumps: 3,
+            dumps_per_minute: 0,
+            bytes_per_hour: 0,
+        },
         single: false,
         grace_ns: None,
     }

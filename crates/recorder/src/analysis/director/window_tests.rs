@@ -17,6 +17,7 @@ pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
         into: None,
         asked_by: None,
         flow: None,
+        limits: RuleLimits::default(),
     }
 }
 
@@ -55,7 +56,8 @@ fn model(config: &DirectorConfig, hits: &[Hit<u8>]) -> (Vec<u64>, Suppressions) 
             other.terms == hit.terms && (from_ns..=*to_ns).contains(&now_ns)
         };
         let is_held_off = |(_, to_ns): &(&Hit<u8>, i64)| {
-            config.hold_off_ns > 0 && to_ns.saturating_add(config.hold_off_ns) >= now_ns
+            config.limits.hold_off_ns > 0
+                && to_ns.saturating_add(config.limits.hold_off_ns) >= now_ns
         };
         let are_open = opened.iter().filter(|(_, to_ns)| *to_ns >= now_ns).count();
         if config.single && !opened.is_empty() {
@@ -64,7 +66,7 @@ fn model(config: &DirectorConfig, hits: &[Hit<u8>]) -> (Vec<u64>, Suppressions) 
             suppressed.add(Reason::Open, 1);
         } else if alike.any(is_held_off) {
             suppressed.add(Reason::HoldOff, 1);
-        } else if are_open >= config.max_dumps {
+        } else if are_open >= config.limits.max_dumps {
             suppressed.add(Reason::MaxDumps, 1);
         } else {
             opened.push((hit, window.end_ns(now_ns)));
@@ -83,10 +85,12 @@ fn windows_of_all_lengths_do_what_the_model_does() {
         let config = DirectorConfig {
             hold_ns: [MS, 30 * MS, 5000 * MS][random.usize(..3)],
             rules: 1,
-            hold_off_ns: [0, 0, 15 * MS][random.usize(..3)],
-            max_dumps: [2, 5, 1000][random.usize(..3)],
-            dumps_per_minute: 0,
-            bytes_per_hour: 0,
+            limits: SharedLimits {
+                hold_off_ns: [0, 0, 15 * MS][random.usize(..3)],
+                max_dumps: [2, 5, 1000][random.usize(..3)],
+                dumps_per_minute: 0,
+                bytes_per_hour: 0,
+            },
             single: random.u8(..8) == 0,
             grace_ns: None,
         };
@@ -128,10 +132,12 @@ fn each_deadline_is_kept_beside_longer_ones() {
     let config = DirectorConfig {
         hold_ns: 0,
         rules: 1,
-        hold_off_ns: 0,
-        max_dumps: 1000,
-        dumps_per_minute: 0,
-        bytes_per_hour: 0,
+        limits: SharedLimits {
+            hold_off_ns: 0,
+            max_dumps: 1000,
+            dumps_per_minute: 0,
+            bytes_per_hour: 0,
+        },
         single: false,
         grace_ns: Some(50 * MS),
     };

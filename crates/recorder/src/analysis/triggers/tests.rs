@@ -145,19 +145,21 @@ fn rules_that_change_hit_as_each_alone() {
                         hits: Arc::default(),
                         is_enabled: true,
                     };
-                    triggers.change(RuleChange::Add(Box::new(rule), None));
+                    let added = RuleChange::Add(Box::new(rule), None);
+                    triggers.change([added].into_iter());
                     there.push((next, true));
                     next += 1;
                 }
                 (1, Some(place)) => {
                     let (number, _) = there.remove(place);
-                    triggers.change(RuleChange::Remove(number));
-                    triggers.shared.remove(number);
+                    triggers.change([RuleChange::Remove(number)].into_iter());
+                    triggers.shared.remove(&[number]);
                 }
                 (_, Some(place)) => {
                     there[place].1 ^= true;
                     let (number, is_enabled) = there[place];
-                    triggers.change(RuleChange::Enable(number, is_enabled));
+                    let change = RuleChange::Enable(number, is_enabled);
+                    triggers.change([change].into_iter());
                 }
                 _ => {}
             }

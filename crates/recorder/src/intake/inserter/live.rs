@@ -143,6 +143,7 @@ impl LiveInserter {
         }
         self.intake.take_events();
         if let Some(shedding) = &mut self.intake.writer.shedding {
+            shedding.follow_cutoffs();
             let history = shedding.follow_history(now_ns, &self.intake.parts.common.intake);
             let notice = shedding.hand_over(self.intake.queue.as_mut());
             self.intake

@@ -237,6 +237,7 @@ fn read_window(text: &WindowText) -> Result<TriggerRequest, String> {
         dump: text.dump.clone(),
         into: text.into.as_deref().map(SubDirectory::new).transpose()?,
         asked_by: text.asked_by.clone(),
+        ..TriggerRequest::default()
     })
 }
 

@@ -1,0 +1,451 @@
+//! Gives a running recorder another configuration: rules, windows, limits and cutoffs, all of it or nothing. The ring is not touched, open dumps go on
+//! as they were asked for.
+//!
+//! Rules that a command added are none of the configuration's, and stay. Rules of the configuration are afterwards as it says, whatever commands made of
+//! them meanwhile, but for whether they are enabled.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{Arc, MutexGuard},
+};
+
+use retroscope_filter::Template;
+
+use crate::{
+    analysis::{
+        predicate::Expression, prepared::Prepared, terms::TriggerRequest, triggers::RuleChange,
+    },
+    control::{commands::Settings, lock},
+    intake::{
+        capture_filter::CaptureFilter,
+        shedding::{Class, Cutoffs},
+    },
+    start::{
+        config::Config,
+        default_window,
+        handle::{CommandError, Handle},
+        rules::{Entry, NUMBERS_MAX, Numbered, RULES_MAX, names},
+        shared_limits,
+    },
+};
+
+/// How often a reload looks again at rules that commands change meanwhile.
+const TRIES: usize = 16;
+
+/// What a reload changed; by default nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reloaded {
+    /// Rules that are new, by name, …
+    pub added: Vec<String>,
+    /// … rules that are others now, …
+    pub changed: Vec<String>,
+    /// … and rules that are gone.
+    pub removed: Vec<String>,
+    /// What else is another now: options of the program, without `--`.
+    pub settings: Vec<&'static str>,
+}
+
+impl Reloaded {
+    /// Whether all is as it was.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Reloaded {
+    /// A line for a person.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("nothing changed");
+        }
+        let settings: Vec<String> = self.settings.iter().map(|it| (*it).to_owned()).collect();
+        let parts = [
+            ("rules added", &self.added),
+            ("rules changed", &self.changed),
+            ("rules removed", &self.removed),
+            ("changed", &settings),
+        ];
+        let parts = parts.iter().filter(|(_, names)| !names.is_empty());
+        let parts = parts.map(|(what, names)| format!("{what}: {}", some(names)));
+        f.write_str(&parts.collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// The first names of many.
+fn some(names: &[String]) -> String {
+    const SHOWN: usize = 10;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// The configuration that is followed, and what of it can change but for the rules.
+#[derive(Debug)]
+pub(crate) struct Configured {
+    pub(crate) config: Config,
+    /// `None`: inserters keep all of each flow, and cannot be told otherwise.
+    pub(crate) cutoffs: Option<Arc<Cutoffs>>,
+}
+
+/// A rule as it is wanted.
+type Wanted = (String, TriggerRequest);
+
+/// What a rule needs beside its texts.
+type Ready = (Prepared, Option<Arc<Template>>);
+
+/// What is to be done about rules.
+#[derive(Debug, Default)]
+struct Plan {
+    /// Names of rules that are there, and become the configuration's.
+    adopted: Vec<String>,
+    /// By name: what they ask for.
+    requests: Vec<(String, TriggerRequest)>,
+    /// By name, in the place of another one or none.
+    put: Vec<String>,
+    removed: Vec<String>,
+    told: Reloaded,
+}
+
+impl Handle {
+    /// Makes the recorder follow another configuration from now on: the rules that are expressions with their names and requests, `dump`, `manual_dump`, `past`,
+    /// `future`, `dump_packets`, `dump_bytes`, `hold_off`, `max_dumps`, `dumps_per_minute`, `bytes_per_hour`, `when_full` and `cutoffs`. What else it says is passed by,
+    /// but for scripts, which must be the same. Each packet is looked at by the rules of before or by the new ones. May take as long as compiling the rules that are new.
+    ///
+    /// # Errors
+    /// [`CommandError`], and then nothing has changed, but for [`CommandError::Late`]: it will. `Refused`: a rule that a command added has the name of another one of
+    /// the configuration, scripts are not the same, …
+    pub fn reload(&self, config: &Config) -> Result<Reloaded, CommandError> {
+        self.check_live()?;
+        let mut configured = lock(&self.rules.configured);
+        let wanted = self.wanted(config, &configured.config)?;
+        let settings = changed_settings(config, &configured.config);
+        let default = match settings.contains(&"dump") {
+            true => Some(self.rules.template(&config.dump)?),
+            false => None,
+        };
+        let manual = self.rules.prepare(&config.manual_dump)?;
+        let cutoffs = match settings.contains(&"cutoff") {
+            true => Some(self.classes(config, &configured)?),
+            false => None,
+        };
+        let are_rules_concerned = settings
+            .iter()
+            .any(|name| !["when-full", "cutoff"].contains(name));
+        let settings_of_rules = are_rules_concerned.then(|| {
+            Box::new(Settings {
+                window: default_window(config),
+                limits: shared_limits(config),
+                manual: Expression::plain(manual.filter.filled().clone()),
+            })
+        });
+        let (rules, plan, mut ready) = self.plan(&wanted)?;
+        let mut told = plan.told.clone();
+        told.settings = settings;
+        let done = self.put_all(
+            (rules, plan),
+            &wanted,
+            &mut ready,
+            default.map(RuleChange::Default),
+            settings_of_rules,
+        );
+        // Late is as good as done.
+        if !matches!(done, Ok(()) | Err(CommandError::Late)) {
+            return done.map(|()| told);
+        }
+        if told.settings.contains(&"when-full") {
+            self.set_when_full(config.when_full)?;
+        }
+        if let Some((cutoffs, classes)) = configured.cutoffs.as_ref().zip(cutoffs) {
+            cutoffs.set(classes);
+        }
+        let before = std::mem::replace(&mut configured.config, config.clone());
+        configured.config.scripts = before.scripts;
+        done.map(|()| told)
+    }
+
+    /// The rules that a configuration wants, by name, without scripts.
+    fn wanted(
+        &self,
+        config: &Config,
+        before: &Config,
+    ) -> Result<BTreeMap<String, Wanted>, CommandError> {
+        let scripts = |config: &Config| {
+            let triggers = config.scripts.triggers.iter();
+            let names = triggers.map(|script| script.name().to_owned());
+            names.collect::<Vec<_>>()
+        };
+        let triggers = config.triggers.len();
+        let modules = config.scripts.modules.len();
+        let count = triggers + config.scripts.triggers.len() + modules;
+        let names = names(config, count)?;
+        let known = lock(&self.rules.rules);
+        let mut of_scripts = known.by_name.iter();
+        let are_same = modules == before.scripts.modules.len()
+            && scripts(config) == scripts(before)
+            && names[triggers..].iter().all(|name| {
+                let entry = known.by_name.get(name);
+                entry.is_some_and(|entry| entry.hits.is_none())
+            })
+            && of_scripts
+                .all(|(name, entry)| entry.hits.is_some() || names[triggers..].contains(name));
+        if !are_same {
+            let why = "scripts and modules, and what they are called, cannot change while the recording runs";
+            return Err(CommandError::Refused(why.to_owned()));
+        }
+        let requests = config.requests.iter().cloned();
+        let requests = requests.chain(std::iter::repeat(TriggerRequest::default()));
+        let requests: Vec<TriggerRequest> = requests.take(count).collect();
+        for (name, request) in names.iter().zip(&requests).skip(triggers) {
+            if known.by_name.get(name).map(|entry| &entry.request) != Some(request) {
+                return Err(CommandError::Refused(format!(
+                    "rule '{name}' is a script, which cannot be changed while it runs"
+                )));
+            }
+        }
+        let rules = config.triggers.iter().cloned().zip(requests);
+        Ok(names.into_iter().zip(rules).collect())
+    }
+
+    /// What is to be done for the rules to be as they are wanted, with the rules as they are then.
+    #[expect(
+        clippy::type_complexity,
+        reason = "the parts are used once, by the caller"
+    )]
+    fn plan(
+        &self,
+        wanted: &BTreeMap<String, Wanted>,
+    ) -> Result<(MutexGuard<'_, Numbered>, Plan, HashMap<String, Ready>), CommandError> {
+        let mut ready = HashMap::new();
+        for _ in 0..TRIES {
+            let rules = lock(&self.rules.rules);
+            let plan = Plan::new(&rules, wanted)?;
+            let is_missing = |name: &&String| !ready.contains_key(*name);
+            let missing: Vec<String> = plan.put.iter().filter(is_missing).cloned().collect();
+            if missing.is_empty() {
+                return Ok((rules, plan, ready));
+            }
+            // Outside of the lock, because it may take long.
+            drop(rules);
+            for name in missing {
+                let (expression, request) = &wanted[&name];
+                let prepared = self.rules.prepare(expression);
+                let prepared = prepared.map_err(|error| of_rule(&name, error.into()))?;
+                prepared.compile(&self.rules.native);
+                let template = self.rules.own_template(request);
+                let template = template.map_err(|error| of_rule(&name, error))?;
+                ready.insert(name, (prepared, template));
+            }
+        }
+        Err(CommandError::Busy)
+    }
+
+    /// Carries a plan out, and waits until the analyzer has done so.
+    fn put_all(
+        &self,
+        (mut rules, plan): (MutexGuard<'_, Numbered>, Plan),
+        wanted: &BTreeMap<String, Wanted>,
+        ready: &mut HashMap<String, Ready>,
+        default: Option<RuleChange>,
+        settings: Option<Box<Settings>>,
+    ) -> Result<(), CommandError> {
+        let common = self.common()?;
+        let outcomes = &common.outcomes;
+        let gone = plan.removed.len();
+        let is_new = |name: &&String| !rules.by_name.contains_key(*name);
+        let new = plan.put.iter().filter(is_new).count();
+        if (rules.by_name.len() + new).saturating_sub(gone) > RULES_MAX
+            || rules.next + plan.put.len() > NUMBERS_MAX
+        {
+            return Err(CommandError::Refused(format!(
+                "there are {RULES_MAX} rules, or {NUMBERS_MAX} were added or changed since the start, which is the limit"
+            )));
+        }
+        let mut entries = Vec::with_capacity(plan.put.len());
+        let mut changes: Vec<RuleChange> = default.into_iter().collect();
+        let (mut old, mut added) = (Vec::new(), Vec::new());
+        for name in plan.removed.iter().chain(&plan.put) {
+            old.extend(rules.by_name.get(name).map(|entry| entry.number));
+        }
+        changes.extend(old.iter().copied().map(RuleChange::Remove));
+        let take_back = |added: &[usize]| self.rules.shared.remove(added);
+        for name in &plan.put {
+            let Some((mut prepared, template)) = ready.remove(name) else {
+                continue;
+            };
+            let (expression, request) = wanted[name].clone();
+            let number = rules.next + added.len();
+            if let Err(error) = self.rules.shared.add(number, &mut prepared) {
+                take_back(&added);
+                return Err(of_rule(name, error.into()));
+            }
+            added.push(number);
+            let before = rules.by_name.get(name);
+            let is_enabled = before.is_none_or(|before| before.is_enabled);
+            let hits = before.filter(|before| before.expression == expression);
+            let hits = hits.and_then(|before| before.hits.clone());
+            let entry = Entry {
+                number,
+                expression,
+                request,
+                is_enabled,
+                hits: hits.or_else(|| Some(Arc::default())),
+                is_configured: true,
+                is_counted: false,
+            };
+            changes.push(RuleChange::Add(Box::new(entry.to_rule(prepared)), template));
+            entries.push((name.clone(), entry));
+        }
+        // By number, as they are to be; with settings those of all rules.
+        let mut requests: BTreeMap<usize, TriggerRequest> = BTreeMap::new();
+        if settings.is_some() {
+            let all = rules.by_name.values();
+            requests.extend(all.map(|entry| (entry.number, entry.request.clone())));
+            old.iter().for_each(|number| _ = requests.remove(number));
+        }
+        for (name, request) in &plan.requests {
+            let entry = rules.by_name.get(name);
+            requests.extend(entry.map(|entry| (entry.number, request.clone())));
+        }
+        let of_entry = |(_, entry): &(String, Entry)| (entry.number, entry.request.clone());
+        requests.extend(entries.iter().map(of_entry));
+        for (name, entry) in &entries {
+            outcomes.add_rule(entry.number, name);
+        }
+        let told = self.tell(changes, requests.into_iter().collect(), settings);
+        let answer = told.inspect_err(|_| {
+            take_back(&added);
+            let names = entries.iter().map(|(name, _)| name);
+            let new = names.filter(|name| !rules.by_name.contains_key(*name));
+            new.for_each(|name| outcomes.remove_rule(name));
+        })?;
+        rules.next += added.len();
+        for name in &plan.removed {
+            rules.by_name.remove(name);
+            outcomes.remove_rule(name);
+        }
+        rules.by_name.extend(entries);
+        for (name, request) in plan.requests {
+            if let Some(entry) = rules.by_name.get_mut(&name) {
+                entry.request = request;
+            }
+        }
+        for name in &plan.adopted {
+            if let Some(entry) = rules.by_name.get_mut(name) {
+                (entry.is_configured, entry.is_counted) = (true, false);
+            }
+        }
+        rules.leaving.extend(old);
+        self.answered(rules, &answer)
+    }
+
+    /// The classes of flows that a configuration tells apart.
+    fn classes(
+        &self,
+        config: &Config,
+        configured: &Configured,
+    ) -> Result<Vec<Class>, CommandError> {
+        let Some(cutoffs) = &configured.cutoffs else {
+            let why = "--cutoff: the recording keeps all of each flow since its start, and has to be started anew for one";
+            return Err(CommandError::Refused(why.to_owned()));
+        };
+        let longest_ns = config.cutoffs.iter().map(|of| of.cutoff.refill_ns).max();
+        if longest_ns.is_some_and(|longest_ns| longest_ns > cutoffs.silence_ns_max) {
+            return Err(CommandError::Refused(format!(
+                "--cutoff: flows are known for {} s without a packet since the start, and longer times need another one",
+                cutoffs.silence_ns_max as f64 / 1e9
+            )));
+        }
+        let class = |of: &crate::ClassCutoff| {
+            let prepared = of.class.as_deref();
+            let prepared = prepared.map(|text| self.rules.prepare(text)).transpose()?;
+            let filter = prepared.map(|it| CaptureFilter::new(it, &self.rules.native));
+            Ok((filter, of.cutoff))
+        };
+        config.cutoffs.iter().map(class).collect()
+    }
+}
+
+impl Plan {
+    fn new(rules: &Numbered, wanted: &BTreeMap<String, Wanted>) -> Result<Self, CommandError> {
+        let mut plan = Self::default();
+        for (name, rule) in wanted {
+            let Some(entry) = rules.by_name.get(name) else {
+                plan.put.push(name.clone());
+                plan.told.added.push(name.clone());
+                continue;
+            };
+            let is_same = entry.rule() == (&rule.0, &rule.1);
+            if entry.hits.is_none() || !(entry.is_configured || is_same) {
+                let what = match entry.hits {
+                    None => "a script",
+                    Some(_) => {
+                        "by a command, with another expression, window or limit: remove it, or change one of them"
+                    }
+                };
+                return Err(CommandError::Refused(format!(
+                    "a rule '{name}' is there already, {what}"
+                )));
+            }
+            if !entry.is_configured {
+                plan.adopted.push(name.clone());
+            }
+            if is_same {
+                continue;
+            }
+            plan.told.changed.push(name.clone());
+            if entry.expression == rule.0 && entry.request.dump == rule.1.dump {
+                plan.requests.push((name.clone(), rule.1.clone()));
+                // Its texts are the configuration's again.
+                plan.adopted.push(name.clone());
+            } else {
+                plan.put.push(name.clone());
+            }
+        }
+        for (name, entry) in &rules.by_name {
+            if entry.is_configured && entry.hits.is_some() && !wanted.contains_key(name) {
+                plan.removed.push(name.clone());
+            }
+        }
+        plan.told.removed.clone_from(&plan.removed);
+        Ok(plan)
+    }
+}
+
+/// Says which rule it is about.
+fn of_rule(name: &str, error: CommandError) -> CommandError {
+    match error {
+        CommandError::Filter(error) => {
+            CommandError::Refused(format!("rule '{name}': {}", error.render()))
+        }
+        CommandError::Refused(why) => CommandError::Refused(format!("rule '{name}': {why}")),
+        other => other,
+    }
+}
+
+/// What differs but for the rules, as options of the program.
+fn changed_settings(new: &Config, old: &Config) -> Vec<&'static str> {
+    let settings = [
+        ("dump", new.dump != old.dump && old.scripts.dump.is_none()),
+        ("manual-dump", new.manual_dump != old.manual_dump),
+        ("past", new.past != old.past),
+        ("future", new.future != old.future),
+        ("dump-packets", new.dump_packets != old.dump_packets),
+        ("dump-bytes", new.dump_bytes != old.dump_bytes),
+        ("hold-off", new.hold_off != old.hold_off),
+        ("max-dumps", new.max_dumps != old.max_dumps),
+        (
+            "dumps-per-minute",
+            new.dumps_per_minute != old.dumps_per_minute,
+        ),
+        ("bytes-per-hour", new.bytes_per_hour != old.bytes_per_hour),
+        ("when-full", new.when_full != old.when_full),
+        ("cutoff", new.cutoffs != old.cutoffs),
+    ];
+    let changed = settings.into_iter().filter(|(_, differs)| *differs);
+    changed.map(|(name, _)| name).collect()
+}

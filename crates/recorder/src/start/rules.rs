@@ -1,0 +1,512 @@
+//! The trigger rules by name: what [`Handle`] adds to them, changes and removes while the recorder runs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, sync_channel},
+    },
+};
+
+use retroscope_filter::{Filter, FilterError, Template};
+
+use crate::{
+    analysis::{
+        fragments::asks_for_flows,
+        native::NativeCode,
+        prepared::{LinkTypes, Prepared, mode, template},
+        terms::TriggerRequest,
+        triggers::{Rule, RuleChange, SharedRules, Triggers},
+    },
+    control::{
+        commands::{Command, Settings},
+        lock,
+        outcomes::Outcomes,
+    },
+    start::{
+        config::Config,
+        handle::{CommandError, Handle, check_name, late},
+        reload::Configured,
+    },
+};
+
+/// Rules at once.
+pub(super) const RULES_MAX: usize = 16_384;
+/// Numbers of rules, which are never used again: what is kept of each is bounded by that.
+pub(super) const NUMBERS_MAX: usize = 65_536;
+/// Bytes of the expressions of rules that are added, in all. A rule costs 30 to 240 times its text: most if it is short, or is no list.
+const TEXT_BYTES_MAX: usize = 4 << 20;
+
+/// The rules by name, as the analyzer was told them: it answers when it has them so.
+#[derive(Debug)]
+pub(crate) struct RuleBook {
+    pub(super) shared: SharedRules,
+    pub(super) native: Arc<NativeCode>,
+    /// From files the result is a function of the packets: nothing changes while they are read.
+    pub(super) offline: bool,
+    /// Several threads look at packets, and those of one flow may come to any of them.
+    are_flows_apart: bool,
+    /// Nobody has it while they wait for the analyzer.
+    pub(super) rules: Mutex<Numbered>,
+    /// What else of the configuration may change. Who reloads has it, while they wait for the analyzer too; taken before `rules`.
+    pub(super) configured: Mutex<Configured>,
+}
+
+#[derive(Debug)]
+pub(super) struct Numbered {
+    /// Scripts among them.
+    pub(super) by_name: BTreeMap<String, Entry>,
+    /// The number of the next rule.
+    pub(super) next: usize,
+    /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
+    pub(super) leaving: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) number: usize,
+    pub(super) expression: String,
+    pub(super) request: TriggerRequest,
+    pub(super) is_enabled: bool,
+    /// `None`: a script, whose hits are not told apart.
+    pub(super) hits: Option<Arc<AtomicU64>>,
+    /// It is of the configuration, and follows it when that is [given anew](Handle::reload).
+    pub(super) is_configured: bool,
+    /// Its texts came by a command, and count against [`TEXT_BYTES_MAX`].
+    pub(super) is_counted: bool,
+}
+
+/// What somebody wants under a name.
+#[derive(Debug, Clone, Copy)]
+struct Wanted<'a> {
+    name: &'a str,
+    expression: &'a str,
+    request: &'a TriggerRequest,
+    /// In the place of what is there under it, rather than beside.
+    is_change: bool,
+}
+
+/// A rule at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleStatus {
+    /// Its name: as given, or its place among the triggers of the start, from 1.
+    pub name: String,
+    /// The trigger expression, or the script's file.
+    pub expression: String,
+    /// What it asks for of its own.
+    pub request: TriggerRequest,
+    /// Whether its matches are hits.
+    pub is_enabled: bool,
+    /// Packets that matched this expression; `None`: not counted, of a script.
+    pub hits: Option<u64>,
+    /// Whether it is of the configuration ([`Handle::reload`]), and not added by a command.
+    pub is_configured: bool,
+}
+
+/// What the triggers of a configuration are called, in their order.
+///
+/// # Errors
+/// Two have one name, or a name is none.
+pub(crate) fn names(config: &Config, triggers: usize) -> Result<Vec<String>, CommandError> {
+    let mut names = Vec::with_capacity(triggers);
+    let mut taken = BTreeSet::new();
+    for place in 0..triggers {
+        let name = config.names.get(place).filter(|name| !name.is_empty());
+        let name = name.cloned().unwrap_or_else(|| (place + 1).to_string());
+        check_name(&name)?;
+        if !taken.insert(name.clone()) {
+            return Err(CommandError::Refused(format!(
+                "two rules have the name '{name}'"
+            )));
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+impl RuleBook {
+    /// Of the rules of the start, scripts behind expressions, whose names are these.
+    pub(crate) fn new<'a>(
+        triggers: &Triggers,
+        scripts: impl Iterator<Item = &'a str>,
+        (config, names): (&Config, Vec<String>),
+        native: Arc<NativeCode>,
+        are_flows_apart: bool,
+        configured: Configured,
+    ) -> Self {
+        let rules = triggers.iter();
+        let rules = rules.map(|rule| (rule.text.as_str(), Some(Arc::clone(&rule.hits))));
+        let all = rules.chain(scripts.map(|script| (script, None)));
+        let mut requests = config.requests.iter().cloned();
+        let entry = |(number, ((text, hits), name)): (usize, ((&str, _), _))| {
+            let entry = Entry {
+                number,
+                expression: text.to_owned(),
+                request: requests.next().unwrap_or_default(),
+                is_enabled: true,
+                hits,
+                is_configured: true,
+                is_counted: false,
+            };
+            (name, entry)
+        };
+        let by_name: BTreeMap<_, _> = all.zip(names).enumerate().map(entry).collect();
+        let next = by_name.len();
+        Self {
+            shared: triggers.shared.clone(),
+            native,
+            offline: config.offline,
+            are_flows_apart,
+            rules: Mutex::new(Numbered {
+                by_name,
+                next,
+                leaving: Vec::new(),
+            }),
+            configured: Mutex::new(configured),
+        }
+    }
+
+    /// Has the hits of the rules of the start counted.
+    pub(crate) fn count_in(&self, outcomes: &Outcomes) {
+        for (name, entry) in &lock(&self.rules).by_name {
+            outcomes.add_rule(entry.number, name);
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        lock(&self.rules).by_name.len()
+    }
+
+    /// Compiles an expression for the sources.
+    pub(super) fn prepare(&self, expression: &str) -> Result<Prepared, FilterError> {
+        let mut prepared = Prepared::new(Filter::resolved(expression)?, mode(self.offline));
+        let known = self.shared.link_types();
+        let link_types = LinkTypes::new(&known, &Vec::new);
+        prepared.check(&link_types)?;
+        prepared.seal(&link_types);
+        Ok(prepared)
+    }
+
+    /// Compiles the dump expression of a rule, where it has one of its own.
+    pub(super) fn own_template(
+        &self,
+        request: &TriggerRequest,
+    ) -> Result<Option<Arc<Template>>, CommandError> {
+        let text = request.dump.as_deref();
+        text.map(|text| self.template(text)).transpose()
+    }
+
+    /// Compiles a dump expression for the sources.
+    pub(super) fn template(&self, text: &str) -> Result<Arc<Template>, CommandError> {
+        let known = self.shared.link_types();
+        let template = template(text, &LinkTypes::new(&known, &Vec::new), mode(self.offline))?;
+        if self.are_flows_apart && asks_for_flows(&template) {
+            let why = "the dump expression asks for flows, whose fragments come by several queues that several threads look at: start the recorder with --analyzers 1, or with a rule that asks for flows";
+            return Err(CommandError::Refused(why.to_owned()));
+        }
+        Ok(template)
+    }
+}
+
+impl Numbered {
+    /// Whether it is so already; refused where there is another rule, or none to be changed.
+    fn has(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
+        let name = wanted.name;
+        match self.by_name.get(name) {
+            None if wanted.is_change => Err(no_rule(name)),
+            None => Ok(false),
+            Some(entry) if entry.rule() == wanted.rule() => Ok(true),
+            Some(entry) if wanted.is_change => entry.check_no_script(name).map(|()| false),
+            Some(_) => Err(CommandError::Refused(format!(
+                "rule '{name}' has another expression, window or limit: change it, or remove it first"
+            ))),
+        }
+    }
+}
+
+impl Numbered {
+    /// Refuses what is too much beside the other rules that were added.
+    fn check_bytes(&self, wanted: Wanted<'_>) -> Result<(), CommandError> {
+        let text_bytes = |is_added, (expression, request): (&str, &TriggerRequest)| {
+            let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+            let expressions = expression.len() + len(&request.dump);
+            len(&request.asked_by) + if is_added { expressions } else { 0 }
+        };
+        let others = self.by_name.iter();
+        let others = others.filter(|(name, _)| name.as_str() != wanted.name);
+        let others = others.map(|(_, entry)| text_bytes(entry.is_counted, entry.rule()));
+        let bytes = text_bytes(true, wanted.rule());
+        if others.sum::<usize>() + bytes > TEXT_BYTES_MAX {
+            return Err(CommandError::Refused(format!(
+                "the rules that were added would have more than {TEXT_BYTES_MAX} bytes of text together, which is the limit: remove some"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Wanted<'a> {
+    fn rule(&self) -> (&'a str, &'a TriggerRequest) {
+        (self.expression, self.request)
+    }
+}
+
+impl Entry {
+    pub(super) fn rule(&self) -> (&str, &TriggerRequest) {
+        (&self.expression, &self.request)
+    }
+
+    fn status(&self, name: &str) -> RuleStatus {
+        RuleStatus {
+            name: name.to_owned(),
+            expression: self.expression.clone(),
+            request: self.request.clone(),
+            is_enabled: self.is_enabled,
+            hits: self.hits.as_ref().map(|hits| hits.load(Ordering::Relaxed)),
+            is_configured: self.is_configured,
+        }
+    }
+}
+
+impl Handle {
+    /// The rules, by name.
+    #[must_use]
+    pub fn rules(&self) -> Vec<RuleStatus> {
+        let rules = lock(&self.rules.rules);
+        let by_name = rules.by_name.iter();
+        by_name.map(|(name, entry)| entry.status(name)).collect()
+    }
+
+    /// Adds a trigger rule, which takes the packets that the analyzer looks at from when this returns on. Whether it was there already: a
+    /// name stands for one expression and request.
+    ///
+    /// # Errors
+    /// [`CommandError`]; `Filter`: the expression, or the dump expression, does not compile for any source.
+    pub fn add_rule(
+        &self,
+        name: &str,
+        expression: &str,
+        request: &TriggerRequest,
+    ) -> Result<bool, CommandError> {
+        self.put_rule(Wanted {
+            name,
+            expression,
+            request,
+            is_change: false,
+        })
+    }
+
+    /// Gives a rule another expression and request between two packets: each is looked at by the one or by the other. Whether that is new. Dumps
+    /// that are open go on as they were asked for, and hits count for them no more; hits of another expression are counted from 0, and not held
+    /// off because of its dumps.
+    ///
+    /// # Errors
+    /// [`CommandError`], and then the rule is as it was; `Refused`: there is no such rule.
+    pub fn change_rule(
+        &self,
+        name: &str,
+        expression: &str,
+        request: &TriggerRequest,
+    ) -> Result<bool, CommandError> {
+        let was_so = self.put_rule(Wanted {
+            name,
+            expression,
+            request,
+            is_change: true,
+        })?;
+        Ok(!was_so)
+    }
+
+    /// Sees to it that a rule is as it is wanted. Whether it was.
+    fn put_rule(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
+        self.check_live()?;
+        check_name(wanted.name)?;
+        let is_so = lock(&self.rules.rules).has(wanted)?;
+        if !is_so {
+            // Outside of the lock, because it may take long. Who wants the same meanwhile is found below.
+            let prepared = self.rules.prepare(wanted.expression)?;
+            prepared.compile(&self.rules.native);
+            let template = self.rules.own_template(wanted.request)?;
+            let rules = lock(&self.rules.rules);
+            if !rules.has(wanted)? {
+                return self
+                    .put(rules, wanted, (prepared, template))
+                    .map(|()| false);
+            }
+        }
+        self.settled().map(|()| true)
+    }
+
+    fn put(
+        &self,
+        mut rules: MutexGuard<'_, Numbered>,
+        wanted: Wanted<'_>,
+        (mut prepared, template): (Prepared, Option<Arc<Template>>),
+    ) -> Result<(), CommandError> {
+        rules.check_bytes(wanted)?;
+        let (expression, request) = wanted.rule();
+        let old = rules.by_name.get_mut(wanted.name);
+        if let Some(entry) = old
+            && entry.expression == expression
+            && entry.request.dump == request.dump
+        {
+            let requests = vec![(entry.number, request.clone())];
+            let answer = self.tell(Vec::new(), requests, None)?;
+            entry.request = request.clone();
+            return self.answered(rules, &answer);
+        }
+        let old = rules.by_name.get(wanted.name);
+        let hits = old.filter(|entry| entry.expression == expression);
+        let hits = hits.and_then(|entry| entry.hits.clone());
+        let is_configured = old.is_some_and(|entry| entry.is_configured);
+        let old = old.map(|entry| (entry.number, entry.is_enabled));
+        let is_full = old.is_none() && rules.by_name.len() >= RULES_MAX;
+        if is_full || rules.next >= NUMBERS_MAX {
+            return Err(CommandError::Refused(format!(
+                "there are {RULES_MAX} rules, or {NUMBERS_MAX} were added or changed since the start, which is the limit"
+            )));
+        }
+        let common = self.common()?;
+        let number = rules.next;
+        rules.next += 1;
+        self.rules.shared.add(number, &mut prepared)?;
+        let entry = Entry {
+            number,
+            expression: expression.to_owned(),
+            request: request.clone(),
+            is_enabled: old.is_none_or(|(_, is_enabled)| is_enabled),
+            hits: hits.or_else(|| Some(Arc::default())),
+            is_configured,
+            is_counted: true,
+        };
+        let rule = entry.to_rule(prepared);
+        let old = old.map(|(number, _)| number);
+        let removed = old.map(RuleChange::Remove).into_iter();
+        let changes = removed
+            .chain([RuleChange::Add(Box::new(rule), template)])
+            .collect();
+        common.outcomes.add_rule(number, wanted.name);
+        let told = self.tell(changes, vec![(number, request.clone())], None);
+        let answer = told.inspect_err(|_| {
+            self.rules.shared.remove(&[number]);
+            if old.is_none() {
+                common.outcomes.remove_rule(wanted.name);
+            }
+        })?;
+        rules.by_name.insert(wanted.name.to_owned(), entry);
+        rules.leaving.extend(old);
+        self.answered(rules, &answer)
+    }
+
+    /// Removes a rule; its dumps go on. Whether it was there.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn remove_rule(&self, name: &str) -> Result<bool, CommandError> {
+        self.check_live()?;
+        let mut rules = lock(&self.rules.rules);
+        let Some(entry) = rules.by_name.get(name) else {
+            drop(rules);
+            return self.settled().map(|()| false);
+        };
+        entry.check_no_script(name)?;
+        let number = entry.number;
+        let answer = self.tell(vec![RuleChange::Remove(number)], Vec::new(), None)?;
+        rules.by_name.remove(name);
+        rules.leaving.push(number);
+        self.common()?.outcomes.remove_rule(name);
+        self.answered(rules, &answer).map(|()| true)
+    }
+
+    /// Says whether a rule's matches are hits. Whether that is new.
+    ///
+    /// # Errors
+    /// [`CommandError`]; `Refused`: there is no such rule.
+    pub fn enable_rule(&self, name: &str, is_enabled: bool) -> Result<bool, CommandError> {
+        self.check_live()?;
+        let mut rules = lock(&self.rules.rules);
+        let Some(entry) = rules.by_name.get_mut(name) else {
+            return Err(no_rule(name));
+        };
+        entry.check_no_script(name)?;
+        if entry.is_enabled == is_enabled {
+            drop(rules);
+            return self.settled().map(|()| false);
+        }
+        let change = RuleChange::Enable(entry.number, is_enabled);
+        let answer = self.tell(vec![change], Vec::new(), None)?;
+        entry.is_enabled = is_enabled;
+        self.answered(rules, &answer).map(|()| true)
+    }
+
+    /// Tells the analyzer changes of the rules, which it makes together, or none, what rules ask for, and what settings say. Its answer comes when it has
+    /// them so, and whatever it was told before.
+    pub(super) fn tell(
+        &self,
+        changes: Vec<RuleChange>,
+        requests: Vec<(usize, TriggerRequest)>,
+        settings: Option<Box<Settings>>,
+    ) -> Result<Receiver<()>, CommandError> {
+        self.rules.shared.join();
+        let (reply, answer) = sync_channel(1);
+        self.send(Command::Rules {
+            changes,
+            requests,
+            settings,
+            reply,
+        })?;
+        Ok(answer)
+    }
+
+    /// Waits for the answer, while others look at the rules and change them.
+    pub(super) fn answered(
+        &self,
+        mut rules: MutexGuard<'_, Numbered>,
+        answer: &Receiver<()>,
+    ) -> Result<(), CommandError> {
+        let leaving = std::mem::take(&mut rules.leaving);
+        drop(rules);
+        let answered = answer.recv_timeout(self.answer_wait).map_err(late);
+        match answered {
+            // Until it has taken the change up, it needs them.
+            Err(_) => lock(&self.rules.rules).leaving.extend(leaving),
+            Ok(()) => self.rules.shared.remove(&leaving),
+        }
+        answered
+    }
+
+    /// Waits until the analyzer has the rules as it was told.
+    pub(super) fn settled(&self) -> Result<(), CommandError> {
+        let rules = lock(&self.rules.rules);
+        let answer = self.tell(Vec::new(), Vec::new(), None)?;
+        self.answered(rules, &answer)
+    }
+}
+
+impl Entry {
+    /// The rule, for those who look at packets.
+    pub(super) fn to_rule(&self, prepared: Prepared) -> Rule {
+        Rule {
+            number: self.number,
+            text: self.expression.clone(),
+            prepared,
+            hits: self.hits.clone().unwrap_or_default(),
+            is_enabled: self.is_enabled,
+        }
+    }
+
+    fn check_no_script(&self, name: &str) -> Result<(), CommandError> {
+        if self.hits.is_some() {
+            return Ok(());
+        }
+        Err(CommandError::Refused(format!(
+            "rule '{name}' is a script, which cannot be changed while it runs"
+        )))
+    }
+}
+
+fn no_rule(name: &str) -> CommandError {
+    CommandError::Refused(format!("there is no rule '{name}'"))
+}
