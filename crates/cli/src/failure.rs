@@ -55,6 +55,11 @@ impl Failure {
         }
     }
 
+    /// What it is, in words.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Tells the user and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         say(&self.message);
@@ -72,18 +77,19 @@ pub(crate) fn arguments(error: &clap::Error) -> ExitCode {
         let code = u8::try_from(error.exit_code()).unwrap_or(Code::Usage as u8);
         return ExitCode::from(code);
     }
-    Failure::usage(sentence(&error.to_string())).report()
+    let sentence = sentence(&error.to_string());
+    Failure::usage(format!("{sentence} (see --help)")).report()
 }
 
 /// The first paragraph of a clap error, and its tips, in one line.
-fn sentence(rendered: &str) -> String {
+pub(crate) fn sentence(rendered: &str) -> String {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut paragraphs = rendered.split("\n\n");
     let first = words(paragraphs.next().unwrap_or_default());
     let first = first.strip_prefix("error: ").unwrap_or(&first);
     let tips = paragraphs.filter_map(|p| p.trim_start().strip_prefix("tip: ").map(words));
     let tips: String = tips.map(|tip| format!("; {tip}")).collect();
-    format!("{first}{tips} (see --help)")
+    format!("{first}{tips}")
 }
 
 /// A message for the user, on stderr, with the program's name. Several lines stay together.
@@ -143,13 +149,13 @@ mod tests {
         let rendered = "error: unexpected argument '--trigge' found\n\n  tip: a similar argument exists: '--trigger'\n\nUsage: x\n";
         assert_eq!(
             sentence(rendered),
-            "unexpected argument '--trigge' found; a similar argument exists: '--trigger' (see --help)"
+            "unexpected argument '--trigge' found; a similar argument exists: '--trigger'"
         );
         assert_eq!(
             sentence(
                 "error: the following required arguments were not provided:\n  -r <FILE>\n\nUsage: x\n"
             ),
-            "the following required arguments were not provided: -r <FILE> (see --help)"
+            "the following required arguments were not provided: -r <FILE>"
         );
     }
 }

@@ -35,11 +35,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return failure::arguments(&error),
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => match commands::record::with_file(&error) {
+            Some(args) => Command::Record(Box::new(args)),
+            None => return failure::arguments(&error),
+        },
     };
-    let result = match cli.command {
+    let result = match command {
         Command::Record(args) => commands::record::run(*args),
         Command::Flows(args) => commands::flows::run(&args),
         Command::Filter(args) => commands::filter::run(args),

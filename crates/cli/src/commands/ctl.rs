@@ -11,7 +11,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
 use super::{
-    protocol::{Request, StretchText, WhenFull, WindowText},
+    protocol::{LimitsText, Request, StretchText, WhenFull, WindowText},
     target::Target,
 };
 use crate::{
@@ -85,6 +85,8 @@ enum Command {
         #[arg(long, value_name = "NUMBER")]
         from: Option<u64>,
     },
+    /// Read the file of --config again, as SIGHUP does: all of it is taken over, or nothing
+    Reload,
     /// End the recording, as SIGINT does
     Stop,
 }
@@ -111,6 +113,8 @@ struct RuleArgs {
     name: String,
     #[command(flatten)]
     window: WindowText,
+    #[command(flatten)]
+    limits: LimitsText,
     #[arg(value_name = "EXPRESSION", required = true)]
     expression: Vec<String>,
 }
@@ -127,11 +131,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
                 name: rule.name,
                 expression: rule.expression.join(" "),
                 window: rule.window,
+                limits: rule.limits,
             },
             RuleCommand::Change(rule) => Request::ChangeRule {
                 name: rule.name,
                 expression: rule.expression.join(" "),
                 window: rule.window,
+                limits: rule.limits,
             },
             RuleCommand::Remove { name } => Request::RemoveRule { name },
             RuleCommand::Enable { name } => Request::EnableRule {
@@ -160,6 +166,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             }
         }
         Command::Events { from } => Request::Events { from },
+        Command::Reload => Request::Reload {},
         Command::Stop => Request::Stop {},
     };
     let failed = |error| Failure::failed(format_args!("{socket}: {error}"));

@@ -63,6 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         control: None,
         eve: target.map(|target| (target, args.flows.options(config.offline))),
         top: has_top.then_some(args.top),
+        loaded: None,
     };
     record(&task)
 }

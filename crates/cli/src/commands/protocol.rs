@@ -1,7 +1,10 @@
 //! What is said on a control socket: one request a line, answered by one or more lines, each a JSON object. docs/control.md lists
 //! them for other programs.
 
+use retroscope_recorder::{SubDirectory, TriggerRequest};
 use serde::{Deserialize, Serialize};
+
+use crate::units::{duration, size_or_none};
 
 /// A request. What is not known is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +25,8 @@ pub(crate) enum Request {
         expression: String,
         #[serde(flatten)]
         window: WindowText,
+        #[serde(flatten)]
+        limits: LimitsText,
     },
     /// Puts an expression and a window in the place of a rule's.
     ChangeRule {
@@ -29,6 +34,8 @@ pub(crate) enum Request {
         expression: String,
         #[serde(flatten)]
         window: WindowText,
+        #[serde(flatten)]
+        limits: LimitsText,
     },
     /// Removes one.
     RemoveRule { name: String },
@@ -58,6 +65,8 @@ pub(crate) enum Request {
         #[serde(skip_serializing_if = "Option::is_none")]
         from: Option<u64>,
     },
+    /// Reads the file of --config again.
+    Reload {},
     /// Ends the recording.
     Stop {},
 }
@@ -120,6 +129,66 @@ pub(crate) struct WindowText {
     pub(crate) asked_by: Option<String>,
 }
 
+/// What a rule is held to of its own, as users write it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
+pub(crate) struct LimitsText {
+    /// After the window of a dump of the rule, time in which the same dump expression starts no other [default: as --hold-off of record]
+    #[arg(long, value_name = "TIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hold_off: Option<String>,
+
+    /// Dumps of the rule open at once at most, within --max-dumps of record; 0: as many as that lets it
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_dumps: Option<u64>,
+
+    /// Dumps of the rule started in any minute at most, within --dumps-per-minute of record; 0: as many as that lets it
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) dumps_per_minute: Option<u64>,
+
+    /// Start no dump of the rule while its dumps wrote so much in the last hour, like 1GiB, within --bytes-per-hour of record; 0: as much as that
+    /// lets it
+    #[arg(long, value_name = "SIZE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes_per_hour: Option<String>,
+}
+
+impl WindowText {
+    /// As the recorder takes it.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub(crate) fn request(&self) -> Result<TriggerRequest, String> {
+        let read = |text: &Option<String>| text.as_deref().map(duration).transpose();
+        Ok(TriggerRequest {
+            past: read(&self.past)?,
+            future: read(&self.future)?,
+            packets_max: self.packets,
+            bytes_max: self.bytes.as_deref().map(size_or_none).transpose()?,
+            dump: self.dump.clone(),
+            into: self.into.as_deref().map(SubDirectory::new).transpose()?,
+            asked_by: self.asked_by.clone(),
+            ..TriggerRequest::default()
+        })
+    }
+
+    /// The same of a rule, with its limits.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub(crate) fn rule_request(&self, limits: &LimitsText) -> Result<TriggerRequest, String> {
+        let bytes_per_hour = limits.bytes_per_hour.as_deref().map(size_or_none);
+        Ok(TriggerRequest {
+            hold_off: limits.hold_off.as_deref().map(duration).transpose()?,
+            max_dumps: limits.max_dumps,
+            dumps_per_minute: limits.dumps_per_minute,
+            bytes_per_hour: bytes_per_hour.transpose()?,
+            ..self.request()?
+        })
+    }
+}
+
 /// What a full ring does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -133,6 +202,8 @@ pub(crate) enum WhenFull {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -160,6 +231,18 @@ mod tests {
         };
         let read = serde_json::from_str::<Request>(trigger).unwrap();
         assert_eq!(read, Request::Trigger { key: None, window });
+        let rule = r#"{"command":"add-rule","name":"a","expression":"udp","past":"2s","max_dumps":3,"bytes_per_hour":"1GiB"}"#;
+        let read = serde_json::from_str::<Request>(rule).unwrap();
+        let Request::AddRule { window, limits, .. } = &read else {
+            panic!("{read:?}");
+        };
+        let request = window.rule_request(limits).unwrap();
+        assert_eq!(request.past, Some(Duration::from_secs(2)));
+        assert_eq!(
+            (request.max_dumps, request.bytes_per_hour),
+            (Some(3), Some(1 << 30))
+        );
+        assert_eq!(serde_json::to_string(&read).unwrap(), rule);
         for wrong in [
             "",
             "7",
@@ -170,6 +253,8 @@ mod tests {
             r#"{"command":"pin","name":"a","past":"10s"}"#,
             r#"{"command":"trigger","key":7}"#,
             r#"{"command":"trigger","last":"10s"}"#,
+            r#"{"command":"trigger","max_dumps":3}"#,
+            r#"{"command":"add-rule","name":"a","expression":"udp","hold":"1s"}"#,
             r#"{"command":"add-rule","name":"a"}"#,
             r#"{"command":"change-rule","name":"a","expression":"udp","last":"10s"}"#,
             r#"{"command":"stop"} {"command":"stop"}"#,

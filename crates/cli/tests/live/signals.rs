@@ -77,7 +77,7 @@ fn other_signals_end_it_too() {
 /// The tests themselves may run under nohup, whose ignore is inherited.
 const HANGUP_BY_DEFAULT: [&str; 2] = ["env", "--default-signal=HUP"];
 
-/// HUP asks a service to reload, which has nothing to reload: it says so and goes on.
+/// HUP asks a service to read its files again, of which this one has none: it says so and goes on.
 #[test]
 fn a_hangup_does_not_end_a_service() {
     let _machine = shared();
@@ -87,7 +87,9 @@ fn a_hangup_does_not_end_a_service() {
     let arguments = ["-i", "v1", "--ring", "128MiB"];
     let recorder = Recorder::start_wrapped(&namespace, &HANGUP_BY_DEFAULT, &arguments);
     recorder.signal(Signal::HUP);
-    recorder.line("the answer", |line| line.contains("nothing to reload yet"));
+    recorder.line("the answer", |line| {
+        line.contains("no --config to read again")
+    });
     let mut sender = Sender::new(&namespace, "v0");
     sender.flood(100, None, traffic::number, |_, _| {});
     recorder.settle(100);

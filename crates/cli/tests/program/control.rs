@@ -19,20 +19,23 @@ use crate::{client::Client, support::PROGRAM};
 
 /// Made-up traffic needs no privilege.
 const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
-const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A recorder with a socket, killed at the end of a test that fails.
-struct Recording {
-    child: Child,
-    folder: TempDir,
+pub(crate) struct Recording {
+    pub(crate) child: Child,
+    pub(crate) folder: TempDir,
     /// What it said before it recorded.
     first_words: String,
-    _words: BufReader<ChildStderr>,
+    pub(crate) words: Option<BufReader<ChildStderr>>,
 }
 
 impl Recording {
     fn start(arguments: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), arguments)
+    }
+
+    pub(crate) fn start_in(folder: TempDir, arguments: &[&str]) -> Self {
         let mut child = record(folder.path(), arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -50,7 +53,7 @@ impl Recording {
             child,
             folder,
             first_words,
-            _words: words,
+            words: Some(words),
         }
     }
 
@@ -63,14 +66,14 @@ impl Recording {
     }
 
     /// The one line that a command prints.
-    fn asked(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn asked(&self, arguments: &[&str]) -> Value {
         let output = self.ctl(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// What a refused command says.
-    fn refused(&self, arguments: &[&str]) -> String {
+    pub(crate) fn refused(&self, arguments: &[&str]) -> String {
         let output = self.ctl(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
         assert!(output.stdout.is_empty());
@@ -82,7 +85,7 @@ impl Recording {
     }
 
     /// The status, whose ledger closes.
-    fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let status = self.asked(&["status"]);
         let of = |name: &str| status["analyzers"][name].as_u64().unwrap();
         assert_eq!(of("stored"), of("analyzed") + of("lapped") + of("unread"));
@@ -91,7 +94,7 @@ impl Recording {
     }
 
     /// Waits for the end. The exit code, and the object of `--json`.
-    fn end(mut self) -> (ExitStatus, Value) {
+    pub(crate) fn end(mut self) -> (ExitStatus, Value) {
         let mut text = String::new();
         self.child
             .stdout
@@ -113,7 +116,9 @@ impl Drop for Recording {
 }
 
 fn record(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
+    // Who runs tests may ignore SIGHUP, which is inherited.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", PROGRAM]);
     command.args(["record", "-i", TRAFFIC, "--ring", "64MiB", "--json", "-w"]);
     command
         .arg(folder.join("dumps"))
@@ -179,8 +184,8 @@ fn a_recording_is_controlled_while_it_runs() {
 
     // Rules come and go.
     let rules = recording.asked(&["rules"]);
-    let given = json!({ "name": "1", "expression": "tcp port 9", "enabled": true, "hits": 0,
-        "past_seconds": null, "future_seconds": null, "packets": null, "bytes": null, "dump": null, "into": null, "asked_by": null });
+    let given = json!({ "name": "1", "expression": "tcp port 9", "enabled": true, "configured": true, "hits": 0,
+        "hold_off_seconds": null, "max_dumps": null, "dumps_per_minute": null, "bytes_per_hour": null, "past_seconds": null, "future_seconds": null, "packets": null, "bytes": null, "dump": null, "into": null, "asked_by": null });
     assert_eq!(rules["rules"], json!([given]));
     let refused = recording.refused(&["rules", "add", "bad", "udp", "prot", "9"]);
     assert!(refused.contains("prot"), "{refused}");

@@ -5,6 +5,7 @@
 #[path = "../live/client.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]
 mod client;
+mod config;
 mod control;
 mod doctor;
 mod filter;

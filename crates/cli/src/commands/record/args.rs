@@ -10,7 +10,11 @@ use retroscope_recorder::{
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
-use super::{flow_args::FlowArgs, input::InputArgs};
+use super::{
+    config::{ConfigRule, Expression, What},
+    flow_args::FlowArgs,
+    input::InputArgs,
+};
 use crate::{commands::protocol::WhenFull, failure::Failure, memory, units};
 
 /// The connection of the trigger packet.
@@ -54,6 +58,19 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) flows: FlowArgs,
+
+    /// Read options, and rules with names, from this TOML file: its keys are the long names of these options, which win over it (docs/configuration.md).
+    /// SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Say what is wrong in the file of --config, and exit: 0 nothing, 2 something
+    #[arg(long, requires = "config")]
+    pub(crate) check_config: bool,
+
+    /// Rules of that file.
+    #[arg(skip)]
+    pub(crate) rules: Vec<ConfigRule>,
 
     /// Keep the ring in this file, on tmpfs or hugetlbfs, where `retroscope status` and `query` read it and where it stays after
     /// the end. An older ring file in its place is replaced, unless a recorder holds it
@@ -134,7 +151,7 @@ pub(crate) struct Args {
         value_name = "FILE",
         conflicts_with = "dump"
     )]
-    dump_lua: Option<PathBuf>,
+    pub(crate) dump_lua: Option<PathBuf>,
 
     /// What the Nth trigger dumps, in place of --dump or --dump-lua: of --trigger in their order, from 1, then of --trigger-lua, then of --module; repeat for several
     #[arg(long, value_name = "N=TEMPLATE", value_parser = numbered)]
@@ -146,7 +163,7 @@ pub(crate) struct Args {
 
     /// Let the Lua files do whatever this program can: raw memory (FFI), files, commands
     #[arg(long)]
-    lua_trusted: bool,
+    pub(crate) lua_trusted: bool,
 
     /// What SIGUSR1 dumps [default: everything]
     #[arg(
@@ -271,7 +288,10 @@ impl Args {
             return Err(Failure::usage("--history-goal: 1s to 24h"));
         }
         self.check_directory()?;
-        self.flows.refuse_without_use(!self.modules.is_empty())?;
+        let modules = self.rules.iter().map(|rule| &rule.what);
+        let modules = modules.filter(|what| matches!(what, What::Module(_)));
+        let are_modules = !self.modules.is_empty() || modules.count() > 0;
+        self.flows.refuse_without_use(are_modules)?;
         if !of_input.offline && no_trigger {
             let pid = std::process::id();
             notes.push(if self.control.is_some() {
@@ -282,27 +302,13 @@ impl Args {
                 format!("no --trigger: only SIGUSR1 starts a dump (kill -USR1 {pid})")
             });
         }
-        let config = Config {
+        let config = self.followed(Config {
             ring_backing: self.backing(),
-            when_full: self.when_full.into(),
-            triggers: self.triggers.clone(),
-            dump: self.dump.clone(),
-            manual_dump: self.manual_dump.clone(),
             scripts: self.scripts()?,
             flows: self.flows.eve.is_some().then(|| self.flows.tracker()),
-            requests: self.requests()?,
-            past: self.past,
-            future: self.future,
             hold: self.hold,
             single: self.single,
-            max_dumps: self.max_dumps as usize,
-            hold_off: self.hold_off,
-            dumps_per_minute: self.dumps_per_minute.into(),
-            bytes_per_hour: self.bytes_per_hour,
-            dump_packets: self.dump_packets,
-            dump_bytes: self.dump_bytes,
             snaplen: self.snaplen,
-            cutoffs: self.cutoffs.clone(),
             tail_drop_min: self.ted,
             history_goal: self.history_goal,
             directory: Some(self.directory.clone()),
@@ -312,17 +318,94 @@ impl Args {
             },
             reproducible: self.reproducible,
             ..of_input
-        };
+        })?;
         Ok((config, notes))
     }
 
-    fn trigger_count(&self) -> usize {
+    /// A configuration with what of it may change while the recording runs.
+    pub(crate) fn followed(&self, config: Config) -> Result<Config, Failure> {
+        let (names, requests) = self.names_and_requests()?;
+        let of_rules = self.rules.iter().filter_map(|rule| match &rule.what {
+            What::Filter(text) => Some(text),
+            What::Lua(_) | What::Module(_) => None,
+        });
+        Ok(Config {
+            when_full: self.when_full.into(),
+            triggers: self.triggers.iter().chain(of_rules).cloned().collect(),
+            names,
+            requests,
+            dump: self.dump.clone(),
+            manual_dump: self.manual_dump.clone(),
+            past: self.past,
+            future: self.future,
+            max_dumps: self.max_dumps as usize,
+            hold_off: self.hold_off,
+            dumps_per_minute: self.dumps_per_minute.into(),
+            bytes_per_hour: self.bytes_per_hour,
+            dump_packets: self.dump_packets,
+            dump_bytes: self.dump_bytes,
+            cutoffs: self.cutoffs.clone(),
+            ..config
+        })
+    }
+
+    /// The expressions of the options, which are tried before anything starts.
+    pub(crate) fn expressions(&self) -> Vec<Expression<'_>> {
+        let one = |option, number, text, is_template| Expression {
+            option: (option, number),
+            text,
+            is_template,
+        };
+        let mut all = vec![one("manual-dump", 0, self.manual_dump.as_str(), false)];
+        if self.dump_lua.is_none() {
+            all.push(one("dump", 0, &self.dump, true));
+        }
+        all.extend(
+            self.input
+                .filter()
+                .map(|text| one("filter", 0, text, false)),
+        );
+        let triggers = self.triggers.iter().enumerate();
+        all.extend(triggers.map(|(n, text)| one("trigger", n, text, false)));
+        let dumps = self.trigger_dump.iter().enumerate();
+        all.extend(dumps.map(|(n, (_, text))| one("trigger-dump", n, text, true)));
+        let classes = self.cutoffs.iter().enumerate();
+        let classes = classes.filter_map(|(n, of)| Some((n, of.class.as_deref()?)));
+        all.extend(classes.map(|(n, text)| one("cutoff", n, text, false)));
+        all
+    }
+
+    /// Triggers of options, which are numbered.
+    pub(crate) fn numbered_count(&self) -> usize {
         self.triggers.len() + self.trigger_lua.len() + self.modules.len()
     }
 
-    /// What triggers ask for of their own.
-    fn requests(&self) -> Result<Vec<TriggerRequest>, Failure> {
-        let triggers = self.trigger_count();
+    fn trigger_count(&self) -> usize {
+        self.numbered_count() + self.rules.len()
+    }
+
+    /// What triggers are called, and what they ask for of their own: expressions, those of rules behind those of options, then functions and modules in the
+    /// same way.
+    fn names_and_requests(&self) -> Result<(Vec<String>, Vec<TriggerRequest>), Failure> {
+        let numbered = self.numbered_requests()?.into_iter().enumerate();
+        let mut numbered = numbered.map(|(number, it)| ((number + 1).to_string(), it));
+        let mut all: Vec<(String, TriggerRequest)> = Vec::new();
+        let kinds: [(usize, IsSuch); 3] = [
+            (self.triggers.len(), |what| matches!(what, What::Filter(_))),
+            (self.trigger_lua.len(), |what| matches!(what, What::Lua(_))),
+            (self.modules.len(), |what| matches!(what, What::Module(_))),
+        ];
+        for (count, is_such) in kinds {
+            all.extend(numbered.by_ref().take(count));
+            let rules = self.rules.iter().filter(|rule| is_such(&rule.what));
+            all.extend(rules.map(|rule| (rule.name.clone(), rule.request.clone())));
+        }
+        Ok(all.into_iter().unzip())
+    }
+
+    /// What the triggers of options ask for.
+    fn numbered_requests(&self) -> Result<Vec<TriggerRequest>, Failure> {
+        let triggers = self.numbered_count();
         let mut requests = vec![TriggerRequest::default(); triggers];
         let dumps = self.trigger_dump.iter().map(|it| ("--trigger-dump", it));
         let places = self.trigger_into.iter().map(|it| ("--trigger-into", it));
@@ -347,8 +430,20 @@ impl Args {
 
     fn scripts(&self) -> Result<Scripts, Failure> {
         let read = |path: &PathBuf| Script::read(path, self.lua_trusted).map_err(Failure::failed);
-        let triggers = self.trigger_lua.iter().map(read);
-        let modules = self.modules.iter();
+        let of_rules = |path: fn(&What) -> Option<&PathBuf>| {
+            let rules = self.rules.iter();
+            rules.filter_map(move |rule| path(&rule.what))
+        };
+        let functions = of_rules(|what| match what {
+            What::Lua(path) => Some(path),
+            _ => None,
+        });
+        let modules = of_rules(|what| match what {
+            What::Module(path) => Some(path),
+            _ => None,
+        });
+        let triggers = self.trigger_lua.iter().chain(functions).map(read);
+        let modules = self.modules.iter().chain(modules);
         let modules = modules.map(|path| Ok(ModuleSource::Lua(read(path)?)));
         Ok(Scripts {
             triggers: triggers.collect::<Result<_, _>>()?,
@@ -380,6 +475,9 @@ impl Args {
         }
     }
 }
+
+/// Whether a rule is of a kind.
+type IsSuch = fn(&What) -> bool;
 
 /// What is said of a trigger, by its number.
 fn numbered(text: &str) -> Result<(usize, String), String> {

@@ -26,6 +26,7 @@ pub(crate) use self::{
     answer::{event_fields, status_fields},
     socket::Socket,
 };
+use super::config::Reloader;
 use crate::{failure::say, privileges::Privileges};
 
 /// Clients at once.
@@ -53,6 +54,8 @@ pub(crate) struct Server {
 #[derive(Debug)]
 struct Shared {
     handle: Handle,
+    /// Reads the file of --config again, where there is one.
+    reloader: Option<Arc<Reloader>>,
     /// See [`Signals::stop_flag`](super::signals::Signals::stop_flag).
     stop: Arc<AtomicBool>,
     clients: Mutex<Clients>,
@@ -74,11 +77,17 @@ impl Server {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn start(socket: Socket, handle: Handle, stop: Arc<AtomicBool>) -> io::Result<Self> {
+    pub(crate) fn start(
+        socket: Socket,
+        handle: Handle,
+        stop: Arc<AtomicBool>,
+        reloader: Option<Arc<Reloader>>,
+    ) -> io::Result<Self> {
         let Socket { file, listener } = socket;
         let gid = file.gid;
         let shared = Arc::new(Shared {
             handle,
+            reloader,
             stop,
             clients: Mutex::default(),
             idle: Condvar::new(),

@@ -168,6 +168,11 @@ impl InputArgs {
         node
     }
 
+    /// The capture filter of `-f`.
+    pub(crate) fn filter(&self) -> Option<&str> {
+        self.filter.as_deref()
+    }
+
     fn filter_text(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.filter_file else {
             return Ok(self.filter.clone());

@@ -1,6 +1,7 @@
 //! `retroscope record`: arguments to a running recorder, and what a person sees of it.
 
 mod args;
+mod config;
 mod control;
 mod engine;
 mod eve_thread;
@@ -16,7 +17,11 @@ use std::{
     collections::BTreeSet,
     path::Path,
     process::ExitCode,
-    sync::{Arc, atomic::AtomicBool, mpsc::RecvTimeoutError},
+    sync::{
+        Arc,
+        atomic::AtomicBool,
+        mpsc::{RecvTimeoutError, SyncSender},
+    },
     time::{Duration, Instant},
 };
 
@@ -32,6 +37,8 @@ use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
 
 pub(crate) use args::Args;
+pub(crate) use config::with_file;
+use config::{Depth, Loaded, Refused, Reloader};
 use control::{Server, Socket};
 use eve_thread::EveThread;
 pub(crate) use flow_args::FlowArgs;
@@ -59,6 +66,20 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.list {
         return summary::print_interfaces();
     }
+    if args.config.is_none() {
+        return record_as(&args, None);
+    }
+    let (path, check_only) = (args.config.unwrap_or_default(), args.check_config);
+    let loaded = Loaded::new(&path, &config::command_line()).map_err(Refused::failure)?;
+    if check_only {
+        loaded.check_only().map_err(Refused::failure)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    loaded.check(Depth::Start).map_err(Refused::failure)?;
+    record_as(&loaded.args, Some(&loaded))
+}
+
+fn record_as(args: &Args, loaded: Option<&Loaded>) -> Result<ExitCode, Failure> {
     args.refuse_expression()?;
     let (config, notes) = args.resolve()?;
     if !args.input.quiet {
@@ -71,6 +92,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         control: args.control.as_deref(),
         eve: args.flows.eve.clone().map(|target| (target, options())),
         top: None,
+        loaded,
     })
 }
 
@@ -85,6 +107,8 @@ pub(crate) struct Task<'a> {
     pub(crate) eve: Option<(Target, Options)>,
     /// What is shown of flows.
     pub(crate) top: Option<TopArgs>,
+    /// Where the options come from, if that can be read again.
+    pub(crate) loaded: Option<&'a Loaded>,
 }
 
 /// Records until the packets end, or somebody ends it.
@@ -104,9 +128,13 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let writer = writer.transpose().map_err(Failure::failed)?;
     let mut screen = Screen::new(input.quiet, config.directory.is_some());
     let mut recorder = start(input, config, &signals, &privileges, &mut screen)?;
+    let reloader = task.loaded.map(|loaded| {
+        let handle = recorder.handle();
+        Arc::new(Reloader::new(loaded, config.clone(), handle))
+    });
     let server = socket.map(|socket| {
         let (handle, stop) = (recorder.handle(), signals.stop_flag());
-        Server::start(socket, handle, stop)
+        Server::start(socket, handle, stop, reloader.clone())
     });
     let server = server.transpose().map_err(Failure::failed)?;
     let mut flows = recorder.take_flows();
@@ -119,7 +147,9 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let top = task.top.zip(slices);
     let top = top.map(|(args, slices)| Top::start(args, slices, names(input)));
     let top = top.transpose().map_err(Failure::failed)?;
-    let result = watch(recorder, input, &signals, screen, (eve, top));
+    let reload = reloader.map(Reloader::serve);
+    let reload = reload.transpose().map_err(Failure::failed)?;
+    let result = watch(recorder, input, &signals, screen, (eve, top, reload));
     server.into_iter().for_each(Server::end);
     result
 }
@@ -206,6 +236,7 @@ fn refused(error: &StartError) -> Failure {
         StartError::Expression(_)
         | StartError::Ring(_)
         | StartError::Script(_)
+        | StartError::Names(_)
         | StartError::Analyzers(_) => Failure::usage(error),
         StartError::Source(error) => source_failure(error),
         _ => Failure::failed(error),
@@ -218,7 +249,7 @@ fn watch(
     args: &InputArgs,
     signals: &signals::Signals,
     mut screen: Screen,
-    (eve, mut top): (Option<EveThread>, Option<Top>),
+    (eve, mut top, reload): (Option<EveThread>, Option<Top>, Option<SyncSender<()>>),
 ) -> Result<ExitCode, Failure> {
     let mut aborted_at = None;
     loop {
@@ -246,11 +277,16 @@ fn watch(
             recorder.handle().stop();
         }
         if signals.take_reload() {
-            match &eve {
-                Some(eve) => eve.rotate(),
-                None => {
-                    screen.line("SIGHUP: there is nothing to reload yet; the recording goes on");
+            if let Some(eve) = &eve {
+                eve.rotate();
+            }
+            match &reload {
+                // One that waits reads the file as it is now, too.
+                Some(reload) => _ = reload.try_send(()),
+                None if eve.is_none() => {
+                    screen.line("SIGHUP: there is no --config to read again, and no --eve; the recording goes on");
                 }
+                None => {}
             }
         }
         match &mut top {

@@ -1,5 +1,5 @@
 //! Signals: USR1 triggers, USR2 prints statistics, INT and TERM stop, a second one stops now. HUP stops where there is a terminal
-//! that may hang up; a service it asks to read its configuration again, of which it has none yet.
+//! that may hang up; a service it asks to open its event file anew and to read its configuration again.
 
 use std::{
     fs,

@@ -309,7 +309,13 @@ fn damaged_captures_keep_what_was_read() {
 
 /// Writes a capture of `count` frames of `len` bytes, `step_ns` apart; the destination port counts up from 1 to 100
 /// over and over, and every 10,000th frame goes to port 60000.
-fn write_capture(path: &Path, count: u32, len: usize, step_ns: i64, jitter: Option<u64>) {
+pub(crate) fn write_capture(
+    path: &Path,
+    count: u32,
+    len: usize,
+    step_ns: i64,
+    jitter: Option<u64>,
+) {
     let mut random = jitter.map(fastrand::Rng::with_seed);
     let file = std::io::BufWriter::new(fs::File::create(path).unwrap());
     let mut writer = PcapWriter::new(file, PcapOptions::new(LinkType::ETHERNET)).unwrap();

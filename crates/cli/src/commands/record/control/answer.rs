@@ -10,7 +10,7 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use retroscope_recorder::{
     CommandError, Event, Handle, Pin, ProcessingHistogram, Query, QueryError, QueryReport, Status,
-    Stretch, SubDirectory, TriggerRequest, parse_time, rfc3339,
+    Stretch, SubDirectory, parse_time, rfc3339,
 };
 use retroscope_ring::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 use super::{Busy, QUERIES_MAX, Shared, refusal, write};
 use crate::{
     commands::{
-        protocol::{Request, StretchText, WhenFull, WindowText},
+        protocol::{Request, StretchText, WhenFull},
         record::summary::LINK_GBITS,
     },
-    units::{duration, size_or_none},
+    units::duration,
 };
 
 /// How long a listener's thread waits for news before it looks whether the client is there.
@@ -59,6 +59,15 @@ pub(super) fn answer(
             handle.stop();
             write(stream, &json!({ "ok": true }))
         }
+        Request::Reload {} => {
+            let none = || Err("the recording was started without --config".to_owned());
+            let reloader = shared.reloader.as_ref();
+            let answer = match reloader.map_or_else(none, |reloader| reloader.reload()) {
+                Ok((told, changed)) => json!({ "ok": true, "changed": changed, "report": told }),
+                Err(why) => refusal(&why),
+            };
+            write(stream, &answer)
+        }
         request => {
             let answer = command(handle, request);
             write(stream, &answer.unwrap_or_else(|why| refusal(&why)))
@@ -71,7 +80,7 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
     let said = |error: CommandError| error.to_string();
     Ok(match request {
         Request::Trigger { key, window } => {
-            let request = read_window(&window)?;
+            let request = window.request()?;
             let triggered = handle.trigger(key.as_deref(), request).map_err(said)?;
             json!({ "ok": true, "dump": triggered.dump, "existed": triggered.existed })
         }
@@ -81,6 +90,7 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
                     "name": rule.name,
                     "expression": rule.expression,
                     "enabled": rule.is_enabled,
+                    "configured": rule.is_configured,
                     "hits": rule.hits,
                     "past_seconds": rule.request.past.map(|past| past.as_secs_f64()),
                     "future_seconds": rule.request.future.map(|future| future.as_secs_f64()),
@@ -89,6 +99,10 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
                     "dump": rule.request.dump,
                     "into": rule.request.into.as_ref().map(SubDirectory::as_str),
                     "asked_by": rule.request.asked_by,
+                    "hold_off_seconds": rule.request.hold_off.map(|time| time.as_secs_f64()),
+                    "max_dumps": rule.request.max_dumps,
+                    "dumps_per_minute": rule.request.dumps_per_minute,
+                    "bytes_per_hour": rule.request.bytes_per_hour,
                 })
             };
             let rules: Vec<Value> = handle.rules().iter().map(rule).collect();
@@ -98,8 +112,9 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
             name,
             expression,
             window,
+            limits,
         } => {
-            let request = read_window(&window)?;
+            let request = window.rule_request(&limits)?;
             let existed = handle.add_rule(&name, &expression, &request);
             json!({ "ok": true, "existed": existed.map_err(said)? })
         }
@@ -107,8 +122,9 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
             name,
             expression,
             window,
+            limits,
         } => {
-            let request = read_window(&window)?;
+            let request = window.rule_request(&limits)?;
             let changed = handle.change_rule(&name, &expression, &request);
             json!({ "ok": true, "changed": changed.map_err(said)? })
         }
@@ -134,7 +150,7 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
             handle.set_when_full(mode.into()).map_err(said)?;
             json!({ "ok": true })
         }
-        Request::Query { .. } | Request::Events { .. } | Request::Stop {} => {
+        Request::Query { .. } | Request::Events { .. } | Request::Reload {} | Request::Stop {} => {
             refusal("answered elsewhere")
         }
     })
@@ -223,21 +239,6 @@ pub(crate) fn status_fields(status: &Status) -> Value {
         "rules": status.rules,
         "pins": pins,
         "next_event": status.next_event,
-    })
-}
-
-/// A window as users write it, as the recorder takes it.
-fn read_window(text: &WindowText) -> Result<TriggerRequest, String> {
-    let read = |text: &Option<String>| text.as_deref().map(duration).transpose();
-    Ok(TriggerRequest {
-        past: read(&text.past)?,
-        future: read(&text.future)?,
-        packets_max: text.packets,
-        bytes_max: text.bytes.as_deref().map(size_or_none).transpose()?,
-        dump: text.dump.clone(),
-        into: text.into.as_deref().map(SubDirectory::new).transpose()?,
-        asked_by: text.asked_by.clone(),
-        ..TriggerRequest::default()
     })
 }
 

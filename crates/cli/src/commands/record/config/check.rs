@@ -1,0 +1,227 @@
+//! What can be said of a configuration before a source is opened.
+
+use std::{fs, ops::Range, path::Path, sync::Arc};
+
+use retroscope_capture::SourceError;
+use retroscope_filter::FilterError;
+use retroscope_recorder::{check_expression, check_template};
+use retroscope_script::{Limits, LuaModule, Machine, Script, ScriptError};
+
+use super::{Loaded, What, text::Fault};
+use crate::{commands::record::open_sources, privileges::Privileges};
+
+/// Options that name files which are read.
+const INPUT_FILES: [&str; 6] = [
+    "read",
+    "filter-file",
+    "trigger-lua",
+    "module",
+    "dump-lua",
+    "tokens",
+];
+
+/// How much is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Depth {
+    /// What may change while the recording runs, without a look at files.
+    Reload,
+    /// What the start does not tell of itself, with its place.
+    Start,
+    /// And scripts too, which are run once, but for those that are trusted with anything.
+    Whole,
+}
+
+/// All that is wrong.
+pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<Fault> {
+    let mut faults = numbers(loaded);
+    faults.extend(expressions(loaded));
+    if depth >= Depth::Start {
+        faults.extend(files(loaded));
+    }
+    if depth >= Depth::Whole && faults.is_empty() {
+        faults.extend(scripts(loaded));
+    }
+    if depth >= Depth::Start && faults.is_empty() {
+        faults.extend(together(loaded));
+    }
+    faults
+}
+
+/// An expression, and what takes it.
+pub(crate) struct Expression<'a> {
+    /// The option, and the number of its value.
+    pub(crate) option: (&'static str, usize),
+    pub(crate) text: &'a str,
+    /// Filled in by trigger packets.
+    pub(crate) is_template: bool,
+}
+
+/// Rules that are called like a trigger of the options.
+fn numbers(loaded: &Loaded) -> Vec<Fault> {
+    let taken = 1..=loaded.args.numbered_count();
+    let is_taken = |name: &str| {
+        let number = name.parse::<usize>().ok();
+        number.filter(|number| taken.contains(number) && number.to_string() == name)
+    };
+    let rules = loaded.rules.iter().filter_map(|rule| {
+        let number = is_taken(&rule.rule.name)?;
+        let why = format!("name: '{number}' is what trigger {number} of the options is called");
+        Some(Fault::at(rule.span_of("name"), why))
+    });
+    rules.collect()
+}
+
+fn expressions(loaded: &Loaded) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut check = |text: &str, is_template, span: Option<Range<usize>>, what: &str| {
+        let checked = if is_template {
+            check_template(text)
+        } else {
+            check_expression(text)
+        };
+        if let Err(error) = checked {
+            faults.push(of_expression(what, &error, span));
+        }
+    };
+    for expression in loaded.args.expressions() {
+        let (option, number) = expression.option;
+        let span = loaded.spans_of(option).get(number).cloned();
+        check(expression.text, expression.is_template, span, option);
+    }
+    for rule in &loaded.rules {
+        let (it, span) = (&rule.rule, |key| Some(rule.span_of(key)));
+        if let What::Filter(text) = &it.what {
+            check(text, false, span("filter"), &format!("rule '{}'", it.name));
+        }
+        if let Some(text) = &it.request.dump {
+            check(
+                text,
+                true,
+                span("dump"),
+                &format!("dump of rule '{}'", it.name),
+            );
+        }
+    }
+    faults
+}
+
+/// The error of an expression, with its own picture of the place.
+fn of_expression(what: &str, error: &FilterError, span: Option<Range<usize>>) -> Fault {
+    let rendered = error.render();
+    let rendered = rendered.strip_prefix("filter: ").unwrap_or(&rendered);
+    Fault {
+        span,
+        message: format!("{what}: {rendered}"),
+    }
+}
+
+/// Files that cannot be read.
+fn files(loaded: &Loaded) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut check = |path: &Path, span: Option<Range<usize>>, what: &str| {
+        let is_stdin = what == "read" && path.as_os_str() == "-";
+        if !is_stdin && let Err(error) = fs::metadata(path) {
+            let message = format!("{what}: cannot read {}: {error}", path.display());
+            faults.push(Fault { span, message });
+        }
+    };
+    for option in INPUT_FILES {
+        let spans = loaded.spans_of(option);
+        let paths = loaded.given.get(option).into_iter().flatten();
+        for (number, path) in paths.enumerate() {
+            check(Path::new(path), spans.get(number).cloned(), option);
+        }
+    }
+    for rule in &loaded.rules {
+        match &rule.rule.what {
+            What::Lua(path) => check(path, Some(rule.span_of("lua")), "lua"),
+            What::Module(path) => check(path, Some(rule.span_of("module")), "module"),
+            What::Filter(_) => {}
+        }
+    }
+    faults
+}
+
+/// Scripts that do not load.
+fn scripts(loaded: &Loaded) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let args = &loaded.args;
+    let limits = Limits::default();
+    let mut check = |path: &Path, is_module: bool, span: Option<Range<usize>>| {
+        let load = |script: &Script| -> Result<(), ScriptError> {
+            if args.lua_trusted {
+                return Ok(());
+            }
+            match is_module {
+                true => LuaModule::new(script, limits).map(|_| ()),
+                false => Machine::new(script, limits).map(|_| ()),
+            }
+        };
+        let loaded = Script::read(path, args.lua_trusted).and_then(|script| load(&script));
+        if let Err(error) = loaded {
+            let message = error.to_string();
+            faults.push(Fault { span, message });
+        }
+    };
+    let of = |option, number: usize| loaded.spans_of(option).get(number).cloned();
+    for (number, path) in args.trigger_lua.iter().enumerate() {
+        check(path, false, of("trigger-lua", number));
+    }
+    for (number, path) in args.modules.iter().enumerate() {
+        check(path, true, of("module", number));
+    }
+    if let Some(path) = &args.dump_lua {
+        check(path, false, of("dump-lua", 0));
+    }
+    for rule in &loaded.rules {
+        match &rule.rule.what {
+            What::Lua(path) => check(path, false, Some(rule.span_of("lua"))),
+            What::Module(path) => check(path, true, Some(rule.span_of("module"))),
+            What::Filter(_) => {}
+        }
+    }
+    faults
+}
+
+/// What does not fit together, or makes no source.
+fn together(loaded: &Loaded) -> Vec<Fault> {
+    let args = &loaded.args;
+    let mut faults = Vec::new();
+    if let Err(error) = args
+        .refuse_expression()
+        .and_then(|()| args.resolve().map(|_| ()))
+    {
+        faults.push(mentioned(loaded, error.message()));
+    }
+    let cpus = args.input.live.cpus();
+    if let Err(SourceError::Usage(why)) = open_sources(&args.input, &cpus, &Arc::default()) {
+        let of_interfaces = loaded.spans_of("interface").into_iter().next();
+        let mut fault = mentioned(loaded, &why);
+        fault.span = fault.span.or(of_interfaces);
+        faults.push(fault);
+    }
+    if let Err(error) = Privileges::new(args.input.user.as_deref(), None) {
+        let key = "relinquish-privileges";
+        faults.push(Fault {
+            span: loaded.spans_of(key).first().cloned(),
+            message: format!("{key}: {error}"),
+        });
+    }
+    faults
+}
+
+/// A sentence about options, at the place of the first of them that the file has.
+fn mentioned(loaded: &Loaded, message: &str) -> Fault {
+    let words = message.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    let options = words.filter_map(|word| match word {
+        "-i" => Some("interface"),
+        "-r" => Some("read"),
+        "-w" => Some("write"),
+        word => word.strip_prefix("--"),
+    });
+    let span = options.flat_map(|option| loaded.spans_of(option)).next();
+    Fault {
+        span,
+        message: message.to_owned(),
+    }
+}

@@ -1,0 +1,309 @@
+//! `--config FILE`: options of `record` from a file, and rules.
+//!
+//! The file is TOML. Its keys are the long names of the options, and what they say becomes arguments, which stand before those of the command line; so an option
+//! that is new is a key at once. What the command line gives, the file does not. Beside options there is `[[rule]]`.
+
+mod check;
+mod keys;
+mod reload;
+mod rules;
+mod text;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args as _, Command, FromArgMatches, error::ErrorKind, parser::ValueSource};
+use toml::de::{DeTable, DeValue};
+
+pub(crate) use self::{
+    check::{Depth, Expression},
+    reload::Reloader,
+    rules::{ConfigRule, What},
+};
+use self::{
+    keys::{Entry, Setting},
+    rules::FileRule,
+    text::{ConfigText, Fault},
+};
+use super::Args;
+use crate::{
+    failure::{Failure, say, sentence},
+    units::counted,
+};
+
+/// Errors that are told of one file.
+const FAULTS_MAX: usize = 100;
+
+/// Options that say where the options are, or do something else.
+const NOT_OF_FILES: [&str; 3] = ["config", "check-config", "list-interfaces"];
+
+/// Options that stand in each other's place, whatever clap says.
+const ALTERNATIVES: [[&str; 2]; 1] = [["interface", "read"]];
+
+/// A file and a command line, put together.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    path: PathBuf,
+    command_line: Vec<OsString>,
+    pub(crate) args: Args,
+    text: ConfigText,
+    settings: Vec<Setting>,
+    rules: Vec<FileRule>,
+    /// The options of the file that the command line gives.
+    overridden: BTreeSet<String>,
+    /// What is given of each option, as it is written.
+    given: BTreeMap<String, Vec<OsString>>,
+}
+
+/// Why a file and a command line are no configuration: sentences, each with its place in the file.
+#[derive(Debug)]
+pub(crate) struct Refused(Vec<String>);
+
+impl Refused {
+    /// Tells the user, and makes the end of it.
+    pub(crate) fn failure(self) -> Failure {
+        self.0.iter().for_each(|fault| say(fault));
+        let errors = counted(self.0.len() as u64, "error");
+        Failure::usage(format!("--config: {errors}, nothing was started"))
+    }
+
+    /// All of it, in lines.
+    pub(crate) fn text(&self) -> String {
+        self.0.join("\n")
+    }
+}
+
+/// The arguments of this process behind `record`.
+pub(crate) fn command_line() -> Vec<OsString> {
+    std::env::args_os().skip(2).collect()
+}
+
+/// The options of `record`.
+fn command() -> Command {
+    let command = Command::new("retroscope record").no_binary_name(true);
+    Args::augment_args(command)
+}
+
+/// Whether an option may stand in a file.
+fn is_of_files(name: &str) -> bool {
+    !NOT_OF_FILES.contains(&name)
+}
+
+/// The options that may stand in a file.
+fn command_of_files() -> Command {
+    let mut command = Command::new("retroscope record")
+        .no_binary_name(true)
+        .disable_help_flag(true)
+        .disable_version_flag(true);
+    let of_files = self::command();
+    for arg in of_files.get_arguments() {
+        if arg.get_long().is_some_and(is_of_files) {
+            // What there should be beside it, the whole tells.
+            command = command.arg(arg.clone());
+        }
+    }
+    command
+}
+
+/// Arguments of this process that lack something, which their file may have; `None`: there is no file, or that is not what is wrong.
+pub(crate) fn with_file(error: &clap::Error) -> Option<Args> {
+    let is_record = std::env::args_os().nth(1).is_some_and(|it| it == "record");
+    if error.kind() != ErrorKind::MissingRequiredArgument || !is_record {
+        return None;
+    }
+    let command_line = command_line();
+    let lenient = command().ignore_errors(true);
+    let matches = lenient.try_get_matches_from(&command_line).ok()?;
+    let args = Args::from_arg_matches(&matches).ok()?;
+    args.config.is_some().then_some(args)
+}
+
+impl Loaded {
+    /// Reads a file, and puts it together with the arguments behind `record`.
+    ///
+    /// # Errors
+    /// All that is wrong in it.
+    pub(crate) fn new(path: &Path, command_line: &[OsString]) -> Result<Self, Refused> {
+        let text = ConfigText::read(path).map_err(|why| Refused(vec![why]))?;
+        Self::of_text(path, text, command_line)
+    }
+
+    fn of_text(path: &Path, text: ConfigText, command_line: &[OsString]) -> Result<Self, Refused> {
+        let (table, errors) = DeTable::parse_recoverable(&text.text);
+        if !errors.is_empty() {
+            let faults = errors.iter().map(|error| Fault {
+                span: error.span(),
+                message: error.message().to_owned(),
+            });
+            return Err(refused(&text, faults.collect()));
+        }
+        let mut faults = Vec::new();
+        let mut rules = Vec::new();
+        let mut entries = Vec::new();
+        let mut command = command_of_files();
+        for entry in keys::entries(table.get_ref()) {
+            match entry.value.get_ref() {
+                _ if entry.name == "rule" => rules = rules::read(&text, entry.value, &mut faults),
+                DeValue::Table(_) => {
+                    let name = &entry.name;
+                    let why = format!(
+                        "there is no table {name:?}: options are keys, which stand before the first table"
+                    );
+                    faults.push(Fault::at(entry.span, why));
+                }
+                _ => entries.push(entry),
+            }
+        }
+        let wrong_place = |entry: &Entry<'_>| {
+            let name = entry.name.as_str();
+            let why = format!("'{name}' is for the command line");
+            (!is_of_files(name)).then(|| Fault::at(entry.span.clone(), why))
+        };
+        faults.extend(entries.iter().filter_map(wrong_place));
+        entries.retain(|entry| is_of_files(&entry.name));
+        let settings = keys::read(&mut command, entries, &mut faults);
+        drop(table);
+        if !faults.is_empty() {
+            return Err(refused(&text, faults));
+        }
+        Self::put_together(path, text, (settings, rules), command_line)
+    }
+
+    fn put_together(
+        path: &Path,
+        text: ConfigText,
+        (settings, rules): (Vec<Setting>, Vec<FileRule>),
+        command_line: &[OsString],
+    ) -> Result<Self, Refused> {
+        let overridden = overridden(&settings, command_line);
+        let used = settings
+            .iter()
+            .filter(|setting| !overridden.contains(&setting.key));
+        let of_file = used.flat_map(|setting| &setting.values);
+        let of_file = of_file.map(|value| OsString::from(&value.argument));
+        let arguments = of_file.chain(command_line.iter().cloned());
+        let mut command = command();
+        let matches = command.try_get_matches_from_mut(arguments);
+        let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
+        let (mut args, matches) = parsed.map_err(|error| {
+            let concerned = keys::options_of(&error);
+            let mut concerned = settings.iter().filter(|it| concerned.contains(&it.key));
+            let span = concerned.next().map(|setting| setting.key_span.clone());
+            let message = sentence(&error.to_string());
+            refused(&text, vec![Fault { span, message }])
+        })?;
+        args.rules = rules.iter().map(|rule| rule.rule.clone()).collect();
+        let mut given = BTreeMap::new();
+        for arg in command.get_arguments() {
+            let id = arg.get_id().as_str();
+            if let Some(long) = arg.get_long()
+                && is_of_files(long)
+                && matches.value_source(id) == Some(ValueSource::CommandLine)
+            {
+                let values = matches.get_raw(id).into_iter().flatten();
+                let values = values.map(ToOwned::to_owned).collect();
+                given.insert(long.to_owned(), values);
+            }
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            command_line: command_line.to_vec(),
+            args,
+            text,
+            settings,
+            rules,
+            overridden,
+            given,
+        })
+    }
+
+    /// Checks all that can be checked without opening a source.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub(crate) fn check(&self, depth: Depth) -> Result<(), Refused> {
+        let faults = check::check(self, depth);
+        if faults.is_empty() {
+            return Ok(());
+        }
+        Err(refused(&self.text, faults))
+    }
+
+    /// `--check-config`.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub(crate) fn check_only(&self) -> Result<(), Refused> {
+        self.check(Depth::Whole)?;
+        if !self.args.input.quiet {
+            say(&format!("{}: no errors", self.text.name()));
+        }
+        Ok(())
+    }
+
+    /// Where the values of an option stand, if they are the file's.
+    fn spans_of(&self, key: &str) -> Vec<Range<usize>> {
+        if self.overridden.contains(key) {
+            return Vec::new();
+        }
+        let setting = self.settings.iter().find(|setting| setting.key == key);
+        let values = setting.into_iter().flat_map(|setting| &setting.values);
+        values.map(|value| value.span.clone()).collect()
+    }
+}
+
+/// Faults for a person, in the order of the file.
+fn refused(text: &ConfigText, mut faults: Vec<Fault>) -> Refused {
+    faults.sort_by_key(|fault| fault.span.as_ref().map(|span| span.start));
+    faults.dedup();
+    let more = faults.len().saturating_sub(FAULTS_MAX);
+    faults.truncate(FAULTS_MAX);
+    if more > 0 {
+        faults.push(Fault::nowhere(format!(
+            "{} more",
+            counted(more as u64, "error")
+        )));
+    }
+    Refused(faults.iter().map(|fault| text.render(fault)).collect())
+}
+
+/// The options of a file that do not count, because the command line gives them, or what stands in their place.
+fn overridden(settings: &[Setting], command_line: &[OsString]) -> BTreeSet<String> {
+    let mut command = command().ignore_errors(true);
+    let Ok(matches) = command.try_get_matches_from_mut(command_line) else {
+        return BTreeSet::new();
+    };
+    let given = command.get_arguments().filter(|arg| {
+        matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
+    });
+    let given: Vec<_> = given.collect();
+    let names = given.iter().filter_map(|arg| arg.get_long());
+    let names: Vec<_> = names.collect();
+    let is_overridden = |setting: &&Setting| {
+        let key = setting.key.as_str();
+        let Some(arg) = keys::option_of(&command, key) else {
+            return false;
+        };
+        let conflicts = |one, other: &clap::Arg| {
+            let with = command.get_arg_conflicts_with(one);
+            with.iter().any(|it| it.get_id() == other.get_id())
+        };
+        let has_alternative = ALTERNATIVES
+            .iter()
+            .any(|pair| pair.contains(&key) && pair.iter().any(|other| names.contains(other)));
+        names.contains(&key)
+            || has_alternative
+            || given
+                .iter()
+                .any(|other| conflicts(arg, other) || conflicts(other, arg))
+    };
+    let keys = settings.iter().filter(is_overridden);
+    keys.map(|setting| setting.key.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests;

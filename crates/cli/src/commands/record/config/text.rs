@@ -1,0 +1,216 @@
+//! The text of a configuration file, and what is wrong at a place of it.
+
+use std::{
+    fs::File,
+    io::{ErrorKind, Read},
+    ops::Range,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use rustix::fs::OFlags;
+
+/// Bytes of a file: 16,384 rules of 500 bytes.
+const BYTES_MAX: u64 = 8 << 20;
+/// Characters of a line that are shown before and behind a place.
+const SHOWN_CHARS: usize = 60;
+
+/// A file that was read.
+#[derive(Debug)]
+pub(crate) struct ConfigText {
+    name: String,
+    pub(super) text: String,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Bytes of the text; `None`: it is in no place of it.
+    pub(super) span: Option<Range<usize>>,
+    /// A sentence; what else there is to see stands in further lines.
+    pub(super) message: String,
+}
+
+impl Fault {
+    pub(super) fn at(span: Range<usize>, message: impl Into<String>) -> Self {
+        Self {
+            span: Some(span),
+            message: message.into(),
+        }
+    }
+
+    /// In no place of the file.
+    pub(super) fn nowhere(message: impl Into<String>) -> Self {
+        Self {
+            span: None,
+            message: message.into(),
+        }
+    }
+}
+
+impl ConfigText {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A sentence for the user, with the name and where it can be the place.
+    pub(super) fn read(path: &Path) -> Result<Self, String> {
+        let name = path.display().to_string();
+        let failed = |error: std::io::Error| {
+            let hint = match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    "; it is read as the user that -Z names, once privileges are given up"
+                }
+                _ => "",
+            };
+            format!("cannot read {name}: {error}{hint}")
+        };
+        // A pipe that nobody writes would not even open.
+        let mut options = File::options();
+        let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+        let file = options.read(true).custom_flags(nonblocking).open(path);
+        let file = file.map_err(failed)?;
+        if !file.metadata().map_err(failed)?.is_file() {
+            return Err(format!(
+                "{name} is no regular file, which can be read again at a reload"
+            ));
+        }
+        let mut bytes = Vec::new();
+        file.take(BYTES_MAX + 1)
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(format!(
+                "{name} has more than {} MiB, which is the limit",
+                BYTES_MAX >> 20
+            ));
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Self { name, text }),
+            Err(error) => {
+                let valid = error.utf8_error().valid_up_to();
+                let bytes = error.into_bytes();
+                let text = String::from_utf8_lossy(&bytes[..valid]).into_owned();
+                let text = Self { name, text };
+                let (line, column) = text.place(valid);
+                let (name, byte) = (&text.name, bytes[valid]);
+                Err(format!(
+                    "{name}:{line}:{column}: the byte 0x{byte:02x} is no UTF-8 text"
+                ))
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(text: &str) -> Self {
+        let name = "f".to_owned();
+        let text = text.to_owned();
+        Self { name, text }
+    }
+
+    /// The file's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Line, and column in characters, both from 1.
+    pub(super) fn place(&self, offset: usize) -> (usize, usize) {
+        let before = &self.text[..self.text.floor_char_boundary(offset)];
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        (line, before[line_start..].chars().count() + 1)
+    }
+
+    /// A fault for a person: `FILE:LINE:COLUMN: what is wrong`, then the place.
+    pub(super) fn render(&self, fault: &Fault) -> String {
+        let name = &self.name;
+        let Some(span) = &fault.span else {
+            return format!("{name}: {}", fault.message);
+        };
+        let (line, column) = self.place(span.start);
+        let (first, rest) = match fault.message.split_once('\n') {
+            Some((first, rest)) => (first, format!("\n{rest}")),
+            None => (fault.message.as_str(), String::new()),
+        };
+        let (shown, before, marked) = self.excerpt(span);
+        let number = line.to_string();
+        let margin = " ".repeat(number.len());
+        let (before, marks) = (" ".repeat(before), "^".repeat(marked.max(1)));
+        format!(
+            "{name}:{line}:{column}: {first}\n {number} | {shown}\n {margin} | {before}{marks}{rest}"
+        )
+    }
+
+    /// The part of a line around a place: what is shown, the characters before the place, and those of it.
+    fn excerpt(&self, span: &Range<usize>) -> (String, usize, usize) {
+        let start = self.text.floor_char_boundary(span.start);
+        let end = self.text.floor_char_boundary(span.end.max(start));
+        let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
+        let line_end = self.text[start..].find('\n').map(|at| start + at);
+        let line_end = line_end.unwrap_or(self.text.len());
+        // What a terminal could take for a command is not shown as it is.
+        let clean = |text: &str| {
+            let plain = |c: char| if c.is_control() { ' ' } else { c };
+            text.chars().map(plain).collect::<String>()
+        };
+        let before = clean(&self.text[line_start..start]);
+        let skipped = before.chars().count().saturating_sub(SHOWN_CHARS);
+        let before: String = before.chars().skip(skipped).collect();
+        let place_end = end.min(line_end);
+        let place = clean(&self.text[start..place_end]);
+        let place: String = place.chars().take(SHOWN_CHARS).collect();
+        let behind = clean(self.text[place_end..line_end].trim_end_matches('\r'));
+        let behind: String = behind.chars().take(SHOWN_CHARS).collect();
+        let dots = if skipped > 0 { "…" } else { "" };
+        let before_chars = before.chars().count() + dots.chars().count();
+        let place_chars = place.chars().count();
+        (
+            format!("{dots}{before}{place}{behind}"),
+            before_chars,
+            place_chars,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> ConfigText {
+        ConfigText::of(text)
+    }
+
+    #[test]
+    fn places_are_lines_and_characters() {
+        let text = text("a = 1\n\u{e9}\u{e9} = 2\r\n\n");
+        assert_eq!(text.place(0), (1, 1));
+        assert_eq!(text.place(4), (1, 5));
+        assert_eq!(text.place(6), (2, 1));
+        assert_eq!(
+            text.place(8),
+            (2, 2),
+            "in the middle of a character's bytes"
+        );
+        assert_eq!(text.place(text.text.len()), (4, 1));
+        assert_eq!(text.place(10_000), (4, 1));
+    }
+
+    #[test]
+    fn a_fault_is_shown_at_its_place() {
+        let text = text("a = 1\n\tb\u{1b} = \"\u{e9}t\"\n");
+        let value = text.text.find('"').unwrap();
+        let fault = Fault::at(value..value + 5, "it is wrong\nfor a reason");
+        assert_eq!(
+            text.render(&fault),
+            "f:2:7: it is wrong\n 2 |  b  = \"\u{e9}t\"\n   |       ^^^^\nfor a reason"
+        );
+        let long = self::text(&format!("{} = {}", "k".repeat(500), "v".repeat(500)));
+        let rendered = long.render(&Fault::at(503..1003, "too long"));
+        assert!(
+            rendered.starts_with("f:1:504: too long\n 1 | …"),
+            "{rendered}"
+        );
+        assert!(rendered.lines().all(|line| line.chars().count() < 140));
+        let end = long.render(&Fault::at(1003..1003, "goes on"));
+        assert!(end.ends_with('^'), "{end}");
+    }
+}

@@ -1,0 +1,374 @@
+//! `record --config`: what a file does from the start on, and what it does when it is read again.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::{PermissionsExt, chown},
+    path::Path,
+    process::{ChildStderr, Command, Output, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread::{spawn, yield_now},
+    time::Instant,
+};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    control::{DEADLINE, Recording},
+    support::{PROGRAM, skip, stderr},
+};
+
+fn record(arguments: &[&str], folder: &Path) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.arg("record").args(arguments).current_dir(folder);
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn a_file_is_checked_and_nothing_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |text: &str, more: &[&str]| {
+        fs::write(folder.path().join("c.toml"), text).unwrap();
+        let arguments = [&["--config", "c.toml", "--check-config"], more].concat();
+        let output = record(&arguments, folder.path());
+        assert!(output.stdout.is_empty());
+        (output.status.code().unwrap(), stderr(&output).to_owned())
+    };
+    let good = "interface = 'no-such-interface'\n[[rule]]\nname = 'a'\nfilter = 'udp'\n";
+    assert_eq!(
+        check(good, &[]),
+        (0, "retroscope: c.toml: no errors\n".to_owned())
+    );
+    assert_eq!(check(good, &["-q"]), (0, String::new()));
+    let wrong = good.replace("udp", "udp prot 7") + "past = 'x'\n";
+    assert_eq!(
+        check(&wrong, &[]),
+        (
+            2,
+            "retroscope: c.toml:5:8: past: \"x\" is not a duration: write it like 250ms, 10s, 5m or 2h\n 5 | past = 'x'\n   |        ^^^\n\
+             retroscope: --config: 1 error, nothing was started\n"
+                .to_owned()
+        )
+    );
+    let wrong = good.replace("udp", "udp prot 7");
+    let (code, said) = check(&wrong, &[]);
+    assert!(
+        code == 2 && said.contains("c.toml:4:10: rule 'a': syntax error"),
+        "{said}"
+    );
+    // So does a start; of what opens nothing in the way.
+    let output = record(&["--config", "c.toml"], folder.path());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("c.toml:4:10: "), "{output:?}");
+    let output = record(&["--check-config", "-i", "lo"], folder.path());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--config <FILE>"), "{output:?}");
+    let output = record(&["--config", "none.toml"], folder.path());
+    assert!(
+        stderr(&output).contains("cannot read none.toml"),
+        "{output:?}"
+    );
+    // What the command line lacks may be in the file, and only then.
+    let eve = "interface = 'generate:flows=1,rate=1kpps'\neve = 'e'\neve-rotate = '1MiB'\n";
+    assert_eq!(check(eve, &["--eve-keep", "2"]).0, 0);
+    assert_eq!(check(good, &["--eve-keep", "2"]).0, 2);
+    assert_eq!(
+        check("", &["-i", "generate:flows=1,rate=1kpps", "--past", "x"]).0,
+        2
+    );
+    // A pair of files, one read and one named.
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// A recording that follows a file, with what it says line by line.
+struct Following {
+    recording: Recording,
+    said: Receiver<String>,
+}
+
+/// A rule of its own traffic, of which nothing is dumped but what is asked for here.
+const RULE: &str =
+    "[[rule]]\nname = 'all'\nfilter = 'udp'\npast = 0\nfuture = '1h'\ndump = 'udp port 1'\n";
+
+impl Following {
+    fn start(text: &str, arguments: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), text, arguments)
+    }
+
+    fn start_in(folder: TempDir, text: &str, arguments: &[&str]) -> Self {
+        let file = folder.path().join("c.toml");
+        fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap().to_owned();
+        let arguments = [&["--config", &file], arguments].concat();
+        let mut recording = Recording::start_in(folder, &arguments);
+        let (sender, said) = channel();
+        let lines = |words: BufReader<ChildStderr>| words.lines().map_while(Result::ok);
+        let words = recording.words.take().unwrap();
+        spawn(move || {
+            for line in lines(words) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { recording, said }
+    }
+
+    fn write(&self, text: &str) {
+        // As editors do it: never half a file.
+        let file = self.recording.folder.path().join("c.toml");
+        let new = file.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, file).unwrap();
+    }
+
+    fn hang_up(&self) {
+        let pid = Pid::from_child(&self.recording.child);
+        kill_process(pid, Signal::HUP).unwrap();
+    }
+
+    /// Waits for a line that has this.
+    fn line(&self, part: &str) -> String {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.said.recv_timeout(left);
+            let line = line.unwrap_or_else(|error| panic!("{error}: {part}"));
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+
+    /// Names of the rules and whether they are the file's.
+    fn rules(&self) -> Value {
+        let rules = self.recording.asked(&["rules"]);
+        let rules = rules["rules"].as_array().unwrap().iter();
+        let rules = rules.map(|rule| json!([rule["name"], rule["expression"], rule["configured"]]));
+        rules.collect()
+    }
+
+    fn hits(&self, name: &str) -> u64 {
+        let rules = self.recording.asked(&["rules"]);
+        let rules = rules["rules"].as_array().unwrap();
+        let rule = rules.iter().find(|rule| rule["name"] == name);
+        rule.and_then(|rule| rule["hits"].as_u64()).unwrap()
+    }
+
+    fn wait_for_hits(&self, name: &str, more_than: u64) {
+        let deadline = Instant::now() + DEADLINE;
+        while self.hits(name) <= more_than {
+            assert!(Instant::now() < deadline, "'{name}' is hit no more");
+            yield_now();
+        }
+    }
+
+    /// Stops it. Nothing was lost, and all was looked at.
+    fn end(self) -> Value {
+        self.recording.asked(&["stop"]);
+        let (status, json) = self.recording.end();
+        assert_eq!(status.code(), Some(0), "{json}");
+        assert_eq!(json["sources"][0]["lost"], json!({ "no-free-bucket": 0 }));
+        let analyzers = &json["analyzers"];
+        assert_eq!(analyzers["stored"], analyzers["analyzed"]);
+        json
+    }
+}
+
+#[test]
+fn a_hangup_reloads_the_rules_while_traffic_runs() {
+    let following = Following::start(RULE, &[]);
+    following.wait_for_hits("all", 0);
+    // The first rule goes while its dump is open, another one comes, and one of a command stays.
+    let ctl = &following.recording;
+    ctl.asked(&["rules", "add", "mine", "udp port 2", "--past", "1s"]);
+    let second = "past = '2s'\n[[rule]]\nname = 'other'\nfilter = 'ip'\nfuture = '1h'\ndump = 'udp port 1'\n";
+    following.write(second);
+    following.hang_up();
+    let said = following.line("reloaded");
+    assert!(
+        said.ends_with("rules added: other; rules removed: all; changed: past"),
+        "{said}"
+    );
+    assert_eq!(
+        following.rules(),
+        json!([["mine", "udp port 2", false], ["other", "ip", true]])
+    );
+    following.wait_for_hits("other", 0);
+    assert_eq!(following.recording.status()["dumps_open"], 2);
+    // Again, and nothing is other; by a command this time.
+    let again = following.recording.asked(&["reload"]);
+    assert_eq!(again["changed"], false);
+    assert!(
+        again["report"]
+            .as_str()
+            .unwrap()
+            .ends_with(": nothing changed")
+    );
+    following.hang_up();
+    following.line(": nothing changed");
+    let json = following.end();
+    let dumps = json["dumps"].as_array().unwrap();
+    // Each dump has the window that its rule asked for.
+    let told: Vec<_> = dumps
+        .iter()
+        .map(|it| (it["rule"].as_str().unwrap(), &it["verdict"]))
+        .collect();
+    assert_eq!(
+        told,
+        [("udp", &json!("complete")), ("ip", &json!("complete"))]
+    );
+}
+
+#[test]
+fn a_reload_is_all_or_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("snaplen = 100\n{RULE}");
+    let following = Following::start(&text, &["--hold-off", "1s"]);
+    following.wait_for_hits("all", 0);
+    let rules = following.rules();
+    let goes_on = "[[rule]]\nname = 'new'\nfilter = 'tcp'\n";
+    for (text, why) in [
+        // What needs a restart, by name, and all of it.
+        (
+            format!("snaplen = 200\nring = '32MiB'\nmax-flows = 3\n{RULE}{goes_on}"),
+            "max-flows, snaplen cannot change while the recording runs",
+        ),
+        (format!("{RULE}{goes_on}"), "snaplen cannot change"),
+        (
+            format!("snaplen = 100\n{RULE}{goes_on}[[rule]]\nname = 's'\nlua = 'x.lua'\n"),
+            "rule 's', which is a script cannot change",
+        ),
+        (
+            format!("snaplen = 100\ncutoff = '1KiB'\n{RULE}{goes_on}"),
+            "--cutoff: the recording keeps all",
+        ),
+        (
+            format!("snaplen = 100\n{RULE}{goes_on}past = 'x'\n"),
+            ":11:8: past: \"x\" is not a duration",
+        ),
+        (
+            format!("snaplen = 100\n{RULE}[[rule]]\nname = 'new'\nfilter = 'tcp prot'\n"),
+            ":10:10: rule 'new': syntax error",
+        ),
+        ("snaplen = 100\n[[rule".to_owned(), ":2:7: "),
+    ] {
+        following.write(&text);
+        following.hang_up();
+        following.line(why);
+        following.line("the recording goes on as it was");
+        assert_eq!(following.rules(), rules, "{why}");
+        let refused = following.recording.refused(&["reload"]);
+        assert!(refused.contains(why), "{refused}");
+        let hits = following.hits("all");
+        following.wait_for_hits("all", hits);
+    }
+    // What the command line gives is passed by, whatever the file says of it.
+    following.write(&format!("hold-off = '9s'\nring = '32MiB'\n{text}"));
+    assert_eq!(following.recording.asked(&["reload"])["changed"], false);
+    fs::remove_file(following.recording.folder.path().join("c.toml")).unwrap();
+    following.hang_up();
+    following.line("cannot read");
+    following.end();
+    drop(folder);
+}
+
+#[test]
+fn a_storm_of_hangups_changes_nothing_else() {
+    let following = Following::start(RULE, &[]);
+    following.wait_for_hits("all", 0);
+    following
+        .recording
+        .asked(&["rules", "add", "mine", "udp port 2"]);
+    for number in 0..100 {
+        let rules: String = (0..number % 7)
+            .map(|n| {
+                format!(
+                    "[[rule]]\nname = 'r{n}'\nfilter = 'udp port {}'\n",
+                    1000 + number + n
+                )
+            })
+            .collect();
+        following.write(&format!("past = '{number}s'\n{RULE}{rules}"));
+        following.hang_up();
+    }
+    following.write(&format!("past = '1h'\n{RULE}"));
+    // One that waits may be read before this was written.
+    let deadline = Instant::now() + DEADLINE;
+    while following.recording.asked(&["reload"])["changed"] == true {
+        assert!(Instant::now() < deadline);
+    }
+    assert_eq!(
+        following.rules(),
+        json!([["all", "udp", true], ["mine", "udp port 2", false]])
+    );
+    let hits = following.hits("all");
+    following.wait_for_hits("all", hits);
+    let json = following.end();
+    assert_eq!(
+        json["dumps"].as_array().unwrap().len(),
+        1,
+        "it was one window all the time"
+    );
+}
+
+/// The file is read as the user of -Z: what that one may not read is told, and the recording goes on.
+#[test]
+fn a_file_that_the_user_may_not_read_is_told() {
+    if !geteuid().is_root() {
+        return skip("only root can become another user: nothing was tested");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    chown(folder.path(), Some(65534), Some(65534)).unwrap();
+    let following = Following::start_in(folder, RULE, &["-Z", "65534:65534"]);
+    let file = following.recording.folder.path().join("c.toml");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    following.hang_up();
+    let said = following.line("cannot read");
+    assert!(said.contains("the user that -Z names"), "{said}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    following.hang_up();
+    following.line(": nothing changed");
+    following.end();
+}
+
+/// Rules of a file, tried on a capture: each with its own window, place and limits.
+#[test]
+fn rules_of_a_file_are_tried_on_a_capture() {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = folder.path().join("in.pcap");
+    // One packet each 10 ms, to ports 0 to 99 in turns.
+    crate::record_files::write_capture(&capture, 2000, 100, 10_000_000, None);
+    let text = "interface = 'eth0'\npast = '100ms'\nfuture = '100ms'\nwrite = 'dumps'\ndump = ''\n\
+        [[rule]]\nname = 'plain'\nfilter = 'udp port 13'\n\
+        [[rule]]\nname = 'limited'\nfilter = 'udp port 14'\ndumps-per-minute = 3\ninto = 'sub'\npast = 0\nfuture = 0\n\
+        [[rule]]\nname = 'held-off'\nfilter = 'udp port 15'\nhold-off = '5s'\npast = 0\nfuture = 0\n\
+        [[rule]]\nname = 'one'\nfilter = 'udp port 16 or udp port 17'\nfuture = '1h'\nmax-dumps = 1\ndump = 'udp port $dstPort'\n";
+    fs::write(folder.path().join("c.toml"), text).unwrap();
+    let output = record(
+        &["--config", "c.toml", "-r", "in.pcap", "--json", "-q"],
+        folder.path(),
+    );
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |rule: &str| {
+        let dumps = json["dumps"].as_array().unwrap().iter();
+        dumps
+            .filter(|dump| dump["rule"] == rule)
+            .collect::<Vec<_>>()
+    };
+    // 20 s, in which each port comes each second.
+    assert_eq!(of("udp port 13").len(), 20);
+    assert_eq!(of("udp port 13")[5]["packets"], 21, "100 ms on both sides");
+    assert_eq!(of("udp port 14").len(), 3);
+    assert_eq!(of("udp port 14")[0]["packets"], 1);
+    assert_eq!(of("udp port 15").len(), 4);
+    assert_eq!(of("udp port 16 or udp port 17").len(), 1);
+    assert_eq!(
+        fs::read_dir(folder.path().join("dumps/sub"))
+            .unwrap()
+            .count(),
+        6
+    );
+}
