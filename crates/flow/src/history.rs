@@ -40,7 +40,7 @@ pub struct HistoryGoal {
     /// Bytes that were stored in each period since the goal, the last one behind, and their sum.
     stored: VecDeque<u64>,
     young: u64,
-    /// Until when that was counted, ns, and all that was stored until then.
+    /// The end of the last period that was counted, ns, and all that was stored until then.
     counted: Option<(i64, u64)>,
     limit: Option<u64>,
     /// Periods since the last change.
@@ -83,15 +83,20 @@ impl HistoryGoal {
         self.limit
     }
 
-    /// At `now_ns` of a monotonic clock so many bytes were stored in all.
+    /// At `now_ns` of a monotonic clock so many bytes were stored in all. To be called once a [period](Self::period_ns) or less often: what was stored between two calls is
+    /// divided evenly between the periods that ended, and the one that has begun.
     pub fn period(&mut self, now_ns: i64, stored: u64) -> Option<HistoryStep> {
         let (from_ns, before) = *self.counted.get_or_insert((now_ns, stored));
-        let periods = (now_ns - from_ns) / self.period_ns;
-        let periods = usize::try_from(periods)
+        let elapsed_ns = u128::try_from(now_ns.saturating_sub(from_ns)).ok()?;
+        let period_ns = u128::from(self.period_ns.unsigned_abs());
+        let periods = usize::try_from(elapsed_ns / period_ns)
             .ok()
             .filter(|periods| *periods > 0)?;
-        self.counted = Some((now_ns, stored));
-        let each = stored.saturating_sub(before) / periods as u64;
+        let bytes = u128::from(stored.saturating_sub(before));
+        // Not more than all of it, which is a `u64`.
+        let each = u64::try_from(bytes * period_ns / elapsed_ns).unwrap_or(u64::MAX);
+        let left_ns = i64::try_from(elapsed_ns % period_ns).unwrap_or(0);
+        self.counted = Some((now_ns - left_ns, before + each * periods as u64));
         for _ in 0..periods.min(self.stored.len()) {
             self.stored.push_back(each);
             self.young += each;
@@ -247,6 +252,27 @@ mod tests {
     fn a_load_that_fits_is_left_alone() {
         let (short, _, steps) = run(5, 30, 0.2);
         assert_eq!((short, steps), (0, vec![]));
+    }
+
+    /// A thread that is busy comes late.
+    #[test]
+    fn a_load_that_fits_is_left_alone_whenever_it_is_told() {
+        for (least, most) in [(1.0, 1.0), (1.9, 1.9), (1.7, 1.99), (1.0, 3.5), (2.9, 2.9)] {
+            let mut random = fastrand::Rng::with_seed(6);
+            let mut goal = HistoryGoal::new(10 * S, 300_000_000);
+            // 60 % of the ring within the goal.
+            let stored = |now_ns: i64| now_ns.unsigned_abs() * 18 / 1000;
+            let mut steps = Vec::new();
+            let mut now_ns = 0;
+            while now_ns < 100 * S {
+                steps.extend(goal.period(now_ns, stored(now_ns)));
+                let periods = least + random.f64() * (most - least);
+                #[expect(clippy::cast_possible_truncation, reason = "a few periods")]
+                let pause_ns = (periods * goal.period_ns() as f64) as i64;
+                now_ns += pause_ns;
+            }
+            assert_eq!((steps, goal.limit()), (vec![], None), "{least} to {most}");
+        }
     }
 
     #[test]
