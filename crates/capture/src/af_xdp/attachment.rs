@@ -8,7 +8,10 @@ use std::{
     collections::BTreeSet,
     io,
     os::fd::{AsFd, AsRawFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use super::{
@@ -46,6 +49,8 @@ pub(super) struct Attachment {
     pub(super) counters: Counters,
     pub(super) sockets: Map,
     shunted: Map,
+    /// Whether the program looks flows up: from the first one on that is shunted.
+    is_shunting: AtomicBool,
     pub(super) take_mode: TakeMode,
     /// Keeps the interface promiscuous while the program is attached to it.
     promiscuous: Option<PacketSocket>,
@@ -101,6 +106,7 @@ impl Attachment {
             counters: Counters::new(&counters.descriptor, QUEUES_MAX)?,
             sockets,
             shunted,
+            is_shunting: AtomicBool::new(false),
             take_mode,
             promiscuous,
         })
@@ -183,9 +189,11 @@ impl Attachment {
         let state: ShuntedState = [now_ns, now_ns + i64::from(TAKEN_EVERY_NS), silence_ns];
         let state = state.map(i64::to_ne_bytes);
         self.shunted.insert(&flow_key(flow), state.as_flattened())?;
-        // Looking flows up costs something for each packet: it begins with the first flow.
-        for queue_index in 0..QUEUES_MAX {
-            self.counters.set(queue_index, word::SHUNTING, 1);
+        // Looking flows up costs something for each packet: it begins with the first flow. Relaxed: of two threads one writes, and the program reads those lines.
+        if !self.is_shunting.swap(true, Relaxed) {
+            for queue_index in 0..QUEUES_MAX {
+                self.counters.set(queue_index, word::SHUNTING, 1);
+            }
         }
         Ok(())
     }
@@ -267,6 +275,36 @@ mod tests {
         hold.ask_until_ns = 500;
         let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| hold.is_to_ask(now_ns, 100));
         assert_eq!(asked, [true, false, false, true, true, false]);
+    }
+
+    /// The lines of all queues are written once, not for each flow that is handed over.
+    #[test]
+    fn the_program_is_told_once_to_look_flows_up() {
+        let take_mode = TakeMode {
+            is_native: true,
+            packet_bytes_max: None,
+            has_fragments: false,
+        };
+        let attachment = match Attachment::new(take_mode, None) {
+            Ok(attachment) => attachment,
+            Err(error) => {
+                eprintln!("SKIP: no bpf(2) here: {error}");
+                return;
+            }
+        };
+        let flow = |port| ShuntedFlow {
+            source: ([192, 0, 2, 1], port).into(),
+            destination: ([192, 0, 2, 2], 443).into(),
+            protocol: 6,
+        };
+        let word_of = |queue_index| attachment.counters.get(queue_index, word::SHUNTING);
+        attachment.shunt(&flow(1), None).unwrap();
+        assert_eq!(word_of(0), 0, "nothing is shunted yet");
+        attachment.shunt(&flow(1), Some(1_000_000_000)).unwrap();
+        assert_eq!([0, QUEUES_MAX - 1].map(word_of), [1, 1]);
+        attachment.counters.set(7, word::SHUNTING, 0);
+        attachment.shunt(&flow(2), Some(1_000_000_000)).unwrap();
+        assert_eq!(word_of(7), 0, "it was written again");
     }
 
     /// The kernel's verifier judges the programs: with and without packets of several buffers and chunks.
