@@ -23,6 +23,15 @@ use crate::{
 pub(crate) const FILE_SHARDS_MAX: usize = 32;
 
 impl Analyzers {
+    /// What `auto` is where packets may be shed (`sheds`). From files an inserter asks about each packet that it may shed what was found in those before: it is
+    /// quickest where it has looked at them itself.
+    pub(crate) fn decided(self, offline: bool, sheds: bool) -> Self {
+        match self {
+            Self::Auto if offline && sheds => Self::Inline,
+            analyzers => analyzers,
+        }
+    }
+
     /// Readers of the ring that shards may want, for sources of so many queues.
     pub(crate) fn readers_max(self, offline: bool, queues: usize) -> usize {
         let most = if offline { FILE_SHARDS_MAX } else { queues };
@@ -323,6 +332,19 @@ mod tests {
                 assert!(fewer <= small.readers.max(1), "{analyzers:?} {situation:?}");
                 assert_eq!(who == Lookers::Readers, fewer > 1);
             }
+        }
+    }
+
+    #[test]
+    fn from_files_whoever_sheds_looks_itself() {
+        let (auto, inline) = (Analyzers::Auto, Analyzers::Inline);
+        for (analyzers, offline, sheds, decided) in [
+            (auto, true, true, inline),
+            (auto, true, false, auto),
+            (auto, false, true, auto),
+            (threads(2), true, true, threads(2)),
+        ] {
+            assert_eq!(analyzers.decided(offline, sheds), decided);
         }
     }
 

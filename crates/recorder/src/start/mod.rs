@@ -149,12 +149,11 @@ impl Recorder {
         let flows_together =
             probed.len() == 1 && probed.iter().all(|(_, it)| it.keeps_flows_together());
         let mut ring_config = ring_config(config, queues, clock.now());
-        // From files the inserter asks about each packet that it may shed what was found in those before.
-        let analyzers = match config.analyzers {
-            Analyzers::Auto if config.offline && !config.cutoffs.is_empty() => Analyzers::Inline,
-            analyzers => analyzers,
-        };
-        let readers = analyzers.readers_max(config.offline, queues);
+        let analyzers = |sheds| config.analyzers.decided(config.offline, sheds);
+        let has_cutoffs = !config.cutoffs.is_empty();
+        // Whether scripts shunt is known when they are loaded.
+        let may_shed = has_cutoffs || !config.scripts.triggers.is_empty();
+        let readers = analyzers(may_shed).readers_max(config.offline, queues);
         let readers = ring_config.add_readers(readers)?;
         let ring = Ring::new(&ring_config, progress)?;
         let offer = offer(config, &mut expressions, &known);
@@ -174,7 +173,7 @@ impl Recorder {
         let intake = Intake::new(sources, Arc::new(interfaces), config.offline);
         let common = Common::new(ring, clock, intake);
         // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
-        let (who, scripts, notice) = without_capabilities(|| {
+        let (analyzers, who, scripts, notice) = without_capabilities(|| {
             native.start();
             let load = || Functions::new(&config.scripts, Limits::default(), &common);
             let mut scripts = vec![load()?];
@@ -190,12 +189,13 @@ impl Recorder {
                 flows: config.flows.is_some(),
                 modules: scripts[0].triggers.has_modules(),
             };
+            let analyzers = analyzers(has_cutoffs || scripts[0].triggers.shunts());
             let (who, shards, notice) =
                 choose(analyzers, situation).map_err(StartError::Analyzers)?;
             for _ in 1..shards {
                 scripts.push(load()?);
             }
-            Ok::<_, StartError>((who, scripts, notice))
+            Ok::<_, StartError>((analyzers, who, scripts, notice))
         })??;
         let mut notices = expressions.triggers.take_notices();
         notices.extend(common.intake.interfaces.take_notices());
