@@ -299,9 +299,9 @@ fn watch(
         }
     }
     drop(top);
-    screen.end();
     let ring = recorder.ring().clone();
     let summary = recorder.join();
+    screen.end(&summary);
     let eve = match eve.map(EveThread::join) {
         Some(None) => {
             return Err(Failure::failed(

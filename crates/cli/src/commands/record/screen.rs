@@ -6,11 +6,14 @@
 //! What a storm of triggers has to say is cut: a number of lines at once, and then how many more there would have been.
 
 use std::{
+    collections::BTreeSet,
     io::{self, IsTerminal, Write, stderr},
     time::{Duration, Instant},
 };
 
-use retroscope_recorder::{Event, Missed, Recorder, SourceSnapshot, Status, Verdict, rfc3339};
+use retroscope_recorder::{
+    Event, Missed, Recorder, SourceSnapshot, Status, Summary, Verdict, rfc3339,
+};
 use retroscope_ring::{Numa, Ring};
 
 use crate::{
@@ -23,6 +26,8 @@ const FILLING_QUIET: Duration = Duration::from_millis(200);
 
 /// Lines about dumps that are printed in [`LINES_PERIOD`] one by one, and as many sentences.
 const LINES_MAX: u32 = 50;
+/// Numbers of dumps that are not complete, and were told, that are remembered: as many as [`Summary::dumps`] lists.
+const NOT_COMPLETE_MAX: usize = 10_000;
 /// How long after a storm began there is room for more lines; see [`LINES_MAX`].
 const LINES_PERIOD: Duration = Duration::from_secs(10);
 
@@ -60,20 +65,21 @@ impl Lines {
             notices,
             unknown,
         } = std::mem::take(self).cut;
-        let others = notices + unknown;
         let not_complete = finished.incomplete + finished.failed;
         let parts = [
             (triggered, "dumps started"),
             (finished.complete, "complete"),
             (finished.incomplete, "incomplete"),
             (finished.failed, "failed"),
-            (others, "other messages"),
+            (notices, "other messages"),
+            (unknown, "events missed"),
         ];
         let parts = parts.iter().filter(|(count, _)| *count > 0);
         let parts: Vec<String> = parts
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
-        let is_wanted = !quiet || not_complete + others > 0;
+        // Which dumps were missed that are not complete, is told at the end.
+        let is_wanted = !quiet || not_complete + notices > 0;
         (is_wanted && !parts.is_empty())
             .then(|| format!("not shown one by one: {}", parts.join(", ")))
     }
@@ -89,6 +95,9 @@ pub(crate) struct Screen {
     drawn: bool,
     filling_since: Option<Instant>,
     lines: Lines,
+    /// The last dumps that are not complete, by number, of those that were heard of; and whether others may not have been.
+    not_complete: BTreeSet<u64>,
+    has_missed: bool,
     last: Option<(Instant, u64, u64)>,
 }
 
@@ -153,6 +162,13 @@ impl Screen {
 
     /// News. What is not complete is said even if quiet.
     pub(crate) fn show(&mut self, event: &Event) {
+        match event {
+            Event::Finished(report) | Event::Amended(report) => {
+                self.hear(report.number, report.verdict);
+            }
+            Event::Missed(_) => self.has_missed = true,
+            Event::Triggered { .. } | Event::Notice(_) => {}
+        }
         let is_wanted = match event {
             Event::Triggered { .. } => !self.quiet,
             Event::Finished(report) | Event::Amended(report) => {
@@ -184,12 +200,32 @@ impl Screen {
         }
     }
 
-    /// All news were shown: says what was cut, and takes the status line away.
-    pub(crate) fn end(&mut self) {
+    /// All news were shown: says what was cut, and of the last dumps, which the summary lists, those that are not complete and were missed. Takes the status line away.
+    pub(crate) fn end(&mut self, summary: &Summary) {
+        for report in &summary.dumps {
+            if self.has_missed && self.is_unheard(report.number, report.verdict) {
+                self.show(&Event::Finished(report.clone()));
+            }
+        }
         if let Some(text) = self.lines.cut(self.quiet) {
             self.line(&text);
         }
         self.clear();
+    }
+
+    /// A dump has finished, or its verdict changed.
+    fn hear(&mut self, number: u64, verdict: Verdict) {
+        if verdict != Verdict::Complete {
+            self.not_complete.insert(number);
+        }
+        if self.not_complete.len() > NOT_COMPLETE_MAX {
+            self.not_complete.pop_first();
+        }
+    }
+
+    /// Whether a dump is not complete, and nobody said so.
+    fn is_unheard(&self, number: u64, verdict: Verdict) -> bool {
+        verdict != Verdict::Complete && !self.not_complete.contains(&number)
     }
 
     /// A sentence.
@@ -355,16 +391,44 @@ mod tests {
         assert!(lines.has_room(&notice), "a sentence has room of its own");
         lines.has_room(&Event::Missed(Missed {
             notices: 7,
+            unknown: 3,
             ..Missed::default()
         }));
         assert_eq!(printed, LINES_MAX);
         let text = lines.cut(false).unwrap();
         assert_eq!(
             text,
-            "not shown one by one: 9950 dumps started, 7 other messages"
+            "not shown one by one: 9950 dumps started, 7 other messages, 3 events missed"
         );
         assert!(lines.has_room(&triggered), "begun anew");
         assert_eq!(lines.cut(true), None);
+        // Those that were missed and are not complete are told by what the summary says.
+        lines.has_room(&Event::Missed(Missed {
+            unknown: 3,
+            ..Missed::default()
+        }));
+        assert_eq!(lines.cut(true), None);
+    }
+
+    #[test]
+    fn dumps_that_are_not_complete_are_told_once() {
+        let mut screen = Screen::default();
+        let (complete, failed) = (Verdict::Complete, Verdict::Failed);
+        for (number, verdict) in [(1, complete), (2, failed), (2, complete), (3, failed)] {
+            screen.hear(number, verdict);
+        }
+        let unheard = [
+            (1, failed),
+            (2, failed),
+            (3, failed),
+            (4, complete),
+            (5, failed),
+        ]
+        .map(|(number, verdict)| screen.is_unheard(number, verdict));
+        assert_eq!(unheard, [true, false, false, false, true]);
+        (10..20_000).for_each(|number| screen.hear(number, failed));
+        assert_eq!(screen.not_complete.len(), NOT_COMPLETE_MAX);
+        assert!(!screen.is_unheard(19_999, failed));
     }
 
     #[test]
