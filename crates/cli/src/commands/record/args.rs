@@ -287,6 +287,13 @@ impl Args {
         if self.history_goal.is_some_and(|goal| !goals.contains(&goal)) {
             return Err(Failure::usage("--history-goal: 1s to 24h"));
         }
+        let takes_all = |cutoff: &ClassCutoff| cutoff.class.is_none();
+        let last = self.cutoffs.len().saturating_sub(1);
+        if self.cutoffs.iter().take(last).any(takes_all) {
+            return Err(Failure::usage(
+                "--cutoff: one without an expression takes all flows, and those behind it would be for none: say it last",
+            ));
+        }
         self.check_directory()?;
         let modules = self.rules.iter().map(|rule| &rule.what);
         let modules = modules.filter(|what| matches!(what, What::Module(_)));

@@ -132,14 +132,7 @@ fn classes_have_cutoffs_of_their_own() {
         BTreeMap::from([(1000, 100), (1001, 100), (1002, 3)]),
         "{json}"
     );
-    let of_other = [
-        "--cutoff",
-        "udp[0:2]=1000=0",
-        "--cutoff",
-        "4KiB",
-        "--cutoff",
-        "1KiB",
-    ];
+    let of_other = ["--cutoff", "udp[0:2]=1000=0", "--cutoff", "4KiB"];
     let (_, json, ports) = kept(&of_other);
     // Of the second one nothing is kept that triggers, so it is cut off too, and there is no dump.
     assert!(ports.is_empty(), "{json}");
@@ -181,5 +174,21 @@ fn what_is_no_cutoff_is_refused() {
             words.contains("--cutoff") && words.contains(why),
             "{wrong}: {words}"
         );
+    }
+    let path = path.to_str().unwrap();
+    for more in ["tcp port 443=20KiB", "1KiB"] {
+        let (output, _) = record(&[
+            "-r",
+            path,
+            "--trigger",
+            "tcp",
+            "--cutoff",
+            "4KiB",
+            "--cutoff",
+            more,
+        ]);
+        assert_eq!(output.status.code(), Some(2), "{more}");
+        let words = stderr(&output);
+        assert!(words.contains("say it last"), "{more}: {words}");
     }
 }
