@@ -45,6 +45,6 @@ fi
 step "$sanitizer sanitizer: ${packages[*]//-p /}"
 "${wrap[@]}" cargo test --locked --target "$target" "${packages[@]}" --lib --tests -- --test-threads=1
 if [ "$sanitizer" = thread ]; then
-	step "$sanitizer sanitizer: the LFN table"
-	"${wrap[@]}" cargo test --locked --target "$target" -p retroscope-flow --lib lfn:: -- --test-threads=1
+	step "$sanitizer sanitizer: the LFN table, the feed of events"
+	"${wrap[@]}" cargo test --locked --target "$target" -p retroscope-flow --lib -- lfn:: feed:: --test-threads=1
 fi

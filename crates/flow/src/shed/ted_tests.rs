@@ -89,7 +89,7 @@ fn of_a_connection_the_first_packets_are_kept() {
     // One that is exempt stays so.
     assert!((0..4).all(|_| keeps(3, false, ACK, 0, false)));
     assert!(keeps(3, false, ACK, 0, true) && keeps(3, false, ACK, 0, false));
-    // The tracker's periods reach it.
+    // The shedder's periods reach it.
     (0..4096).for_each(|_| shedder.tail_drop().unwrap().period(false));
     let data = frame(&Sent::new(2, false, time_ns, ACK));
     let place = place(time_ns, &data);
