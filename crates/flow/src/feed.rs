@@ -74,15 +74,16 @@ impl<T: Clone> Feed<T> {
         self.end().saturating_sub(self.places.len() as u64)
     }
 
-    /// Adds an event, and overwrites the oldest where there is no room. Never waits.
-    pub fn push(&self, event: T) {
+    /// Adds an event, and overwrites the oldest where there is no room. Never waits. Returns how many events, this one included, the listener that [holds](Self::hold)
+    /// producers up has not read; 0: there is none.
+    pub fn push(&self, event: T) -> u64 {
         let number = self.end.fetch_add(1, SeqCst);
-        self.put(Numbered { number, event });
+        self.put(Numbered { number, event })
     }
 
     /// The same; but where a listener [holds](Self::hold) producers up and has not read the oldest one, `waits` is called with the number that is next for it, until there is
     /// room or it says no.
-    pub fn push_or_wait(&self, event: T, mut waits: impl FnMut(u64) -> bool) {
+    pub fn push_or_wait(&self, event: T, mut waits: impl FnMut(u64) -> bool) -> u64 {
         let number = loop {
             let (number, held) = (self.end(), self.held.load(SeqCst));
             let is_full = held != FREE && number.saturating_sub(held) >= self.places.len() as u64;
@@ -96,10 +97,10 @@ impl<T: Clone> Feed<T> {
                 break number;
             }
         };
-        self.put(Numbered { number, event });
+        self.put(Numbered { number, event })
     }
 
-    fn put(&self, event: Numbered<T>) {
+    fn put(&self, event: Numbered<T>) -> u64 {
         let place = &self.places[self.place(event.number)];
         let event = Arc::new(event);
         loop {
@@ -107,7 +108,8 @@ impl<T: Clone> Feed<T> {
             // Whoever was that slow finds a later event in its place: its own has been overwritten.
             let is_late = before.as_ref().is_some_and(|it| it.number > event.number);
             if is_late || place.replace(before.as_ref(), &event) {
-                return;
+                let held = self.held.load(SeqCst);
+                return (event.number + 1).saturating_sub(held);
             }
         }
     }
@@ -215,20 +217,22 @@ mod tests {
         let (mut one, mut other) = (feed.listen(None), feed.listen(None));
         assert!(feed.hold(&mut one) && !feed.hold(&mut other) && feed.hold(&mut one));
         let mut waited = 0;
-        for number in 0..4 {
+        let unread = [0, 1, 2, 3].map(|number| {
             feed.push_or_wait(number, |_| {
                 waited += 1;
                 let is_missed = matches!(feed.hear(&mut one), Heard::Missed(_));
                 assert!(!is_missed);
                 true
-            });
-        }
+            })
+        });
         assert_eq!((waited, one.next()), (2, 2));
+        assert_eq!(unread, [1, 2, 2, 2]);
         // One that gives up overwrites, and that is told.
         feed.push_or_wait(4, |_| false);
         assert_eq!(feed.hear(&mut one), Heard::Missed(1));
         feed.release(&mut one);
-        feed.push_or_wait(5, |_| panic!("nobody holds it up"));
+        let unread = feed.push_or_wait(5, |_| panic!("nobody holds it up"));
+        assert_eq!((unread, feed.push(6)), (0, 0));
         assert!(feed.hold(&mut other));
     }
 

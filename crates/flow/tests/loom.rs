@@ -1,4 +1,4 @@
-//! The LFN table under loom: `scripts/loom.sh`.
+//! The LFN table and the feed of events under loom: `scripts/loom.sh`.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -101,7 +101,11 @@ fn a_listener_hears_or_misses_each_event() {
             let mut cursor = feed.listen(Some(0));
             let producers = [10, 20].map(|first| {
                 let feed = Arc::clone(&feed);
-                thread::spawn(move || (first..first + 1).for_each(|event| feed.push(event)))
+                thread::spawn(move || {
+                    for event in first..first + 1 {
+                        feed.push(event);
+                    }
+                })
             });
             feed.push(30);
             let mut events = heard(&feed, &mut cursor, 3);

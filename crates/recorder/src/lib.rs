@@ -26,7 +26,7 @@ mod start;
 mod tests;
 
 pub use analysis::{
-    flows::{FlowCounts, FlowReceiver},
+    flows::{FlowCounts, FlowReceiver, FlowWaker},
     terms::{SubDirectory, TriggerRequest},
     trigger_scripts::ModuleStatus,
 };

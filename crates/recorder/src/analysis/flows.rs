@@ -7,7 +7,7 @@
 use std::{
     ops::Range,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
@@ -116,12 +116,36 @@ impl FlowCounters {
 #[derive(Debug)]
 pub struct FlowReceiver {
     ended: Receiver<Vec<Ended>>,
+    waker: FlowWaker,
     slices: Option<Receiver<Slice>>,
     names: InterfaceCache,
 }
 
+/// Ends the wait of who [takes](FlowReceiver::take) flows, from any thread.
+#[derive(Debug, Clone, Default)]
+pub struct FlowWaker(Weak<SyncSender<Vec<Ended>>>);
+
+impl FlowWaker {
+    pub(crate) fn new(ended: &Arc<SyncSender<Vec<Ended>>>) -> Self {
+        Self(Arc::downgrade(ended))
+    }
+
+    /// Never waits itself: where much is to be taken, nobody sleeps.
+    pub(crate) fn wake(&self) {
+        if let Some(ended) = self.0.upgrade() {
+            let _ = ended.try_send(Vec::new());
+        }
+    }
+}
+
 impl FlowReceiver {
-    /// Waits for flows that ended, at most `timeout`. Their times are the stamps of their packets.
+    /// What ends the wait of [`Self::take`].
+    #[must_use]
+    pub fn waker(&self) -> FlowWaker {
+        self.waker.clone()
+    }
+
+    /// Waits for flows that ended, at most `timeout`, or until it is woken: then there are none. Their times are the stamps of their packets.
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`: `Disconnected` when the recorder tells of no more.
@@ -145,7 +169,7 @@ impl FlowReceiver {
 /// Where shards tell of flows.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowSender {
-    ended: SyncSender<Vec<Ended>>,
+    ended: Arc<SyncSender<Vec<Ended>>>,
     slices: SyncSender<Slice>,
     /// From files, and at the end.
     waits: bool,
@@ -154,6 +178,8 @@ pub(crate) struct FlowSender {
 /// Where shards tell of the flows of a recorder, and who hears it.
 pub(crate) fn channel(common: &Common) -> (FlowSender, FlowReceiver) {
     let (sender, receiver) = sync_channel(BATCHES_MAX);
+    let sender = Arc::new(sender);
+    let waker = FlowWaker::new(&sender);
     let (slices, of_shards) = sync_channel(SLICES_MAX);
     let sender = FlowSender {
         ended: sender,
@@ -162,6 +188,7 @@ pub(crate) fn channel(common: &Common) -> (FlowSender, FlowReceiver) {
     };
     let receiver = FlowReceiver {
         ended: receiver,
+        waker,
         slices: Some(of_shards),
         names: common.intake.interface_cache(),
     };

@@ -1,5 +1,5 @@
 //! News for whoever watches the recorder: a feed of the last ones, each with a number. Who is too slow is told how many were missed, and nobody who sends
-//! news waits for who reads them, but the analyzer, for a moment, for one that writes them to a file.
+//! news waits for who reads them, but the analyzer, for a moment, for one that writes them to a file, and who wakes a listener for the mutex with which that goes to sleep.
 
 use std::{
     sync::{
@@ -14,6 +14,7 @@ use std::{
 use retroscope_flow::{Cursor, Feed, Heard};
 
 use crate::{
+    analysis::flows::FlowWaker,
     control::lock,
     dump::{log::DumpCounts, report::DumpReport},
 };
@@ -93,6 +94,8 @@ pub(crate) struct EventLog {
     /// Taken by who sleeps, and by who sends where somebody does.
     sleep: Mutex<()>,
     news: Condvar,
+    /// Wakes the listener that holds, which waits for flows too.
+    holder: Mutex<FlowWaker>,
     /// Nobody sends any more.
     is_closed: AtomicBool,
     /// The number that was next for a listener whom the analyzer has waited for in vain.
@@ -110,7 +113,7 @@ struct Sending(Arc<EventLog>);
 impl Drop for Sending {
     fn drop(&mut self) {
         self.0.is_closed.store(true, SeqCst);
-        self.0.wake();
+        self.0.wake(0);
     }
 }
 
@@ -129,6 +132,7 @@ impl Events {
             sleepers: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             news: Condvar::new(),
+            holder: Mutex::default(),
             is_closed: AtomicBool::new(false),
             waited_for: AtomicU64::new(u64::MAX),
         }))))
@@ -137,15 +141,15 @@ impl Events {
     /// Never waits.
     pub(crate) fn tell(&self, event: Event) {
         let log = &self.0.0;
-        log.feed.push(Arc::new(event));
-        log.wake();
+        let unread = log.feed.push(Arc::new(event));
+        log.wake(unread);
     }
 
     /// The same; but it waits for up to 10 ms for a listener that [holds](Subscription::hold) and has fallen behind, if that has read anything since it was waited for in vain.
     pub(crate) fn tell_patiently(&self, event: Event) {
         let log = &self.0.0;
         let mut looks = 0;
-        log.feed.push_or_wait(Arc::new(event), |held| {
+        let unread = log.feed.push_or_wait(Arc::new(event), |held| {
             if looks == PATIENCE_LOOKS {
                 log.waited_for.store(held, SeqCst);
             }
@@ -156,7 +160,7 @@ impl Events {
             }
             is_worth_it
         });
-        log.wake();
+        log.wake(unread);
     }
 
     pub(crate) fn log(&self) -> &Arc<EventLog> {
@@ -165,8 +169,12 @@ impl Events {
 }
 
 impl EventLog {
-    /// Wakes who sleeps. Either this sees that somebody does, or they see the news: one fence is before the other.
-    fn wake(&self) {
+    /// Wakes who sleeps. Either this sees that somebody does, or they see the news: one fence is before the other. The listener that holds, and has so many
+    /// `unread`, may wait for flows: it is woken while it has room for as many again.
+    fn wake(&self, unread: u64) {
+        if unread == KEPT as u64 / 2 {
+            lock(&self.holder).wake();
+        }
         fence(SeqCst);
         if self.sleepers.load(SeqCst) > 0 {
             drop(lock(&self.sleep));
@@ -196,9 +204,13 @@ impl Subscription {
     }
 
     /// The analyzer waits for this listener, for up to 10 ms an event, rather than to overwrite what it has not taken; all others overwrite. For who writes
-    /// news to a file. False: it waits for another one.
-    pub fn hold(&mut self) -> bool {
-        self.log.feed.hold(&mut self.cursor)
+    /// news to a file. Where it waits for flows, it is woken when half of the news that are kept are unread. False: the analyzer waits for another one.
+    pub fn hold(&mut self, flows: FlowWaker) -> bool {
+        let holds = self.log.feed.hold(&mut self.cursor);
+        if holds {
+            *lock(&self.log.holder) = flows;
+        }
+        holds
     }
 
     /// Waits for news, at most `timeout`.
@@ -248,6 +260,8 @@ impl Drop for Subscription {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{TryRecvError, sync_channel};
+
     use super::*;
 
     fn notice(number: u64) -> Event {
@@ -331,7 +345,10 @@ mod tests {
     fn the_analyzer_waits_for_who_writes_news_to_a_file() {
         let events = Events::new();
         let mut listener = events.log().subscribe(None);
-        assert!(listener.hold() && !events.log().subscribe(None).hold());
+        assert!(
+            listener.hold(FlowWaker::default())
+                && !events.log().subscribe(None).hold(FlowWaker::default())
+        );
         let total = 4 * KEPT as u64;
         let reading = thread::spawn(move || {
             let mut count = 0;
@@ -356,6 +373,38 @@ mod tests {
         };
         assert_eq!((missed, taken(&mut listener).len()), (KEPT as u64, KEPT));
         drop(listener);
-        assert!(events.log().subscribe(None).hold(), "it let go");
+        assert!(
+            events.log().subscribe(None).hold(FlowWaker::default()),
+            "it let go"
+        );
+    }
+
+    /// It may wait for flows meanwhile, which do not end.
+    #[test]
+    fn who_writes_news_to_a_file_is_woken_when_half_of_them_are_unread() {
+        let events = Events::new();
+        let (sender, flows) = sync_channel(1);
+        let sender = Arc::new(sender);
+        let mut listener = events.log().subscribe(None);
+        assert!(listener.hold(FlowWaker::new(&sender)));
+        let half = KEPT as u64 / 2;
+        for patiently in [true, false, true] {
+            let tell = |number| match patiently {
+                true => events.tell_patiently(notice(number)),
+                false => events.tell(notice(number)),
+            };
+            (1..half).for_each(tell);
+            assert!(flows.try_recv().is_err(), "it may sleep on");
+            tell(half);
+            assert!(flows.try_recv().expect("it was woken").is_empty());
+            // Once is enough, and nobody waits to say it.
+            (0..half).for_each(tell);
+            assert!(flows.try_recv().is_err());
+            assert_eq!(taken(&mut listener).len(), KEPT, "nothing was overwritten");
+        }
+        drop(sender);
+        (0..half).for_each(|number| events.tell(notice(number)));
+        let end = flows.try_recv();
+        assert!(matches!(end, Err(TryRecvError::Disconnected)), "{end:?}");
     }
 }

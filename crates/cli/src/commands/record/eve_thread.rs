@@ -16,7 +16,7 @@ use retroscope_recorder::{Clock, Event, FlowReceiver, Handle, Subscription, Syst
 use super::control::{event_fields, status_fields};
 use crate::eve::{Counters, EveWriter};
 
-/// How long the thread waits for flows before it looks for other news.
+/// How long the thread waits for flows before it looks for other news, of which many wake it.
 const WAIT: Duration = Duration::from_millis(100);
 /// Between two lines of statistics, live.
 const STATISTICS_EVERY: Duration = Duration::from_secs(30);
@@ -62,7 +62,7 @@ impl EveThread {
         let shared = Arc::<Shared>::default();
         let mut events = handle.subscribe(Some(0));
         if is_file {
-            events.hold();
+            events.hold(flows.waker());
         }
         let writing = Writing {
             writer,
