@@ -1,4 +1,70 @@
-//! What a running recorder tells over HTTP.
+//! A running recorder over HTTP: what `retroscope record --api` listens for.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | `listen`, `socket`, `tls` | addresses, and the sockets and keys that are had before privileges are given up |
+//! | `server`, `connection`, `stream` | threads, connections and their bounds, bodies that are written while they are read |
+//! | `guard`, `token`, `role`, `caller` | who is let in, and what for |
+//! | `operations`, `openapi` | the table of what can be asked for, which makes the routes and the document |
+//! | `routes`, `bodies`, `extract`, `problem` | the operations; what is sent and received; refusals |
+//! | `metrics` | what Prometheus reads |
+//!
+//! It calls what any thread may ask of a recorder ([`retroscope_recorder::Handle`]), and the recorder knows nothing of it. HTTP/1.1 only: what is
+//! asked here gains nothing from several streams in one connection, and a protocol less is a protocol less to attack.
 #![forbid(unsafe_code)]
 
+mod app;
+mod bodies;
+mod caller;
+mod connection;
+mod extract;
+mod guard;
+mod listen;
 pub mod metrics;
+mod openapi;
+mod operations;
+mod problem;
+mod queries;
+mod role;
+mod routes;
+mod server;
+mod socket;
+mod stream;
+mod tls;
+mod token;
+
+use std::{path::PathBuf, sync::Arc};
+
+use rustix::fs::{Gid, Uid};
+
+pub use bodies::{
+    event::EventBody,
+    status::{PinBody, StatusBody, WhenFull},
+};
+pub use listen::{Address, Bound};
+pub use role::Role;
+pub use server::Server;
+pub use socket::{Peer, Socket, SocketFile};
+pub use tls::TlsFiles;
+pub use token::TokenLine;
+
+/// Whose a unix socket is: those that are not given are the program's own.
+pub type Owner = (Option<Uid>, Option<Gid>);
+
+/// Tells the user a sentence.
+pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Where to listen, and for whom.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// Addresses; none: nothing is served.
+    pub addresses: Vec<Address>,
+    /// Names by which clients may ask, beside addresses and `localhost`.
+    pub hosts: Vec<String>,
+    /// The file of tokens, which TCP needs.
+    pub tokens: Option<PathBuf>,
+    /// What TLS needs, which all of TCP then speaks.
+    pub tls: Option<TlsFiles>,
+    /// Whose unix sockets are.
+    pub owner: Owner,
+}

@@ -32,6 +32,7 @@ enum Command {
     Status(commands::status::Args),
     Query(commands::query::Args),
     Ctl(commands::ctl::Args),
+    Token(commands::token::Args),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Status(args) => commands::status::run(&args),
         Command::Query(args) => commands::query::run(&args),
         Command::Ctl(args) => commands::ctl::run(args),
+        Command::Token(args) => commands::token::run(&args),
     };
     result.unwrap_or_else(|failure| failure.report())
 }

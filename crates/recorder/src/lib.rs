@@ -33,7 +33,7 @@ pub use analysis::{
 pub use control::{
     commands::Triggered,
     durations::{AgeHistogram, ProcessingHistogram},
-    events::{Event, Missed, Subscription},
+    events::{Event, Export, Missed, Subscription},
     hits::{HitCounts, Reason, Suppressions},
     outcomes::RuleHits,
     pins::Pin,

@@ -11,6 +11,7 @@ pub(crate) mod query;
 pub(crate) mod record;
 pub(crate) mod status;
 mod target;
+pub(crate) mod token;
 
 use std::path::PathBuf;
 

@@ -12,6 +12,7 @@ use std::{
 };
 
 use retroscope_flow::{Cursor, Feed, Heard};
+use serde::Serialize;
 
 use crate::{
     analysis::flows::FlowWaker,
@@ -45,8 +46,27 @@ pub enum Event {
     Amended(DumpReport),
     /// A sentence for the user.
     Notice(String),
+    /// Packets were given to somebody who asked.
+    Exported(Export),
     /// Only who listens is told this: news that are not kept any more.
     Missed(Missed),
+}
+
+/// Packets that left the recorder because somebody asked for them: who, what, and how much.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Export {
+    /// Who asked, as the control plane knows them: a token's name, or a user and process.
+    pub who: String,
+    /// By what: `query`, for example.
+    pub what: String,
+    /// The expression that was answered; empty: every packet.
+    pub filter: String,
+    /// Packets that were given; `None`: it failed, and nobody knows how many were received.
+    pub packets: Option<u64>,
+    /// Bytes that were given to the client's connection.
+    pub bytes: u64,
+    /// Why it was not all; `None`: it was.
+    pub error: Option<String>,
 }
 
 /// How many news of each kind were missed. Nothing else is lost with them: [`crate::Summary`] has the dumps.
@@ -58,6 +78,8 @@ pub struct Missed {
     pub finished: DumpCounts,
     /// Sentences.
     pub notices: u64,
+    /// Exports of packets.
+    pub exports: u64,
     /// Those that a listener did not hear: nobody knows of what kind.
     pub unknown: u64,
 }
@@ -69,10 +91,12 @@ impl Missed {
             Event::Triggered { .. } => self.triggered += 1,
             Event::Finished(report) | Event::Amended(report) => self.finished.add(report.verdict),
             Event::Notice(_) => self.notices += 1,
+            Event::Exported(_) => self.exports += 1,
             Event::Missed(more) => {
                 self.triggered += more.triggered;
                 self.finished.add_all(&more.finished);
                 self.notices += more.notices;
+                self.exports += more.exports;
                 self.unknown += more.unknown;
             }
         }
@@ -81,7 +105,7 @@ impl Missed {
     /// How many in all.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.triggered + self.finished.total() + self.notices + self.unknown
+        self.triggered + self.finished.total() + self.notices + self.exports + self.unknown
     }
 }
 
@@ -140,9 +164,7 @@ impl Events {
 
     /// Never waits.
     pub(crate) fn tell(&self, event: Event) {
-        let log = &self.0.0;
-        let unread = log.feed.push(Arc::new(event));
-        log.wake(unread);
+        self.0.0.tell(event);
     }
 
     /// The same; but it waits for up to 10 ms for a listener that [holds](Subscription::hold) and has fallen behind, if that has read anything since it was waited for in vain.
@@ -169,6 +191,12 @@ impl Events {
 }
 
 impl EventLog {
+    /// Never waits. Who holds no right to send may be late: those that listened may have gone.
+    pub(crate) fn tell(&self, event: Event) {
+        let unread = self.feed.push(Arc::new(event));
+        self.wake(unread);
+    }
+
     /// Wakes who sleeps. Either this sees that somebody does, or they see the news: one fence is before the other. The listener that holds, and has so many
     /// `unread`, may wait for flows: it is woken while it has room for as many again.
     fn wake(&self, unread: u64) {

@@ -347,6 +347,9 @@ const WIRE_OVERHEAD: u64 = 24;
 const FRAME_MIN: u64 = 60;
 
 impl SourceSnapshot {
+    /// Speeds of links, Gbit/s, for which users are told [`Self::longest_ns`] (R-Scope paper, table 1).
+    pub const LINK_GBITS: [u64; 5] = [1, 2, 10, 40, 100];
+
     /// Captured bytes of a packet, on average; the fewest that there are where none came.
     fn mean_bytes(&self) -> u64 {
         let mean = self.stored_bytes.checked_div(self.stored);

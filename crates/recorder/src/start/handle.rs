@@ -19,12 +19,12 @@ use crate::{
     control::{
         commands::{Command, Triggered},
         common::Common,
-        events::{EventLog, Subscription},
+        events::EventLog,
         pins::Pin,
         progress::Control,
     },
     intake::shedding::History,
-    start::{recorder::Status, rules::RuleBook},
+    start::rules::RuleBook,
 };
 
 /// How long a caller waits for the analyzer, which takes commands within some milliseconds where no script holds it up.
@@ -193,20 +193,6 @@ impl Handle {
         }
         self.common()?.ring.set_mode(mode);
         Ok(())
-    }
-
-    /// What the recorder is doing now.
-    ///
-    /// # Errors
-    /// [`CommandError::Ended`].
-    pub fn status(&self) -> Result<Status, CommandError> {
-        Ok(Status::of(&*self.common()?, self))
-    }
-
-    /// Listens to events: from this number on as far as they are kept (the last 1024), or those that are to come.
-    #[must_use]
-    pub fn subscribe(&self, from: Option<u64>) -> Subscription {
-        self.log.subscribe(from)
     }
 
     pub(crate) fn common(&self) -> Result<Arc<Common>, CommandError> {

@@ -8,6 +8,7 @@ pub(crate) mod lookers;
 pub(crate) mod recorder;
 pub(crate) mod reload;
 pub(crate) mod rules;
+mod telling;
 mod threads;
 
 use std::{

@@ -550,7 +550,7 @@ impl Rig {
             match event {
                 Event::Finished(report) | Event::Amended(report) => self.reports.push(report),
                 Event::Notice(text) => self.notices.push(text),
-                Event::Triggered { .. } => {}
+                Event::Triggered { .. } | Event::Exported(_) => {}
                 Event::Missed(missed) => panic!("{missed:?}"),
             }
         }

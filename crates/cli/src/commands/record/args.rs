@@ -11,6 +11,7 @@ use retroscope_ring::Backing;
 use retroscope_script::Script;
 
 use super::{
+    api_args::ApiArgs,
     config::{ConfigRule, Expression, What},
     flow_args::FlowArgs,
     input::InputArgs,
@@ -88,6 +89,9 @@ pub(crate) struct Args {
     /// Listen at this unix socket for commands, which `retroscope ctl` sends: for this user, root and the socket's group
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) api: ApiArgs,
 
     /// Bytes kept of each packet; 0: all
     #[arg(
@@ -301,12 +305,17 @@ impl Args {
         self.flows.refuse_without_use(are_modules)?;
         if !of_input.offline && no_trigger {
             let pid = std::process::id();
-            notes.push(if self.control.is_some() {
-                format!(
-                    "no --trigger: dumps are started by SIGUSR1 (kill -USR1 {pid}) and at --control"
-                )
-            } else {
-                format!("no --trigger: only SIGUSR1 starts a dump (kill -USR1 {pid})")
+            let (has_control, has_api) = (self.control.is_some(), !self.api.addresses.is_empty());
+            notes.push(match (has_control, has_api) {
+                (false, false) => {
+                    format!("no --trigger: only SIGUSR1 starts a dump (kill -USR1 {pid})")
+                }
+                (_, has_api) => {
+                    let at = if has_api { "--api" } else { "--control" };
+                    format!(
+                        "no --trigger: dumps are started by SIGUSR1 (kill -USR1 {pid}) and at {at}"
+                    )
+                }
             });
         }
         let config = self.followed(Config {

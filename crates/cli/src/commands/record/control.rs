@@ -6,10 +6,8 @@
 //! user, of root, or of the socket's group, and nobody else's.
 
 mod answer;
-mod socket;
 
 use std::{
-    fs,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::{UnixListener, UnixStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
@@ -17,15 +15,10 @@ use std::{
     time::Duration,
 };
 
+use retroscope_api::{Peer, Socket, SocketFile};
 use retroscope_recorder::Handle;
-use rustix::{net::sockopt::socket_peercred, process::geteuid};
 use serde_json::{Value, json};
 
-use self::socket::SocketFile;
-pub(crate) use self::{
-    answer::{event_fields, status_fields},
-    socket::Socket,
-};
 use super::config::Reloader;
 use crate::{failure::say, privileges::Privileges};
 
@@ -84,7 +77,7 @@ impl Server {
         reloader: Option<Arc<Reloader>>,
     ) -> io::Result<Self> {
         let Socket { file, listener } = socket;
-        let gid = file.gid;
+        let group = file.group();
         let shared = Arc::new(Shared {
             handle,
             reloader,
@@ -98,7 +91,7 @@ impl Server {
         };
         Builder::new().name("control".to_owned()).spawn(move || {
             let given_up = Privileges::give_up_rest();
-            listen(listener, given_up, |stream| admit(stream, gid, &shared));
+            listen(listener, given_up, |stream| admit(stream, group, &shared));
         })?;
         Ok(server)
     }
@@ -136,13 +129,13 @@ fn listen(listener: UnixListener, given_up: anyhow::Result<()>, mut admit: impl 
 }
 
 /// Serves a client in a thread of its own, or says why not.
-fn admit(stream: UnixStream, gid: u32, shared: &Arc<Shared>) {
+fn admit(stream: UnixStream, group: u32, shared: &Arc<Shared>) {
     let refuse = |mut stream: UnixStream, why: &str| {
         // One that does not read is not waited for.
         let _ = stream.set_nonblocking(true);
         let _ = stream.write_all(line(&refusal(why)).as_bytes());
     };
-    if !is_allowed(&stream, gid) {
+    if Peer::of(&stream, group).is_none() {
         return refuse(
             stream,
             "only this user, root and the socket's group may control the recording",
@@ -202,26 +195,6 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Whether the other end is of this user, root, or the socket's group: unix(7), SO_PEERCRED. The file's mode says the same; this stands
-/// where somebody changes it.
-fn is_allowed(stream: &UnixStream, gid: u32) -> bool {
-    let Ok(peer) = socket_peercred(stream) else {
-        return false;
-    };
-    let is_member = || {
-        let status = fs::read_to_string(format!("/proc/{}/status", peer.pid.as_raw_nonzero()));
-        is_in_group(gid, &status.unwrap_or_default())
-    };
-    peer.uid.is_root() || peer.uid == geteuid() || peer.gid.as_raw() == gid || is_member()
-}
-
-/// Whether a process is in a group, by its `/proc/PID/status`: proc_pid_status(5).
-fn is_in_group(gid: u32, status: &str) -> bool {
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    let mut groups = groups.unwrap_or_default().split_ascii_whitespace();
-    groups.any(|group| group.parse() == Ok(gid))
-}
-
 /// Answers a client's requests until it leaves, errs too much, or is silent for too long.
 fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_SILENCE))?;
@@ -259,14 +232,6 @@ fn write(mut stream: &UnixStream, object: &Value) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_of_a_process_are_read() {
-        let status = "Name:\tx\nGid:\t5\t5\t5\t5\nGroups:\t20 30 1000 \nNStgid:\t1\n";
-        assert!(is_in_group(30, status) && is_in_group(1000, status));
-        assert!(!is_in_group(5, status) && !is_in_group(3, status));
-        assert!(!is_in_group(0, ""));
-    }
 
     #[test]
     fn whoever_keeps_privileges_listens_to_nobody() {

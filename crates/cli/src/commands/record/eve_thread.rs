@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use retroscope_api::{EventBody, StatusBody};
 use retroscope_recorder::{Clock, Event, FlowReceiver, Handle, Subscription, SystemClock};
 
-use super::control::{event_fields, status_fields};
 use crate::eve::{Counters, EveWriter};
 
 /// How long the thread waits for flows before it looks for other news, of which many wake it.
@@ -154,7 +154,7 @@ impl Writing {
 
     /// From files an event has the time of its trigger.
     fn event(&mut self, event: &Event) {
-        let (kind, fields) = event_fields(event);
+        let (kind, fields) = EventBody::of(event);
         let time_ns = match event {
             Event::Triggered { trigger_ns, .. } if self.offline => *trigger_ns,
             Event::Finished(report) | Event::Amended(report) if self.offline => report.trigger_ns,
@@ -167,7 +167,7 @@ impl Writing {
         if let Ok(status) = self.handle.status() {
             let now_ns = SystemClock.now().wall_ns;
             self.writer
-                .event(now_ns, "statistics", &status_fields(&status));
+                .event(now_ns, "statistics", &StatusBody::from(&status));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `retroscope record`: arguments to a running recorder, and what a person sees of it.
 
+mod api_args;
 mod args;
 mod config;
 mod control;
@@ -15,6 +16,7 @@ mod top;
 
 use std::{
     collections::BTreeSet,
+    io,
     path::Path,
     process::ExitCode,
     sync::{
@@ -25,6 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use retroscope_api::{Bound, Say, Socket};
 use retroscope_capture::{
     CpuTurns, Source, SourceError,
     file::FileSource,
@@ -36,10 +39,11 @@ use retroscope_recorder::{Config, FlowReceiver, Recorder, StartError, Summary, S
 use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
 
+use api_args::ApiArgs;
 pub(crate) use args::Args;
 pub(crate) use config::with_file;
 use config::{Depth, Loaded, Refused, Reloader};
-use control::{Server, Socket};
+use control::Server;
 use eve_thread::EveThread;
 pub(crate) use flow_args::FlowArgs;
 pub(crate) use input::InputArgs;
@@ -90,6 +94,7 @@ fn record_as(args: &Args, loaded: Option<&Loaded>) -> Result<ExitCode, Failure> 
         input: &args.input,
         config: &config,
         control: args.control.as_deref(),
+        api: Some(&args.api),
         eve: args.flows.eve.clone().map(|target| (target, options())),
         top: None,
         loaded,
@@ -103,6 +108,8 @@ pub(crate) struct Task<'a> {
     pub(crate) config: &'a Config,
     /// The path of a socket for commands.
     pub(crate) control: Option<&'a Path>,
+    /// What is served by HTTP.
+    pub(crate) api: Option<&'a ApiArgs>,
     /// Where flows and events are written.
     pub(crate) eve: Option<(Target, Options)>,
     /// What is shown of flows.
@@ -118,8 +125,13 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let privileges = privileges.map_err(Failure::usage)?;
     let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
-    let socket = control.map(|path| Socket::bind(path, &privileges));
-    let socket = socket.transpose().map_err(Failure::failed)?;
+    let tell: Say = Arc::new(say);
+    let socket = control.map(|path| Socket::bind(path, privileges.owner(), &tell));
+    let refused = |why| Failure::failed(format_args!("--control {why}"));
+    let socket = socket.transpose().map_err(refused)?;
+    let api = task.api.and_then(|args| args.config(privileges.owner()));
+    let api = api.map(|config| Bound::new(&config, &tell)).transpose();
+    let api = api.map_err(Failure::failed)?;
     let is_file = matches!(task.eve, Some((Target::File(_), _)));
     let writer = task.eve.clone().map(|(target, options)| {
         let owner = privileges.owner();
@@ -137,6 +149,17 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
         Server::start(socket, handle, stop, reloader.clone())
     });
     let server = server.transpose().map_err(Failure::failed)?;
+    let api = api.map(|bound| {
+        let urls = bound.urls();
+        let give_up = || Privileges::give_up_rest().map_err(|error| error.to_string());
+        let (handle, stop) = (recorder.handle(), signals.stop_flag());
+        let server = retroscope_api::Server::start(bound, handle, stop, give_up)?;
+        let mut told = |url: &String| screen.line(&format!("HTTP at {url}"));
+        urls.iter().for_each(&mut told);
+        Ok::<_, io::Error>(server)
+    });
+    let api = api.transpose();
+    let api = api.map_err(|error| Failure::failed(format_args!("--api: {error}")))?;
     let mut flows = recorder.take_flows();
     let slices = flows.as_mut().and_then(FlowReceiver::take_slices);
     let eve = writer.zip(flows).map(|(writer, flows)| {
@@ -151,6 +174,7 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let reload = reload.transpose().map_err(Failure::failed)?;
     let result = watch(recorder, input, &signals, screen, (eve, top, reload));
     server.into_iter().for_each(Server::end);
+    api.into_iter().for_each(retroscope_api::Server::end);
     result
 }
 

@@ -63,6 +63,7 @@ impl Lines {
             triggered,
             finished,
             notices,
+            exports: _,
             unknown,
         } = std::mem::take(self).cut;
         let not_complete = finished.incomplete + finished.failed;
@@ -167,13 +168,15 @@ impl Screen {
                 self.hear(report.number, report.verdict);
             }
             Event::Missed(_) => self.has_missed = true,
-            Event::Triggered { .. } | Event::Notice(_) => {}
+            Event::Triggered { .. } | Event::Notice(_) | Event::Exported(_) => {}
         }
         let is_wanted = match event {
             Event::Triggered { .. } => !self.quiet,
             Event::Finished(report) | Event::Amended(report) => {
                 !self.quiet || report.verdict != Verdict::Complete
             }
+            // They are for who listens, and EVE.
+            Event::Exported(_) => false,
             _ => true,
         };
         if !is_wanted || !self.lines.has_room(event) {
@@ -196,7 +199,7 @@ impl Screen {
             }
             Event::Finished(report) | Event::Amended(report) => self.print(&report.line()),
             Event::Notice(text) => self.line(text),
-            Event::Missed(_) => {}
+            Event::Exported(_) | Event::Missed(_) => {}
         }
     }
 

@@ -269,16 +269,13 @@ fn show_power(ns: u64) -> String {
     }
 }
 
-/// Speeds of links for R-Scope's table 1.
-pub(crate) const LINK_GBITS: [u64; 5] = [1, 2, 10, 40, 100];
-
 /// What a live source holds, in packets and in time, at the mean rate, and while a link is full.
 fn say_buffer(source: &SourceSnapshot, elapsed: Option<Duration>) {
     let (Some(packets), Some(elapsed)) = (source.buffer_packets(), elapsed) else {
         return;
     };
     let name = &source.name;
-    let times = LINK_GBITS.map(|gbits| {
+    let times = SourceSnapshot::LINK_GBITS.map(|gbits| {
         let longest = source.longest_ns(gbits * 1_000_000_000).unwrap_or(0);
         format!("{} at {gbits} Gbit/s", show_short(longest))
     });

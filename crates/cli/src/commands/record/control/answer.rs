@@ -8,9 +8,9 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use retroscope_api::{EventBody, PinBody, StatusBody};
 use retroscope_recorder::{
-    CommandError, Event, Handle, Pin, ProcessingHistogram, Query, QueryError, QueryReport, Status,
-    Stretch, SubDirectory, parse_time, rfc3339,
+    CommandError, Event, Handle, Query, QueryError, QueryReport, Stretch, SubDirectory, parse_time,
 };
 use retroscope_ring::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,10 +18,7 @@ use serde_json::{Value, json};
 
 use super::{Busy, QUERIES_MAX, Shared, refusal, write};
 use crate::{
-    commands::{
-        protocol::{Request, StretchText, WhenFull},
-        record::summary::LINK_GBITS,
-    },
+    commands::protocol::{Request, StretchText, WhenFull},
     units::duration,
 };
 
@@ -139,13 +136,16 @@ fn command(handle: &Handle, request: Request) -> Result<Value, String> {
         Request::Pin { name, stretch } => {
             let stretch = read_stretch(&stretch)?;
             let (pin, existed) = handle.pin(&name, stretch).map_err(said)?;
-            json!({ "ok": true, "pin": pin_json(&pin), "existed": existed })
+            json!({ "ok": true, "pin": PinBody::from(&pin), "existed": existed })
         }
         Request::Unpin { name } => {
             let existed = handle.unpin(&name).map_err(said)?;
             json!({ "ok": true, "existed": existed })
         }
-        Request::Status {} => with_ok(status_fields(&handle.status().map_err(said)?)),
+        Request::Status {} => {
+            let status = handle.status().map_err(said)?;
+            with_ok(to_json(&StatusBody::from(&status)))
+        }
         Request::WhenFull { mode } => {
             handle.set_when_full(mode.into()).map_err(said)?;
             json!({ "ok": true })
@@ -163,83 +163,6 @@ impl From<WhenFull> for Mode {
             WhenFull::Protect => Self::Protect,
         }
     }
-}
-
-fn pin_json(pin: &Pin) -> Value {
-    let from = (pin.from_ns != i64::MIN).then(|| rfc3339(pin.from_ns));
-    json!({
-        "name": pin.name,
-        "from": from,
-        "to": rfc3339(pin.to_ns),
-        "fallen": pin.has_fallen,
-        "evicted_before": pin.evicted_before,
-    })
-}
-
-/// How long packets of a shard took: by power of ten those that took less, but for those that took less than the power before.
-fn processing_json(histogram: &ProcessingHistogram) -> Value {
-    let below = ProcessingHistogram::BELOW_NS.map(|below| Some(below).filter(|it| *it < u64::MAX));
-    json!({ "below_ns": below, "packets": histogram.packets, "p9999_ns": histogram.p9999_ns })
-}
-
-/// What a recorder is doing.
-pub(crate) fn status_fields(status: &Status) -> Value {
-    let ring = &status.ring;
-    let pins: Vec<Value> = status.pins.iter().map(pin_json).collect();
-    let processing: Vec<Value> = status.processing.iter().map(processing_json).collect();
-    // R-Scope's table 1.
-    let longest = status.sources.iter().map(|source| {
-        let seconds = |gbits: u64| {
-            source
-                .longest_ns(gbits * 1_000_000_000)
-                .map(|ns| ns as f64 / 1e9)
-        };
-        let at = LINK_GBITS.map(|gbits| (gbits.to_string(), json!(seconds(gbits))));
-        json!({
-            "source": source.name,
-            "buffer_packets": source.buffer_packets(),
-            "longest_seconds_by_gbit": Value::Object(at.into_iter().collect()),
-        })
-    });
-    let longest: Vec<Value> = longest.collect();
-    json!({
-        "sources": status.sources,
-        "buffers": longest,
-        "analyzers": {
-            "stored": status.stored,
-            "analyzed": status.analyzed,
-            "lapped": status.lapped,
-            "unread": status.unread,
-        },
-        "ring": {
-            "stored": ring.stored_packets,
-            "stored_bytes": ring.stored_bytes,
-            "evicted": ring.evicted_packets,
-            "evicted_bytes": ring.evicted_bytes,
-            "free_buckets": ring.free_buckets,
-            "open_buckets": ring.open_buckets,
-            "closed_buckets": ring.closed_buckets,
-            "reserved_buckets": ring.reserved_buckets,
-            "reservations_fallen": ring.reservations_fallen,
-        },
-        "history_seconds": status.history.map(|history| history.as_secs_f64()),
-        "history_goal_seconds": status.history_goal.map(|(goal, _)| goal.as_secs_f64()),
-        "history_limit_bytes": status.history_goal.and_then(|(_, limit)| limit),
-        "triggers": status.hits.triggers,
-        "suppressed": status.hits.suppressed.total(),
-        "suppressed_by": status.hits.suppressed,
-        "dumps_open": status.dumps_open,
-        "copied_bytes": status.copied_bytes,
-        "clock_steps": status.clock_steps,
-        "scripts_failed": status.scripts_failed,
-        "flows": status.flows,
-        "modules": status.modules,
-        "processing": processing,
-        "when_full": if status.when_full == Mode::Protect { "protect" } else { "record" },
-        "rules": status.rules,
-        "pins": pins,
-        "next_event": status.next_event,
-    })
 }
 
 /// Times as users write them, as the recorder takes them.
@@ -342,6 +265,11 @@ fn events(
     }
 }
 
+/// Structs of numbers and strings are always JSON.
+fn to_json(body: &impl serde::Serialize) -> Value {
+    serde_json::to_value(body).unwrap_or_default()
+}
+
 /// An answer with these fields.
 fn with_ok(mut fields: Value) -> Value {
     fields["ok"] = true.into();
@@ -350,35 +278,9 @@ fn with_ok(mut fields: Value) -> Value {
 
 /// `next` is the number of the event behind it.
 fn event_json(event: &Event, next: u64) -> Value {
-    let (kind, mut fields) = event_fields(event);
+    let (kind, body) = EventBody::of(event);
+    let mut fields = to_json(&body);
     fields["event"] = kind.into();
     fields["next"] = next.into();
     with_ok(fields)
-}
-
-/// What kind of event it is, and what it says.
-pub(crate) fn event_fields(event: &Event) -> (&'static str, Value) {
-    match event {
-        Event::Triggered {
-            number,
-            rule,
-            trigger_ns,
-            expression,
-        } => (
-            "triggered",
-            json!({
-                "dump": number, "rule": rule, "trigger_time": rfc3339(*trigger_ns), "expression": expression,
-            }),
-        ),
-        Event::Finished(report) => (
-            "finished",
-            json!({ "dump": report.number, "report": report }),
-        ),
-        Event::Amended(report) => (
-            "amended",
-            json!({ "dump": report.number, "report": report }),
-        ),
-        Event::Notice(text) => ("notice", json!({ "text": text })),
-        Event::Missed(missed) => ("missed", json!({ "count": missed.total() })),
-    }
 }

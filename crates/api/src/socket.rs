@@ -1,4 +1,4 @@
-//! The file of the control socket.
+//! The file of a unix socket, and who may connect to it.
 //!
 //! It is made in a directory beside its place, into which only this user can write, and has its owner and mode before it appears under its
 //! name: nobody can put another file into its place in between, which would be given away. That directory is a lock too: of
@@ -6,16 +6,17 @@
 
 use std::{
     ffi::OsString,
-    fs,
+    fmt, fs,
     io::{self, ErrorKind},
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::{
             fs::FileTypeExt,
             net::{UnixListener, UnixStream},
         },
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rustix::{
@@ -24,28 +25,39 @@ use rustix::{
         mkdir, open, statat, unlinkat,
     },
     io::Errno,
+    net::sockopt::socket_peercred,
     process::geteuid,
 };
 
-use crate::{failure::say, privileges::Privileges};
+use crate::{Owner, Say};
 
 /// The socket's name in the workshop.
 const NAME: &str = "s";
 
 /// A socket that is listened at.
 #[derive(Debug)]
-pub(crate) struct Socket {
-    pub(super) file: SocketFile,
-    pub(super) listener: UnixListener,
+pub struct Socket {
+    /// Its file.
+    pub file: SocketFile,
+    /// Where clients come.
+    pub listener: UnixListener,
 }
 
 /// Its file; removed when this is dropped.
-#[derive(Debug)]
-pub(super) struct SocketFile {
+pub struct SocketFile {
     path: PathBuf,
     /// Device and number of the file.
     identity: (u64, u64),
-    pub(super) gid: u32,
+    gid: u32,
+    say: Say,
+}
+
+impl fmt::Debug for SocketFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SocketFile")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The directory beside it, locked; removed when this is dropped.
@@ -60,23 +72,23 @@ impl Socket {
     ///
     /// # Errors
     /// A sentence: somebody listens there, or it is something else, or what the system said.
-    pub(crate) fn bind(path: &Path, privileges: &Privileges) -> Result<Self, String> {
+    pub fn bind(path: &Path, owner: Owner, say: &Say) -> Result<Self, String> {
         let shown = path.display();
-        let failed = |error: io::Error| format!("--control {shown}: {error}");
+        let failed = |error: io::Error| format!("{shown}: {error}");
         let workshop = Workshop::enter(path).map_err(failed)?;
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
-                return Err(format!("--control {shown}: it is there, and is no socket"));
+                return Err(format!("{shown}: it is there, and is no socket"));
             }
             Ok(_) => match UnixStream::connect(path) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     fs::remove_file(path).map_err(failed)?;
                 }
-                _ => return Err(format!("--control {shown}: another program listens there")),
+                _ => return Err(format!("{shown}: another program listens there")),
             },
             Err(_) => {}
         }
-        workshop.make(path, privileges).map_err(failed)
+        workshop.make(path, owner, say).map_err(failed)
     }
 }
 
@@ -114,10 +126,9 @@ impl Workshop {
         }
     }
 
-    fn make(&self, path: &Path, privileges: &Privileges) -> io::Result<Socket> {
+    fn make(&self, path: &Path, (uid, gid): Owner, say: &Say) -> io::Result<Socket> {
         self.clear();
         let listener = UnixListener::bind(self.path.join(NAME))?;
-        let (uid, gid) = privileges.owner();
         chmodat(
             &self.directory,
             NAME,
@@ -132,6 +143,7 @@ impl Workshop {
             path: path.to_owned(),
             identity: identity(&made),
             gid: made.st_gid,
+            say: Arc::clone(say),
         };
         Ok(Socket { file, listener })
     }
@@ -150,14 +162,57 @@ impl Drop for Workshop {
     }
 }
 
+/// Who connected to a unix socket: unix(7), SO_PEERCRED.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its process.
+    pub pid: i32,
+}
+
+impl SocketFile {
+    /// The socket's group, whose members may connect.
+    #[must_use]
+    pub fn group(&self) -> u32 {
+        self.gid
+    }
+}
+
+impl Peer {
+    /// Who the other end is, if it is of this user, root, or the socket's group. The file's mode says the same; this stands where somebody
+    /// changes it.
+    pub fn of(stream: impl AsFd, group: u32) -> Option<Self> {
+        let peer = socket_peercred(stream).ok()?;
+        let pid = peer.pid.as_raw_nonzero().get();
+        let is_member = || {
+            let status = fs::read_to_string(format!("/proc/{pid}/status"));
+            is_in_group(group, &status.unwrap_or_default())
+        };
+        let is_allowed = peer.uid.is_root()
+            || peer.uid == geteuid()
+            || peer.gid.as_raw() == group
+            || is_member();
+        let uid = peer.uid.as_raw();
+        is_allowed.then_some(Self { uid, pid })
+    }
+}
+
+/// Whether a process is in a group, by its `/proc/PID/status`: proc_pid_status(5).
+fn is_in_group(gid: u32, status: &str) -> bool {
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    let mut groups = groups.unwrap_or_default().split_ascii_whitespace();
+    groups.any(|group| group.parse() == Ok(gid))
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let found = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW);
         let is_ours = found.is_ok_and(|found| identity(&found) == self.identity);
         if is_ours && let Err(error) = fs::remove_file(&self.path) {
             let path = self.path.display();
-            say(&format!(
-                "cannot remove {path}: {error}; it is replaced by the next --control"
+            (self.say)(&format!(
+                "cannot remove {path}: {error}; it is replaced by the next recorder that listens there"
             ));
         }
     }
@@ -179,14 +234,28 @@ mod tests {
         thread::scope,
     };
 
+    use rustix::fs::{Gid, Uid};
+
     use super::*;
+
+    fn silent() -> Say {
+        Arc::new(|_: &str| {})
+    }
+
+    #[test]
+    fn groups_of_a_process_are_read() {
+        let status = "Name:\tx\nGid:\t5\t5\t5\t5\nGroups:\t20 30 1000 \nNStgid:\t1\n";
+        assert!(is_in_group(30, status) && is_in_group(1000, status));
+        assert!(!is_in_group(5, status) && !is_in_group(3, status));
+        assert!(!is_in_group(0, ""));
+    }
 
     #[test]
     fn a_stale_socket_is_replaced_and_nothing_else_is() {
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(None, Some(folder.path())).unwrap();
+        let (owner, say) = ((None, None), silent());
         let path = folder.path().join("s");
-        let bind = || Socket::bind(&path, &privileges);
+        let bind = || Socket::bind(&path, owner, &say);
         let first = bind().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
         let refused = bind().unwrap_err();
@@ -204,21 +273,21 @@ mod tests {
         assert!(refused.contains("is no socket"), "{refused}");
         assert_eq!(fs::read(&path).unwrap(), b"a file");
         let long = folder.path().join("x".repeat(200));
-        assert!(Socket::bind(&long, &privileges).is_err());
+        assert!(Socket::bind(&long, owner, &say).is_err());
     }
 
     /// Of several that find a socket that nobody listens at any more, one has it, and is listened at.
     #[test]
     fn one_of_many_replaces_a_stale_socket() {
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(None, Some(folder.path())).unwrap();
+        let (owner, say) = ((None, None), silent());
         let path = folder.path().join("s");
         for round in 0..500 {
             drop(UnixListener::bind(&path).unwrap());
             let start = Barrier::new(8);
             let bind = || {
                 start.wait();
-                Socket::bind(&path, &privileges).ok()
+                Socket::bind(&path, owner, &say).ok()
             };
             let sockets: Vec<Socket> = scope(|scope| {
                 let all = [(); 8].map(|()| scope.spawn(bind));
@@ -240,7 +309,8 @@ mod tests {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(Some("12345:12346"), Some(folder.path())).unwrap();
+        let ids = (Uid::from_raw(12_345), Gid::from_raw(12_346));
+        let (owner, say) = ((Some(ids.0), Some(ids.1)), silent());
         let path = folder.path().join("s");
         let (is_over, is_seen) = (AtomicBool::new(false), AtomicBool::new(false));
         scope(|scope| {
@@ -256,7 +326,7 @@ mod tests {
             let mut rounds = 0;
             // Its thread may begin late.
             while rounds < 1000 || !is_seen.load(Ordering::SeqCst) {
-                Socket::bind(&path, &privileges).unwrap();
+                Socket::bind(&path, owner, &say).unwrap();
                 rounds += 1;
             }
             is_over.store(true, Ordering::SeqCst);
@@ -269,19 +339,19 @@ mod tests {
     #[test]
     fn a_directory_that_was_left_behind_is_taken_over_and_no_others() {
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(None, Some(folder.path())).unwrap();
+        let (owner, say) = ((None, None), silent());
         let path = folder.path().join("s");
         let left = folder.path().join(".s.new");
         fs::create_dir(&left).unwrap();
-        let refused = Socket::bind(&path, &privileges).unwrap_err();
+        let refused = Socket::bind(&path, owner, &say).unwrap_err();
         assert!(refused.contains(".s.new is in the way"), "{refused}");
         fs::set_permissions(&left, fs::Permissions::from_mode(0o700)).unwrap();
         drop(UnixListener::bind(left.join(NAME)).unwrap());
-        let socket = Socket::bind(&path, &privileges).unwrap();
+        let socket = Socket::bind(&path, owner, &say).unwrap();
         assert!(!left.exists());
         drop(socket);
         std::os::unix::fs::symlink(folder.path(), &left).unwrap();
-        assert!(Socket::bind(&path, &privileges).is_err());
+        assert!(Socket::bind(&path, owner, &say).is_err());
         assert!(!path.exists());
     }
 }

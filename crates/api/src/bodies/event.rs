@@ -1,0 +1,88 @@
+//! Events, as the API and EVE tell them.
+
+use retroscope_recorder::{DumpReport, Event, Export, rfc3339};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What an event says, by its kind: [`EventBody::kind`].
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = Event)]
+pub enum EventBody<'a> {
+    /// A hit started a dump.
+    Triggered {
+        /// Its number.
+        dump: u64,
+        /// The trigger expression, or `manual`.
+        rule: &'a str,
+        /// Stamp of the trigger packet, RFC 3339.
+        trigger_time: String,
+        /// The filled-in dump expression; empty: everything.
+        expression: &'a str,
+    },
+    /// A dump is on disk, or failed; or its verdict changed.
+    Finished {
+        /// Its number.
+        dump: u64,
+        /// What it says of itself.
+        #[schema(value_type = Object)]
+        report: &'a DumpReport,
+    },
+    /// A sentence for the user.
+    Notice {
+        /// It.
+        text: &'a str,
+    },
+    /// Packets were given to somebody who asked.
+    Exported {
+        /// Who, what, and how much.
+        #[serde(flatten)]
+        #[schema(value_type = Object)]
+        export: &'a Export,
+    },
+    /// Events that are not kept any more.
+    Missed {
+        /// How many.
+        count: u64,
+    },
+}
+
+impl EventBody<'_> {
+    /// What kind of event it is: a word, and what it says.
+    #[must_use]
+    pub fn of(event: &Event) -> (&'static str, EventBody<'_>) {
+        match event {
+            Event::Triggered {
+                number,
+                rule,
+                trigger_ns,
+                expression,
+            } => (
+                "triggered",
+                EventBody::Triggered {
+                    dump: *number,
+                    rule,
+                    trigger_time: rfc3339(*trigger_ns),
+                    expression,
+                },
+            ),
+            Event::Finished(report) => ("finished", finished(report)),
+            Event::Amended(report) => ("amended", finished(report)),
+            Event::Notice(text) => ("notice", EventBody::Notice { text }),
+            Event::Exported(export) => ("exported", EventBody::Exported { export }),
+            Event::Missed(missed) => (
+                "missed",
+                EventBody::Missed {
+                    count: missed.total(),
+                },
+            ),
+        }
+    }
+}
+
+fn finished(report: &DumpReport) -> EventBody<'_> {
+    EventBody::Finished {
+        dump: report.number,
+        report,
+    }
+}

@@ -1,0 +1,5 @@
+//! What is sent and received, as JSON.
+
+pub(crate) mod event;
+pub(crate) mod request;
+pub(crate) mod status;

@@ -1,0 +1,48 @@
+//! Who asks.
+
+use std::sync::Arc;
+
+use crate::role::Role;
+
+/// Who sent a request, as its token or the unix socket tells.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// The token's name, or `uid 0 pid 17`: for audit events.
+    pub(crate) name: Arc<str>,
+    pub(crate) roles: Arc<[Role]>,
+    /// Packets that it may see; `None`: all.
+    pub(crate) filter: Option<Arc<str>>,
+    /// Bytes of each that it may see.
+    pub(crate) snaplen: Option<u32>,
+}
+
+impl Caller {
+    /// Whoever is let in by the unix socket.
+    pub(crate) fn of_peer(uid: u32, pid: i32) -> Self {
+        Self {
+            name: format!("uid {uid} pid {pid}").into(),
+            roles: [Role::Admin].into(),
+            filter: None,
+            snaplen: None,
+        }
+    }
+
+    /// Who need not say who it is: for what takes no role.
+    pub(crate) fn anybody() -> Self {
+        Self {
+            name: "anybody".into(),
+            roles: [].into(),
+            filter: None,
+            snaplen: None,
+        }
+    }
+
+    pub(crate) fn may(&self, role: Role) -> bool {
+        self.roles.iter().any(|own| own.includes(role))
+    }
+
+    /// Whether it sees less than the whole of all packets.
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.filter.is_some() || self.snaplen.is_some()
+    }
+}

@@ -1,0 +1,422 @@
+//! Connections: how many there may be, how long they may be idle or slow, and their end.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    future::{Future, poll_fn},
+    io,
+    pin::{Pin, pin},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    http::{Request, Response},
+};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::{oneshot, watch},
+    time::{Sleep, sleep},
+};
+
+use crate::guard::Arrival;
+
+/// Connections at once, of each address.
+pub(crate) const CONNECTIONS_MAX: usize = 256;
+/// How long a connection may be without a request, or take for the head of one.
+const IDLE: Duration = Duration::from_secs(30);
+/// Bytes of the head of a request, and of what is read ahead.
+const HEAD_BYTES_MAX: usize = 32 << 10;
+/// How long a client that does not take what is written may be, …
+const WRITE_WAIT: Duration = Duration::from_secs(10);
+/// … and how much it takes at least in that time.
+const WRITE_BYTES_MIN: usize = 64 << 10;
+
+/// The connections of one address. Where there are as many as may be, the one that was idle for longest makes room; where none is idle, there
+/// is no room.
+#[derive(Debug)]
+pub(crate) struct Seats {
+    max: usize,
+    seats: Mutex<Taken>,
+    /// One was given up.
+    left: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    next: u64,
+    by_number: BTreeMap<u64, State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Since when it has no request; `None`: it has one.
+    idle_since: Option<Instant>,
+    /// Dropped to end the connection.
+    _eviction: oneshot::Sender<Infallible>,
+}
+
+/// The right to a connection.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    seats: Arc<Seats>,
+    number: u64,
+}
+
+/// Ready when another connection needs its place.
+pub(crate) type Evicted = oneshot::Receiver<Infallible>;
+
+impl Seats {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            seats: Mutex::default(),
+            left: Condvar::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for another connection.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<(Seat, Evicted)> {
+        let mut taken = self.lock();
+        if taken.by_number.len() >= self.max {
+            let idle = taken.by_number.iter();
+            let idle = idle.filter_map(|(number, state)| Some((state.idle_since?, *number)));
+            let (_, number) = idle.min()?;
+            taken.by_number.remove(&number);
+        }
+        let number = taken.next;
+        taken.next += 1;
+        let (eviction, evicted) = oneshot::channel();
+        let state = State {
+            idle_since: Some(Instant::now()),
+            _eviction: eviction,
+        };
+        taken.by_number.insert(number, state);
+        let seats = Arc::clone(self);
+        Some((Seat { seats, number }, evicted))
+    }
+
+    /// Waits until all connections have ended, at most until then.
+    pub(crate) fn wait_until_empty(&self, deadline: Instant) {
+        let wait = deadline.saturating_duration_since(Instant::now());
+        let is_used = |taken: &mut Taken| !taken.by_number.is_empty();
+        let waited = self.left.wait_timeout_while(self.lock(), wait, is_used);
+        drop(waited);
+    }
+}
+
+impl Seat {
+    fn set(&self, idle_since: Option<Instant>) {
+        // One that makes room for another is not there any more.
+        if let Some(state) = self.seats.lock().by_number.get_mut(&self.number) {
+            state.idle_since = idle_since;
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.seats.lock().by_number.remove(&self.number);
+        self.seats.left.notify_all();
+    }
+}
+
+/// A request is being answered.
+#[derive(Debug)]
+struct Busy(Arc<Seat>);
+
+impl Busy {
+    fn new(seat: &Arc<Seat>) -> Self {
+        seat.set(None);
+        Self(Arc::clone(seat))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.set(Some(Instant::now()));
+    }
+}
+
+/// What a future gives, or `None` where the connection has to make room before.
+pub(crate) async fn unless_evicted<T>(
+    future: impl Future<Output = T>,
+    evicted: &mut Evicted,
+) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if Pin::new(&mut *evicted).poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+/// Answers the requests of a connection until it ends, is idle for too long, has to make room, or `closing` says that all ends: then it is
+/// answered what it has asked.
+pub(crate) async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    (seat, mut evicted): (Arc<Seat>, Evicted),
+    arrival: Arrival,
+    router: Router,
+    mut closing: watch::Receiver<bool>,
+) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let busy = Busy::new(&seat);
+        request.extensions_mut().insert(arrival);
+        let answering = hyper::service::Service::call(&router, request);
+        async move {
+            let response: Response<Body> = answering.await?;
+            let answered = |body| Answered { body, _busy: busy };
+            Ok::<_, Infallible>(response.map(answered))
+        }
+    });
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(HEAD_BYTES_MAX);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut closed = pin!(async move { closing.wait_for(|is| *is).await.map(drop) });
+    let mut is_closing = false;
+    let talk = poll_fn(|context| {
+        if !is_closing && closed.as_mut().poll(context).is_ready() {
+            is_closing = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        // An error is the end of the client.
+        connection.as_mut().poll(context).map(drop)
+    });
+    unless_evicted(talk, &mut evicted).await;
+}
+
+/// The body of an answer, until whose end the connection is busy.
+#[derive(Debug)]
+struct Answered {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Answered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream whose reader has to keep up.
+#[derive(Debug)]
+pub(crate) struct Paced<S> {
+    stream: S,
+    /// When it is given up, unless it takes so much more until then.
+    due: Option<(Pin<Box<Sleep>>, usize)>,
+}
+
+impl<S> Paced<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, due: None }
+    }
+
+    /// Judges what became of a write of `bytes`.
+    fn judge(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+        bytes: usize,
+    ) -> Poll<io::Result<usize>> {
+        let taken = match &written {
+            Poll::Ready(Ok(taken)) => *taken,
+            Poll::Ready(Err(_)) => return written,
+            Poll::Pending => 0,
+        };
+        if written.is_ready() && taken == bytes {
+            self.due = None;
+            return written;
+        }
+        let due = self
+            .due
+            .get_or_insert_with(|| (Box::pin(sleep(WRITE_WAIT)), WRITE_BYTES_MIN));
+        due.1 = due.1.saturating_sub(taken);
+        if due.1 == 0 {
+            self.due = None;
+        } else if written.is_pending() {
+            ready!(due.0.as_mut().poll(context));
+            let slow = "the client does not take what is written";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, slow)));
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.judge(context, written, bytes.len())
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        let bytes = pieces.iter().map(|piece| piece.len()).sum();
+        self.judge(context, written, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        runtime::Builder,
+    };
+
+    use super::*;
+
+    /// On a clock of its own.
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build();
+        runtime.unwrap().block_on(test);
+    }
+
+    #[test]
+    fn a_reader_that_does_not_keep_up_is_given_up() {
+        run(async {
+            let (stream, mut reader) = duplex(1024);
+            let mut paced = Paced::new(stream);
+            let begun = tokio::time::Instant::now();
+            // It takes something now and then.
+            tokio::spawn(async move {
+                loop {
+                    sleep(WRITE_WAIT / 4).await;
+                    let _ = reader.read(&mut [0; 512]).await;
+                }
+            });
+            let refused = paced.write_all(&[0; 1 << 20]).await.unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+            assert_eq!(begun.elapsed().as_secs(), WRITE_WAIT.as_secs());
+        });
+    }
+
+    #[test]
+    fn a_reader_that_keeps_up_has_its_time() {
+        run(async {
+            let (stream, mut reader) = duplex(1024);
+            let mut paced = Paced::new(stream);
+            let reading = tokio::spawn(async move {
+                let mut piece = vec![0; WRITE_BYTES_MIN + 1024];
+                for _ in 0..10 {
+                    sleep(WRITE_WAIT * 9 / 10).await;
+                    reader.read_exact(&mut piece).await.unwrap();
+                }
+                reader
+            });
+            let bytes = vec![0; 10 * (WRITE_BYTES_MIN + 1024)];
+            paced.write_all(&bytes).await.unwrap();
+            // Silence between two answers is none of its faults.
+            sleep(WRITE_WAIT * 100).await;
+            paced.write_all(&[0; 1000]).await.unwrap();
+            drop(reading.await.unwrap());
+        });
+    }
+
+    #[test]
+    fn the_longest_idle_makes_room_and_the_busy_do_not() {
+        let seats = Seats::new(2);
+        let (first, mut first_out) = seats.take().unwrap();
+        let (second, mut second_out) = seats.take().unwrap();
+        let first = Arc::new(first);
+        let busy = Busy::new(&first);
+        let (third, mut third_out) = seats.take().unwrap();
+        assert!(
+            second_out
+                .try_recv()
+                .is_err_and(|it| it == oneshot::error::TryRecvError::Closed)
+        );
+        drop(second);
+        drop(busy);
+        let third = Arc::new(third);
+        let busy = Busy::new(&third);
+        assert!(
+            first_out
+                .try_recv()
+                .is_err_and(|it| it == oneshot::error::TryRecvError::Empty)
+        );
+        let (fourth, _) = seats.take().unwrap();
+        assert!(
+            first_out
+                .try_recv()
+                .is_err_and(|it| it == oneshot::error::TryRecvError::Closed)
+        );
+        let fourth = Arc::new(fourth);
+        let also_busy = Busy::new(&fourth);
+        assert!(seats.take().is_none());
+        drop((busy, also_busy));
+        assert!(
+            third_out
+                .try_recv()
+                .is_err_and(|it| it == oneshot::error::TryRecvError::Empty)
+        );
+        drop((first, third, fourth));
+        seats.wait_until_empty(Instant::now());
+        assert!(seats.lock().by_number.is_empty());
+    }
+}

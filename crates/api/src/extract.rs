@@ -1,0 +1,138 @@
+//! Bodies and query strings of requests: read within bounds, and refused where they say what is not known.
+
+use std::time::Duration;
+
+use axum::{
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
+    http::{HeaderMap, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::problem::Problem;
+
+/// Bytes of a body.
+pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
+/// How long a body may take to come.
+const BODY_WAIT: Duration = Duration::from_secs(10);
+
+/// A JSON object from a request, or for an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        if !is_json(&parts.headers) {
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the body is to be JSON: send it with `Content-Type: application/json`",
+            ));
+        }
+        let too_large = || {
+            let why = format!("a body has at most {BODY_BYTES_MAX} bytes: send less");
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, why)
+        };
+        let length = parts.headers.get(header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        if length.is_some_and(|length| length > BODY_BYTES_MAX) {
+            // Before a byte of it is read.
+            return Err(too_large());
+        }
+        let body = Limited::new(body, BODY_BYTES_MAX).collect();
+        let body = tokio::time::timeout(BODY_WAIT, body).await;
+        let body = body.map_err(|_| {
+            let why = format!("the body did not come within {} s", BODY_WAIT.as_secs());
+            Problem::new(StatusCode::REQUEST_TIMEOUT, why)
+        })?;
+        let body = body.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                too_large()
+            } else {
+                Problem::malformed(format!("the body cannot be read: {error}"))
+            }
+        })?;
+        let value = serde_json::from_slice(&body.to_bytes()).map_err(|error| {
+            Problem::malformed(format!("the body is not as it should be: {error}"))
+        })?;
+        Ok(Self(value))
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let mut kinds = headers.get_all(header::CONTENT_TYPE).iter();
+    let (kind, None) = (kinds.next(), kinds.next()) else {
+        return false;
+    };
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+            Err(error) => Problem::bug(format!("the answer is no JSON: {error}")).into_response(),
+        }
+    }
+}
+
+/// The parameters of a query string.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parameters<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let query = Query::try_from_uri(&parts.uri);
+        let Query(value) = query.map_err(|error| {
+            // Its words are about "query string", and then serde's.
+            let why = std::error::Error::source(&error)
+                .map_or_else(|| error.to_string(), ToString::to_string);
+            Problem::malformed(format!("the query string is not as it should be: {why}"))
+        })?;
+        Ok(Self(value))
+    }
+}
+
+/// No parameters: what a query string of an operation without any has is refused.
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+/// The last part of a path, decoded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::<T>::from_request_parts(parts, state).await;
+        let Path(value) = path.map_err(|error| {
+            Problem::malformed(format!(
+                "the path is not as it should be: {}",
+                error.body_text()
+            ))
+        })?;
+        Ok(Self(value))
+    }
+}
+
+/// Bytes of a name or key.
+pub(crate) const NAME_BYTES_MAX: usize = 64;
+
+/// Refuses what is no name of a rule or pin, nor a key.
+pub(crate) fn check_name(name: &str) -> Result<(), Problem> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        return Err(Problem::malformed(format!(
+            "a name has 1 to {NAME_BYTES_MAX} bytes, and no control characters"
+        )));
+    }
+    Ok(())
+}

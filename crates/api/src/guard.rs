@@ -1,0 +1,288 @@
+//! Who is let in: where a request was sent to, from which page, by whom, and whether that may ask for it.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use retroscope_recorder::{Clock, SystemClock};
+
+use crate::{
+    app::App,
+    caller::Caller,
+    operations::{self, Limited},
+    problem::Problem,
+    socket::Peer,
+    token::Refused,
+};
+
+/// How a request came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Arrival {
+    /// Over TCP.
+    Tcp {
+        /// … in TLS.
+        is_tls: bool,
+    },
+    /// By a unix socket; `None`: from somebody who may not.
+    Unix(Option<Peer>),
+}
+
+/// Lets a request through, or refuses it, whatever it asks for.
+pub(crate) async fn guard(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let mut response = match admit(&app, &request) {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(problem) => problem.into_response(),
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let nosniff = HeaderValue::from_static("nosniff");
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
+    response
+}
+
+fn admit(app: &App, request: &Request) -> Result<Caller, Problem> {
+    let arrival = request.extensions().get::<Arrival>();
+    let arrival = *arrival.ok_or_else(|| Problem::bug("it is not known how the request came"))?;
+    if let Arrival::Tcp { is_tls } = arrival {
+        let host = check_host(request.uri(), request.headers(), &app.hosts)?;
+        check_origin(request.headers(), is_tls, &host)?;
+    }
+    let path = request.extensions().get::<MatchedPath>();
+    let path = path.map(MatchedPath::as_str);
+    let operation = path.and_then(|path| operations::find(request.method(), path));
+    let needed = operation.map(|operation| operation.role);
+    if needed == Some(None) {
+        return Ok(Caller::anybody());
+    }
+    let caller = match arrival {
+        Arrival::Unix(Some(peer)) => Caller::of_peer(peer.uid, peer.pid),
+        Arrival::Unix(None) => {
+            let why = "only the recorder's user, root and members of the socket's group may connect to this socket";
+            return Err(Problem::forbidden(why));
+        }
+        Arrival::Tcp { .. } => authenticate(app, request.headers())?,
+    };
+    let Some(path) = path else {
+        let asked = request.uri().path();
+        let why = format!("there is nothing at {asked:?}: /v1/openapi.json lists what there is");
+        return Err(Problem::absent(why));
+    };
+    let Some(operation) = operation else {
+        let allowed = operations::methods(path);
+        let why = format!("{} is not for {path}: use {allowed}", request.method());
+        let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, why);
+        // Names of methods are always a header's value.
+        return Err(match HeaderValue::from_str(&allowed) {
+            Ok(allowed) => problem.with(header::ALLOW, allowed),
+            Err(_) => problem,
+        });
+    };
+    let name = &caller.name;
+    if let Some(role) = operation.role
+        && !caller.may(role)
+    {
+        return Err(Problem::forbidden(format!(
+            "token '{name}' may not do that: it takes the role '{role}'"
+        )));
+    }
+    if operation.limited == Limited::MayNot && caller.is_restricted() {
+        return Err(Problem::forbidden(format!(
+            "token '{name}' sees a part of the packets only, and this tells of all: it takes a token without filter and snap length"
+        )));
+    }
+    Ok(caller)
+}
+
+fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let refuse = |challenge: &'static str, why: &str| {
+        let problem = Problem::new(StatusCode::UNAUTHORIZED, why);
+        problem.with(
+            header::WWW_AUTHENTICATE,
+            HeaderValue::from_static(challenge),
+        )
+    };
+    let ask = r#"Bearer realm="retroscope""#;
+    let wrong = r#"Bearer realm="retroscope", error="invalid_token""#;
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let (given, more) = (given.next(), given.next());
+    let given = given.ok_or_else(|| {
+        refuse(ask, "a token is asked for: send `Authorization: Bearer TOKEN`, with one that `retroscope token` made")
+    })?;
+    let token = given.to_str().ok().and_then(|text| {
+        let (scheme, token) = text.split_once(' ')?;
+        (scheme.eq_ignore_ascii_case("bearer") && more.is_none()).then_some(token.trim())
+    });
+    let token = token.ok_or_else(|| {
+        refuse(
+            ask,
+            "the token is to come as `Authorization: Bearer TOKEN`, once",
+        )
+    })?;
+    let tokens = app
+        .tokens
+        .as_ref()
+        .ok_or_else(|| refuse(ask, "there are no tokens"))?;
+    tokens
+        .caller(token, SystemClock.now().wall_ns)
+        .map_err(|refused| match refused {
+            Refused::Unknown => refuse(
+                wrong,
+                "this token is not known: `retroscope token` makes one that is",
+            ),
+            Refused::Expired => refuse(
+                wrong,
+                "this token has expired: make another one by `retroscope token`",
+            ),
+        })
+}
+
+/// Where a request was sent to, if that is an address, `localhost`, or a name that the API has: a page of another site can have its own name
+/// lead here (DNS rebinding), and no other.
+fn check_host(uri: &Uri, headers: &HeaderMap, hosts: &[String]) -> Result<Authority, Problem> {
+    let mut given = headers.get_all(header::HOST).iter();
+    let (given, more) = (given.next(), given.next());
+    let read = |value: &HeaderValue| value.to_str().ok()?.parse::<Authority>().ok();
+    let host = given.filter(|_| more.is_none()).and_then(read);
+    let host = host.ok_or_else(|| {
+        Problem::malformed(
+            "one `Host` header is needed, with the address or name that was asked for",
+        )
+    })?;
+    // An absolute URI has its own, which has to be the same: RFC 9112, section 3.2.2.
+    if uri.authority().is_some_and(|authority| *authority != host) {
+        return Err(Problem::malformed(
+            "`Host` is another one than that of the request line",
+        ));
+    }
+    let name = host.host().to_ascii_lowercase();
+    let is_address = name.parse::<std::net::Ipv4Addr>().is_ok()
+        || name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'))
+            .is_some_and(|name| name.parse::<std::net::Ipv6Addr>().is_ok());
+    let has_user = host.as_str().contains('@');
+    if has_user || !(is_address || name == "localhost" || hosts.contains(&name)) {
+        return Err(Problem::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            format!(
+                "the API is not asked for by the name {name:?}: use its address, or start the recorder with `--api-host NAME`"
+            ),
+        ));
+    }
+    Ok(host)
+}
+
+/// Refuses what a page of another site sends: RFC 6454.
+fn check_origin(headers: &HeaderMap, is_tls: bool, host: &Authority) -> Result<(), Problem> {
+    let scheme = if is_tls { "https" } else { "http" };
+    let own = format!("{scheme}://{host}");
+    for origin in headers.get_all(header::ORIGIN) {
+        if !origin.as_bytes().eq_ignore_ascii_case(own.as_bytes()) {
+            let origin = String::from_utf8_lossy(origin.as_bytes());
+            return Err(Problem::forbidden(format!(
+                "pages of {origin:?} may not use the API: the only origin that may is {own}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderName;
+
+    use super::*;
+
+    fn headers(of: &[(HeaderName, &str)]) -> HeaderMap {
+        let all = of.iter();
+        all.map(|(name, value)| (name.clone(), value.parse().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn names_that_may_lead_anywhere_are_refused() {
+        let hosts = ["tap.example".to_owned()];
+        let check = |host: &str| {
+            check_host(
+                &Uri::from_static("/"),
+                &headers(&[(header::HOST, host)]),
+                &hosts,
+            )
+        };
+        for good in [
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "192.0.2.1:1",
+            "[::1]",
+            "[::1]:8080",
+            "LocalHost:80",
+            "localhost",
+            "TAP.example:443",
+        ] {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil",
+            "tap.example.evil",
+            "",
+            "a b",
+            "[::1",
+            "::1",
+            "0x7f000001",
+            "user@127.0.0.1",
+            "127.0.0.1/x",
+            "[localhost]",
+        ] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+        let none = check_host(&Uri::from_static("/"), &headers(&[]), &hosts);
+        assert!(none.is_err());
+        let two = headers(&[(header::HOST, "localhost"), (header::HOST, "localhost")]);
+        assert!(check_host(&Uri::from_static("/"), &two, &hosts).is_err());
+        let absolute = |uri| {
+            check_host(
+                &Uri::from_static(uri),
+                &headers(&[(header::HOST, "localhost")]),
+                &hosts,
+            )
+        };
+        assert!(absolute("http://localhost/v1").is_ok());
+        assert!(absolute("http://evil.example/v1").is_err());
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_refused() {
+        let host = Authority::from_static("127.0.0.1:8080");
+        let check = |origin: &str, is_tls| {
+            check_origin(&headers(&[(header::ORIGIN, origin)]), is_tls, &host)
+        };
+        assert!(check_origin(&headers(&[]), false, &host).is_ok());
+        assert!(check("http://127.0.0.1:8080", false).is_ok());
+        assert!(check("https://127.0.0.1:8080", true).is_ok());
+        for origin in [
+            "null",
+            "",
+            "https://127.0.0.1:8080",
+            "http://127.0.0.1",
+            "http://127.0.0.1:8081",
+            "http://localhost:8080",
+            "http://evil.example",
+            "http://127.0.0.1:8080.evil.example",
+        ] {
+            assert!(check(origin, false).is_err(), "{origin}");
+        }
+    }
+}

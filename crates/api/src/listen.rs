@@ -1,0 +1,186 @@
+//! Where clients come: addresses, and the sockets that are made of them before privileges are given up.
+
+use std::{
+    fmt,
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixListener,
+    path::PathBuf,
+    str::FromStr,
+    sync::Arc,
+};
+
+use tokio_rustls::rustls::ServerConfig;
+
+use crate::{
+    Config, Say,
+    socket::{Socket, SocketFile},
+    tls,
+    token::Tokens,
+};
+
+/// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// An address and port; 0: one that is free.
+    Tcp(SocketAddr),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("the path of a unix socket is missing: unix:/run/retroscope.sock".to_owned()),
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => text.parse().map(Self::Tcp).map_err(|_| {
+                format!("{text:?} is neither an address with a port, as 127.0.0.1:8080 or [::1]:8080, nor unix:PATH")
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A socket that is listened at.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener, Option<Arc<ServerConfig>>),
+    Unix(UnixListener, SocketFile),
+}
+
+/// The sockets of an API that is not served yet: clients that come wait.
+#[derive(Debug)]
+pub struct Bound {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) tokens: Option<Tokens>,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) say: Say2,
+}
+
+/// Tells the user a sentence.
+#[derive(Clone)]
+pub(crate) struct Say2(pub(crate) Say);
+
+impl fmt::Debug for Say2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Say")
+    }
+}
+
+impl Bound {
+    /// Listens, and reads tokens, keys and certificates: before privileges are given up.
+    ///
+    /// # Errors
+    /// A sentence: an address is taken or may not be had, a file cannot be read, or an address beyond this machine has no TLS.
+    pub fn new(config: &Config, say: &Say) -> Result<Self, String> {
+        let server_config = config.tls.as_ref().map(tls::server_config).transpose()?;
+        let is_tcp = |address: &&Address| matches!(address, Address::Tcp(_));
+        let first_tcp = config.addresses.iter().find(is_tcp);
+        let tokens = match (&config.tokens, first_tcp) {
+            (Some(path), _) => Some(Tokens::read(path, Arc::clone(say))?),
+            (None, None) => None,
+            (None, Some(address)) => {
+                return Err(format!(
+                    "--api {address}: over TCP everybody is asked for a token: name their file by --tokens FILE, and make one by \
+                     `retroscope token`; a unix socket (--api unix:PATH) needs none"
+                ));
+            }
+        };
+        let listen = |address: &Address| -> Result<Listener, String> {
+            let failed = |why: String| format!("--api {address}: {why}");
+            match address {
+                Address::Unix(path) => {
+                    let socket = Socket::bind(path, config.owner, say);
+                    let Socket { file, listener } =
+                        socket.map_err(|why| format!("--api unix:{why}"))?;
+                    set_nonblocking(listener.set_nonblocking(true)).map_err(failed)?;
+                    Ok(Listener::Unix(listener, file))
+                }
+                Address::Tcp(at) => {
+                    if !at.ip().is_loopback() && server_config.is_none() {
+                        return Err(failed(
+                            "beyond this machine packets and tokens go by TLS only: add --tls-cert FILE and --tls-key FILE".to_owned(),
+                        ));
+                    }
+                    let listener =
+                        TcpListener::bind(at).map_err(|error| failed(error.to_string()))?;
+                    set_nonblocking(listener.set_nonblocking(true)).map_err(failed)?;
+                    Ok(Listener::Tcp(listener, server_config.clone()))
+                }
+            }
+        };
+        Ok(Self {
+            listeners: config
+                .addresses
+                .iter()
+                .map(listen)
+                .collect::<Result<_, _>>()?,
+            tokens,
+            hosts: config
+                .hosts
+                .iter()
+                .map(|host| host.to_ascii_lowercase())
+                .collect(),
+            say: Say2(Arc::clone(say)),
+        })
+    }
+
+    /// The addresses of TCP as clients write them, with the ports that were free where 0 was asked for.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        let is_tls = |listener: &Listener| matches!(listener, Listener::Tcp(_, Some(_)));
+        let scheme = if self.listeners.iter().any(is_tls) {
+            "https"
+        } else {
+            "http"
+        };
+        let addresses = self.tcp_addresses().into_iter();
+        addresses.map(|at| format!("{scheme}://{at}")).collect()
+    }
+
+    /// The addresses of TCP that are listened at, with the ports that were free where 0 was asked for.
+    #[must_use]
+    pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
+        let addresses = self.listeners.iter().filter_map(|listener| match listener {
+            Listener::Tcp(listener, _) => listener.local_addr().ok(),
+            Listener::Unix(..) => None,
+        });
+        addresses.collect()
+    }
+}
+
+fn set_nonblocking(set: std::io::Result<()>) -> Result<(), String> {
+    set.map_err(|error| format!("cannot be listened at: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_shown() {
+        for text in ["127.0.0.1:8080", "[::1]:0", "unix:/run/a b.sock", "unix:x"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for wrong in [
+            "",
+            "unix:",
+            "localhost:80",
+            "127.0.0.1",
+            ":80",
+            "8080",
+            "/run/x",
+        ] {
+            assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+        }
+    }
+}

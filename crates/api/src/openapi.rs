@@ -1,0 +1,77 @@
+//! The OpenAPI document: what is said of each operation because the table says it, so that it is true of all.
+
+use utoipa::{
+    Modify,
+    openapi::{
+        ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder,
+        extensions::ExtensionsBuilder,
+        path::Operation,
+        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    },
+};
+
+use crate::{operations::OPERATIONS, problem::ProblemBody};
+
+/// The name of how a token is sent.
+const TOKEN: &str = "token";
+
+/// Adds roles, tokens and refusals.
+pub(crate) struct Common;
+
+impl Modify for Common {
+    fn modify(&self, document: &mut OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some(
+                "A token that `retroscope token` made. By a unix socket none is needed.",
+            ));
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme(TOKEN, SecurityScheme::Http(scheme.build()));
+        let (name, schema) = (
+            <ProblemBody as utoipa::ToSchema>::name(),
+            <ProblemBody as utoipa::PartialSchema>::schema(),
+        );
+        components.schemas.insert(name.into_owned(), schema);
+        for known in OPERATIONS {
+            let item = document.paths.paths.get_mut(known.path);
+            let operation = item.and_then(|item| match known.method.as_str() {
+                "GET" => item.get.as_mut(),
+                "PUT" => item.put.as_mut(),
+                "POST" => item.post.as_mut(),
+                "PATCH" => item.patch.as_mut(),
+                "DELETE" => item.delete.as_mut(),
+                _ => None,
+            });
+            if let Some(operation) = operation {
+                complete(operation, known.role.map(crate::role::Role::as_str));
+            }
+        }
+    }
+}
+
+fn complete(operation: &mut Operation, role: Option<&str>) {
+    if let Some(role) = role {
+        operation.security = Some(vec![SecurityRequirement::new(TOKEN, Vec::<String>::new())]);
+        let extensions = ExtensionsBuilder::new().add("x-role", role).build();
+        operation
+            .extensions
+            .get_or_insert_default()
+            .merge(extensions);
+    }
+    let refusal = |text: &str| {
+        let problem = Ref::from_schema_name("Problem");
+        let content = ContentBuilder::new().schema(Some(problem)).build();
+        let response = ResponseBuilder::new()
+            .description(text)
+            .content("application/problem+json", content);
+        RefOr::T(response.build())
+    };
+    let all = &mut operation.responses.responses;
+    for (status, text) in [
+        ("4XX", "Refused; `detail` says why, and what to do."),
+        ("5XX", "It cannot be done now; `detail` says why."),
+    ] {
+        all.entry(status.to_owned())
+            .or_insert_with(|| refusal(text));
+    }
+}

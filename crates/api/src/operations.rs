@@ -1,0 +1,101 @@
+//! What can be asked for: one table that makes the routes, says who may use them, and is the OpenAPI document.
+
+use std::sync::Arc;
+
+use axum::{Router, http::Method, middleware::from_fn_with_state, routing};
+use utoipa::OpenApi;
+
+use crate::{app::App, guard::guard, openapi::Common, role::Role, routes};
+
+/// Whether a token that sees a part of the packets only may use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limited {
+    /// It tells nothing of packets, or only of those that the token may see.
+    May,
+    /// It tells of all packets.
+    MayNot,
+}
+
+/// A method of a path.
+#[derive(Debug, Clone)]
+pub(crate) struct Operation {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    /// What it takes; `None`: nothing, not even a token.
+    pub(crate) role: Option<Role>,
+    pub(crate) limited: Limited,
+}
+
+macro_rules! operations {
+    ($($method:ident $name:ident $path:literal $module:ident::$handler:ident $role:expr, $limited:ident;)*) => {
+        /// All of them.
+        pub(crate) const OPERATIONS: &[Operation] = &[
+            $(Operation { method: Method::$name, path: $path, role: $role, limited: Limited::$limited },)*
+        ];
+
+        /// The document, without what all operations have in common.
+        #[derive(OpenApi)]
+        #[openapi(
+            info(
+                title = "Retroscope",
+                description = "A running recorder: trigger dumps, query the past, change rules, see what happens. See docs/api.md.",
+                license(name = "MIT OR Apache-2.0"),
+            ),
+            modifiers(&Common),
+            paths($(routes::$module::$handler,)*),
+        )]
+        pub(crate) struct Document;
+
+        fn routes() -> Router<Arc<App>> {
+            Router::new()$(.route($path, routing::$method(routes::$module::$handler)))*
+        }
+    };
+}
+
+operations! {
+    get GET "/healthz" health::healthz None, May;
+    get GET "/readyz" health::readyz None, May;
+    get GET "/metrics" health::metrics Some(Role::Metrics), May;
+    get GET "/v1/openapi.json" document::openapi Some(Role::Metrics), May;
+    get GET "/v1/status" status::status Some(Role::View), May;
+    get GET "/v1/interfaces" status::interfaces Some(Role::View), May;
+    get GET "/v1/events" events::events Some(Role::View), MayNot;
+    get GET "/v1/rules" rules::list Some(Role::View), MayNot;
+    get GET "/v1/rules/{name}" rules::read Some(Role::View), MayNot;
+    put PUT "/v1/rules/{name}" rules::put Some(Role::Admin), MayNot;
+    patch PATCH "/v1/rules/{name}" rules::enable Some(Role::Admin), MayNot;
+    delete DELETE "/v1/rules/{name}" rules::remove Some(Role::Admin), MayNot;
+    post POST "/v1/triggers" triggers::trigger Some(Role::Trigger), May;
+    get GET "/v1/dumps" dumps::list Some(Role::View), MayNot;
+    get GET "/v1/dumps/{number}" dumps::read Some(Role::View), MayNot;
+    get GET "/v1/pins" pins::list Some(Role::View), MayNot;
+    get GET "/v1/pins/{name}" pins::read Some(Role::View), MayNot;
+    put PUT "/v1/pins/{name}" pins::put Some(Role::Admin), MayNot;
+    delete DELETE "/v1/pins/{name}" pins::remove Some(Role::Admin), MayNot;
+    get GET "/v1/query" query::query Some(Role::Packets), May;
+    get GET "/v1/queries/{id}" query::verdict Some(Role::Packets), May;
+    get GET "/v1/when-full" control::when_full Some(Role::View), May;
+    put PUT "/v1/when-full" control::set_when_full Some(Role::Admin), MayNot;
+    post POST "/v1/stop" control::stop Some(Role::Admin), MayNot;
+}
+
+/// The operation of a method and a path as it was matched.
+pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Operation> {
+    OPERATIONS
+        .iter()
+        .find(|operation| operation.path == path && operation.method == method)
+}
+
+/// The methods of a path.
+pub(crate) fn methods(path: &str) -> String {
+    let own = OPERATIONS.iter().filter(|operation| operation.path == path);
+    let names: Vec<&str> = own.map(|operation| operation.method.as_str()).collect();
+    names.join(", ")
+}
+
+/// All routes, guarded.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    routes()
+        .layer(from_fn_with_state(Arc::clone(app), guard))
+        .with_state(Arc::clone(app))
+}

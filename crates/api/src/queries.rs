@@ -1,0 +1,169 @@
+//! Queries that run, and what became of the last ones.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use retroscope_recorder::QueryReport;
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{caller::Caller, problem::Problem, role::Role};
+
+/// Queries at once.
+const RUNNING_MAX: usize = 4;
+/// Of those that follow, at once.
+const FOLLOWING_MAX: usize = 8;
+/// Listeners to events at once.
+const LISTENERS_MAX: usize = 16;
+/// Queries whose verdicts are kept.
+const KEPT: usize = 256;
+
+/// Places for what a client may hold for long.
+#[derive(Debug)]
+pub(crate) struct Places {
+    what: &'static str,
+    max: usize,
+    taken: AtomicUsize,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<Places>);
+
+impl Places {
+    pub(crate) fn listeners() -> Arc<Self> {
+        Self::new("listeners", LISTENERS_MAX)
+    }
+
+    pub(crate) fn followers() -> Arc<Self> {
+        Self::new("queries that follow", FOLLOWING_MAX)
+    }
+
+    pub(crate) fn queries() -> Arc<Self> {
+        Self::new("queries", RUNNING_MAX)
+    }
+
+    fn new(what: &'static str, max: usize) -> Arc<Self> {
+        let taken = AtomicUsize::new(0);
+        Arc::new(Self { what, max, taken })
+    }
+
+    /// A place; 503 where there is none.
+    pub(crate) fn take(self: &Arc<Self>) -> Result<Place, Problem> {
+        let next = |taken| (taken < self.max).then_some(taken + 1);
+        let got = self
+            .taken
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+        got.map(|_| Place(Arc::clone(self))).map_err(|_| {
+            let Self { what, max, .. } = &**self;
+            let why = format!("there are {max} {what}, which is the limit: try again");
+            Problem::unavailable(why, Duration::from_secs(1))
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How far a query is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum QueryState {
+    /// Packets go to the client.
+    Running,
+    /// All were sent; `report` is there.
+    Done,
+    /// The client left, or the ring could not be read: what it has is not whole.
+    Failed,
+}
+
+/// A query: what was asked, and what became of it.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = QueryRecord)]
+pub(crate) struct QueryRecord {
+    /// Its ID.
+    id: String,
+    state: QueryState,
+    /// The expression; empty: every packet.
+    filter: String,
+    /// The verdict of an answer that is whole.
+    #[schema(value_type = Option<Object>)]
+    report: Option<QueryReport>,
+    /// The verdict in words.
+    reasons: Option<String>,
+    /// Why it failed.
+    error: Option<String>,
+    #[serde(skip)]
+    caller: Arc<str>,
+}
+
+/// The last queries.
+#[derive(Debug, Default)]
+pub(crate) struct Queries(Mutex<VecDeque<QueryRecord>>);
+
+impl Queries {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<QueryRecord>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A query begins. Its ID.
+    pub(crate) fn begin(&self, caller: &Caller, filter: &str) -> io::Result<String> {
+        let mut bits = [0_u8; 8];
+        getrandom(&mut bits, GetRandomFlags::empty())?;
+        let id = format!("{:016x}", u64::from_le_bytes(bits));
+        let mut last = self.lock();
+        if last.len() >= KEPT {
+            // Of those that run there are a few.
+            let done = last.iter().position(|it| it.state != QueryState::Running);
+            last.remove(done.unwrap_or(0));
+        }
+        last.push_back(QueryRecord {
+            id: id.clone(),
+            state: QueryState::Running,
+            filter: filter.to_owned(),
+            report: None,
+            reasons: None,
+            error: None,
+            caller: Arc::clone(&caller.name),
+        });
+        Ok(id)
+    }
+
+    /// It is over.
+    pub(crate) fn end(&self, id: &str, outcome: Result<QueryReport, String>) {
+        let mut last = self.lock();
+        let Some(record) = last.iter_mut().find(|it| it.id == id) else {
+            return;
+        };
+        match outcome {
+            Ok(report) => {
+                record.state = QueryState::Done;
+                record.reasons = Some(report.reasons());
+                record.report = Some(report);
+            }
+            Err(why) => {
+                record.state = QueryState::Failed;
+                record.error = Some(why);
+            }
+        }
+    }
+
+    /// One that this caller asked; of an admin, any.
+    pub(crate) fn find(&self, caller: &Caller, id: &str) -> Option<QueryRecord> {
+        let last = self.lock();
+        let found = last.iter().find(|it| it.id == id);
+        let may = |it: &&QueryRecord| it.caller == caller.name || caller.may(Role::Admin);
+        found.filter(may).cloned()
+    }
+}

@@ -1,0 +1,63 @@
+//! The OpenAPI document.
+
+use std::sync::LazyLock;
+
+use axum::{
+    http::header,
+    response::{IntoResponse, Response},
+};
+use utoipa::OpenApi;
+
+use crate::{
+    extract::{Nothing, Parameters},
+    operations::Document,
+};
+
+/// The document as it is served, and held in `openapi.json`.
+pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
+    // Made of structs only, as the test of the file shows.
+    Document::openapi().to_pretty_json().unwrap_or_default() + "\n"
+});
+
+/// This document
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "document", responses((status = 200, content_type = "application/json", body = Object)))]
+pub(crate) async fn openapi(_: Parameters<Nothing>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use super::*;
+    use crate::operations::OPERATIONS;
+
+    /// `UPDATE_GOLDEN=1 cargo test -p retroscope-api` writes it anew.
+    #[test]
+    fn the_document_is_as_the_file_says() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(&path, &*TEXT).unwrap();
+        }
+        let kept = fs::read_to_string(&path).unwrap();
+        assert!(
+            kept == *TEXT,
+            "the API changed: UPDATE_GOLDEN=1 writes openapi.json anew, for review"
+        );
+    }
+
+    /// What the table serves is what the document tells, no more and no less.
+    #[test]
+    fn the_document_has_the_operations_of_the_table() {
+        let document: serde_json::Value = serde_json::from_str(&TEXT).unwrap();
+        let told = document["paths"].as_object().unwrap().iter();
+        let told = told.flat_map(|(path, methods)| {
+            let methods = methods.as_object().unwrap().keys();
+            methods.map(|method| (path.clone(), method.to_uppercase()))
+        });
+        let told: BTreeSet<(String, String)> = told.collect();
+        let known = OPERATIONS.iter();
+        let known = known.map(|it| (it.path.to_owned(), it.method.to_string()));
+        assert_eq!(told, known.collect());
+    }
+}

@@ -1,0 +1,113 @@
+//! Events, as they happen.
+#![expect(
+    unused_qualifications,
+    reason = "the macro of utoipa qualifies the names of parameters"
+)]
+
+use std::{
+    sync::mpsc::RecvTimeoutError,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::State,
+    http::{HeaderMap, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use tokio::task::spawn_blocking;
+use utoipa::IntoParams;
+
+use super::Shared;
+use crate::{
+    bodies::event::EventBody,
+    extract::Parameters,
+    problem::Problem,
+    stream::{Sender, stream},
+};
+
+/// How long a listener's thread waits for news before it looks whether the client is there.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often a client without news is told that there are none.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// Where to begin.
+#[derive(Debug, Clone, Copy, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Beginning {
+    /// From the event of this number on, as far as they are kept (the last 1024). Left out: `Last-Event-ID`, or those that are to come.
+    from: Option<u64>,
+}
+
+/// What happens, as it happens: server-sent events
+///
+/// `event` is `triggered`, `finished`, `amended`, `exported`, `notice`, `missed`, and at last `end`; `data` is a JSON object; `id` is the number to go on
+/// from, which browsers and libraries send again as `Last-Event-ID`. Who is too slow is told how many events were missed.
+#[utoipa::path(
+    get, path = "/v1/events", tag = "status",
+    params(Beginning, ("Last-Event-ID" = Option<u64>, Header)),
+    responses((status = 200, content_type = "text/event-stream", body = EventBody)),
+)]
+pub(crate) async fn events(
+    State(app): Shared,
+    Parameters(wanted): Parameters<Beginning>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let last = headers.get("last-event-id").map(|last| {
+        let number = last.to_str().ok().and_then(|text| text.trim().parse().ok());
+        number.ok_or_else(|| {
+            Problem::malformed("`Last-Event-ID` is the number that an event had as its `id`")
+        })
+    });
+    let from = wanted.from.or(last.transpose()?);
+    let place = app.listeners.take()?;
+    let (sender, body) = stream();
+    spawn_blocking(move || {
+        let _place = place;
+        let mut listener = app.handle.subscribe(from);
+        // Without data it is no event, but a place to go on from: HTML, section 9.2.6.
+        let mut text = format!("retry: 1000\nid: {}\n\n", listener.cursor());
+        let mut told = Instant::now();
+        loop {
+            if !text.is_empty() {
+                told = Instant::now();
+                if !sender.send(Bytes::from(std::mem::take(&mut text))) {
+                    return;
+                }
+            }
+            match listener.take(LOOK) {
+                Ok(event) => {
+                    let (kind, data) = EventBody::of(&event);
+                    text = message(kind, &data, listener.cursor());
+                }
+                Err(RecvTimeoutError::Timeout) if sender.is_left() => return,
+                Err(RecvTimeoutError::Timeout) if told.elapsed() >= SILENCE => {
+                    text = ":\n\n".to_owned();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return end(sender, listener.cursor()),
+            }
+        }
+    });
+    Ok((
+        [(header::CONTENT_TYPE, "text/event-stream")],
+        Body::new(body),
+    )
+        .into_response())
+}
+
+fn end(sender: Sender, next: u64) {
+    let nothing = serde_json::json!({});
+    if sender.send(Bytes::from(message("end", &nothing, next))) {
+        sender.end(None);
+    }
+}
+
+/// `next` is the number of the event behind it.
+fn message(kind: &str, data: &impl serde::Serialize, next: u64) -> String {
+    // Strings, numbers and reports are always JSON, in one line.
+    let data = serde_json::to_string(data).unwrap_or_default();
+    format!("id: {next}\nevent: {kind}\ndata: {data}\n\n")
+}

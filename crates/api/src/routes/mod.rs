@@ -1,0 +1,23 @@
+//! The operations, by what they are about.
+
+pub(crate) mod control;
+pub(crate) mod document;
+pub(crate) mod dumps;
+pub(crate) mod events;
+pub(crate) mod health;
+pub(crate) mod pins;
+pub(crate) mod query;
+pub(crate) mod rules;
+pub(crate) mod status;
+pub(crate) mod triggers;
+
+use std::sync::Arc;
+
+use axum::{Extension, extract::State};
+
+use crate::{app::App, caller::Caller};
+
+/// What all requests share, as handlers take it.
+type Shared = State<Arc<App>>;
+/// Who asks.
+type Asking = Extension<Caller>;

@@ -1,0 +1,109 @@
+//! Pins: stretches of time that the ring keeps.
+
+use axum::{extract::State, http::StatusCode};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::Shared;
+use crate::{
+    app::{App, waiting},
+    bodies::{request::StretchBody, status::PinBody},
+    extract::{Json, Named, Nothing, Parameters, check_name},
+    problem::Problem,
+};
+
+/// All pins.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Pins)]
+pub(crate) struct PinsBody {
+    pins: Vec<PinBody>,
+}
+
+/// The pins, by name
+#[utoipa::path(get, path = "/v1/pins", tag = "pins", responses((status = 200, body = PinsBody)))]
+pub(crate) async fn list(
+    State(app): Shared,
+    _: Parameters<Nothing>,
+) -> Result<Json<PinsBody>, Problem> {
+    waiting(move || Ok(Json(PinsBody { pins: all(&app)? }))).await
+}
+
+/// A pin
+#[utoipa::path(
+    get, path = "/v1/pins/{name}", tag = "pins",
+    params(("name" = String, Path, min_length = 1, max_length = 64)),
+    responses((status = 200, body = PinBody)),
+)]
+pub(crate) async fn read(
+    State(app): Shared,
+    _: Parameters<Nothing>,
+    Named(name): Named<String>,
+) -> Result<Json<PinBody>, Problem> {
+    waiting(move || {
+        let found = all(&app)?.into_iter().find(|pin| pin.name() == name);
+        found.map(Json).ok_or_else(|| no_pin(&name))
+    })
+    .await
+}
+
+/// Keep packets of some time in the ring; a pin that is there keeps the time that it has
+///
+/// The body may be `{}`: all that is there up to now. When the ring is full of what is wanted, the oldest pin falls, unless `/v1/when-full` is `protect`.
+#[utoipa::path(
+    put, path = "/v1/pins/{name}", tag = "pins",
+    params(("name" = String, Path, min_length = 1, max_length = 64)),
+    request_body = StretchBody,
+    responses(
+        (status = 200, description = "It was there, and keeps its time.", body = PinBody),
+        (status = 201, description = "It is new.", body = PinBody),
+    ),
+)]
+pub(crate) async fn put(
+    State(app): Shared,
+    _: Parameters<Nothing>,
+    Named(name): Named<String>,
+    Json(stretch): Json<StretchBody>,
+) -> Result<(StatusCode, Json<PinBody>), Problem> {
+    check_name(&name)?;
+    let stretch = stretch.read()?;
+    waiting(move || {
+        let (pin, existed) = app.handle.pin(&name, stretch)?;
+        let status = if existed {
+            StatusCode::OK
+        } else {
+            StatusCode::CREATED
+        };
+        Ok((status, Json(PinBody::from(&pin))))
+    })
+    .await
+}
+
+/// Keep them no more
+#[utoipa::path(
+    delete, path = "/v1/pins/{name}", tag = "pins",
+    params(("name" = String, Path, min_length = 1, max_length = 64)),
+    responses((status = 204, description = "It is gone.")),
+)]
+pub(crate) async fn remove(
+    State(app): Shared,
+    _: Parameters<Nothing>,
+    Named(name): Named<String>,
+) -> Result<StatusCode, Problem> {
+    waiting(move || {
+        if app.handle.unpin(&name)? {
+            Ok(StatusCode::NO_CONTENT)
+        } else {
+            Err(no_pin(&name))
+        }
+    })
+    .await
+}
+
+fn all(app: &App) -> Result<Vec<PinBody>, Problem> {
+    let pins = app.handle.status()?.pins;
+    Ok(pins.iter().map(PinBody::from).collect())
+}
+
+fn no_pin(name: &str) -> Problem {
+    Problem::absent(format!("there is no pin {name:?}: GET /v1/pins lists them"))
+}

@@ -1,0 +1,286 @@
+//! Packets of the past.
+#![expect(
+    unused_qualifications,
+    reason = "the macro of utoipa qualifies the names of parameters"
+)]
+
+use std::{io::Write, num::NonZeroU32, sync::Arc};
+
+use axum::{
+    Extension,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use retroscope_recorder::{
+    Cancel, Clock, Export, Handle, PacketId, Query, QueryError, QueryReport, SystemClock, rfc3339,
+};
+use serde::Deserialize;
+use tokio::{sync::oneshot, task::spawn_blocking};
+use utoipa::IntoParams;
+
+use super::{Asking, Shared};
+use crate::{
+    app::{App, waiting},
+    bodies::request::{StretchBody, within},
+    caller::Caller,
+    extract::{Json, Named, Nothing, Parameters},
+    problem::Problem,
+    queries::{Place, QueryRecord},
+    stream::{PieceWriter, Sender, stream},
+};
+
+/// Which packets.
+#[derive(Debug, Clone, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Asked {
+    /// A pcap-filter(7) expression; left out: every packet.
+    #[param(example = "udp")]
+    filter: Option<String>,
+    /// Packets with this Community ID (version 1, seed 0) only.
+    #[param(example = "1:LQU9qZlK+B5F3KDmev6m5PMibrg=")]
+    community_id: Option<String>,
+    /// Packets of these interfaces only: their names, with commas between.
+    interfaces: Option<String>,
+    /// Packets from this time on: RFC 3339 with any offset, or s, ms, µs or ns since 1970.
+    #[param(example = "2026-11-20T19:15:03.5Z")]
+    from: Option<String>,
+    /// Packets up to this time, included.
+    to: Option<String>,
+    /// Packets of this long, up to now; without `from` and `to`.
+    last: Option<String>,
+    /// No more packets than these.
+    limit_packets: Option<u64>,
+    /// No more captured bytes than these.
+    limit_bytes: Option<u64>,
+    /// With a limit: the last packets instead of the first.
+    newest: Option<bool>,
+    /// So many bytes of each packet.
+    #[param(minimum = 1, value_type = Option<u32>)]
+    headers: Option<NonZeroU32>,
+    /// Go on with the packets that come.
+    follow: Option<bool>,
+    /// Go on behind these packets of an answer before, by the IDs that it gave them (`epb_packetid`, `after` in its verdict), with commas between.
+    after: Option<String>,
+    /// The verdict only, as JSON.
+    count: Option<bool>,
+}
+
+impl Asked {
+    /// The query, of what this caller may see.
+    fn query(self, handle: &Handle, caller: &Caller) -> Result<Query, Problem> {
+        let stretch = StretchBody {
+            from: self.from,
+            to: self.to,
+            last: self.last,
+        };
+        let stretch = stretch.read()?;
+        let list = |text: Option<String>| {
+            let text = text.unwrap_or_default();
+            let parts = text.split(',').filter(|part| !part.is_empty());
+            parts.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let after = list(self.after).into_iter().map(|id| {
+            let read = id.parse::<PacketId>();
+            read.map_err(|_| Problem::malformed(format!("`after`: {id:?} is no packet's ID")))
+        });
+        let snaplen = caller.snaplen.and_then(NonZeroU32::new);
+        let headers = [self.headers, snaplen].into_iter().flatten().min();
+        Ok(Query {
+            expression: within(handle, caller, self.filter)?.unwrap_or_default(),
+            community_id: self.community_id,
+            interfaces: list(self.interfaces),
+            from_ns: stretch.from_ns,
+            to_ns: stretch.to_ns,
+            last_ns: stretch.last_ns,
+            limit_packets: self.limit_packets,
+            limit_bytes: self.limit_bytes,
+            newest: self.newest.unwrap_or(false),
+            headers,
+            follow: self.follow.unwrap_or(false),
+            after: after.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// Packets of the past, as a pcapng file
+///
+/// The answer may be read while it comes. Its verdict stands in a comment of the last packet and of each interface's statistics; afterwards at
+/// `Location`; and in trailers, where the request has `TE: trailers`: `Retroscope-Verdict` (`complete` or `incomplete`), `Retroscope-Packets`,
+/// `Retroscope-Bytes`. An answer that fails ends without its last chunk.
+#[utoipa::path(
+    get, path = "/v1/query", tag = "packets",
+    params(Asked),
+    responses((
+        status = 200, content_type = "application/x-pcapng", body = Vec<u8>,
+        headers(("Location" = String, description = "Where the verdict is found, of the last 256 queries.")),
+    )),
+)]
+pub(crate) async fn query(
+    State(app): Shared,
+    Extension(caller): Asking,
+    Parameters(asked): Parameters<Asked>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    if asked.count == Some(true) {
+        return count(app, caller, asked).await;
+    }
+    let places = if asked.follow == Some(true) {
+        &app.following
+    } else {
+        &app.running
+    };
+    let place = places.take()?;
+    let cancel = Cancel::default();
+    let (sender, body) = stream();
+    let body = body.when_left({
+        let cancel = cancel.clone();
+        move || cancel.cancel()
+    });
+    let (ready, answer) = oneshot::channel();
+    let task = Task {
+        app,
+        caller,
+        sender,
+        cancel,
+        _place: place,
+    };
+    spawn_blocking(move || task.run(asked, ready));
+    let id = answer
+        .await
+        .unwrap_or_else(|_| Err(Problem::bug("the query failed: please report this bug")))?;
+    let value =
+        |text: String| HeaderValue::try_from(text).map_err(|error| Problem::bug(error.to_string()));
+    let now = rfc3339(SystemClock.now().wall_ns);
+    let name: String = now
+        .chars()
+        .take(19)
+        .filter(|c| c.is_ascii_alphanumeric())
+        .collect();
+    let mut response = Body::new(body).into_response();
+    let all = response.headers_mut();
+    all.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/x-pcapng"),
+    );
+    all.insert(header::LOCATION, value(format!("/v1/queries/{id}"))?);
+    let file = format!("attachment; filename=\"retroscope-{name}Z.pcapng\"");
+    all.insert(header::CONTENT_DISPOSITION, value(file)?);
+    if asks_for_trailers(&headers) {
+        let names = TRAILERS.join(", ");
+        all.insert(header::TRAILER, value(names)?);
+    }
+    Ok(response)
+}
+
+/// The verdict without the packets.
+async fn count(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, Problem> {
+    if asked.follow == Some(true) {
+        return Err(Problem::malformed(
+            "`count` and `follow`: what is to come cannot be counted",
+        ));
+    }
+    let place = app.running.take()?;
+    waiting(move || {
+        let _place = place;
+        let query = asked.query(&app.handle, &caller)?;
+        let report = app.handle.query(&query)?.count()?;
+        Ok(Json(report).into_response())
+    })
+    .await
+}
+
+/// The fields behind the body.
+const TRAILERS: [&str; 3] = [
+    "retroscope-verdict",
+    "retroscope-packets",
+    "retroscope-bytes",
+];
+
+/// RFC 9110, section 10.1.4.
+fn asks_for_trailers(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::TE).iter();
+    let mut codings = lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','));
+    codings.any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
+}
+
+/// A query on a thread that may wait.
+struct Task {
+    app: Arc<App>,
+    caller: Caller,
+    sender: Sender,
+    cancel: Cancel,
+    _place: Place,
+}
+
+impl Task {
+    fn run(self, asked: Asked, ready: oneshot::Sender<Result<String, Problem>>) {
+        let handle = &self.app.handle;
+        let begin = || -> Result<_, Problem> {
+            let query = asked.query(handle, &self.caller)?;
+            let answer = handle.query(&query)?.until(&self.cancel);
+            let id = self.app.queries.begin(&self.caller, &query.expression);
+            let id = id.map_err(|error| Problem::bug(format!("no random number: {error}")))?;
+            Ok((query, answer, id))
+        };
+        let (query, answer, id) = match begin() {
+            Ok(begun) => begun,
+            Err(problem) => return drop(ready.send(Err(problem))),
+        };
+        if ready.send(Ok(id.clone())).is_err() {
+            self.app
+                .queries
+                .end(&id, Err("the client has left".to_owned()));
+            return;
+        }
+        let mut out = PieceWriter::new(&self.sender);
+        let written = answer.write_to(&mut out);
+        let written = written.and_then(|report| {
+            out.flush().map_err(QueryError::Output)?;
+            Ok(report)
+        });
+        let bytes = out.bytes;
+        let outcome = written.map_err(|error| error.to_string());
+        handle.tell_export(Export {
+            who: self.caller.name.to_string(),
+            what: "query".to_owned(),
+            filter: query.expression,
+            packets: outcome.as_ref().ok().map(|report| report.packets),
+            bytes,
+            error: outcome.as_ref().err().cloned(),
+        });
+        let trailers = outcome.as_ref().ok().map(trailers);
+        self.app.queries.end(&id, outcome);
+        if trailers.is_some() {
+            self.sender.end(trailers);
+        }
+    }
+}
+
+fn trailers(report: &QueryReport) -> HeaderMap {
+    let verdict = HeaderValue::from_static(report.verdict.as_str());
+    let values = [verdict, report.packets.into(), report.bytes.into()];
+    let names = TRAILERS.map(header::HeaderName::from_static);
+    names.into_iter().zip(values).collect()
+}
+
+/// What became of a query: of the last 256, for who asked it
+#[utoipa::path(
+    get, path = "/v1/queries/{id}", tag = "packets",
+    params(("id" = String, Path)),
+    responses((status = 200, body = QueryRecord)),
+)]
+pub(crate) async fn verdict(
+    State(app): Shared,
+    Extension(caller): Asking,
+    _: Parameters<Nothing>,
+    Named(id): Named<String>,
+) -> Result<Json<QueryRecord>, Problem> {
+    let found = app.queries.find(&caller, &id);
+    let why = || "there is no such query of yours among the last 256: its ID is in the `Location` of its answer";
+    found.map(Json).ok_or_else(|| Problem::absent(why()))
+}

@@ -1,0 +1,76 @@
+//! Triggers by hand.
+
+use axum::{
+    Extension,
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Asking, Shared};
+use crate::{
+    app::waiting,
+    bodies::request::{TriggerBody, within},
+    extract::{Json, Nothing, Parameters, check_name},
+    problem::Problem,
+};
+
+/// What a trigger led to.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[schema(as = Triggered)]
+pub(crate) struct TriggeredBody {
+    /// The dump's number: see `/v1/dumps/{number}`.
+    dump: u64,
+    /// It was there before: open, or started by the same key.
+    existed: bool,
+}
+
+/// Start a dump, which is open when this is answered
+///
+/// Who may not know whether a request arrived sends it again with the same `Idempotency-Key`: the last 256 keys are remembered, and a key that started
+/// a dump before stands for that dump.
+#[utoipa::path(
+    post, path = "/v1/triggers", tag = "dumps",
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 64, pattern = "^[!-~]+$")),
+    request_body = TriggerBody,
+    responses(
+        (status = 200, description = "The dump was there.", body = TriggeredBody),
+        (status = 201, description = "The dump is new.", body = TriggeredBody),
+    ),
+)]
+pub(crate) async fn trigger(
+    State(app): Shared,
+    Extension(caller): Asking,
+    _: Parameters<Nothing>,
+    headers: HeaderMap,
+    Json(wanted): Json<TriggerBody>,
+) -> Result<Response, Problem> {
+    let mut keys = headers.get_all("idempotency-key").iter();
+    let (key, more) = (keys.next(), keys.next());
+    let key = key.map(|key| {
+        let text = key.to_str().ok().filter(|_| more.is_none());
+        text.ok_or_else(|| Problem::malformed("`Idempotency-Key` is one line of printable ASCII"))
+    });
+    let key = key.transpose()?.map(str::to_owned);
+    if let Some(key) = &key {
+        check_name(key)?;
+    }
+    let mut request = wanted.window(&caller)?;
+    waiting(move || {
+        request.dump = within(&app.handle, &caller, wanted.filter)?;
+        let triggered = app.handle.trigger(key.as_deref(), request)?;
+        let (dump, existed) = (triggered.dump, triggered.existed);
+        let status = if existed {
+            StatusCode::OK
+        } else {
+            StatusCode::CREATED
+        };
+        let place = HeaderValue::try_from(format!("/v1/dumps/{dump}"));
+        let place = place.map_err(|error| Problem::bug(error.to_string()))?;
+        let body = Json(TriggeredBody { dump, existed });
+        Ok((status, [(header::LOCATION, place)], body).into_response())
+    })
+    .await
+}

@@ -1,0 +1,236 @@
+//! The threads that serve: a runtime of their own, which waits for nobody but its clients and the recorder's answers, and which the recorder
+//! never waits for.
+
+use std::{
+    io::{self, ErrorKind},
+    sync::{Arc, atomic::AtomicBool},
+    thread::Builder,
+    time::{Duration, Instant},
+};
+
+use axum::Router;
+use retroscope_recorder::Handle;
+use rustix::process::setpriority_process;
+use tokio::{
+    net::{TcpListener, UnixListener},
+    runtime::{Builder as RuntimeBuilder, Runtime},
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+
+use crate::{
+    app::App,
+    connection::{CONNECTIONS_MAX, Paced, Seats, serve, unless_evicted},
+    guard::Arrival,
+    listen::{Bound, Listener},
+    operations,
+    problem::Problem,
+    queries::{Places, Queries},
+    socket::{Peer, SocketFile},
+};
+
+/// Threads that talk to clients. What takes long is done by others.
+const THREADS: usize = 2;
+/// Threads that ask the recorder, read the ring and write answers, at most.
+const WORKERS_MAX: usize = 64;
+/// How far these stand behind others where a CPU is short: nice(2).
+const NICE: i32 = 5;
+/// How long a client may take for TLS's handshake.
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+/// How long nobody is let in after the system refused to.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// How long the end waits for clients to be told the last news.
+const LAST_NEWS_WAIT: Duration = Duration::from_secs(1);
+
+/// An API that is served, until it is ended or dropped.
+#[derive(Debug)]
+pub struct Server {
+    /// Until the end.
+    runtime: Option<Runtime>,
+    closing: watch::Sender<bool>,
+    seats: Vec<Arc<Seats>>,
+    /// Removed when this is dropped.
+    _files: Vec<SocketFile>,
+}
+
+impl Server {
+    /// Serves from now on, by threads that call `give_up` before all else. Where one cannot give its privileges up, nobody is let in.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(
+        bound: Bound,
+        handle: Handle,
+        stop: Arc<AtomicBool>,
+        give_up: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> io::Result<Self> {
+        let say = bound.say.clone();
+        // Threads have what their creator has: a runtime that is made by one without privileges has none.
+        let thread = Builder::new().name("api-start".to_owned());
+        let made = thread.spawn(move || {
+            give_up().map_err(io::Error::other)?;
+            RuntimeBuilder::new_multi_thread()
+                .worker_threads(THREADS)
+                .max_blocking_threads(WORKERS_MAX)
+                .thread_name("api")
+                .on_thread_start(|| {
+                    // Who may not has the priority of all.
+                    let _ = setpriority_process(None, NICE);
+                })
+                .enable_all()
+                .build()
+        })?;
+        let made = made.join();
+        let runtime = made.unwrap_or_else(|_| Err(io::Error::other("a thread failed")));
+        let runtime =
+            runtime.inspect_err(|error| (say.0)(&format!("--api: {error}: nobody is let in")))?;
+        let (closing, closed) = watch::channel(false);
+        let app = App {
+            handle,
+            stop,
+            tokens: bound.tokens,
+            hosts: bound.hosts,
+            following: Places::followers(),
+            running: Places::queries(),
+            queries: Queries::default(),
+            listeners: Places::listeners(),
+        };
+        let router = operations::router(&Arc::new(app));
+        let (mut seats, mut files) = (Vec::new(), Vec::new());
+        let inside = runtime.enter();
+        for listener in bound.listeners {
+            let room = Seats::new(CONNECTIONS_MAX);
+            seats.push(Arc::clone(&room));
+            let serving = Serving {
+                seats: room,
+                router: router.clone(),
+                closing: closed.clone(),
+            };
+            match listener {
+                Listener::Tcp(listener, tls) => {
+                    let listener = TcpListener::from_std(listener)?;
+                    runtime.spawn(serving.tcp(listener, tls));
+                }
+                Listener::Unix(listener, file) => {
+                    let group = file.group();
+                    files.push(file);
+                    let listener = UnixListener::from_std(listener)?;
+                    runtime.spawn(serving.unix(listener, group));
+                }
+            }
+        }
+        drop(inside);
+        Ok(Self {
+            runtime: Some(runtime),
+            closing,
+            seats,
+            _files: files,
+        })
+    }
+
+    /// The recording has ended: clients are told what they asked for, for a moment.
+    pub fn end(self) {
+        self.closing.send_replace(true);
+        let deadline = Instant::now() + LAST_NEWS_WAIT;
+        self.seats
+            .iter()
+            .for_each(|seats| seats.wait_until_empty(deadline));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nobody waits for a thread that reads the ring for a client.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// What serves one address.
+struct Serving {
+    seats: Arc<Seats>,
+    router: Router,
+    closing: watch::Receiver<bool>,
+}
+
+impl Serving {
+    async fn tcp(self, listener: TcpListener, tls: Option<Arc<ServerConfig>>) {
+        let acceptor = tls.map(TlsAcceptor::from);
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    wait_after(&error).await;
+                    continue;
+                }
+            };
+            // It is a matter of speed.
+            let _ = stream.set_nodelay(true);
+            let Some((seat, evicted)) = self.seats.take() else {
+                if acceptor.is_none() {
+                    let _ = stream.try_write(no_room().as_bytes());
+                }
+                continue;
+            };
+            let place = (Arc::new(seat), evicted);
+            let (router, closing) = (self.router.clone(), self.closing.clone());
+            let is_tls = acceptor.is_some();
+            let arrival = Arrival::Tcp { is_tls };
+            match acceptor.clone() {
+                None => {
+                    tokio::spawn(serve(Paced::new(stream), place, arrival, router, closing));
+                }
+                Some(acceptor) => {
+                    tokio::spawn(async move {
+                        let (seat, mut evicted) = place;
+                        let handshake = acceptor.accept(Paced::new(stream));
+                        let shaken = timeout(HANDSHAKE_WAIT, handshake);
+                        // Who cannot is gone.
+                        if let Some(Ok(Ok(stream))) = unless_evicted(shaken, &mut evicted).await {
+                            serve(stream, (seat, evicted), arrival, router, closing).await;
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    async fn unix(self, listener: UnixListener, group: u32) {
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    wait_after(&error).await;
+                    continue;
+                }
+            };
+            let Some((seat, evicted)) = self.seats.take() else {
+                let _ = stream.try_write(no_room().as_bytes());
+                continue;
+            };
+            let place = (Arc::new(seat), evicted);
+            let arrival = Arrival::Unix(Peer::of(&stream, group));
+            let (router, closing) = (self.router.clone(), self.closing.clone());
+            tokio::spawn(serve(Paced::new(stream), place, arrival, router, closing));
+        }
+    }
+}
+
+async fn wait_after(error: &io::Error) {
+    // A client that left before it was let in says nothing about the next one.
+    if error.kind() != ErrorKind::ConnectionAborted {
+        sleep(ACCEPT_RETRY).await;
+    }
+}
+
+/// What a client is told for which there is no room. It is not waited for.
+fn no_room() -> String {
+    let why = format!("{CONNECTIONS_MAX} connections are busy, which is the limit: try again");
+    let body = Problem::unavailable(why, Duration::from_secs(1)).text();
+    let length = body.len();
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}

@@ -1,0 +1,450 @@
+//! Tokens: who may ask what over TCP.
+//!
+//! A token is 256 random bits, made by `retroscope token` and shown once. The file keeps its SHA-256 only. A slow hash for passwords would add nothing: nobody can try
+//! 2²⁵⁶ values, however fast a try is, and a fast hash costs an attacker no less than a recorder that is asked a thousand times a second.
+//!
+//! A line of the file is a JSON object, [`TokenLine`]; blank lines and those that begin with `#` are left out. The file is read again when it changes.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use retroscope_filter::{Filter, FilterError, LinkContext, Mode};
+use retroscope_packet::LinkType;
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::{caller::Caller, role::Role};
+
+/// What a token begins with, for programs that look for secrets in places where none should be.
+const PREFIX: &str = "retroscope_";
+/// Tokens in a file.
+const TOKENS_MAX: usize = 1000;
+/// Bytes of a file.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of a token's name.
+const NAME_BYTES_MAX: usize = 64;
+/// Between two looks whether the file has changed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A token as its file has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenLine {
+    /// Who has it, for the audit events: 1 to 64 bytes, no control characters.
+    pub name: String,
+    /// What it may be used for; at least one.
+    pub roles: Vec<Role>,
+    /// SHA-256 of the token, 64 hexadecimal digits.
+    pub sha256: String,
+    /// From this time on it is refused, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+    /// It is given only packets that this pcap-filter(7) expression takes, whatever it asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    /// It is given no more than so many bytes of each packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snaplen: Option<u32>,
+}
+
+impl TokenLine {
+    /// A new token's line, with nothing but its name and roles, and the token itself, which is in no other place.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn random(name: &str, roles: Vec<Role>) -> io::Result<(Self, String)> {
+        let mut bits = [0_u8; 32];
+        let got = getrandom(&mut bits, GetRandomFlags::empty())?;
+        if got != bits.len() {
+            return Err(io::Error::other("getrandom gave too few bytes"));
+        }
+        let token = format!("{PREFIX}{}", hex(&bits));
+        let line = Self {
+            name: name.to_owned(),
+            roles,
+            sha256: hex(&Sha256::digest(&token)),
+            expires: None,
+            filter: None,
+            snaplen: None,
+        };
+        Ok((line, token))
+    }
+
+    /// Appends it to a file, made for its owner only if it is not there.
+    ///
+    /// # Errors
+    /// A sentence: the line is wrong, its name is taken, or the file cannot be read or written.
+    pub fn append_to(&self, path: &Path) -> Result<(), String> {
+        let shown = path.display();
+        let failed = |error: io::Error| format!("{shown}: {error}");
+        self.check()?;
+        let text = match fs::read_to_string(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read.map_err(failed)?,
+        };
+        let tokens = parse(&text).map_err(|why| format!("{shown}: {why}"))?;
+        if tokens.iter().any(|token| *token.name == *self.name) {
+            let name = &self.name;
+            return Err(format!(
+                "{shown}: there is a token '{name}' already: remove its line first, or choose another name"
+            ));
+        }
+        if tokens.len() >= TOKENS_MAX {
+            return Err(format!(
+                "{shown}: {TOKENS_MAX} tokens are the limit: remove some lines"
+            ));
+        }
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        let break_before = if text.is_empty() || text.ends_with('\n') {
+            ""
+        } else {
+            "\n"
+        };
+        let line = serde_json::to_string(self).map_err(|error| error.to_string())?;
+        file.write_all(format!("{break_before}{line}\n").as_bytes())
+            .map_err(failed)
+    }
+
+    /// Whether it may stand in a file.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn check(&self) -> Result<(), String> {
+        self.token().map(drop)
+    }
+
+    fn token(&self) -> Result<Token, String> {
+        let name = &self.name;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+            return Err(format!(
+                "a token's name has 1 to {NAME_BYTES_MAX} bytes, and no control characters"
+            ));
+        }
+        if self.roles.is_empty() {
+            return Err(format!("token '{name}' has no role"));
+        }
+        if self.snaplen == Some(0) {
+            return Err(format!("token '{name}': a snap length is at least 1"));
+        }
+        if let Some(filter) = &self.filter {
+            check_filter(filter).map_err(|error| format!("token '{name}': {}", error.render()))?;
+        }
+        let hash = unhex(&self.sha256);
+        Ok(Token {
+            name: name.as_str().into(),
+            roles: self.roles.as_slice().into(),
+            hash: hash.ok_or_else(|| {
+                format!("token '{name}': sha256 is not 64 hexadecimal digits: make it by `retroscope token`")
+            })?,
+            expires: self.expires,
+            filter: self.filter.as_deref().map(Arc::from),
+            snaplen: self.snaplen,
+        })
+    }
+}
+
+/// Refuses what compiles for packets with an Ethernet header no more than for those that begin with IP.
+fn check_filter(text: &str) -> Result<(), FilterError> {
+    let compile = |link_type| {
+        Filter::resolved(text)?.prepare(LinkContext {
+            link_type,
+            snaplen: 65_535,
+            mode: Mode::Live,
+            optimize: true,
+        })
+    };
+    compile(LinkType::ETHERNET).or_else(|error| compile(LinkType::RAW).map_err(|_| error))
+}
+
+/// A token that may be presented.
+#[derive(Debug, Clone)]
+struct Token {
+    name: Arc<str>,
+    roles: Arc<[Role]>,
+    hash: [u8; 32],
+    expires: Option<Timestamp>,
+    filter: Option<Arc<str>>,
+    snaplen: Option<u32>,
+}
+
+/// Why a token is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Unknown,
+    Expired,
+}
+
+/// The tokens of a file. Any thread may ask.
+pub(crate) struct Tokens {
+    path: PathBuf,
+    known: Mutex<Known>,
+    say: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+#[derive(Debug)]
+struct Known {
+    tokens: Arc<[Token]>,
+    stamp: Stamp,
+    looked: Instant,
+}
+
+/// By what a changed file is known: device, number, size, and time of change.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").field("path", &self.path).finish()
+    }
+}
+
+impl Tokens {
+    /// Reads a file. `say` is told later when a changed file cannot be read.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn read(path: &Path, say: Arc<dyn Fn(&str) + Send + Sync>) -> Result<Self, String> {
+        let stamp = stamp(path);
+        let known = Known {
+            tokens: read(path)?.into(),
+            stamp,
+            looked: Instant::now(),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            known: Mutex::new(known),
+            say,
+        })
+    }
+
+    /// Whose token this is, at a time, ns since the epoch.
+    pub(crate) fn caller(&self, presented: &str, now_ns: i64) -> Result<Caller, Refused> {
+        let hash: [u8; 32] = Sha256::digest(presented).into();
+        let tokens = self.now();
+        // All are compared, each in constant time.
+        let mut found = None;
+        for token in &*tokens {
+            if bool::from(token.hash.ct_eq(&hash)) {
+                found = Some(token);
+            }
+        }
+        let token = found.ok_or(Refused::Unknown)?;
+        let is_over = |expires: Timestamp| i128::from(now_ns) >= expires.as_nanosecond();
+        if token.expires.is_some_and(is_over) {
+            return Err(Refused::Expired);
+        }
+        Ok(Caller {
+            name: Arc::clone(&token.name),
+            roles: Arc::clone(&token.roles),
+            filter: token.filter.clone(),
+            snaplen: token.snaplen,
+        })
+    }
+
+    /// The tokens as the file has them, if it can be read; else as it had them.
+    fn now(&self) -> Arc<[Token]> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.looked.elapsed() >= LOOK_EVERY {
+            known.looked = Instant::now();
+            let stamp = stamp(&self.path);
+            if stamp != known.stamp {
+                known.stamp = stamp;
+                match read(&self.path) {
+                    Ok(tokens) => known.tokens = tokens.into(),
+                    Err(why) => (self.say)(&format!(
+                        "the changed tokens cannot be read, and those from before stay: {why}"
+                    )),
+                }
+            }
+        }
+        Arc::clone(&known.tokens)
+    }
+}
+
+fn stamp(path: &Path) -> Stamp {
+    let file = fs::metadata(path).ok()?;
+    Some((
+        file.dev(),
+        file.ino(),
+        file.size(),
+        file.ctime(),
+        file.ctime_nsec(),
+    ))
+}
+
+fn read(path: &Path) -> Result<Vec<Token>, String> {
+    let shown = path.display();
+    let failed = |error: io::Error| format!("{shown}: {error}");
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(format!(
+            "{shown} is larger than {FILE_BYTES_MAX} bytes: it is no file of tokens"
+        ));
+    }
+    if metadata.mode() & 0o002 != 0 {
+        return Err(format!(
+            "{shown} can be written by anyone, who could add tokens: chmod 600 it"
+        ));
+    }
+    let text = fs::read_to_string(path).map_err(failed)?;
+    parse(&text).map_err(|why| format!("{shown}: {why}"))
+}
+
+fn parse(text: &str) -> Result<Vec<Token>, String> {
+    let mut tokens: Vec<Token> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |why: String| format!("line {number}: {why}");
+        let line: TokenLine =
+            serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+        let token = line.token().map_err(wrong)?;
+        if tokens.iter().any(|other| other.name == token.name) {
+            return Err(wrong(format!(
+                "there are two tokens of the name '{}'",
+                token.name
+            )));
+        }
+        if tokens.len() >= TOKENS_MAX {
+            return Err(wrong(format!("more than {TOKENS_MAX} tokens")));
+        }
+        tokens.push(token);
+    }
+    Ok(tokens)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let text = text.as_bytes();
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        let digits = std::str::from_utf8(digits).ok()?;
+        *byte = u8::from_str_radix(digits, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::PermissionsExt, sync::mpsc};
+
+    use super::*;
+
+    fn silent() -> Arc<dyn Fn(&str) + Send + Sync> {
+        Arc::new(|_: &str| {})
+    }
+
+    #[test]
+    fn a_token_is_taken_until_it_expires_and_no_other_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let (line, token) = TokenLine::random("a", vec![Role::View]).unwrap();
+        assert!(token.len() == PREFIX.len() + 64 && token.starts_with(PREFIX));
+        let expires: Timestamp = "2026-11-20T00:00:00Z".parse().unwrap();
+        let (short, brief) = TokenLine::random("b", vec![Role::Packets]).unwrap();
+        let short = TokenLine {
+            expires: Some(expires),
+            filter: Some("udp".to_owned()),
+            snaplen: Some(64),
+            ..short
+        };
+        line.append_to(&path).unwrap();
+        short.append_to(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains(&token[PREFIX.len()..]), "{text}");
+        assert!(line.append_to(&path).unwrap_err().contains("already"));
+        let tokens = Tokens::read(&path, silent()).unwrap();
+        let found = tokens.caller(&token, 0).unwrap();
+        assert_eq!((&*found.name, found.filter), ("a", None));
+        let end_ns = i64::try_from(expires.as_nanosecond()).unwrap();
+        let found = tokens.caller(&brief, end_ns - 1).unwrap();
+        assert_eq!(
+            (found.filter.as_deref(), found.snaplen),
+            (Some("udp"), Some(64))
+        );
+        assert_eq!(tokens.caller(&brief, end_ns).unwrap_err(), Refused::Expired);
+        for wrong in [
+            "",
+            PREFIX,
+            &token[1..],
+            &format!("{token} "),
+            &hex(&[7; 32]),
+        ] {
+            assert_eq!(tokens.caller(wrong, 0).unwrap_err(), Refused::Unknown);
+        }
+    }
+
+    #[test]
+    fn wrong_files_are_refused_with_the_line() {
+        let good = serde_json::to_string(&TokenLine::random("a", vec![Role::View]).unwrap().0);
+        let good = good.unwrap();
+        assert_eq!(parse(&format!("# who\n\n {good} \n")).unwrap().len(), 1);
+        for (wrong, told) in [
+            ("x".to_owned(), "line 1"),
+            (format!("{good}\n{good}"), "line 2: there are two"),
+            (good.replace("view", "viewer"), "viewer"),
+            (good.replace("[\"view\"]", "[]"), "no role"),
+            (good.replace("\"a\"", "\"\""), "1 to 64"),
+            (good.replace("sha256", "sha"), "unknown field"),
+            (
+                good.replace("\"sha256\":\"", "\"sha256\":\"0"),
+                "64 hexadecimal",
+            ),
+            (good.replace('}', ",\"filter\":\"udp prt 9\"}"), "prt"),
+            (good.replace('}', ",\"snaplen\":0}"), "at least 1"),
+            (good.replace('}', ",\"expires\":\"soon\"}"), "line 1"),
+        ] {
+            let refused = parse(&wrong).unwrap_err();
+            assert!(refused.contains(told), "{wrong}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again_and_a_wrong_one_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let (line, token) = TokenLine::random("a", vec![Role::View]).unwrap();
+        line.append_to(&path).unwrap();
+        let (said, heard) = mpsc::channel();
+        let said = Mutex::new(said);
+        let say = move |text: &str| {
+            let _ = said.lock().unwrap().send(text.to_owned());
+        };
+        let tokens = Tokens::read(&path, Arc::new(say)).unwrap();
+        let look_again = || tokens.known.lock().unwrap().looked -= LOOK_EVERY;
+        fs::write(&path, "nonsense").unwrap();
+        look_again();
+        assert!(tokens.caller(&token, 0).is_ok());
+        assert!(heard.try_recv().unwrap().contains("line 1"));
+        fs::write(&path, "# nobody\n").unwrap();
+        look_again();
+        assert_eq!(tokens.caller(&token, 0).unwrap_err(), Refused::Unknown);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let refused = read(&path).unwrap_err();
+        assert!(refused.contains("chmod 600"), "{refused}");
+    }
+}

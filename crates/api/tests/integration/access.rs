@@ -1,0 +1,275 @@
+//! Who is let in, and what for.
+
+use std::{collections::BTreeMap, fs};
+
+use retroscope_api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Request, Served, get, request};
+
+/// A request for each operation of the document that a caller who may would have carried out, or refused as making no sense.
+fn sample(method: &str, path: &str) -> Request {
+    let path = path
+        .replace("{name}", "no-such")
+        .replace("{number}", "999999")
+        .replace("{id}", "0123456789abcdef");
+    let sample = request(method, &path);
+    match (method, path.as_str()) {
+        ("POST", "/v1/triggers") => {
+            sample.json(&json!({ "filter": "udp", "past": "1ms", "future": "0" }))
+        }
+        ("PUT", "/v1/when-full") => sample.json(&json!({ "mode": "record" })),
+        ("PUT", "/v1/rules/no-such") => sample.json(&json!({ "expression": "udp prt 9" })),
+        ("PATCH", _) => sample.json(&json!({ "enabled": true })),
+        ("PUT", "/v1/pins/no-such") => sample.json(&json!({ "last": "1s", "to": "7" })),
+        ("GET", "/v1/query") => get("/v1/query?last=1ms"),
+        _ => sample,
+    }
+}
+
+fn operations(served: &Served) -> Vec<(String, String, Option<String>)> {
+    let document = served.ask_unix(&get("/v1/openapi.json")).done(200);
+    let mut all = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let role = operation["x-role"].as_str().map(str::to_owned);
+            assert_eq!(role.is_some(), operation["security"].is_array(), "{path}");
+            all.push((method.to_uppercase(), path.clone(), role));
+        }
+    }
+    assert!(all.len() > 15);
+    all
+}
+
+/// Each role at each operation: it passes the guard if, and only if, its roles include the one that the document tells.
+#[test]
+fn each_role_may_what_it_is_for_and_nothing_else() {
+    let served = Served::new();
+    served.wait_for_packets(100);
+    // Written down here once more, by hand.
+    let includes: BTreeMap<&str, &[&str]> = BTreeMap::from([
+        ("metrics", &["metrics"][..]),
+        ("view", &["metrics", "view"]),
+        ("packets", &["metrics", "view", "packets"]),
+        ("trigger", &["metrics", "view", "trigger"]),
+        ("admin", &["metrics", "view", "packets", "trigger", "admin"]),
+    ]);
+    for (method, path, needed) in operations(&served) {
+        // They would end the recording, or never end.
+        let is_kept = path == "/v1/stop" || path == "/v1/events";
+        let sample = sample(&method, &path);
+        for (role, included) in &includes {
+            let may = needed
+                .as_ref()
+                .is_none_or(|needed| included.contains(&needed.as_str()));
+            if may && is_kept {
+                continue;
+            }
+            let answer = served.ask(&sample.clone().token(served.token(role)));
+            assert_eq!(
+                answer.status != 403,
+                may,
+                "{role}: {method} {path}: {}",
+                answer.status
+            );
+            if !may {
+                let why = answer.refused(403);
+                assert!(why.contains(needed.as_deref().unwrap()), "{why}");
+            }
+        }
+        let nobody = served.ask(&sample);
+        assert_eq!(nobody.status == 401, needed.is_some(), "{method} {path}");
+        if needed.is_some() {
+            nobody.refused(401);
+            assert!(nobody.headers["www-authenticate"].starts_with("Bearer "));
+        }
+    }
+    let health = served.ask(&get("/healthz"));
+    assert_eq!((health.status, health.text()), (200, "ok\n"));
+    assert_eq!(served.ask(&get("/readyz")).status, 200);
+    assert_eq!(served.ask_unix(&get("/v1/status")).done(200)["rules"], 1);
+}
+
+#[test]
+fn wrong_expired_and_removed_tokens_are_refused() {
+    let served = Served::new();
+    let admin = served.token("admin");
+    let status = |request: Request| served.ask(&request);
+    assert_eq!(status(get("/v1/status").token(admin)).status, 200);
+    for wrong in [
+        get("/v1/status").token("retroscope_0"),
+        get("/v1/status").token(&admin[..admin.len() - 1]),
+        get("/v1/status").token(""),
+        get("/v1/status").header("Authorization", admin),
+        get("/v1/status").header("Authorization", &format!("Basic {admin}")),
+        get("/v1/status").token(admin).token(admin),
+        get(&format!("/v1/status?token={admin}")),
+        // What there is nobody is told who has no token.
+        get("/v1/nothing"),
+        request("BREW", "/v1/status"),
+    ] {
+        status(wrong).refused(401);
+    }
+    let expired = served.new_token("late", &[Role::Admin], |line| {
+        line.expires = Some("2026-01-01T00:00:00Z".parse().unwrap());
+    });
+    // Each is seen when the file is, which is when a later one is taken.
+    served.new_token("later", &[Role::View], |_| {});
+    let why = status(get("/v1/status").token(&expired)).refused(401);
+    assert!(why.contains("expired"), "{why}");
+    let text = fs::read_to_string(&served.tokens).unwrap();
+    let kept = text.lines().filter(|line| !line.contains("\"admin\""));
+    let kept: String = kept.map(|line| format!("{line}\n")).collect();
+    fs::write(&served.tokens, kept).unwrap();
+    let deadline = std::time::Instant::now() + crate::support::DEADLINE;
+    while status(get("/v1/status").token(admin)).status != 401 {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "a removed token is taken"
+        );
+    }
+    assert_eq!(served.said.lock().unwrap().as_slice(), [] as [&str; 0]);
+}
+
+#[test]
+fn other_sites_and_names_are_refused() {
+    let served = Served::new();
+    let token = served.token("admin");
+    let port = served.address.port();
+    let ask = |request: Request| served.ask(&request.token(token));
+    for host in [
+        &format!("localhost:{port}"),
+        "127.0.0.1",
+        "[::1]:80",
+        "tap.example",
+        "TAP.example:443",
+    ] {
+        assert_eq!(ask(get("/v1/status").host(host)).status, 200, "{host}");
+    }
+    for host in [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "x@127.0.0.1",
+    ] {
+        assert!(
+            [400, 421].contains(&ask(get("/v1/status").host(host)).status),
+            "{host}"
+        );
+        // Health, too, is nothing for a page.
+        assert_ne!(
+            served.ask(&get("/healthz").host(host)).status,
+            200,
+            "{host}"
+        );
+    }
+    ask(get("/v1/status").host("evil.example")).refused(421);
+    ask(get("/v1/status").header("Host", "localhost")).refused(400);
+    ask(get("http://evil.example/v1/status")).refused(400);
+    assert_eq!(
+        ask(get(&format!("http://{}/v1/status", served.address))).status,
+        200
+    );
+    let own = format!("http://{}", served.address);
+    assert_eq!(ask(get("/v1/status").header("Origin", &own)).status, 200);
+    for origin in [
+        "null",
+        "http://evil.example",
+        &format!("https://{}", served.address),
+        "http://localhost",
+    ] {
+        let why = ask(get("/v1/status").header("Origin", origin)).refused(403);
+        assert!(why.contains("pages"), "{why}");
+    }
+    // What a browser asks first. It is told nothing that lets the page go on.
+    let preflight = request("OPTIONS", "/v1/status").header("Origin", "http://evil.example");
+    let answer = served.ask(&preflight.header("Access-Control-Request-Method", "GET"));
+    answer.refused(403);
+    assert!(
+        !answer
+            .headers
+            .keys()
+            .any(|name| name.starts_with("access-control"))
+    );
+}
+
+/// Who may connect to the socket is an admin without a token, whatever is said of hosts.
+#[test]
+fn the_unix_socket_needs_no_token() {
+    let mut served = Served::new();
+    let rule = json!({ "expression": "tcp port 7" });
+    let put = request("PUT", "/v1/rules/a").json(&rule);
+    served.ask_unix(&put).done(201);
+    served
+        .ask_unix(&get("/v1/rules/a").host("what.ever"))
+        .done(200);
+    served.ask_unix(&get("/v1/nothing")).refused(404);
+    served.ask_unix(&request("BREW", "/v1/status")).refused(405);
+    let events = served.ask_unix(&request("POST", "/v1/stop"));
+    assert_eq!(events.status, 202);
+    served.end();
+}
+
+/// A token with a filter sees what that takes, and nothing that tells of the rest.
+#[test]
+fn a_limited_token_sees_a_part() {
+    let served = Served::new();
+    served.wait_for_packets(2000);
+    let roles = [Role::Packets, Role::Trigger];
+    let some = served.new_token("some", &roles, |line| {
+        line.filter = Some("src port 1 or src port 2".to_owned())
+    });
+    let udp = served.new_token("udp", &roles, |line| line.filter = Some("udp".to_owned()));
+    let all = served.token("packets");
+    let packets = |token: &str, filter: &str| {
+        let target = format!(
+            "/v1/query?to=2100-01-01T00:00:00Z&filter={}",
+            filter.replace(' ', "%20")
+        );
+        let answer = served.ask(&get(&target).token(token).header("TE", "trailers"));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.trailers["retroscope-packets"]
+            .parse::<u64>()
+            .unwrap()
+    };
+    assert!(packets(all, "") > 1000);
+    assert_eq!(packets(&some, ""), 0);
+    assert!(packets(&udp, "") > 0);
+    assert_eq!(packets(&some, "udp or tcp"), 0);
+    assert_eq!(packets(&udp, "tcp"), 0);
+    // It does not get out of its parentheses.
+    for wrong in ["udp) or (tcp", "udp) or tcp or (udp", "udp or (tcp", ")"] {
+        let target = format!("/v1/query?filter={}", wrong.replace(' ', "%20"));
+        served.ask(&get(&target).token(&some)).refused(422);
+    }
+    for target in ["/v1/events", "/v1/rules", "/v1/dumps", "/v1/pins"] {
+        let why = served.ask(&get(target).token(&udp)).refused(403);
+        assert!(why.contains("part"), "{why}");
+    }
+    let trigger = request("POST", "/v1/triggers").json(&json!({ "past": "1s", "future": "0s" }));
+    let dump: Value = served.ask(&trigger.token(&udp)).done(201);
+    let number = dump["dump"].as_u64().unwrap();
+    let report = finished(&served, number);
+    assert_eq!(
+        (&report["asked_by"], &report["verdict"]),
+        (&json!("udp"), &json!("complete"))
+    );
+    let text = report.to_string();
+    assert!(report["packets"].as_u64() > Some(0), "{text}");
+}
+
+/// What a dump says when it is finished.
+pub(crate) fn finished(served: &Served, number: u64) -> Value {
+    let deadline = std::time::Instant::now() + crate::support::DEADLINE;
+    loop {
+        let answer = served.ask_unix(&get(&format!("/v1/dumps/{number}")));
+        if answer.status == 200 {
+            return answer.json();
+        }
+        answer.refused(404);
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the dump is not finished"
+        );
+    }
+}

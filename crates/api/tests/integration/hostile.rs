@@ -1,0 +1,296 @@
+//! Clients that mean no good: they are refused, cost little, and keep nobody else from being answered.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, TcpStream},
+    time::Instant,
+};
+
+use serde_json::json;
+
+use crate::support::{Answer, DEADLINE, Served, get, request};
+
+/// Says these bytes, and reads to the end.
+fn said(served: &Served, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = served.connect();
+    // It may be thrown out in the middle.
+    let _ = stream.write_all(bytes);
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    heard
+}
+
+#[test]
+fn bodies_are_bounded_and_have_a_type() {
+    let served = Served::new();
+    let token = served.token("admin");
+    let post = || request("POST", "/v1/triggers").token(token);
+    // The answer comes before the body: 100 MB of which not a byte is read.
+    let announced = post()
+        .header("Content-Type", "application/json")
+        .header("Content-Length", "100000000");
+    let mut stream = served.connect();
+    stream.write_all(&announced.bytes("localhost")).unwrap();
+    Answer::read(&mut stream).refused(413);
+    let chunked = post()
+        .header("Content-Type", "application/json")
+        .header("Transfer-Encoding", "chunked");
+    let mut bytes = chunked.bytes("localhost");
+    for _ in 0..17 {
+        bytes.extend_from_slice(b"1000\r\n");
+        bytes.extend_from_slice(&[b' '; 0x1000]);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    Answer::parse(&said(&served, &bytes)).refused(413);
+    // A body that nobody wants is not read either.
+    let mut unwanted = get("/v1/status").token(token);
+    unwanted.body = vec![b'x'; 1 << 20];
+    let answer = Answer::parse(&said(&served, &unwanted.bytes("localhost")));
+    assert_eq!(answer.status, 200);
+
+    let good = json!({ "past": "0s", "future": "0s" });
+    let mut typeless = post();
+    typeless.body = good.to_string().into_bytes();
+    served.ask(&typeless).refused(415);
+    for kind in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/jsonx",
+        "",
+    ] {
+        served
+            .ask(&typeless.clone().header("Content-Type", kind))
+            .refused(415);
+    }
+    let utf8 = typeless
+        .clone()
+        .header("Content-Type", "application/json; charset=utf-8");
+    assert_eq!(served.ask(&utf8).status, 201);
+    for body in [
+        &b"{"[..],
+        b"",
+        b"null",
+        b"[]",
+        b"\"x\"",
+        b"{} {}",
+        b"{\"past\":\"1s\",\"past\":\"2s\"}",
+        b"\xff\xfe",
+        b"{\"x\":1}",
+    ] {
+        let mut malformed = post().header("Content-Type", "application/json");
+        malformed.body = body.to_vec();
+        let why = served.ask(&malformed).refused(400);
+        assert!(why.contains("body"), "{body:?}: {why}");
+    }
+    let mut deep = post().header("Content-Type", "application/json");
+    deep.body = b"[".repeat(60_000);
+    served.ask(&deep).refused(400);
+}
+
+#[test]
+fn paths_lead_nowhere_else() {
+    let served = Served::new();
+    for target in [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v1/status/",
+        "//v1/status",
+        "/v1//status",
+        "/v1/./status",
+        "/v1/x/../status",
+        "/../v1/status",
+        "/v1/%73tatus",
+        "/v1/status%00",
+        "/v1/status;x",
+        "/v1%2fstatus",
+        "/V1/status",
+        "/etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/v1/rules/a/b",
+        "/v1/dumps/1/..",
+        "*",
+    ] {
+        let why = served.ask_unix(&get(target)).refused(404);
+        assert!(why.contains("openapi.json"), "{target}: {why}");
+    }
+    served
+        .ask_unix(&get("/v1/dumps/..%2f..%2fetc%2fpasswd"))
+        .refused(400);
+    served.ask_unix(&get("/v1/queries/..%2f..")).refused(404);
+    for (method, target, allowed) in [
+        ("POST", "/v1/status", "GET"),
+        ("GET", "/v1/triggers", "POST"),
+        ("TRACE", "/v1/status", "GET"),
+        ("POST", "/v1/rules/x", "GET, PUT, PATCH, DELETE"),
+        ("CONNECT", "/v1/status", ""),
+        ("OPTIONS", "/metrics", "GET"),
+    ] {
+        let answer = served.ask_unix(&request(method, target));
+        if method == "CONNECT" {
+            assert!((400..500).contains(&answer.status), "{answer:?}");
+            continue;
+        }
+        answer.refused(405);
+        assert_eq!(answer.headers["allow"], allowed);
+    }
+}
+
+/// What two servers may read differently is refused, or read as one request whose rest is a wrong one.
+#[test]
+fn requests_are_not_smuggled() {
+    let served = Served::new();
+    let token = served.token("admin");
+    let head = format!(
+        "POST /v1/triggers HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+    );
+    let hidden = format!(
+        "POST /v1/stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
+    for fields in [
+        "Content-Length: 4\r\nContent-Length: 5\r\n\r\n".to_owned(),
+        "Content-Length: +4\r\n\r\n{}  ".to_owned(),
+        "Content-Length: 4, 4\r\n\r\n{}  ".to_owned(),
+        "Transfer-Encoding: xchunked\r\n\r\n".to_owned(),
+        "Transfer-Encoding: chunked, identity\r\n\r\n".to_owned(),
+        "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n".to_owned(),
+        " Folded: x\r\n\r\n".to_owned(),
+        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_owned(),
+        "Bad\x00Name: x\r\n\r\n".to_owned(),
+        "X: a\rb\r\n\r\n".to_owned(),
+    ] {
+        let heard = said(&served, format!("{head}{fields}{hidden}").as_bytes());
+        let text = String::from_utf8_lossy(&heard);
+        let first = text.lines().next().unwrap_or_default();
+        assert!(
+            first.is_empty() || first.starts_with("HTTP/1.1 4"),
+            "{fields:?}: {text}"
+        );
+        assert!(!text.contains("202 Accepted"), "{fields:?}: {text}");
+    }
+    for odd in [
+        "GET /healthz HTTP/2.0\r\n\r\n",
+        "GET /healthz\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "\r\n\r\n\r\n",
+        "\x16\x03\x01\x00",
+    ] {
+        let heard = said(&served, odd.as_bytes());
+        let text = String::from_utf8_lossy(&heard);
+        assert!(!text.contains(" 200 "), "{odd:?}: {text}");
+    }
+    let long = format!(
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n",
+        "x".repeat(100_000)
+    );
+    let heard = said(&served, long.as_bytes());
+    assert!(
+        heard.is_empty() || heard.starts_with(b"HTTP/1.1 431"),
+        "{:?}",
+        String::from_utf8_lossy(&heard)
+    );
+    let many = format!(
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\n{}\r\n",
+        "X: y\r\n".repeat(500)
+    );
+    let heard = said(&served, many.as_bytes());
+    assert!(
+        heard.starts_with(b"HTTP/1.1 431"),
+        "{:?}",
+        String::from_utf8_lossy(&heard)
+    );
+    assert!(served.handle.status().is_ok(), "it records");
+    assert_eq!(served.ask(&get("/healthz")).status, 200);
+}
+
+/// Ten times as many connections as may be, that say nothing or half of a request: others are answered at once.
+#[test]
+fn idle_connections_make_room() {
+    let served = Served::new();
+    let token = served.token("view");
+    let idle: Vec<TcpStream> = (0..2560)
+        .filter_map(|number| {
+            let mut stream = TcpStream::connect(served.address).ok()?;
+            if number % 2 == 0 {
+                let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\n");
+            }
+            Some(stream)
+        })
+        .collect();
+    let begun = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(served.ask(&get("/v1/status").token(token)).status, 200);
+    }
+    assert!(begun.elapsed() < DEADLINE);
+    let is_ended = |stream: &&TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        let mut stream = *stream;
+        match stream.read(&mut [0; 1]) {
+            Ok(count) => count == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    };
+    let ended = idle.iter().filter(is_ended);
+    assert!(ended.count() >= 2560 - 256, "they are kept");
+    // Those that ask for something are not thrown out for others.
+    let mut asking = served.connect();
+    asking
+        .write_all(&get("/v1/events?from=0").token(token).bytes("localhost"))
+        .unwrap();
+    asking.read_exact(&mut [0; 12]).unwrap();
+    let more: Vec<TcpStream> = (0..600)
+        .filter_map(|_| TcpStream::connect(served.address).ok())
+        .collect();
+    assert_eq!(served.ask(&get("/healthz")).status, 200);
+    served
+        .ask_unix(&request("POST", "/v1/triggers").json(&json!({ "past": "0s", "future": "0s" })))
+        .done(201);
+    let mut heard = String::new();
+    while !heard.contains("event: finished") {
+        let mut some = [0; 1024];
+        let count = asking.read(&mut some).unwrap();
+        assert!(count > 0, "a listener was thrown out: {heard}");
+        heard.push_str(&String::from_utf8_lossy(&some[..count]));
+    }
+    drop((idle, more));
+}
+
+/// Queries that nobody reads hold up nobody, and no more of them run than may.
+#[test]
+fn unread_answers_are_bounded() {
+    let served = Served::new();
+    // More than what sockets hold.
+    served.wait_for_packets(60_000);
+    let token = served.token("packets");
+    let query = get("/v1/query").token(token);
+    let silent: Vec<TcpStream> = (0..4)
+        .map(|_| {
+            let mut stream = served.connect();
+            stream.write_all(&query.bytes("localhost")).unwrap();
+            stream.read_exact(&mut [0; 12]).unwrap();
+            stream
+        })
+        .collect();
+    let refused = served.ask(&query);
+    assert_eq!(refused.headers["retry-after"], "1");
+    let why = refused.refused(503);
+    assert!(why.contains("4 queries"), "{why}");
+    assert_eq!(served.ask(&get("/v1/status").token(token)).status, 200);
+    // They leave in the middle, and others are answered again.
+    silent
+        .iter()
+        .for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
+    drop(silent);
+    let deadline = Instant::now() + DEADLINE;
+    let answer = loop {
+        let answer = served.ask(&get("/v1/query?last=1ms").token(token));
+        if answer.status == 200 {
+            break answer;
+        }
+        assert!(Instant::now() < deadline, "queries of who has left go on");
+    };
+    assert!(answer.is_whole);
+    let status = served.handle.status().unwrap();
+    assert_eq!(status.lapped, 0);
+    assert!(status.sources[0].lost.values().all(|lost| *lost == Some(0)));
+}

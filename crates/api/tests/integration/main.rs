@@ -1,0 +1,8 @@
+//! The API over real sockets: a recorder of made-up traffic, asked by a client that says what it likes.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod access;
+mod hostile;
+mod operations;
+mod support;
+mod tls;

@@ -1,0 +1,465 @@
+//! What can be asked for, and what is refused.
+
+use std::io::{BufRead, BufReader, Write};
+
+use retroscope_pcapfile::Reader;
+use serde_json::{Value, json};
+
+use crate::{
+    access::finished,
+    support::{Request, Served, get, request},
+};
+
+fn packets(body: &[u8]) -> u64 {
+    let mut capture = Reader::new(body).unwrap();
+    let mut count = 0;
+    while capture.next().unwrap().is_some() {
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn rules_come_change_and_go() {
+    let served = Served::new();
+    let ask = |request: Request| served.ask(&request.token(served.token("admin")));
+    let put =
+        |name: &str, body: &Value| ask(request("PUT", &format!("/v1/rules/{name}")).json(body));
+    let list = ask(get("/v1/rules")).done(200);
+    assert_eq!(list["rules"][0]["expression"], "tcp port 9");
+    let wanted = json!({ "expression": "udp port 53", "past": "2s", "packets": 3, "dump": "host $srcIP", "into": "dns" });
+    let made = put("dns", &wanted).done(201);
+    assert_eq!(
+        (
+            &made["past_seconds"],
+            &made["packets"],
+            &made["enabled"],
+            &made["asked_by"]
+        ),
+        (&json!(2.0), &json!(3), &json!(true), &json!("admin"))
+    );
+    assert_eq!(put("dns", &wanted).done(200), made);
+    let other = json!({ "expression": "udp port 5353", "enabled": false });
+    let only_new = request("PUT", "/v1/rules/dns")
+        .json(&other)
+        .header("If-None-Match", "*");
+    ask(only_new).refused(409);
+    let changed = put("dns", &other).done(200);
+    assert_eq!(
+        (&changed["expression"], &changed["enabled"]),
+        (&json!("udp port 5353"), &json!(false))
+    );
+    let patch =
+        |name: &str, body: &Value| ask(request("PATCH", &format!("/v1/rules/{name}")).json(body));
+    assert_eq!(
+        patch("dns", &json!({ "enabled": true })).done(200)["enabled"],
+        true
+    );
+    assert_eq!(ask(get("/v1/rules/dns")).done(200)["enabled"], true);
+    // A name may be anything that a path can hold.
+    let odd = "%2e%2e%2f%C3%BC%20%3F";
+    put(odd, &wanted).done(201);
+    let names = ask(get("/v1/rules")).done(200);
+    assert!(names.to_string().contains("../ü ?"), "{names}");
+    ask(request("DELETE", &format!("/v1/rules/{odd}"))).done(204);
+    ask(request("DELETE", "/v1/rules/dns")).done(204);
+    ask(request("DELETE", "/v1/rules/dns")).refused(404);
+    ask(get("/v1/rules/dns")).refused(404);
+    patch("dns", &json!({ "enabled": true })).refused(404);
+
+    let refused = |status, body: Value| put("x", &body).refused(status);
+    let why = refused(422, json!({ "expression": "udp prt 9" }));
+    assert!(why.contains("prt") && why.contains('^'), "the place: {why}");
+    for (body, told) in [
+        (json!({}), "expression"),
+        (json!({ "expression": 7 }), "a string"),
+        (json!({ "expression": "udp", "pasta": "1s" }), "pasta"),
+        (json!({ "expression": "udp", "past": "soon" }), "soon"),
+        (json!({ "expression": "udp", "past": 1 }), "a string"),
+        (json!({ "expression": "udp", "packets": -1 }), "u64"),
+        (json!({ "expression": "udp", "into": "../x" }), "letters"),
+        (json!([]), "body"),
+    ] {
+        let why = refused(400, body.clone());
+        assert!(why.contains(told), "{body}: {why}");
+    }
+    put(&"n".repeat(65), &wanted).refused(400);
+    put("a%00b", &wanted).refused(400);
+    put("%ff", &wanted).refused(400);
+    ask(request("PUT", "/v1/rules/x")
+        .json(&wanted)
+        .header("If-None-Match", "\"1\""))
+    .refused(400);
+    assert_eq!(
+        ask(get("/v1/rules")).done(200)["rules"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn a_trigger_starts_one_dump_for_a_key() {
+    let served = Served::new();
+    served.wait_for_packets(1000);
+    let ask = |request: Request| served.ask(&request.token(served.token("trigger")));
+    let trigger = |body: &Value, key: Option<&str>| {
+        let post = request("POST", "/v1/triggers").json(body);
+        ask(match key {
+            Some(key) => post.header("Idempotency-Key", key),
+            None => post,
+        })
+    };
+    let wanted = json!({ "filter": "udp or tcp", "past": "10s", "future": "0s", "packets": 5, "asked_by": "a test" });
+    let first = trigger(&wanted, Some("incident-17"));
+    let body = first.done(201);
+    let number = body["dump"].as_u64().unwrap();
+    assert_eq!(first.headers["location"], format!("/v1/dumps/{number}"));
+    let again = trigger(&wanted, Some("incident-17")).done(200);
+    assert_eq!(
+        (&again["dump"], &again["existed"]),
+        (&body["dump"], &json!(true))
+    );
+    let report = finished(&served, number);
+    assert_eq!(
+        (
+            &report["packets"],
+            &report["asked_by"],
+            report["clipped"].to_string().contains("\"limit\"")
+        ),
+        (&json!(5), &json!("a test"), true)
+    );
+    let why = trigger(&json!({ "filter": "port $srcPort" }), None).refused(422);
+    assert!(why.contains("$srcPort"), "{why}");
+    for key in ["", &"k".repeat(65), "a\tb", "\u{fc}"] {
+        trigger(&wanted, Some(key)).refused(400);
+    }
+    let list = ask(get("/v1/dumps")).done(200);
+    assert_eq!(
+        (&list["dumps"][0]["number"], &list["before"]),
+        (&json!(number), &json!(0))
+    );
+    ask(get("/v1/dumps/x")).refused(400);
+    ask(get("/v1/dumps/999")).refused(404);
+}
+
+#[test]
+fn pins_keep_a_time_until_they_are_given_up() {
+    let served = Served::new();
+    served.wait_for_packets(100);
+    let ask = |request: Request| served.ask(&request.token(served.token("admin")));
+    let put =
+        |name: &str, body: &Value| ask(request("PUT", &format!("/v1/pins/{name}")).json(body));
+    let pin = put("lunch", &json!({ "last": "1s" })).done(201);
+    assert_eq!(
+        (&pin["name"], &pin["fallen"]),
+        (&json!("lunch"), &json!(false))
+    );
+    assert_eq!(put("lunch", &json!({})).done(200), pin);
+    assert_eq!(ask(get("/v1/pins")).done(200), json!({ "pins": [pin] }));
+    assert_eq!(ask(get("/v1/pins/lunch")).done(200), pin);
+    assert_eq!(ask(get("/v1/status")).done(200)["pins"], json!([pin]));
+    ask(request("DELETE", "/v1/pins/lunch")).done(204);
+    ask(request("DELETE", "/v1/pins/lunch")).refused(404);
+    ask(get("/v1/pins/lunch")).refused(404);
+    for body in [
+        json!({ "last": "1s", "from": "7" }),
+        json!({ "from": "7", "to": "6" }),
+        json!({ "from": "yesterday" }),
+        json!({ "until": "7" }),
+    ] {
+        put("x", &body).refused(400);
+    }
+    for number in 0..64 {
+        put(&number.to_string(), &json!({ "last": "1s" })).done(201);
+    }
+    let why = put("x", &json!({ "last": "1s" })).refused(409);
+    assert!(why.contains("64 pins"), "{why}");
+}
+
+#[test]
+fn a_full_ring_does_as_it_is_told() {
+    let served = Served::new();
+    let ask = |request: Request| served.ask(&request.token(served.token("admin")));
+    let put = |body: &Value| ask(request("PUT", "/v1/when-full").json(body));
+    assert_eq!(
+        ask(get("/v1/when-full")).done(200),
+        json!({ "mode": "record" })
+    );
+    assert_eq!(
+        put(&json!({ "mode": "protect" })).done(200),
+        json!({ "mode": "protect" })
+    );
+    assert_eq!(ask(get("/v1/status")).done(200)["when_full"], "protect");
+    put(&json!({ "mode": "wait" })).refused(409);
+    put(&json!({ "mode": "later" })).refused(400);
+    put(&json!({})).refused(400);
+    assert_eq!(
+        ask(get("/v1/when-full")).done(200),
+        json!({ "mode": "protect" })
+    );
+}
+
+#[test]
+fn a_query_gives_packets_a_verdict_and_is_told_of() {
+    let served = Served::new();
+    served.wait_for_packets(5000);
+    let token = served.token("packets");
+    let ask = |target: &str| served.ask(&get(target).token(token));
+    let answer = served.ask(
+        &get("/v1/query")
+            .token(token)
+            .header("TE", "trailers, deflate"),
+    );
+    assert_eq!((answer.status, answer.is_whole), (200, true));
+    assert_eq!(answer.headers["content-type"], "application/x-pcapng");
+    let disposition = &answer.headers["content-disposition"];
+    assert!(
+        disposition.starts_with("attachment; filename=\"retroscope-2"),
+        "{disposition}"
+    );
+    let count = packets(&answer.body);
+    assert!(count >= 5000, "{count}");
+    assert_eq!(answer.trailers["retroscope-packets"], count.to_string());
+    assert_eq!(answer.trailers["retroscope-verdict"], "complete");
+    let record = ask(&answer.headers["location"]).done(200);
+    assert_eq!(
+        (
+            &record["state"],
+            &record["report"]["packets"],
+            &record["reasons"]
+        ),
+        (&json!("done"), &json!(count), &json!("complete"))
+    );
+    // It is that of who asked, and an admin's.
+    let other = served.new_token("other", &[retroscope_api::Role::Packets], |_| {});
+    served
+        .ask(&get(&answer.headers["location"]).token(&other))
+        .refused(404);
+    served.ask_unix(&get(&answer.headers["location"])).done(200);
+    ask("/v1/queries/nonsense").refused(404);
+    let without = ask("/v1/query?last=1ms");
+    assert!(without.trailers.is_empty() && without.is_whole);
+    assert!(packets(&ask("/v1/query?filter=udp%20and%20tcp").body) == 0);
+    let why = ask("/v1/query?filter=udp%20prt%209").refused(422);
+    assert!(why.contains("prt"), "{why}");
+    for wrong in [
+        "last=soon",
+        "from=x",
+        "last=1s&from=7",
+        "from=7&to=6",
+        "filtre=udp",
+        "last=1s&last=2s",
+    ] {
+        ask(&format!("/v1/query?{wrong}")).refused(400);
+    }
+    let events = served.handle.subscribe(Some(0));
+    let exports = std::iter::successors(Some(events), |_| None).flat_map(|mut events| {
+        let mut all = Vec::new();
+        while let Ok(event) = events.take(std::time::Duration::ZERO) {
+            if let retroscope_recorder::Event::Exported(export) = event {
+                all.push(export);
+            }
+        }
+        all
+    });
+    let exports: Vec<_> = exports.collect();
+    assert_eq!(exports.len(), 3, "{exports:?}");
+    assert_eq!(
+        (exports[0].who.as_str(), exports[0].what.as_str()),
+        ("packets", "query")
+    );
+    assert_eq!(
+        (exports[0].packets, exports[0].bytes),
+        (Some(count), answer.body.len() as u64)
+    );
+    assert_eq!(exports[2].filter, "udp and tcp");
+}
+
+#[test]
+fn events_come_as_they_happen_and_from_where_another_was() {
+    let mut served = Served::new();
+    served.wait_for_packets(100);
+    let listen = |request: Request| {
+        let mut stream = served.connect();
+        stream
+            .write_all(&request.token(served.token("view")).bytes("localhost"))
+            .unwrap();
+        BufReader::new(stream)
+    };
+    let until = |listener: &mut dyn BufRead, wanted: &str| {
+        let (mut id, mut kind) = (String::new(), String::new());
+        loop {
+            let mut line = String::new();
+            assert!(
+                listener.read_line(&mut line).unwrap() > 0,
+                "it ended before {wanted}"
+            );
+            if let Some(next) = line.strip_prefix("id: ") {
+                id = next.trim().to_owned();
+            } else if let Some(event) = line.strip_prefix("event: ") {
+                kind = event.trim().to_owned();
+            } else if let Some(data) = line.strip_prefix("data: ").filter(|_| kind == wanted) {
+                return (id, serde_json::from_str::<Value>(data).unwrap());
+            }
+        }
+    };
+    let mut listener = listen(get("/v1/events?from=0"));
+    let trigger = request("POST", "/v1/triggers").json(&json!({ "past": "1s", "future": "0s" }));
+    let dump = served.ask_unix(&trigger).done(201)["dump"].clone();
+    let (_, triggered) = until(&mut listener, "triggered");
+    assert_eq!(
+        (&triggered["dump"], &triggered["rule"]),
+        (&dump, &json!("manual"))
+    );
+    let (id, done) = until(&mut listener, "finished");
+    assert_eq!(
+        (&done["dump"], &done["report"]["verdict"]),
+        (&dump, &json!("complete"))
+    );
+    served.ask_unix(&get("/v1/query?last=1ms"));
+    let mut later = listen(get("/v1/events").header("Last-Event-ID", &id));
+    for listener in [&mut listener, &mut later] {
+        let (_, export) = until(listener, "exported");
+        let who = export["who"].as_str().unwrap();
+        assert!(
+            export["what"] == "query" && who.starts_with("uid "),
+            "{export}"
+        );
+    }
+    served
+        .ask(
+            &get("/v1/events")
+                .header("Last-Event-ID", "x")
+                .token(served.token("view")),
+        )
+        .refused(400);
+    served
+        .ask(&get("/v1/events?from=-1").token(served.token("view")))
+        .refused(400);
+    served.handle.stop();
+    for listener in [&mut listener, &mut later] {
+        until(listener, "end");
+    }
+    served.end();
+}
+
+#[test]
+fn the_rest_is_told() {
+    let served = Served::new();
+    served.wait_for_packets(100);
+    let status = served.ask_unix(&get("/v1/status")).done(200);
+    let of = |name: &str| status["analyzers"][name].as_u64().unwrap();
+    assert_eq!(of("stored"), of("analyzed") + of("lapped") + of("unread"));
+    let interfaces = served.ask_unix(&get("/v1/interfaces")).done(200);
+    assert_eq!(interfaces["interfaces"][0]["link_type"], 1);
+    let metrics = served.ask(&get("/metrics").token(served.token("metrics")));
+    assert!(
+        metrics.headers["content-type"].starts_with("text/plain"),
+        "{metrics:?}"
+    );
+    assert!(metrics.text().contains("retroscope_received_packets_total"));
+    let open = get("/metrics")
+        .token(served.token("metrics"))
+        .header("Accept", "application/openmetrics-text");
+    assert!(served.ask(&open).text().ends_with("# EOF\n"));
+    for target in [
+        "/v1/status?x=1",
+        "/v1/rules?all",
+        "/healthz?x",
+        "/v1/openapi.json?v=3",
+    ] {
+        served.ask_unix(&get(target)).refused(400);
+    }
+}
+
+#[test]
+fn a_query_is_limited_counted_resumed_and_followed() {
+    let served = Served::new();
+    served.wait_for_packets(2000);
+    let token = served.token("packets");
+    let ask = |target: &str| served.ask(&get(target).token(token).header("TE", "trailers"));
+    let longest = |body: &[u8]| {
+        let mut capture = Reader::new(body).unwrap();
+        let mut longest = 0;
+        while let Some(packet) = capture.next().unwrap() {
+            longest = longest.max(packet.data.len());
+        }
+        longest
+    };
+    let first = ask("/v1/query?limit_packets=10");
+    assert_eq!(packets(&first.body), 10);
+    let record = ask(&first.headers["location"]).done(200);
+    let after = record["report"]["after"][0].as_str().unwrap().to_owned();
+    let next = ask(&format!("/v1/query?limit_packets=7&after={after}"));
+    assert_eq!(packets(&next.body), 7);
+    let counted = ask("/v1/query?count=true&last=1s").done(200);
+    assert!(
+        counted["packets"].as_u64() > Some(0) && counted["verdict"] == "complete",
+        "{counted}"
+    );
+    assert_eq!(
+        packets(&ask("/v1/query?limit_packets=3&newest=true").body),
+        3
+    );
+    assert!(longest(&first.body) > 20);
+    assert_eq!(
+        longest(&ask("/v1/query?headers=20&limit_packets=9").body),
+        20
+    );
+    let short = served.new_token("short", &[retroscope_api::Role::Packets], |line| {
+        line.snaplen = Some(16)
+    });
+    for target in [
+        "/v1/query?limit_packets=9",
+        "/v1/query?limit_packets=9&headers=40",
+    ] {
+        assert_eq!(longest(&served.ask(&get(target).token(&short)).body), 16);
+    }
+    // It goes on until it has as many as were asked for, beyond what there was.
+    let stored = served.handle.status().unwrap().stored;
+    let followed = ask(&format!(
+        "/v1/query?follow=true&limit_packets={}",
+        stored + 3000
+    ));
+    assert_eq!(
+        (packets(&followed.body), followed.is_whole),
+        (stored + 3000, true)
+    );
+    let none = ask("/v1/query?interfaces=nonsense&count=true").done(200);
+    assert_eq!(none["empty"]["why"], "no-interface");
+    for (wrong, status) in [
+        ("headers=0", 400),
+        ("limit_packets=-1", 400),
+        ("newest=maybe", 400),
+        ("after=x", 400),
+        ("newest=true", 422),
+        ("community_id=1:x", 422),
+        ("follow=true&count=true", 400),
+    ] {
+        ask(&format!("/v1/query?{wrong}")).refused(status);
+    }
+    // One that follows and whose client leaves gives its place back.
+    for _ in 0..20 {
+        let mut stream = served.connect();
+        stream
+            .write_all(
+                &get("/v1/query?follow=true&filter=port%209")
+                    .token(token)
+                    .bytes("localhost"),
+            )
+            .unwrap();
+        let mut head = [0; 12];
+        std::io::Read::read_exact(&mut stream, &mut head).unwrap();
+        if &head[9..] == b"503" {
+            let deadline = std::time::Instant::now() + crate::support::DEADLINE;
+            while ask("/v1/query?follow=true&limit_packets=1").status != 200 {
+                assert!(
+                    std::time::Instant::now() < deadline,
+                    "followers that have left stay"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! A recorder that is served, and a client of raw bytes.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{Arc, Mutex, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+use retroscope_api::{Address, Bound, Config, Role, Say, Server, TlsFiles, TokenLine};
+use retroscope_capture::{Source, generator::GeneratorSource};
+use retroscope_recorder::{Config as RecorderConfig, Handle, Recorder, SystemClock};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longer than any answer takes.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A recorder of made-up traffic, served at an address and a unix socket.
+pub(crate) struct Served {
+    pub(crate) handle: Handle,
+    pub(crate) address: SocketAddr,
+    pub(crate) socket: PathBuf,
+    pub(crate) tokens: PathBuf,
+    of_role: BTreeMap<&'static str, String>,
+    pub(crate) said: Arc<Mutex<Vec<String>>>,
+    server: Option<Server>,
+    recorder: Option<Recorder>,
+    _folder: TempDir,
+}
+
+impl Served {
+    pub(crate) fn new() -> Self {
+        Self::with_tls(|_| None)
+    }
+
+    pub(crate) fn with_tls(tls: impl FnOnce(&TempDir) -> Option<TlsFiles>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = folder.path().join("tokens");
+        let socket = folder.path().join("socket");
+        let of_role = Role::ALL.map(|role| {
+            let (line, token) = TokenLine::random(role.as_str(), vec![role]).unwrap();
+            line.append_to(&tokens).unwrap();
+            (role.as_str(), token)
+        });
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let hearing = Arc::clone(&said);
+        let say: Say = Arc::new(move |text: &str| hearing.lock().unwrap().push(text.to_owned()));
+        let config = Config {
+            addresses: vec![
+                Address::Tcp("127.0.0.1:0".parse().unwrap()),
+                Address::Unix(socket.clone()),
+            ],
+            hosts: vec!["tap.example".to_owned()],
+            tokens: Some(tokens.clone()),
+            tls: tls(&folder),
+            owner: (None, None),
+        };
+        let bound = Bound::new(&config, &say).unwrap();
+        let address = bound.tcp_addresses()[0];
+        let config = RecorderConfig {
+            ring_bytes: 32 << 20,
+            triggers: vec!["tcp port 9".to_owned()],
+            past: Duration::from_secs(1),
+            future: Duration::from_millis(50),
+            directory: Some(folder.path().join("dumps")),
+            ..RecorderConfig::default()
+        };
+        let sources = || -> Result<Vec<Box<dyn Source>>, _> {
+            Ok(vec![Box::new(GeneratorSource::parse(
+                "generate:flows=10,rate=10kpps",
+            )?)])
+        };
+        let mut opened = || Ok(());
+        let recorder = Recorder::start(
+            &config,
+            &sources,
+            &[],
+            Arc::new(SystemClock),
+            None,
+            &mut opened,
+        );
+        let recorder = recorder.unwrap();
+        let handle = recorder.handle();
+        let stop = Arc::<AtomicBool>::default();
+        let server = Server::start(bound, handle.clone(), stop, || Ok(())).unwrap();
+        Self {
+            handle,
+            address,
+            socket,
+            tokens,
+            of_role: of_role.into_iter().collect(),
+            said,
+            server: Some(server),
+            recorder: Some(recorder),
+            _folder: folder,
+        }
+    }
+
+    /// The token of a role.
+    pub(crate) fn token(&self, role: &str) -> &str {
+        &self.of_role[role]
+    }
+
+    /// Another token.
+    pub(crate) fn new_token(
+        &self,
+        name: &str,
+        roles: &[Role],
+        more: impl FnOnce(&mut TokenLine),
+    ) -> String {
+        let (mut line, token) = TokenLine::random(name, roles.to_vec()).unwrap();
+        more(&mut line);
+        line.append_to(&self.tokens).unwrap();
+        // The file is looked at once a second.
+        let deadline = Instant::now() + DEADLINE;
+        let ask = || self.ask(&get("/v1/openapi.json").token(&token)).status;
+        while ask() == 401 && line.expires.is_none() {
+            assert!(Instant::now() < deadline, "the token is not taken up");
+            std::thread::yield_now();
+        }
+        token
+    }
+
+    /// Asks over TCP.
+    pub(crate) fn ask(&self, request: &Request) -> Answer {
+        let mut stream = self.connect();
+        stream
+            .write_all(&request.bytes(&self.address.to_string()))
+            .unwrap();
+        Answer::read(&mut stream)
+    }
+
+    /// Asks by the unix socket, as root or the recorder's user.
+    pub(crate) fn ask_unix(&self, request: &Request) -> Answer {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.write_all(&request.bytes("localhost")).unwrap();
+        Answer::read(&mut stream)
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream
+    }
+
+    /// Waits until so many packets are stored.
+    pub(crate) fn wait_for_packets(&self, count: u64) {
+        let deadline = Instant::now() + DEADLINE;
+        while self.handle.status().unwrap().stored < count {
+            assert!(Instant::now() < deadline, "nothing is stored");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends the recording, and then the server.
+    pub(crate) fn end(&mut self) {
+        self.handle.stop();
+        let summary = self.recorder.take().unwrap().join();
+        assert!(!summary.panicked);
+        self.server.take().unwrap().end();
+        assert!(!self.socket.exists(), "the socket is removed");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(recorder) = self.recorder.take() {
+            self.handle.abort();
+            drop(recorder.join());
+        }
+    }
+}
+
+/// A request, as it is sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    /// `None`: that of the address.
+    pub(crate) host: Option<String>,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+pub(crate) fn request(method: &str, target: &str) -> Request {
+    Request {
+        method: method.to_owned(),
+        target: target.to_owned(),
+        host: None,
+        headers: Vec::new(),
+        body: Vec::new(),
+    }
+}
+
+pub(crate) fn get(target: &str) -> Request {
+    request("GET", target)
+}
+
+impl Request {
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn host(mut self, host: &str) -> Self {
+        self.host = Some(host.to_owned());
+        self
+    }
+
+    pub(crate) fn token(self, token: &str) -> Self {
+        self.header("Authorization", &format!("Bearer {token}"))
+    }
+
+    pub(crate) fn json(mut self, body: &Value) -> Self {
+        self.body = body.to_string().into_bytes();
+        self.header("Content-Type", "application/json")
+    }
+
+    pub(crate) fn bytes(&self, host: &str) -> Vec<u8> {
+        let host = self.host.as_deref().unwrap_or(host);
+        let mut head = format!(
+            "{} {} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n",
+            self.method, self.target
+        );
+        for (name, value) in &self.headers {
+            let _ = write!(head, "{name}: {value}\r\n");
+        }
+        if !self.body.is_empty() {
+            let _ = write!(head, "Content-Length: {}\r\n", self.body.len());
+        }
+        head.push_str("\r\n");
+        [head.into_bytes(), self.body.clone()].concat()
+    }
+}
+
+/// What was answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: BTreeMap<String, String>,
+    /// It ended as it should.
+    pub(crate) is_whole: bool,
+}
+
+impl Answer {
+    /// Reads to the end of the connection.
+    pub(crate) fn read(stream: &mut impl Read) -> Self {
+        let mut bytes = Vec::new();
+        // A server that refuses a body may reset the connection behind its answer.
+        let _ = stream.read_to_end(&mut bytes);
+        Self::parse(&bytes)
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+        let end = end.unwrap_or_else(|| panic!("no head: {:?}", String::from_utf8_lossy(bytes)));
+        let head = std::str::from_utf8(&bytes[..end]).unwrap();
+        let (first, rest) = head.split_once("\r\n").unwrap_or((head, ""));
+        let status = first.split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = fields(rest);
+        let mut body = &bytes[end + 4..];
+        let (mut whole, mut trailers, mut is_whole) = (Vec::new(), BTreeMap::new(), true);
+        if headers
+            .get("transfer-encoding")
+            .is_some_and(|it| it == "chunked")
+        {
+            is_whole = false;
+            while let Some(end) = body.windows(2).position(|window| window == b"\r\n") {
+                let length = std::str::from_utf8(&body[..end]).unwrap();
+                let length = usize::from_str_radix(length, 16).unwrap();
+                body = &body[end + 2..];
+                if length == 0 {
+                    is_whole = body.ends_with(b"\r\n");
+                    trailers = fields(std::str::from_utf8(body).unwrap());
+                    break;
+                }
+                let Some(data) = body.get(..length) else {
+                    break;
+                };
+                whole.extend_from_slice(data);
+                body = body.get(length + 2..).unwrap_or_default();
+            }
+        } else {
+            whole = body.to_vec();
+            if let Some(length) = headers.get("content-length") {
+                is_whole = length.parse() == Ok(whole.len());
+            }
+        }
+        Self {
+            status,
+            headers,
+            body: whole,
+            trailers,
+            is_whole,
+        }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Asserts that it is a refusal that says why, and gives the sentence.
+    pub(crate) fn refused(&self, status: u16) -> String {
+        assert_eq!(
+            self.status,
+            status,
+            "{:?}",
+            String::from_utf8_lossy(&self.body)
+        );
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        assert_eq!(self.headers["cache-control"], "no-store");
+        let problem = self.json();
+        assert_eq!(
+            (&problem["type"], &problem["status"]),
+            (&"about:blank".into(), &status.into())
+        );
+        assert!(problem["title"].is_string());
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.len() > 10, "{detail}");
+        detail.to_owned()
+    }
+
+    /// Asserts its status, and gives the object.
+    pub(crate) fn done(&self, status: u16) -> Value {
+        assert_eq!(
+            self.status,
+            status,
+            "{:?}",
+            String::from_utf8_lossy(&self.body)
+        );
+        if self.body.is_empty() {
+            Value::Null
+        } else {
+            self.json()
+        }
+    }
+}
+
+fn fields(lines: &str) -> BTreeMap<String, String> {
+    let lines = lines.split("\r\n").filter_map(|line| line.split_once(':'));
+    lines
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect()
+}

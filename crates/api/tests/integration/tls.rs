@@ -1,0 +1,224 @@
+//! TLS, and certificates of clients.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use retroscope_api::{Address, Bound, Config, Say, TlsFiles};
+use tempfile::TempDir;
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring::default_provider,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+use crate::support::{Answer, Request, Served, get};
+
+/// An authority, and what it signed.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        Self { issuer }
+    }
+
+    /// A certificate for a name, and its key, as PEM.
+    fn sign(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+}
+
+fn write(folder: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::write(&path, text).unwrap();
+    path
+}
+
+fn files(folder: &TempDir, authority: &Authority, of_clients: Option<&Authority>) -> TlsFiles {
+    let (certificate, key) = authority.sign("127.0.0.1");
+    TlsFiles {
+        certificate: write(folder, "certificate", &certificate),
+        key: write(folder, "key", &key),
+        client_authority: of_clients.map(|it| write(folder, "clients", &it.issuer.pem())),
+    }
+}
+
+/// Asks by TLS, as somebody who trusts an authority and has a certificate, or none.
+fn ask(
+    served: &Served,
+    authority: &Authority,
+    own: Option<(String, String)>,
+    request: &Request,
+) -> Result<Answer, String> {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(authority.issuer.pem().as_bytes()).unwrap())
+        .unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+            builder
+                .with_client_auth_cert(vec![certificate], key)
+                .unwrap()
+        }
+    };
+    let connection =
+        ClientConnection::new(Arc::new(config), "127.0.0.1".try_into().unwrap()).unwrap();
+    let mut stream = StreamOwned::new(connection, served.connect());
+    let said = |error: std::io::Error| error.to_string();
+    stream
+        .write_all(&request.bytes(&served.address.to_string()))
+        .map_err(said)?;
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Err(error) if bytes.is_empty() => Err(said(error)),
+        _ => Ok(Answer::parse(&bytes)),
+    }
+}
+
+#[test]
+fn tls_is_spoken_and_tokens_are_asked_for() {
+    let authority = Authority::new();
+    let served = Served::with_tls(|folder| Some(files(folder, &authority, None)));
+    let token = served.token("view");
+    let status = ask(&served, &authority, None, &get("/v1/status").token(token)).unwrap();
+    assert_eq!(status.status, 200);
+    ask(&served, &authority, None, &get("/v1/status"))
+        .unwrap()
+        .refused(401);
+    let own = format!("https://{}", served.address);
+    let page = get("/v1/status").token(token).header("Origin", &own);
+    assert_eq!(ask(&served, &authority, None, &page).unwrap().status, 200);
+    assert!(ask(&served, &Authority::new(), None, &get("/healthz")).is_err());
+    // Who does not speak it is told nothing.
+    let mut plain = served.connect();
+    plain
+        .write_all(&get("/healthz").bytes("127.0.0.1"))
+        .unwrap();
+    let mut heard = Vec::new();
+    let _ = plain.read_to_end(&mut heard);
+    assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
+}
+
+#[test]
+fn a_client_needs_a_certificate_of_the_authority_where_there_is_one() {
+    let (authority, of_clients) = (Authority::new(), Authority::new());
+    let served = Served::with_tls(|folder| Some(files(folder, &authority, Some(&of_clients))));
+    let request = get("/v1/status").token(served.token("view"));
+    let with = |own| ask(&served, &authority, own, &request);
+    assert_eq!(with(Some(of_clients.sign("client"))).unwrap().status, 200);
+    let ours = ask(
+        &served,
+        &authority,
+        Some(of_clients.sign("client")),
+        &get("/v1/status"),
+    );
+    ours.unwrap().refused(401);
+    assert!(with(None).is_err());
+    assert!(with(Some(authority.sign("client"))).is_err());
+}
+
+/// What cannot be served as it should is not served.
+#[test]
+fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let say: Say = Arc::new(|_: &str| {});
+    let refused = |config: Config| Bound::new(&config, &say).unwrap_err();
+    let at = |text: &str| vec![text.parse::<Address>().unwrap()];
+    let tokens = Some(write(&folder, "tokens", ""));
+    let config = Config {
+        addresses: at("0.0.0.0:0"),
+        tokens: tokens.clone(),
+        ..Config::default()
+    };
+    assert!(refused(config).contains("--tls-cert"));
+    let config = Config {
+        addresses: at("127.0.0.1:0"),
+        ..Config::default()
+    };
+    assert!(refused(config).contains("--tokens"));
+    let missing = folder.path().join("missing");
+    let config = Config {
+        addresses: at("127.0.0.1:0"),
+        tokens: Some(missing.clone()),
+        ..Config::default()
+    };
+    assert!(refused(config).contains("missing"));
+    let authority = Authority::new();
+    let good = files(&folder, &authority, None);
+    let with = |tls: TlsFiles| Config {
+        addresses: at("127.0.0.1:0"),
+        tokens: tokens.clone(),
+        tls: Some(tls),
+        ..Config::default()
+    };
+    assert!(Bound::new(&with(good.clone()), &say).is_ok());
+    let other = write(&folder, "other", &authority.sign("127.0.0.1").1);
+    for (tls, told) in [
+        (
+            TlsFiles {
+                key: other,
+                ..good.clone()
+            },
+            "--tls-key",
+        ),
+        (
+            TlsFiles {
+                key: missing.clone(),
+                ..good.clone()
+            },
+            "--tls-key",
+        ),
+        (
+            TlsFiles {
+                certificate: missing.clone(),
+                ..good.clone()
+            },
+            "--tls-cert",
+        ),
+        (
+            TlsFiles {
+                certificate: good.key.clone(),
+                ..good.clone()
+            },
+            "--tls-cert",
+        ),
+        (
+            TlsFiles {
+                client_authority: Some(missing),
+                ..good.clone()
+            },
+            "--tls-client-ca",
+        ),
+    ] {
+        let why = refused(with(tls));
+        assert!(why.contains(told), "{why}");
+    }
+    let taken = Bound::new(&with(good), &say).unwrap();
+    let address = taken.tcp_addresses()[0].to_string();
+    let config = Config {
+        addresses: at(&address),
+        tokens,
+        ..Config::default()
+    };
+    assert!(refused(config).contains(&address));
+}

@@ -1,0 +1,53 @@
+//! The arguments of `record` for HTTP.
+
+use std::path::PathBuf;
+
+use retroscope_api::{Address, Config, Owner, TlsFiles};
+
+/// Where and how HTTP is served.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct ApiArgs {
+    /// Serve HTTP here: an address with a port, as 127.0.0.1:8080, for who has a token (--tokens); or unix:PATH, a socket for this user, root and its
+    /// group; repeat for several. docs/api.md tells what can be asked for
+    #[arg(long = "api", value_name = "ADDR|unix:PATH")]
+    pub(crate) addresses: Vec<Address>,
+
+    /// A name by which clients ask for the API, beside its addresses and localhost; repeat for several
+    #[arg(long = "api-host", value_name = "NAME", requires = "addresses")]
+    hosts: Vec<String>,
+
+    /// The file of tokens, which `retroscope token` writes. It is read again when it changes
+    #[arg(long, value_name = "FILE", requires = "addresses")]
+    tokens: Option<PathBuf>,
+
+    /// Serve addresses by TLS, with this certificate (PEM, then those up to its authority); asked for beyond this machine
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// The key of --tls-cert (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Let in only clients with a certificate of these authorities (PEM), beside their tokens
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+impl ApiArgs {
+    /// What is to be served, if anything.
+    pub(crate) fn config(&self, owner: Owner) -> Option<Config> {
+        let tls = self.tls_cert.clone().zip(self.tls_key.clone());
+        let tls = tls.map(|(certificate, key)| TlsFiles {
+            certificate,
+            key,
+            client_authority: self.tls_client_ca.clone(),
+        });
+        (!self.addresses.is_empty()).then(|| Config {
+            addresses: self.addresses.clone(),
+            hosts: self.hosts.clone(),
+            tokens: self.tokens.clone(),
+            tls,
+            owner,
+        })
+    }
+}

@@ -1,0 +1,58 @@
+//! What a handle tells, and is told, without the analyzer.
+
+use retroscope_ring::InterfaceEntry;
+
+use crate::{
+    control::events::{Event, Export, Subscription},
+    dump::{log::DumpCounts, report::DumpReport},
+    start::{
+        handle::{CommandError, Handle},
+        recorder::Status,
+    },
+};
+
+impl Handle {
+    /// What the recorder is doing now.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`].
+    pub fn status(&self) -> Result<Status, CommandError> {
+        Ok(Status::of(&*self.common()?, self))
+    }
+
+    /// The interfaces of the recording, by their numbers.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`].
+    pub fn interfaces(&self) -> Result<Vec<InterfaceEntry>, CommandError> {
+        Ok(self.common()?.ring.interfaces())
+    }
+
+    /// Whether an expression, as of a query or a trigger by hand, compiles for any source.
+    ///
+    /// # Errors
+    /// [`CommandError::Filter`].
+    pub fn check_expression(&self, expression: &str) -> Result<(), CommandError> {
+        self.rules.prepare(expression)?;
+        Ok(())
+    }
+
+    /// The last 10,000 dumps that are finished, in the order of triggers, and how many were finished before these.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`].
+    pub fn finished_dumps(&self) -> Result<(Vec<DumpReport>, DumpCounts), CommandError> {
+        Ok(self.common()?.log.summary())
+    }
+
+    /// Tells listeners of packets that were given to somebody. Never waits.
+    pub fn tell_export(&self, export: Export) {
+        self.log.tell(Event::Exported(export));
+    }
+
+    /// Listens to events: from this number on as far as they are kept (the last 1024), or those that are to come.
+    #[must_use]
+    pub fn subscribe(&self, from: Option<u64>) -> Subscription {
+        self.log.subscribe(from)
+    }
+}
