@@ -50,6 +50,6 @@ pub use retroscope_bpf::Instruction;
 pub use retroscope_packet::{Direction, VlanTag};
 pub use source::{
     Burst, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause, OffloadEffects, Probed,
-    Queue, REST_NS_MAX, ShuntedFlow, Source, SourceBuffer, SourceError, SourceStatistics, Status,
-    TimeDomain,
+    Queue, REST_NS_MAX, SHUNT_CLASSES, Shunt, ShuntedFlow, Source, SourceBuffer, SourceError,
+    SourceStatistics, Status, TimeDomain,
 };

@@ -9,8 +9,8 @@
 use std::{collections::VecDeque, fmt, io, time::Duration};
 
 use crate::{
-    Burst, Event, InputDrops, InterfaceInfo, OffloadEffects, Queue, ShuntedFlow, SourceBuffer,
-    SourceError, SourceStatistics, Status,
+    Burst, Event, InputDrops, InterfaceInfo, OffloadEffects, Queue, Shunt, ShuntedFlow,
+    SourceBuffer, SourceError, SourceStatistics, Status,
     af_packet::InterfaceCounters,
     af_xdp::XdpMode,
     clock::{self, Now},
@@ -97,7 +97,7 @@ pub(crate) trait Engine: Send + fmt::Debug {
     }
 
     /// See [`Queue::shunt`].
-    fn shunt(&mut self, _flow: &ShuntedFlow, _silence_ns: Option<i64>) -> io::Result<()> {
+    fn shunt(&mut self, _flow: &ShuntedFlow, _shunt: Option<Shunt>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
@@ -475,8 +475,8 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
         self.engine.buffer()
     }
 
-    fn shunt(&mut self, flow: &ShuntedFlow, silence_ns: Option<i64>) -> io::Result<()> {
-        self.engine.shunt(flow, silence_ns)
+    fn shunt(&mut self, flow: &ShuntedFlow, shunt: Option<Shunt>) -> io::Result<()> {
+        self.engine.shunt(flow, shunt)
     }
 
     fn stop(&mut self) {

@@ -172,14 +172,14 @@ pub trait Queue: Send + fmt::Debug {
         None
     }
 
-    /// Drops packets of one direction of a flow before they are copied, or, without `silence_ns`, takes them again. What is dropped is counted as received and lost by
-    /// the cause [`LossCause::Shed`]. Taken all the same are packets with FIN, SYN or RST, and one about every 100 ms, so that who decides knows that the flow goes on. A SYN
-    /// without ACK, and a silence of more than `silence_ns`, at most 2^62, end it, the former for both directions. Packets with VLAN tags, IPv4 options, IPv6 extension headers, and
+    /// Drops packets of one direction of a flow before they are copied, or, without `shunt`, takes them again. What is dropped is counted as received and lost by
+    /// the cause [`LossCause::Shed`] of the class. Taken all the same are packets with FIN, SYN or RST, and one about every 100 ms, so that who decides knows that the flow goes on. A SYN
+    /// without ACK, and the silence end it, the former for both directions. Packets with VLAN tags, IPv4 options, IPv6 extension headers, and
     /// fragments are never dropped. Of more than 65,536 flows the least recently seen come back. A system call.
     ///
     /// # Errors
     /// What the kernel said; [`io::ErrorKind::Unsupported`] where the engine cannot.
-    fn shunt(&mut self, _flow: &ShuntedFlow, _silence_ns: Option<i64>) -> io::Result<()> {
+    fn shunt(&mut self, _flow: &ShuntedFlow, _shunt: Option<Shunt>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -198,6 +198,18 @@ pub struct ShuntedFlow {
     /// 6 (TCP), 17 (UDP) or 132 (SCTP).
     pub protocol: u8,
 }
+
+/// How packets of a flow are dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shunt {
+    /// Until it was silent for longer, ns, at most 2^62.
+    pub silence_ns: i64,
+    /// What they are counted as, below [`SHUNT_CLASSES`].
+    pub class: u8,
+}
+
+/// Classes that dropped packets are counted by.
+pub const SHUNT_CLASSES: u8 = 4;
 
 /// What [`Queue::next`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -364,8 +376,8 @@ pub enum LossCause {
     NoBuffer,
     /// Longer than the engine's memory for one frame.
     Oversize,
-    /// Dropped on purpose before it was copied, because its flow is shunted.
-    Shed,
+    /// Dropped on purpose before it was copied, because its flow is [shunted](Queue::shunt), by class.
+    Shed(u8),
     /// It came by a receive queue that the engine does not serve, and went on to the host.
     Unseen,
 }
@@ -381,7 +393,7 @@ impl LossCause {
             Self::Damaged => "damaged",
             Self::NoBuffer => "no-buffer",
             Self::Oversize => "oversize",
-            Self::Shed => "shed",
+            Self::Shed(_) => "shed",
             Self::Unseen => "unseen",
         }
     }

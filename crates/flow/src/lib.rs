@@ -25,7 +25,7 @@ pub use key::{Ends, Family, Host, Key, Secret};
 pub use lfn::LfnTable;
 pub use packet::{Attribution, Packet};
 pub use queue::{Entry, MultiresolutionQueue, Resolution, Timers};
-pub use shed::{Cutoff, HandOver, Mark, Shedder, ShedderConfig, TailDrop};
+pub use shed::{Cutoff, HandOver, Mark, ShedCause, Shedder, ShedderConfig, TailDrop};
 pub use table::{Advise, Counters, End, FlowTable};
 pub use time_outs::{Stage, StageTimeOuts, TimeOuts};
 pub use top::{By, Report, Row, Slice, Subject, Volume, Window};

@@ -8,10 +8,12 @@ use retroscope_packet::LinkType;
 
 use crate::{
     Advise, Attribution, Ends, Family, FlowTable, Key, Packet, Secret, TimeOuts, TrackerConfig,
+    index::addresses,
 };
 
-/// Between two looks for flows that were silent, ns of packet time.
+/// Between two looks for flows that were silent, ns of packet time, and how many of them end with a packet.
 const LOOK_NS: i64 = 1_000_000_000;
+const ENDED_WITH_A_PACKET: usize = 8;
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;
@@ -39,13 +41,31 @@ pub enum Mark {
     },
 }
 
+/// Why a packet is not kept. Where several would not keep it, the first of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ShedCause {
+    /// Its class of flows keeps less.
+    Cutoff,
+    /// The [limit](Shedder::set_limit).
+    Limit,
+    /// [`TailDrop`].
+    TailDrop,
+    /// Its flow is [shunted](Mark::Shunted).
+    Shunt,
+}
+
+impl ShedCause {
+    /// All of them, in their order.
+    pub const ALL: [Self; 4] = [Self::Cutoff, Self::Limit, Self::TailDrop, Self::Shunt];
+}
+
 /// One direction of a flow that may be dropped before it comes to a [`Shedder`], or is to come again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandOver {
     /// The flow, and the direction.
     pub ends: Ends,
-    /// Dropped until it was silent for so long, ns; `None`: it is to come.
-    pub silence_ns: Option<i64>,
+    /// Dropped until it was silent for so long, ns, and why its last packet was not kept; `None`: it is to come.
+    pub dropped: Option<(i64, ShedCause)>,
 }
 
 /// Hand-overs that wait at most: beyond, flows go on to come, and are handed over later.
@@ -126,7 +146,8 @@ impl ShedderConfig {
 /// A packet is kept if its direction of its flow has sent fewer bytes of payload before it than the cutoff, counted by IP's lengths, whatever TCP sent
 /// twice included. A SYN, FIN or RST always is. A SYN without ACK begins its flow anew, as [`Cutoff::refill_ns`] without a packet does, kept or not. Later
 /// fragments are of the flow of their first one. What is not IP, or whose flow cannot be told, is kept. With a [`TailDrop`] a packet has to be one of the first
-/// of its flow, too, of both directions and since it began anew; with a limit it has to be below that as if it were a cutoff. Of a flow that is marked as [shunted](Mark::Shunted) since it began, none is kept.
+/// of its flow, too, of both directions; with a limit it has to be below that as if it were a cutoff. Of a flow that is marked as [shunted](Mark::Shunted) since it began, none is kept. For these,
+/// and where there is no cutoff, a flow begins anew after 60 s without a packet.
 ///
 /// Flows that have to make room for others are kept from their beginning again.
 #[derive(Debug)]
@@ -143,9 +164,12 @@ pub struct Shedder {
     look_ns: i64,
     /// `None`: nobody drops packets before.
     hand_overs: Option<Vec<HandOver>>,
+    has_new_hand_overs: bool,
 }
 
 /// By the slot of its flow.
+///
+/// What a cutoff goes by begins anew after [`Cutoff::refill_ns`], the rest after [`IDLE_NS`]; with a SYN all does.
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
     /// Bytes of payload that each direction has sent.
@@ -153,8 +177,9 @@ struct State {
     /// Packets of both.
     packets: u32,
     last_ns: i64,
-    /// The SYN that began it anew, or else its first packet.
+    /// The SYN that began it anew, or else its first packet by time, ns.
     first_ns: i64,
+    has_syn: bool,
     /// The number of its last packet that was kept, among those that the shedder was asked about.
     last: Option<u64>,
     /// The number of its cutoff, among those of this version; `None`: all of it is kept.
@@ -171,26 +196,32 @@ impl State {
         &mut self,
         ends: Ends,
         (time_ns, silence_ns): (i64, i64),
-        is_kept: bool,
+        shed: Option<ShedCause>,
         to: &mut Vec<HandOver>,
     ) {
-        if !is_kept {
+        if let Some(cause) = shed {
             let handed_ns = &mut self.handed_ns[usize::from(ends.is_reverse)];
             let is_due = handed_ns.is_none_or(|at| time_ns.saturating_sub(at) >= HANDED_OVER_NS);
             if is_due && silence_ns >= SILENCE_MIN_NS && to.len() < HAND_OVERS_MAX {
                 *handed_ns = Some(time_ns);
-                let silence_ns = Some(silence_ns - SILENCE_MARGIN_NS);
-                to.push(HandOver { ends, silence_ns });
+                let dropped = Some((silence_ns - SILENCE_MARGIN_NS, cause));
+                to.push(HandOver { ends, dropped });
             }
             return;
         }
+        // The other direction may be beyond its cutoff.
+        let is_it = [false, true].map(|is_reverse| is_reverse == ends.is_reverse || self.is_exempt);
+        self.take_back(ends.key, is_it, to);
+    }
+
+    /// Takes directions back, of those that were handed over.
+    fn take_back(&mut self, key: Key, directions: [bool; 2], to: &mut Vec<HandOver>) {
         for is_reverse in [false, true] {
-            // The other direction may be beyond its cutoff.
-            let is_it = is_reverse == ends.is_reverse || self.is_exempt;
-            if is_it && self.handed_ns[usize::from(is_reverse)].take().is_some() {
-                let ends = Ends { is_reverse, ..ends };
-                let silence_ns = None;
-                to.push(HandOver { ends, silence_ns });
+            let at = usize::from(is_reverse);
+            if directions[at] && self.handed_ns[at].take().is_some() {
+                let ends = Ends { key, is_reverse };
+                let dropped = None;
+                to.push(HandOver { ends, dropped });
             }
         }
     }
@@ -209,6 +240,8 @@ impl Shedder {
         advise: Advise,
     ) -> Self {
         let time_outs = TimeOuts::idle(config.silence_ns_max());
+        let states = Vec::with_capacity(tracker.flows_max);
+        advise(addresses(&states));
         Self {
             config,
             version: 0,
@@ -216,9 +249,10 @@ impl Shedder {
             asked: 0,
             attribution: Attribution::new(tracker.has_vlans, tracker.joins_fragments),
             table: FlowTable::with_advice(tracker.flows_max, time_outs, secret, advise),
-            states: Vec::new(),
+            states,
             look_ns: i64::MIN,
             hand_overs: None,
+            has_new_hand_overs: true,
         }
     }
 
@@ -226,6 +260,11 @@ impl Shedder {
     /// as long as the flow goes on. A SYN without ACK ends it for both directions.
     pub fn set_hands_over(&mut self, hands_over: bool) {
         self.hand_overs = hands_over.then(Vec::new);
+    }
+
+    /// Hands over no more flows; those that were are still told when they are to come again.
+    pub fn end_hand_overs(&mut self) {
+        self.has_new_hand_overs = false;
     }
 
     /// What is to be dropped before, and what is to come again.
@@ -250,43 +289,44 @@ impl Shedder {
         self.limit = limit;
     }
 
-    /// Whether a packet is kept, whose captured bytes are `data`. `class` tells the number of a flow's cutoff by its first packet, or that all of it is
+    /// Why a packet is not kept, whose captured bytes are `data`; `None`: it is. `class` tells the number of a flow's cutoff by its first packet, or that all of it is
     /// kept. `mark` is asked where a packet of a flow would be shed, and where flows may be shunted, until it says that the flow is exempt. It is told which of the packets that the
     /// shedder was asked about, from 0, was the last one that was kept of the flow, and which is this one.
-    pub fn keeps(
+    pub fn sheds(
         &mut self,
         link_type: LinkType,
         (time_ns, wire_len): (i64, u32),
         data: &[u8],
         class: impl FnOnce() -> Option<u16>,
         mark: impl FnOnce(&Key, (Option<u64>, u64)) -> Option<Mark>,
-    ) -> bool {
+    ) -> Option<ShedCause> {
         self.asked += 1;
-        let found = self.attribution.frame(link_type, data, time_ns, wire_len);
-        let Some(packet) = found else {
-            return true;
-        };
-        if !matches!(packet.ends.key.family(), Family::V4 | Family::V6) {
-            return true;
+        let packet = self
+            .attribution
+            .frame(link_type, data, time_ns, wire_len)
+            .filter(|packet| matches!(packet.ends.key.family(), Family::V4 | Family::V6))?;
+        // A stamp far in the future must not put off the next look.
+        if time_ns >= self.look_ns || self.look_ns.saturating_sub(time_ns) > LOOK_NS {
+            let most = ENDED_WITH_A_PACKET;
+            if self.table.expire_some(time_ns, most, |_, _| {}) {
+                self.look_ns = time_ns.saturating_add(LOOK_NS);
+            }
         }
-        if time_ns >= self.look_ns {
-            self.table.expire(time_ns, |_, _| {});
-            self.look_ns = time_ns.saturating_add(LOOK_NS);
-        }
-        self.keeps_of_flow(&packet, class, mark)
+        self.sheds_of_flow(&packet, class, mark)
     }
 
-    fn keeps_of_flow(
+    fn sheds_of_flow(
         &mut self,
         packet: &Packet,
         class: impl FnOnce() -> Option<u16>,
         mark: impl FnOnce(&Key, (Option<u64>, u64)) -> Option<Mark>,
-    ) -> bool {
-        let (mut slot, mut begins) = (0, false);
+    ) -> Option<ShedCause> {
+        // Where the flow of this packet has its slot from another one, that one's key is the one that was there.
+        let (mut slot, mut begins, mut before) = (0, false, packet.ends.key);
         self.table.update_each(
             std::slice::from_ref(packet),
             |of, its_first| (slot, begins) = (of as usize, its_first),
-            |_, _| {},
+            |flow, _| before = flow.key,
         );
         if slot >= self.states.len() {
             self.states.resize(slot + 1, State::default());
@@ -298,25 +338,35 @@ impl Shedder {
             state.class = class.take().and_then(|class| class());
             state.version = self.version;
         }
-        let is_silent = |refill_ns| packet.time_ns.saturating_sub(state.last_ns) >= refill_ns;
+        // Also where the last stamp was wrong, and lies far in the future.
+        let silent_ns = packet
+            .time_ns
+            .saturating_sub(state.last_ns)
+            .saturating_abs();
         let flags = packet.tcp_flags.unwrap_or(0);
         let is_syn = flags & (SYN | ACK) == SYN;
-        if begins || is_syn || cutoff(state.class).is_some_and(|of| is_silent(of.refill_ns)) {
-            *state = State {
-                class: class.map_or(state.class, |class| class()),
-                version: self.version,
-                is_exempt: state.is_exempt && !begins,
-                first_ns: if begins || is_syn {
-                    packet.time_ns
-                } else {
-                    state.first_ns
-                },
-                last: state.last.filter(|_| !begins),
-                handed_ns: [None; 2],
-                last_ns: packet.time_ns,
-                bytes: [0; 2],
-                packets: 0,
-            };
+        let refill_ns = cutoff(state.class).map_or(IDLE_NS, |of| of.refill_ns);
+        let is_refilled = begins || is_syn || silent_ns >= refill_ns;
+        let is_anew = begins || is_syn || silent_ns >= IDLE_NS;
+        if is_refilled || is_anew {
+            // Whoever drops them may not have seen that, or seen it before they got the flow.
+            if let Some(hand_overs) = &mut self.hand_overs {
+                state.take_back(before, [true; 2], hand_overs);
+            }
+            state.last_ns = packet.time_ns;
+        }
+        if is_refilled {
+            state.class = class.map_or(state.class, |class| class());
+            state.bytes = [0; 2];
+        }
+        if is_anew {
+            (state.first_ns, state.has_syn, state.packets) = (packet.time_ns, is_syn, 0);
+        }
+        if begins {
+            (state.is_exempt, state.last) = (false, None);
+        }
+        if !state.has_syn {
+            state.first_ns = state.first_ns.min(packet.time_ns);
         }
         state.last_ns = state.last_ns.max(packet.time_ns);
         let sent = &mut state.bytes[usize::from(packet.ends.is_reverse)];
@@ -325,26 +375,33 @@ impl Shedder {
         let packets_max = self.config.tail_drop.and_then(|of| of.packets_max());
         let is_tail = packets_max.is_some_and(|packets_max| state.packets >= packets_max);
         state.packets = state.packets.saturating_add(1);
-        let is_beyond = cutoff(state.class).is_some_and(|of| before >= of.bytes)
-            || self.limit.is_some_and(|limit| before >= limit);
+        let is_beyond = cutoff(state.class).is_some_and(|of| before >= of.bytes);
+        let is_over_limit = self.limit.is_some_and(|limit| before >= limit);
         let number = self.asked - 1;
-        let is_surplus = is_tail || is_beyond;
+        let surplus = match (is_beyond, is_over_limit, is_tail) {
+            (true, ..) => Some(ShedCause::Cutoff),
+            (_, true, _) => Some(ShedCause::Limit),
+            (.., true) => Some(ShedCause::TailDrop),
+            (false, false, false) => None,
+        };
         // Nobody has seen a flow that begins with this packet.
         let may_be_shunted = self.config.shunts && !begins;
         let is_certain = flags & (SYN | FIN | RST) != 0 || state.is_exempt;
-        let is_kept = if is_certain || !(is_surplus || may_be_shunted) {
-            true
+        let shed = if is_certain || surplus.is_none() && !may_be_shunted {
+            None
         } else {
             match mark(&packet.ends.key, (state.last, number)) {
                 Some(Mark::Exempt) => {
                     state.is_exempt = true;
-                    true
+                    None
                 }
-                Some(Mark::Shunted { at_ns }) if may_be_shunted && at_ns >= state.first_ns => false,
-                Some(Mark::Shunted { .. }) | None => !is_surplus,
+                Some(Mark::Shunted { at_ns }) if may_be_shunted && at_ns >= state.first_ns => {
+                    surplus.or(Some(ShedCause::Shunt))
+                }
+                Some(Mark::Shunted { .. }) | None => surplus,
             }
         };
-        if is_kept {
+        if shed.is_none() {
             state.last = Some(number);
         }
         if let Some(hand_overs) = &mut self.hand_overs
@@ -352,9 +409,11 @@ impl Shedder {
         {
             let refill_ns = cutoff(state.class).map_or(IDLE_NS, |of| of.refill_ns);
             let silence = (packet.time_ns, refill_ns.min(IDLE_NS));
-            state.hand_over(packet.ends, silence, is_kept, hand_overs);
+            if shed.is_none() || self.has_new_hand_overs {
+                state.hand_over(packet.ends, silence, shed, hand_overs);
+            }
         }
-        is_kept
+        shed
     }
 }
 

@@ -214,10 +214,26 @@ impl<Q: Timers> FlowTable<Q> {
 
     /// Ends the flows that are due at a time, all but those that became due within the last 134 ms, or 8.6 s where their time-outs are
     /// longer than 9 minutes: with a packet later than a flow was due, [`Self::update`] ends it exactly then. `ended` gets them in no order.
-    pub fn expire(&mut self, now_ns: i64, mut ended: impl FnMut(&Flow, End)) {
-        while self.time_outs.has_end
-            && let Some(entry) = self.queue.extract_due(stamp(now_ns))
-        {
+    pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, End)) {
+        self.expire_some(now_ns, usize::MAX, ended);
+    }
+
+    /// The same, of `most` of them; whether these were all.
+    pub fn expire_some(
+        &mut self,
+        now_ns: i64,
+        most: usize,
+        mut ended: impl FnMut(&Flow, End),
+    ) -> bool {
+        let mut looked = 0;
+        while self.time_outs.has_end {
+            if looked == most {
+                return false;
+            }
+            looked += 1;
+            let Some(entry) = self.queue.extract_due(stamp(now_ns)) else {
+                break;
+            };
             let Some(due_ns) = self.due_of(entry) else {
                 continue;
             };
@@ -228,6 +244,7 @@ impl<Q: Timers> FlowTable<Q> {
             }
         }
         self.queue.advance(stamp(now_ns));
+        true
     }
 
     /// Ends all flows.

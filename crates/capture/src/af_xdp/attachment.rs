@@ -22,7 +22,7 @@ use super::{
     },
     sys::{Counters, LINE_WORDS, Link, Map, Program, XdpSocket, attach, load_program},
 };
-use crate::{ShuntedFlow, af_packet::sys::PacketSocket, clock};
+use crate::{Shunt, ShuntedFlow, af_packet::sys::PacketSocket, clock};
 
 /// Receive queues that are looked after: more than any NIC has.
 pub(super) const QUEUES_MAX: u32 = 1024;
@@ -178,15 +178,16 @@ impl Attachment {
     }
 
     /// Drops this direction of a flow, or lets it through again: see [`Queue::shunt`](crate::Queue::shunt).
-    pub(super) fn shunt(&self, flow: &ShuntedFlow, silence_ns: Option<i64>) -> io::Result<()> {
-        let Some(silence_ns) = silence_ns else {
+    pub(super) fn shunt(&self, flow: &ShuntedFlow, shunt: Option<Shunt>) -> io::Result<()> {
+        let Some(Shunt { silence_ns, class }) = shunt else {
             return match self.shunted.remove(&flow_key(flow)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 outcome => outcome,
             };
         };
         let now_ns = clock::monotonic_ns();
-        let state: ShuntedState = [now_ns, now_ns + i64::from(TAKEN_EVERY_NS), silence_ns];
+        let next_ns = now_ns + i64::from(TAKEN_EVERY_NS);
+        let state: ShuntedState = [now_ns, next_ns, silence_ns, class.into()];
         let state = state.map(i64::to_ne_bytes);
         self.shunted.insert(&flow_key(flow), state.as_flattened())?;
         // Looking flows up costs something for each packet: it begins with the first flow. Relaxed: of two threads one writes, and the program reads those lines.
@@ -297,13 +298,17 @@ mod tests {
             destination: ([192, 0, 2, 2], 443).into(),
             protocol: 6,
         };
+        let shunt = Some(Shunt {
+            silence_ns: 1_000_000_000,
+            class: 0,
+        });
         let word_of = |queue_index| attachment.counters.get(queue_index, word::SHUNTING);
         attachment.shunt(&flow(1), None).unwrap();
         assert_eq!(word_of(0), 0, "nothing is shunted yet");
-        attachment.shunt(&flow(1), Some(1_000_000_000)).unwrap();
+        attachment.shunt(&flow(1), shunt).unwrap();
         assert_eq!([0, QUEUES_MAX - 1].map(word_of), [1, 1]);
         attachment.counters.set(7, word::SHUNTING, 0);
-        attachment.shunt(&flow(2), Some(1_000_000_000)).unwrap();
+        attachment.shunt(&flow(2), shunt).unwrap();
         assert_eq!(word_of(7), 0, "it was written again");
     }
 

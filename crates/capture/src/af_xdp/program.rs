@@ -7,7 +7,7 @@
 //! if !line.open: PASS                        nobody records (yet, or any more)
 //! if line.shunting:
 //!     TCP with FIN, SYN or RST: taken, and a SYN without ACK takes both directions of its flow out of shunted
-//!     in shunted: last seen too long ago: taken, and out of shunted; not one taken for 100 ms: taken; else line.shunted += 1; DROP
+//!     in shunted: last seen too long ago: taken, and out of shunted; not one taken for 100 ms: taken; else line.shunted[its class] += 1; DROP
 //! if longer than a chunk && !in several: line.received += 1; line.oversize += 1; DROP
 //! put the monotonic time in front of the packet, or: line.unstamped += 1
 //! verdict = redirect_map(sockets, queue)     PASS where the queue has no socket
@@ -20,26 +20,26 @@
 use std::net::IpAddr;
 
 use super::{mode::TakeMode, sys::Instruction};
-use crate::ShuntedFlow;
+use crate::{SHUNT_CLASSES, ShuntedFlow};
 
 /// Words of a queue's line in the counters.
 pub(super) mod word {
     /// Packets meant for the socket, lost ones included.
     pub(crate) const RECEIVED: usize = 0;
-    /// Packets of flows that are shunted.
-    pub(crate) const SHUNTED: usize = 1;
     /// Packets longer than a chunk, where the kernel cannot spread them over several.
-    pub(crate) const OVERSIZE: usize = 2;
+    pub(crate) const OVERSIZE: usize = 1;
     /// Packets without a time in front of them.
-    pub(crate) const UNSTAMPED: usize = 3;
+    pub(crate) const UNSTAMPED: usize = 2;
     /// Not 0: packets are taken.
-    pub(crate) const OPEN: usize = 4;
+    pub(crate) const OPEN: usize = 3;
     /// Not 0: flows are looked up in the shunt map.
-    pub(crate) const SHUNTING: usize = 5;
+    pub(crate) const SHUNTING: usize = 4;
     /// Packets of queues without a socket, which went on to the host.
-    pub(crate) const UNSEEN: usize = 6;
-    /// Words of a line: a cache line.
-    pub(crate) const COUNT: usize = 8;
+    pub(crate) const UNSEEN: usize = 5;
+    /// Packets of flows that are shunted, by class, from here on.
+    pub(crate) const SHUNTED: usize = 8;
+    /// Words of a line: two cache lines.
+    pub(crate) const COUNT: usize = 16;
 }
 
 /// Bytes of a flow's key in the shunt map: addresses of 16 bytes (IPv4 in the first 4), ports, protocol, three zeros.
@@ -61,8 +61,8 @@ pub(super) fn flow_key(flow: &ShuntedFlow) -> [u8; FLOW_KEY_BYTES] {
 }
 
 /// What the shunt map has of a flow, on the monotonic clock, ns: when a packet of it came last, when one is taken next, and after how long
-/// a silence it is shunted no more.
-pub(super) type ShuntedState = [i64; 3];
+/// a silence it is shunted no more; then its class.
+pub(super) type ShuntedState = [i64; 4];
 pub(super) const SHUNTED_STATE_BYTES: usize = size_of::<ShuntedState>();
 
 /// A packet of a shunted flow is taken each so many ns: so who decides about flows knows that it goes on, and may change their mind.
@@ -133,7 +133,7 @@ enum Label {
     NotShunted,
     Version6,
     LookUp,
-    Shunted,
+    Shunted(u8),
     Silent,
     Flags,
     Fits,
@@ -308,13 +308,20 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     code.jump_if_greater(R0, R1, Label::Silent);
     code.store(Width::Double, STATE, R0, 0);
     code.load(Width::Double, R1, STATE, 8);
-    code.jump_if_greater(R1, R0, Label::Shunted);
+    code.jump_if_greater(R1, R0, Label::Shunted(SHUNT_CLASSES));
     code.add(R0, TAKEN_EVERY_NS);
     code.store(Width::Double, STATE, R0, 8);
     code.jump(Label::NotShunted);
-    code.label(Label::Shunted);
-    code.count(LINE, word::SHUNTED);
-    code.jump(Label::Drop);
+    code.label(Label::Shunted(SHUNT_CLASSES));
+    code.load(Width::Double, R2, STATE, 24);
+    for class in 1..SHUNT_CLASSES {
+        code.jump_if(Compare::Equal, R2, class.into(), Label::Shunted(class));
+    }
+    for class in 0..SHUNT_CLASSES {
+        code.label(Label::Shunted(class));
+        code.count(LINE, word::SHUNTED + usize::from(class));
+        code.jump(Label::Drop);
+    }
     code.label(Label::Silent);
     remove(code, parts.shunted, STACK_KEY);
     code.jump(Label::NotShunted);
@@ -351,7 +358,7 @@ fn network_order(value: u16) -> i32 {
 
 /// Offset of a word in a line.
 fn place(word: usize) -> i16 {
-    const { assert!(word::COUNT <= 8) };
+    const { assert!(word::SHUNTED + SHUNT_CLASSES as usize <= word::COUNT) };
     i16::try_from(word * 8).unwrap_or(0)
 }
 
@@ -533,7 +540,7 @@ mod tests {
                 (0x79, 0x72, -8, 0),
                 (0x6b, 0x1a, -2, 0),
                 (0xb7, 0x01, 0, 1),
-                (0xdb, 0x18, 16, 0)
+                (0xdb, 0x18, 8, 0)
             ]
         );
     }

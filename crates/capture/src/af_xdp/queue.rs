@@ -23,8 +23,8 @@ use super::{
     taken::TakenInterface,
 };
 use crate::{
-    Burst, Direction, FrameMeta, InputDrops, LossCause, Queue, ShuntedFlow, SourceBuffer,
-    SourceError, SourceStatistics,
+    Burst, Direction, FrameMeta, InputDrops, LossCause, Queue, SHUNT_CLASSES, Shunt, ShuntedFlow,
+    SourceBuffer, SourceError, SourceStatistics,
     af_packet::InterfaceCounters,
     clock,
     live::{CutOff, Engine, Ledger, Live, LiveQueue, RECEIVE_PATH_NS},
@@ -401,12 +401,16 @@ impl Engine for XdpEngine {
 
     fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
         let lost = self.lost().ok();
-        let shed = self.counter(word::SHUNTED);
-        let mut causes = vec![(LossCause::Kernel, lost), (LossCause::Shed, Some(shed))];
+        let mut causes = vec![(LossCause::Kernel, lost)];
+        let mut received = self.counter(word::RECEIVED);
+        for class in 0..SHUNT_CLASSES {
+            let shed = self.counter(word::SHUNTED + usize::from(class));
+            causes.push((LossCause::Shed(class), Some(shed)));
+            received += shed;
+        }
         if self.attachment.take_mode.packet_bytes_max.is_some() {
             causes.push((LossCause::Oversize, Some(self.counter(word::OVERSIZE))));
         }
-        let mut received = self.counter(word::RECEIVED) + shed;
         if self.queue_index == 0 {
             // Packets of receive queues that have no socket of ours.
             let unseen = self.attachment.unseen();
@@ -441,8 +445,8 @@ impl Engine for XdpEngine {
         Some(SourceBuffer::Packets(self.opened.chunks.into()))
     }
 
-    fn shunt(&mut self, flow: &ShuntedFlow, silence_ns: Option<i64>) -> io::Result<()> {
-        self.attachment.shunt(flow, silence_ns)
+    fn shunt(&mut self, flow: &ShuntedFlow, shunt: Option<Shunt>) -> io::Result<()> {
+        self.attachment.shunt(flow, shunt)
     }
 
     fn xdp_mode(&self) -> Option<XdpMode> {

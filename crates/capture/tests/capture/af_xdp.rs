@@ -15,7 +15,7 @@ use crate::support::{
     xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 use retroscope_capture::{
-    Direction, Event, HostUse, LossCause, Queue, ShuntedFlow, SourceError, Status,
+    Direction, Event, HostUse, LossCause, Queue, Shunt, ShuntedFlow, SourceError, Status,
     af_xdp::XdpConfig, send::LiveSender,
 };
 use rustix::{
@@ -241,15 +241,18 @@ fn shunted_flows_are_dropped_and_counted() {
         };
         let mut queue = queues.remove(0);
         assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
-        const LONG: Option<i64> = Some(60_000_000_000);
+        let shunt = |silence_ns, class| Some(Shunt { silence_ns, class });
+        let long = shunt(60_000_000_000, 0);
         let start = Instant::now();
-        for version in [4, 6] {
-            queue.shunt(&flow(2, version, 17), LONG).unwrap();
-            queue.shunt(&flow(3, version, 17), LONG).unwrap();
+        for (version, class) in [(4, 1), (6, 3)] {
+            queue
+                .shunt(&flow(2, version, 17), shunt(60_000_000_000, class))
+                .unwrap();
+            queue.shunt(&flow(3, version, 17), long).unwrap();
             queue.shunt(&flow(3, version, 17), None).unwrap();
             queue.shunt(&flow(3, version, 17), None).unwrap();
             // It has been silent for longer when its first packet comes.
-            queue.shunt(&flow(4, version, 17), Some(0)).unwrap();
+            queue.shunt(&flow(4, version, 17), shunt(0, 0)).unwrap();
         }
         let sent = [4, 6].into_iter().flat_map(|version| {
             let of = move |number| (0..50).map(move |_| udp(number, version));
@@ -267,17 +270,19 @@ fn shunted_flows_are_dropped_and_counted() {
             let frames = taken.frames.iter();
             frames.filter(|(_, data)| data == frame).count()
         };
-        let mut of_shunted = 0;
+        let mut of_shunted = [0; 2];
         for (number, version) in [1, 2, 3, 4].into_iter().flat_map(|n| [(n, 4), (n, 6)]) {
             let came = count(&taken, &udp(number, version));
             if number == 2 {
-                of_shunted += came as u64;
+                of_shunted[usize::from(version == 6)] += came as u64;
                 assert!(came as u128 <= most, "{came} in {most} tenths of a second");
             } else {
                 assert_eq!(came, 50, "{number} {version}");
             }
         }
-        assert_eq!(losses(queue.as_mut())(LossCause::Shed), 100 - of_shunted);
+        let shed = losses(queue.as_mut());
+        let shed = [0, 1, 2, 3].map(|class| shed(LossCause::Shed(class)));
+        assert_eq!(shed, [0, 50 - of_shunted[0], 0, 50 - of_shunted[1]]);
         // What begins and ends connections is taken, and a SYN without ACK ends the shunt in both directions.
         for version in [4, 6] {
             let data = [false, true].map(|is_reply| tcp(version, is_reply, ACK));
@@ -287,8 +292,8 @@ fn shunted_flows_are_dropped_and_counted() {
                 destination: flow.source,
                 ..flow
             };
-            queue.shunt(&flow, LONG).unwrap();
-            queue.shunt(&reply, LONG).unwrap();
+            queue.shunt(&flow, long).unwrap();
+            queue.shunt(&reply, long).unwrap();
             let start = Instant::now();
             let flags = [SYN | ACK, FIN | ACK, RST];
             let kept: Vec<_> = flags
@@ -308,12 +313,16 @@ fn shunted_flows_are_dropped_and_counted() {
             let most = start.elapsed().as_millis() / 100 * 2;
             // Those behind the SYN may have come with it.
             assert!(came as u128 <= most + 4, "{version}: {came}");
-            let before = losses(queue.as_mut())(LossCause::Shed);
+            let before = losses(queue.as_mut())(LossCause::Shed(0));
             send_all("v0", &data);
             take_until(queue.as_mut(), &mut taken, |taken| {
                 data.iter().all(|frame| count(taken, frame) >= 3)
             });
-            assert_eq!(losses(queue.as_mut())(LossCause::Shed), before, "{version}");
+            assert_eq!(
+                losses(queue.as_mut())(LossCause::Shed(0)),
+                before,
+                "{version}"
+            );
         }
         let (received, _) = stop_and_drain(queue.as_mut(), &mut taken);
         assert_eq!(received, 400 + 2 * (7 + 5 + 2));

@@ -7,6 +7,7 @@ use std::{
 };
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::{
     capture,
@@ -386,4 +387,70 @@ fn tails_are_dropped_in_the_kernel() {
         panic!("{missing:?}");
     };
     assert!(dropped > 10 * shed, "{missing:?}");
+    let source = &outcome.json["sources"][0];
+    let expected = json!({ "cutoff": ledger.lost, "history-goal": 0, "ted": 0, "shunt": 0 });
+    assert_eq!(source["shed"], expected);
+    assert_eq!(source["shed_by_engine"], dropped);
+    assert_eq!(missing[0]["by"], json!({ "cutoff": dropped }));
+}
+
+/// Connections are opened again with the same ports in the burst that takes them beyond their cutoff: the program has seen their SYN before it was told to drop them.
+#[test]
+fn connections_that_are_opened_again_are_not_dropped() {
+    const FLOWS: u16 = 50;
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("eagain") else {
+        return;
+    };
+    let line = "-i v1 --engine af-xdp --ring 64MiB --cutoff 2KiB --trigger";
+    let mut arguments: Vec<&str> = line.split(' ').collect();
+    arguments.extend([
+        "udp port 9",
+        "--dump",
+        "",
+        "--past",
+        "60s",
+        "--future",
+        "100ms",
+    ]);
+    let recorder = Recorder::start_with(&namespace, &arguments);
+    let mut sender = Sender::new(&namespace, "v0");
+    let tcp = |flow: u16, flags: u8, payload: &[u8]| {
+        let mut frame = udp(1, 1000 + flow, 80, &[]);
+        frame.truncate(34);
+        frame[16..18].copy_from_slice(&(40 + u16::try_from(payload.len()).unwrap()).to_be_bytes());
+        frame[23] = 6;
+        frame.extend((1000 + flow).to_be_bytes());
+        frame.extend([0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
+        frame.extend(payload);
+        frame
+    };
+    let burst = (0..FLOWS).flat_map(|flow| {
+        let data = tcp(flow, 16, &[1; 1200]);
+        let syn = tcp(flow, 2, &[]);
+        [
+            syn.clone(),
+            data.clone(),
+            data.clone(),
+            data.clone(),
+            data,
+            syn,
+        ]
+    });
+    burst
+        .collect::<Vec<_>>()
+        .iter()
+        .for_each(|frame| sender.send(frame));
+    recorder.settle(sender.sent());
+    // What the inserter said to the program in the step that counted it is said when it has counted the next packet.
+    sender.send(&udp(9, 7, 8, &[0; 8]));
+    recorder.settle(sender.sent());
+    (0..FLOWS).for_each(|flow| sender.send(&tcp(flow, 16, &[2; 1000])));
+    recorder.settle(sender.sent());
+    sender.send(&udp(9, 9, 9, &[0; 8]));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    let packets = capture::read(&outcome.dumps()[0]).packets;
+    let second = packets.iter().filter(|packet| packet.data.len() == 1054);
+    assert_eq!(second.count(), usize::from(FLOWS), "{}", outcome.json);
 }

@@ -157,6 +157,54 @@ fn flows_are_cut_off_but_those_that_trigger() {
     }
 }
 
+/// A dump is opened of flows that are beyond their cutoff: what comes of them is kept as soon as that is seen, with a packet of them in its window, or without.
+#[test]
+fn flows_that_an_open_dump_takes_are_kept() {
+    for past in ["20s", "0s"] {
+        let _machine = shared();
+        let Some(namespace) = Namespace::with_veth("cutdump") else {
+            return;
+        };
+        let directory = TempDir::new().unwrap();
+        let control = directory.path().join("control");
+        let line = format!(
+            "-i v1 --ring 128MiB --cutoff 2KiB --past {past} --future 60s --dump 'udp port 53' --trigger 'udp port 9' --control {}",
+            control.display()
+        );
+        let recorder = Recorder::start(&namespace, &line);
+        let mut client = Client::of(&control).unwrap();
+        let mut sender = Sender::new(&namespace, "v0");
+        let (wanted, other) = (udp(1, 4000, 53, &[1; 500]), udp(2, 4000, 54, &[1; 500]));
+        for _ in 0..20 {
+            sender.send(&wanted);
+            sender.send(&other);
+        }
+        recorder.settle(sender.sent());
+        sender.send(&udp(3, 4000, 9, &[0; 8]));
+        recorder.begun();
+        let mut stored = || {
+            let status = client.done(&json!({ "command": "status" }));
+            status["sources"][0]["stored"].as_u64().unwrap()
+        };
+        recorder.settle(sender.sent());
+        let (before, deadline) = (stored(), Instant::now() + Duration::from_secs(20));
+        assert_eq!(before, 5 + 5 + 1, "{past}");
+        while stored() == before {
+            assert!(Instant::now() < deadline, "{past}: it is not kept");
+            sender.send(&wanted);
+            recorder.settle(sender.sent());
+        }
+        let before = stored();
+        for _ in 0..20 {
+            sender.send(&wanted);
+            sender.send(&other);
+        }
+        recorder.settle(sender.sent());
+        assert_eq!(stored(), before + 20, "{past}");
+        recorder.stop().expect_code(3);
+    }
+}
+
 /// Of how many flows the first ten packets were stored where several times as many packets come as can be looked at, and how many packets were shed.
 fn heads_kept(namespace: &Namespace, option: &str) -> (usize, u64) {
     const SLOTS: u64 = 50;

@@ -377,7 +377,8 @@ impl Ledger {
 
 /// The packets that a line of statistics accounts for.
 fn accounted(line: &str) -> u64 {
-    // received, stored, filtered, cut, and losses by cause.
+    // received, stored, filtered, cut, and losses by cause; then what was shed again.
+    let line = line.split("; shed by").next().unwrap();
     let numbers: Vec<u64> = line[line.find(": received ").unwrap()..]
         .split(|c: char| !c.is_ascii_digit())
         .filter_map(|digits| digits.parse().ok())

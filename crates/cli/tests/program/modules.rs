@@ -321,6 +321,8 @@ fn shunted_flows_end_with_the_packet_that_shunts_them() {
         let missing = &run.json["dumps"][0]["missing"][0];
         assert_eq!(missing["cause"], "shed", "{missing}");
         assert_eq!(missing["packets"], 855, "{missing}");
+        assert_eq!(missing["by"]["shunt"], 855, "{missing}");
+        assert_eq!(run.json["sources"][0]["shed"]["shunt"], 855);
         let of_trigger = run.dumps[0].iter().filter(|it| ports(it).contains(&9739));
         assert_eq!((run.dumps[0].len(), of_trigger.count()), (145, 100));
     }

@@ -62,13 +62,15 @@ fn of_a_connection_the_first_packets_are_kept() {
         time_ns += silence_ns + 1;
         let data = frame(&Sent::new(flow, is_reply, time_ns, flags));
         let place = place(time_ns, &data);
-        shedder.keeps(
-            LinkType::ETHERNET,
-            place,
-            &data,
-            || None,
-            |_, _| is_exempt.then_some(Mark::Exempt),
-        )
+        shedder
+            .sheds(
+                LinkType::ETHERNET,
+                place,
+                &data,
+                || None,
+                |_, _| is_exempt.then_some(Mark::Exempt),
+            )
+            .is_none()
     };
     // Of both directions together, and always the packets that begin and end it.
     let packets = [(false, SYN), (true, SYN | ACK), (false, ACK), (true, ACK)];
@@ -93,7 +95,11 @@ fn of_a_connection_the_first_packets_are_kept() {
     (0..4096).for_each(|_| shedder.tail_drop().unwrap().period(false));
     let data = frame(&Sent::new(2, false, time_ns, ACK));
     let place = place(time_ns, &data);
-    let mut more = || shedder.keeps(LinkType::ETHERNET, place, &data, || None, |_, _| None);
+    let mut more = || {
+        shedder
+            .sheds(LinkType::ETHERNET, place, &data, || None, |_, _| None)
+            .is_none()
+    };
     assert!((0..100).all(|_| more()));
 }
 
@@ -150,7 +156,9 @@ fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usiz
                 let connection: &mut Connection = &mut connections[number];
                 let data = &connection.frames[usize::from(came > 0)];
                 let at = place(i64::try_from(now).unwrap() * 1000, data);
-                let is_kept = shedder.keeps(LinkType::ETHERNET, at, data, || None, |_, _| None);
+                let is_kept = shedder
+                    .sheds(LinkType::ETHERNET, at, data, || None, |_, _| None)
+                    .is_none();
                 connection.kept += u32::from(is_kept && came < HEAD);
                 free_at = free_at.max(now.saturating_sub(PERIOD))
                     + if is_kept { KEPT_COST } else { SHED_COST };

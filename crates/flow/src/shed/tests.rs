@@ -143,8 +143,8 @@ fn expected(sent: &[Sent], cutoff: Cutoff) -> Vec<bool> {
         let is_tcp = one.flow.is_multiple_of(2);
         let flags = if is_tcp { one.flags } else { 0 };
         let (bytes, last_ns) = flows.entry(one.flow).or_insert(([0; 2], one.time_ns));
-        if flags & (SYN | ACK) == SYN || one.time_ns - *last_ns >= cutoff.refill_ns {
-            *bytes = [0; 2];
+        if flags & (SYN | ACK) == SYN || (one.time_ns - *last_ns).abs() >= cutoff.refill_ns {
+            (*bytes, *last_ns) = ([0; 2], one.time_ns);
         }
         *last_ns = one.time_ns.max(*last_ns);
         let sent = &mut bytes[usize::from(one.is_reply)];
@@ -178,7 +178,9 @@ fn keeps_marked(shedder: &mut Shedder, one: &Sent, class: Option<u16>, mark: Opt
     // Whatever was captured of the payload.
     let captured = &data[..data.len().min(60)];
     let place = (one.time_ns, wire_len);
-    shedder.keeps(LinkType::ETHERNET, place, captured, || class, |_, _| mark)
+    shedder
+        .sheds(LinkType::ETHERNET, place, captured, || class, |_, _| mark)
+        .is_none()
 }
 
 #[test]
@@ -284,6 +286,41 @@ fn classes_exemptions_and_flows_given_up() {
     assert!(ask(&DATA, false) && !ask(&DATA, false));
 }
 
+/// Where several causes shed a packet it is counted as the first one.
+#[test]
+fn the_first_cause_is_told() {
+    let cutoff = Cutoff {
+        bytes: 3000,
+        refill_ns: 1000 * MS,
+    };
+    let config = ShedderConfig {
+        cutoffs: vec![cutoff],
+        tail_drop: Some(TailDrop::new(1)),
+        shunts: true,
+        has_limit: true,
+    };
+    let tracker = TrackerConfig::default();
+    let mut shedder = Shedder::new(config, &tracker, Secret::random(), |_| {});
+    (0..12).for_each(|_| shedder.tail_drop().unwrap().period(true));
+    let data = frame(&DATA);
+    let ask = |shedder: &mut Shedder, mark| {
+        let place = (0, u32::try_from(data.len()).unwrap());
+        shedder.sheds(LinkType::ETHERNET, place, &data, || Some(0), |_, _| mark)
+    };
+    let shunted = Some(Mark::Shunted { at_ns: 0 });
+    assert_eq!(ask(&mut shedder, None), None);
+    assert_eq!(ask(&mut shedder, shunted), Some(ShedCause::TailDrop));
+    shedder.set_limit(Some(1500));
+    assert_eq!(ask(&mut shedder, shunted), Some(ShedCause::Limit));
+    shedder.set_limit(None);
+    assert_eq!(ask(&mut shedder, shunted), Some(ShedCause::Cutoff));
+    shedder.config.cutoffs.clear();
+    assert_eq!(ask(&mut shedder, shunted), Some(ShedCause::TailDrop));
+    shedder.config.tail_drop = None;
+    assert_eq!(ask(&mut shedder, shunted), Some(ShedCause::Shunt));
+    assert_eq!(ask(&mut shedder, None), None);
+}
+
 #[test]
 fn what_has_no_flow_is_kept() {
     let cutoff = Cutoff {
@@ -293,8 +330,11 @@ fn what_has_no_flow_is_kept() {
     let mut shedder = shedder(vec![cutoff], 10);
     let arp: Vec<u8> = [&[0; 12][..], &[8, 6], &[0; 28]].concat();
     let mut random = fastrand::Rng::with_seed(1);
-    let mut keep =
-        |data: &[u8]| shedder.keeps(LinkType::ETHERNET, (0, 60), data, || Some(0), |_, _| None);
+    let mut keep = |data: &[u8]| {
+        shedder
+            .sheds(LinkType::ETHERNET, (0, 60), data, || Some(0), |_, _| None)
+            .is_none()
+    };
     assert!(keep(&arp));
     assert!(keep(&frame(&DATA)[..30]), "cut within the header of IP");
     let later = Sent {
@@ -310,6 +350,99 @@ fn what_has_no_flow_is_kept() {
             data[at] = random.u8(..);
         }
         keep(&data[..random.usize(..data.len())]);
+    }
+}
+
+/// Silence of many flows at once holds up no packet.
+#[test]
+fn few_flows_end_with_a_packet() {
+    let cutoff = Cutoff {
+        bytes: 1,
+        refill_ns: 1000 * MS,
+    };
+    let mut shedder = shedder(vec![cutoff], 1 << 16);
+    let of = |flow: u16, time_ns| {
+        let mut data = frame(&Sent { time_ns, ..DATA });
+        data[34..36].copy_from_slice(&flow.to_be_bytes());
+        (time_ns, data)
+    };
+    let ask = |shedder: &mut Shedder, (time_ns, data): (i64, Vec<u8>)| {
+        let place = (time_ns, 1042);
+        shedder.sheds(LinkType::ETHERNET, place, &data, || Some(0), |_, _| None);
+        shedder.table.len()
+    };
+    (0..10_000).for_each(|flow| {
+        ask(&mut shedder, of(flow, 0));
+    });
+    let mut before = 10_000;
+    for packet in 0..10_000 {
+        let now = ask(&mut shedder, of(20_000, 70_000 * MS + packet));
+        assert!(before - now <= ENDED_WITH_A_PACKET, "{before} {now}");
+        before = now;
+    }
+    assert_eq!(before, 1);
+}
+
+/// A stamp that is wrong does not put off what silence does, nor a packet out of order a shunt.
+#[test]
+fn stamps_may_be_wrong() {
+    let cutoff = Cutoff {
+        bytes: 1000,
+        refill_ns: 5000 * MS,
+    };
+    let mut shedder = shedder(vec![cutoff], 10);
+    let mut at = |time_ms: i64| {
+        let one = Sent {
+            time_ns: time_ms * MS,
+            ..DATA
+        };
+        keeps(&mut shedder, &one, Some(0), false)
+    };
+    let times = [0, 1, 1_000_000_000, 2, 3, 6000, 11_000, 11_001];
+    let expected = [true, false, true, true, false, true, true, false];
+    assert_eq!(times.map(&mut at), expected);
+    let mut shedder = self::shedder(Vec::new(), 10);
+    let mut at = |time_ns, mark| {
+        let one = Sent { time_ns, ..DATA };
+        keeps_marked(&mut shedder, &one, None, mark)
+    };
+    let mark = Some(Mark::Shunted { at_ns: 7 });
+    assert!(at(9, None) && at(7, None) && !at(10, mark));
+}
+
+/// The time of a cutoff is not that of tail early drop and of shunting, shorter or longer.
+#[test]
+fn what_begins_anew_has_a_time_of_its_own() {
+    const S: i64 = 1000 * MS;
+    for refill_ns in [S, 300 * S] {
+        let cutoff = Cutoff {
+            bytes: 1_000_000,
+            refill_ns,
+        };
+        let config = ShedderConfig {
+            cutoffs: vec![cutoff],
+            tail_drop: Some(TailDrop::new(2)),
+            shunts: true,
+            ..ShedderConfig::default()
+        };
+        let tracker = TrackerConfig::default();
+        let mut shedder = Shedder::new(config, &tracker, Secret::random(), |_| {});
+        (0..12).for_each(|_| shedder.tail_drop().unwrap().period(true));
+        let mut at = |flow, time_ns, mark| {
+            let one = Sent {
+                flow,
+                time_ns,
+                ..DATA
+            };
+            keeps_marked(&mut shedder, &one, Some(0), mark)
+        };
+        let times = [0, S, 2 * S, 10 * S, 69 * S, 129 * S];
+        let kept = times.map(|time_ns| at(1, time_ns, None));
+        assert_eq!(kept, [true, true, false, false, false, true], "{refill_ns}");
+        let mark = Some(Mark::Shunted { at_ns: S });
+        let times = [0, 2 * S, 61 * S, 121 * S];
+        let kept = times.map(|time_ns| at(3, time_ns, mark.filter(|_| time_ns > 0)));
+        assert_eq!(kept, [true, false, false, true], "{refill_ns}");
     }
 }
 
@@ -333,7 +466,7 @@ fn directions_are_handed_over_and_taken_back() {
         let is_kept = keeps_marked(&mut shedder, &one, Some(0), mark);
         let told = shedder.take_hand_overs().into_iter();
         // The client has the smaller address.
-        let told = told.map(|it| (it.ends.is_reverse, it.silence_ns.map(|ns| ns / MS)));
+        let told = told.map(|it| (it.ends.is_reverse, it.dropped.map(|(ns, _)| ns / MS)));
         (is_kept, told.collect::<Vec<_>>())
     };
     let (none, drop, take) = (None, Some(4800), vec![]);
@@ -346,16 +479,17 @@ fn directions_are_handed_over_and_taken_back() {
     assert_eq!(at(true, 1003, ACK, none), (true, take.clone()));
     assert_eq!(at(true, 1004, ACK, none), (false, vec![(true, drop)]));
     // Silence ends it where packets are dropped, too.
-    assert_eq!(at(false, 7000, ACK, none), (true, take.clone()));
+    let both = vec![(false, None), (true, None)];
+    assert_eq!(at(false, 7000, ACK, none), (true, both.clone()));
     assert_eq!(at(true, 7001, ACK, none), (true, take.clone()));
     assert_eq!(at(false, 7002, ACK, none), (false, vec![(false, drop)]));
     assert_eq!(at(true, 7003, ACK, none), (false, vec![(true, drop)]));
     let exempt = Some(Mark::Exempt);
     let (is_kept, mut told) = at(true, 7004, ACK, exempt);
     told.sort_unstable();
-    assert_eq!((is_kept, told), (true, vec![(false, None), (true, None)]));
+    assert_eq!((is_kept, told), (true, both));
     assert_eq!(at(true, 7005, ACK, exempt), (true, take.clone()));
-    // A SYN is known to end it where packets are dropped.
+    // A SYN ends it where packets are dropped, but it may have passed there before they were.
     let (none, mut shedder) = (None, self::shedder(vec![cutoff], 10));
     shedder.set_hands_over(true);
     let mut shed = |time_ms: i64, flags| {
@@ -369,5 +503,22 @@ fn directions_are_handed_over_and_taken_back() {
         shedder.take_hand_overs().len()
     };
     let told = [(0, ACK), (1, ACK), (2, SYN), (3, ACK), (4, ACK)];
-    assert_eq!(told.map(|(at, flags)| shed(at, flags)), [0, 1, 0, 1, 0]);
+    assert_eq!(told.map(|(at, flags)| shed(at, flags)), [0, 1, 1, 1, 0]);
+    // Nothing new is dropped any more, and what was comes again.
+    shedder.end_hand_overs();
+    assert_eq!(
+        [(5, ACK), (6, SYN), (7, ACK), (8, ACK)].map(|(at, flags)| {
+            let one = Sent {
+                flow: 2,
+                flags,
+                time_ns: at * MS,
+                ..DATA
+            };
+            keeps_marked(&mut shedder, &one, Some(0), none);
+            let told = shedder.take_hand_overs();
+            assert!(told.iter().all(|it| it.dropped.is_none()));
+            told.len()
+        }),
+        [0, 1, 0, 0]
+    );
 }

@@ -79,6 +79,11 @@ impl Rules {
         }
     }
 
+    /// How many rules there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
     /// Whether [`Self::add_link_type`] was called for it.
     pub(crate) fn knows(&self, link_type: LinkType) -> bool {
         self.link_types.contains(&link_type)

@@ -11,7 +11,8 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use retroscope_flow::Key;
+use retroscope_flow::{Attribution, Key};
+use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
 
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
     control::{hits::Refusal, ring_time::Stamps},
     intake::{
         interfaces::{Interface, InterfaceCache},
-        shedding::Marks,
+        marks::Marks,
     },
 };
 
@@ -121,9 +122,48 @@ pub(crate) struct Shard {
     /// `None`: flows are not counted.
     flows: Option<Flows>,
     /// Where flows that a rule or script takes are marked, and those that it shunts; `None`: nothing is shed.
-    marks: Option<Arc<Marks>>,
+    marking: Option<Marking>,
     names: InterfaceCache,
     stamps: Stamps,
+}
+
+/// What marks flows.
+#[derive(Debug)]
+struct Marking {
+    marks: Arc<Marks>,
+    /// Knows the flows of later fragments, as those who shed do.
+    attribution: Attribution,
+}
+
+impl Marking {
+    /// Sees the fragments of a chunk.
+    fn learn(&mut self, chunk: &Chunk<'_>, names: &mut InterfaceCache) {
+        for (interface, run) in chunk.runs() {
+            let Some(interface) = names.interface(interface) else {
+                continue;
+            };
+            let mut found = fragments(interface.link_type, chunk.frames(run.clone()));
+            for (time_ns, frame) in chunk.packets(run) {
+                if found & 1 == 1 {
+                    let (data, wire_len) = (frame.data(), frame.wire_len());
+                    let _ = (self.attribution).frame(interface.link_type, data, time_ns, wire_len);
+                }
+                found >>= 1;
+                if found == 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The flow of a packet, where that can be told.
+    fn key(&mut self, link_type: LinkType, packet: &Packet<'_>) -> Option<Key> {
+        let (data, time_ns) = (packet.data, packet.time_ns);
+        let its = self
+            .attribution
+            .frame(link_type, data, time_ns, packet.wire_len);
+        its.map(|its| its.ends.key)
+    }
 }
 
 impl Shard {
@@ -139,7 +179,7 @@ impl Shard {
             scripts,
             derivation,
             flows: None,
-            marks: None,
+            marking: None,
             names,
             stamps,
         }
@@ -153,7 +193,10 @@ impl Shard {
 
     /// Marks the flows of its hits, and those that are shunted.
     pub(crate) fn marking(mut self, marks: Option<Arc<Marks>>) -> Self {
-        self.marks = marks;
+        self.marking = marks.map(|marks| Marking {
+            marks,
+            attribution: Attribution::new(true, true),
+        });
         self
     }
 
@@ -187,17 +230,25 @@ impl Shard {
         findings: &mut impl Findings,
     ) -> usize {
         let mut walk = Walk::new(packets.clone());
+        let mut shunted = None;
         let are_wanted = findings.are_wanted();
         if !self.scripts.is_empty() && (are_wanted || self.scripts.has_modules()) {
             let asked = packets.clone().take(chunk.most);
             let (names, stamps) = (&mut self.names, &mut self.stamps);
             self.scripts.ask(producer, asked, names, stamps, are_wanted);
-            self.shunt(packets.clone());
+            let is_any = self.marking.is_some() && self.scripts.shunted() != 0;
+            shunted = is_any.then(|| packets.clone());
         }
         let of_flows = self.flows.as_ref().and_then(|_| packets.clone().next());
         let count = chunk.fill(packets.by_ref().map(|(_, packet)| packet));
         if let Some((first, _)) = of_flows {
             self.count_flows((producer, first), chunk);
+        }
+        if let Some(marking) = &mut self.marking {
+            marking.learn(chunk, &mut self.names);
+        }
+        if let Some(shunted) = shunted {
+            self.shunt(shunted);
         }
         if findings.are_wanted() {
             for (interface, run) in chunk.runs() {
@@ -212,7 +263,7 @@ impl Shard {
 
     /// Marks the flows that scripts and modules shunted. Where a packet of them is a hit as well, they are exempt later.
     fn shunt<'p>(&mut self, mut packets: impl Iterator<Item = Numbered<'p>>) {
-        let Some(marks) = self.marks.as_ref().filter(|_| self.scripts.shunted() != 0) else {
+        let Some(marking) = &mut self.marking else {
             return;
         };
         let (mut shunted, mut next) = (self.scripts.shunted(), 0);
@@ -224,7 +275,8 @@ impl Shard {
             };
             next = at + 1;
             if let Some(interface) = self.names.interface(packet.interface) {
-                marks.shunt(interface.link_type, packet.data, packet.time_ns);
+                let key = marking.key(interface.link_type, &packet);
+                key.inspect(|key| marking.marks.shunt(*key, packet.time_ns));
             }
         }
     }
@@ -310,11 +362,12 @@ impl Shard {
             fragments.see(interface.link_type, packet.time_ns, packet.data);
         }
         let mut scripts = 0..self.scripts.len();
-        if let Some(marks) = &self.marks
+        if let Some(marking) = &mut self.marking
             && let Some(interface) = self.names.interface(packet.interface)
             && (!hits.is_empty() || scripts.any(|script| self.scripts.takes(script, at)))
         {
-            marks.exempt(interface.link_type, packet.data);
+            let key = marking.key(interface.link_type, packet);
+            key.inspect(|key| marking.marks.exempt(*key));
         }
         for hit in hits {
             let rule = self.rules.number(hit);

@@ -62,6 +62,7 @@ struct Found {
     live: HitQueue,
     /// … from files the analyzer says that, because it knows the packets before.
     files: Vec<HitOrder>,
+    has_any: bool,
 }
 
 impl Findings for Found {
@@ -70,6 +71,7 @@ impl Findings for Found {
     }
 
     fn hit(&mut self, order: HitOrder, expression: Option<Result<Expression, Refusal>>) {
+        self.has_any = true;
         match expression {
             Some(expression) => self.live.push((order, expression)),
             None => self.files.push(order),
@@ -101,6 +103,7 @@ impl ShardReader {
                 seats: Arc::clone(&seats),
                 live: HitQueue::default(),
                 files: Vec::new(),
+                has_any: false,
             },
             common,
             seats,
@@ -112,6 +115,11 @@ impl ShardReader {
             is_time_over: false,
             left: (0, 0),
         }
+    }
+
+    /// Whether any packet was a hit so far.
+    pub(crate) fn has_found(&self) -> bool {
+        self.found.has_any
     }
 
     /// A handle that wakes it.

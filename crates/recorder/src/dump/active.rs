@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     path::PathBuf,
     rc::Rc,
+    sync::Arc,
 };
 
 use retroscope_filter::Decision;
@@ -32,6 +33,7 @@ use crate::{
     intake::{
         Intake,
         interfaces::{Interface, InterfaceCache},
+        marks::Marks,
     },
 };
 
@@ -43,6 +45,8 @@ const KEPT_FRAGMENTS: usize = 1024;
 pub(super) struct Active {
     pub(super) order: DumpOrder,
     pub(super) number: u64,
+    /// Where the flows of its packets are marked as exempt; `None`: they are not.
+    pub(super) marks: Option<Arc<Marks>>,
     /// The end of its window, ns of ring time; of one that is full, the last time of which it has all that was read.
     pub(super) end_ns: i64,
     /// Its filter is being compiled, and nothing is looked at before.
@@ -232,6 +236,11 @@ impl Active {
     /// Puts a packet that the filter takes among the waiting, if it lies in the window.
     pub(super) fn take(&mut self, packet: &Packet<'_>, found: Found<'_>, interface: &Interface) {
         if self.wants(packet.time_ns) {
+            if let Some(marks) = &self.marks
+                && !self.is_full()
+            {
+                marks.exempt_dumped(interface.link_type, packet.data);
+            }
             let bytes = Bytes::Ring(Rc::clone(found.view), found.index);
             let meta = self.meta(packet, found, interface);
             self.wait(WaitingPacket { meta, bytes });

@@ -52,7 +52,7 @@ use crate::{
         ring_time::Stamps,
         time::rfc3339,
     },
-    intake::interfaces::InterfaceCache,
+    intake::{interfaces::InterfaceCache, marks::Marks},
 };
 
 /// What a file holds of a packet beside its bytes: an enhanced packet block (pcapng, section 4.3).
@@ -73,6 +73,8 @@ pub(crate) struct DumperParts {
     pub(crate) directories: Vec<Directory>,
     pub(crate) pool: Pool,
     pub(crate) progress: Progress,
+    /// Where flows are marked that dumps take packets of; `None`: nothing is shed.
+    pub(crate) marks: Option<Arc<Marks>>,
     pub(crate) reproducible: bool,
     pub(crate) messages: mpsc::Receiver<Message>,
     pub(crate) events: Events,
@@ -217,6 +219,9 @@ impl Dumper {
             let _ = reply.send(());
         }
         if let Some(gate) = gate {
+            if let Some(marks) = &self.parts.marks {
+                marks.settle();
+            }
             self.parts.common.gate.dumper_done(gate);
         }
     }
@@ -304,9 +309,15 @@ impl Dumper {
         });
         let sinks = sinks.collect();
         let lost = *reservation.evicted_before();
+        // What takes everything singles out no flow.
+        let marks = (parts.marks.clone()).filter(|_| !order.expression.trim().is_empty());
+        if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
+            marks.open_dump(order.id, filter, self.names.link_types());
+        }
         self.active.insert(Active {
             end_ns: order.to_ns,
             order,
+            marks,
             number,
             is_compiling,
             sinks,
@@ -472,6 +483,9 @@ impl Dumper {
     fn finish(&mut self, mut dump: Active) {
         let id = dump.order.id;
         self.scanner.rules.remove(id);
+        if let Some(marks) = &dump.marks {
+            marks.close_dump(id);
+        }
         let Some(close) = dump.close.take() else {
             return;
         };

@@ -1,6 +1,7 @@
 //! What a finished dump says about itself: verdict, losses, sidecar.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
 };
@@ -62,6 +63,9 @@ pub struct Missing {
     /// Where `packets` is unknown: no more than these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_most: Option<u64>,
+    /// Of what was `shed`, how many by `cutoff`, `history-goal`, `ted` and `shunt`; no more than these where `packets` is unknown.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub by: BTreeMap<&'static str, u64>,
     /// The number is an estimate: the ring kept only samples of the overwritten stamps.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
@@ -77,6 +81,7 @@ impl Missing {
             to: rfc3339(to_ns),
             packets,
             at_most: None,
+            by: BTreeMap::new(),
             estimated: false,
         }
     }

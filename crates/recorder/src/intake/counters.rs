@@ -17,8 +17,10 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use retroscope_capture::{
-    InputDrops, LossCause, OffloadEffects, SourceBuffer, SourceStatistics, af_xdp::XdpMode,
+    InputDrops, LossCause, OffloadEffects, SHUNT_CLASSES, SourceBuffer, SourceStatistics,
+    af_xdp::XdpMode,
 };
+use retroscope_flow::ShedCause;
 
 use crate::{
     control::lock,
@@ -38,7 +40,20 @@ pub(crate) const CLOCK_STEP: &str = "clock-step";
 pub(crate) const PERHAPS_LOST: &str = "unknown";
 
 /// Packets that were not kept on purpose: the name that engines have for what they shed.
-pub(crate) const SHED: &str = LossCause::Shed.as_str();
+pub(crate) const SHED: &str = LossCause::Shed(0).as_str();
+
+/// Why they were not kept, by the numbers of [`ShedCause`] and of classes that engines count.
+pub(crate) const SHED_BY: [&str; ShedCause::ALL.len()] = ["cutoff", "history-goal", "ted", "shunt"];
+
+const _: () = assert!(SHUNT_CLASSES as usize == SHED_BY.len());
+
+/// What the log of losses calls a cause.
+const fn logged(cause: LossCause) -> &'static str {
+    match cause {
+        LossCause::Shed(class) if (class as usize) < SHED_BY.len() => SHED_BY[class as usize],
+        cause => cause.as_str(),
+    }
+}
 
 /// The interface was down or removed: nobody knows what passed.
 pub const INTERFACE_DOWN: &str = "interface-down";
@@ -56,7 +71,8 @@ pub(crate) struct QueueCounters {
     /// The engine filters, and nobody counts what it refuses.
     is_filtered_before: AtomicBool,
     no_bucket: AtomicU64,
-    shed: AtomicU64,
+    /// By cause.
+    shed: [AtomicU64; SHED_BY.len()],
     /// Whether packets may be shed.
     sheds: AtomicBool,
     interface_limit: AtomicU64,
@@ -92,7 +108,8 @@ pub(crate) struct BurstCount {
     pub(crate) stored_bytes: u64,
     pub(crate) filtered: u64,
     pub(crate) no_bucket: u64,
-    pub(crate) shed: u64,
+    /// By cause.
+    pub(crate) shed: [u64; SHED_BY.len()],
     pub(crate) interface_limit: u64,
     pub(crate) cut: u64,
     pub(crate) tagged: u64,
@@ -114,7 +131,9 @@ impl QueueCounters {
         add(&self.stored_bytes, count.stored_bytes);
         add(&self.filtered, count.filtered);
         add(&self.no_bucket, count.no_bucket);
-        add(&self.shed, count.shed);
+        for (counter, n) in self.shed.iter().zip(count.shed) {
+            add(counter, n);
+        }
         add(&self.interface_limit, count.interface_limit);
         add(&self.cut, count.cut);
         add(&self.tagged, count.tagged);
@@ -252,11 +271,19 @@ impl QueueCounters {
         snapshot.received = sum(snapshot.received, engine.received);
         for &(cause, n) in &engine.lost {
             add_loss(&mut snapshot.lost, cause.as_str(), n);
+            if let LossCause::Shed(_) = cause {
+                add_loss(&mut snapshot.shed, logged(cause), n);
+                snapshot.shed_by_engine = sum(snapshot.shed_by_engine, n);
+            }
         }
         let no_bucket = Some(self.no_bucket.load(Relaxed));
         add_loss(&mut snapshot.lost, LOST_NO_BUCKET, no_bucket);
         if self.sheds.load(Relaxed) {
-            add_loss(&mut snapshot.lost, SHED, Some(self.shed.load(Relaxed)));
+            for (counter, cause) in self.shed.iter().zip(SHED_BY) {
+                let shed = Some(counter.load(Relaxed));
+                add_loss(&mut snapshot.lost, SHED, shed);
+                add_loss(&mut snapshot.shed, cause, shed);
+            }
         }
         // Listed only where there are any: few recordings reach the limit of interfaces.
         let interface_limit = Some(self.interface_limit.load(Relaxed)).filter(|n| *n > 0);
@@ -294,6 +321,11 @@ pub struct SourceSnapshot {
     pub filtered: Option<u64>,
     /// Packets lost by cause; `None`: unknown.
     pub lost: BTreeMap<&'static str, Option<u64>>,
+    /// Those of them that were shed by what shed them: `cutoff`, `history-goal`, `ted`, `shunt`; empty: nothing sheds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub shed: BTreeMap<&'static str, Option<u64>>,
+    /// How many of those that were shed the engine dropped before it copied them; `None`: unknown.
+    pub shed_by_engine: Option<u64>,
     /// Stored packets that the snap length (or the ring's limit of 256 KiB) cut. Not a loss of packets.
     pub cut: u64,
     /// Stored packets with at least one VLAN tag.
@@ -384,6 +416,7 @@ impl SourceSnapshot {
             name: name.to_owned(),
             received: Some(0),
             filtered: Some(0),
+            shed_by_engine: Some(0),
             gaps,
             gap_ns,
             merged: Some(0),
@@ -438,7 +471,7 @@ const LOSS_EVENTS: usize = 16_384;
 
 impl LossEvent {
     /// Both as one, of the same source and cause. Times may go back from one to the next.
-    fn with(self, other: Self) -> Self {
+    pub(super) fn with(self, other: Self) -> Self {
         let ([a, b], [c, d]) = (self.spans_ns, other.spans_ns);
         Self {
             spans_ns: [hull(a, c), hull(b, d)],
@@ -612,7 +645,7 @@ impl LossWatch {
         let statistics = &reading.statistics;
         self.last_ns = statistics.as_of_ns.unwrap_or(before_ns);
         let counted = statistics.lost.iter();
-        let counted = counted.filter_map(|&(cause, n)| Some((cause.as_str(), n?)));
+        let counted = counted.filter_map(|&(cause, n)| Some((logged(cause), n?)));
         let at_most = match reading.input_drops {
             InputDrops::AtMost(packets) => Some((PERHAPS_LOST, packets)),
             _ => None,

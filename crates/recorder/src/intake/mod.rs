@@ -6,12 +6,16 @@ pub(crate) mod counters;
 pub(crate) mod inline;
 pub(crate) mod inserter;
 pub(crate) mod interfaces;
+pub(crate) mod marks;
 pub(crate) mod placement;
 pub(crate) mod shedding;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, Ordering::Relaxed},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
 };
 
 use retroscope_capture::LossCause;
@@ -23,7 +27,7 @@ use crate::{
         away::Away,
         counters::{
             CLOCK_STEP, INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossLog,
-            PERHAPS_LOST, QueueCounters, SHED, SourceSnapshot,
+            PERHAPS_LOST, QueueCounters, SHED, SHED_BY, SourceSnapshot,
         },
         interfaces::{InterfaceCache, Interfaces},
     },
@@ -250,7 +254,7 @@ impl Intake {
     /// What was lost at intake within the closed interval of ring time, whose records end at `ends`. Told with `offset_ns` added.
     fn losses(&self, from_ns: i64, to_ns: i64, offset_ns: i64, ends: &[u64]) -> Vec<Missing> {
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
-        let entry = |event: LossEvent| {
+        let entry = |(event, by): (LossEvent, BTreeMap<_, _>)| {
             let (first_ns, last_ns) = event.spans_ns[0];
             let from_ns = stamp(first_ns.max(from_ns));
             let to_ns = stamp(last_ns.min(to_ns));
@@ -264,10 +268,12 @@ impl Intake {
                 _ => Missing::new(cause, from_ns, to_ns, Some(packets)),
             };
             missing.source = self.sources.get(event.source).map(|s| s.name.clone());
+            missing.by = by;
             missing
         };
         let logs = [&self.losses, &self.shed].into_iter();
-        let losses = logs.flat_map(|log| log.within_until(end(ends), from_ns, to_ns));
+        let losses =
+            logs.flat_map(|log| shed_together(log.within_until(end(ends), from_ns, to_ns)));
         losses.map(entry).collect()
     }
 
@@ -349,6 +355,31 @@ impl Intake {
             (it.received, it.lost.values().copied().sum())
         })
     }
+}
+
+/// What was shed of a source as one loss, with how much of it by what.
+fn shed_together(losses: Vec<LossEvent>) -> Vec<(LossEvent, BTreeMap<&'static str, u64>)> {
+    let mut together: Vec<(LossEvent, BTreeMap<_, _>)> = Vec::with_capacity(losses.len());
+    for loss in losses {
+        if !SHED_BY.contains(&loss.cause) {
+            together.push((loss, BTreeMap::new()));
+            continue;
+        }
+        let (by, packets) = (loss.cause, loss.packets);
+        let loss = LossEvent {
+            cause: SHED,
+            ..loss
+        };
+        let is_same = |(it, _): &&mut (LossEvent, _)| (it.source, it.cause) == (loss.source, SHED);
+        match together.iter_mut().find(is_same) {
+            Some((sum, parts)) => {
+                *sum = sum.with(loss);
+                parts.insert(by, packets);
+            }
+            None => together.push((loss, BTreeMap::from([(by, packets)]))),
+        }
+    }
+    together
 }
 
 /// The end of a window among the records of the producer of all files, the only one whose records losses name.

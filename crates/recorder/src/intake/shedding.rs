@@ -1,8 +1,7 @@
 //! Load shedding: which packets an inserter keeps of those that the capture filter takes.
 //!
-//! Flows with a packet that a trigger takes are exempt from then on: who looks at packets marks them in a table that all threads share, and an inserter
-//! asks it about a packet that it would shed. Live it finds what was marked by then. From files it waits first until all packets before were
-//! looked at, so that what is shed is a function of the packets.
+//! Flows that are marked as exempt are kept, and those that are shunted shed ([`Marks`]). An inserter asks about a packet that it would shed. Live it finds what was
+//! marked by then. From files it waits first until all packets before were looked at, so that what is shed is a function of the packets.
 
 use std::{
     fmt, io,
@@ -13,13 +12,14 @@ use std::{
     },
 };
 
-use retroscope_capture::{Queue, ShuntedFlow};
+use retroscope_capture::{Queue, Shunt, ShuntedFlow};
+use retroscope_filter::Frame;
 use retroscope_flow::{
-    Cutoff, Ends, HEAD_BYTES, HandOver, HistoryGoal, HistoryStep, Key, LfnTable, Mark, Secret,
+    Cursor, Cutoff, Ends, HEAD_BYTES, HandOver, HistoryGoal, HistoryStep, Key, Secret, ShedCause,
     Shedder, ShedderConfig, TailDrop, TrackerConfig,
 };
 use retroscope_packet::{
-    LinkType, parse,
+    Direction, LinkType,
     proto::{SCTP, TCP, UDP},
 };
 use retroscope_ring::{Positions, Producer, Ring, Waker};
@@ -27,55 +27,21 @@ use retroscope_ring::{Positions, Producer, Ring, Waker};
 use crate::{
     analysis::shard_reader::ShardReader,
     control::{common::Common, lock},
-    intake::{Intake, capture_filter::CaptureFilter, inserter::frame::WireFrame},
+    intake::{
+        Intake,
+        capture_filter::CaptureFilter,
+        inserter::frame::WireFrame,
+        marks::{DumpFilters, Marks},
+    },
 };
 
-/// Places for flows that are exempt or shunted, of 16 bytes each. Of 1,000 one in 2,000 is forgotten, because another has its place.
-const MARKS: usize = 1 << 20;
 /// More than this part of the ring, divided by the inserters, is congestion where it is not looked at yet: one in 4. An inserter that looks itself lets the analyzer
 /// leave one in 8 unread.
 const RING_SHARE: u64 = 4;
+/// From files, after so many packets it is looked anew whether a flow is exempt that was not.
+const SETTLED_PACKETS: u64 = 256;
 /// Bytes of a frame in which headers are looked for, where a tag is put back.
 const HEADERS: usize = 256;
-
-/// Flows of which everything is kept, and flows whose rest is not wanted, for any thread.
-#[derive(Debug)]
-pub(crate) struct Marks(LfnTable);
-
-impl Marks {
-    /// The value of a flow that is exempt; that of others is when they were shunted.
-    const EXEMPT: u64 = 0;
-
-    pub(crate) fn new() -> Self {
-        let advise = retroscope_ring::ask_for_huge_pages;
-        Self(LfnTable::with_advice(MARKS, Secret::random(), advise))
-    }
-
-    /// The flow of this packet is exempt from now on, where that can be told.
-    pub(crate) fn exempt(&self, link_type: LinkType, data: &[u8]) {
-        if let Some(ends) = Ends::of(&parse(link_type, data), true) {
-            self.0.put(&ends.key, Self::EXEMPT);
-        }
-    }
-
-    /// Nothing of the flow of this packet is wanted any more, which has this ring time, unless it is exempt.
-    pub(crate) fn shunt(&self, link_type: LinkType, data: &[u8], time_ns: i64) {
-        if let Some(ends) = Ends::of(&parse(link_type, data), true)
-            && self.of(&ends.key) != Some(Mark::Exempt)
-        {
-            self.0.put(&ends.key, time_ns.cast_unsigned().max(1));
-        }
-    }
-
-    fn of(&self, key: &Key) -> Option<Mark> {
-        Some(match self.0.get(key)? {
-            Self::EXEMPT => Mark::Exempt,
-            at_ns => Mark::Shunted {
-                at_ns: at_ns.cast_signed(),
-            },
-        })
-    }
-}
 
 /// How far back the ring is to reach, for all inserters: who comes first in a period decides for all.
 #[derive(Debug)]
@@ -200,6 +166,9 @@ pub(crate) struct Shedding {
     version: u64,
     shedder: Shedder,
     marks: Arc<Marks>,
+    dump_filters: DumpFilters,
+    /// How far it knows of flows that became exempt; `None`: nobody drops packets before.
+    exempted: Option<Cursor>,
     history: Option<Arc<History>>,
     readers: Vec<Positions>,
     ring_bytes: u64,
@@ -209,6 +178,10 @@ pub(crate) struct Shedding {
     settle: Option<Settle>,
     /// All packets before this one, of those that the shedder was asked about, were looked at: from files.
     settled: u64,
+    /// Behind the last of these that was kept.
+    kept: u64,
+    /// How many it was asked about.
+    asked: u64,
 }
 
 /// Waits until all that was stored was looked at.
@@ -228,9 +201,14 @@ impl fmt::Debug for Settle {
 impl Settle {
     pub(crate) fn wait(&self, producer: &mut Producer) {
         producer.publish();
-        match &self.reader {
-            Some(reader) => while lock(reader).step() {},
-            None => self.common.gate.wait(|| self.waker.wake()),
+        let has_found = self.reader.as_ref().is_none_or(|reader| {
+            let mut reader = lock(reader);
+            while reader.step() {}
+            reader.has_found()
+        });
+        // Where nothing was found no dump is open.
+        if has_found {
+            self.common.gate.wait(|| self.waker.wake());
         }
     }
 }
@@ -257,6 +235,8 @@ impl Shedding {
             version: classes.cutoffs.version.load(Relaxed),
             cutoffs: classes.cutoffs,
             shedder,
+            exempted: classes.marks.listen(),
+            dump_filters: classes.marks.dump_filters(),
             marks: classes.marks,
             history: classes.history,
             readers: classes.readers,
@@ -264,6 +244,8 @@ impl Shedding {
             lost: 0,
             settle,
             settled: 0,
+            kept: 0,
+            asked: 0,
         }
     }
 
@@ -290,19 +272,46 @@ impl Shedding {
         notice
     }
 
-    /// Lets the engine of a live queue drop what is shed, and take again what is kept again. Returns a sentence for the user where it fails.
+    /// Lets the engine of a live queue drop what is shed, and take again what is kept again, of flows that became exempt at once. Returns a sentence for the user where
+    /// it fails.
     pub(crate) fn hand_over(&mut self, queue: &mut dyn Queue) -> Option<String> {
-        for HandOver { ends, silence_ns } in self.shedder.take_hand_overs() {
-            let Some(Err(error)) = flow_of(&ends).map(|flow| queue.shunt(&flow, silence_ns)) else {
+        let mut notice = None;
+        for HandOver { ends, dropped } in self.shedder.take_hand_overs() {
+            let shunt = dropped.map(|(silence_ns, cause)| Shunt {
+                silence_ns,
+                class: cause as u8,
+            });
+            // What is dropped already is to come again all the same.
+            if notice.is_some() && shunt.is_some() {
+                continue;
+            }
+            let Some(Err(error)) = flow_of(&ends).map(|flow| queue.shunt(&flow, shunt)) else {
                 continue;
             };
-            self.shedder.set_hands_over(false);
-            let is_unable = error.kind() == io::ErrorKind::Unsupported;
-            return (!is_unable).then(|| {
-                format!("flows are shed when they have come, because their packets cannot be dropped before: {error}")
-            });
+            if error.kind() == io::ErrorKind::Unsupported {
+                self.shedder.set_hands_over(false);
+                self.exempted = None;
+                return None;
+            }
+            self.shedder.end_hand_overs();
+            notice = Some(format!(
+                "flows are shed when they have come, because their packets cannot be dropped before: {error}"
+            ));
         }
-        None
+        // Behind the others: what was shed before its flow became exempt is among them.
+        while let Some(key) = self
+            .exempted
+            .as_mut()
+            .and_then(|cursor| self.marks.exempted(cursor))
+        {
+            for is_reverse in [false, true] {
+                if let Some(flow) = flow_of(&Ends { key, is_reverse }) {
+                    // Where that fails the flow comes again when the engine lets a packet through.
+                    let _ = queue.shunt(&flow, None);
+                }
+            }
+        }
+        notice
     }
 
     /// Whether it has to be told of [periods](Self::period).
@@ -324,21 +333,24 @@ impl Shedding {
         self.lost = lost;
     }
 
-    /// Whether a frame of this ring time is kept. Where it may be shed, `settle_before` is called first, from files: it stores the frames before it, and then has all of
+    /// Why a frame of this ring time is not kept; `None`: it is. Where it may be shed, `settle_before` is called first, from files: it stores the frames before it, and then has all of
     /// them looked at.
-    pub(crate) fn keeps(
+    pub(crate) fn sheds(
         &mut self,
         (link_type, interface): (LinkType, u16),
         time_ns: i64,
         frame: &WireFrame<'_>,
         settle_before: &mut dyn FnMut(&Settle),
-    ) -> bool {
+    ) -> Option<ShedCause> {
         let Self {
             filters,
             shedder,
             marks,
+            dump_filters,
             settle,
             settled,
+            kept,
+            asked,
             ..
         } = self;
         let mut headers = [0; HEADERS];
@@ -362,18 +374,32 @@ impl Shedding {
             };
             u16::try_from(filters.position(takes)?).ok()
         };
-        // Only a packet of a flow that was kept marks it.
+        // Only packets that were kept mark flows: those of the flow itself, and, now and then, those that open a dump, which takes earlier ones.
         let mark = |key: &Key, (last, number): (Option<u64>, u64)| {
+            let is_due =
+                last.is_none_or(|last| last >= *settled) || number - *settled >= SETTLED_PACKETS;
             if let Some(settle) = settle
-                && last.is_none_or(|last| last >= *settled)
+                && is_due
+                && *kept > *settled
             {
                 settle_before(settle);
                 *settled = number;
+                marks.settle_filters(dump_filters);
             }
-            marks.of(key)
+            let seen = Frame::new(
+                data,
+                frame.wire_len,
+                Direction::from_bits(frame.direction).into(),
+            );
+            marks.of(key, (link_type, interface), seen, dump_filters)
         };
         let place = (time_ns, frame.wire_len);
-        shedder.keeps(link_type, place, data, class, mark)
+        let shed = shedder.sheds(link_type, place, data, class, mark);
+        *asked += 1;
+        if shed.is_none() {
+            *kept = *asked;
+        }
+        shed
     }
 }
 
@@ -399,9 +425,21 @@ fn flow_of(ends: &Ends) -> Option<ShuntedFlow> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use retroscope_capture::{
+        Burst, Event, FrameMeta, InterfaceInfo, SourceError, SourceStatistics, Status,
+    };
+    use retroscope_filter::Mode;
     use retroscope_ring::{GroupKind, Record, RingConfig};
 
     use super::*;
+    use crate::analysis::{native::NativeCode, rules::Rules};
+
+    fn marks() -> Arc<Marks> {
+        let rules = Rules::new(Mode::Live, Arc::new(NativeCode::new()));
+        Arc::new(Marks::new(true, rules))
+    }
 
     #[test]
     fn losses_and_an_unread_ring_are_congestion() {
@@ -411,7 +449,7 @@ mod tests {
         let mut shedding = Shedding::new(
             Classes {
                 cutoffs: Arc::new(Cutoffs::new(Vec::new(), None, (false, false))),
-                marks: Arc::new(Marks::new()),
+                marks: marks(),
                 shunts: false,
                 flows_max: 1024,
                 tail_drop: Some(TailDrop::new(16)),
@@ -452,5 +490,137 @@ mod tests {
         // What was lost since the last period counts, not what was before.
         assert_eq!(max(&mut shedding, 3, &producer), Some(512));
         assert_eq!(max(&mut shedding, 3, &producer), Some(513));
+    }
+
+    /// An engine that drops packets, and cannot after so many calls.
+    #[derive(Debug, Default)]
+    struct Drops {
+        calls: Vec<(ShuntedFlow, Option<u8>)>,
+        calls_max: usize,
+    }
+
+    impl Queue for Drops {
+        fn interfaces(&self) -> &[InterfaceInfo] {
+            &[]
+        }
+
+        fn next(&mut self, _: Duration) -> Result<Status, SourceError> {
+            Ok(Status::Idle)
+        }
+
+        fn burst(&self) -> Burst<'_> {
+            Burst {
+                memory: &[],
+                frames: &[],
+            }
+        }
+
+        fn watermark(&self) -> Option<i64> {
+            None
+        }
+
+        fn event(&mut self) -> Option<Event> {
+            None
+        }
+
+        fn statistics(&mut self) -> SourceStatistics {
+            SourceStatistics::default()
+        }
+
+        fn shunt(&mut self, flow: &ShuntedFlow, shunt: Option<Shunt>) -> io::Result<()> {
+            if self.calls.len() >= self.calls_max && shunt.is_some() {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            self.calls.push((*flow, shunt.map(|shunt| shunt.class)));
+            Ok(())
+        }
+
+        fn stop(&mut self) {}
+    }
+
+    /// A datagram of 1000 bytes from this port.
+    fn udp(port: u16) -> Vec<u8> {
+        let mut data = vec![0; 12];
+        data.extend([8, 0, 0x45, 0, 4, 4, 0, 0, 0, 0, 64, 17, 0, 0]);
+        data.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        data.extend(port.to_be_bytes());
+        data.extend([0, 9, 3, 240, 0, 0]);
+        data.resize(data.len() + 1000, 0);
+        data
+    }
+
+    /// Two flows beyond their cutoff are dropped, and one more is not, because the engine fails. The flow that becomes exempt comes again at once, before a packet
+    /// of it came.
+    #[test]
+    fn what_becomes_exempt_is_taken_back_at_once() {
+        let marks = marks();
+        let cutoff = Cutoff {
+            bytes: 1000,
+            refill_ns: 60_000_000_000,
+        };
+        let classes = Classes {
+            cutoffs: Arc::new(Cutoffs::new(vec![(None, cutoff)], None, (false, false))),
+            marks: Arc::clone(&marks),
+            shunts: false,
+            flows_max: 1024,
+            tail_drop: None,
+            history: None,
+            readers: Vec::new(),
+            ring_bytes: 0,
+        };
+        let mut shedding = Shedding::new(classes, None);
+        let mut queue = Drops {
+            calls: Vec::new(),
+            calls_max: 2,
+        };
+        let sheds = |shedding: &mut Shedding, port| {
+            let data = udp(port);
+            let len = u32::try_from(data.len()).unwrap();
+            let meta = FrameMeta {
+                time_ns: 0,
+                offset: 0,
+                captured_len: len,
+                wire_len: len,
+                interface: 0,
+                direction: Direction::Inbound,
+                vlan: None,
+            };
+            let frame = retroscope_capture::Frame { meta, data: &data };
+            let wire = WireFrame::new(&frame, LinkType::ETHERNET);
+            shedding.sheds((LinkType::ETHERNET, 0), 0, &wire, &mut |_| {})
+        };
+        let class = ShedCause::Cutoff as u8;
+        for port in [1, 2] {
+            assert_eq!(sheds(&mut shedding, port), None);
+            assert_eq!(sheds(&mut shedding, port), Some(ShedCause::Cutoff));
+        }
+        assert_eq!(shedding.hand_over(&mut queue), None);
+        let ports = |queue: &mut Drops| -> Vec<(u16, u16, Option<u8>)> {
+            let calls = std::mem::take(&mut queue.calls).into_iter();
+            let calls =
+                calls.map(|(flow, class)| (flow.source.port(), flow.destination.port(), class));
+            calls.collect()
+        };
+        assert_eq!(
+            ports(&mut queue),
+            [(1, 9, Some(class)), (2, 9, Some(class))]
+        );
+        let parsed = retroscope_packet::parse(LinkType::ETHERNET, &udp(2));
+        marks.exempt(Ends::of(&parsed, true).unwrap().key);
+        assert_eq!(shedding.hand_over(&mut queue), None);
+        let mut back = ports(&mut queue);
+        back.sort_unstable();
+        assert_eq!(back, [(2, 9, None), (9, 2, None)]);
+        assert_eq!(sheds(&mut shedding, 2), None);
+        // The engine fails: it is told once, and what is dropped still comes again.
+        queue.calls_max = 0;
+        assert_eq!(sheds(&mut shedding, 3), None);
+        assert!(sheds(&mut shedding, 3).is_some());
+        assert!(shedding.hand_over(&mut queue).is_some());
+        let parsed = retroscope_packet::parse(LinkType::ETHERNET, &udp(1));
+        marks.exempt(Ends::of(&parsed, true).unwrap().key);
+        assert_eq!(sheds(&mut shedding, 1), None);
+        assert_eq!(shedding.hand_over(&mut queue), None);
+        assert!(ports(&mut queue).contains(&(1, 9, None)));
     }
 }

@@ -15,7 +15,7 @@ use crate::{
         triggers::Triggers,
     },
     control::{common::Common, lock, ring_time::Stamps},
-    intake::shedding::Marks,
+    intake::marks::Marks,
     start::config::Analyzers,
 };
 

@@ -60,8 +60,9 @@ use crate::{
         inline::InlineParts,
         inserter::{parts::InserterParts, queue_intake::QueueIntake, shards::Shards},
         interfaces::Interfaces,
+        marks::Marks,
         placement::{Placing, Room},
-        shedding::{Classes, Cutoffs, History, Marks},
+        shedding::{Classes, Cutoffs, History},
     },
     start::{
         config::{Analyzers, Config, Sources},
@@ -226,7 +227,8 @@ impl Recorder {
         let history = history.map(|goal| Arc::new(History::new(duration_ns(goal), ring, queues)));
         let sheds =
             !expressions.classes.is_empty() || tail_drop.is_some() || shunts || history.is_some();
-        let marks = sheds.then(|| Arc::new(Marks::new()));
+        let marks =
+            sheds.then(|| Arc::new(Marks::new(live, Rules::new(mode, Arc::clone(&native)))));
         let cutoffs = sheds.then(|| {
             let also = (shunts, history.is_some());
             Arc::new(Cutoffs::new(expressions.classes, tail_drop, also))
@@ -267,7 +269,7 @@ impl Recorder {
             ),
         });
         let mut shard_readers = shard_readers(&common, &seats, &waker)?;
-        let classes = marks.zip(cutoffs).map(|(marks, cutoffs)| Classes {
+        let classes = marks.clone().zip(cutoffs).map(|(marks, cutoffs)| Classes {
             cutoffs,
             marks,
             shunts,
@@ -332,6 +334,7 @@ impl Recorder {
             pool: Pool::start(PoolConfig::new(live), &common)?,
             common: Arc::clone(&common),
             progress,
+            marks,
             reproducible: config.reproducible,
             messages,
             events: events_tx.clone(),

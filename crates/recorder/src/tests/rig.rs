@@ -376,6 +376,7 @@ impl Rig {
             config,
         );
         let parts = DumperParts {
+            marks: None,
             common: Arc::clone(&common),
             directories,
             pool: Pool::start(pool, &common).unwrap(),

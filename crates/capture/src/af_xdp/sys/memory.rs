@@ -92,7 +92,7 @@ pub(crate) struct Counters {
 }
 
 /// Words of a line.
-pub(crate) const LINE_WORDS: usize = 8;
+pub(crate) const LINE_WORDS: usize = 16;
 
 impl Counters {
     /// Maps an array of `lines` values of 64 bytes.

@@ -6,7 +6,7 @@
 //! What a storm of triggers has to say is cut: a number of lines at once, and then how many more there would have been.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, IsTerminal, Write, stderr},
     time::{Duration, Instant},
 };
@@ -316,6 +316,10 @@ pub(crate) fn source_line(source: &SourceSnapshot) -> String {
         none if none.is_empty() => "none".to_owned(),
         lost => lost,
     };
+    let shed = match shed_by([source].into_iter()) {
+        none if none.is_empty() => none,
+        shed => format!("; shed by {shed}"),
+    };
     let gaps = match source.gaps {
         0 => String::new(),
         times => format!(
@@ -325,7 +329,7 @@ pub(crate) fn source_line(source: &SourceSnapshot) -> String {
         ),
     };
     format!(
-        "{}: received {}, stored {}, filtered {}, cut {}, lost: {lost}{gaps}",
+        "{}: received {}, stored {}, filtered {}, cut {}, lost: {lost}{shed}{gaps}",
         source.name,
         number(source.received),
         source.stored,
@@ -334,6 +338,34 @@ pub(crate) fn source_line(source: &SourceSnapshot) -> String {
             .map_or("by the kernel".to_owned(), |n| n.to_string()),
         source.cut
     )
+}
+
+/// What was shed of sources by what shed it, and how much of it the engine dropped: `cutoff 12, ted 3 (10 of them by the engine)`.
+pub(crate) fn shed_by<'a>(sources: impl Iterator<Item = &'a SourceSnapshot>) -> String {
+    let (mut parts, mut engine) = (BTreeMap::<_, Option<u64>>::new(), Some(0));
+    for source in sources {
+        for (cause, shed) in &source.shed {
+            let sum = parts.entry(cause).or_insert(Some(0));
+            *sum = sum.zip(*shed).map(|(sum, shed)| sum + shed);
+        }
+        engine = engine
+            .zip(source.shed_by_engine)
+            .map(|(sum, shed)| sum + shed);
+    }
+    let number = |n: Option<u64>| n.map_or("unknown".to_owned(), |n| n.to_string());
+    let shed = parts.iter().filter(|(_, shed)| **shed != Some(0));
+    let shed: Vec<_> = shed
+        .map(|(cause, shed)| format!("{cause} {}", number(*shed)))
+        .collect();
+    match engine {
+        _ if shed.is_empty() => String::new(),
+        Some(0) => shed.join(", "),
+        engine => format!(
+            "{} ({} of them by the engine)",
+            shed.join(", "),
+            number(engine)
+        ),
+    }
 }
 
 fn status_text(status: &Status, rates: Option<(f64, f64)>) -> String {

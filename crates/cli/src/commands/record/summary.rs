@@ -10,7 +10,10 @@ use retroscope_recorder::{
 use retroscope_ring::Ring;
 use serde::Serialize;
 
-use super::{InputArgs, screen::source_line};
+use super::{
+    InputArgs,
+    screen::{shed_by, source_line},
+};
 use crate::{
     eve::Counters,
     failure::{Code, Failure, put, put_json, say},
@@ -216,7 +219,8 @@ fn print_totals(summary: &Summary) {
         .filter_map(|source| source.lost.get("shed").copied()?)
         .sum()
     {
-        eprintln!("{} shed", counted(shed, "packet"));
+        let by = shed_by(sources());
+        eprintln!("{} shed by {by}", counted(shed, "packet"));
     }
 }
 

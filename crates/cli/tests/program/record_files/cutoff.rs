@@ -41,6 +41,11 @@ fn capture(path: &Path) {
 
 /// Records it with one dump of everything, and gives the summary and the packets of each port in the dump.
 fn kept(more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
+    kept_with("", more)
+}
+
+/// The same with dumps of what this expression takes.
+fn kept_with(dump: &str, more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
     let dir = tempfile::tempdir().unwrap();
     let (path, out) = (dir.path().join("in.pcap"), dir.path().join("out"));
     capture(&path);
@@ -54,7 +59,7 @@ fn kept(more: &[&str]) -> (Option<i32>, Value, BTreeMap<u16, usize>) {
         "--trigger",
         "udp[8] = 0x55",
         "--dump",
-        "",
+        dump,
     ];
     let (output, json) = record(&[&args, more].concat());
     let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
@@ -101,6 +106,126 @@ fn flows_are_cut_off_but_those_that_trigger() {
             (&missing["cause"], &missing["packets"]),
             (&"shed".into(), &178.into())
         );
+        assert_eq!(missing["by"], serde_json::json!({ "cutoff": 178 }));
+        let by = &json["sources"][0]["shed"];
+        let expected =
+            serde_json::json!({ "cutoff": 178, "history-goal": 0, "ted": 0, "shunt": 0 });
+        assert_eq!(*by, expected);
+        assert_eq!(json["sources"][0]["shed_by_engine"], 0);
+    }
+}
+
+/// What an open dump takes singles out flows, which are kept from then on: of those that are beyond their cutoff too, as soon as it has taken an earlier packet.
+#[test]
+fn flows_that_an_open_dump_takes_are_kept() {
+    for who in ["auto", "1", "inline", "2", "4"] {
+        let of_last = |cutoff| {
+            let more = ["--analyzers", who, "--hold", "1ms", "--cutoff", cutoff];
+            kept_with("src port 1002", &more)
+        };
+        let (code, json, ports) = of_last("10KiB");
+        let expected = BTreeMap::from([(1002, 100)]);
+        assert_eq!((code, &ports), (Some(3), &expected), "{who}: {json}");
+        assert_eq!(shed(&json), (11 + 100 + 100, 89), "{who}");
+        // It is beyond at the 4th packet, before the trigger. From files it is looked at after 256 packets at the latest.
+        let (_, json, ports) = of_last("src port 1002=2KiB");
+        let back = (11 + 256..300).filter(|number| number % 3 == 2).count();
+        assert_eq!(ports, BTreeMap::from([(1002, 3 + back)]), "{who}: {json}");
+    }
+}
+
+/// The same of real traffic: each byte of the dumps, and each count, whoever looks at packets.
+#[test]
+fn what_open_dumps_keep_is_a_function_of_the_packets() {
+    let Some(shared) = crate::support::shared("traces/large/mix-a.pcap") else {
+        return;
+    };
+    let run = |who: &str, dump: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let [capture, out] = [&shared, dir.path()].map(|path| path.to_str().unwrap());
+        let (output, json) = record(&[
+            "-q",
+            "-r",
+            capture,
+            "-w",
+            out,
+            "--reproducible",
+            "--cutoff",
+            "2KiB",
+            "--past",
+            "2s",
+            "--future",
+            "2s",
+            "--trigger",
+            "tcp[tcpflags] & tcp-rst != 0",
+            "--dump",
+            dump,
+            "--analyzers",
+            who,
+        ]);
+        let json = json.unwrap_or_else(|| panic!("{}", stderr(&output)));
+        let files = fs::read_dir(out).unwrap().map(|file| {
+            let path = file.unwrap().path();
+            let name = path.file_name().unwrap().to_owned();
+            (name, fs::read(&path).unwrap())
+        });
+        let files: BTreeMap<_, _> = files.collect();
+        (json["sources"].clone(), files)
+    };
+    let expected = run("auto", "host $srcIP");
+    assert!(!expected.1.is_empty(), "{}", expected.0);
+    for who in ["1", "inline", "2", "4"] {
+        let found = run(who, "host $srcIP");
+        assert_eq!(found.0, expected.0, "{who}");
+        assert!(found.1 == expected.1, "{who}: other files");
+    }
+    let (everything, _) = run("auto", "");
+    let stored = |sources: &Value| sources[0]["stored"].as_u64().unwrap();
+    assert!(
+        stored(&expected.0) > stored(&everything),
+        "{everything} {}",
+        expected.0
+    );
+}
+
+/// A trigger takes the second piece of a datagram, which has no ports: the flow is that of the first one.
+#[test]
+fn flows_whose_later_fragments_trigger_are_exempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (dir.path().join("in.pcap"), dir.path().join("out"));
+    let mut writer = PcapWriter::new(
+        fs::File::create(&path).unwrap(),
+        PcapOptions::new(LinkType::ETHERNET),
+    )
+    .unwrap();
+    let mut write = |time_ns, port: u16, fragment: u16, id: u16| {
+        let mut data = vec![0; 12];
+        data.extend([8, 0, 0x45, 0]);
+        data.extend(1020_u16.to_be_bytes());
+        data.extend(id.to_be_bytes());
+        data.extend(fragment.to_be_bytes());
+        data.extend([64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        if fragment & 0x1fff == 0 {
+            data.extend(port.to_be_bytes());
+            data.extend([0, 9, 7, 200, 0, 0]);
+        }
+        data.resize(1034, 0);
+        writer.record(time_ns, 1034, &data).unwrap();
+    };
+    write(0, 1000, 0x2000, 7);
+    write(MS, 0, 125, 7);
+    for number in 0..50 {
+        write((2 + number) * MS, 1000, 0, 8);
+        write((2 + number) * MS, 1001, 0, 9);
+    }
+    writer.finish().unwrap();
+    let [path, out] = [&path, &out].map(|path| path.to_str().unwrap());
+    for who in ["1", "inline", "2"] {
+        let args = ["-q", "-r", path, "-w", out, "--analyzers", who];
+        let trigger = ["--trigger", "ip[6:2] & 0x1fff != 0", "--dump", ""];
+        let (_, json) = record(&[&args[..], &trigger, &["--cutoff", "4KiB"]].concat());
+        // 5 of 992 or 1000 bytes begin before 4 KiB.
+        assert_eq!(shed(&json.unwrap()), (52 + 5, 45), "{who}");
     }
 }
 

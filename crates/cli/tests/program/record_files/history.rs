@@ -63,8 +63,9 @@ fn kept(packets: &[Packet], bytes: u64) -> Vec<bool> {
         };
         let flags = parsed.tcp_flags.unwrap_or(0);
         let (last_ns, sent) = flows.entry(flow.clone()).or_default();
-        if flags & (SYN | ACK) == SYN || packet.time_ns - *last_ns >= 60 * S {
+        if flags & (SYN | ACK) == SYN || (packet.time_ns - *last_ns).abs() >= 60 * S {
             sent.clear();
+            *last_ns = packet.time_ns;
         }
         *last_ns = packet.time_ns.max(*last_ns);
         // Of a later fragment the address tells: ports of hosts that talk to themselves are not in it.

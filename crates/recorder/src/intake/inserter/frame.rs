@@ -27,7 +27,7 @@ pub(crate) struct WireFrame<'a> {
 const MACS: usize = 12;
 
 impl<'a> WireFrame<'a> {
-    pub(super) fn new(frame: &Frame<'a>, link_type: LinkType) -> Self {
+    pub(crate) fn new(frame: &Frame<'a>, link_type: LinkType) -> Self {
         let meta = &frame.meta;
         let plain = Self {
             head: frame.data,

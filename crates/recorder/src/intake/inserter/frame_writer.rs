@@ -5,6 +5,7 @@
 //! bursts are looked at one by one.
 
 use retroscope_capture::{Burst, Frame, FrameMeta};
+use retroscope_flow::ShedCause;
 use retroscope_packet::LinkType;
 use retroscope_ring::{Producer, Record};
 
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::intake::{
     capture_filter::CaptureFilter,
-    counters::{BurstCount, SHED, hull},
+    counters::{BurstCount, SHED_BY, hull},
     inline::Inline,
     shedding::{Settle, Shedding},
 };
@@ -34,8 +35,8 @@ pub(super) struct FrameWriter {
     pub(super) inline: Option<Inline>,
     /// What decides which frames are shed; `None`: none are.
     pub(super) shedding: Option<Box<Shedding>>,
-    /// First and last ring time of live packets that were shed.
-    pub(super) shed_ns: Option<(i64, i64)>,
+    /// First and last ring time of live packets that were shed, by cause.
+    pub(super) shed_ns: [Option<(i64, i64)>; SHED_BY.len()],
     /// Of whose frames these are.
     pub(super) source: usize,
 }
@@ -207,6 +208,7 @@ impl FrameWriter {
             };
             let is_taken = taken >> (index % CaptureFilter::MANY) & 1 == 1;
             let time_ns = meta.time_ns.wrapping_sub(self.offset_ns);
+            let mut shed = None;
             if is_taken {
                 let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
                 let frame = Frame { meta: *meta, data };
@@ -215,7 +217,8 @@ impl FrameWriter {
                     store_before(self, producer);
                     settle.wait(producer);
                 };
-                if shedding.keeps((link_type, id), time_ns, &wire, settle) {
+                shed = shedding.sheds((link_type, id), time_ns, &wire, settle);
+                if shed.is_none() {
                     continue;
                 }
             }
@@ -223,10 +226,9 @@ impl FrameWriter {
             if is_spent {
                 break;
             }
-            if is_taken {
-                self.shed(time_ns, producer, parts);
-            } else {
-                self.count.filtered += 1;
+            match shed {
+                Some(cause) => self.shed(cause, time_ns, producer, parts),
+                None => self.count.filtered += 1,
             }
             next += 1;
         }
@@ -240,15 +242,18 @@ impl FrameWriter {
     }
 
     /// A frame of this ring time is not kept.
-    fn shed(&mut self, time_ns: i64, producer: &Producer, parts: &InserterParts) {
-        self.count.shed += 1;
+    fn shed(&mut self, cause: ShedCause, time_ns: i64, producer: &Producer, parts: &InserterParts) {
+        let number = cause as usize;
+        self.count.shed[number] += 1;
         let (intake, at_ns) = (&parts.common.intake, (time_ns, time_ns));
         if intake.offline {
             // At once: a window may end with the next record.
             let record = producer.stored();
-            intake.shed.push(record, self.source, SHED, [at_ns; 2], 1);
+            let cause = SHED_BY[number];
+            intake.shed.push(record, self.source, cause, [at_ns; 2], 1);
         } else {
-            self.shed_ns = Some(hull(self.shed_ns.unwrap_or(at_ns), at_ns));
+            let span_ns = &mut self.shed_ns[number];
+            *span_ns = Some(hull(span_ns.unwrap_or(at_ns), at_ns));
         }
     }
 
@@ -276,8 +281,8 @@ impl FrameWriter {
         let time_ns = frame.meta.time_ns.wrapping_sub(self.offset_ns);
         if let Some(shedding) = &mut self.shedding {
             let settle = &mut |settle: &Settle| settle.wait(producer);
-            if !shedding.keeps((link_type, id), time_ns, &wire, settle) {
-                self.shed(time_ns, producer, parts);
+            if let Some(cause) = shedding.sheds((link_type, id), time_ns, &wire, settle) {
+                self.shed(cause, time_ns, producer, parts);
                 return true;
             }
         }

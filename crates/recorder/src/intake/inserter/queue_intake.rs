@@ -19,7 +19,7 @@ use crate::{
     },
     intake::counters::{
         CLOCK_STEP, EngineReading, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossWatch, QueueCounters,
-        SHED,
+        SHED_BY,
     },
 };
 
@@ -422,9 +422,12 @@ impl QueueIntake {
     pub(super) fn flush(&mut self) {
         let count = std::mem::take(&mut self.writer.count);
         let refused_ns = self.writer.refused_ns.take();
-        if let Some(span_ns) = self.writer.shed_ns.take() {
-            let shed = &self.parts.common.intake.shed;
-            shed.push(0, self.source, SHED, [span_ns; 2], count.shed);
+        let shed_ns = std::mem::take(&mut self.writer.shed_ns);
+        for ((span_ns, packets), cause) in shed_ns.into_iter().zip(count.shed).zip(SHED_BY) {
+            if let Some(span_ns) = span_ns {
+                let shed = &self.parts.common.intake.shed;
+                shed.push(0, self.source, cause, [span_ns; 2], packets);
+            }
         }
         if let Some(spans_ns) = refused_ns.map(|span_ns| [span_ns; 2]) {
             let losses = &self.parts.common.intake.losses;
