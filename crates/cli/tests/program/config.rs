@@ -253,6 +253,10 @@ fn a_reload_is_all_or_nothing() {
             format!("snaplen = 100\n{RULE}[[rule]]\nname = 'new'\nfilter = 'tcp prot'\n"),
             ":10:10: rule 'new': syntax error",
         ),
+        (
+            format!("snaplen = 100\ntrigger-into = '1=x'\n{RULE}{goes_on}"),
+            ":2:16: --trigger-into 1=x: the last trigger is number 0",
+        ),
         ("snaplen = 100\n[[rule".to_owned(), ":2:7: "),
     ] {
         following.write(&text);
@@ -312,6 +316,52 @@ fn a_storm_of_hangups_changes_nothing_else() {
         1,
         "it was one window all the time"
     );
+}
+
+/// Flows that are known follow another cutoff, down and up again.
+#[test]
+fn a_cutoff_changes_while_traffic_runs() {
+    let of =
+        |cutoff| format!("cutoff = '{cutoff}'\n[[rule]]\nname = 'none'\nfilter = 'tcp port 9'\n");
+    let following = Following::start(&of("1TiB"), &[]);
+    let counted = || {
+        let status = following.recording.status();
+        let source = &status["sources"][0];
+        let of = |value: &Value| value.as_u64().unwrap();
+        (of(&source["stored"]), of(&source["lost"]["shed"]))
+    };
+    let wait = |is_so: &dyn Fn((u64, u64)) -> bool| {
+        let deadline = Instant::now() + DEADLINE;
+        while !is_so(counted()) {
+            assert!(Instant::now() < deadline, "{:?}", counted());
+            yield_now();
+        }
+    };
+    wait(&|(stored, _)| stored > 1000);
+    assert_eq!(counted().1, 0);
+    following.write(&of("1KiB"));
+    let told = following.recording.asked(&["reload"]);
+    assert!(
+        told["report"]
+            .as_str()
+            .unwrap()
+            .ends_with(": changed: cutoff"),
+        "{told}"
+    );
+    wait(&|(_, shed)| shed > 1000);
+    following.write(&of("1TiB/30s"));
+    following.recording.asked(&["reload"]);
+    // What was taken up is seen by the next packets.
+    let (before, _) = counted();
+    wait(&|(stored, _)| stored > before + 1000);
+    let (before, shed) = counted();
+    wait(&|(stored, _)| stored > before + 1000);
+    assert_eq!(counted().1, shed, "nothing is shed any more");
+    following.write(&of("1TiB/2m"));
+    let refused = following.recording.refused(&["reload"]);
+    assert!(refused.contains("flows are known for 60 s"), "{refused}");
+    following.recording.asked(&["stop"]);
+    assert_eq!(following.recording.end().0.code(), Some(0));
 }
 
 /// The file is read as the user of -Z: what that one may not read is told, and the recording goes on.

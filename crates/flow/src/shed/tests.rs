@@ -522,3 +522,56 @@ fn directions_are_handed_over_and_taken_back() {
         [0, 1, 0, 0]
     );
 }
+
+/// Of flows that are known the next packet tells the class anew, and what they have sent counts.
+#[test]
+fn cutoffs_change_for_flows_that_are_known() {
+    let of = |bytes| Cutoff {
+        bytes,
+        refill_ns: 1000 * MS,
+    };
+    let config = ShedderConfig {
+        cutoffs: vec![of(1000), of(5000)],
+        ..ShedderConfig::default()
+    };
+    let tracker = TrackerConfig::default();
+    let mut shedder = Shedder::new(config, &tracker, Secret::from_words(|_| 1), |_| {});
+    let mut time_ns = 0;
+    // Which of five packets of 700 bytes are kept, of UDP.
+    let mut keeps = |shedder: &mut Shedder, flow, class: Option<u16>| {
+        let mut asked = 0;
+        let kept = [0; 5].map(|_| {
+            time_ns += MS;
+            let data = frame(&Sent {
+                payload: 700,
+                ..Sent::new(flow, false, time_ns, 0)
+            });
+            let wire_len = u32::try_from(data.len()).unwrap();
+            let class = || {
+                asked += 1;
+                class
+            };
+            let place = (time_ns, wire_len);
+            let shed = shedder.sheds(LinkType::ETHERNET, place, &data, class, |_, _| None);
+            shed.is_none()
+        });
+        (kept.iter().filter(|is_kept| **is_kept).count(), asked)
+    };
+    assert_eq!(keeps(&mut shedder, 1, Some(0)), (2, 1));
+    assert_eq!(keeps(&mut shedder, 3, Some(1)), (5, 1));
+    assert_eq!(keeps(&mut shedder, 5, None), (5, 1));
+    // One class less, and another one in the first place.
+    shedder.set_cutoffs(vec![of(4500)]);
+    assert_eq!(
+        keeps(&mut shedder, 1, Some(0)),
+        (2, 1),
+        "3,500 bytes are sent, and kept up to 4,500"
+    );
+    assert_eq!(keeps(&mut shedder, 3, None), (5, 1));
+    assert_eq!(keeps(&mut shedder, 5, Some(0)), (2, 1));
+    assert_eq!(keeps(&mut shedder, 5, Some(0)), (0, 0));
+    shedder.set_cutoffs(Vec::new());
+    for flow in [1, 3, 5] {
+        assert_eq!(keeps(&mut shedder, flow, None), (5, 1));
+    }
+}

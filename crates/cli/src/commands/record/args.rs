@@ -291,13 +291,6 @@ impl Args {
         if self.history_goal.is_some_and(|goal| !goals.contains(&goal)) {
             return Err(Failure::usage("--history-goal: 1s to 24h"));
         }
-        let takes_all = |cutoff: &ClassCutoff| cutoff.class.is_none();
-        let last = self.cutoffs.len().saturating_sub(1);
-        if self.cutoffs.iter().take(last).any(takes_all) {
-            return Err(Failure::usage(
-                "--cutoff: one without an expression takes all flows, and those behind it would be for none: say it last",
-            ));
-        }
         self.check_directory()?;
         let modules = self.rules.iter().map(|rule| &rule.what);
         let modules = modules.filter(|what| matches!(what, What::Module(_)));
@@ -340,6 +333,13 @@ impl Args {
 
     /// A configuration with what of it may change while the recording runs.
     pub(crate) fn followed(&self, config: Config) -> Result<Config, Failure> {
+        let takes_all = |cutoff: &ClassCutoff| cutoff.class.is_none();
+        let last = self.cutoffs.len().saturating_sub(1);
+        if self.cutoffs.iter().take(last).any(takes_all) {
+            return Err(Failure::usage(
+                "--cutoff: one without an expression takes all flows, and those behind it would be for none: say it last",
+            ));
+        }
         let (names, requests) = self.names_and_requests()?;
         let of_rules = self.rules.iter().filter_map(|rule| match &rule.what {
             What::Filter(text) => Some(text),

@@ -4,7 +4,7 @@ use std::{fs, ops::Range, path::Path, sync::Arc};
 
 use retroscope_capture::SourceError;
 use retroscope_filter::FilterError;
-use retroscope_recorder::{check_expression, check_template};
+use retroscope_recorder::{Config, check_expression, check_template};
 use retroscope_script::{Limits, LuaModule, Machine, Script, ScriptError};
 
 use super::{Loaded, What, text::Fault};
@@ -41,8 +41,14 @@ pub(super) fn check(loaded: &Loaded, depth: Depth) -> Vec<Fault> {
     if depth >= Depth::Whole && faults.is_empty() {
         faults.extend(scripts(loaded));
     }
-    if depth >= Depth::Start && faults.is_empty() {
-        faults.extend(together(loaded));
+    if faults.is_empty() {
+        match depth {
+            Depth::Reload => {
+                let followed = loaded.args.followed(Config::default());
+                faults.extend(followed.err().map(|it| mentioned(loaded, it.message())));
+            }
+            Depth::Start | Depth::Whole => faults.extend(together(loaded)),
+        }
     }
     faults
 }

@@ -190,6 +190,11 @@ fn what_is_wrong_is_told_with_its_place() {
             "f:2:16: --trigger-into 1=x: the last trigger is number 0",
         ),
         (
+            "cutoff = ['1KiB', 'udp=2KiB']",
+            "f:2:11: --cutoff: one without an expression takes all flows",
+        ),
+        ("[past]", "f:2:2: there is no table \"past\""),
+        (
             "busy-poll = 10",
             "f:2:13: --busy-poll is for --engine af-xdp",
         ),
