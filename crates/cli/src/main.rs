@@ -11,7 +11,7 @@ mod units;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// An oscilloscope for network traffic: records every packet into memory and writes what happened before and after a
 /// trigger to a capture file.
@@ -33,6 +33,8 @@ enum Command {
     Query(commands::query::Args),
     Ctl(commands::ctl::Args),
     Token(commands::token::Args),
+    Completions(commands::completions::CompletionArgs),
+    Man(commands::completions::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +55,8 @@ fn main() -> ExitCode {
         Command::Query(args) => commands::query::run(&args),
         Command::Ctl(args) => commands::ctl::run(args),
         Command::Token(args) => commands::token::run(&args),
+        Command::Completions(args) => commands::completions::completions(&args, Cli::command()),
+        Command::Man(args) => commands::completions::man(&args, Cli::command()),
     };
     result.unwrap_or_else(|failure| failure.report())
 }

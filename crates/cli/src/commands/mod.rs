@@ -1,6 +1,7 @@
 //! One module a command.
 
 mod capture_file;
+pub(crate) mod completions;
 pub(crate) mod ctl;
 pub(crate) mod doctor;
 pub(crate) mod filter;

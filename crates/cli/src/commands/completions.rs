@@ -1,0 +1,141 @@
+//! `retroscope completions SHELL` and `retroscope man DIR`: what the commands and options are, for shells and for man(1). Both are made of clap's definitions.
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use clap::Command;
+use clap_complete::{Shell, generate};
+
+use crate::failure::{Failure, put};
+
+/// Print what lets a shell complete commands and options
+///
+/// For bash: `retroscope completions bash > /etc/bash_completion.d/retroscope`; for zsh a file `_retroscope` in a directory of $fpath; for fish
+/// ~/.config/fish/completions/retroscope.fish.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompletionArgs {
+    /// The shell
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// Write man pages: retroscope.1, and one for each command
+#[derive(Debug, clap::Args)]
+pub(crate) struct ManArgs {
+    /// Where to, as /usr/local/share/man/man1; made if missing. Pages that are there are replaced
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// The completion of a shell.
+fn completion(shell: Shell, mut program: Command) -> Vec<u8> {
+    let mut script = Vec::new();
+    let name = program.get_name().to_owned();
+    generate(shell, &mut program, name, &mut script);
+    script
+}
+
+/// Runs `completions`.
+pub(crate) fn completions(args: &CompletionArgs, program: Command) -> Result<ExitCode, Failure> {
+    let script = completion(args.shell, program);
+    put(&String::from_utf8_lossy(&script))
+}
+
+/// Runs `man`.
+pub(crate) fn man(args: &ManArgs, program: Command) -> Result<ExitCode, Failure> {
+    let directory = &args.directory;
+    let written =
+        fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(program, directory));
+    written.map_err(|error| {
+        let directory = directory.display();
+        Failure::failed(format!("cannot write man pages to {directory}: {error}"))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command as Process;
+
+    use clap::{CommandFactory as _, ValueEnum as _};
+
+    use super::*;
+    use crate::Cli;
+
+    /// The commands, each with the words that lead to it.
+    fn commands(program: &Command) -> Vec<(Vec<String>, Command)> {
+        let mut all = vec![(vec![program.get_name().to_owned()], program.clone())];
+        for inner in program.get_subcommands() {
+            for (mut words, command) in commands(inner) {
+                words.insert(0, program.get_name().to_owned());
+                all.push((words, command));
+            }
+        }
+        all
+    }
+
+    /// Long names of the options that `--help` shows.
+    fn options(command: &Command) -> Vec<&str> {
+        let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        shown.filter_map(|arg| arg.get_long()).collect()
+    }
+
+    #[test]
+    fn every_shell_completes_every_option() {
+        for shell in Shell::value_variants() {
+            let script = String::from_utf8(completion(*shell, Cli::command())).unwrap();
+            for (words, command) in commands(&Cli::command()) {
+                for option in options(&command) {
+                    // fish knows long options as -l.
+                    let forms = [format!("--{option}"), format!("-l {option}")];
+                    assert!(
+                        forms.iter().any(|form| script.contains(form)),
+                        "{shell}: {words:?} --{option}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bash_takes_its_script() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("c");
+        fs::write(&script, completion(Shell::Bash, Cli::command())).unwrap();
+        // What it says to `retroscope record --hist`.
+        let ask = format!(
+            "source {} && COMP_WORDS=(retroscope record --hist) COMP_CWORD=2 && _retroscope retroscope --hist record && echo ${{COMPREPLY[@]}}",
+            script.display()
+        );
+        let output = Process::new("bash").args(["-c", &ask]).output().unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "--history-goal\n",
+            "{output:?}"
+        );
+    }
+
+    #[test]
+    fn man_pages_tell_every_option() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("man1");
+        let args = ManArgs {
+            directory: directory.clone(),
+        };
+        man(&args, Cli::command()).unwrap();
+        let all = commands(&Cli::command());
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), all.len());
+        for (words, command) in all {
+            let page = directory.join(words.join("-") + ".1");
+            let page = fs::read_to_string(&page).unwrap();
+            // A hyphen that is no minus sign is written so.
+            let page = page.replace("\\-", "-");
+            for option in options(&command) {
+                assert!(
+                    page.contains(&format!("--{option}")),
+                    "{words:?} --{option}"
+                );
+            }
+            assert!(page.contains(".SH SYNOPSIS"), "{words:?}");
+        }
+    }
+}
