@@ -42,7 +42,12 @@ pub use control::{
 pub use dump::{
     encode::Format,
     log::{DumpCounts, DumpTotals},
+    post::{Identity, PostCommand, PostConfig, PostCounts, PostOutcome, Posted},
     report::{DumpReport, Missing, PROGRAM, Verdict},
+    store::{
+        DeletedDump, Keep, MinFree, StoredDump, StoredFile, WhyDeleted, keeper::DumpFileReader,
+    },
+    template::NameTemplate,
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
 pub use query::{Answer, Cancel, Empty, PacketId, Query, QueryError, QueryReport};

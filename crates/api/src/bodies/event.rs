@@ -1,6 +1,6 @@
 //! Events, as the API and EVE tell them.
 
-use retroscope_recorder::{DumpReport, Event, Export, rfc3339};
+use retroscope_recorder::{DeletedDump, DumpReport, Event, Export, Posted, rfc3339};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -32,6 +32,20 @@ pub enum EventBody<'a> {
     Notice {
         /// It.
         text: &'a str,
+    },
+    /// A dump's files were deleted.
+    Deleted {
+        /// Which, how large, and why.
+        #[serde(flatten)]
+        #[schema(value_type = Object)]
+        dump: &'a DeletedDump,
+    },
+    /// The command of a finished dump ended.
+    Posted {
+        /// Of which dump, and how.
+        #[serde(flatten)]
+        #[schema(value_type = Object)]
+        posted: &'a Posted,
     },
     /// Packets were given to somebody who asked.
     Exported {
@@ -68,6 +82,8 @@ impl EventBody<'_> {
             ),
             Event::Finished(report) => ("finished", finished(report)),
             Event::Amended(report) => ("amended", finished(report)),
+            Event::Deleted(dump) => ("deleted", EventBody::Deleted { dump }),
+            Event::Posted(posted) => ("posted", EventBody::Posted { posted }),
             Event::Notice(text) => ("notice", EventBody::Notice { text }),
             Event::Exported(export) => ("exported", EventBody::Exported { export }),
             Event::Missed(missed) => (

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use retroscope_recorder::{
-    FlowCounts, ModuleStatus, Pin, ProcessingHistogram, SourceSnapshot, Status, Suppressions,
-    rfc3339,
+    FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram, SourceSnapshot, Status,
+    Suppressions, rfc3339,
 };
 use retroscope_ring::{InterfaceEntry, Mode};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ pub struct StatusBody<'a> {
     history_goal_seconds: Option<f64>,
     /// How many bytes of each direction flows keep for that; `null`: all.
     history_limit_bytes: Option<u64>,
+    /// What became of the commands of `--post`; `null`: there are none.
+    #[schema(value_type = Option<Object>)]
+    post: Option<PostCounts>,
     /// Hits that started dumps.
     triggers: u64,
     /// Hits that started none.
@@ -201,6 +204,7 @@ impl<'a> From<&'a Status> for StatusBody<'a> {
             history_seconds: status.history.map(|history| history.as_secs_f64()),
             history_goal_seconds: status.history_goal.map(|(goal, _)| goal.as_secs_f64()),
             history_limit_bytes: status.history_goal.and_then(|(_, limit)| limit),
+            post: status.post,
             triggers: status.hits.triggers,
             suppressed: status.hits.suppressed.total(),
             suppressed_by: status.hits.suppressed,

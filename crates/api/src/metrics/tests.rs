@@ -91,6 +91,7 @@ fn status() -> Status {
             p9999_ns: Some(5000),
         }],
         when_full: Mode::Record,
+        post: None,
         rules: 1,
         pins: Vec::new(),
         next_event: 5,

@@ -449,6 +449,8 @@ impl Core {
             rule_number: hit.rule,
             into: terms.into,
             asked_by: terms.asked_by,
+            reason: terms.reason,
+            keep: terms.keep,
             window: terms.window,
             trigger,
             trigger_ns: hit.time_ns,

@@ -5,8 +5,12 @@ use std::{sync::Arc, time::Duration};
 use retroscope_capture::clock::duration_ns;
 use retroscope_flow::Key;
 
-/// Bytes that are kept of the name of who asked.
+use crate::dump::store::Keep;
+
+/// Bytes that are kept of the name of who asked, …
 const ASKED_BY_BYTES: usize = 256;
+/// … and of why.
+const REASON_BYTES: usize = 1000;
 
 /// What a trigger asks for. What it leaves out (all, by default) is as the recorder is configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,6 +39,10 @@ pub struct TriggerRequest {
     /// Who asked, for the report and the sidecar; of longer texts the first 256 bytes. It does not tell triggers apart: a second one that asks for
     /// the same belongs to the dump of the first.
     pub asked_by: Option<String>,
+    /// Why, in the words of who asked: an alert, a ticket. It stands in the report, the sidecar and the file's first comment; of longer texts the first 1,000 bytes.
+    pub reason: Option<String>,
+    /// How many of a rule's dumps are kept, and how long, beside what is kept of all.
+    pub keep: Option<Keep>,
 }
 
 /// The name of a directory: 1 to 64 bytes, ASCII letters, digits, `-`, `_` and `.`, the last not at the start.
@@ -69,6 +77,8 @@ pub(crate) struct Terms {
     pub(crate) window: Window,
     pub(crate) into: Option<SubDirectory>,
     pub(crate) asked_by: Option<Arc<str>>,
+    pub(crate) reason: Option<Arc<str>>,
+    pub(crate) keep: Option<Keep>,
     /// The flow that it is of, where a module says when that is over.
     pub(crate) flow: Option<Key>,
     pub(crate) limits: RuleLimits,
@@ -150,8 +160,10 @@ pub(crate) fn limit(limit: u64) -> u64 {
 impl Terms {
     /// What a request asks for, with `defaults` for what it leaves out.
     pub(crate) fn new(request: &TriggerRequest, defaults: Window) -> Self {
-        let asked_by = request.asked_by.as_deref();
-        let kept = |text: &str| Arc::from(&text[..text.floor_char_boundary(ASKED_BY_BYTES)]);
+        let kept = |text: &Option<String>, bytes| {
+            let text = text.as_deref()?;
+            Some(Arc::from(&text[..text.floor_char_boundary(bytes)]))
+        };
         Self {
             window: Window {
                 past_ns: request.past.map_or(defaults.past_ns, duration_ns),
@@ -160,7 +172,9 @@ impl Terms {
                 bytes_max: request.bytes_max.map_or(defaults.bytes_max, limit),
             },
             into: request.into.clone(),
-            asked_by: asked_by.map(kept),
+            asked_by: kept(&request.asked_by, ASKED_BY_BYTES),
+            reason: kept(&request.reason, REASON_BYTES),
+            keep: request.keep,
             flow: None,
             limits: RuleLimits {
                 hold_off_ns: request.hold_off.map(duration_ns),

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::{
     analysis::flows::FlowWaker,
     control::lock,
-    dump::{log::DumpCounts, report::DumpReport},
+    dump::{log::DumpCounts, post::Posted, report::DumpReport, store::DeletedDump},
 };
 
 /// News that are kept; of older ones only the numbers are known.
@@ -44,6 +44,10 @@ pub enum Event {
     Finished(DumpReport),
     /// The verdict of a finished dump changed.
     Amended(DumpReport),
+    /// A dump's files were deleted.
+    Deleted(DeletedDump),
+    /// A dump's command ended.
+    Posted(Posted),
     /// A sentence for the user.
     Notice(String),
     /// Packets were given to somebody who asked.
@@ -76,6 +80,10 @@ pub struct Missed {
     pub triggered: u64,
     /// Dumps that were finished, or whose verdict changed.
     pub finished: DumpCounts,
+    /// Dumps whose files were deleted.
+    pub deleted: u64,
+    /// Commands of dumps that ended.
+    pub posted: u64,
     /// Sentences.
     pub notices: u64,
     /// Exports of packets.
@@ -90,11 +98,15 @@ impl Missed {
         match event {
             Event::Triggered { .. } => self.triggered += 1,
             Event::Finished(report) | Event::Amended(report) => self.finished.add(report.verdict),
+            Event::Deleted(_) => self.deleted += 1,
+            Event::Posted(_) => self.posted += 1,
             Event::Notice(_) => self.notices += 1,
             Event::Exported(_) => self.exports += 1,
             Event::Missed(more) => {
                 self.triggered += more.triggered;
                 self.finished.add_all(&more.finished);
+                self.deleted += more.deleted;
+                self.posted += more.posted;
                 self.notices += more.notices;
                 self.exports += more.exports;
                 self.unknown += more.unknown;
@@ -105,7 +117,13 @@ impl Missed {
     /// How many in all.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.triggered + self.finished.total() + self.notices + self.exports + self.unknown
+        self.triggered
+            + self.finished.total()
+            + self.deleted
+            + self.posted
+            + self.notices
+            + self.exports
+            + self.unknown
     }
 }
 

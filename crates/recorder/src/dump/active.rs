@@ -19,7 +19,8 @@ use super::{
     packet::{Key, PacketMeta},
     pool::{Pool, SinkQueue, why_all_failed},
     reading::{Lost, Reading},
-    report::{DumpReport, Missing, SidecarFacts, Verdict},
+    report::{DumpReport, Missing, Verdict},
+    sidecar::{SidecarFacts, TriggerPacket},
     sink::Gap,
 };
 use crate::{
@@ -55,6 +56,8 @@ pub(super) struct Active {
     pub(super) sinks: Vec<SinkQueue>,
     /// The interface that is described at once.
     pub(super) interface: Option<u16>,
+    /// `None`: triggered by hand.
+    pub(super) trigger_packet: Option<TriggerPacket>,
     /// What it has read by itself, while it catches up. `None`: it follows ([`Dumps`](super::dumps::Dumps)).
     pub(super) reading: Option<Reading>,
     /// `i64::MAX`: it has read all records within reach. Else packets of this ring time, ns, and later may be missing among the
@@ -420,7 +423,13 @@ impl Active {
         let packets = self.per_interface.entry(meta.interface).or_default();
         let is_first = *packets == 0;
         *packets += 1;
-        let interface = names.interface(meta.interface).filter(|_| is_first);
+        let described = names.interface(meta.interface);
+        if let (true, Some(packet), Some(at)) =
+            (meta.is_trigger, &mut self.trigger_packet, described)
+        {
+            packet.see(at.link_type, data, meta.wire_len);
+        }
+        let interface = described.filter(|_| is_first);
         for sink in &mut self.sinks {
             if let Some(interface) = interface {
                 sink.interface(meta.interface, interface);
@@ -538,6 +547,7 @@ impl Active {
             sinks: self.sinks,
             facts: SidecarFacts {
                 expression: self.order.expression,
+                trigger_packet: self.trigger_packet,
                 suppressed: suppressed.count,
                 suppressed_hits: suppressed.times_ns.iter().map(stamp).collect(),
                 suppressed_before: suppressed.before,
@@ -561,11 +571,13 @@ impl Active {
             None => {}
         }
         let mut report = DumpReport {
+            id: String::new(),
             file: PathBuf::new(),
             more_files: Vec::new(),
             locations: Vec::new(),
             rule: order.rule.clone(),
             asked_by: order.asked_by.as_deref().map(str::to_owned),
+            reason: order.reason.as_deref().map(str::to_owned),
             trigger_time: stamp(order.trigger_ns),
             from: stamp(order.from_ns),
             to: stamp(order.to_ns),

@@ -11,6 +11,8 @@ use super::{
     names::Directory,
     packet::{Key, PacketMeta},
     sink::{End, Sink},
+    stream::Heading,
+    template::NameFacts,
 };
 use crate::{intake::interfaces::Interface, tests::fake_disk::FakeDisk};
 
@@ -33,11 +35,14 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
     let disk = FakeDisk::default();
     let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), format);
     let facts = FileFacts {
-        trigger_ns: 0,
+        names: NameFacts {
+            rule: "rule".to_owned(),
+            ..NameFacts::default()
+        },
         number: 1,
         next_number: Arc::default(),
-        rule: "rule".to_owned(),
-        headline: String::new(),
+        keep: None,
+        heading: Heading::default(),
     };
     let mut file = DumpFile::new(&directory, facts);
     // The trigger's.

@@ -9,7 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, statvfs};
+
+use super::store::Space;
 
 /// A file system. Errors are what the system said.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {
@@ -18,6 +20,9 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
 
     /// A file to read and write.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+
+    /// A file that is only read. A link is not followed.
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
 
     fn exists(&self, path: &Path) -> bool;
 
@@ -32,8 +37,31 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
 
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// What lies in a directory, in any order.
+    fn list(&self, path: &Path) -> io::Result<Vec<Entry>>;
+
+    /// What has this name: itself, where it is a link.
+    fn entry(&self, path: &Path) -> io::Result<Entry>;
+
+    /// How much room there is in the file system of a directory.
+    fn space(&self, path: &Path) -> io::Result<Space>;
+
     /// Syncs a directory itself, so that a rename survives a power cut.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
+}
+
+/// What has a name.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// Without a directory.
+    pub(crate) name: PathBuf,
+    /// A plain file.
+    pub(crate) is_file: bool,
+    pub(crate) is_directory: bool,
+    pub(crate) bytes: u64,
+    pub(crate) inode: u64,
+    /// When its content was changed, ns since the epoch.
+    pub(crate) changed_ns: i64,
 }
 
 /// An open file of a [`Disk`], read and written by [`FileExt`] at offsets. After an error some of what was to be written may be in it.
@@ -153,6 +181,13 @@ impl Disk for SystemDisk {
         Ok(Box::new(file))
     }
 
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        // What became a FIFO meanwhile holds nobody up.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = open(path, OFlags::RDONLY | flags, Mode::empty())?;
+        Ok(Box::new(File::from(file)))
+    }
+
     fn exists(&self, path: &Path) -> bool {
         path.exists()
     }
@@ -192,6 +227,34 @@ impl Disk for SystemDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        let entries = fs::read_dir(path)?;
+        // One that is gone by now was not to be seen any more.
+        let entry = |entry: io::Result<fs::DirEntry>| self.entry(&entry.ok()?.path()).ok();
+        Ok(entries.filter_map(entry).collect())
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Entry> {
+        let meta = fs::symlink_metadata(path)?;
+        let seconds_ns = meta.mtime().saturating_mul(1_000_000_000);
+        Ok(Entry {
+            name: path.file_name().map_or_else(PathBuf::new, PathBuf::from),
+            is_file: meta.is_file(),
+            is_directory: meta.is_dir(),
+            bytes: meta.len(),
+            inode: meta.ino(),
+            changed_ns: seconds_ns.saturating_add(meta.mtime_nsec()),
+        })
+    }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        let found = statvfs(path)?;
+        Ok(Space {
+            free: found.f_bavail.saturating_mul(found.f_frsize),
+            total: found.f_blocks.saturating_mul(found.f_frsize),
+        })
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {

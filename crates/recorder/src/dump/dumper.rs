@@ -10,11 +10,12 @@
 //! Should they become too many (a queue without watermark), the dumper stops waiting and lets the file sort it out; and what still waits then,
 //! for want of room in a sink, is lost.
 
+mod opening;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     rc::{Rc, Weak},
     sync::{
         Arc,
@@ -24,23 +25,21 @@ use std::{
     time::Duration,
 };
 
-use retroscope_ring::{BucketRef, BucketView, Reservation};
+use retroscope_ring::{BucketRef, BucketView};
 
 use super::{
     active::{Active, WaitingPacket, verdict_line},
     compile::DumpCompiler,
     dumps::Dumps,
     ending::{Ending, Stage},
-    file::{DumpFile, FileFacts},
     names::Directory,
-    order::{DumpOrder, LateNews, Message},
-    output::Written,
+    order::{LateNews, Message},
     packet::Key,
     pool::{Outcome, Pool, SinkId, Work, why_all_failed},
-    reading::Reading,
-    report::PROGRAM,
+    post::PostQueue,
     scan::Scanner,
-    sink::{End, Sink},
+    sidecar::Origin,
+    sink::End,
     visit::Visit,
 };
 use crate::{
@@ -75,7 +74,11 @@ pub(crate) struct DumperParts {
     pub(crate) progress: Progress,
     /// Where flows are marked that dumps take packets of; `None`: nothing is shed.
     pub(crate) marks: Option<Arc<Marks>>,
+    /// Where finished dumps are told for their command.
+    pub(crate) post: Option<PostQueue>,
     pub(crate) reproducible: bool,
+    /// What all dumps come from.
+    pub(crate) origin: Origin,
     pub(crate) messages: mpsc::Receiver<Message>,
     pub(crate) events: Events,
 }
@@ -236,6 +239,9 @@ impl Dumper {
     /// that stay behind are reported as failed dumps.
     pub(crate) fn abandon(&mut self, why: &str) {
         why.clone_into(&mut self.stopped);
+        if let Some(post) = &self.parts.post {
+            post.abort();
+        }
         for mut dump in self.active.take_all() {
             let close = dump.close.take().unwrap_or_else(|| dump.never_closed());
             let id = dump.order.id;
@@ -262,88 +268,6 @@ impl Dumper {
             Message::Wake => {}
             Message::Account { ends, reply } => self.asked = Some((ends, reply)),
         }
-    }
-
-    fn open(&mut self, mut order: DumpOrder, reservation: Reservation) {
-        if let Some((producer, ..)) = order.trigger {
-            self.parts.common.record_age(producer, order.trigger_ns);
-        }
-        let is_compiling = self
-            .compiler
-            .hand_over(&order, &self.scanner, self.names.link_types());
-        if !is_compiling {
-            self.scanner.add(&mut order);
-        }
-        let stamp = |ring_ns: i64| ring_ns.saturating_add(order.offset_ns);
-        let trigger_ns = stamp(order.trigger_ns);
-        let headline = format!(
-            "{PROGRAM}: trigger {:?} at {}, window {} to {}, dump {:?}",
-            order.rule,
-            rfc3339(trigger_ns),
-            rfc3339(stamp(order.from_ns)),
-            rfc3339(stamp(order.to_ns)),
-            order.expression,
-        );
-        let interface = order.trigger.map_or_else(
-            || self.names.interface(0).map(|_| 0),
-            |(_, _, interface)| Some(interface),
-        );
-        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        let facts = FileFacts {
-            trigger_ns,
-            number,
-            next_number: Arc::clone(&self.next_number),
-            rule: order.rule.clone(),
-            headline,
-        };
-        let described = interface.and_then(|id| self.names.interface(id));
-        let parts = &mut self.parts;
-        let sinks = parts.directories.iter().enumerate();
-        let sinks = sinks.map(|(index, directory)| {
-            let directory = directory.below(order.into.as_ref());
-            let mut file = DumpFile::new(&directory, facts.clone());
-            if let Some((id, described)) = interface.zip(described) {
-                file.interface(id, described);
-            }
-            (parts.pool).open((order.id, index), directory.format, Box::new(file))
-        });
-        let sinks = sinks.collect();
-        let lost = *reservation.evicted_before();
-        // What takes everything singles out no flow.
-        let marks = (parts.marks.clone()).filter(|_| !order.expression.trim().is_empty());
-        if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
-            marks.open_dump(order.id, filter, self.names.link_types());
-        }
-        self.active.insert(Active {
-            end_ns: order.to_ns,
-            order,
-            marks,
-            number,
-            is_compiling,
-            sinks,
-            interface,
-            reading: Some(Reading::new(reservation)),
-            unread_ns: i64::MIN,
-            reached_ns: i64::MIN,
-            waiting: Vec::new(),
-            oldest_ns: i64::MAX,
-            listed_ns: i64::MAX,
-            is_changed: false,
-            is_stalled: false,
-            kept: VecDeque::new(),
-            forgotten_fragments: 0,
-            is_start_lost: lost.packets > 0 || lost.unknown_before_ns.is_some(),
-            lost,
-            gap: None,
-            late: None,
-            behind: 0,
-            is_given_up: false,
-            taken: Written::default(),
-            per_interface: HashMap::new(),
-            told_bytes: 0,
-            close: None,
-            judge_by_ns: None,
-        });
     }
 
     /// Scans what is new within `reach` for all dumps. `is_waited_for`: as in [`Dumps::visits`]. `everything`: emit without waiting for
@@ -556,7 +480,13 @@ impl Dumper {
                 let finished = &common.counters.finished_dumps;
                 finished.fetch_add(1, Ordering::Relaxed);
                 common.costs.add(ending.rule_number, 0, 1);
-                self.tell(Event::Finished(ending.report()));
+                let report = ending.report();
+                // A dump that has no file has nothing to look at.
+                let post = self.parts.post.as_ref();
+                if let Some(post) = post.filter(|_| report.sidecar || report.error.is_none()) {
+                    post.submit(&report);
+                }
+                self.tell(Event::Finished(report));
                 let late_news = ending.late_news.take();
                 if !ending.is_given_up && why_all_failed(&ending.sinks).is_none() {
                     self.finished.insert(id, ending);
@@ -573,12 +503,12 @@ impl Dumper {
     fn write_sidecars(&mut self, stage: Stage, amended: Option<&str>, ending: &mut Ending) {
         let now_ns = || self.parts.common.clock.clock().now().wall_ns;
         let created = (!self.parts.reproducible).then(|| rfc3339(now_ns()));
-        let sidecars = ending.sidecars(created.as_deref(), &mut self.names);
-        let mut sidecars = sidecars.into_iter();
         ending.draft.sidecar = true;
+        let sidecars = ending.sidecars(created.as_deref(), &mut self.names, &self.parts.origin);
+        let mut sidecars = sidecars.into_iter().map(Box::new);
         ending.submit(stage, &mut self.parts.pool, |_| Work::Tell {
             amended: amended.map(str::to_owned),
-            sidecar: sidecars.next().unwrap_or_else(|| Ok(Vec::new())),
+            sidecar: sidecars.next(),
         });
     }
 

@@ -183,8 +183,8 @@ impl Encoder {
     }
 
     /// The place for the verdict in the file's header; pcap has none.
-    pub(crate) fn verdict_field(&mut self) -> Option<&mut VerdictField> {
-        match &mut self.kind {
+    pub(crate) fn verdict_field(&self) -> Option<&VerdictField> {
+        match &self.kind {
             Kind::PcapNg(_, field) => Some(field),
             Kind::Pcap(_) => None,
         }
@@ -213,6 +213,19 @@ impl VerdictField {
             offset: places.rposition(|place| place == text.as_bytes())? as u64,
             text,
         })
+    }
+
+    /// The bytes that a file begins with, with this verdict in them.
+    pub(crate) fn filled(&self, header: &[u8], verdict: &str) -> Vec<u8> {
+        let mut header = header.to_vec();
+        let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
+        if let Some(place) = header
+            .get_mut(offset..)
+            .and_then(|it| it.get_mut(..VERDICT_BYTES))
+        {
+            place.copy_from_slice(field(verdict).as_bytes());
+        }
+        header
     }
 
     /// Overwrites it in the file, unless that is another file or was changed by somebody else.

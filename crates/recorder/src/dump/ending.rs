@@ -1,12 +1,13 @@
 //! A dump that has read all that it wants, while its sinks finish it; and later, as long as a late packet may amend it.
 
-use std::{collections::HashMap, io};
+use std::collections::HashMap;
 
 use super::{
     order::LateNews,
     output::Written,
     pool::{DISK, Fault, Outcome, Pool, STOPPED, SinkQueue, Work, why_all_failed},
-    report::{DumpReport, Missing, PROGRAM, Sidecar, SidecarFacts, SidecarInterface, file_name},
+    report::{DumpReport, Missing, PROGRAM, file_name},
+    sidecar::{Origin, Sidecar, SidecarFacts, SidecarInterface},
     sink::Held,
 };
 use crate::intake::interfaces::InterfaceCache;
@@ -155,6 +156,8 @@ impl Ending {
         report.missing.extend(self.late.clone());
         report.missing.extend(failed);
         report.error = fault.map(|fault| fault.error.clone());
+        let first = self.sinks.first();
+        report.id = first.map_or_else(String::new, |sink| sink.held().id.clone());
         let mut files = Vec::new();
         for sink in &self.sinks {
             let locations = sink.held().locations.iter().cloned();
@@ -182,10 +185,11 @@ impl Ending {
         &self,
         created: Option<&str>,
         names: &mut InterfaceCache,
-    ) -> Vec<io::Result<Vec<u8>>> {
+        origin: &Origin,
+    ) -> Vec<Sidecar> {
         let sinks = self.sinks.iter();
         sinks
-            .map(|sink| self.sidecar_of(sink, created, names))
+            .map(|sink| self.sidecar_of(sink, created, names, origin))
             .collect()
     }
 
@@ -195,7 +199,8 @@ impl Ending {
         sink: &SinkQueue,
         created: Option<&str>,
         names: &mut InterfaceCache,
-    ) -> io::Result<Vec<u8>> {
+        origin: &Origin,
+    ) -> Sidecar {
         let held = sink.held();
         let mut report = self.report();
         for path in &mut report.locations {
@@ -216,15 +221,13 @@ impl Ending {
                 time_source: interface.time_domain.as_str(),
             })
         };
-        let sidecar = Sidecar {
-            report: &report,
-            facts: &self.facts,
+        Sidecar {
+            report,
+            facts: self.facts.clone(),
             interfaces: held.interfaces.iter().filter_map(describe).collect(),
+            origin: origin.clone(),
             program: PROGRAM,
-            created,
-        };
-        let mut json = serde_json::to_vec_pretty(&sidecar).map_err(io::Error::other)?;
-        json.push(b'\n');
-        Ok(json)
+            created: created.map(str::to_owned),
+        }
     }
 }

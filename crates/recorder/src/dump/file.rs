@@ -12,18 +12,23 @@ use std::{
 use retroscope_packet::LinkType;
 
 use super::{
-    encode::{Format, VerdictField},
-    names::{Directory, stem},
+    encode::Format,
+    names::Directory,
     output::{Known, Output, Written},
     packet::PacketMeta,
+    report::file_name,
+    sidecar::{Sidecar, SidecarFile},
     sink::{End, Gap, Held, Sink},
+    store::{Keep, keeper::OpenDump},
+    stream::{Finished, Heading},
+    template::NameFacts,
 };
 use crate::intake::interfaces::Interface;
 
 /// Numbers tried for a name that is taken before giving up.
 const NAME_TRIES: u64 = 100_000;
 
-/// A dump as files `TIME-NUMBER-RULE.EXTENSION`, with `.part` behind it until they are complete.
+/// A dump as files `NAME.EXTENSION`, with `.part` behind it until they are complete.
 #[derive(Debug)]
 pub(crate) struct DumpFile {
     directory: Directory,
@@ -31,22 +36,24 @@ pub(crate) struct DumpFile {
     /// What its names begin with.
     stem: String,
     outputs: Vec<(LinkType, Output)>,
-    /// Its capture files once they are complete, and where the verdict stands in them.
-    captures: Vec<(PathBuf, Option<VerdictField>)>,
+    /// Its capture files once they are complete.
+    captures: Vec<Finished>,
     interfaces: Vec<u16>,
     known: Known,
+    /// What the keeper was told that it is called.
+    told: Option<String>,
 }
 
 /// What names of files, and their headers, say of a dump.
 #[derive(Debug, Clone)]
 pub(crate) struct FileFacts {
-    /// Stamp of its trigger, ns since the epoch.
-    pub(crate) trigger_ns: i64,
+    pub(crate) names: NameFacts,
     pub(crate) number: u64,
     /// Gives further numbers where a name is taken.
     pub(crate) next_number: Arc<AtomicU64>,
-    pub(crate) rule: String,
-    pub(crate) headline: String,
+    pub(crate) heading: Heading,
+    /// What is kept of its rule's dumps.
+    pub(crate) keep: Option<Keep>,
 }
 
 impl DumpFile {
@@ -54,25 +61,67 @@ impl DumpFile {
     pub(crate) fn new(directory: &Directory, facts: FileFacts) -> Self {
         Self {
             directory: directory.clone(),
-            stem: stem(facts.trigger_ns, facts.number, &facts.rule),
+            stem: directory.stem(&facts.names, facts.number, 0),
             facts,
             outputs: Vec::new(),
             captures: Vec::new(),
             interfaces: Vec::new(),
             known: Known::new(),
+            told: None,
         }
+    }
+
+    /// Tells the keeper that it is being written.
+    fn tell_open(&mut self) {
+        let Some(keeper) = self.directory.keeper() else {
+            return;
+        };
+        let facts = &self.facts;
+        let id = self.directory.id(&self.stem);
+        keeper.keep(&facts.names.rule, facts.keep);
+        let dump = OpenDump {
+            number: facts.number,
+            rule: facts.names.rule.clone(),
+            trigger_ns: facts.names.trigger_ns,
+            files: self.paths(),
+        };
+        keeper.is_open(&id, dump);
+        self.told = Some(id);
+    }
+
+    /// Tells it how far it is.
+    fn tell_bytes(&self) {
+        if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.told) {
+            keeper.has_grown(id, self.paths());
+        }
+    }
+
+    /// Tells it that nothing more is written.
+    fn tell_over(&mut self) {
+        if let (Some(keeper), Some(id)) = (self.directory.keeper(), self.told.take()) {
+            keeper.is_over(&id, &self.directory.id(&self.stem));
+        }
+    }
+
+    /// Its captures, and how many bytes of each are there.
+    fn paths(&self) -> Vec<(PathBuf, u64)> {
+        let captures = self.captures.iter();
+        let captures = captures.map(|capture| (capture.path.clone(), capture.bytes));
+        let outputs = self.outputs.iter();
+        let outputs = outputs.map(|(_, output)| (output.path().to_owned(), output.bytes()));
+        captures.chain(outputs).collect()
     }
 
     /// An interface that is known gets its block at once, so that a dump without packets is still a capture of its link type.
     fn create_first(&mut self) -> io::Result<()> {
         let first = self.known.first_key_value();
         let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);
-        for _ in 0..NAME_TRIES {
+        for again in 1..NAME_TRIES {
             match self.open(link_type) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     let facts = &self.facts;
                     let number = facts.next_number.fetch_add(1, Ordering::Relaxed);
-                    self.stem = stem(facts.trigger_ns, number, &facts.rule);
+                    self.stem = self.directory.stem(&facts.names, number, again);
                     continue;
                 }
                 opened => opened?,
@@ -81,6 +130,7 @@ impl DumpFile {
                 self.outputs[0].1.interface(*id, &self.known)?;
                 self.outputs[0].1.flush()?;
             }
+            self.tell_open();
             return Ok(());
         }
         Err(io::ErrorKind::AlreadyExists.into())
@@ -93,8 +143,8 @@ impl DumpFile {
         if disk.exists(&path) || disk.exists(&self.named("json")) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let headline = &self.facts.headline;
-        let output = Output::create(&self.directory, part(&path), link_type, headline)?;
+        let heading = &self.facts.heading;
+        let output = Output::create(&self.directory, part(&path), link_type, heading)?;
         let others = self.outputs.get(1..).unwrap_or_default();
         let before = others.partition_point(|(other, _)| other.0 < link_type.0);
         let place = self.outputs.len().min(1) + before;
@@ -119,20 +169,54 @@ impl DumpFile {
         self.directory.path().join(name)
     }
 
-    /// Renames without replacing; if somebody took the name meanwhile, a digit is added.
-    fn rename(&self, part: &Path, path: &Path) -> io::Result<PathBuf> {
-        let extension = self.directory.format.extension();
-        let mut target = path.to_owned();
+    /// Of those files that have none.
+    pub(super) fn compute_digests(&mut self) {
+        for capture in &mut self.captures {
+            capture.digest(&self.directory);
+        }
+    }
+
+    /// Its capture files, as the sidecar lists them.
+    pub(super) fn files(&self) -> Vec<SidecarFile> {
+        let captures = self.captures.iter().map(|capture| SidecarFile {
+            name: file_name(&capture.path),
+            bytes: capture.bytes,
+            sha256: capture.sha256.clone(),
+        });
+        let parts = self.outputs.iter().map(|(_, output)| SidecarFile {
+            name: file_name(output.path()),
+            bytes: output.bytes(),
+            sha256: None,
+        });
+        captures.chain(parts).collect()
+    }
+
+    /// Renames without replacing; if somebody took the name meanwhile, a number is added, of the first file to all names.
+    fn rename(&mut self, part: &Path, link_type: LinkType) -> io::Result<PathBuf> {
+        let is_first = self.outputs.first().is_some_and(|(it, _)| *it == link_type);
+        let stem = self.stem.clone();
         for n in 2..NAME_TRIES {
+            let target = self.path(link_type);
             match self.directory.disk().rename_new(part, &target) {
-                Ok(()) => return Ok(target),
+                Ok(()) => {
+                    if !is_first {
+                        self.stem = stem;
+                    }
+                    return Ok(target);
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    target = path.with_extension(format!("{n}.{extension}"));
+                    self.stem = format!("{stem}.{n}");
                 }
                 Err(error) => return Err(error),
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Drop for DumpFile {
+    fn drop(&mut self) {
+        self.tell_over();
     }
 }
 
@@ -172,49 +256,59 @@ impl Sink for DumpFile {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.outputs
-            .iter_mut()
-            .try_for_each(|(_, output)| output.flush())
+        let mut outputs = self.outputs.iter_mut();
+        outputs.try_for_each(|(_, output)| output.flush())?;
+        self.tell_bytes();
+        Ok(())
     }
 
     /// Merges late packets, syncs and renames.
     fn finish(&mut self, end: &End) -> io::Result<()> {
-        let mut fields = Vec::new();
-        for (_, output) in &mut self.outputs {
-            fields.push(output.finish(end, &self.known)?);
-        }
         let mut captures = Vec::new();
-        for ((link_type, output), field) in self.outputs.iter().zip(fields) {
-            let path = self.rename(output.path(), &self.path(*link_type))?;
-            captures.push((path, field));
+        for (_, output) in &mut self.outputs {
+            captures.push(output.finish(end, &self.known)?);
+        }
+        let link_types: Vec<LinkType> = self.outputs.iter().map(|(it, _)| *it).collect();
+        for (link_type, capture) in link_types.into_iter().zip(&mut captures) {
+            capture.path = self.rename(&capture.path, link_type)?;
         }
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
         let _ = self.directory.disk().sync_directory(self.directory.here());
         let Held { interfaces, .. } = self.held();
         (self.captures, self.interfaces) = (captures, interfaces);
         self.outputs.clear();
+        self.tell_bytes();
         Ok(())
     }
 
     fn amend(&mut self, verdict: &str) -> io::Result<()> {
-        for (path, field) in &mut self.captures {
-            if let Some(field) = field {
-                let file = self.directory.disk().open(path)?;
-                field.write(&*file, verdict)?;
-            }
-        }
-        Ok(())
+        let disk = self.directory.disk();
+        let mut captures = self.captures.iter_mut();
+        captures.try_for_each(|capture| capture.amend(disk, verdict))
     }
 
     /// By way of a `.part` file. There is none where no capture file could be made.
-    fn sidecar(&mut self, json: &[u8], again: bool) -> io::Result<bool> {
+    fn sidecar(&mut self, sidecar: &Sidecar, again: bool) -> io::Result<bool> {
         if self.outputs.is_empty() && self.captures.is_empty() {
             return Ok(false);
         }
+        self.compute_digests();
+        let json = sidecar.json(&self.files(), self.directory.below_name())?;
         let path = self.named("json");
         let (part, disk) = (part(&path), self.directory.disk());
+        if again
+            && !self
+                .captures
+                .iter()
+                .any(|capture| disk.exists(&capture.path))
+        {
+            // It was deleted.
+            return Ok(false);
+        }
         let file = disk.create(&part)?;
-        let written = file.write_all_at(json, 0).and_then(|()| file.sync());
+        let written = (self.directory)
+            .with_room(json.len(), || file.write_all_at(&json, 0))
+            .and_then(|()| file.sync());
         let renamed = written.and_then(|()| {
             if again {
                 disk.rename(&part, &path)
@@ -225,13 +319,14 @@ impl Sink for DumpFile {
         if renamed.is_err() {
             let _ = disk.remove(&part);
         }
+        self.tell_over();
         renamed.map(|()| true)
     }
 
     /// Where no file could be made, the one that was to be made is named.
     fn held(&self) -> Held {
         let outputs = || self.outputs.iter().map(|(_, output)| output);
-        let captures = self.captures.iter().map(|(path, _)| path.clone());
+        let captures = self.captures.iter().map(|capture| capture.path.clone());
         let parts = outputs().map(|output| output.path().to_owned());
         let mut locations: Vec<PathBuf> = captures.chain(parts).collect();
         if locations.is_empty() {
@@ -242,6 +337,7 @@ impl Sink for DumpFile {
             safe: outputs().fold(Written::default(), |sum, output| sum.with(output.safe)),
             locations,
             interfaces: self.interfaces.iter().chain(described).copied().collect(),
+            id: self.directory.id(&self.stem),
         }
     }
 

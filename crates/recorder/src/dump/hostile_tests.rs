@@ -10,6 +10,7 @@ use retroscope_capture::{InterfaceInfo, TimeDomain};
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 use retroscope_ring::{Ring, RingConfig};
+use sha2::{Digest, Sha256};
 
 use super::{
     encode::{Format, InterfaceTotals},
@@ -17,6 +18,8 @@ use super::{
     names::Directory,
     packet::{Key, PacketMeta},
     sink::{End, Sink},
+    stream::Heading,
+    template::NameFacts,
 };
 use crate::intake::interfaces::{InterfaceCache, Interfaces};
 
@@ -58,11 +61,17 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
     let directory = Directory::open(directory, format).unwrap();
     let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
     let facts = FileFacts {
-        trigger_ns: 0,
+        names: NameFacts {
+            rule: "rule".to_owned(),
+            ..NameFacts::default()
+        },
         number: 1,
         next_number: Arc::default(),
-        rule: "rule".to_owned(),
-        headline,
+        keep: None,
+        heading: Heading {
+            headline,
+            expected: COMPLETE.to_owned(),
+        },
     };
     let mut file = DumpFile::new(&directory, facts);
     if let Some(interface) = names().interface(0) {
@@ -147,11 +156,22 @@ fn packets_stay_as_they_are() {
             let is_told = format == Format::PcapNg;
             assert!(packets(&path) == in_order);
             assert!(!is_told || says(&path, COMPLETE), "{}", comments(&path));
+            assert_digest(&mut file);
             file.amend(AMENDED).unwrap();
             assert!(packets(&path) == in_order);
             assert!(!is_told || says(&path, AMENDED), "{}", comments(&path));
+            assert_digest(&mut file);
         }
     }
+}
+
+/// The digest that its sidecar tells is that of the file.
+fn assert_digest(file: &mut DumpFile) {
+    file.compute_digests();
+    let digest = Sha256::digest(fs::read(path(file)).unwrap());
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let told: Vec<_> = file.files().into_iter().map(|it| it.sha256).collect();
+    assert_eq!(told, [Some(digest)]);
 }
 
 /// What somebody else does to a file.

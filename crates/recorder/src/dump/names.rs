@@ -11,20 +11,32 @@ use std::{
 use super::{
     disk::{Disk, SystemDisk},
     encode::Format,
+    store::keeper::Keeper,
+    stream::Digests,
+    template::{NameFacts, NameTemplate},
 };
-use crate::{analysis::terms::SubDirectory, control::time::file_stamp};
-
-/// Longest part of a rule that goes into a file name, in bytes.
-const RULE_BYTES: usize = 64;
+use crate::analysis::terms::SubDirectory;
 
 /// Where dumps are written, and how: the same for all dumps of a recorder.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
     path: PathBuf,
-    /// It lies in that of the dumps, and is made when it is needed.
-    is_below: bool,
+    /// Its name, if it lies in that of the dumps, and is made when it is needed.
+    below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     pub(super) format: Format,
+    naming: Arc<Naming>,
+    pub(super) digests: Digests,
+    /// Who looks after it.
+    keeper: Option<Keeper>,
+}
+
+/// How files are named.
+#[derive(Debug, Default)]
+struct Naming {
+    template: NameTemplate,
+    /// This system's name.
+    host: String,
 }
 
 impl Directory {
@@ -38,7 +50,7 @@ impl Directory {
         let owner = sudo_caller();
         let disk = SystemDisk { owner };
         make(path, &disk)?;
-        let directory = Self::on(Arc::new(disk), path, format);
+        let directory = Self::on(Arc::new(disk), path, format).with_digests(Digests::here());
         let probe = path.join(format!(".retroscope-{}.probe", std::process::id()));
         drop(directory.disk.create(&probe)?);
         directory.disk.remove(&probe)?;
@@ -51,15 +63,85 @@ impl Directory {
         Self::on(Arc::new(disk), Path::new(""), format)
     }
 
-    /// A directory that is there.
+    /// A directory that is there; without digests of files.
     pub(crate) fn on(disk: Arc<dyn Disk>, path: &Path, format: Format) -> Self {
         let path = path.to_owned();
         Self {
             path,
-            is_below: false,
+            below: None,
             disk,
             format,
+            naming: Arc::default(),
+            digests: Digests::Never,
+            keeper: None,
         }
+    }
+
+    /// The same with digests at another time.
+    pub(crate) fn with_digests(self, digests: Digests) -> Self {
+        Self { digests, ..self }
+    }
+
+    /// The same, looked after.
+    pub(crate) fn kept_by(self, keeper: &Keeper) -> Self {
+        let keeper = Some(keeper.clone());
+        Self { keeper, ..self }
+    }
+
+    pub(super) fn keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_ref()
+    }
+
+    /// What a dump is called that has files of this stem.
+    pub(super) fn id(&self, stem: &str) -> String {
+        match &self.below {
+            Some(below) => format!("{}/{stem}", below.as_str()),
+            None => stem.to_owned(),
+        }
+    }
+
+    /// Its name in that of the dumps, if it lies there.
+    pub(super) fn below_name(&self) -> Option<&str> {
+        self.below.as_ref().map(SubDirectory::as_str)
+    }
+
+    /// Does what takes so many bytes, again and again as long as there is no room for it and room can be made.
+    pub(super) fn with_room<T>(
+        &self,
+        bytes: usize,
+        mut act: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match act() {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                    ) =>
+                {
+                    let keeper = self.keeper.as_ref();
+                    if !keeper.is_some_and(|keeper| keeper.make_room(bytes as u64)) {
+                        return Err(error);
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// The same with names of this form.
+    pub(crate) fn with_names(self, template: &NameTemplate, host: &str) -> Self {
+        let naming = Arc::new(Naming {
+            template: template.clone(),
+            host: host.to_owned(),
+        });
+        Self { naming, ..self }
+    }
+
+    /// A name without extension, as [`NameTemplate::stem`] makes it.
+    pub(super) fn stem(&self, facts: &NameFacts, number: u64, again: u64) -> String {
+        let Naming { template, host } = &*self.naming;
+        template.stem(facts, host, number, again)
     }
 
     /// The one of this name in it; without a name itself.
@@ -67,14 +149,14 @@ impl Directory {
         let mut directory = self.clone();
         if let Some(name) = name {
             directory.path.push(name.as_str());
-            directory.is_below = true;
+            directory.below = Some(name.clone());
         }
         directory
     }
 
     /// Sees to it that it is there.
     pub(super) fn make(&self) -> io::Result<()> {
-        if self.is_below {
+        if self.below.is_some() {
             self.disk.make_directory(&self.path)
         } else {
             Ok(())
@@ -123,57 +205,11 @@ fn sudo_caller() -> Option<(u32, u32)> {
     Some((id("SUDO_UID")?, id("SUDO_GID")?))
 }
 
-/// A file name without extension: `20261120T191503.123456789Z-0001-RULE`.
-pub(super) fn stem(trigger_ns: i64, counter: u64, rule: &str) -> String {
-    format!(
-        "{}-{counter:04}-{}",
-        file_stamp(trigger_ns),
-        rule_part(rule)
-    )
-}
-
-/// A rule cut to `[A-Za-z0-9._-]`: each run of other characters becomes one `-`, none at the ends.
-fn rule_part(rule: &str) -> String {
-    let mut part = String::new();
-    for c in rule.chars() {
-        if c.is_ascii_alphanumeric() || "._-".contains(c) {
-            part.push(c);
-        } else if !part.is_empty() && !part.ends_with('-') {
-            part.push('-');
-        }
-        if part.len() >= RULE_BYTES {
-            break;
-        }
-    }
-    let part = part.trim_matches(['-', '.']);
-    if part.is_empty() {
-        "all".to_owned()
-    } else {
-        part.to_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
 
     use super::*;
-
-    #[test]
-    fn a_stem_sorts_by_time_and_is_safe() {
-        assert_eq!(
-            stem(1_795_202_103_123_456_789, 1, "udp port 60000"),
-            "20261120T191503.123456789Z-0001-udp-port-60000"
-        );
-        assert_eq!(
-            rule_part("tcp[tcpflags] & (tcp-syn|tcp-fin) != 0"),
-            "tcp-tcpflags-tcp-syn-tcp-fin-0"
-        );
-        assert_eq!(rule_part("../../etc/passwd"), "etc-passwd");
-        assert_eq!(rule_part(""), "all");
-        assert_eq!(rule_part("härte"), "h-rte");
-        assert!(rule_part(&"host 10.0.0.1 or ".repeat(50)).len() <= RULE_BYTES);
-    }
 
     #[test]
     fn a_directory_is_made_and_files_are_private() {

@@ -19,7 +19,7 @@ use crate::{
         terms::{SubDirectory, Window},
     },
     control::hits::Suppressed,
-    dump::report::Missing,
+    dump::{report::Missing, store::Keep},
 };
 
 /// The fragments of a datagram come within such a time, ns, unless they are held up on their way.
@@ -142,6 +142,10 @@ pub(crate) struct DumpOrder {
     pub(crate) into: Option<SubDirectory>,
     /// Who asked for it, if that is told.
     pub(crate) asked_by: Option<Arc<str>>,
+    /// Why, if that is.
+    pub(crate) reason: Option<Arc<str>>,
+    /// What is kept of its rule's dumps.
+    pub(crate) keep: Option<Keep>,
     pub(crate) window: Window,
     /// Where the trigger packet is: producer, record, interface. `None`: by hand.
     pub(crate) trigger: Option<(usize, u64, u16)>,

@@ -17,10 +17,11 @@ use retroscope_pcapfile::Reader;
 
 use super::{
     disk::KeptFile,
-    encode::{Encoder, Format, VerdictField},
+    encode::{Encoder, Format},
     names::Directory,
     packet::{Key, PacketMeta},
     sink::End,
+    stream::{Finished, Heading, Stream},
 };
 use crate::intake::interfaces::Interface;
 
@@ -49,11 +50,10 @@ pub(crate) struct Output {
     directory: Directory,
     /// The one link type of a pcap file.
     link_type: LinkType,
-    headline: String,
-    file: KeptFile,
+    heading: Heading,
+    /// It holds whole blocks of the packets counted in `safe`.
+    stream: Stream,
     encoder: Encoder,
-    /// File bytes that hold whole blocks of packets counted in `safe`.
-    safe_len: u64,
     /// Packets that are wholly in the file: what a failed dump still holds.
     pub(super) safe: Written,
     /// Including what is not written out yet.
@@ -82,16 +82,19 @@ impl Output {
         directory: &Directory,
         part: PathBuf,
         link_type: LinkType,
-        headline: &str,
+        heading: &Heading,
     ) -> io::Result<Self> {
-        let file = KeptFile::create(directory.disk(), part)?;
-        let mut output = Self {
+        let mut encoder = Encoder::new(directory.format, link_type, &heading.headline)?;
+        let field = encoder.verdict_field().cloned();
+        let header = encoder.buffer();
+        let stream = Stream::create(directory, part, header, field, &heading.expected)?;
+        header.clear();
+        Ok(Self {
             directory: directory.clone(),
             link_type,
-            headline: headline.to_owned(),
-            file,
-            encoder: Encoder::new(directory.format, link_type, headline)?,
-            safe_len: 0,
+            heading: heading.clone(),
+            stream,
+            encoder,
             safe: Written::default(),
             appended: Written::default(),
             last: None,
@@ -103,9 +106,7 @@ impl Output {
             comment: None,
             comments: BTreeMap::new(),
             late: None,
-        };
-        output.flush()?;
-        Ok(output)
+        })
     }
 
     /// Takes a packet, wherever it belongs. `aside`: older ones may follow, and it waits for the end.
@@ -124,7 +125,7 @@ impl Output {
             let late = match &mut self.late {
                 Some(late) => late,
                 None => {
-                    let path = self.file.path.with_extension("late.part");
+                    let path = self.path().with_extension("late.part");
                     self.late.insert(LateSpool::new(&self.directory, path))
                 }
             };
@@ -149,19 +150,24 @@ impl Output {
 
     /// Where it is now.
     pub(crate) fn path(&self) -> &Path {
-        &self.file.path
+        &self.stream.file.path
+    }
+
+    /// How much of it is there.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.stream.len()
     }
 
     /// How many descriptors it has open.
     pub(crate) fn open_files(&self) -> usize {
         let late = self.late.as_ref().and_then(|late| late.file.as_ref());
-        let files = late.into_iter().chain([&self.file]);
+        let files = late.into_iter().chain([&self.stream.file]);
         files.filter(|file| file.is_open()).count()
     }
 
     /// Gives them back until they are needed.
     pub(crate) fn close_files(&mut self) {
-        self.file.close();
+        self.stream.file.close();
         if let Some(file) = self.late.as_mut().and_then(|late| late.file.as_mut()) {
             file.close();
         }
@@ -218,13 +224,7 @@ impl Output {
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let buffer = self.encoder.buffer();
         if !buffer.is_empty() {
-            let file = self.file.get(self.directory.disk())?;
-            if let Err(error) = file.write_all_at(buffer, self.safe_len) {
-                // Leave whole packets behind; failing at that too changes nothing for the caller.
-                let _ = file.set_len(self.safe_len);
-                return Err(error);
-            }
-            self.safe_len += buffer.len() as u64;
+            self.stream.write(&self.directory, buffer)?;
             buffer.clear();
         }
         self.safe = self.appended;
@@ -233,8 +233,8 @@ impl Output {
 
     /// Completes the file on disk, still under its `.part` name: merged, with statistics and verdict, synced.
     ///
-    /// Returned is where the verdict stands. After an error the file holds what is [`Self::safe`].
-    pub(crate) fn finish(&mut self, end: &End, known: &Known) -> io::Result<Option<VerdictField>> {
+    /// After an error the file holds what is [`Self::safe`].
+    pub(crate) fn finish(&mut self, end: &End, known: &Known) -> io::Result<Finished> {
         if let Some(late) = self.late.take() {
             *self = self.merge(late, known)?;
         }
@@ -244,23 +244,18 @@ impl Output {
             }
         }
         self.flush()?;
-        let file = self.file.get(self.directory.disk())?;
-        let field = self.encoder.verdict_field();
-        let field = field.map(|field| field.write(file, &end.verdict).map(|()| field.clone()));
-        let field = field.transpose()?;
-        file.sync()?;
-        Ok(field)
+        self.stream.finish(self.directory.disk(), &end.verdict)
     }
 
     /// Writes main and late packets into a new file, in order, and puts it in the place of the old one.
     fn merge(&mut self, late: LateSpool, known: &Known) -> io::Result<Self> {
         self.flush()?;
-        let path = self.file.path.with_extension("merge.part");
+        let path = self.path().with_extension("merge.part");
         let merged = self.merge_into(&path, late, known);
         match merged {
             Ok(mut merged) => {
-                self.directory.disk().rename(&path, &self.file.path)?;
-                merged.file.path.clone_from(&self.file.path);
+                self.directory.disk().rename(&path, self.path())?;
+                merged.stream.file.path = self.path().to_owned();
                 Ok(merged)
             }
             Err(error) => {
@@ -275,13 +270,13 @@ impl Output {
             &self.directory,
             path.to_owned(),
             self.link_type,
-            &self.headline,
+            &self.heading,
         )?;
         // The others come with their first packets: what came late changes nothing in their order.
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
-        let main = self.file.take(self.directory.disk())?;
+        let main = self.stream.file.take(self.directory.disk())?;
         let mut main = Reader::new(main.reader()).map_err(io::Error::other)?;
         let mut late = late.into_sorted()?;
         let mut next_late = late.next()?;
@@ -434,7 +429,8 @@ impl LateSpool {
             Some(file) => file,
             None => self.file.insert(KeptFile::create(disk, self.path.clone())?),
         };
-        file.get(disk)?.write_all_at(&self.buffer, self.written)?;
+        let (file, buffer) = (file.get(disk)?, &self.buffer);
+        (self.directory).with_room(buffer.len(), || file.write_all_at(buffer, self.written))?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())

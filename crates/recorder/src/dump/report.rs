@@ -8,10 +8,7 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
-use crate::control::{
-    hits::Suppressions,
-    time::{rfc3339, seconds},
-};
+use crate::control::time::{rfc3339, seconds};
 
 /// Whether a file holds everything that its filter takes of its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -115,6 +112,8 @@ impl fmt::Display for Missing {
 /// One dump, as `--json` lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DumpReport {
+    /// What its files' names have in common: as in [`StoredDump::id`](crate::StoredDump::id).
+    pub id: String,
     /// The file; its `.part` name if the dump failed.
     #[serde(serialize_with = "lossy")]
     pub file: PathBuf,
@@ -129,6 +128,9 @@ pub struct DumpReport {
     /// Who asked for it, where the trigger tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<String>,
+    /// Why, in their words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Time stamp of the trigger packet, RFC 3339.
     pub trigger_time: String,
     /// Start of the window, RFC 3339.
@@ -258,16 +260,12 @@ fn is_zero(count: &u64) -> bool {
 }
 
 /// JSON is UTF-8; a path need not be.
-fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
 
 fn lossy_all<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
-}
-
-fn times<S: Serializer>(times_ns: &[i64], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(times_ns.iter().map(|time_ns| rfc3339(*time_ns)))
 }
 
 /// How many packets, where nobody knows.
@@ -289,50 +287,6 @@ fn range(from_ns: i64, to_ns: i64) -> String {
     }
 }
 
-/// The JSON file beside a dump: the report and what only a reader of this dump wants to know.
-#[derive(Debug, Serialize)]
-pub(crate) struct Sidecar<'a> {
-    #[serde(flatten)]
-    pub(crate) report: &'a DumpReport,
-    #[serde(flatten)]
-    pub(crate) facts: &'a SidecarFacts,
-    /// Interfaces in the file.
-    pub(crate) interfaces: Vec<SidecarInterface>,
-    /// The program that wrote it.
-    pub(crate) program: &'static str,
-    /// When the file was completed; absent from reproducible runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) created: Option<&'a str>,
-}
-
-/// What a sidecar has beyond the report; it does not change any more.
-#[derive(Debug, Serialize)]
-pub(crate) struct SidecarFacts {
-    /// The filled-in dump expression; empty: everything.
-    pub(crate) expression: String,
-    /// Further hits of the same rule and expression while the dump was open.
-    pub(crate) suppressed: u64,
-    /// Times of the first of them, ns; written as RFC 3339.
-    #[serde(serialize_with = "times")]
-    pub(crate) suppressed_hits: Vec<i64>,
-    /// Other hits of the same rule that started no dump, since the rule's dump before.
-    pub(crate) suppressed_before: Suppressions,
-}
-
-/// An interface as the sidecar lists it.
-#[derive(Debug, Serialize)]
-pub(crate) struct SidecarInterface {
-    pub(crate) name: String,
-    /// LINKTYPE_ value.
-    pub(crate) link_type: u16,
-    /// Packets of this interface in the file.
-    pub(crate) packets: u64,
-    /// Unit of its time stamps in ns.
-    pub(crate) time_resolution_ns: u64,
-    /// Whose clock stamped them: `kernel-software`, `file`, `generator`, `foreign`.
-    pub(crate) time_source: &'static str,
-}
-
 /// The program's name and version, as files and pages show it.
 pub const PROGRAM: &str = concat!("retroscope ", env!("CARGO_PKG_VERSION"));
 
@@ -350,11 +304,13 @@ mod tests {
 
     pub(crate) fn report() -> DumpReport {
         DumpReport {
+            id: "x".to_owned(),
             file: "d/x.pcapng".into(),
             more_files: Vec::new(),
             locations: vec!["d/x.pcapng".into()],
             rule: "udp".into(),
             asked_by: None,
+            reason: None,
             trigger_time: rfc3339(5_000_000_000),
             from: rfc3339(0),
             to: rfc3339(6_000_000_000),

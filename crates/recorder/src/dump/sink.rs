@@ -8,6 +8,7 @@ use super::{
     output::Written,
     packet::PacketMeta,
     report::{UNKNOWN, packets},
+    sidecar::Sidecar,
 };
 use crate::{control::time::rfc3339, intake::interfaces::Interface};
 
@@ -39,8 +40,8 @@ pub(super) trait Sink: fmt::Debug + Send {
     /// Changes the verdict of what is complete.
     fn amend(&mut self, verdict: &str) -> io::Result<()>;
 
-    /// Puts a JSON object beside it, in the place of the last one if there was one (`again`). False: there is no place for it.
-    fn sidecar(&mut self, json: &[u8], again: bool) -> io::Result<bool>;
+    /// Puts this beside it, with what it knows of its own files, in the place of the last one if there was one (`again`). False: there is no place for it.
+    fn sidecar(&mut self, sidecar: &Sidecar, again: bool) -> io::Result<bool>;
 
     /// What it holds now.
     fn held(&self) -> Held;
@@ -59,6 +60,8 @@ pub(super) struct Held {
     pub(super) safe: Written,
     /// Where they are: paths, under their `.part` names as long as it is not complete. At least one.
     pub(super) locations: Vec<PathBuf>,
+    /// What it is called among the dumps.
+    pub(super) id: String,
     /// Ring-wide identifiers of the interfaces that are described in it, in their order.
     pub(super) interfaces: Vec<u16>,
 }

@@ -8,7 +8,15 @@ use retroscope_module::Handler;
 use retroscope_ring::{Backing, Mode};
 use retroscope_script::{Limits, LuaModule, Script, ScriptError};
 
-use crate::{analysis::terms::TriggerRequest, dump::encode::Format};
+use crate::{
+    analysis::terms::TriggerRequest,
+    dump::{
+        encode::Format,
+        post::PostConfig,
+        store::{Keep, MinFree},
+        template::NameTemplate,
+    },
+};
 
 /// What to record and what to dump.
 #[derive(Debug, Clone)]
@@ -79,9 +87,19 @@ pub struct Config {
     pub duration: Option<Duration>,
     /// Where dumps go; `None`: the working directory, which is not tried at the start: nothing is to be dumped.
     pub directory: Option<PathBuf>,
-    /// How they are written.
+    /// How they are written, …
     pub format: Format,
-    /// Leaves creation times out.
+    /// … and named.
+    pub name: NameTemplate,
+    /// Tell the SHA-256 of dumps' files.
+    pub sha256: bool,
+    /// How many dumps are kept in the directory, and how long, those of earlier recorders among them; what is kept of a rule's dumps is in `requests`.
+    pub keep: Keep,
+    /// Dumps are deleted where the file system of the directory has less room than this, and when it is full.
+    pub min_free: Option<MinFree>,
+    /// What is run for each dump when it is finished.
+    pub post: Option<PostConfig>,
+    /// Leaves creation times and the host's name out.
     pub reproducible: bool,
 }
 
@@ -122,6 +140,11 @@ impl Default for Config {
             duration: None,
             directory: None,
             format: Format::PcapNg,
+            name: NameTemplate::default(),
+            sha256: true,
+            keep: Keep::default(),
+            min_free: None,
+            post: None,
             reproducible: false,
         }
     }

@@ -23,6 +23,7 @@ use crate::{
         pins::Pin,
         progress::Control,
     },
+    dump::{post::PostCounter, store::keeper::Keeper},
     intake::shedding::History,
     start::rules::RuleBook,
 };
@@ -68,6 +69,10 @@ pub struct Handle {
     pub(crate) start_mono_ns: Option<i64>,
     /// How far the ring is to reach back.
     pub(crate) history: Option<Arc<History>>,
+    /// Who looks after the dumps' directory; `None`: there is none.
+    pub(crate) keeper: Option<Keeper>,
+    /// Counts what became of the commands of dumps, if there are any.
+    pub(crate) post: Option<PostCounter>,
 }
 
 /// A stretch of time, as somebody asks for it. Stamps, ns since the epoch.

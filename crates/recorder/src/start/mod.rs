@@ -1,6 +1,7 @@
 //! Opening sources, filling the ring, starting threads.
 
 pub(crate) mod config;
+mod dump_files;
 pub(crate) mod expressions;
 pub(crate) mod handle;
 pub(crate) mod inserters_only;
@@ -13,6 +14,7 @@ mod threads;
 
 use std::{
     cell::RefCell,
+    io,
     path::PathBuf,
     sync::{
         Arc,
@@ -30,6 +32,7 @@ use retroscope_flow::TailDrop;
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
 use retroscope_script::Limits;
+use rustix::system::uname;
 
 use crate::{
     analysis::{
@@ -54,6 +57,13 @@ use crate::{
         names::Directory,
         order::Messages,
         pool::{Pool, PoolConfig},
+        post::Post,
+        sidecar::Origin,
+        store::{
+            keeper::{KeeperConfig, KeeperThread},
+            retention::Limits as KeepLimits,
+        },
+        stream::Digests,
     },
     intake::{
         Intake,
@@ -147,6 +157,11 @@ impl Recorder {
             })?,
             None => Directory::untried(config.format),
         };
+        let host = uname().nodename().to_string_lossy().into_owned();
+        let mut directory = directory.with_names(&config.name, &host);
+        if !config.sha256 {
+            directory = directory.with_digests(Digests::Never);
+        }
         let queues = probed.iter().map(|(_, source)| source.queues()).sum();
         let flows_together =
             probed.len() == 1 && probed.iter().all(|(_, it)| it.keeps_flows_together());
@@ -164,6 +179,11 @@ impl Recorder {
             .into_iter()
             .map(|(name, source)| Ok((name, source.open(&offer)?)))
             .collect::<Result<Vec<_>, SourceError>>()?;
+        let events_tx = Events::new();
+        // It has another identity than what comes behind.
+        let post = config.post.as_ref();
+        let post = post.map(|config| Post::start(config, events_tx.clone()));
+        let (post, post_queue) = post.transpose().map_err(StartError::Opened)?.unzip();
         opened_all().map_err(StartError::Opened)?;
         let live = !config.offline;
         let mode = mode(config.offline);
@@ -173,6 +193,7 @@ impl Recorder {
         let sources = opened.iter();
         let sources = sources.map(|(name, queues)| (name.clone(), queues.len()));
         let intake = Intake::new(sources, Arc::new(interfaces), config.offline);
+        let wall_clock = Arc::clone(&clock);
         let common = Common::new(ring, clock, intake);
         // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
         let (analyzers, who, scripts, notice) = without_capabilities(|| {
@@ -207,7 +228,6 @@ impl Recorder {
 
         let ring = &common.ring;
         let (messages_tx, messages) = Messages::new(live);
-        let events_tx = Events::new();
         let (commands_tx, commands) = commands();
         let kind = if live {
             GroupKind::Lapped
@@ -217,6 +237,8 @@ impl Recorder {
         let reader = ring.group(kind)?;
         let waker = reader.waker();
         let functions = &scripts[0].triggers;
+        let script_names = functions.names().map(|(name, _)| name.to_owned());
+        let script_names: Vec<String> = script_names.collect();
         let flows = config.flows.map(|tracker| {
             let (sender, receiver) = flows::channel(&common);
             ((tracker, sender), receiver)
@@ -329,17 +351,29 @@ impl Recorder {
             director_config(config),
         );
         let start_mono_ns = live.then(|| common.clock.now().mono_ns);
+        let scripts = script_names.iter().map(String::as_str);
+        let keeper = start_keeper(config, scripts, &directory, wall_clock, &events_tx)?;
+        let directory = match &keeper {
+            Some(keeper) => directory.kept_by(keeper.keeper()),
+            None => directory,
+        };
+        let kept_by = keeper.as_ref().map(|thread| thread.keeper().clone());
         let parts = DumperParts {
             directories: vec![directory],
             pool: Pool::start(PoolConfig::new(live), &common)?,
             common: Arc::clone(&common),
             progress,
             marks,
+            post: post_queue,
             reproducible: config.reproducible,
+            origin: Origin {
+                host: (!config.reproducible).then_some(host),
+                capture_filter: config.filter.clone(),
+            },
             messages,
             events: events_tx.clone(),
         };
-        let dumper = spawn_dumper(parts, Rules::new(mode, native))?;
+        let dumper = spawn_dumper(parts, Rules::new(mode, native), keeper)?;
         let left = Arc::new(AtomicUsize::new(if live { intakes.len() } else { 1 }));
         let log = Arc::clone(events_tx.log());
         let handle = Handle {
@@ -352,6 +386,8 @@ impl Recorder {
             answer_wait: ANSWER_WAIT,
             log,
             history,
+            keeper: kept_by,
+            post: post.as_ref().map(Post::counter),
         };
         let each = shard_readers.iter().map(ShardReader::waker);
         let wakers: Vec<Waker> = each.chain([waker.clone()]).collect();
@@ -387,6 +423,7 @@ impl Recorder {
             inserters,
             analyzers,
             dumper,
+            post,
             notices,
             flows: flows.map(|(_, receiver)| receiver),
         })
@@ -448,6 +485,30 @@ fn shared_limits(config: &Config) -> SharedLimits {
         dumps_per_minute: config.dumps_per_minute,
         bytes_per_hour: config.bytes_per_hour,
     }
+}
+
+/// Starts who looks after the directory of dumps, if there is one. `scripts`: the names of the triggers behind the expressions.
+fn start_keeper<'a>(
+    config: &'a Config,
+    scripts: impl Iterator<Item = &'a str>,
+    directory: &Directory,
+    clock: Arc<dyn Clock>,
+    events: &Events,
+) -> io::Result<Option<KeeperThread>> {
+    if config.directory.is_none() {
+        return Ok(None);
+    }
+    let rules = config.triggers.iter().map(String::as_str).chain(scripts);
+    let rules = rules.zip(&config.requests);
+    let rules = rules.filter_map(|(rule, request)| Some((rule.to_owned(), request.keep?)));
+    let keeping = KeeperConfig {
+        limits: KeepLimits {
+            all: config.keep,
+            rules: rules.collect(),
+        },
+        min_free: config.min_free,
+    };
+    KeeperThread::start(directory.clone(), keeping, clock, events.clone()).map(Some)
 }
 
 fn director_config(config: &Config) -> DirectorConfig {

@@ -29,6 +29,7 @@ use crate::{
     dump::{
         log::{DumpCounts, DumpTotals},
         pool::BUDGET_BYTES,
+        post::{Post, PostCounter, PostCounts},
         report::DumpReport,
     },
     intake::counters::SourceSnapshot,
@@ -83,6 +84,7 @@ pub struct Recorder {
     /// The analyzer, and the readers of shards.
     pub(super) analyzers: Vec<JoinHandle<()>>,
     pub(super) dumper: JoinHandle<()>,
+    pub(super) post: Option<Post>,
     pub(super) notices: Vec<String>,
     pub(super) flows: Option<FlowReceiver>,
 }
@@ -139,6 +141,8 @@ pub struct Status {
     pub processing: Vec<ProcessingHistogram>,
     /// What happens when nothing in the ring may be overwritten but what dumps and pins want.
     pub when_full: Mode,
+    /// What became of the commands of dumps; `None`: there are none.
+    pub post: Option<PostCounts>,
     /// Trigger rules, scripts among them.
     pub rules: usize,
     /// Stretches of time that the ring keeps.
@@ -178,6 +182,8 @@ pub struct Summary {
     pub dumps: Vec<DumpReport>,
     /// The dumps that were finished before these.
     pub dumps_before: DumpCounts,
+    /// See [`Status::post`].
+    pub post: Option<PostCounts>,
     /// Sources that ended by an error.
     pub errors: Vec<SourceError>,
     /// A thread of ours panicked: a bug.
@@ -235,6 +241,7 @@ impl Status {
             modules: common.module_statuses(),
             processing: common.processing(),
             when_full: common.ring.mode(),
+            post: handle.post.as_ref().map(PostCounter::counts),
             rules: handle.rules.len(),
             pins: common.pins.list(),
             next_event: handle.log.end(),
@@ -302,6 +309,8 @@ impl Recorder {
         for thread in self.analyzers.into_iter().chain([self.dumper]) {
             panicked |= thread.join().is_err();
         }
+        // The dumper has told them of the last dump.
+        panicked |= self.post.is_some_and(|post| !post.join());
         sum_up(&self.common, &self.handle, errors, panicked)
     }
 }
@@ -329,6 +338,7 @@ fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: 
         modules: common.module_statuses(),
         dumps,
         dumps_before,
+        post: handle.post.as_ref().map(PostCounter::counts),
         errors,
         panicked,
     }

@@ -232,7 +232,7 @@ impl Numbered {
         let text_bytes = |is_added, (expression, request): (&str, &TriggerRequest)| {
             let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
             let expressions = expression.len() + len(&request.dump);
-            len(&request.asked_by) + if is_added { expressions } else { 0 }
+            len(&request.asked_by) + len(&request.reason) + if is_added { expressions } else { 0 }
         };
         let others = self.by_name.iter();
         let others = others.filter(|(name, _)| name.as_str() != wanted.name);

@@ -19,7 +19,10 @@ use crate::{
         common::Common,
         events::{Event, Events},
     },
-    dump::dumper::{Dumper, DumperParts},
+    dump::{
+        dumper::{Dumper, DumperParts},
+        store::keeper::KeeperThread,
+    },
     intake::inserter::{
         live::LiveInserter, merge::MergeInserter, parts::InserterParts, queue_intake::QueueIntake,
     },
@@ -37,8 +40,14 @@ const NO_DUMP_ANALYZER_WAIT: Duration = Duration::from_millis(100);
 /// a timer would cost more, because it wakes a CPU that sleeps.
 const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 
-pub(super) fn spawn_dumper(parts: DumperParts, rules: Rules) -> io::Result<JoinHandle<()>> {
+/// The keeper ends behind it.
+pub(super) fn spawn_dumper(
+    parts: DumperParts,
+    rules: Rules,
+    keeper: Option<KeeperThread>,
+) -> io::Result<JoinHandle<()>> {
     Builder::new().name("dumper".to_owned()).spawn(move || {
+        let _keeper = keeper;
         let OpenGate(common) = &OpenGate(Arc::clone(&parts.common));
         let mut dumper = Dumper::new(parts, rules);
         while !common.control.aborting() && dumper.wait() {

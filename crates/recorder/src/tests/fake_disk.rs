@@ -1,7 +1,7 @@
 //! A file system in memory, for tests: it fills up, becomes read-only or slow when they say so.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fmt, io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -13,7 +13,10 @@ use std::{
 
 use rustix::io::Errno;
 
-use crate::dump::disk::{Disk, DiskFile};
+use crate::dump::{
+    disk::{Disk, DiskFile, Entry},
+    store::Space,
+};
 
 /// See the module. Clones are the same file system.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +25,9 @@ pub(crate) struct FakeDisk(Arc<Mutex<State>>, Arc<OpenFiles>);
 #[derive(Debug, Default)]
 struct State {
     named: BTreeMap<PathBuf, Bytes>,
+    /// In which order files were made, and how many were.
+    made: HashMap<u64, i64>,
+    files: i64,
     /// Of all files that are named or open.
     all: Vec<Weak<Mutex<Vec<u8>>>>,
     /// Bytes that it holds at most; `None`: any number.
@@ -149,6 +155,9 @@ impl State {
             self.all.retain(|one| one.strong_count() > 0);
         }
         self.all.push(Arc::downgrade(&bytes));
+        let inode = Arc::as_ptr(&bytes).addr() as u64;
+        self.files += 1;
+        self.made.insert(inode, self.files);
         bytes
     }
 
@@ -180,6 +189,11 @@ impl Disk for FakeDisk {
         Ok(self.file(path, bytes.ok_or(Errno::NOENT)?))
     }
 
+    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let bytes = self.state().named.get(path).cloned();
+        Ok(self.file(path, bytes.ok_or(Errno::NOENT)?))
+    }
+
     fn exists(&self, path: &Path) -> bool {
         self.state().named.contains_key(path)
     }
@@ -201,6 +215,47 @@ impl Disk for FakeDisk {
     fn remove(&self, path: &Path) -> io::Result<()> {
         let removed = self.writable()?.named.remove(path);
         removed.map(drop).ok_or(Errno::NOENT.into())
+    }
+
+    /// Directories are those that a file was made in.
+    fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        let names = self.names();
+        let below = names.iter().filter_map(|name| name.strip_prefix(path).ok());
+        let first = |name: &Path| name.iter().next().map(|first| path.join(first));
+        let mut entries: Vec<_> = below.filter_map(first).collect();
+        entries.dedup();
+        Ok(entries
+            .iter()
+            .filter_map(|path| self.entry(path).ok())
+            .collect())
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Entry> {
+        let state = self.state();
+        let bytes = state.named.get(path).cloned();
+        if bytes.is_none() && !state.named.keys().any(|name| name.starts_with(path)) {
+            return Err(Errno::NOENT.into());
+        }
+        let inode = bytes
+            .as_ref()
+            .map_or(0, |bytes| Arc::as_ptr(bytes).addr() as u64);
+        Ok(Entry {
+            name: path.file_name().map(PathBuf::from).unwrap_or_default(),
+            is_file: bytes.is_some(),
+            is_directory: bytes.is_none(),
+            bytes: bytes.map_or(0, |bytes| bytes.lock().unwrap().len() as u64),
+            inode,
+            changed_ns: state.made.get(&inode).copied().unwrap_or(0),
+        })
+    }
+
+    fn space(&self, _path: &Path) -> io::Result<Space> {
+        let state = self.state();
+        let total = state.capacity.unwrap_or(usize::MAX) as u64;
+        Ok(Space {
+            free: state.room() as u64,
+            total,
+        })
     }
 
     fn make_directory(&self, _path: &Path) -> io::Result<()> {

@@ -5,6 +5,7 @@ mod clock;
 mod control;
 pub(crate) mod fake_disk;
 mod fakes;
+mod files;
 mod flows;
 mod generated;
 mod limits;

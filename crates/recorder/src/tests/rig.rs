@@ -43,6 +43,7 @@ use crate::{
         order::Messages,
         pool::{Pool, PoolConfig},
         report::DumpReport,
+        sidecar::Origin,
     },
     intake::{
         Intake,
@@ -367,6 +368,8 @@ impl Rig {
             start_mono_ns: None,
             answer_wait: ANSWER_WAIT,
             history: None,
+            keeper: None,
+            post: None,
         };
         let analyzer = Analyzer::new(
             Arc::clone(&common),
@@ -383,7 +386,9 @@ impl Rig {
             progress: Progress::Live {
                 promises: common.intake.promises(),
             },
+            post: None,
             reproducible: true,
+            origin: Origin::default(),
             messages,
             events: events_tx,
         };
@@ -551,7 +556,10 @@ impl Rig {
             match event {
                 Event::Finished(report) | Event::Amended(report) => self.reports.push(report),
                 Event::Notice(text) => self.notices.push(text),
-                Event::Triggered { .. } | Event::Exported(_) => {}
+                Event::Triggered { .. }
+                | Event::Deleted(_)
+                | Event::Posted(_)
+                | Event::Exported(_) => {}
                 Event::Missed(missed) => panic!("{missed:?}"),
             }
         }

@@ -13,6 +13,7 @@ use retroscope_script::Script;
 use super::{
     api_args::ApiArgs,
     config::{ConfigRule, Expression, What},
+    file_args::{self, FileArgs},
     flow_args::FlowArgs,
     input::InputArgs,
 };
@@ -233,7 +234,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = FormatName::Pcapng)]
     format: FormatName,
 
-    /// Leave creation times out of dumps, so that two runs over the same files give the same bytes
+    #[command(flatten)]
+    pub(crate) files: FileArgs,
+
+    /// Leave creation times and this host's name out of dumps, so that two runs over the same files give the same bytes
     #[arg(long)]
     reproducible: bool,
 
@@ -328,6 +332,7 @@ impl Args {
             reproducible: self.reproducible,
             ..of_input
         })?;
+        let config = self.files.apply(config);
         Ok((config, notes))
     }
 
@@ -425,16 +430,26 @@ impl Args {
         let mut requests = vec![TriggerRequest::default(); triggers];
         let dumps = self.trigger_dump.iter().map(|it| ("--trigger-dump", it));
         let places = self.trigger_into.iter().map(|it| ("--trigger-into", it));
-        for (option, (number, what)) in dumps.chain(places) {
+        let kept = self
+            .files
+            .trigger_keep
+            .iter()
+            .map(|it| ("--trigger-keep", it));
+        for (option, (number, what)) in dumps.chain(places).chain(kept) {
             let wrong = |why: String| Failure::usage(format!("{option} {number}={what}: {why}"));
             let request = requests.get_mut(number - 1);
             let request =
                 request.ok_or_else(|| wrong(format!("the last trigger is number {triggers}")))?;
-            let is_second = if option == "--trigger-into" {
-                let place = SubDirectory::new(what).map_err(wrong)?;
-                request.into.replace(place).is_some()
-            } else {
-                request.dump.replace(what.clone()).is_some()
+            let is_second = match option {
+                "--trigger-into" => {
+                    let place = SubDirectory::new(what).map_err(wrong)?;
+                    request.into.replace(place).is_some()
+                }
+                "--trigger-keep" => {
+                    let keep = file_args::keep(what).map_err(wrong)?;
+                    request.keep.replace(keep).is_some()
+                }
+                _ => request.dump.replace(what.clone()).is_some(),
             };
             if is_second {
                 let twice = format!("trigger {number} has another one already");
@@ -496,7 +511,7 @@ impl Args {
 type IsSuch = fn(&What) -> bool;
 
 /// What is said of a trigger, by its number.
-fn numbered(text: &str) -> Result<(usize, String), String> {
+pub(super) fn numbered(text: &str) -> Result<(usize, String), String> {
     let (number, what) = text.split_once('=').unwrap_or_default();
     match number.parse() {
         Ok(number @ 1..) => Ok((number, what.to_owned())),

@@ -6,6 +6,7 @@ mod config;
 mod control;
 mod engine;
 mod eve_thread;
+mod file_args;
 mod flow_args;
 mod input;
 mod live;
@@ -85,7 +86,17 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 
 fn record_as(args: &Args, loaded: Option<&Loaded>) -> Result<ExitCode, Failure> {
     args.refuse_expression()?;
-    let (config, notes) = args.resolve()?;
+    let (mut config, notes) = args.resolve()?;
+    if let Some(post) = &mut config.post {
+        // Without --post-user they are who the recorder becomes.
+        let user = args
+            .files
+            .post_user
+            .as_deref()
+            .or(args.input.user.as_deref());
+        let who = Privileges::new(user, None).map_err(Failure::usage)?;
+        post.identity = Some(Arc::new(move || Ok(who.give_up_all()?)));
+    }
     if !args.input.quiet {
         notes.iter().for_each(|note| say(note));
     }

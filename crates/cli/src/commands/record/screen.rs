@@ -12,7 +12,8 @@ use std::{
 };
 
 use retroscope_recorder::{
-    Event, Missed, Recorder, SourceSnapshot, Status, Summary, Verdict, rfc3339,
+    DeletedDump, Event, Missed, PostOutcome, Posted, Recorder, SourceSnapshot, Status, Summary,
+    Verdict, WhyDeleted, rfc3339,
 };
 use retroscope_ring::{Numa, Ring};
 
@@ -62,6 +63,8 @@ impl Lines {
         let Missed {
             triggered,
             finished,
+            deleted,
+            posted,
             notices,
             exports: _,
             unknown,
@@ -72,6 +75,8 @@ impl Lines {
             (finished.complete, "complete"),
             (finished.incomplete, "incomplete"),
             (finished.failed, "failed"),
+            (deleted, "deleted"),
+            (posted, "commands ended"),
             (notices, "other messages"),
             (unknown, "events missed"),
         ];
@@ -168,10 +173,15 @@ impl Screen {
                 self.hear(report.number, report.verdict);
             }
             Event::Missed(_) => self.has_missed = true,
-            Event::Triggered { .. } | Event::Notice(_) | Event::Exported(_) => {}
+            Event::Triggered { .. }
+            | Event::Deleted(_)
+            | Event::Posted(_)
+            | Event::Notice(_)
+            | Event::Exported(_) => {}
         }
         let is_wanted = match event {
-            Event::Triggered { .. } => !self.quiet,
+            Event::Triggered { .. } | Event::Deleted(_) => !self.quiet,
+            Event::Posted(posted) => posted.outcome != PostOutcome::Done,
             Event::Finished(report) | Event::Amended(report) => {
                 !self.quiet || report.verdict != Verdict::Complete
             }
@@ -198,6 +208,10 @@ impl Screen {
                 self.print(&format!("trigger '{rule}' at {at}: dumping {what}"));
             }
             Event::Finished(report) | Event::Amended(report) => self.print(&report.line()),
+            Event::Deleted(dump) => self.print(&deleted(dump)),
+            Event::Posted(Posted { id, outcome, .. }) => {
+                self.line(&format!("dump {id}: --post {outcome}"));
+            }
             Event::Notice(text) => self.line(text),
             Event::Exported(_) | Event::Missed(_) => {}
         }
@@ -403,6 +417,17 @@ fn scaled(value: f64) -> String {
         .find(|(scale, _)| value >= *scale)
         .unwrap_or((1.0, ""));
     format!("{:.*} {unit}", usize::from(scale > 1.0) * 2, value / scale)
+}
+
+/// A dump that was deleted, in a line.
+fn deleted(dump: &DeletedDump) -> String {
+    let why = match dump.why {
+        WhyDeleted::Age => "it is too old (--keep)",
+        WhyDeleted::Bytes => "dumps have too many bytes (--keep)",
+        WhyDeleted::MinFree => "the file system has too little room (--min-free)",
+        WhyDeleted::Asked => "somebody asked for it",
+    };
+    format!("deleted dump {}: {}, {why}", dump.id, show_size(dump.bytes))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::{process::ExitCode, time::Duration};
 
 use retroscope_capture::af_packet::interfaces;
 use retroscope_recorder::{
-    DumpCounts, DumpReport, FlowCounts, HitCounts, ModuleStatus, ProcessingHistogram, Reason,
-    SourceSnapshot, Summary, Suppressions, Verdict,
+    DumpCounts, DumpReport, FlowCounts, HitCounts, ModuleStatus, PostCounts, ProcessingHistogram,
+    Reason, SourceSnapshot, Summary, Suppressions, Verdict,
 };
 use retroscope_ring::Ring;
 use serde::Serialize;
@@ -44,6 +44,9 @@ struct Json<'a> {
     /// What became of flows, and …
     #[serde(skip_serializing_if = "Option::is_none")]
     flows: Option<FlowCounts>,
+    /// What became of the commands of --post.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    post: Option<PostCounts>,
     /// … of lines of EVE, where there is --eve.
     #[serde(skip_serializing_if = "Option::is_none")]
     eve: Option<Counters>,
@@ -343,6 +346,7 @@ pub(crate) fn print_json(summary: &Summary, eve: Option<Counters>) -> Result<(),
         not_analyzed: summary.not_analyzed,
         outdated: summary.outdated,
         flows: summary.flows,
+        post: summary.post,
         modules: &summary.modules,
         eve,
         dumps_before: summary.dumps_before,

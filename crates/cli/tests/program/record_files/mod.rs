@@ -6,6 +6,7 @@ mod combinations;
 mod cutoff;
 mod fragments;
 mod history;
+mod kept;
 mod names;
 mod options;
 mod oracle;

@@ -16,6 +16,8 @@ use crate::{
         encode::Format,
         file::{DumpFile, FileFacts},
         names::Directory,
+        stream::Heading,
+        template::NameFacts,
     },
     tests::fake_disk::FakeDisk,
 };
@@ -27,11 +29,11 @@ fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
     let disk = Arc::new(FakeDisk::default());
     let directory = Directory::on(disk, Path::new("dumps"), Format::PcapNg);
     let facts = FileFacts {
-        trigger_ns: 0,
+        names: NameFacts::default(),
         number: 1,
         next_number: Arc::default(),
-        rule: String::new(),
-        headline: String::new(),
+        keep: None,
+        heading: Heading::default(),
     };
     let body = Body::new(Box::new(DumpFile::new(&directory, facts)), limits);
     Slot {
@@ -50,7 +52,7 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let end = || Work::Finish(Box::default());
     let tell = Work::Tell {
         amended: None,
-        sidecar: Ok(Vec::new()),
+        sidecar: None,
     };
     let mut state = State::default();
     let all = [

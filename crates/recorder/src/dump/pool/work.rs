@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     control::lock,
-    dump::sink::{End, Held, Sink},
+    dump::{
+        sidecar::Sidecar,
+        sink::{End, Held, Sink},
+    },
 };
 
 /// What is done with a sink.
@@ -28,7 +31,8 @@ pub(in crate::dump) enum Work {
     /// Write the sidecar, and change the verdict if there is another one now; answer.
     Tell {
         amended: Option<String>,
-        sidecar: io::Result<Vec<u8>>,
+        /// `None`: it has none.
+        sidecar: Option<Box<Sidecar>>,
     },
     /// Close it: nobody needs it any more.
     Leave,
@@ -277,7 +281,7 @@ impl Body {
             Work::Tell { amended, sidecar } => {
                 let is_again = amended.is_some();
                 let amended = amended.map_or(Ok(()), |verdict| self.sink.amend(&verdict));
-                let sidecar = sidecar.and_then(|json| self.sink.sidecar(&json, is_again));
+                let sidecar = sidecar.map_or(Ok(false), |it| self.sink.sidecar(&it, is_again));
                 Some(Outcome::Told { amended, sidecar })
             }
             Work::Leave => None,

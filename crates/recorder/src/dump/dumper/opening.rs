@@ -1,0 +1,137 @@
+//! A dump begins.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, atomic::Ordering},
+};
+
+use retroscope_ring::Reservation;
+
+use super::{
+    super::{
+        active::Active,
+        file::{DumpFile, FileFacts},
+        order::DumpOrder,
+        output::Written,
+        reading::Reading,
+        report::PROGRAM,
+        sidecar::{Origin, TriggerPacket},
+        sink::Sink,
+        stream::Heading,
+        template::NameFacts,
+    },
+    Dumper,
+};
+use crate::control::time::rfc3339;
+
+impl Dumper {
+    pub(super) fn open(&mut self, mut order: DumpOrder, reservation: Reservation) {
+        if let Some((producer, ..)) = order.trigger {
+            self.parts.common.record_age(producer, order.trigger_ns);
+        }
+        let is_compiling = self
+            .compiler
+            .hand_over(&order, &self.scanner, self.names.link_types());
+        if !is_compiling {
+            self.scanner.add(&mut order);
+        }
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(order.offset_ns);
+        let trigger_ns = stamp(order.trigger_ns);
+        let interface = order.trigger.map_or_else(
+            || self.names.interface(0).map(|_| 0),
+            |(_, _, interface)| Some(interface),
+        );
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let described = interface.and_then(|id| self.names.interface(id));
+        let by_packet = described.filter(|_| order.trigger.is_some());
+        let parts = &mut self.parts;
+        let facts = FileFacts {
+            names: NameFacts {
+                trigger_ns,
+                rule: order.rule.clone(),
+                interface: by_packet.map(|interface| interface.name.clone()),
+            },
+            number,
+            next_number: Arc::clone(&self.next_number),
+            keep: order.keep,
+            heading: Heading {
+                headline: headline(&order, &parts.origin),
+                expected: expected_verdict(&parts.common.intake.unknown_losses()),
+            },
+        };
+        let sinks = parts.directories.iter().enumerate();
+        let sinks = sinks.map(|(index, directory)| {
+            let directory = directory.below(order.into.as_ref());
+            let mut file = DumpFile::new(&directory, facts.clone());
+            if let Some((id, described)) = interface.zip(described) {
+                file.interface(id, described);
+            }
+            (parts.pool).open((order.id, index), directory.format, Box::new(file))
+        });
+        let sinks = sinks.collect();
+        let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
+        let lost = *reservation.evicted_before();
+        // What takes everything singles out no flow.
+        let marks = (parts.marks.clone()).filter(|_| !order.expression.trim().is_empty());
+        if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
+            marks.open_dump(order.id, filter, self.names.link_types());
+        }
+        self.active.insert(Active {
+            end_ns: order.to_ns,
+            order,
+            marks,
+            number,
+            is_compiling,
+            sinks,
+            interface,
+            trigger_packet,
+            reading: Some(Reading::new(reservation)),
+            unread_ns: i64::MIN,
+            reached_ns: i64::MIN,
+            waiting: Vec::new(),
+            oldest_ns: i64::MAX,
+            listed_ns: i64::MAX,
+            is_changed: false,
+            is_stalled: false,
+            kept: VecDeque::new(),
+            forgotten_fragments: 0,
+            is_start_lost: lost.packets > 0 || lost.unknown_before_ns.is_some(),
+            lost,
+            gap: None,
+            late: None,
+            behind: 0,
+            is_given_up: false,
+            taken: Written::default(),
+            per_interface: HashMap::new(),
+            told_bytes: 0,
+            close: None,
+            judge_by_ns: None,
+        });
+    }
+}
+
+/// The first comment of a dump's file: what it is, and where it comes from.
+fn headline(order: &DumpOrder, origin: &Origin) -> String {
+    let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
+    let told = |what: &str, text: &Option<Arc<str>>| {
+        let text = text.as_ref();
+        text.map_or_else(String::new, |text| format!(", {what} {text:?}"))
+    };
+    format!(
+        "{PROGRAM}: trigger {:?} at {}{}{}, window {} to {}, dump {:?}{}",
+        order.rule,
+        stamp(order.trigger_ns),
+        told("asked by", &order.asked_by),
+        told("because", &order.reason),
+        stamp(order.from_ns),
+        stamp(order.to_ns),
+        order.expression,
+        origin.told(),
+    )
+}
+
+/// What a file says in the end, if nothing is known to be missing.
+fn expected_verdict(unknown: &[String]) -> String {
+    let unknown = unknown.iter().map(|unknown| format!("; {unknown}"));
+    format!("verdict: complete{}", unknown.collect::<String>())
+}

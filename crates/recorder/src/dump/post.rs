@@ -1,0 +1,660 @@
+//! A command for each finished dump, run without a shell: its threads, which wait for it and end it when it takes too long. Nobody waits for them but
+//! the end of the recording.
+//!
+//! The command has the identity and the privileges of these threads, which are started before the recorder gives up its own: so it may have another one.
+
+use std::{
+    error::Error,
+    fmt, io,
+    os::{fd::AsFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
+};
+use serde::Serialize;
+
+use super::report::DumpReport;
+use crate::control::{
+    events::{Event, Events},
+    lock,
+};
+
+/// Dumps that wait for their command.
+const WAITING_MAX: usize = 1000;
+/// How long a thread waits for a command before it looks whether all is to end at once.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a command that was asked to end has before it is ended.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What the threads do before all else: give up privileges, become another user.
+pub type Identity = dyn Fn() -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync;
+
+/// What is to be run, and how.
+#[derive(Clone)]
+pub struct PostConfig {
+    /// The command.
+    pub command: PostCommand,
+    /// How long one may take.
+    pub limit: Duration,
+    /// How many run at once, at least 1.
+    pub at_once: usize,
+    /// Gives the threads, and so the command, the identity that they are to have. `None`: that of who starts the recorder.
+    pub identity: Option<Arc<Identity>>,
+}
+
+impl fmt::Debug for PostConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostConfig")
+            .field("command", &self.command)
+            .field("limit", &self.limit)
+            .field("at_once", &self.at_once)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A program and its arguments. `{file}`, `{sidecar}`, `{id}`, `{rule}` and `{verdict}` in an argument stand for what a dump has; where no argument has
+/// `{file}`, the paths of its captures are put behind the arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostCommand(Vec<String>);
+
+impl PostCommand {
+    /// Splits a text as a shell splits words, and does nothing else that a shell does: blanks divide, `'…'` and `"…"` hold together, `\` takes the next character as it is, but not within `'…'`.
+    ///
+    /// # Errors
+    /// A sentence: there is no program, or a quotation mark is not closed.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let mut words = Vec::new();
+        let mut word: Option<String> = None;
+        let mut quote = None;
+        let mut chars = text.chars();
+        while let Some(c) = chars.next() {
+            match (quote, c) {
+                (Some(open), c) if c == open => quote = None,
+                (None, '\'' | '"') => {
+                    quote = Some(c);
+                    word.get_or_insert_default();
+                }
+                (None | Some('"'), '\\') => {
+                    let next = chars.next().ok_or("the last '\\' stands before nothing")?;
+                    word.get_or_insert_default().push(next);
+                }
+                (None, c) if c.is_whitespace() => words.extend(word.take()),
+                (_, c) => word.get_or_insert_default().push(c),
+            }
+        }
+        if let Some(open) = quote {
+            return Err(format!("{open} is not closed"));
+        }
+        words.extend(word);
+        if words.first().is_none_or(String::is_empty) {
+            return Err("there is no program to run".to_owned());
+        }
+        Ok(Self(words))
+    }
+
+    /// The words for a dump.
+    fn words(&self, dump: &Finished) -> Vec<String> {
+        let lossy = |path: &Path| path.to_string_lossy().into_owned();
+        let first = dump
+            .files
+            .first()
+            .map_or_else(String::new, |path| lossy(path));
+        let values = [
+            ("{file}", first),
+            ("{sidecar}", lossy(&dump.sidecar)),
+            ("{id}", dump.id.clone()),
+            ("{rule}", dump.rule.clone()),
+            ("{verdict}", dump.verdict.to_owned()),
+        ];
+        let fill = |word: &String| {
+            let mut filled = String::new();
+            let mut rest = word.as_str();
+            while let Some(at) = rest.find('{') {
+                filled.push_str(&rest[..at]);
+                rest = &rest[at..];
+                let value = values.iter().find(|(name, _)| rest.starts_with(name));
+                let (name, value) = value.map_or(("{", "{"), |(name, value)| (name, value));
+                filled.push_str(value);
+                rest = &rest[name.len()..];
+            }
+            filled + rest
+        };
+        let mut words: Vec<String> = self.0.iter().map(fill).collect();
+        if !self.0.iter().any(|word| word.contains("{file}")) {
+            words.extend(dump.files.iter().map(|path| lossy(path)));
+        }
+        words
+    }
+}
+
+/// A dump that waits for its command.
+#[derive(Debug)]
+struct Finished {
+    number: u64,
+    id: String,
+    rule: String,
+    verdict: &'static str,
+    trigger_time: String,
+    files: Vec<PathBuf>,
+    sidecar: PathBuf,
+}
+
+/// What became of a dump's command.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Posted {
+    /// The dump's number, as in [`DumpReport::number`].
+    #[serde(rename = "dump")]
+    pub number: u64,
+    /// Its name, as in [`DumpReport::id`].
+    pub id: String,
+    /// See there.
+    #[serde(flatten)]
+    pub outcome: PostOutcome,
+    /// How long it took, s.
+    pub seconds: f64,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+pub enum PostOutcome {
+    /// With exit code 0.
+    Done,
+    /// With another one.
+    Failed {
+        /// 1 to 255.
+        code: i32,
+    },
+    /// By a signal.
+    Killed {
+        /// Its number.
+        signal: i32,
+    },
+    /// It took too long, or the recorder was to end at once, and it was ended with all of its process group.
+    TimedOut,
+    /// It could not be started.
+    NotStarted {
+        /// Why.
+        error: String,
+    },
+    /// Too many dumps waited for theirs.
+    Skipped,
+}
+
+/// How many commands ended how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct PostCounts {
+    /// See [`PostOutcome::Done`].
+    pub done: u64,
+    /// With another exit code, or by a signal.
+    pub failed: u64,
+    /// See [`PostOutcome::TimedOut`].
+    pub timed_out: u64,
+    /// See [`PostOutcome::NotStarted`].
+    pub not_started: u64,
+    /// See [`PostOutcome::Skipped`].
+    pub skipped: u64,
+    /// Dumps whose command waits or runs.
+    pub to_be_done: u64,
+}
+
+/// How many commands ended how, for anyone.
+#[derive(Debug, Clone)]
+pub(crate) struct PostCounter(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    config: PostConfig,
+    is_aborted: AtomicBool,
+    counts: Mutex<PostCounts>,
+    to_be_done: AtomicU64,
+}
+
+/// The threads.
+#[derive(Debug)]
+pub(crate) struct Post {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Where finished dumps are given to them; they end when all of these are gone.
+#[derive(Debug, Clone)]
+pub(crate) struct PostQueue {
+    shared: Arc<Shared>,
+    queue: SyncSender<Finished>,
+    events: Events,
+}
+
+impl Post {
+    /// Starts the threads, and waits until they have their identity.
+    pub(crate) fn start(
+        config: &PostConfig,
+        events: Events,
+    ) -> Result<(Self, PostQueue), Box<dyn Error + Send + Sync>> {
+        let (queue, waiting) = sync_channel(WAITING_MAX);
+        let waiting = Arc::new(Mutex::new(waiting));
+        let shared = Arc::new(Shared {
+            config: config.clone(),
+            is_aborted: AtomicBool::new(false),
+            counts: Mutex::default(),
+            to_be_done: AtomicU64::new(0),
+        });
+        let mut threads = Vec::new();
+        for number in 0..config.at_once.max(1) {
+            let (ready_tx, ready) = sync_channel(1);
+            let (shared, waiting) = (Arc::clone(&shared), Arc::clone(&waiting));
+            let events = events.clone();
+            let thread = Builder::new().name(format!("dump-post-{number}"));
+            threads.push(thread.spawn(move || {
+                let identity = shared.config.identity.as_ref();
+                let is_it = identity.map_or(Ok(()), |identity| identity());
+                let is_good = is_it.is_ok();
+                let _ = ready_tx.send(is_it);
+                if is_good {
+                    shared.run(&waiting, &events);
+                }
+            })?);
+            ready.recv()??;
+        }
+        let sender = PostQueue {
+            shared: Arc::clone(&shared),
+            queue,
+            events,
+        };
+        Ok((Self { shared, threads }, sender))
+    }
+
+    pub(crate) fn counter(&self) -> PostCounter {
+        PostCounter(Arc::clone(&self.shared))
+    }
+
+    /// Waits for all commands. False: a thread panicked.
+    pub(crate) fn join(self) -> bool {
+        let joined: Vec<_> = self.threads.into_iter().map(JoinHandle::join).collect();
+        joined.iter().all(Result::is_ok)
+    }
+}
+
+impl PostCounter {
+    pub(crate) fn counts(&self) -> PostCounts {
+        self.0.counts()
+    }
+}
+
+impl PostQueue {
+    /// A dump is finished. Never waits.
+    pub(crate) fn submit(&self, report: &DumpReport) {
+        let stem = report.id.rsplit('/').next().unwrap_or(&report.id);
+        let named = |path: &PathBuf| {
+            // A program may take what begins with '-' for an option.
+            let is_odd = path.to_string_lossy().starts_with('-');
+            if is_odd {
+                Path::new(".").join(path)
+            } else {
+                path.clone()
+            }
+        };
+        let files: Vec<_> = [&report.file]
+            .into_iter()
+            .chain(&report.more_files)
+            .map(named)
+            .collect();
+        let finished = Finished {
+            number: report.number,
+            id: report.id.clone(),
+            rule: report.rule.clone(),
+            verdict: report.verdict.as_str(),
+            trigger_time: report.trigger_time.clone(),
+            sidecar: named(&report.file.with_file_name(format!("{stem}.json"))),
+            files,
+        };
+        self.shared.to_be_done.fetch_add(1, Ordering::Relaxed);
+        match self.queue.try_send(finished) {
+            Ok(()) => {}
+            Err(TrySendError::Full(dump) | TrySendError::Disconnected(dump)) => {
+                let outcome = PostOutcome::Skipped;
+                self.shared
+                    .tell(&self.events, &dump, outcome, Duration::ZERO);
+            }
+        }
+    }
+
+    /// Those that run are ended at once, and no more is run.
+    pub(crate) fn abort(&self) {
+        self.shared.is_aborted.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    fn counts(&self) -> PostCounts {
+        PostCounts {
+            to_be_done: self.to_be_done.load(Ordering::Relaxed),
+            ..*lock(&self.counts)
+        }
+    }
+
+    fn run(&self, waiting: &Mutex<Receiver<Finished>>, events: &Events) {
+        loop {
+            // Whoever waits for the next one waits with the lock; the others wait for it.
+            let next = lock(waiting).recv();
+            let Ok(dump) = next else {
+                return;
+            };
+            let since = Instant::now();
+            let outcome = if self.is_aborted.load(Ordering::SeqCst) {
+                PostOutcome::Skipped
+            } else {
+                self.run_for(&dump)
+            };
+            self.tell(events, &dump, outcome, since.elapsed());
+        }
+    }
+
+    fn tell(&self, events: &Events, dump: &Finished, outcome: PostOutcome, took: Duration) {
+        let mut counts = lock(&self.counts);
+        *match outcome {
+            PostOutcome::Done => &mut counts.done,
+            PostOutcome::Failed { .. } | PostOutcome::Killed { .. } => &mut counts.failed,
+            PostOutcome::TimedOut => &mut counts.timed_out,
+            PostOutcome::NotStarted { .. } => &mut counts.not_started,
+            PostOutcome::Skipped => &mut counts.skipped,
+        } += 1;
+        drop(counts);
+        self.to_be_done.fetch_sub(1, Ordering::Relaxed);
+        events.tell(Event::Posted(Posted {
+            number: dump.number,
+            id: dump.id.clone(),
+            outcome,
+            seconds: took.as_secs_f64(),
+        }));
+    }
+
+    fn run_for(&self, dump: &Finished) -> PostOutcome {
+        match self.start(dump).and_then(|mut child| self.wait(&mut child)) {
+            Ok(Some(status)) => outcome(status),
+            Ok(None) => PostOutcome::TimedOut,
+            Err(error) => PostOutcome::NotStarted {
+                error: error.to_string(),
+            },
+        }
+    }
+
+    /// What the command prints goes to stderr: stdout may carry data of ours.
+    fn start(&self, dump: &Finished) -> io::Result<Child> {
+        let words = self.config.command.words(dump);
+        let stderr = || io::stderr().as_fd().try_clone_to_owned().map(Stdio::from);
+        Command::new(&words[0])
+            .args(&words[1..])
+            .env("RETROSCOPE_ID", &dump.id)
+            .env(
+                "RETROSCOPE_FILE",
+                dump.files.first().map_or(Path::new(""), PathBuf::as_path),
+            )
+            .env("RETROSCOPE_SIDECAR", &dump.sidecar)
+            .env("RETROSCOPE_RULE", &dump.rule)
+            .env("RETROSCOPE_VERDICT", dump.verdict)
+            .env("RETROSCOPE_NUMBER", dump.number.to_string())
+            .env("RETROSCOPE_TRIGGER_TIME", &dump.trigger_time)
+            .stdin(Stdio::null())
+            .stdout(stderr()?)
+            .stderr(stderr()?)
+            .process_group(0)
+            .spawn()
+    }
+
+    /// Waits until it has ended; `None`: it was ended.
+    fn wait(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
+        let since = Instant::now();
+        while since.elapsed() < self.config.limit && !self.is_aborted.load(Ordering::SeqCst) {
+            let left = self.config.limit.saturating_sub(since.elapsed());
+            if let Some(status) = wait_for(child, left.min(LOOK))? {
+                return Ok(Some(status));
+            }
+        }
+        let group = Pid::from_child(child);
+        let _ = kill_process_group(group, Signal::TERM);
+        let since = Instant::now();
+        while since.elapsed() < GRACE && wait_for(child, LOOK)?.is_none() {}
+        // Those that it started and that still run, as well.
+        let _ = kill_process_group(group, Signal::KILL);
+        child.wait()?;
+        Ok(None)
+    }
+}
+
+/// Waits for a child for some time at most.
+fn wait_for(child: &mut Child, time: Duration) -> io::Result<Option<ExitStatus>> {
+    if let Ok(ended) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
+        let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
+        let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&timeout));
+    } else {
+        // Before Linux 5.3.
+        std::thread::park_timeout(time.min(Duration::from_millis(20)));
+    }
+    child.try_wait()
+}
+
+fn outcome(status: ExitStatus) -> PostOutcome {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(0), _) => PostOutcome::Done,
+        (Some(code), _) => PostOutcome::Failed { code },
+        (None, signal) => PostOutcome::Killed {
+            signal: signal.unwrap_or(0),
+        },
+    }
+}
+
+impl fmt::Display for PostOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => f.write_str("done"),
+            Self::Failed { code } => write!(f, "failed with exit code {code}"),
+            Self::Killed { signal } => write!(f, "killed by signal {signal}"),
+            Self::TimedOut => f.write_str("ended, because it took too long or all was to end"),
+            Self::NotStarted { error } => write!(f, "not started: {error}"),
+            Self::Skipped => f.write_str("not run: too many dumps wait, or all was to end"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, time::Duration};
+
+    use super::*;
+    use crate::{Subscription, dump::report::report_of_test};
+
+    fn words(text: &str) -> Result<Vec<String>, String> {
+        PostCommand::new(text).map(|command| command.0)
+    }
+
+    #[test]
+    fn words_are_split_as_a_shell_does() {
+        let all = |text: &str| words(text).unwrap();
+        assert_eq!(all("a  b\tc"), ["a", "b", "c"]);
+        assert_eq!(all(r#"a 'b c' "d 'e'" f\ g"#), ["a", "b c", "d 'e'", "f g"]);
+        assert_eq!(all(r#"a '\' "\"" x''y '' "#), ["a", "\\", "\"", "xy", ""]);
+        assert_eq!(
+            all("a ;rm $HOME `b` * > c | d"),
+            ["a", ";rm", "$HOME", "`b`", "*", ">", "c", "|", "d"]
+        );
+        for bad in ["", "  ", "'a", "a \"b", "a \\", "''"] {
+            assert!(words(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_a_dump_has_is_filled_in_once() {
+        let dump = Finished {
+            number: 7,
+            id: "x".to_owned(),
+            rule: "{file} $(reboot) 'x'".to_owned(),
+            verdict: "complete",
+            trigger_time: String::new(),
+            files: vec!["d/x y.pcapng".into(), "d/x.2".into()],
+            sidecar: "d/x.json".into(),
+        };
+        let fill = |text| PostCommand::new(text).unwrap().words(&dump);
+        assert_eq!(fill("a -v"), ["a", "-v", "d/x y.pcapng", "d/x.2"]);
+        assert_eq!(
+            fill("a --in={file} {sidecar}{verdict} {x}"),
+            ["a", "--in=d/x y.pcapng", "d/x.jsoncomplete", "{x}"]
+        );
+        // What is filled in is not looked at again.
+        assert_eq!(fill("a {rule} {file}")[1], dump.rule);
+    }
+
+    /// The outcomes of commands for dumps that are finished at once, and how many ended how.
+    fn run(
+        command: &str,
+        limit: Duration,
+        at_once: usize,
+        dumps: u64,
+    ) -> (Vec<PostOutcome>, PostCounts) {
+        let config = PostConfig {
+            command: PostCommand::new(command).unwrap(),
+            limit,
+            at_once,
+            identity: None,
+        };
+        let events = Events::new();
+        let listener = events.log().subscribe(Some(0));
+        let (post, queue) = Post::start(&config, events).unwrap();
+        let counter = post.counter();
+        for number in 0..dumps {
+            let mut report = report_of_test();
+            report.number = number;
+            queue.submit(&report);
+        }
+        drop(queue);
+        assert!(post.join());
+        (outcomes(listener), counter.counts())
+    }
+
+    fn outcomes(mut listener: Subscription) -> Vec<PostOutcome> {
+        let mut outcomes = Vec::new();
+        while let Ok(event) = listener.take(Duration::ZERO) {
+            match event {
+                Event::Posted(posted) => outcomes.push(posted.outcome),
+                other => panic!("{other:?}"),
+            }
+        }
+        outcomes
+    }
+
+    #[test]
+    fn each_end_is_told_and_counted() {
+        let minute = Duration::from_secs(60);
+        let one = |command| run(command, minute, 1, 1).0.remove(0);
+        assert_eq!(one("true"), PostOutcome::Done);
+        assert_eq!(one("sh -c 'exit 7'"), PostOutcome::Failed { code: 7 });
+        assert_eq!(one("sh -c 'kill -9 $$'"), PostOutcome::Killed { signal: 9 });
+        let missing = one("/no/such/program");
+        assert!(
+            matches!(missing, PostOutcome::NotStarted { .. }),
+            "{missing:?}"
+        );
+        let (_, counts) = run("sh -c 'exit 7'", minute, 3, 20);
+        assert_eq!((counts.failed, counts.to_be_done), (20, 0));
+    }
+
+    /// It sees the file's path, in an argument and in its environment; no terminal, and no stdin.
+    #[test]
+    fn a_command_is_told_of_its_dump() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let script = r#"read x; echo "$1|$RETROSCOPE_FILE|$RETROSCOPE_SIDECAR|$RETROSCOPE_RULE|$RETROSCOPE_VERDICT|$RETROSCOPE_NUMBER|$x" > "$0""#;
+        let command = format!("sh -c '{script}' {}", out.display());
+        let (outcomes, _) = run(&command, Duration::from_secs(60), 1, 1);
+        assert_eq!(outcomes, [PostOutcome::Done]);
+        let told = fs::read_to_string(out).unwrap();
+        assert_eq!(told, "d/x.pcapng|d/x.pcapng|d/x.json|udp|complete|0|\n");
+    }
+
+    /// One that takes too long ends, with what it started in the background.
+    #[test]
+    fn a_command_that_takes_too_long_is_ended_with_its_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let script =
+            r#"trap "" TERM; sleep 1000 & echo $! > "$0.new"; mv "$0.new" "$0"; wait; wait"#;
+        let command = format!("sh -c '{script}' {}", pid.display());
+        let since = Instant::now();
+        let (outcomes, counts) = run(&command, Duration::from_millis(500), 1, 1);
+        assert_eq!(outcomes, [PostOutcome::TimedOut]);
+        assert_eq!(counts.timed_out, 1);
+        assert!(since.elapsed() < Duration::from_secs(100));
+        // The shell may not even have come so far.
+        if let Ok(text) = fs::read_to_string(pid) {
+            let process = format!("/proc/{}/stat", text.trim());
+            let is_gone = || {
+                let stat = fs::read_to_string(&process);
+                stat.map_or(true, |stat| stat.contains(") Z "))
+            };
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !is_gone() {
+                assert!(Instant::now() < deadline, "{process}");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Nobody waits for a command; when all is to end at once, those that run are ended and the others skipped.
+    #[test]
+    fn commands_hold_nobody_up() {
+        let config = PostConfig {
+            command: PostCommand::new("sh -c 'sleep 1000'").unwrap(),
+            limit: Duration::from_secs(1000),
+            at_once: 2,
+            identity: None,
+        };
+        let events = Events::new();
+        let listener = events.log().subscribe(Some(0));
+        let (post, queue) = Post::start(&config, events).unwrap();
+        for _ in 0..WAITING_MAX + 10 {
+            queue.submit(&report_of_test());
+        }
+        let waiting = queue.shared.counts();
+        assert!(
+            waiting.skipped >= 8 && waiting.to_be_done <= WAITING_MAX as u64 + 2,
+            "{waiting:?}"
+        );
+        queue.abort();
+        let counter = post.counter();
+        drop(queue);
+        assert!(post.join());
+        let counts = counter.counts();
+        let all = counts.skipped + counts.timed_out + counts.not_started;
+        assert_eq!(
+            (all, counts.to_be_done),
+            (WAITING_MAX as u64 + 10, 0),
+            "{counts:?}"
+        );
+        drop(listener);
+    }
+
+    /// A thread that cannot have its identity is no thread: the recorder does not start.
+    #[test]
+    fn without_its_identity_nothing_runs() {
+        let config = PostConfig {
+            command: PostCommand::new("true").unwrap(),
+            limit: Duration::from_secs(1),
+            at_once: 2,
+            identity: Some(Arc::new(|| Err("no such user".into()))),
+        };
+        let refused = Post::start(&config, Events::new()).unwrap_err();
+        assert_eq!(refused.to_string(), "no such user");
+    }
+}

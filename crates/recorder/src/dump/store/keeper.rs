@@ -1,0 +1,547 @@
+//! The thread that looks after the directory: it deletes what is not to be kept, and does what is asked about dumps. It has the privileges of
+//! those that write them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel},
+    },
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use retroscope_capture::clock::Clock;
+use serde_json::Value;
+
+use super::{
+    super::{disk::DiskFile, names::Directory},
+    DeletedDump, Keep, MinFree, StoredDump, StoredFile, WhyDeleted,
+    listing::Listing,
+    retention::{Limits, for_room},
+};
+use crate::control::{
+    events::{Event, Events},
+    lock,
+    time::rfc3339,
+};
+
+/// How often the room on the file system is looked at, where some is to be left.
+const ROOM_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked whether something got too old, or somebody else changed something; and how long nothing is deleted where that failed.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Bytes that are made room for at least, once a file system is full, but no more than a hundredth of it.
+const ROOM_BYTES: u64 = 64 << 20;
+
+/// What is kept, and how much room is left.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KeeperConfig {
+    pub(crate) limits: Limits,
+    pub(crate) min_free: Option<MinFree>,
+}
+
+/// The way to the thread, for any number of others.
+#[derive(Debug, Clone)]
+pub(crate) struct Keeper {
+    requests: Sender<Request>,
+    open: Arc<Mutex<OpenDumps>>,
+    makes_room: bool,
+}
+
+type OpenDumps = BTreeMap<String, OpenDump>;
+
+/// A dump that is being written.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenDump {
+    pub(crate) number: u64,
+    pub(crate) rule: String,
+    /// Of its trigger, ns since the epoch.
+    pub(crate) trigger_ns: i64,
+    /// Its files, and how many bytes of each hold whole packets.
+    pub(crate) files: Vec<(PathBuf, u64)>,
+}
+
+/// What the thread is asked.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// A dump is finished.
+    Finished(String),
+    /// What is kept of a rule's dumps.
+    Rule(String, Option<Keep>),
+    List(SyncSender<Vec<StoredDump>>),
+    Get(String, SyncSender<Option<(StoredDump, Value)>>),
+    Open(String, String, SyncSender<io::Result<DumpFileReader>>),
+    Hold(String, bool, SyncSender<io::Result<bool>>),
+    Delete(String, Option<String>, SyncSender<Result<bool, String>>),
+    /// The file system is full: whether there is more room now.
+    Room(u64, SyncSender<bool>),
+    End,
+}
+
+/// A capture file of a dump, to be read.
+#[derive(Debug)]
+pub struct DumpFileReader {
+    file: Box<dyn DiskFile>,
+    bytes: u64,
+}
+
+impl DumpFileReader {
+    /// How many bytes it has; of an open dump's those that hold whole packets now.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads on from an offset, as `pread(2)`: how many bytes were read, 0 at the end.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let most = buffer.len().min(left);
+        self.file.read_at(&mut buffer[..most], offset)
+    }
+}
+
+impl Keeper {
+    /// A dump is being written, or has more bytes now.
+    pub(crate) fn is_open(&self, id: &str, dump: OpenDump) {
+        lock(&self.open).insert(id.to_owned(), dump);
+    }
+
+    /// How many bytes its files have now.
+    pub(crate) fn has_grown(&self, id: &str, files: Vec<(PathBuf, u64)>) {
+        if let Some(dump) = lock(&self.open).get_mut(id) {
+            dump.files = files;
+        }
+    }
+
+    /// It is not being written any more; it was finished under this name.
+    pub(crate) fn is_over(&self, id: &str, finished_as: &str) {
+        if lock(&self.open).remove(id).is_some() {
+            self.send(Request::Finished(finished_as.to_owned()));
+        }
+    }
+
+    /// What is kept of a rule's dumps from now on.
+    pub(crate) fn keep(&self, rule: &str, keep: Option<Keep>) {
+        self.send(Request::Rule(rule.to_owned(), keep));
+    }
+
+    /// The file system is full. Deletes what may be, if room is to be left; whether there is more now.
+    pub(crate) fn make_room(&self, bytes: u64) -> bool {
+        let (reply, answer) = sync_channel(1);
+        self.makes_room && self.send(Request::Room(bytes, reply)) && answer.recv().unwrap_or(false)
+    }
+
+    /// Asks, and waits. `None`: the thread has ended.
+    pub(crate) fn ask<T>(
+        &self,
+        request: impl FnOnce(SyncSender<T>) -> Request,
+        wait: Duration,
+    ) -> Result<T, RecvTimeoutError> {
+        let (reply, answer) = sync_channel(1);
+        self.send(request(reply));
+        answer.recv_timeout(wait)
+    }
+
+    /// False: the thread has ended.
+    fn send(&self, request: Request) -> bool {
+        self.requests.send(request).is_ok()
+    }
+}
+
+/// The thread, which ends when this is dropped, behind all that it was asked.
+#[derive(Debug)]
+pub(crate) struct KeeperThread {
+    keeper: Keeper,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl KeeperThread {
+    /// Starts it; it has the privileges of who calls.
+    pub(crate) fn start(
+        directory: Directory,
+        config: KeeperConfig,
+        clock: Arc<dyn Clock>,
+        events: Events,
+    ) -> io::Result<Self> {
+        let (keeper, mut keeping) = Keeping::new(directory, config, clock, events);
+        let thread = Builder::new().name("dump-keeper".to_owned());
+        let thread = Some(thread.spawn(move || keeping.run())?);
+        Ok(Self { keeper, thread })
+    }
+
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+}
+
+impl Drop for KeeperThread {
+    fn drop(&mut self) {
+        self.keeper.send(Request::End);
+        if let Some(thread) = self.thread.take() {
+            // It told its panic itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+#[derive(Debug)]
+pub(super) struct Keeping {
+    listing: Listing,
+    /// The directory is read.
+    is_listed: bool,
+    config: KeeperConfig,
+    clock: Arc<dyn Clock>,
+    events: Events,
+    requests: Receiver<Request>,
+    open: Arc<Mutex<OpenDumps>>,
+    /// Dumps that could not be deleted.
+    refused: BTreeSet<String>,
+    /// On the monotonic clock, ns: when the directory is looked at again, …
+    look_ns: i64,
+    /// … and until when nothing is deleted.
+    rest_ns: i64,
+    /// It was told that there is too little room and nothing to delete.
+    is_short: bool,
+}
+
+impl Keeping {
+    pub(super) fn new(
+        directory: Directory,
+        config: KeeperConfig,
+        clock: Arc<dyn Clock>,
+        events: Events,
+    ) -> (Keeper, Self) {
+        let (requests_tx, requests) = mpsc::channel();
+        let keeper = Keeper {
+            requests: requests_tx,
+            open: Arc::default(),
+            makes_room: config.min_free.is_some(),
+        };
+        let open = Arc::clone(&keeper.open);
+        let keeping = Self {
+            listing: Listing::new(directory),
+            is_listed: false,
+            config,
+            clock,
+            events,
+            requests,
+            open,
+            refused: BTreeSet::new(),
+            look_ns: i64::MIN,
+            rest_ns: i64::MIN,
+            is_short: false,
+        };
+        (keeper, keeping)
+    }
+
+    fn run(&mut self) {
+        loop {
+            self.keep();
+            let request = match self.wait() {
+                Some(wait) => self.requests.recv_timeout(wait),
+                None => self.requests.recv().map_err(RecvTimeoutError::from),
+            };
+            match request {
+                Ok(request) => {
+                    if !self.serve(request) {
+                        break;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.keep();
+    }
+
+    /// How long nothing is to be done by itself; `None`: ever.
+    fn wait(&self) -> Option<Duration> {
+        if self.config.min_free.is_some() {
+            Some(ROOM_EVERY)
+        } else {
+            self.config.limits.are_any().then_some(LOOK_EVERY)
+        }
+    }
+
+    /// Does what waits. False: it is to end.
+    #[cfg(test)]
+    pub(super) fn serve_all(&mut self) -> bool {
+        while let Ok(request) = self.requests.try_recv() {
+            if !self.serve(request) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn serve(&mut self, request: Request) -> bool {
+        match request {
+            Request::Finished(id) => {
+                if self.is_listed {
+                    self.listing.look_again(&id);
+                }
+            }
+            Request::Rule(rule, keep) => {
+                let rules = &mut self.config.limits.rules;
+                match keep {
+                    Some(keep) => _ = rules.insert(rule, keep),
+                    None => _ = rules.remove(&rule),
+                }
+            }
+            Request::List(reply) => {
+                self.refresh();
+                let _ = reply.send(self.all());
+            }
+            Request::Get(id, reply) => {
+                self.listing.look_again(&id);
+                let _ = reply.send(self.get(&id));
+            }
+            Request::Open(id, name, reply) => _ = reply.send(self.open_file(&id, &name)),
+            Request::Hold(id, is_held, reply) => _ = reply.send(self.hold(&id, is_held)),
+            Request::Delete(id, by, reply) => _ = reply.send(self.delete_asked(&id, by)),
+            Request::Room(bytes, reply) => {
+                self.list();
+                let space = self.listing.space();
+                let more = space.map_or(0, |space| ROOM_BYTES.min(space.total / 100));
+                let room = self.delete_for_room(bytes.max(more).max(1));
+                let _ = reply.send(room);
+            }
+            Request::End => return false,
+        }
+        true
+    }
+
+    /// Reads the directory, if that was not done before.
+    fn list(&mut self) {
+        if !self.is_listed {
+            self.refresh();
+        }
+    }
+
+    fn refresh(&mut self) {
+        match self.listing.refresh() {
+            Ok(()) => self.is_listed = true,
+            Err(error) => self.tell(format!("the directory of dumps cannot be read: {error}")),
+        }
+    }
+
+    fn tell(&self, text: String) {
+        self.events.tell(Event::Notice(text));
+    }
+
+    /// All dumps, the oldest first, open ones last.
+    fn all(&self) -> Vec<StoredDump> {
+        let open = lock(&self.open);
+        let of_open = open.iter().map(|(id, dump)| self.stored(id, dump));
+        // One whose sidecar is just written may be both for a moment.
+        let finished = self.listing.dumps().cloned();
+        let finished = finished.filter(|dump| !open.contains_key(&dump.id));
+        let mut all: Vec<_> = finished.chain(of_open).collect();
+        let key = |dump: &StoredDump| (dump.is_open, dump.made_ns, dump.id.clone());
+        all.sort_by_cached_key(key);
+        all
+    }
+
+    fn stored(&self, id: &str, open: &OpenDump) -> StoredDump {
+        StoredDump {
+            is_held: self.listing.is_held(id),
+            ..open.stored(id)
+        }
+    }
+
+    fn get(&self, id: &str) -> Option<(StoredDump, Value)> {
+        if let Some(open) = lock(&self.open).get(id) {
+            return Some((self.stored(id, open), Value::Null));
+        }
+        let known = self.listing.get(id)?;
+        let told = known.told(self.listing.disk()).ok()?;
+        Some((known.dump.clone(), told))
+    }
+
+    fn open_file(&mut self, id: &str, name: &str) -> io::Result<DumpFileReader> {
+        let disk = self.listing.disk();
+        if let Some(open) = lock(&self.open).get(id) {
+            let mut files = open.files.iter();
+            let file = files.find(|(path, _)| path.file_name().is_some_and(|it| it == name));
+            let (path, bytes) = file.ok_or(io::ErrorKind::NotFound)?;
+            let file = disk.open_to_read(path)?;
+            return Ok(DumpFileReader {
+                file,
+                bytes: *bytes,
+            });
+        }
+        self.listing.look_again(id);
+        let path = self.listing.path(id, name).ok_or(io::ErrorKind::NotFound)?;
+        let disk = self.listing.disk();
+        let bytes = disk.entry(&path)?.bytes;
+        let file = disk.open_to_read(&path)?;
+        Ok(DumpFileReader { file, bytes })
+    }
+
+    fn hold(&mut self, id: &str, is_held: bool) -> io::Result<bool> {
+        let is_open = lock(&self.open).contains_key(id);
+        self.listing.look_again(id);
+        if !is_open && self.listing.get(id).is_none() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let is_new = self.listing.hold(id, is_held);
+        self.listing.look_again(id);
+        is_new
+    }
+
+    fn delete_asked(&mut self, id: &str, by: Option<String>) -> Result<bool, String> {
+        if lock(&self.open).contains_key(id) {
+            return Err(format!("dump {id} is open: it is being written"));
+        }
+        self.listing.look_again(id);
+        let known = self.listing.get(id);
+        if known.is_some_and(|known| known.dump.is_held) {
+            return Err(format!("dump {id} is held: release it first"));
+        }
+        let deleted = self.listing.delete(id);
+        let deleted = deleted.map_err(|error| format!("dump {id}: not deleted: {error}"))?;
+        let is_new = deleted.is_some();
+        if let Some(dump) = deleted {
+            self.tell_deleted(dump, WhyDeleted::Asked, by);
+        }
+        Ok(is_new)
+    }
+
+    /// Deletes what is not to be kept.
+    pub(super) fn keep(&mut self) {
+        let now = self.clock.now();
+        if !self.config.limits.are_any() && self.config.min_free.is_none() {
+            return;
+        }
+        if now.mono_ns >= self.look_ns {
+            let every_ns = i64::try_from(LOOK_EVERY.as_nanos()).unwrap_or(i64::MAX);
+            self.look_ns = now.mono_ns.saturating_add(every_ns);
+            self.refused.clear();
+            self.refresh();
+        }
+        if now.mono_ns < self.rest_ns {
+            return;
+        }
+        let (dumps, others) = self.deletable();
+        let due = (self.config.limits).due(dumps.into_iter(), others, now.wall_ns);
+        let due: Vec<_> = due
+            .into_iter()
+            .map(|(dump, why)| (dump.id.clone(), why))
+            .collect();
+        for (id, why) in due {
+            if self.delete(&id, why).is_err() {
+                return;
+            }
+        }
+        if let Some(min_free) = self.config.min_free {
+            self.leave_room(min_free);
+        }
+    }
+
+    /// The dumps that may be deleted or are held, and the bytes of others, which count as well.
+    fn deletable(&self) -> (Vec<&StoredDump>, u64) {
+        let open = lock(&self.open);
+        let files = open.values().flat_map(|dump| &dump.files);
+        let open_bytes = files.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        let dumps = self.listing.dumps();
+        let (refused, dumps) = dumps.partition::<Vec<_>, _>(|it| self.refused.contains(&it.id));
+        let refused = refused.iter().map(|dump| dump.bytes);
+        (dumps, refused.fold(open_bytes, u64::saturating_add))
+    }
+
+    fn leave_room(&mut self, min_free: MinFree) {
+        let Ok(space) = self.listing.space() else {
+            return;
+        };
+        let wanted = min_free.bytes(space).saturating_sub(space.free);
+        if wanted == 0 {
+            self.is_short = false;
+        } else if !self.delete_for_room(wanted) && !self.is_short {
+            self.is_short = true;
+            self.tell(
+                "--min-free: the file system has less room than is to be left, and no dump lies there that may be deleted"
+                    .to_owned(),
+            );
+        }
+    }
+
+    /// Whether it deleted anything.
+    fn delete_for_room(&mut self, bytes: u64) -> bool {
+        let (dumps, _) = self.deletable();
+        let oldest = for_room(dumps.into_iter(), bytes).into_iter();
+        let ids: Vec<_> = oldest.map(|dump| dump.id.clone()).collect();
+        let mut has_deleted = false;
+        for id in ids {
+            match self.delete(&id, WhyDeleted::MinFree) {
+                Ok(is_gone) => has_deleted |= is_gone,
+                Err(()) => break,
+            }
+        }
+        has_deleted
+    }
+
+    /// Deletes a dump, unless it is held or changed since. An error is told.
+    fn delete(&mut self, id: &str, why: WhyDeleted) -> Result<bool, ()> {
+        match self.listing.delete(id) {
+            Ok(deleted) => {
+                let is_gone = deleted.is_some();
+                if let Some(dump) = deleted {
+                    self.tell_deleted(dump, why, None);
+                }
+                Ok(is_gone)
+            }
+            Err(error) => {
+                self.tell(format!("dump {id}: not deleted: {error}"));
+                self.refused.insert(id.to_owned());
+                let rest_ns = i64::try_from(LOOK_EVERY.as_nanos()).unwrap_or(i64::MAX);
+                self.rest_ns = self.clock.now().mono_ns.saturating_add(rest_ns);
+                Err(())
+            }
+        }
+    }
+
+    fn tell_deleted(&self, dump: StoredDump, why: WhyDeleted, by: Option<String>) {
+        self.events.tell(Event::Deleted(DeletedDump {
+            id: dump.id,
+            rule: dump.rule,
+            bytes: dump.bytes,
+            why,
+            by,
+        }));
+    }
+}
+
+impl OpenDump {
+    fn stored(&self, id: &str) -> StoredDump {
+        let name = |path: &PathBuf| {
+            path.file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+        };
+        let files = self.files.iter().map(|(path, bytes)| StoredFile {
+            name: name(path).unwrap_or_default(),
+            bytes: *bytes,
+            sha256: None,
+        });
+        StoredDump {
+            id: id.to_owned(),
+            number: Some(self.number),
+            is_open: true,
+            is_held: false,
+            rule: self.rule.clone(),
+            trigger_time: rfc3339(self.trigger_ns),
+            from: String::new(),
+            to: String::new(),
+            verdict: None,
+            packets: 0,
+            bytes: self.files.iter().map(|(_, bytes)| *bytes).sum(),
+            made_ns: self.trigger_ns,
+            files: files.collect(),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Which dumps there are: read once, and brought up to date where something changed.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    super::{disk::Disk, names::Directory},
+    Known, Space, StoredDump, hold_mark, is_held, is_name, stem_of,
+};
+use crate::analysis::terms::SubDirectory;
+
+/// The finished dumps of a directory, by name.
+#[derive(Debug)]
+pub(super) struct Listing {
+    directory: Directory,
+    known: BTreeMap<String, Known>,
+}
+
+impl Listing {
+    pub(super) fn new(directory: Directory) -> Self {
+        Self {
+            directory,
+            known: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn disk(&self) -> &dyn Disk {
+        self.directory.disk()
+    }
+
+    fn root(&self) -> &Path {
+        self.directory.here()
+    }
+
+    /// Looks at what lies in the directory now, and one level below it.
+    pub(super) fn refresh(&mut self) -> io::Result<()> {
+        let mut before = std::mem::take(&mut self.known);
+        let mut below = Vec::new();
+        for entry in self.disk().list(self.root())? {
+            if entry.is_directory {
+                let name = entry.name.to_str();
+                below.extend(
+                    name.filter(|it| SubDirectory::new(it).is_ok())
+                        .map(str::to_owned),
+                );
+            } else {
+                self.look(None, &entry.name, &mut before);
+            }
+        }
+        for into in below {
+            // One that is gone, or may not be read, has nothing of ours to tell.
+            for entry in self
+                .disk()
+                .list(&self.root().join(&into))
+                .unwrap_or_default()
+            {
+                self.look(Some(&into), &entry.name, &mut before);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a dump up, if this is the sidecar of one.
+    fn look(&mut self, into: Option<&str>, name: &Path, before: &mut BTreeMap<String, Known>) {
+        let Some(stem) = stem_of(name) else {
+            return;
+        };
+        let id = super::id(into, stem);
+        let known = before.remove(&id).and_then(|known| {
+            let now = self.disk().entry(&known.sidecar()).ok()?;
+            ((now.inode, now.changed_ns) == known.seen).then_some(known)
+        });
+        let known = match known {
+            Some(mut known) => {
+                known.dump.is_held = is_held(self.disk(), &known.directory, stem);
+                Some(known)
+            }
+            None => Known::read(self.disk(), self.root(), into, stem),
+        };
+        if let Some(known) = known {
+            self.known.insert(id, known);
+        }
+    }
+
+    /// A dump was finished, or may have changed.
+    pub(super) fn look_again(&mut self, id: &str) {
+        self.known.remove(id);
+        let known = parts(id).map(|(into, stem)| Known::read(self.disk(), self.root(), into, stem));
+        if let Some(known) = known.flatten() {
+            self.known.insert(id.to_owned(), known);
+        }
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<&Known> {
+        self.known.get(id)
+    }
+
+    pub(super) fn dumps(&self) -> impl Iterator<Item = &StoredDump> {
+        self.known.values().map(|known| &known.dump)
+    }
+
+    /// Holds a dump that is there, open or not, or releases it. Whether that is new.
+    pub(super) fn hold(&self, id: &str, is_held: bool) -> io::Result<bool> {
+        let mark = self.mark(id).ok_or(io::ErrorKind::NotFound)?;
+        if self.disk().exists(&mark) == is_held {
+            return Ok(false);
+        }
+        let done = if is_held {
+            self.disk().create(&mark).map(drop)
+        } else {
+            self.disk().remove(&mark)
+        };
+        done.map(|()| true)
+    }
+
+    pub(super) fn is_held(&self, id: &str) -> bool {
+        self.mark(id).is_some_and(|mark| self.disk().exists(&mark))
+    }
+
+    /// Where the mark is that holds a dump. `None`: there can be none of this name.
+    fn mark(&self, id: &str) -> Option<PathBuf> {
+        let (into, stem) = parts(id)?;
+        let directory = into.map_or_else(|| self.root().to_owned(), |it| self.root().join(it));
+        Some(hold_mark(&directory, stem))
+    }
+
+    pub(super) fn space(&self) -> io::Result<Space> {
+        self.disk().space(self.root())
+    }
+
+    /// Deletes a dump. Returned is what it was: `None`, if it is held now, or is not there as it was known.
+    pub(super) fn delete(&mut self, id: &str) -> io::Result<Option<StoredDump>> {
+        self.look_again(id);
+        let Some(known) = self.known.get(id).filter(|known| !known.dump.is_held) else {
+            return Ok(None);
+        };
+        known.delete(self.disk())?;
+        Ok(self.known.remove(id).map(|known| known.dump))
+    }
+
+    /// Where a file of a dump is.
+    pub(super) fn path(&self, id: &str, name: &str) -> Option<PathBuf> {
+        let known = self.known.get(id)?;
+        let file = known.dump.files.iter().find(|file| file.name == name)?;
+        Some(known.directory.join(&file.name))
+    }
+}
+
+/// The directory below, if there is one, and the stem of a dump of this name. `None`: no dump can have it.
+fn parts(id: &str) -> Option<(Option<&str>, &str)> {
+    let (into, stem) = match id.split_once('/') {
+        Some((into, stem)) => (Some(into), stem),
+        None => (None, id),
+    };
+    let is_good = is_name(stem) && into.is_none_or(|it| SubDirectory::new(it).is_ok());
+    is_good.then_some((into, stem))
+}

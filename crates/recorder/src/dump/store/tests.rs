@@ -1,0 +1,575 @@
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use serde_json::json;
+
+use super::{
+    Keep, MinFree, Space, StoredDump, WhyDeleted,
+    keeper::{Keeper, KeeperConfig, KeeperThread, Keeping, OpenDump, Request},
+    retention::{Limits, for_room},
+};
+use crate::{
+    Event, Format, Subscription,
+    control::{events::Events, time::rfc3339},
+    dump::{disk::Disk, names::Directory},
+    tests::{
+        fake_disk::FakeDisk,
+        rig::{FakeClock, S},
+    },
+};
+
+const WAIT: Duration = Duration::from_secs(60);
+
+fn put(disk: &dyn Disk, path: &str, bytes: &[u8]) {
+    let file = disk.create(Path::new(path)).unwrap();
+    file.write_all_at(bytes, 0).unwrap();
+}
+
+/// A sidecar and a capture, as a recorder leaves them.
+fn put_dump(disk: &dyn Disk, directory: &str, stem: &str, bytes: usize, made_ns: i64, rule: &str) {
+    let name = format!("{stem}.pcapng");
+    put(disk, &format!("{directory}/{name}"), &vec![7; bytes]);
+    let into = directory.strip_prefix("dumps/");
+    let mut told = told(&[(&name, bytes)]);
+    told["created"] = rfc3339(made_ns).into();
+    told["rule"] = rule.into();
+    if let Some(into) = into {
+        told["into"] = into.into();
+    }
+    put(
+        disk,
+        &format!("{directory}/{stem}.json"),
+        told.to_string().as_bytes(),
+    );
+}
+
+fn told(files: &[(&str, usize)]) -> serde_json::Value {
+    let files = files.iter();
+    let files = files.map(|(name, bytes)| json!({"name": name, "bytes": bytes, "sha256": "00"}));
+    json!({
+        "program": "retroscope 0.1.0", "rule": "udp", "trigger_time": rfc3339(0), "from": rfc3339(0), "to": rfc3339(0), "packets": 1,
+        "verdict": "complete", "files": files.collect::<Vec<_>>(),
+    })
+}
+
+/// What looks after a directory, without its thread.
+struct Bench {
+    disk: FakeDisk,
+    clock: Arc<FakeClock>,
+    keeper: Keeper,
+    keeping: Keeping,
+    events: Subscription,
+}
+
+impl Bench {
+    fn new(config: KeeperConfig) -> Self {
+        let (disk, clock) = (FakeDisk::default(), Arc::<FakeClock>::default());
+        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let events = Events::new();
+        let listener = events.log().subscribe(Some(0));
+        let (keeper, keeping) = Keeping::new(directory, config, clock.clone(), events);
+        Self {
+            disk,
+            clock,
+            keeper,
+            keeping,
+            events: listener,
+        }
+    }
+
+    /// Asks, and has it answered.
+    fn ask<T: Send + 'static>(
+        &mut self,
+        request: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Request + Send + 'static,
+    ) -> T {
+        let keeper = self.keeper.clone();
+        let asking = std::thread::spawn(move || keeper.ask(request, WAIT).unwrap());
+        while !asking.is_finished() {
+            self.keeping.serve_all();
+            std::thread::yield_now();
+        }
+        asking.join().unwrap()
+    }
+
+    fn ids(&mut self) -> Vec<String> {
+        self.ask(Request::List)
+            .into_iter()
+            .map(|dump| dump.id)
+            .collect()
+    }
+
+    /// What was deleted, and sentences, since it was asked last.
+    fn news(&mut self) -> (Vec<(String, WhyDeleted)>, Vec<String>) {
+        let (mut deleted, mut notices) = (Vec::new(), Vec::new());
+        while let Ok(event) = self.events.take(Duration::ZERO) {
+            match event {
+                Event::Deleted(dump) => deleted.push((dump.id, dump.why)),
+                Event::Notice(text) => notices.push(text),
+                other => panic!("{other:?}"),
+            }
+        }
+        (deleted, notices)
+    }
+
+    fn pass(&self, seconds: i64) {
+        self.clock.pass(seconds * S);
+    }
+}
+
+fn keep(bytes: Option<u64>, age_s: Option<u64>) -> KeeperConfig {
+    let all = Keep {
+        bytes,
+        age: age_s.map(Duration::from_secs),
+    };
+    KeeperConfig {
+        limits: Limits {
+            all,
+            rules: HashMap::new(),
+        },
+        min_free: None,
+    }
+}
+
+/// Foreign files, and sidecars that tell of what is not theirs: none is taken for a dump.
+#[test]
+fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
+    let mut bench = Bench::new(keep(Some(0), None));
+    let disk = &bench.disk.clone();
+    put_dump(disk, "dumps", "good", 100, 1, "udp");
+    put_dump(disk, "dumps/sub", "good", 100, 2, "udp");
+    put(disk, "dumps/alone.pcapng", b"a capture without a sidecar");
+    put(disk, "dumps/open.pcapng.part", b"another recorder's");
+    put(disk, "dumps/notes.json", b"{}");
+    put(disk, "dumps/broken.json", b"{\"program\":");
+    put(disk, "dumps/passwd", b"root");
+    put(disk, "other/x.pcapng", b"elsewhere");
+    let foreign = |stem: &str, change: &dyn Fn(&mut serde_json::Value)| {
+        let name = format!("{stem}.pcapng");
+        put(disk, &format!("dumps/{name}"), b"packets");
+        let mut told = told(&[(&name, 7)]);
+        change(&mut told);
+        put(
+            disk,
+            &format!("dumps/{stem}.json"),
+            told.to_string().as_bytes(),
+        );
+    };
+    foreign("program", &|it| it["program"] = "tool 1".into());
+    foreign("absolute", &|it| {
+        it["files"][0]["name"] = "/etc/passwd".into()
+    });
+    foreign("up", &|it| {
+        it["files"][0]["name"] = "../other/x.pcapng".into()
+    });
+    foreign("others", &|it| {
+        it["files"][0]["name"] = "alone.pcapng".into()
+    });
+    foreign("ending", &|it| it["files"][0]["name"] = "ending.txt".into());
+    foreign("size", &|it| it["files"][0]["bytes"] = 8.into());
+    foreign("into", &|it| it["into"] = "sub".into());
+    foreign("verdict", &|it| it["verdict"] = "odd".into());
+    // In a directory below, which may be another recorder's own.
+    put(disk, "dumps/theirs/x.pcapng", b"packets");
+    put(
+        disk,
+        "dumps/theirs/x.json",
+        told(&[("x.pcapng", 7)]).to_string().as_bytes(),
+    );
+    assert_eq!(bench.ids(), ["good", "sub/good"]);
+    for id in [
+        "alone",
+        "../other/x",
+        "up",
+        "theirs/x",
+        "sub/../good",
+        "",
+        "/",
+        "a/b/c",
+        ".x",
+    ] {
+        let id = id.to_owned();
+        let found = bench.ask(move |reply| Request::Get(id, reply));
+        assert!(found.is_none(), "{found:?}");
+    }
+    let mut before = bench.disk.names();
+    bench.keeping.keep();
+    let gone = |path: &PathBuf| path.to_string_lossy().contains("good");
+    before.retain(|path| !gone(path));
+    assert_eq!(bench.disk.names(), before);
+    let why = WhyDeleted::Bytes;
+    let (deleted, notices) = bench.news();
+    assert_eq!(
+        deleted,
+        [("good".to_owned(), why), ("sub/good".to_owned(), why)]
+    );
+    assert!(notices.is_empty(), "{notices:?}");
+}
+
+/// Oldest first, never held ones; what another run left is known after a restart; a mark made by anybody counts.
+#[test]
+fn limits_hold_for_what_earlier_runs_left() {
+    let config = keep(Some(5500), Some(1000));
+    let mut bench = Bench::new(config.clone());
+    let disk = bench.disk.clone();
+    bench.clock.wall_ns.store(2000 * S, Ordering::SeqCst);
+    for (stem, made_s) in [
+        ("c", 1500),
+        ("a", 900),
+        ("b", 1400),
+        ("held", 800),
+        ("d", 1600),
+    ] {
+        put_dump(&disk, "dumps", stem, 1000, made_s * S, "udp");
+    }
+    put(&disk, "dumps/held.hold", b"");
+    let sidecar = disk.read(Path::new("dumps/a.json")).unwrap().len() as u64;
+    assert!(
+        (200..350).contains(&sidecar),
+        "{sidecar}: four dumps have 4800 to 5400 bytes"
+    );
+    bench.keeping.keep();
+    let names = |bench: &mut Bench| bench.news().0.into_iter().collect::<Vec<_>>();
+    assert_eq!(names(&mut bench), [("a".to_owned(), WhyDeleted::Age)]);
+    assert_eq!(bench.ids(), ["held", "b", "c", "d"]);
+    // Too many bytes: the oldest that is not held.
+    put_dump(&disk, "dumps", "e", 1700, 1750 * S, "udp");
+    bench.keeper.is_open("e", open(&[]));
+    bench.keeper.is_over("e", "e");
+    bench.keeping.serve_all();
+    bench.keeping.keep();
+    let bytes = |id: &str| (id.to_owned(), WhyDeleted::Bytes);
+    assert_eq!(names(&mut bench), [bytes("b"), bytes("c")]);
+    // Another recorder in the same place.
+    let mut next = Bench::new(config);
+    next.clock.wall_ns.store(2650 * S, Ordering::SeqCst);
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+    let events = Events::new();
+    next.events = events.log().subscribe(Some(0));
+    (next.keeper, next.keeping) = Keeping::new(
+        directory,
+        keep(Some(5500), Some(1000)),
+        next.clock.clone(),
+        events,
+    );
+    next.keeping.keep();
+    assert_eq!(names(&mut next), [("d".to_owned(), WhyDeleted::Age)]);
+    let held = next.ask(|reply| Request::Delete("held".to_owned(), None, reply));
+    assert!(held.unwrap_err().contains("held"));
+    let release = |reply| Request::Hold("held".to_owned(), false, reply);
+    assert!(next.ask(release).unwrap());
+    assert!(!next.ask(release).unwrap(), "it is released");
+    next.pass(61);
+    next.keeping.keep();
+    assert_eq!(names(&mut next), [("held".to_owned(), WhyDeleted::Age)]);
+    assert!(
+        !disk.exists(Path::new("dumps/held.json")) && !disk.exists(Path::new("dumps/held.pcapng"))
+    );
+}
+
+fn open(files: &[(&str, u64)]) -> OpenDump {
+    OpenDump {
+        number: 1,
+        rule: "udp".to_owned(),
+        trigger_ns: 0,
+        files: files
+            .iter()
+            .map(|(path, bytes)| (path.into(), *bytes))
+            .collect(),
+    }
+}
+
+/// An open dump is listed, read as far as it is whole, held, and never deleted; its bytes count.
+#[test]
+fn open_dumps_are_listed_and_left_alone() {
+    let mut bench = Bench::new(keep(Some(1000), None));
+    let disk = bench.disk.clone();
+    put_dump(&disk, "dumps", "old", 100, S, "udp");
+    put(&disk, "dumps/new.pcapng.part", &[1; 900]);
+    let part = "dumps/new.pcapng.part";
+    bench.keeper.is_open("new", open(&[(part, 500)]));
+    assert_eq!(bench.ids(), ["old", "new"]);
+    let read = |bench: &mut Bench| {
+        let open = |reply| Request::Open("new".into(), "new.pcapng.part".into(), reply);
+        let file = bench.ask(open).unwrap();
+        let mut bytes = [0; 1000];
+        assert_eq!(file.read_at(&mut bytes, file.bytes()).unwrap(), 0);
+        file.read_at(&mut bytes, 100).unwrap()
+    };
+    assert_eq!(
+        read(&mut bench),
+        400,
+        "what may be half a packet is left out"
+    );
+    let delete = |reply| Request::Delete("new".to_owned(), None, reply);
+    assert!(bench.ask(delete).unwrap_err().contains("open"));
+    bench.keeping.keep();
+    assert_eq!(bench.news(), (vec![], vec![]));
+    bench.keeper.has_grown("new", vec![(part.into(), 900)]);
+    assert_eq!(read(&mut bench), 800);
+    bench.keeping.keep();
+    assert_eq!(bench.news().0, [("old".to_owned(), WhyDeleted::Bytes)]);
+    let hold = |reply| Request::Hold("new".to_owned(), true, reply);
+    assert!(bench.ask(hold).unwrap());
+    assert!(bench.ask(Request::List)[0].is_held);
+}
+
+/// A dump that cannot be deleted is told once a minute, and stays.
+#[test]
+fn what_cannot_be_deleted_is_told_and_tried_again() {
+    let mut bench = Bench::new(keep(Some(0), None));
+    let disk = bench.disk.clone();
+    for stem in ["a", "b"] {
+        put_dump(&disk, "dumps", stem, 100, S, "udp");
+    }
+    disk.set_read_only(true);
+    for _ in 0..50 {
+        bench.pass(1);
+        bench.keeping.keep();
+    }
+    let (deleted, notices) = bench.news();
+    assert_eq!((deleted.len(), notices.len()), (0, 1), "{notices:?}");
+    assert!(
+        notices[0].contains("dump a: not deleted: Read-only"),
+        "{notices:?}"
+    );
+    disk.set_read_only(false);
+    for _ in 0..70 {
+        bench.pass(1);
+        bench.keeping.keep();
+    }
+    assert_eq!(bench.news().0.len(), 2);
+}
+
+/// Any dumps and limits: what is due is what a simple count says.
+#[test]
+fn what_is_due_agrees_with_an_oracle() {
+    let mut random = fastrand::Rng::with_seed(50);
+    for round in 0..3000 {
+        let rules = ["udp", "tcp", "icmp"];
+        let dump = |number: usize, random: &mut fastrand::Rng| StoredDump {
+            id: format!("{number}"),
+            number: None,
+            is_open: false,
+            is_held: random.u8(..5) == 0,
+            rule: rules[random.usize(..3)].to_owned(),
+            trigger_time: String::new(),
+            from: String::new(),
+            to: String::new(),
+            verdict: None,
+            packets: 0,
+            bytes: random.u64(..100),
+            made_ns: random.i64(0..20) * S,
+            files: Vec::new(),
+        };
+        let dumps: Vec<_> = (0..random.usize(..12))
+            .map(|n| dump(n, &mut random))
+            .collect();
+        let limit = |random: &mut fastrand::Rng| Keep {
+            bytes: random.bool().then(|| random.u64(..600)),
+            age: random.bool().then(|| Duration::from_secs(random.u64(..25))),
+        };
+        let limits = Limits {
+            all: limit(&mut random),
+            rules: rules[1..]
+                .iter()
+                .map(|it| ((*it).to_owned(), limit(&mut random)))
+                .collect(),
+        };
+        let (open_bytes, now_ns) = (random.u64(..200), random.i64(0..30) * S);
+        let due = limits.due(dumps.iter(), open_bytes, now_ns);
+        let gone = |id: &str| due.iter().any(|(dump, _)| dump.id == id);
+        // All but held ones are within the limits, and none went without need.
+        let left: Vec<_> = dumps.iter().filter(|dump| !gone(&dump.id)).collect();
+        let may_go = |dump: &&&StoredDump| !dump.is_held;
+        let none = Keep::default();
+        for rule in rules {
+            let own = limits.rules.get(rule).unwrap_or(&none);
+            let of_rule: Vec<_> = left.iter().filter(|it| it.rule == rule).collect();
+            let bytes: u64 = of_rule.iter().map(|it| it.bytes).sum();
+            let is_within = own.bytes.is_none_or(|most| bytes <= most);
+            assert!(
+                is_within || !of_rule.iter().any(|it| !it.is_held),
+                "round {round}"
+            );
+            let age_ns = |dump: &StoredDump| now_ns - dump.made_ns;
+            for dump in of_rule.iter().filter(|it| !it.is_held) {
+                for age in [own.age, limits.all.age].into_iter().flatten() {
+                    assert!(
+                        age_ns(dump) <= i64::try_from(age.as_nanos()).unwrap(),
+                        "round {round}"
+                    );
+                }
+            }
+        }
+        let bytes = open_bytes + left.iter().map(|dump| dump.bytes).sum::<u64>();
+        let is_within = limits.all.bytes.is_none_or(|most| bytes <= most);
+        assert!(
+            is_within || left.iter().find(may_go).is_none(),
+            "round {round}"
+        );
+        for (place, (dump, why)) in due.iter().enumerate() {
+            assert!(!dump.is_held);
+            if *why == WhyDeleted::Bytes {
+                // An older one of those that count stays only if it is held.
+                let older = left
+                    .iter()
+                    .filter(|it| it.made_ns < dump.made_ns && !it.is_held);
+                let is_all = limits.all.bytes.is_some();
+                let is_rule = limits
+                    .rules
+                    .get(&dump.rule)
+                    .is_some_and(|it| it.bytes.is_some());
+                let is_counted = |it: &&&StoredDump| !is_rule || it.rule == dump.rule;
+                assert!(
+                    is_all || older.clone().find(|it| is_counted(it)).is_none(),
+                    "round {round}"
+                );
+                // With it, and what went later, it would be too much.
+                let back = due[place..].iter().map(|(dump, _)| dump.bytes).sum::<u64>();
+                let of_rule: u64 = left
+                    .iter()
+                    .filter(|it| it.rule == dump.rule)
+                    .map(|it| it.bytes)
+                    .sum();
+                let back_of_rule = due[place..].iter().filter(|it| it.0.rule == dump.rule);
+                let back_of_rule: u64 = back_of_rule.map(|it| it.0.bytes).sum();
+                let own = limits.rules.get(&dump.rule).and_then(|it| it.bytes);
+                let too_much = limits.all.bytes.is_some_and(|most| bytes + back > most);
+                let too_much_of_rule = own.is_some_and(|most| of_rule + back_of_rule > most);
+                assert!(too_much || too_much_of_rule, "round {round}");
+            }
+        }
+        let wanted = random.u64(..500);
+        let room = for_room(dumps.iter(), wanted);
+        let made: u64 = room.iter().map(|dump| dump.bytes).sum();
+        let all: u64 = dumps
+            .iter()
+            .filter(|it| !it.is_held)
+            .map(|it| it.bytes)
+            .sum();
+        assert!(made >= wanted.min(all) && room.iter().all(|dump| !dump.is_held));
+        let last = room.last().map_or(0, |dump| dump.bytes);
+        assert!(wanted == 0 || made - last < wanted, "no more than it takes");
+    }
+}
+
+#[test]
+fn a_part_of_a_file_system_is_so_many_bytes() {
+    let space = Space {
+        free: 5,
+        total: 1000,
+    };
+    assert_eq!(MinFree::Percent(12.5).bytes(space), 125);
+    assert_eq!(MinFree::Bytes(77).bytes(space), 77);
+}
+
+/// A real file system of 8 MiB, which another program fills while dumps come: they go on, for older ones, until nothing is left but a held one.
+#[test]
+fn a_full_file_system_makes_room_beside_another_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(_mount) = Mount::tmpfs(folder.path(), "8m") else {
+        return;
+    };
+    let events = Events::new();
+    let mut listener = events.log().subscribe(Some(0));
+    let config = KeeperConfig {
+        min_free: Some(MinFree::Bytes(0)),
+        ..KeeperConfig::default()
+    };
+    let directory = Directory::open(folder.path(), Format::PcapNg).unwrap();
+    let clock = Arc::<FakeClock>::default();
+    let keeper = KeeperThread::start(directory.clone(), config, clock, events).unwrap();
+    let directory = directory.kept_by(keeper.keeper());
+    let disk = directory.disk();
+    let root = folder.path().to_str().unwrap();
+    put_dump(disk, root, "held", 1 << 20, 0, "udp");
+    put(disk, &format!("{root}/held.hold"), b"");
+    let (mut written, mut foreign) = (0, 0);
+    let chunk = vec![1; 1 << 20];
+    for number in 1..200_u32 {
+        // The other one, which has no regard for us, until it has half of it.
+        if number % 10 == 0 && foreign < 4 {
+            fs::write(
+                folder.path().join(format!("foreign-{foreign}")),
+                &chunk[..900_000],
+            )
+            .ok();
+            foreign += 1;
+        }
+        let stem = format!("{root}/{number:04}");
+        let made = directory.with_room(chunk.len(), || {
+            let path = format!("{stem}.pcapng");
+            let _ = fs::remove_file(&path);
+            fs::write(path, &chunk[..500_000])
+        });
+        made.unwrap();
+        let mut told = told(&[(&format!("{number:04}.pcapng"), 500_000)]);
+        told["created"] = rfc3339(i64::from(number) * S).into();
+        directory
+            .with_room(1000, || fs::write(format!("{stem}.json"), told.to_string()))
+            .unwrap();
+        written += 1;
+        keeper.keeper().is_open(&format!("{number:04}"), open(&[]));
+        keeper
+            .keeper()
+            .is_over(&format!("{number:04}"), &format!("{number:04}"));
+    }
+    let left = keeper.keeper().ask(Request::List, WAIT).unwrap();
+    // One more writer than room: nothing is left to delete but what is held.
+    let full = directory.with_room(0, || {
+        fs::write(folder.path().join("huge"), vec![1; 9 << 20])
+    });
+    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    let last = keeper.keeper().ask(Request::List, WAIT).unwrap();
+    let ids: Vec<_> = last.iter().map(|dump| dump.id.as_str()).collect();
+    assert_eq!(ids, ["held"]);
+    drop(keeper);
+    let mut deleted = Vec::new();
+    while let Ok(event) = listener.take(Duration::ZERO) {
+        match event {
+            Event::Deleted(dump) => {
+                assert_eq!(dump.why, WhyDeleted::MinFree);
+                deleted.push(dump.id);
+            }
+            Event::Notice(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(deleted.is_sorted(), "the oldest first: {deleted:?}");
+    assert_eq!((deleted.len(), written), (199, 199), "each once");
+    // 8 MiB less those of the others, in dumps of half a MB.
+    assert!((3..=15).contains(&(left.len() - 1)), "{}", left.len());
+    for number in 0..foreign {
+        assert!(folder.path().join(format!("foreign-{number}")).exists());
+    }
+}
+
+/// A file system in memory, as long as this is there.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn tmpfs(at: &Path, size: &str) -> Option<Self> {
+        let options = format!("size={size}");
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "retroscope-test"])
+            .arg(at)
+            .output();
+        let is_mounted = mount.is_ok_and(|mount| mount.status.success());
+        if !is_mounted {
+            eprintln!("SKIP: needs root, to mount a tmpfs");
+        }
+        is_mounted.then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

@@ -1,0 +1,178 @@
+//! The bytes of one file, in their order, from the header to the end; and their SHA-256.
+//!
+//! Where the processor has instructions for it, the digest is computed as the file is written. Its first kilobytes hold the verdict, which is known at the end: they go into the digest with
+//! the verdict that is expected, `complete` and what no counter tells, and only a file with another one is read again. Other processors take 3 s for a GB, in which the disk would have
+//! nothing to do: there all files are read again, when they are complete and have their names.
+
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{
+    disk::{Disk, DiskFile, KeptFile},
+    encode::VerdictField,
+    names::Directory,
+};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 256 * 1024;
+
+/// What a file says of itself in its header.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Heading {
+    pub(crate) headline: String,
+    /// The verdict that it will have if nothing goes wrong.
+    pub(crate) expected: String,
+}
+
+/// When digests are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Digests {
+    /// As files are written.
+    AsWritten,
+    /// When they are complete.
+    Behind,
+    Never,
+}
+
+impl Digests {
+    /// What is best on this processor.
+    pub(crate) fn here() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let is_quick = std::arch::is_x86_feature_detected!("sha");
+        #[cfg(target_arch = "aarch64")]
+        let is_quick = std::arch::is_aarch64_feature_detected!("sha2");
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let is_quick = false;
+        if is_quick {
+            Self::AsWritten
+        } else {
+            Self::Behind
+        }
+    }
+}
+
+/// See the module. After an error the file holds what was [written](Self::len) before.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) file: KeptFile,
+    len: u64,
+    /// Of all that is written, if the verdict is as it is expected. `None`: it is computed later, if at all.
+    digest: Option<Sha256>,
+    field: Option<VerdictField>,
+    expected: String,
+}
+
+/// A file that is complete.
+#[derive(Debug, Clone)]
+pub(super) struct Finished {
+    pub(super) path: PathBuf,
+    /// Where the verdict stands, if it does.
+    pub(super) field: Option<VerdictField>,
+    pub(super) bytes: u64,
+    /// Lower-case hexadecimal digits. `None`: it is not computed yet, or was not to be.
+    pub(super) sha256: Option<String>,
+}
+
+impl Stream {
+    /// Creates a file, which must not exist, and writes its header, in which the verdict stands at `field`.
+    pub(super) fn create(
+        directory: &Directory,
+        path: PathBuf,
+        header: &[u8],
+        field: Option<VerdictField>,
+        expected: &str,
+    ) -> io::Result<Self> {
+        let mut stream = Self {
+            file: directory.with_room(0, || KeptFile::create(directory.disk(), path.clone()))?,
+            len: 0,
+            digest: None,
+            field,
+            expected: expected.to_owned(),
+        };
+        stream.write(directory, header)?;
+        stream.digest = (directory.digests == Digests::AsWritten).then(|| match &stream.field {
+            Some(field) => Sha256::new_with_prefix(field.filled(header, expected)),
+            None => Sha256::new_with_prefix(header),
+        });
+        Ok(stream)
+    }
+
+    /// Bytes of the file.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Writes whole blocks behind those before.
+    pub(super) fn write(&mut self, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
+        let file = self.file.get(directory.disk())?;
+        let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
+        if let Err(error) = written {
+            // Leave whole blocks behind; failing at that too changes nothing for the caller.
+            let _ = file.set_len(self.len);
+            return Err(error);
+        }
+        self.len += bytes.len() as u64;
+        if let Some(digest) = &mut self.digest {
+            digest.update(bytes);
+        }
+        Ok(())
+    }
+
+    /// Puts the verdict in its place, and has all of it stored.
+    pub(super) fn finish(&mut self, disk: &dyn Disk, verdict: &str) -> io::Result<Finished> {
+        let file = self.file.get(disk)?;
+        if let Some(field) = &mut self.field {
+            field.write(file, verdict)?;
+        }
+        file.sync()?;
+        let is_expected = self.field.is_none() || verdict == self.expected;
+        let digest = self.digest.take().filter(|_| is_expected);
+        Ok(Finished {
+            path: self.file.path.clone(),
+            field: self.field.clone(),
+            bytes: self.len,
+            sha256: digest.map(hexadecimal),
+        })
+    }
+}
+
+impl Finished {
+    /// Changes the verdict.
+    pub(super) fn amend(&mut self, disk: &dyn Disk, verdict: &str) -> io::Result<()> {
+        let Some(field) = &mut self.field else {
+            return Ok(());
+        };
+        let file = disk.open(&self.path)?;
+        self.sha256 = None;
+        field.write(&*file, verdict)
+    }
+
+    /// Computes the digest, if that was not done. A file that cannot be read has none.
+    pub(super) fn digest(&mut self, directory: &Directory) {
+        if self.sha256.is_none() && directory.digests != Digests::Never {
+            let file = directory.disk().open_to_read(&self.path);
+            self.sha256 = file.and_then(|file| sha256_of(&*file)).ok();
+        }
+    }
+}
+
+/// Reads a file through.
+fn sha256_of(file: &dyn DiskFile) -> io::Result<String> {
+    let (mut digest, mut reader) = (Sha256::new(), file.reader());
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match reader.read(&mut buffer)? {
+            0 => return Ok(hexadecimal(digest)),
+            bytes => digest.update(&buffer[..bytes]),
+        }
+    }
+}
+
+fn hexadecimal(digest: Sha256) -> String {
+    let bytes = digest.finalize();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

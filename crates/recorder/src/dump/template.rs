@@ -1,0 +1,230 @@
+//! The names of dumps' files: a template, filled in.
+
+use crate::control::time::file_stamp;
+
+/// Longest part of a rule, a host or an interface in a name, in bytes.
+const PART_BYTES: usize = 64;
+/// Longest name without extensions, in bytes: with them, and a number behind it, it stays below the 255 of most file systems.
+const STEM_BYTES: usize = 190;
+
+/// How dumps' files are named: letters, digits, `.`, `_` and `-`, and in braces what each dump fills in.
+///
+/// | | |
+/// |---|---|
+/// | `{time}` | the trigger's time, UTC: `20261120T191503.123456789Z` |
+/// | `{date}` | its day: `20261120` |
+/// | `{number}` | a number that counts the dumps of a recorder, at least 4 digits |
+/// | `{rule}` | the trigger expression, or `manual` |
+/// | `{interface}` | where the trigger packet came, or `any` |
+/// | `{host}` | this system's name |
+///
+/// Each run of characters of what is filled in that are none of those becomes one `-`. What is longer than 190 bytes is cut. The name need not be different for
+/// each dump: where it is taken, the next `{number}` is tried, or `-2`, `-3` and so on are put behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameTemplate(Vec<Piece>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Time,
+    Date,
+    Number,
+    Rule,
+    Interface,
+    Host,
+}
+
+/// What is filled in.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NameFacts {
+    /// Stamp of the trigger, ns since the epoch.
+    pub(crate) trigger_ns: i64,
+    pub(crate) rule: String,
+    /// Where the trigger packet came; by hand there is none.
+    pub(crate) interface: Option<String>,
+}
+
+impl NameTemplate {
+    /// Checks a template.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let known = "{time} {date} {number} {rule} {interface} {host}";
+        let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (plain, more) = rest.split_once('{').unwrap_or((rest, ""));
+            if let Some(bad) = plain.chars().find(|c| !is_good(*c)) {
+                return Err(format!(
+                    "{bad:?} may not be in a file's name: letters, digits, '.', '_' and '-', and {known}"
+                ));
+            }
+            if !plain.is_empty() {
+                pieces.push(Piece::Text(plain.to_owned()));
+            }
+            if plain.len() == rest.len() {
+                break;
+            }
+            let (name, behind) = more
+                .split_once('}')
+                .ok_or_else(|| format!("'{{{more}' has no '}}'"))?;
+            pieces.push(match name {
+                "time" => Piece::Time,
+                "date" => Piece::Date,
+                "number" => Piece::Number,
+                "rule" => Piece::Rule,
+                "interface" => Piece::Interface,
+                "host" => Piece::Host,
+                _ => return Err(format!("nothing is called {{{name}}}: there are {known}")),
+            });
+            rest = behind;
+        }
+        if text.starts_with('.') || pieces.is_empty() || text.len() > STEM_BYTES {
+            return Err(format!(
+                "a name is 1 to {STEM_BYTES} bytes long, and does not begin with '.'"
+            ));
+        }
+        Ok(Self(pieces))
+    }
+
+    /// A name without extension. `again`: how often it was found to be taken; `number` is another one each time.
+    pub(super) fn stem(&self, facts: &NameFacts, host: &str, number: u64, again: u64) -> String {
+        let mut stem = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => stem.push_str(text),
+                Piece::Time => stem.push_str(&file_stamp(facts.trigger_ns)),
+                Piece::Date => stem.push_str(&file_stamp(facts.trigger_ns)[..DATE_BYTES]),
+                Piece::Number => stem.push_str(&format!("{number:04}")),
+                Piece::Rule => stem.push_str(&part(&facts.rule, "all")),
+                Piece::Interface => {
+                    stem.push_str(&part(facts.interface.as_deref().unwrap_or_default(), "any"));
+                }
+                Piece::Host => stem.push_str(&part(host, "localhost")),
+            }
+        }
+        stem.truncate(STEM_BYTES);
+        // A cut may have left a number out that tells names apart.
+        let is_numbered = self.0.contains(&Piece::Number) && stem.len() < STEM_BYTES;
+        if again > 0 && !is_numbered {
+            stem.push_str(&format!("-{}", again + 1));
+        }
+        stem
+    }
+}
+
+/// `{time}-{number}-{rule}`
+impl Default for NameTemplate {
+    fn default() -> Self {
+        let dash = || Piece::Text("-".to_owned());
+        Self(vec![
+            Piece::Time,
+            dash(),
+            Piece::Number,
+            dash(),
+            Piece::Rule,
+        ])
+    }
+}
+
+/// `20261120`, the beginning of a stamp.
+const DATE_BYTES: usize = 8;
+
+/// A text cut to `[A-Za-z0-9._-]`: each run of other characters becomes one `-`, none at the ends.
+fn part(text: &str, empty: &str) -> String {
+    let mut part = String::new();
+    for c in text.chars() {
+        if c.is_ascii_alphanumeric() || "._-".contains(c) {
+            part.push(c);
+        } else if !part.is_empty() && !part.ends_with('-') {
+            part.push('-');
+        }
+        if part.len() >= PART_BYTES {
+            break;
+        }
+    }
+    let part = part.trim_matches(['-', '.']);
+    if part.is_empty() { empty } else { part }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(rule: &str) -> NameFacts {
+        NameFacts {
+            trigger_ns: 1_795_202_103_123_456_789,
+            rule: rule.to_owned(),
+            interface: Some("eth0".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_stem_sorts_by_time_and_is_safe() {
+        let default = NameTemplate::default();
+        assert_eq!(
+            default.stem(&facts("udp port 60000"), "", 1, 0),
+            "20261120T191503.123456789Z-0001-udp-port-60000"
+        );
+        assert_eq!(NameTemplate::new("{time}-{number}-{rule}"), Ok(default));
+        let rule = |text: &str| part(text, "all");
+        assert_eq!(
+            rule("tcp[tcpflags] & (tcp-syn|tcp-fin) != 0"),
+            "tcp-tcpflags-tcp-syn-tcp-fin-0"
+        );
+        assert_eq!(rule("../../etc/passwd"), "etc-passwd");
+        assert_eq!(rule(""), "all");
+        assert_eq!(rule("härte"), "h-rte");
+        assert!(rule(&"host 10.0.0.1 or ".repeat(50)).len() <= PART_BYTES);
+    }
+
+    #[test]
+    fn a_template_is_filled_in() {
+        let stem = |text: &str, again| {
+            let template = NameTemplate::new(text).unwrap();
+            template.stem(&facts("tcp"), "sensor-1.example.org", 17, again)
+        };
+        let all = "{host}_{date}.{interface}-{rule}-{number}";
+        assert_eq!(stem(all, 0), "sensor-1.example.org_20261120.eth0-tcp-0017");
+        // Taken: the caller brings another number, or one is put behind it.
+        assert_eq!(stem(all, 1), stem(all, 0));
+        assert_eq!(
+            [0, 1, 2].map(|n| stem("dump", n)),
+            ["dump", "dump-2", "dump-3"]
+        );
+        let long = "{rule}".repeat(30) + "{number}";
+        assert_eq!(stem(&long, 0).len(), 30 * 3 + 4);
+        let by_hand = NameTemplate::new("{interface}-{rule}{rule}{rule}{rule}{number}").unwrap();
+        let facts = NameFacts {
+            rule: "x".repeat(100),
+            ..NameFacts::default()
+        };
+        let cut = by_hand.stem(&facts, "", 1, 3);
+        assert!(cut.starts_with("any-x") && cut.ends_with("x-4"), "{cut}");
+        assert_eq!(cut.len(), STEM_BYTES + 2);
+    }
+
+    #[test]
+    fn what_is_no_template_is_refused() {
+        for (text, word) in [
+            ("", "1 to 190"),
+            (".hidden", "begin with '.'"),
+            ("a/b", "'/'"),
+            ("../{time}", "'/'"),
+            ("{time", "no '}'"),
+            ("time}", "'}'"),
+            ("{uid}", "{uid}"),
+            ("{}", "{}"),
+            ("{{time}}", "{{time}"),
+            ("a b", "' '"),
+            ("ä", "'ä'"),
+            ("a\0", r"'\0'"),
+            (&"x".repeat(191), "190"),
+        ] {
+            let refused = NameTemplate::new(text).unwrap_err();
+            assert!(refused.contains(word), "{text:?}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a handle is asked about the dumps that lie in the directory. The thread that looks after it answers, with its privileges.
+
+use std::{io, sync::mpsc::RecvTimeoutError};
+
+use serde_json::Value;
+
+use super::handle::{CommandError, Handle};
+use crate::dump::store::{
+    StoredDump,
+    keeper::{DumpFileReader, Keeper, Request},
+};
+
+impl Handle {
+    /// The dumps in the directory and one level below it, the oldest first and open ones last: those of this recorder, and of earlier ones.
+    ///
+    /// # Errors
+    /// [`CommandError`]; `Refused`: there is no directory for dumps.
+    pub fn dumps(&self) -> Result<Vec<StoredDump>, CommandError> {
+        self.ask_keeper(Request::List)
+    }
+
+    /// One of them, with its sidecar, which is `null` while it is open.
+    ///
+    /// # Errors
+    /// As of [`Self::dumps`].
+    pub fn dump(&self, id: &str) -> Result<Option<(StoredDump, Value)>, CommandError> {
+        self.ask_keeper(|reply| Request::Get(id.to_owned(), reply))
+    }
+
+    /// Opens a capture file of a dump, by the [name](crate::StoredFile::name) that it is listed by. Of an open dump's more is there when it is opened again, under
+    /// the name that it has then.
+    ///
+    /// # Errors
+    /// As of [`Self::dumps`]; `Refused`: there is no such file, or it cannot be read.
+    pub fn open_dump_file(&self, id: &str, name: &str) -> Result<DumpFileReader, CommandError> {
+        let open = |reply| Request::Open(id.to_owned(), name.to_owned(), reply);
+        self.ask_keeper(open)?.map_err(|error| refused(id, &error))
+    }
+
+    /// Holds a dump, open or not: it is not deleted, by whatever limit or whoever asks; or releases it. Whether that is new. It lasts, as the file `STEM.hold` beside it.
+    ///
+    /// # Errors
+    /// As of [`Self::dumps`]; `Refused`: there is no such dump, or the mark cannot be made.
+    pub fn hold_dump(&self, id: &str, is_held: bool) -> Result<bool, CommandError> {
+        let hold = |reply| Request::Hold(id.to_owned(), is_held, reply);
+        self.ask_keeper(hold)?.map_err(|error| refused(id, &error))
+    }
+
+    /// Deletes the files of a dump. Whether it was there. `by`: who asks, for the event.
+    ///
+    /// # Errors
+    /// As of [`Self::dumps`]; `Refused`: it is open, held, or cannot be deleted.
+    pub fn delete_dump(&self, id: &str, by: Option<&str>) -> Result<bool, CommandError> {
+        let by = by.map(str::to_owned);
+        let delete = |reply| Request::Delete(id.to_owned(), by, reply);
+        self.ask_keeper(delete)?.map_err(CommandError::Refused)
+    }
+
+    fn ask_keeper<T>(
+        &self,
+        request: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Request,
+    ) -> Result<T, CommandError> {
+        let keeper: Option<&Keeper> = self.keeper.as_ref();
+        let keeper = keeper.ok_or_else(|| {
+            CommandError::Refused("there is no directory for dumps: nothing is dumped".to_owned())
+        })?;
+        let answer = keeper.ask(request, self.answer_wait);
+        answer.map_err(|error| match error {
+            RecvTimeoutError::Timeout => CommandError::Late,
+            RecvTimeoutError::Disconnected => CommandError::Ended,
+        })
+    }
+}
+
+fn refused(id: &str, error: &io::Error) -> CommandError {
+    CommandError::Refused(format!("dump {id}: {error}"))
+}

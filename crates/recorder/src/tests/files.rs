@@ -1,0 +1,183 @@
+//! What dumps' files are called, and what they and their sidecars say of where they come from.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    Format, NameTemplate, TriggerRequest, Verdict,
+    dump::{disk::Disk, names::Directory, stream::Digests},
+    tests::{
+        fake_disk::FakeDisk,
+        live::START,
+        rig::{MS, Rig, RigConfig, S, udp},
+    },
+};
+
+fn directory(disk: &FakeDisk, name: &str) -> Directory {
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+    let names = NameTemplate::new(name).unwrap();
+    directory
+        .with_names(&names, "sensor")
+        .with_digests(Digests::here())
+}
+
+/// The sidecar of a dump.
+fn sidecar(disk: &FakeDisk, stem: &str) -> Value {
+    let path = PathBuf::from(format!("dumps/{stem}.json"));
+    serde_json::from_slice(&disk.read(&path).unwrap()).unwrap()
+}
+
+/// Each file that a sidecar lists is there, as it says; how many there are.
+fn assert_listed(disk: &FakeDisk, sidecar: &Value) -> usize {
+    let files = sidecar["files"].as_array().unwrap();
+    for file in files {
+        let name = file["name"].as_str().unwrap();
+        let bytes = disk.read(&Path::new("dumps").join(name)).unwrap();
+        assert_eq!(file["bytes"], bytes.len(), "{name}");
+        let digest = Sha256::digest(&bytes);
+        let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(file["sha256"], digest.as_str(), "{name}");
+    }
+    files.len()
+}
+
+#[test]
+fn a_sidecar_tells_where_a_dump_comes_from() {
+    let disk = FakeDisk::default();
+    let request = TriggerRequest {
+        asked_by: Some("suricata".to_owned()),
+        reason: Some("ET SCAN \"odd\"".to_owned()),
+        ..TriggerRequest::default()
+    };
+    let plan = RigConfig {
+        requests: &[request],
+        ..RigConfig::default()
+    };
+    let mut rig = Rig::on(&plan, START, directory(&disk, "{rule}.{interface}.{host}"));
+    rig.pass(MS);
+    rig.arrive(0, udp(7, 8, 1));
+    rig.arrive(0, udp(1234, 9, 2));
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    let stem = "udp-port-9.fake0.sensor";
+    let told = sidecar(&disk, stem);
+    assert_eq!(assert_listed(&disk, &told), 1);
+    let packet = &told["trigger_packet"];
+    assert_eq!(packet["interface"], "fake0");
+    let summary = packet["summary"].as_str().unwrap();
+    assert!(summary.contains("10.0.0.1.1234 > 10.0.0.2.9"), "{summary}");
+    assert!(packet["community_id"].as_str().unwrap().starts_with("1:"));
+    assert_eq!(told["asked_by"], "suricata");
+    assert_eq!(told["reason"], "ET SCAN \"odd\"");
+    assert!(told["program"].as_str().unwrap().starts_with("retroscope "));
+    let file = disk
+        .read(Path::new(&format!("dumps/{stem}.pcapng")))
+        .unwrap();
+    let text = String::from_utf8_lossy(&file);
+    for words in [r#"asked by "suricata""#, r#"because "ET SCAN \"odd\"""#] {
+        assert!(text.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn digests_are_those_of_the_files_whenever_they_are_computed() {
+    for digests in [Digests::AsWritten, Digests::Behind, Digests::Never] {
+        what_is_not_known_is_not_told(digests);
+    }
+}
+
+/// By hand there is no packet; one that the dump does not take has no summary. A window that the start cuts has another verdict than expected.
+fn what_is_not_known_is_not_told(digests: Digests) {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        dump: "udp port 7",
+        ..RigConfig::default()
+    };
+    let directory = directory(&disk, "{number}").with_digests(digests);
+    let mut rig = Rig::on(&plan, START, directory);
+    rig.pass(MS);
+    rig.trigger(TriggerRequest::default());
+    rig.step();
+    rig.arrive(0, udp(7, 7, 1));
+    rig.arrive(0, udp(8, 9, 2));
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    let by_hand = sidecar(&disk, "0001");
+    assert_eq!(by_hand["trigger_packet"], Value::Null);
+    let by_packet = sidecar(&disk, "0002");
+    assert_eq!(by_packet["trigger_packet"]["interface"], "fake0");
+    assert_eq!(by_packet["trigger_packet"]["summary"], Value::Null);
+    if digests == Digests::Never {
+        assert_eq!(by_hand["files"][0]["sha256"], Value::Null);
+        return;
+    }
+    for told in [&by_hand, &by_packet] {
+        assert_eq!(told["clipped"][0], "start");
+        assert_eq!(assert_listed(&disk, told), 1);
+    }
+    // The first verdict that is not cut is the expected one.
+    rig.pass(5 * S);
+    rig.arrive(0, udp(8, 9, 3));
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    let whole = sidecar(&disk, "0003");
+    assert_eq!(whole["clipped"].as_array().map(Vec::len), Some(0));
+    assert_eq!(assert_listed(&disk, &whole), 1);
+}
+
+/// Names that are the same for all dumps: each gets another one, and what is there stays.
+#[test]
+fn nothing_is_overwritten_by_a_name_that_is_not_unique() {
+    let disk = FakeDisk::default();
+    for (name, text) in [
+        ("dump.json", "foreign sidecar"),
+        ("dump-3.pcapng", "foreign capture"),
+        ("dump-5.pcapng.part", "of another recorder"),
+    ] {
+        let file = disk.create(&Path::new("dumps").join(name)).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&*file, text.as_bytes(), 0).unwrap();
+    }
+    let before: Vec<_> = disk
+        .names()
+        .into_iter()
+        .map(|path| (disk.read(&path), path))
+        .collect();
+    let plan = RigConfig {
+        triggers: &["udp port 9", "udp port 10", "udp port 11"],
+        past_ns: 0,
+        ..RigConfig::default()
+    };
+    let mut rig = Rig::on(&plan, START, directory(&disk, "dump"));
+    rig.pass(MS);
+    for port in 9..12 {
+        rig.arrive(0, udp(1, port, 1));
+    }
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    let mut files: Vec<_> = rig.reports.iter().map(|it| it.file.clone()).collect();
+    files.sort();
+    let expected = [
+        "dumps/dump-2.pcapng",
+        "dumps/dump-4.pcapng",
+        "dumps/dump-6.pcapng",
+    ];
+    assert_eq!(files, expected.map(PathBuf::from));
+    for report in &rig.reports {
+        assert_eq!((report.verdict, report.sidecar), (Verdict::Complete, true));
+    }
+    for stem in ["dump-2", "dump-4", "dump-6"] {
+        assert_eq!(assert_listed(&disk, &sidecar(&disk, stem)), 1);
+    }
+    for (bytes, path) in before {
+        assert_eq!(disk.read(&path), bytes, "{}", path.display());
+    }
+}
