@@ -53,7 +53,10 @@ pub use link::{LinkContext, Mode};
 pub use native::{Compiler, CompilerCounts, NativeError, NativeInfo};
 pub use program::{Program, ProgramError};
 pub use retroscope_bpf::Instruction;
-pub use ruleset::{Explanation, Matches, Placed, Placement, RuleId, RuleReader, RuleSet, Sure};
+pub use ruleset::{
+    Explanation, Matches, NeededHosts, Placed, Placement, RuleId, RuleReader, RuleSet, Sure,
+    hosts_of,
+};
 pub use sys::link_type_name;
 pub use tagged::is_tagged;
 pub use template::{Template, TriggerFacts, TriggerValues};

@@ -50,7 +50,7 @@ pub use dump::{
     template::NameTemplate,
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
-pub use query::{Answer, Cancel, Empty, PacketId, Query, QueryError, QueryReport};
+pub use query::{Answer, Cancel, Empty, IndexUse, PacketId, Query, QueryError, QueryReport};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
     config::{Analyzers, ClassCutoff, Config, ModuleSource, Scripts, Sources},

@@ -15,11 +15,12 @@
 //! | `merge.rs`, `stream.rs` | packets of many buckets in one order, and as pcapng |
 //! | `resume.rs`, `packet_id.rs` | going on behind a packet |
 //! | `newest.rs` | the last so many packets |
-//! | `matching.rs` | which packets are asked for |
+//! | `matching.rs`, `index.rs` | which packets are asked for; which buckets cannot have them |
 //! | `lost.rs`, `report.rs` | what was lost before the ring; what an answer says of itself |
 
 mod cancel;
 mod contents;
+pub(crate) mod index;
 mod lost;
 mod matching;
 mod merge;
@@ -45,11 +46,12 @@ use retroscope_ring::{Attached, CopyError};
 pub use self::{
     cancel::Cancel,
     packet_id::PacketId,
-    report::{Empty, QueryReport},
+    report::{Empty, IndexUse, QueryReport},
 };
 
 use self::{
     contents::{Contents, Window},
+    index::Index,
     matching::Matching,
     packet_id::Numbering,
     reading::Reading,
@@ -125,6 +127,8 @@ pub struct Answer {
     clock: Arc<dyn Clock>,
     /// Who records into the ring, and knows what was lost before it.
     recorder: Option<Weak<Common>>,
+    /// Of the same recorder.
+    index: Option<Arc<Index>>,
 }
 
 impl Query {
@@ -152,6 +156,7 @@ impl Query {
             cancel: Cancel::default(),
             clock: Arc::new(SystemClock),
             recorder: None,
+            index: None,
         })
     }
 
@@ -195,8 +200,16 @@ impl Answer {
         Self {
             recorder: Some(Arc::downgrade(common)),
             clock: common.clock.shared(),
+            index: Some(Arc::clone(&common.index)).filter(|index| !index.is_empty()),
             ..self
         }
+    }
+
+    /// Lets an index tell which buckets need not be read.
+    #[cfg(test)]
+    fn with_index(self, index: &Arc<Index>) -> Self {
+        let index = Some(Arc::clone(index));
+        Self { index, ..self }
     }
 
     /// Lets another thread end it, where who asked is gone. It then has the verdict of what it has.

@@ -87,7 +87,7 @@ impl Remainder {
     }
 }
 
-type Conjunction = Vec<Literal>;
+pub(super) type Conjunction = Vec<Literal>;
 
 /// The look-ups of an expression. `crowd` tells how many entries there are under a key already.
 pub(super) fn look_ups(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize) -> LookUps {
@@ -113,7 +113,7 @@ pub(super) fn look_ups(expr: &Expr, view: View, crowd: &dyn Fn(&Sought) -> usize
 }
 
 /// The expression as an `or` of at most `limit` conjunctions.
-fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<Vec<Conjunction>> {
+pub(super) fn conjunctions(expr: &Expr, negated: bool, limit: usize) -> Option<Vec<Conjunction>> {
     let (list, is_or) = match expr {
         Expr::Atom(atom) => {
             let literal = Literal {

@@ -33,6 +33,7 @@ mod chunked;
 mod collect;
 mod explain;
 mod finder;
+mod hosts;
 mod index;
 mod key;
 mod look_ups;
@@ -49,6 +50,7 @@ mod table;
 mod understand;
 
 pub use explain::{Explanation, Placed, Placement};
+pub use hosts::{NeededHosts, hosts_of};
 pub use matches::{Matches, RuleId, Sure};
 pub use reader::RuleReader;
 pub use set::RuleSet;

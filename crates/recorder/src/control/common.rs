@@ -20,6 +20,7 @@ use crate::{
     },
     dump::log::DumpLog,
     intake::Intake,
+    query::index::Index,
 };
 
 /// See the module. Each part says who writes it.
@@ -43,6 +44,8 @@ pub(crate) struct Common {
     pub(crate) flows: Mutex<Vec<Arc<FlowCounters>>>,
     pub(crate) log: DumpLog,
     pub(crate) pins: Pins,
+    /// What queries know of buckets of the ring.
+    pub(crate) index: Arc<Index>,
     /// What hits became, by rule.
     pub(crate) outcomes: Outcomes,
     /// Live: how old trigger packets were when their dumps were opened. The dumper writes it.
@@ -52,6 +55,7 @@ pub(crate) struct Common {
 impl Common {
     pub(crate) fn new(ring: Ring, clock: Arc<dyn Clock>, intake: Intake) -> Arc<Self> {
         Arc::new(Self {
+            index: Arc::new(Index::of(&ring, intake.offline)),
             ring,
             clock: RingClock::new(clock),
             intake,

@@ -414,6 +414,13 @@ impl Window {
         self.told.0 = Some(stamp_ns);
     }
 
+    /// Whether all records of these ring times are in it.
+    pub(super) fn holds_all(&self, (first_ns, last_ns): (i64, i64), offsets: (i64, i64)) -> bool {
+        first_ns >= self.from_ring_ns
+            && first_ns.saturating_add(offsets.0) >= self.from_ns
+            && last_ns.saturating_add(offsets.1) <= self.to_ns
+    }
+
     /// Whether records of these ring times may be in it, whose stamps are `offsets` (smallest and largest) ahead.
     pub(super) fn touches(&self, (first_ns, last_ns): (i64, i64), offsets: (i64, i64)) -> bool {
         last_ns >= self.from_ring_ns

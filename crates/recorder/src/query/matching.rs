@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use retroscope_capture::TimeDomain;
-use retroscope_filter::Filter;
+use retroscope_filter::{Filter, Mode, NeededHosts};
 use retroscope_packet::{
     FlowKey, LinkType, community_id, community_id_of, flow_of, is_community_id, parse,
 };
 use retroscope_ring::{InterfaceEntry, Packet};
 
-use super::{Query, QueryError, contents::Contents};
+use super::{Query, QueryError, contents::Contents, index::Needed};
 use crate::analysis::prepared::{LinkTypes, Prepared, mode, view};
 
 /// Remarks on link types, at most: a damaged region may name thousands.
@@ -108,6 +108,28 @@ impl Matching {
             .is_none_or(|filter| filter.filter.matches(&view(link_type, packet, filter.mode)));
         let community = self.community.as_mut().filter(|_| filtered);
         filtered && community.is_none_or(|community| community.takes(link_type, packet.data))
+    }
+
+    /// What every packet that matches has, for an index.
+    pub(super) fn needed(&self, entries: &[InterfaceEntry]) -> Option<Needed> {
+        if !self.names.is_empty() {
+            return None; // how many packets there are of an interface, no index tells
+        }
+        let is_ethernet = |entry: &InterfaceEntry| entry.link_type == LinkType::ETHERNET.0;
+        let hosts = self.filter.as_ref().and_then(|filter| {
+            let needed = NeededHosts::of(filter.filter.filled())?;
+            let is_certain = !needed.is_of_ethernet || entries.iter().all(is_ethernet);
+            is_certain.then_some(needed)
+        });
+        let id = self
+            .community
+            .as_ref()
+            .map(|community| community.id.clone());
+        let mode = self
+            .filter
+            .as_ref()
+            .map_or(Mode::Live, |filter| filter.mode);
+        Needed::new(hosts, id, mode)
     }
 
     /// Sentences about link types that nothing is taken of.

@@ -14,6 +14,7 @@ use retroscope_ring::BucketRef;
 use super::{
     QueryError,
     contents::Contents,
+    index::Says,
     reading::{Reading, Visit},
 };
 
@@ -93,6 +94,9 @@ impl<W: io::Write> Reading<W> {
             }
             counted += 1;
             let bucket = &visit.candidate.bucket;
+            if self.ask_index(contents, visit) == Some(Says::Nothing) {
+                continue;
+            }
             // What is damaged or gone is told by the pass that follows.
             if self
                 .answer

@@ -9,8 +9,9 @@ use std::{io, sync::Arc, time::Duration};
 use retroscope_ring::{AttachedState, Buffer, CopyError, Step, Writer};
 
 use super::{
-    Answer, PacketId, QueryError, QueryReport,
+    Answer, IndexUse, PacketId, QueryError, QueryReport,
     contents::{Candidate, Contents, Losses, Window, offset_ns, offsets},
+    index::{Needed, Says},
     lost::lost_before_the_ring,
     merge::{Merge, Piece},
     newest::Newest,
@@ -44,6 +45,8 @@ pub(super) struct Reading<W: io::Write> {
     /// By producer.
     progress: Vec<Progress>,
     pub(super) newest: Option<Newest>,
+    /// What a bucket must have for the index; `None`: there is none, or it does not help.
+    needed: Option<Needed>,
     tally: Tally,
     /// Passes before this one.
     passes: u64,
@@ -79,6 +82,7 @@ pub(super) struct Tally {
     came_ns: i64,
     /// What ended the answer.
     ended_by: Option<&'static str>,
+    index: IndexUse,
 }
 
 /// A bucket to be read.
@@ -99,6 +103,9 @@ impl<W: io::Write> Reading<W> {
             end: answer.resume.end_of(producer),
             ..Progress::default()
         };
+        // What was in an answer before, only records tell.
+        let has_index = answer.index.is_some() && answer.query.after.is_empty();
+        let needed = has_index.then(|| answer.matching.needed(&start.interfaces));
         Self {
             latest: Arc::clone(&start),
             start,
@@ -108,6 +115,7 @@ impl<W: io::Write> Reading<W> {
             losses: Losses::default(),
             progress: (0..info.producers).map(progress).collect(),
             newest: None,
+            needed: needed.flatten(),
             tally: Tally::default(),
             passes: 0,
             answer,
@@ -303,6 +311,18 @@ impl<W: io::Write> Reading<W> {
         if self.is_ended() {
             return Ok(());
         }
+        let says = self.ask_index(contents, visit);
+        match says {
+            Some(Says::Nothing) => {
+                self.tally.looked_at += bucket.packets;
+                self.tally.index.ruled_out += 1;
+                return Ok(());
+            }
+            Some(Says::Perhaps) => self.tally.index.read += 1,
+            Some(Says::Useless) => self.tally.index.useless += 1,
+            Some(Says::Unknown { .. }) => self.tally.index.made += 1,
+            None => {}
+        }
         // Of those that were in the answer before, none is missing.
         let had = self.answer.resume.end_of(producer).unwrap_or(0);
         let end = bucket.first.saturating_add(bucket.packets);
@@ -312,7 +332,10 @@ impl<W: io::Write> Reading<W> {
                 .attached
                 .copy_bucket_from(bucket.bucket, visit.skip, &mut self.buffer);
         let cause = match copied {
-            Ok(()) if self.take(contents, visit) => return Ok(()),
+            Ok(()) if self.take(contents, visit) => {
+                self.fill_index(contents, visit, says);
+                return Ok(());
+            }
             Ok(()) | Err(CopyError::Damaged { .. }) => "damaged",
             // As it was when its header was read, it had nothing of the window.
             Err(CopyError::Overwritten(_)) if !window.touches(*span_ns, offsets) => {
@@ -339,6 +362,36 @@ impl<W: io::Write> Reading<W> {
             self.losses.add(cause, stamps, Some(missing));
         }
         Ok(())
+    }
+
+    /// What the index says of a bucket; `None`: it is not asked.
+    pub(super) fn ask_index(&self, contents: &Contents, visit: &Visit<'_>) -> Option<Says> {
+        let Candidate {
+            bucket, span_ns, ..
+        } = visit.candidate;
+        let needed = self.needed.as_ref()?;
+        if bucket.state != AttachedState::Closed || visit.skip > 0 || self.passes > 0 {
+            return None;
+        }
+        let says = self.answer.index.as_ref()?.asks(bucket.bucket, needed);
+        let offsets = offsets(&contents.steps, bucket.producer);
+        // How many of its packets are in the window, only they tell.
+        let is_whole = self.answer.window.holds_all(*span_ns, offsets);
+        Some(match says {
+            Says::Nothing if !is_whole => Says::Perhaps,
+            says => says,
+        })
+    }
+
+    /// Gives the index what it lacks of the copied bucket.
+    fn fill_index(&mut self, contents: &Contents, visit: &Visit<'_>, says: Option<Says>) {
+        if let Some(Says::Unknown { hosts, ids }) = says
+            && let (Some(index), Some(needed)) = (&self.answer.index, &self.needed)
+        {
+            let bucket = visit.candidate.bucket.bucket;
+            let packets = self.buffer.packets();
+            index.make(bucket, needed, (hosts, ids), &contents.interfaces, packets);
+        }
     }
 
     /// Keeps the packets of the copied bucket that are asked for. `false`: the bucket does not hold what its header says.
@@ -607,6 +660,7 @@ impl<W: io::Write> Reading<W> {
             clipped: limit.into_iter().chain(tally.ended_by).collect(),
             empty,
             losses_known_to,
+            index: self.needed.as_ref().map(|_| tally.index),
             notes,
             after: self.progress.iter().filter_map(|it| it.last).collect(),
         }

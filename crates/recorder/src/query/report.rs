@@ -36,12 +36,28 @@ pub struct QueryReport {
     pub empty: Option<Empty>,
     /// Up to when `missing` has what was lost before the ring: in the NIC, in the kernel, for want of a free bucket. `null`: it does not tell.
     pub losses_known_to: Option<String>,
+    /// What the index did; `None`: it was not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<IndexUse>,
     /// Remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// The last packet of each producer in the answer: with these as [`Query::after`](crate::Query::after) another one goes on behind it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<PacketId>,
+}
+
+/// What became of closed buckets of a window by the index. They may be read twice for the newest packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct IndexUse {
+    /// Not read: they have nothing that is asked for.
+    pub ruled_out: u64,
+    /// Read, and a filter made for the next query.
+    pub made: u64,
+    /// Read, because they may have it, or only a part of them is in the window.
+    pub read: u64,
+    /// Read, because their filter would be wrong more often than one time in ten, or packets are of a link type that it does not know.
+    pub useless: u64,
 }
 
 /// Why an answer has no packets. Its text is a sentence.

@@ -74,6 +74,7 @@ use crate::{
         placement::{Placing, Room},
         shedding::{Classes, Cutoffs, History},
     },
+    query::index::ring_bytes,
     start::{
         config::{Analyzers, Config, Sources},
         expressions::{Expressions, Texts},
@@ -454,7 +455,12 @@ fn known_link_types(probed: &[(String, Box<dyn Probed>)]) -> Vec<LinkType> {
 
 fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
     let producers = if config.offline { 1 } else { queues };
-    let mut ring = RingConfig::new(config.ring_bytes, producers, 1);
+    // What the files give is a function of the ring's size, and the index is for live traffic.
+    let bytes = match config.offline {
+        true => config.ring_bytes,
+        false => ring_bytes(config.ring_bytes),
+    };
+    let mut ring = RingConfig::new(bytes, producers, 1);
     ring.backing = config.ring_backing.clone();
     ring.numa_node = config.numa_node;
     ring.created_ns = now.wall_ns;

@@ -3,6 +3,7 @@
 mod asking;
 mod blocks;
 mod following;
+mod indexed;
 
 use std::{
     fs::{self, OpenOptions},
