@@ -11,13 +11,16 @@ use super::{Loaded, What, text::Fault};
 use crate::{commands::record::open_sources, privileges::Privileges};
 
 /// Options that name files which are read.
-const INPUT_FILES: [&str; 6] = [
+const INPUT_FILES: [&str; 9] = [
     "read",
     "filter-file",
     "trigger-lua",
     "module",
     "dump-lua",
     "tokens",
+    "tls-cert",
+    "tls-key",
+    "tls-client-ca",
 ];
 
 /// How much is checked.

@@ -41,6 +41,9 @@ const FAULTS_MAX: usize = 100;
 /// Options that say where the options are, or do something else.
 const NOT_OF_FILES: [&str; 3] = ["config", "check-config", "list-interfaces"];
 
+/// Tables of options, and clap's groups of these: the structures that they are in.
+const SECTIONS: [(&str, &str); 1] = [("api", "ApiArgs")];
+
 /// Options that stand in each other's place, whatever clap says.
 const ALTERNATIVES: [[&str; 2]; 1] = [["interface", "read"]];
 
@@ -142,22 +145,7 @@ impl Loaded {
             return Err(refused(&text, faults.collect()));
         }
         let mut faults = Vec::new();
-        let mut rules = Vec::new();
-        let mut entries = Vec::new();
-        let mut command = command_of_files();
-        for entry in keys::entries(table.get_ref()) {
-            match entry.value.get_ref() {
-                _ if entry.name == "rule" => rules = rules::read(&text, entry.value, &mut faults),
-                DeValue::Table(_) => {
-                    let name = &entry.name;
-                    let why = format!(
-                        "there is no table {name:?}: options are keys, which stand before the first table"
-                    );
-                    faults.push(Fault::at(entry.span, why));
-                }
-                _ => entries.push(entry),
-            }
-        }
+        let (mut entries, rules) = entries_and_rules(&text, table.get_ref(), &mut faults);
         let wrong_place = |entry: &Entry<'_>| {
             let name = entry.name.as_str();
             let why = format!("'{name}' is for the command line");
@@ -165,7 +153,7 @@ impl Loaded {
         };
         faults.extend(entries.iter().filter_map(wrong_place));
         entries.retain(|entry| is_of_files(&entry.name));
-        let settings = keys::read(&mut command, entries, &mut faults);
+        let settings = keys::read(&mut command_of_files(), entries, &mut faults);
         drop(table);
         if !faults.is_empty() {
             return Err(refused(&text, faults));
@@ -269,6 +257,72 @@ fn refused(text: &ConfigText, mut faults: Vec<Fault>) -> Refused {
         )));
     }
     Refused(faults.iter().map(|fault| text.render(fault)).collect())
+}
+
+/// The keys of a file, those of tables of options included, and its rules.
+fn entries_and_rules<'t>(
+    text: &ConfigText,
+    table: &'t DeTable<'t>,
+    faults: &mut Vec<Fault>,
+) -> (Vec<Entry<'t>>, Vec<FileRule>) {
+    let (mut entries, mut rules) = (Vec::new(), Vec::new());
+    for entry in keys::entries(table) {
+        match entry.value.get_ref() {
+            _ if entry.name == "rule" => rules = rules::read(text, entry.value, faults),
+            DeValue::Table(section) => entries.extend(of_section(&entry, section, faults)),
+            _ => entries.push(entry),
+        }
+    }
+    (entries, rules)
+}
+
+/// The keys of a table of options, as keys that stand alone: in `api` what is `--api-host` is `host`, and `--api` itself `listen`.
+fn of_section<'t>(
+    section: &Entry<'t>,
+    table: &'t DeTable<'t>,
+    faults: &mut Vec<Fault>,
+) -> Vec<Entry<'t>> {
+    let name = section.name.as_str();
+    let Some((_, group)) = SECTIONS.iter().find(|(section, _)| *section == name) else {
+        let why = format!(
+            "there is no table {name:?}: options are keys, which stand before the first table"
+        );
+        faults.push(Fault::at(section.span.clone(), why));
+        return Vec::new();
+    };
+    let command = command();
+    let members = command.get_groups().find(|it| it.get_id() == *group);
+    let members = members.into_iter().flat_map(clap::ArgGroup::get_args);
+    let options = members.filter_map(|id| {
+        let mut all = command.get_arguments();
+        all.find(|arg| arg.get_id() == id)?.get_long()
+    });
+    // As they are called here.
+    let prefix = format!("{name}-");
+    let options: BTreeMap<&str, &str> = options
+        .map(|long| match long.strip_prefix(&prefix) {
+            Some(short) => (short, long),
+            None if long == name => ("listen", long),
+            None => (long, long),
+        })
+        .collect();
+    let mut entries = keys::entries(table);
+    entries.retain_mut(|entry| match options.get(entry.name.as_str()) {
+        Some(long) => {
+            entry.name = (*long).to_owned();
+            true
+        }
+        None => {
+            let known = Vec::from_iter(options.keys().copied()).join(", ");
+            let why = format!(
+                "there is no key {:?} in [{name}]; there are {known}",
+                entry.name
+            );
+            faults.push(Fault::at(entry.span.clone(), why));
+            false
+        }
+    });
+    entries
 }
 
 /// The options of a file that do not count, because the command line gives them, or what stands in their place.

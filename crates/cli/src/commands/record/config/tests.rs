@@ -72,6 +72,16 @@ fn a_file_is_what_its_keys_are_as_options() {
     ];
     let loaded = load(text, &[]).unwrap();
     assert_eq!(shown(loaded.args), of_command_line(&options));
+    // What is about HTTP may have a table.
+    let text = format!("{LO}[api]\nlisten = ['unix:a', 'unix:b']\nhost = 'x.example'\n");
+    let options = [
+        INTERFACE,
+        "--api=unix:a",
+        "--api=unix:b",
+        "--api-host=x.example",
+    ];
+    let loaded = load(&text, &[]).unwrap();
+    assert_eq!(shown(loaded.args), of_command_line(&options));
     // FlowScope's names are keys too.
     let loaded = load(
         "device = 'generate:flows=1,rate=1kpps'\ndump-past = '3s'\npath = '.'\n",
@@ -192,6 +202,18 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             "cutoff = ['1KiB', 'udp=2KiB']",
             "f:2:11: --cutoff: one without an expression takes all flows",
+        ),
+        (
+            "[api]\npast = 1",
+            "f:3:1: there is no key \"past\" in [api]; there are host, listen, tls-cert",
+        ),
+        (
+            "api = 'unix:x'\n[api]\nlisten = 'unix:y'",
+            "duplicate key",
+        ),
+        (
+            "tokens = 'x'\n[api]\nlisten = 'unix:y'\ntokens = 'y'",
+            "f:5:1: 'tokens' is there already",
         ),
         ("[past]", "f:2:2: there is no table \"past\""),
         (
@@ -383,16 +405,10 @@ fn the_example_has_every_key() {
     });
     let all = all.collect::<Vec<_>>().join("\n");
     let table = DeTable::parse(&all).unwrap();
-    let (mut faults, mut rules) = (Vec::new(), Vec::new());
+    let mut faults = Vec::new();
     let mut command = command_of_files();
     let text = ConfigText::of(&all);
-    let mut entries = keys::entries(table.get_ref());
-    entries.retain(|entry| {
-        if entry.name == "rule" {
-            rules = rules::read(&text, entry.value, &mut faults);
-        }
-        entry.name != "rule"
-    });
+    let (entries, rules) = entries_and_rules(&text, table.get_ref(), &mut faults);
     let settings = keys::read(&mut command, entries, &mut faults);
     assert_eq!(faults, []);
     let shown: BTreeSet<&str> = settings.iter().map(|it| it.key.as_str()).collect();
