@@ -12,6 +12,7 @@
 //! | `dump` | from a window of the ring to a file with a verdict |
 //! | `control` | what the threads share: clocks, progress, commands, pins, events |
 //! | `query` | the ring of another process, or the recorder's own: a window of it, in order, with a verdict |
+//! | `timeline` | what the history holds, slot by slot |
 //! | `start` | expressions and configuration, opening sources, starting and joining threads, the handle that controls them |
 //!
 //! Who waits for what, and how long: `docs/waits.md`.
@@ -24,6 +25,7 @@ mod query;
 mod start;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 pub use analysis::{
     flows::{FlowCounts, FlowReceiver, FlowWaker},
@@ -50,7 +52,7 @@ pub use dump::{
     template::NameTemplate,
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
-pub use query::{Answer, Cancel, Empty, IndexUse, PacketId, Query, QueryError, QueryReport};
+pub use query::{Answer, Cancel, Empty, IndexUse, PacketId, Query, QueryError, QueryReport, Seen};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use start::{
     config::{Analyzers, ClassCutoff, Config, ModuleSource, Scripts, Sources},
@@ -61,3 +63,4 @@ pub use start::{
     reload::Reloaded,
     rules::RuleStatus,
 };
+pub use timeline::{SLOTS_MAX, Timeline, TimelineRequest};

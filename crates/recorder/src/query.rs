@@ -14,6 +14,7 @@
 //! | `contents.rs` | what a region says that it holds, and what must be missing |
 //! | `merge.rs`, `stream.rs` | packets of many buckets in one order, and as pcapng |
 //! | `resume.rs`, `packet_id.rs` | going on behind a packet |
+//! | `seen.rs` | packets that are looked at rather than written |
 //! | `newest.rs` | the last so many packets |
 //! | `matching.rs`, `index.rs` | which packets are asked for; which buckets cannot have them |
 //! | `lost.rs`, `report.rs` | what was lost before the ring; what an answer says of itself |
@@ -29,6 +30,7 @@ mod packet_id;
 mod reading;
 mod report;
 mod resume;
+mod seen;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -47,6 +49,7 @@ pub use self::{
     cancel::Cancel,
     packet_id::PacketId,
     report::{Empty, IndexUse, QueryReport},
+    seen::Seen,
 };
 
 use self::{
@@ -235,6 +238,15 @@ impl Answer {
         let stream = Stream::new(out, headline.trim_end(), snaplen, self.numbering);
         let stream = stream.map_err(QueryError::Output)?;
         Reading::new(self, Some(stream)).run()
+    }
+
+    /// Shows the packets, in order, to `look`, which says whether it wants more.
+    ///
+    /// # Errors
+    /// [`QueryError::Ring`].
+    pub fn each(self, mut look: impl FnMut(&Seen<'_>) -> bool) -> Result<QueryReport, QueryError> {
+        let reading = Reading::<io::Sink>::new(self, None);
+        reading.shown_to(&mut look).run()
     }
 
     /// Looks for the packets and writes none.

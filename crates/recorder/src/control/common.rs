@@ -21,6 +21,7 @@ use crate::{
     dump::log::DumpLog,
     intake::Intake,
     query::index::Index,
+    timeline::TriggerLog,
 };
 
 /// See the module. Each part says who writes it.
@@ -50,6 +51,8 @@ pub(crate) struct Common {
     pub(crate) outcomes: Outcomes,
     /// Live: how old trigger packets were when their dumps were opened. The dumper writes it.
     pub(crate) trigger_ages: TriggerAges,
+    /// When the last ones were.
+    pub(crate) triggers: TriggerLog,
 }
 
 impl Common {
@@ -71,6 +74,7 @@ impl Common {
             pins: Pins::default(),
             outcomes: Outcomes::default(),
             trigger_ages: TriggerAges::default(),
+            triggers: TriggerLog::default(),
         })
     }
 

@@ -554,6 +554,14 @@ impl LossLog {
         }
     }
 
+    /// Each with the first of its stretches. Where the same packets concern another one, that is left out.
+    pub(crate) fn each(&self) -> Vec<(&'static str, (i64, i64), u64)> {
+        let events = lock(&self.events);
+        let each = events.iter();
+        each.map(|event| (event.cause, event.spans_ns[0], event.packets))
+            .collect()
+    }
+
     /// The losses that touch the closed interval and were found when no more than so many records were stored, one entry a source and
     /// cause.
     pub(crate) fn within_until(&self, record: u64, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {

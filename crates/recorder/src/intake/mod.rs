@@ -291,6 +291,12 @@ impl Intake {
         (self.losses(from_ns, to_ns, offset_ns, &[]), known_ns)
     }
 
+    /// Live: the losses that are known, and what was shed: cause, stretch of ring time, packets.
+    pub(crate) fn loss_events(&self) -> Vec<(&'static str, (i64, i64), u64)> {
+        let logs = [&self.losses, &self.shed].into_iter();
+        logs.flat_map(LossLog::each).collect()
+    }
+
     /// Sentences about losses that no counter shows.
     pub(crate) fn unknown_losses(&self) -> Vec<String> {
         let unknown = |(source, s): (&SourceIntake, SourceSnapshot)| {

@@ -59,7 +59,7 @@ impl Newest {
     }
 }
 
-impl<W: io::Write> Reading<W> {
+impl<W: io::Write> Reading<'_, W> {
     /// Counts, and gives the buckets to be read, by time.
     pub(super) fn find_newest<'c>(
         &mut self,

@@ -16,6 +16,7 @@ use super::{
     merge::{Merge, Piece},
     newest::Newest,
     report::Empty,
+    seen::{Looker, Seen},
     stream::{Statistics, Stream},
 };
 use crate::{Verdict, intake::InterfaceCounts, rfc3339};
@@ -31,7 +32,7 @@ const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
 
 /// An answer that is being written.
 #[derive(Debug)]
-pub(super) struct Reading<W: io::Write> {
+pub(super) struct Reading<'v, W: io::Write> {
     pub(super) answer: Answer,
     /// As the answer began.
     start: Arc<Contents>,
@@ -41,6 +42,8 @@ pub(super) struct Reading<W: io::Write> {
     merge: Merge,
     /// `None`: packets are counted only.
     stream: Option<Stream<W>>,
+    /// Who looks at packets that are not written.
+    looker: Option<Looker<'v>>,
     pub(super) losses: Losses,
     /// By producer.
     progress: Vec<Progress>,
@@ -95,7 +98,7 @@ pub(super) struct Visit<'c> {
     hole: u64,
 }
 
-impl<W: io::Write> Reading<W> {
+impl<'v, W: io::Write> Reading<'v, W> {
     pub(super) fn new(answer: Answer, stream: Option<Stream<W>>) -> Self {
         let info = answer.attached.info();
         let start = Arc::clone(&answer.contents);
@@ -112,6 +115,7 @@ impl<W: io::Write> Reading<W> {
             buffer: Buffer::new(),
             merge: Merge::new(info.producers, info.bucket_bytes),
             stream,
+            looker: None,
             losses: Losses::default(),
             progress: (0..info.producers).map(progress).collect(),
             newest: None,
@@ -120,6 +124,12 @@ impl<W: io::Write> Reading<W> {
             passes: 0,
             answer,
         }
+    }
+
+    /// Shows the packets to somebody.
+    pub(super) fn shown_to(self, look: &'v mut dyn FnMut(&Seen<'_>) -> bool) -> Self {
+        let looker = Some(Looker::new(look));
+        Self { looker, ..self }
     }
 
     pub(super) fn run(mut self) -> Result<QueryReport, QueryError> {
@@ -404,7 +414,7 @@ impl<W: io::Write> Reading<W> {
             .query
             .headers
             .map_or(usize::MAX, |bytes| bytes.get() as usize);
-        let is_kept = self.stream.is_some();
+        let is_kept = self.stream.is_some() || self.looker.is_some();
         let mut piece = Piece::default();
         let found = self.each_match(contents, visit, |packet, record, stamp_ns| {
             let data = &packet.data[..packet.data.len().min(snaplen)];
@@ -478,6 +488,7 @@ impl<W: io::Write> Reading<W> {
         let Self {
             answer,
             stream,
+            looker,
             tally,
             newest,
             progress,
@@ -514,9 +525,14 @@ impl<W: io::Write> Reading<W> {
             tally.first_ns = tally.first_ns.or(Some(packet.stamp_ns));
             tally.last_ns = Some(packet.stamp_ns);
             progress[packet.producer].last = numbering.id(packet.producer, packet.record);
+            let entry = &contents.interfaces[usize::from(packet.interface)];
             if let Some(stream) = stream {
-                let entry = &contents.interfaces[usize::from(packet.interface)];
                 stream.packet(entry, packet, data)?;
+            }
+            if let Some(looker) = looker
+                && !looker.look(entry, packet, data, *numbering)
+            {
+                tally.ended_by = Some("limit");
             }
             let is_full = query.limit_packets == Some(tally.packets)
                 || query.limit_bytes == Some(tally.bytes);

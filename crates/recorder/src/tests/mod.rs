@@ -9,7 +9,7 @@ mod files;
 mod flows;
 mod generated;
 mod limits;
-mod live;
+pub(crate) mod live;
 mod many_dumps;
 mod modules;
 mod own_dumps;

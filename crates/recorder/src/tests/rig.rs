@@ -365,7 +365,7 @@ impl Rig {
             log: Arc::clone(events_tx.log()),
             rules: Arc::new(book),
             common: Arc::downgrade(&common),
-            start_mono_ns: None,
+            start_mono_ns: Some(common.clock.mono_ns()),
             answer_wait: ANSWER_WAIT,
             history: None,
             keeper: None,

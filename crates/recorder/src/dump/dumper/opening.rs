@@ -29,14 +29,14 @@ impl Dumper {
         if let Some((producer, ..)) = order.trigger {
             self.parts.common.record_age(producer, order.trigger_ns);
         }
+        let trigger_ns = order.trigger_ns.saturating_add(order.offset_ns);
+        self.parts.common.triggers.add(trigger_ns);
         let is_compiling = self
             .compiler
             .hand_over(&order, &self.scanner, self.names.link_types());
         if !is_compiling {
             self.scanner.add(&mut order);
         }
-        let stamp = |ring_ns: i64| ring_ns.saturating_add(order.offset_ns);
-        let trigger_ns = stamp(order.trigger_ns);
         let interface = order.trigger.map_or_else(
             || self.names.interface(0).map(|_| 0),
             |(_, _, interface)| Some(interface),

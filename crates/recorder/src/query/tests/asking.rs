@@ -369,3 +369,47 @@ fn the_first_packet_behind_a_gap_tells_how_many_are_missing() {
     assert_eq!(gaps.len(), 2, "one a producer");
     drop(kept);
 }
+
+/// Who looks at packets sees those that a file would have, with their names, and says when to stop.
+#[test]
+fn who_looks_sees_what_a_file_has() {
+    let mut written = Written::new();
+    written.fill(1000, 300);
+    let path = written.folder.path().join("ring");
+    let query = Query {
+        headers: NonZeroU32::new(64),
+        from_ns: Some(1998),
+        ..Query::default()
+    };
+    let (report, out) = asked(&path, &query);
+    let mut expected = Found::read(&out, report.clone()).packets;
+    let look = |most: usize| {
+        let mut seen = Vec::new();
+        let attached = Attached::open(&path).unwrap();
+        let report = query.of(attached).unwrap().each(|packet| {
+            let number = u64::from_be_bytes(*packet.data.first_chunk().unwrap());
+            assert_eq!((packet.data.len(), packet.wire_len), (64, 2048));
+            assert_eq!(packet.link_type, LinkType::ETHERNET);
+            let id = packet.id.expect("the region says when it was made");
+            seen.push((
+                packet.stamp_ns,
+                u16::from(packet.interface == "right"),
+                number,
+                id,
+            ));
+            seen.len() < most
+        });
+        (report.unwrap(), seen)
+    };
+    let numbers = |seen: &[(i64, u16, u64, PacketId)]| {
+        seen.iter().map(|it| (it.0, it.1, it.2)).collect::<Vec<_>>()
+    };
+    let (of_all, seen) = look(usize::MAX);
+    assert_eq!(numbers(&seen), expected);
+    assert_eq!(of_all, report);
+    assert!(report.after.contains(&seen.last().unwrap().3));
+    expected.truncate(7);
+    let (of_some, seen) = look(7);
+    assert_eq!((numbers(&seen), of_some.packets), (expected, 7));
+    assert_eq!(of_some.clipped, ["limit"]);
+}

@@ -207,10 +207,7 @@ fn what_is_wrong_is_told_with_its_place() {
             "[api]\npast = 1",
             "f:3:1: there is no key \"past\" in [api]; there are host, listen, tls-cert",
         ),
-        (
-            "api = 'unix:x'\n[api]\nlisten = 'unix:y'",
-            "duplicate key",
-        ),
+        ("api = 'unix:x'\n[api]\nlisten = 'unix:y'", "duplicate key"),
         (
             "tokens = 'x'\n[api]\nlisten = 'unix:y'\ntokens = 'y'",
             "f:5:1: 'tokens' is there already",

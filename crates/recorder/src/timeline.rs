@@ -1,0 +1,331 @@
+//! What the history holds, slot by slot, for a picture of it.
+//!
+//! Cheap: a bucket's header says how many packets it has, of how many bytes, and of which times. No packet is read, so that packets of one
+//! bucket count as if they had come evenly. On a slow link a bucket lasts long: [`Timeline::resolution_ns`] tells.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Mutex,
+};
+
+use retroscope_ring::{AttachedProducer, Step};
+
+use crate::{
+    CommandError, Handle, INTERFACE_DOWN,
+    control::{common::Common, lock},
+};
+
+/// Slots at once.
+pub const SLOTS_MAX: usize = 2000;
+/// Trigger times that are kept.
+const TRIGGERS_KEPT: usize = 65_536;
+
+/// Which part of the history. Stamps, ns since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimelineRequest {
+    /// From here; `None`: from the oldest packet.
+    pub from_ns: Option<i64>,
+    /// To here, included; `None`: to now, from files to the newest packet.
+    pub to_ns: Option<i64>,
+    /// Slots to divide it into, 1 to [`SLOTS_MAX`].
+    pub slots: usize,
+}
+
+/// See the module. All lists have an entry a slot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Timeline {
+    /// Where the first slot begins, ns since the epoch.
+    pub from_ns: i64,
+    /// How long each is, ns.
+    pub slot_ns: i64,
+    /// All that was stored from here on is in the ring, ns since the epoch; older slots have what is left. `None`: nothing was overwritten, from files.
+    pub whole_from_ns: Option<i64>,
+    /// The longest time that packets of one bucket are from, ns: what is shorter is not told apart.
+    pub resolution_ns: i64,
+    /// Packets in the ring; `None`: all of the slot is overwritten, was before the recording, or is to come.
+    pub packets: Vec<Option<u64>>,
+    /// Their captured bytes.
+    pub bytes: Vec<Option<u64>>,
+    /// Packets lost before the ring, or shed, by cause. A loss is found between two readings of a counter, and counts as spread evenly between these.
+    pub lost: BTreeMap<&'static str, Vec<u64>>,
+    /// Up to here losses are known, ns since the epoch; `None`: not yet.
+    pub losses_known_to_ns: Option<i64>,
+    /// Whether an interface was down or removed.
+    pub down: Vec<bool>,
+    /// Dumps that were triggered; `None`: there were more since than are remembered.
+    pub triggers: Vec<Option<u64>>,
+}
+
+/// The times of the last triggers. The dumper writes it.
+#[derive(Debug, Default)]
+pub(crate) struct TriggerLog(Mutex<Triggered>);
+
+#[derive(Debug, Default)]
+struct Triggered {
+    /// Stamps, ns.
+    last_ns: VecDeque<i64>,
+    /// The latest that was forgotten.
+    forgotten_ns: Option<i64>,
+}
+
+impl TriggerLog {
+    /// A dump is opened, for a packet of this stamp.
+    pub(crate) fn add(&self, stamp_ns: i64) {
+        let mut triggered = lock(&self.0);
+        triggered.last_ns.push_back(stamp_ns);
+        if triggered.last_ns.len() > TRIGGERS_KEPT {
+            let first_ns = triggered.last_ns.pop_front();
+            triggered.forgotten_ns = triggered.forgotten_ns.max(first_ns);
+        }
+    }
+}
+
+/// Slots of equal length.
+#[derive(Debug, Clone, Copy)]
+struct Slots {
+    from_ns: i64,
+    slot_ns: i64,
+    count: usize,
+}
+
+impl Slots {
+    /// Of a closed stretch. There may be fewer than asked for, of no less than a nanosecond; or a few more, of no more than a century.
+    fn new((from_ns, to_ns): (i64, i64), slots: usize) -> Self {
+        let ns = (i128::from(to_ns) - i128::from(from_ns)).unsigned_abs() + 1;
+        let slot_ns = ns.div_ceil(slots as u128).clamp(1, 1 << 62);
+        let count = usize::try_from(ns.div_ceil(slot_ns)).unwrap_or(slots);
+        Self {
+            from_ns,
+            slot_ns: i64::try_from(slot_ns).unwrap_or(i64::MAX),
+            count: count.max(1),
+        }
+    }
+
+    /// Where a slot begins, and where the one behind it does.
+    fn bounds(&self, slot: usize) -> (i128, i128) {
+        let begin = i128::from(self.from_ns) + i128::from(self.slot_ns) * slot as i128;
+        (begin, begin + i128::from(self.slot_ns))
+    }
+
+    /// The slot of a stamp.
+    fn of(&self, stamp_ns: i64) -> Option<usize> {
+        let behind = i128::from(stamp_ns) - i128::from(self.from_ns);
+        let slot = usize::try_from(behind.div_euclid(self.slot_ns.into())).ok();
+        slot.filter(|slot| *slot < self.count)
+    }
+
+    /// Spreads so many evenly over a closed stretch, and gives each slot its part: of a stretch that lies within the slots, all together.
+    fn spread(&self, (first_ns, last_ns): (i64, i64), total: u64, mut add: impl FnMut(usize, u64)) {
+        let (first, end) = (i128::from(first_ns), i128::from(last_ns) + 1);
+        let (from, _) = self.bounds(0);
+        let slot_of = |ns: i128| (ns - from).div_euclid(self.slot_ns.into()).max(0);
+        let last_slot = slot_of(end - 1).min(self.count as i128 - 1);
+        if end <= from || end <= first {
+            return;
+        }
+        let before = |ns: i128| {
+            let ns = ns.clamp(first, end) - first;
+            // Less than 2^64 times at most 2^64.
+            let part = u128::from(total) * ns.unsigned_abs() / (end - first).unsigned_abs();
+            u64::try_from(part).unwrap_or(total)
+        };
+        for slot in slot_of(first)..=last_slot {
+            let Ok(slot) = usize::try_from(slot) else {
+                return;
+            };
+            let (begin, behind) = self.bounds(slot);
+            let until = if behind >= end { total } else { before(behind) };
+            let part = until.saturating_sub(before(begin));
+            add(slot, part);
+        }
+    }
+}
+
+/// Packets that lie somewhere within a closed stretch of stamps, ns.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    span_ns: (i64, i64),
+    packets: u64,
+    bytes: u64,
+}
+
+impl Timeline {
+    /// `present`: the buckets. All before `whole_from_ns` may be gone, nothing behind `now_ns` has come. `losses`: cause, stretch, how many.
+    fn new(
+        slots: Slots,
+        present: &[Stretch],
+        (whole_from_ns, now_ns): (Option<i64>, i64),
+        losses: impl Iterator<Item = (&'static str, (i64, i64), u64)>,
+        triggers: &TriggerLog,
+    ) -> Self {
+        let count = slots.count;
+        let (mut packets, mut bytes) = (vec![0; count], vec![0; count]);
+        for stretch in present {
+            slots.spread(stretch.span_ns, stretch.packets, |slot, part| {
+                packets[slot] += part
+            });
+            slots.spread(stretch.span_ns, stretch.bytes, |slot, part| {
+                bytes[slot] += part
+            });
+        }
+        let oldest_ns = present.iter().map(|stretch| stretch.span_ns.0).min();
+        // Before both nothing is left.
+        let known_from_ns = match (whole_from_ns, oldest_ns) {
+            (Some(whole_ns), Some(oldest_ns)) => Some(whole_ns.min(oldest_ns)),
+            (whole_ns, _) => whole_ns,
+        };
+        let is_known = |slot: &usize| {
+            let (begin, behind) = slots.bounds(*slot);
+            begin <= now_ns.into() && known_from_ns.is_none_or(|from_ns| behind > from_ns.into())
+        };
+        let known = |counts: Vec<u64>| {
+            let each = counts.into_iter().enumerate();
+            each.map(|(slot, count)| Some(count).filter(|_| is_known(&slot)))
+                .collect()
+        };
+        let (mut lost, mut down) = (BTreeMap::new(), vec![false; count]);
+        for (cause, span_ns, total) in losses {
+            if cause == INTERFACE_DOWN {
+                // One for each nanosecond, so that each slot has a part.
+                let end_ns = span_ns.1.min(now_ns);
+                let ns = end_ns.saturating_sub(span_ns.0).max(0).unsigned_abs() + 1;
+                slots.spread((span_ns.0, end_ns), ns, |slot, part| down[slot] |= part > 0);
+                continue;
+            }
+            let own = lost.entry(cause).or_insert_with(|| vec![0; count]);
+            slots.spread(span_ns, total, |slot, part| own[slot] += part);
+        }
+        let triggered = lock(&triggers.0);
+        let mut started = vec![0_u64; count];
+        for slot in triggered.last_ns.iter().filter_map(|ns| slots.of(*ns)) {
+            started[slot] += 1;
+        }
+        let is_remembered = |slot: usize| {
+            let (begin, _) = slots.bounds(slot);
+            let is_past = begin <= now_ns.into();
+            is_past && triggered.forgotten_ns.is_none_or(|ns| begin > ns.into())
+        };
+        let each = started.into_iter().enumerate();
+        let triggers = each.map(|(slot, count)| Some(count).filter(|_| is_remembered(slot)));
+        Self {
+            from_ns: slots.from_ns,
+            slot_ns: slots.slot_ns,
+            whole_from_ns,
+            resolution_ns: 0,
+            packets: known(packets),
+            bytes: known(bytes),
+            lost,
+            losses_known_to_ns: None,
+            down,
+            triggers: triggers.collect(),
+        }
+    }
+
+    /// `start_mono_ns`: live, what the monotonic clock showed before the first packet.
+    fn of(
+        common: &Common,
+        start_mono_ns: Option<i64>,
+        request: &TimelineRequest,
+    ) -> Result<Self, CommandError> {
+        let refused = |why: String| Err(CommandError::Refused(why));
+        if !(1..=SLOTS_MAX).contains(&request.slots) {
+            return refused(format!("a timeline has 1 to {SLOTS_MAX} slots"));
+        }
+        let own = |_| CommandError::Ended;
+        let ring = common.ring.attached();
+        let producers = ring.producers().map_err(own)?;
+        let buckets = ring.buckets().map_err(own)?;
+        let steps = ring.steps().map_err(own)?;
+        let present: Vec<Stretch> = buckets
+            .iter()
+            .filter_map(|bucket| {
+                let (first_ns, last_ns) = bucket.span_ns?;
+                let offset_ns = offset_ns(&steps, bucket.producer, bucket.first);
+                Some(Stretch {
+                    span_ns: (
+                        first_ns.saturating_add(offset_ns),
+                        last_ns.saturating_add(offset_ns),
+                    ),
+                    packets: bucket.packets,
+                    bytes: bucket.bytes,
+                })
+            })
+            .collect();
+        let evicted_to = |(id, producer): (usize, &AttachedProducer)| {
+            let offset_ns = offset_ns(&steps, id, producer.evicted_records);
+            Some(
+                producer
+                    .evicted_ns?
+                    .saturating_add(offset_ns)
+                    .saturating_add(1),
+            )
+        };
+        let evicted_to_ns = producers.iter().enumerate().filter_map(evicted_to).max();
+        let now = common.clock.now();
+        let start_ns = start_mono_ns.map(|start_ns| {
+            let since_ns = now.mono_ns.saturating_sub(start_ns);
+            common.stamp_ns(now.ring_ns.saturating_sub(since_ns))
+        });
+        let whole_from_ns = evicted_to_ns.max(start_ns);
+        let newest_ns = present.iter().map(|stretch| stretch.span_ns.1).max();
+        let now_ns = if common.is_live() {
+            Some(now.ring_ns.saturating_add(now.offset_ns))
+        } else {
+            newest_ns
+        };
+        let oldest_ns = present.iter().map(|stretch| stretch.span_ns.0).min();
+        let Some((now_ns, from_ns)) = now_ns.zip(request.from_ns.or(oldest_ns).or(start_ns)) else {
+            return refused("nothing is recorded yet".to_owned());
+        };
+        let to_ns = request.to_ns.unwrap_or(now_ns);
+        if to_ns < from_ns {
+            return refused("the timeline ends before it begins".to_owned());
+        }
+        let slots = Slots::new((from_ns, to_ns), request.slots);
+        // Up to when they are known before what is known: inserters log a loss before they say so.
+        let (_, known_ns) = common.intake.known_losses((i64::MAX, i64::MAX), 0);
+        let losses = common.intake.loss_events();
+        let losses = losses
+            .into_iter()
+            .map(|(cause, (first_ns, last_ns), packets)| {
+                let span_ns = (common.stamp_ns(first_ns), common.stamp_ns(last_ns));
+                (cause, (span_ns.0, span_ns.1.max(span_ns.0)), packets)
+            });
+        let touches =
+            |stretch: &&Stretch| stretch.span_ns.0 <= to_ns && stretch.span_ns.1 >= from_ns;
+        let longest = present.iter().filter(touches);
+        let longest = longest.map(|stretch| stretch.span_ns.1.saturating_sub(stretch.span_ns.0));
+        Ok(Self {
+            resolution_ns: longest.max().unwrap_or(0),
+            losses_known_to_ns: known_ns.map(|ns| common.stamp_ns(ns).min(now_ns)),
+            ..Self::new(
+                slots,
+                &present,
+                (whole_from_ns, now_ns),
+                losses,
+                &common.triggers,
+            )
+        })
+    }
+}
+
+impl Handle {
+    /// Packets, losses and triggers of the history, slot by slot.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`]; `Refused`: there are too many slots, the stretch ends before it begins, or nothing is recorded.
+    pub fn timeline(&self, request: &TimelineRequest) -> Result<Timeline, CommandError> {
+        Timeline::of(&*self.common()?, self.start_mono_ns, request)
+    }
+}
+
+/// Stamp less ring time of a producer's record, ns.
+fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
+    let own = steps.iter();
+    let own = own.filter(|step| step.producer == producer && step.first <= record);
+    own.max_by_key(|step| step.first)
+        .map_or(0, |step| step.offset_ns)
+}
+
+#[cfg(test)]
+mod tests;
