@@ -17,10 +17,11 @@
 //! | `seen.rs` | packets that are looked at rather than written |
 //! | `newest.rs` | the last so many packets |
 //! | `matching.rs`, `index.rs` | which packets are asked for; which buckets cannot have them |
-//! | `lost.rs`, `report.rs` | what was lost before the ring; what an answer says of itself |
+//! | `lost.rs`, `ending.rs`, `report.rs` | what was lost before the ring; what an answer says of itself |
 
 mod cancel;
 mod contents;
+mod ending;
 pub(crate) mod index;
 mod lost;
 mod matching;

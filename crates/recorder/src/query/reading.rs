@@ -6,20 +6,18 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use retroscope_ring::{AttachedState, Buffer, CopyError, Step, Writer};
+use retroscope_ring::{AttachedState, Buffer, CopyError, Step};
 
 use super::{
     Answer, IndexUse, PacketId, QueryError, QueryReport,
-    contents::{Candidate, Contents, Losses, Window, offset_ns, offsets},
+    contents::{Candidate, Contents, Losses, offset_ns, offsets},
     index::{Needed, Says},
-    lost::lost_before_the_ring,
     merge::{Merge, Piece},
     newest::Newest,
-    report::Empty,
     seen::{Looker, Seen},
     stream::{Statistics, Stream},
 };
-use crate::{Verdict, intake::InterfaceCounts, rfc3339};
+use crate::intake::InterfaceCounts;
 
 /// How long a follow waits before it looks for packets again: a tenth of what an inserter may wait before it says how far it is.
 const FOLLOW_LOOK: Duration = Duration::from_millis(10);
@@ -35,57 +33,57 @@ const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
 pub(super) struct Reading<'v, W: io::Write> {
     pub(super) answer: Answer,
     /// As the answer began.
-    start: Arc<Contents>,
+    pub(super) start: Arc<Contents>,
     /// As it was looked at last.
-    latest: Arc<Contents>,
+    pub(super) latest: Arc<Contents>,
     pub(super) buffer: Buffer,
-    merge: Merge,
+    pub(super) merge: Merge,
     /// `None`: packets are counted only.
-    stream: Option<Stream<W>>,
+    pub(super) stream: Option<Stream<W>>,
     /// Who looks at packets that are not written.
-    looker: Option<Looker<'v>>,
+    pub(super) looker: Option<Looker<'v>>,
     pub(super) losses: Losses,
     /// By producer.
-    progress: Vec<Progress>,
+    pub(super) progress: Vec<Progress>,
     pub(super) newest: Option<Newest>,
     /// What a bucket must have for the index; `None`: there is none, or it does not help.
-    needed: Option<Needed>,
-    tally: Tally,
+    pub(super) needed: Option<Needed>,
+    pub(super) tally: Tally,
     /// Passes before this one.
-    passes: u64,
+    pub(super) passes: u64,
 }
 
 /// How far a producer was read.
 #[derive(Debug, Default, Clone)]
-struct Progress {
+pub(super) struct Progress {
     /// Behind the last record that was looked for; `None`: none was.
-    end: Option<u64>,
+    pub(super) end: Option<u64>,
     /// Records before this one were read.
-    read: u64,
+    pub(super) read: u64,
     /// Records that are missing since its last packet in the answer.
-    dropped: u64,
+    pub(super) dropped: u64,
     /// Its last packet in the answer.
-    last: Option<PacketId>,
+    pub(super) last: Option<PacketId>,
 }
 
 /// What was counted.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    packets: u64,
-    bytes: u64,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
     pub(super) looked_at: u64,
     /// Packets of interfaces that the region does not list: their link type is unknown.
     pub(super) unlisted: u64,
     /// Packets from before 1970, which pcapng cannot tell.
-    restamped: u64,
+    pub(super) restamped: u64,
     /// Stamps of the first and the last packet in the answer, ns.
-    first_ns: Option<i64>,
-    last_ns: Option<i64>,
+    pub(super) first_ns: Option<i64>,
+    pub(super) last_ns: Option<i64>,
     /// When the last one came, on the monotonic clock, ns.
-    came_ns: i64,
+    pub(super) came_ns: i64,
     /// What ended the answer.
-    ended_by: Option<&'static str>,
-    index: IndexUse,
+    pub(super) ended_by: Option<&'static str>,
+    pub(super) index: IndexUse,
 }
 
 /// A bucket to be read.
@@ -570,7 +568,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
         self.write_statistics_of(&report)
     }
 
-    fn write_statistics_of(&mut self, report: &QueryReport) -> Result<(), QueryError> {
+    pub(super) fn write_statistics_of(&mut self, report: &QueryReport) -> Result<(), QueryError> {
         let window = self.final_window();
         let Some(stream) = &mut self.stream else {
             return Ok(());
@@ -592,130 +590,6 @@ impl<'v, W: io::Write> Reading<'v, W> {
         };
         let written = stream.statistics(&statistics, counts);
         written.map_err(QueryError::Output)
-    }
-
-    /// The window of what is in the answer: one that something ended is no longer than the answer.
-    fn final_window(&self) -> Window {
-        let mut window = self.answer.window;
-        let is_follow = self.answer.query.follow;
-        if is_follow && self.latest.writer != Writer::Killed {
-            window.end_with_known(self.latest.end_ns());
-        }
-        let by = self.tally.ended_by;
-        if by == Some("limit") || (by == Some("cancelled") && !is_follow) {
-            let end_ns = self.tally.last_ns.or(window.told.0);
-            window.end_with(end_ns.unwrap_or_default());
-        }
-        if let Some(first_ns) = self.tally.first_ns
-            && self.newest.as_ref().is_some_and(Newest::left_some_out)
-        {
-            window.begin_with(first_ns);
-        }
-        window
-    }
-
-    /// What the answer says of itself, as far as it has come.
-    fn report(&self) -> QueryReport {
-        let Self {
-            answer,
-            tally,
-            start,
-            latest,
-            ..
-        } = self;
-        let window = self.final_window();
-        let tells_gaps = |producer| answer.resume.end_of(producer).is_some();
-        let mut losses = start.missing(&window, tells_gaps);
-        losses.add_all(&self.losses);
-        if !matches!(tally.ended_by, Some("cancelled" | "limit")) {
-            latest.add_unpublished(&window, &mut losses);
-        }
-        for (cause, packets) in [
-            ("interface-limit", tally.unlisted),
-            ("restamped", tally.restamped),
-        ] {
-            if packets > 0 {
-                losses.add(cause, window.all(), Some(packets));
-            }
-        }
-        let mut notes = answer.matching.notes();
-        if self.merge.disordered > 0 {
-            let count = self.merge.disordered;
-            notes.push(format!(
-                "stamps in disorder: {count} packets stand behind younger ones"
-            ));
-        }
-        let to = window.told.1.map(rfc3339);
-        let mut missing = losses.missing();
-        let mut losses_known_to = None;
-        let recorder = answer.recorder.as_ref().and_then(std::sync::Weak::upgrade);
-        if let Some(recorder) = recorder {
-            if recorder.is_live() {
-                let (lost, known) = lost_before_the_ring(&recorder, latest, &window, to.as_ref());
-                missing.extend(lost);
-                losses_known_to = known;
-            }
-            notes.extend(recorder.intake.unknown_losses());
-        }
-        let is_cut = self.newest.as_ref().is_some_and(Newest::left_some_out);
-        let limit = is_cut.then_some("limit");
-        let is_whole = !is_cut && tally.ended_by.is_none_or(|by| by == "end");
-        let empty = (tally.packets == 0 && is_whole).then(|| self.emptiness(&window));
-        QueryReport {
-            from: window.told.0.map(rfc3339),
-            to,
-            packets: tally.packets,
-            bytes: tally.bytes,
-            looked_at: tally.looked_at,
-            verdict: if missing.is_empty() {
-                Verdict::Complete
-            } else {
-                Verdict::Incomplete
-            },
-            missing,
-            clipped: limit.into_iter().chain(tally.ended_by).collect(),
-            empty,
-            losses_known_to,
-            index: self.needed.as_ref().map(|_| tally.index),
-            notes,
-            after: self.progress.iter().filter_map(|it| it.last).collect(),
-        }
-    }
-
-    fn emptiness(&self, window: &Window) -> Empty {
-        let Tally { looked_at, .. } = self.tally;
-        if self.answer.matching.lacks_interfaces() {
-            let names = self
-                .latest
-                .interfaces
-                .iter()
-                .map(|entry| entry.name.clone());
-            return Empty::NoInterface {
-                interfaces: names.collect(),
-            };
-        }
-        let why = self.latest.emptiness(window).filter(|_| looked_at == 0);
-        why.unwrap_or(Empty::NothingMatched { of: looked_at })
-    }
-
-    fn end(mut self) -> Result<QueryReport, QueryError> {
-        let report = self.report();
-        let verdict = format!("verdict: {}", report.reasons());
-        if let Some(stream) = &mut self.stream {
-            stream.let_go(Some(&verdict)).map_err(QueryError::Output)?;
-            if report.packets == 0 {
-                let numbered = (0_u16..).zip(&self.latest.interfaces);
-                let matching = &self.answer.matching;
-                let is_any = matching.lacks_interfaces();
-                let asked = numbered.filter(|(number, _)| is_any || matching.asks(*number));
-                stream.interfaces(asked).map_err(QueryError::Output)?;
-            }
-        }
-        self.write_statistics_of(&report)?;
-        if let Some(stream) = &mut self.stream {
-            stream.flush().map_err(QueryError::Output)?;
-        }
-        Ok(report)
     }
 }
 

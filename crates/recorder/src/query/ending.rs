@@ -1,0 +1,141 @@
+//! What an answer says of itself, as far as it has come and at its end.
+
+use std::io;
+
+use retroscope_ring::Writer;
+
+use super::{
+    QueryError, QueryReport,
+    contents::Window,
+    lost::lost_before_the_ring,
+    newest::Newest,
+    reading::{Reading, Tally},
+    report::Empty,
+};
+use crate::{Verdict, rfc3339};
+
+impl<W: io::Write> Reading<'_, W> {
+    /// The window of what is in the answer: one that something ended is no longer than the answer.
+    pub(super) fn final_window(&self) -> Window {
+        let mut window = self.answer.window;
+        let is_follow = self.answer.query.follow;
+        if is_follow && self.latest.writer != Writer::Killed {
+            window.end_with_known(self.latest.end_ns());
+        }
+        let by = self.tally.ended_by;
+        if by == Some("limit") || (by == Some("cancelled") && !is_follow) {
+            let end_ns = self.tally.last_ns.or(window.told.0);
+            window.end_with(end_ns.unwrap_or_default());
+        }
+        if let Some(first_ns) = self.tally.first_ns
+            && self.newest.as_ref().is_some_and(Newest::left_some_out)
+        {
+            window.begin_with(first_ns);
+        }
+        window
+    }
+
+    /// What the answer says of itself, as far as it has come.
+    pub(super) fn report(&self) -> QueryReport {
+        let Self {
+            answer,
+            tally,
+            start,
+            latest,
+            ..
+        } = self;
+        let window = self.final_window();
+        let tells_gaps = |producer| answer.resume.end_of(producer).is_some();
+        let mut losses = start.missing(&window, tells_gaps);
+        losses.add_all(&self.losses);
+        if !matches!(tally.ended_by, Some("cancelled" | "limit")) {
+            latest.add_unpublished(&window, &mut losses);
+        }
+        for (cause, packets) in [
+            ("interface-limit", tally.unlisted),
+            ("restamped", tally.restamped),
+        ] {
+            if packets > 0 {
+                losses.add(cause, window.all(), Some(packets));
+            }
+        }
+        let mut notes = answer.matching.notes();
+        if self.merge.disordered > 0 {
+            let count = self.merge.disordered;
+            notes.push(format!(
+                "stamps in disorder: {count} packets stand behind younger ones"
+            ));
+        }
+        let to = window.told.1.map(rfc3339);
+        let mut missing = losses.missing();
+        let mut losses_known_to = None;
+        let recorder = answer.recorder.as_ref().and_then(std::sync::Weak::upgrade);
+        if let Some(recorder) = recorder {
+            if recorder.is_live() {
+                let (lost, known) = lost_before_the_ring(&recorder, latest, &window, to.as_ref());
+                missing.extend(lost);
+                losses_known_to = known;
+            }
+            notes.extend(recorder.intake.unknown_losses());
+        }
+        let is_cut = self.newest.as_ref().is_some_and(Newest::left_some_out);
+        let limit = is_cut.then_some("limit");
+        let is_whole = !is_cut && tally.ended_by.is_none_or(|by| by == "end");
+        let empty = (tally.packets == 0 && is_whole).then(|| self.emptiness(&window));
+        QueryReport {
+            from: window.told.0.map(rfc3339),
+            to,
+            packets: tally.packets,
+            bytes: tally.bytes,
+            looked_at: tally.looked_at,
+            verdict: if missing.is_empty() {
+                Verdict::Complete
+            } else {
+                Verdict::Incomplete
+            },
+            missing,
+            clipped: limit.into_iter().chain(tally.ended_by).collect(),
+            empty,
+            losses_known_to,
+            index: self.needed.as_ref().map(|_| tally.index),
+            notes,
+            after: self.progress.iter().filter_map(|it| it.last).collect(),
+        }
+    }
+
+    pub(super) fn emptiness(&self, window: &Window) -> Empty {
+        let Tally { looked_at, .. } = self.tally;
+        if self.answer.matching.lacks_interfaces() {
+            let names = self
+                .latest
+                .interfaces
+                .iter()
+                .map(|entry| entry.name.clone());
+            return Empty::NoInterface {
+                interfaces: names.collect(),
+            };
+        }
+        let why = self.latest.emptiness(window).filter(|_| looked_at == 0);
+        why.unwrap_or(Empty::NothingMatched { of: looked_at })
+    }
+
+    pub(super) fn end(mut self) -> Result<QueryReport, QueryError> {
+        let report = self.report();
+        let verdict = format!("verdict: {}", report.reasons());
+        if let Some(stream) = &mut self.stream {
+            stream.let_go(Some(&verdict)).map_err(QueryError::Output)?;
+            if report.packets == 0 {
+                let numbered = (0_u16..).zip(&self.latest.interfaces);
+                let matching = &self.answer.matching;
+                let is_any = matching.lacks_interfaces();
+                let asked = numbered.filter(|(number, _)| is_any || matching.asks(*number));
+                stream.interfaces(asked).map_err(QueryError::Output)?;
+            }
+        }
+        self.write_statistics_of(&report)?;
+        if let Some(stream) = &mut self.stream {
+            stream.flush().map_err(QueryError::Output)?;
+        }
+        Ok(report)
+    }
+}
