@@ -196,7 +196,7 @@ fn captures_give_the_same_with_and_without_an_index() {
         }
         let mut ids: Vec<String> = ids.into_iter().flatten().collect();
         ids.push("1:AAAAAAAAAAAAAAAAAAAAAAAAAAA=".to_owned());
-        for round in 0..9 {
+        for round in 0..4 {
             let mut query = Query::default();
             if round % 4 < 3 {
                 query.expression = expression(&mut random, &hosts, 2);
@@ -223,7 +223,7 @@ fn captures_give_the_same_with_and_without_an_index() {
         }
     }
     eprintln!("{asked} queries, {ruled_out} buckets left out, {read} read");
-    assert!(ruled_out > 1000 && read > 100, "{ruled_out}, {read}");
+    assert!(ruled_out > 500 && read > 100, "{ruled_out}, {read}");
 }
 
 /// An Ethernet frame with UDP from one address to another.
@@ -326,7 +326,7 @@ fn one_flow_is_found_ten_times_faster() {
                 0 => udp(0x0a00_0001, 0x0a00_0002),
                 _ => udp(0x1400_0000 | flow >> 4, 0x0b00_0000 | flow & 0xff_ffff),
             };
-            if number == 500_000 {
+            if number.is_multiple_of(300_000) {
                 frame = udp(0x0a00_0003, 0x0a00_0004);
             }
             frame.resize(bytes, 0);
