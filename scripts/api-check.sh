@@ -34,6 +34,9 @@ ask() { curl -sS -f -H "Authorization: Bearer $token" "$@"; }
 cat >"$folder/schemathesis.toml" <<END
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", 401, 403, 404, 409, 422, 503]
+# Links by Location headers are guessed wrong: /v1/dumps/N is taken for a rule.
+[phases.stateful.inference]
+algorithms = ["dependency-analysis"]
 END
 schemathesis --config-file "$folder/schemathesis.toml" run "$url/v1/openapi.json" --header "Authorization: Bearer $token" --checks all \
 	--exclude-path /v1/stop --exclude-path /v1/events --max-examples "${EXAMPLES:-50}" --seed 1 --request-timeout 20 --workers 2 \

@@ -5,6 +5,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 use retroscope_recorder::Handle;
 
 use crate::{
+    keys::Keys,
     problem::Problem,
     queries::{Places, Queries},
     token::Tokens,
@@ -27,6 +28,7 @@ pub(crate) struct App {
     /// … and what became of the last ones.
     pub(crate) queries: Queries,
     pub(crate) listeners: Arc<Places>,
+    pub(crate) keys: Keys,
 }
 
 /// Runs what may wait for the recorder, or for the ring, on a thread that may wait.

@@ -9,6 +9,8 @@ use crate::role::Role;
 pub(crate) struct Caller {
     /// The token's name, or `uid 0 pid 17`: for audit events.
     pub(crate) name: Arc<str>,
+    /// The same of all processes of a user.
+    pub(crate) account: Arc<str>,
     pub(crate) roles: Arc<[Role]>,
     /// Packets that it may see; `None`: all.
     pub(crate) filter: Option<Arc<str>>,
@@ -21,6 +23,7 @@ impl Caller {
     pub(crate) fn of_peer(uid: u32, pid: i32) -> Self {
         Self {
             name: format!("uid {uid} pid {pid}").into(),
+            account: format!("uid {uid}").into(),
             roles: [Role::Admin].into(),
             filter: None,
             snaplen: None,
@@ -31,6 +34,7 @@ impl Caller {
     pub(crate) fn anybody() -> Self {
         Self {
             name: "anybody".into(),
+            account: "anybody".into(),
             roles: [].into(),
             filter: None,
             snaplen: None,

@@ -6,7 +6,7 @@
 //! | `server`, `connection`, `stream` | threads, connections and their bounds, bodies that are written while they are read |
 //! | `guard`, `token`, `role`, `caller` | who is let in, and what for |
 //! | `operations`, `openapi` | the table of what can be asked for, which makes the routes and the document |
-//! | `routes`, `bodies`, `extract`, `problem` | the operations; what is sent and received; refusals |
+//! | `routes`, `bodies`, `extract`, `problem`, `queries`, `keys` | the operations; what is sent and received; refusals |
 //! | `metrics` | what Prometheus reads |
 //!
 //! It calls what any thread may ask of a recorder ([`retroscope_recorder::Handle`]), and the recorder knows nothing of it. HTTP/1.1 only: what is
@@ -19,6 +19,7 @@ mod caller;
 mod connection;
 mod extract;
 mod guard;
+mod keys;
 mod listen;
 pub mod metrics;
 mod openapi;

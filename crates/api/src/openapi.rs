@@ -6,6 +6,7 @@ use utoipa::{
         ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder,
         extensions::ExtensionsBuilder,
         path::Operation,
+        schema::{Schema, SchemaType, Type},
         security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     },
 };
@@ -50,6 +51,18 @@ impl Modify for Common {
 }
 
 fn complete(operation: &mut Operation, role: Option<&str>) {
+    let parameters = operation.parameters.iter_mut().flatten();
+    parameters.for_each(|parameter| {
+        // One that is left out is not there: neither a URL nor a header can say null.
+        if let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema
+            && let SchemaType::Array(kinds) = &mut object.schema_type
+        {
+            kinds.retain(|kind| *kind != Type::Null);
+            if let [kind] = &**kinds {
+                object.schema_type = SchemaType::Type(kind.clone());
+            }
+        }
+    });
     if let Some(role) = role {
         operation.security = Some(vec![SecurityRequirement::new(TOKEN, Vec::<String>::new())]);
         let extensions = ExtensionsBuilder::new().add("x-role", role).build();

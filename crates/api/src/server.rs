@@ -23,6 +23,7 @@ use crate::{
     app::App,
     connection::{CONNECTIONS_MAX, Paced, Seats, serve, unless_evicted},
     guard::Arrival,
+    keys::Keys,
     listen::{Bound, Listener},
     operations,
     problem::Problem,
@@ -95,6 +96,7 @@ impl Server {
             running: Places::queries(),
             queries: Queries::default(),
             listeners: Places::listeners(),
+            keys: Keys::default(),
         };
         let router = operations::router(&Arc::new(app));
         let (mut seats, mut files) = (Vec::new(), Vec::new());

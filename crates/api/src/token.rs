@@ -249,6 +249,7 @@ impl Tokens {
         }
         Ok(Caller {
             name: Arc::clone(&token.name),
+            account: Arc::clone(&token.name),
             roles: Arc::clone(&token.roles),
             filter: token.filter.clone(),
             snaplen: token.snaplen,

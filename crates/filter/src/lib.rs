@@ -59,7 +59,7 @@ pub use ruleset::{
 };
 pub use sys::link_type_name;
 pub use tagged::is_tagged;
-pub use template::{Template, TriggerFacts, TriggerValues};
+pub use template::{KnownFlow, Template, TriggerFacts, TriggerValues};
 pub use variable::{FillError, Variable};
 
 #[cfg(test)]

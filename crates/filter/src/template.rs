@@ -85,6 +85,15 @@ pub struct TriggerValues {
     terms: Terms,
 }
 
+/// A flow that is known otherwise than by a packet of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KnownFlow {
+    /// By its key: `$flow` and, where it has ports, `$communityId` can be filled in.
+    Key(FlowKey),
+    /// By its Community ID, which `$communityId` is filled in with. Later fragments have none.
+    CommunityId(String),
+}
+
 impl Template {
     /// Parses a template. Whether libpcap takes its pcap-filter text depends on the link type: see
     /// [`Template::check`].
@@ -322,6 +331,48 @@ impl Template {
             plan: self.plan,
             terms: Terms::default(),
         })
+    }
+
+    /// The template as an expression about a flow, if it asks for nothing else of a trigger packet.
+    ///
+    /// # Errors
+    /// [`Problem::NeedsTrigger`], pointing at the first variable that the flow does not tell.
+    pub fn filled_for(&self, flow: &KnownFlow) -> Result<Filled, FilterError> {
+        let term = |key: &FlowKey| FlowTerm::Key {
+            key: *key,
+            trigger: None,
+        };
+        let terms = match flow {
+            KnownFlow::Key(key) => Terms {
+                flow: Some(term(key)),
+                community: matches!(key, FlowKey::Ports { .. })
+                    .then(|| CommunityTerm::Flow(term(key))),
+                ..Terms::default()
+            },
+            KnownFlow::CommunityId(id) => Terms {
+                community: Some(CommunityTerm::Id(id.clone())),
+                ..Terms::default()
+            },
+        };
+        let has = |variable: Variable| match variable {
+            Variable::Flow => terms.flow.is_some(),
+            Variable::CommunityId => terms.community.is_some(),
+            _ => false,
+        };
+        let mut asked = self.variables.iter();
+        if let Some((span, variable)) = asked.find(|(_, variable)| !has(*variable)) {
+            let problem = Problem::NeedsTrigger(*variable);
+            return Err(FilterError::new(problem, &self.text, span.clone()));
+        }
+        // What it does not ask for would tell expressions apart that say the same.
+        let asks = |term| self.variables.iter().any(|(_, variable)| *variable == term);
+        let terms = Terms {
+            flow: terms.flow.filter(|_| asks(Variable::Flow)),
+            community: terms.community.filter(|_| asks(Variable::CommunityId)),
+            ..terms
+        };
+        let texts = <[Option<Value>; Variable::TEXTS]>::default();
+        Ok(self.filled(&TriggerValues { texts, terms }))
     }
 
     /// The pieces of text with `value` in the place of each variable.

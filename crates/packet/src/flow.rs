@@ -82,16 +82,14 @@ pub fn flow_of(parsed: &Parsed) -> Option<FlowKey> {
     if matches!(proto, TCP | UDP | SCTP) {
         let ports = parsed.transport?;
         let end = |addr, port| Endpoint { addr, port };
-        let (src, dst) = (end(ip.src, ports.src), end(ip.dst, ports.dst));
-        let (low, high) = if is_ordered(src, dst) {
-            (src, dst)
-        } else {
-            (dst, src)
-        };
-        return Some(FlowKey::Ports { proto, low, high });
+        return Some(FlowKey::between(
+            proto,
+            end(ip.src, ports.src),
+            end(ip.dst, ports.dst),
+        ));
     }
-    let (low, high) = (ip.src.min(ip.dst), ip.src.max(ip.dst));
-    Some(FlowKey::Ip { proto, low, high })
+    let end = |addr| Endpoint { addr, port: 0 };
+    Some(FlowKey::between(proto, end(ip.src), end(ip.dst)))
 }
 
 /// Whether `a <= b`, as integers: comparing the derived way, byte by byte and field by field, takes longer.
@@ -137,6 +135,19 @@ pub fn fragment_of(parsed: &Parsed) -> Option<FragmentKey> {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         SocketAddr::new(self.addr, self.port).fmt(f)
+    }
+}
+
+impl FlowKey {
+    /// The flow over IP between two ends: of TCP, UDP and SCTP with their ports, of other protocols whatever these are.
+    #[must_use]
+    pub fn between(proto: u8, a: Endpoint, b: Endpoint) -> Self {
+        if matches!(proto, TCP | UDP | SCTP) {
+            let (low, high) = if is_ordered(a, b) { (a, b) } else { (b, a) };
+            return Self::Ports { proto, low, high };
+        }
+        let (low, high) = (a.addr.min(b.addr), a.addr.max(b.addr));
+        Self::Ip { proto, low, high }
     }
 }
 

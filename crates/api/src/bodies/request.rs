@@ -1,10 +1,13 @@
 //! What triggers, rules, pins and queries ask for, as users write it.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use retroscope_capture::quantity;
-use retroscope_recorder::{Handle, Stretch, SubDirectory, TriggerRequest, parse_time};
-use serde::Deserialize;
+use retroscope_packet::{Endpoint, FlowKey, is_community_id};
+use retroscope_recorder::{
+    ByHand, Handle, KnownFlow, Stretch, SubDirectory, TriggerRequest, parse_time,
+};
+use serde::{Deserialize, Deserializer, de::Error};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{caller::Caller, problem::Problem};
@@ -24,13 +27,15 @@ macro_rules! with_window {
             #[schema(example = "5s", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
             pub(crate) future: Option<String>,
             /// A dump ends when it has so many packets; 0: without limit.
+            #[serde(default, deserialize_with = "count")]
             pub(crate) packets: Option<u64>,
             /// A dump ends with the packet by which it has so many captured bytes; 0: without limit.
+            #[serde(default, deserialize_with = "count")]
             pub(crate) bytes: Option<u64>,
             /// Where files go: a directory of this name below that of the dumps.
             #[schema(example = "voip", pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$")]
             pub(crate) into: Option<String>,
-            /// Who asks, for the report and the sidecar; left out, the token's name.
+            /// Who asks, for the report and the sidecar; left out, the token's name, or the user at the unix socket.
             #[schema(max_length = 256)]
             pub(crate) asked_by: Option<String>,
         }
@@ -47,8 +52,8 @@ macro_rules! with_window {
                     packets_max: self.packets,
                     bytes_max: self.bytes,
                     dump: None,
-                    into: into.map_err(Problem::malformed)?,
-                    asked_by: Some(asked_by.unwrap_or_else(|| caller.name.to_string())),
+                    into: into.map_err(Problem::senseless)?,
+                    asked_by: Some(asked_by.unwrap_or_else(|| caller.account.to_string())),
                     ..TriggerRequest::default()
                 })
             }
@@ -56,12 +61,101 @@ macro_rules! with_window {
     };
 }
 
+/// A flow over IP, with the names that EVE has for its fields.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Flow)]
+pub(crate) struct FlowBody {
+    /// An address.
+    #[schema(value_type = String, example = "192.0.2.7")]
+    src_ip: IpAddr,
+    /// A port, of TCP, UDP and SCTP.
+    src_port: Option<u16>,
+    /// The other address.
+    #[schema(value_type = String, example = "198.51.100.2")]
+    dest_ip: IpAddr,
+    /// The other port.
+    dest_port: Option<u16>,
+    /// `TCP`, `UDP`, `SCTP`, `ICMP`, `IPv6-ICMP`, or a protocol's number.
+    #[schema(example = "TCP", max_length = 16)]
+    proto: String,
+}
+
+impl FlowBody {
+    fn key(&self) -> Result<FlowKey, Problem> {
+        let proto = match self.proto.to_ascii_lowercase().as_str() {
+            "tcp" => 6,
+            "udp" => 17,
+            "sctp" => 132,
+            "icmp" => 1,
+            "icmp6" | "icmpv6" | "ipv6-icmp" => 58,
+            number => number.parse().map_err(|_| {
+                let given = &self.proto;
+                Problem::senseless(format!(
+                    "`proto`: {given:?} is neither TCP, UDP, SCTP, ICMP, IPv6-ICMP nor a number"
+                ))
+            })?,
+        };
+        let has_ports = matches!(proto, 6 | 17 | 132);
+        let ports = (self.src_port, self.dest_port);
+        if has_ports && (ports.0.is_none() || ports.1.is_none()) {
+            return Err(Problem::senseless(
+                "a flow of TCP, UDP or SCTP has `src_port` and `dest_port`",
+            ));
+        }
+        if self.src_ip.is_ipv4() != self.dest_ip.is_ipv4() {
+            return Err(Problem::senseless(
+                "`src_ip` and `dest_ip` are of one version of IP",
+            ));
+        }
+        let end = |addr, port: Option<u16>| Endpoint {
+            addr,
+            port: port.unwrap_or(0),
+        };
+        let (src, dest) = (end(self.src_ip, ports.0), end(self.dest_ip, ports.1));
+        Ok(FlowKey::between(proto, src, dest))
+    }
+}
+
+impl TriggerBody {
+    /// The trigger, but for what of it the caller may see.
+    pub(crate) fn read(self, caller: &Caller, key: Option<String>) -> Result<ByHand, Problem> {
+        let flow = match (&self.flow, &self.community_id) {
+            (None, None) => None,
+            (Some(flow), None) => Some(KnownFlow::Key(flow.key()?)),
+            (None, Some(id)) if is_community_id(id) => Some(KnownFlow::CommunityId(id.clone())),
+            (None, Some(id)) => {
+                let why = format!(
+                    "`community_id`: {id:?} is none of version 1, as 1:LQU9qZlK+B5F3KDmev6m5PMibrg="
+                );
+                return Err(Problem::senseless(why));
+            }
+            _ => return Err(Problem::senseless("`flow` or `community_id`, not both")),
+        };
+        let mut request = self.window(caller)?;
+        request.dump = self.filter;
+        Ok(ByHand {
+            key,
+            at_ns: self.time.as_deref().map(time).transpose()?,
+            flow,
+            request,
+        })
+    }
+}
+
 with_window! {
     /// A trigger by hand.
     TriggerBody {
-        /// What is dumped, a pcap-filter(7) expression; empty: everything. Left out, as the recorder was started.
+        /// What is dumped, a pcap-filter(7) expression; empty: everything. Left out, as the recorder was started, and of a flow all of it.
         #[schema(example = "udp port 53")]
         filter: Option<String>,
+        /// The flow that is dumped, in both directions and under any VLAN tags; of it what `filter` takes.
+        flow: Option<FlowBody>,
+        /// The Community ID (version 1, seed 0) of what is dumped; of it what `filter` takes.
+        #[schema(pattern = "^1:[A-Za-z0-9+/]{27}=$")]
+        community_id: Option<String>,
+        /// When it happened, for a window that lies before now: RFC 3339 with any offset, or s, ms, µs or ns since 1970. Left out, now.
+        time: Option<String>,
     }
 }
 
@@ -129,13 +223,13 @@ impl StretchBody {
             last_ns: last.map(|last| i64::try_from(last.as_nanos()).unwrap_or(i64::MAX)),
         };
         if last.is_some() && (self.from.is_some() || self.to.is_some()) {
-            return Err(Problem::malformed(
+            return Err(Problem::senseless(
                 "`last` stands alone, without `from` and `to`",
             ));
         }
         let ends = stretch.from_ns.zip(stretch.to_ns);
         if ends.is_some_and(|(from, to)| from > to) {
-            return Err(Problem::malformed("`to` is before `from`"));
+            return Err(Problem::senseless("`to` is before `from`"));
         }
         Ok(stretch)
     }
@@ -144,7 +238,7 @@ impl StretchBody {
 /// A duration as users write it.
 pub(crate) fn duration(text: &str) -> Result<Duration, Problem> {
     quantity::duration(text).ok_or_else(|| {
-        Problem::malformed(format!(
+        Problem::senseless(format!(
             "{text:?} is not a duration: write it like 250ms, 10s, 5m or 2h"
         ))
     })
@@ -152,7 +246,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, Problem> {
 
 /// A time as users write it, ns since the UNIX epoch.
 fn time(text: &str) -> Result<i64, Problem> {
-    parse_time(text).map_err(Problem::malformed)
+    parse_time(text).map_err(Problem::senseless)
 }
 
 /// An expression that takes what was asked for, of what this caller may see. Each stands in parentheses, and what was asked compiles by itself: so it cannot
@@ -171,4 +265,15 @@ pub(crate) fn within(
     }
     handle.check_expression(&asked)?;
     Ok(Some(format!("({own}) and ({asked})")))
+}
+
+/// A count of 63 bits, as the document says of it: what is beyond is a mistake rather than a limit.
+pub(crate) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let count = Option::<u64>::deserialize(from)?;
+    match count {
+        Some(large) if i64::try_from(large).is_err() => Err(D::Error::custom(format!(
+            "{large} is no count: it is too large"
+        ))),
+        _ => Ok(count),
+    }
 }

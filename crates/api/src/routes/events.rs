@@ -21,7 +21,7 @@ use utoipa::IntoParams;
 
 use super::Shared;
 use crate::{
-    bodies::event::EventBody,
+    bodies::{event::EventBody, request::count},
     extract::Parameters,
     problem::Problem,
     stream::{Sender, stream},
@@ -38,6 +38,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 #[into_params(parameter_in = Query)]
 pub(crate) struct Beginning {
     /// From the event of this number on, as far as they are kept (the last 1024). Left out: `Last-Event-ID`, or those that are to come.
+    #[serde(default, deserialize_with = "count")]
     from: Option<u64>,
 }
 

@@ -23,13 +23,16 @@ use utoipa::IntoParams;
 use super::{Asking, Shared};
 use crate::{
     app::{App, waiting},
-    bodies::request::{StretchBody, within},
+    bodies::request::{StretchBody, count as limit, within},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters},
     problem::Problem,
     queries::{Place, QueryRecord},
     stream::{PieceWriter, Sender, stream},
 };
+
+/// Bytes of a packet in the ring.
+const SNAPLEN_MAX: u32 = 256 << 10;
 
 /// Which packets.
 #[derive(Debug, Clone, Deserialize, IntoParams)]
@@ -52,13 +55,15 @@ pub(crate) struct Asked {
     /// Packets of this long, up to now; without `from` and `to`.
     last: Option<String>,
     /// No more packets than these.
+    #[serde(default, deserialize_with = "limit")]
     limit_packets: Option<u64>,
     /// No more captured bytes than these.
+    #[serde(default, deserialize_with = "limit")]
     limit_bytes: Option<u64>,
     /// With a limit: the last packets instead of the first.
     newest: Option<bool>,
     /// So many bytes of each packet.
-    #[param(minimum = 1, value_type = Option<u32>)]
+    #[param(minimum = 1, maximum = 262_144, value_type = Option<u32>)]
     headers: Option<NonZeroU32>,
     /// Go on with the packets that come.
     follow: Option<bool>,
@@ -84,9 +89,13 @@ impl Asked {
         };
         let after = list(self.after).into_iter().map(|id| {
             let read = id.parse::<PacketId>();
-            read.map_err(|_| Problem::malformed(format!("`after`: {id:?} is no packet's ID")))
+            read.map_err(|_| Problem::senseless(format!("`after`: {id:?} is no packet's ID")))
         });
         let snaplen = caller.snaplen.and_then(NonZeroU32::new);
+        if self.headers.is_some_and(|bytes| bytes.get() > SNAPLEN_MAX) {
+            let why = format!("`headers`: no packet has more than {SNAPLEN_MAX} bytes");
+            return Err(Problem::malformed(why));
+        }
         let headers = [self.headers, snaplen].into_iter().flatten().min();
         Ok(Query {
             expression: within(handle, caller, self.filter)?.unwrap_or_default(),
@@ -178,7 +187,7 @@ pub(crate) async fn query(
 /// The verdict without the packets.
 async fn count(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, Problem> {
     if asked.follow == Some(true) {
-        return Err(Problem::malformed(
+        return Err(Problem::senseless(
             "`count` and `follow`: what is to come cannot be counted",
         ));
     }
@@ -271,7 +280,7 @@ fn trailers(report: &QueryReport) -> HeaderMap {
 /// What became of a query: of the last 256, for who asked it
 #[utoipa::path(
     get, path = "/v1/queries/{id}", tag = "packets",
-    params(("id" = String, Path)),
+    params(("id" = String, Path, min_length = 1, max_length = 64)),
     responses((status = 200, body = QueryRecord)),
 )]
 pub(crate) async fn verdict(

@@ -30,7 +30,7 @@ pub(crate) struct TriggeredBody {
 /// Start a dump, which is open when this is answered
 ///
 /// Who may not know whether a request arrived sends it again with the same `Idempotency-Key`: the last 256 keys are remembered, and a key that started
-/// a dump before stands for that dump.
+/// a dump before stands for that dump. For another trigger it is refused.
 #[utoipa::path(
     post, path = "/v1/triggers", tag = "dumps",
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 64, pattern = "^[!-~]+$")),
@@ -57,10 +57,19 @@ pub(crate) async fn trigger(
     if let Some(key) = &key {
         check_name(key)?;
     }
-    let mut request = wanted.window(&caller)?;
+    // A caller may not have what another's key stands for.
+    let meaning = format!("{} {wanted:?}", caller.account);
+    let mut wanted = wanted.read(&caller, key.clone())?;
     waiting(move || {
-        request.dump = within(&app.handle, &caller, wanted.filter)?;
-        let triggered = app.handle.trigger(key.as_deref(), request)?;
+        if let Some(key) = &key {
+            app.keys.check(key, &meaning)?;
+        }
+        let request = &mut wanted.request;
+        request.dump = within(&app.handle, &caller, request.dump.take())?;
+        let triggered = app.handle.trigger_by_hand(wanted)?;
+        if let Some(key) = key {
+            app.keys.add(key, &meaning);
+        }
         let (dump, existed) = (triggered.dump, triggered.existed);
         let status = if existed {
             StatusCode::OK

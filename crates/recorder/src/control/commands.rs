@@ -19,6 +19,8 @@ pub(crate) enum Command {
     /// A trigger by hand. A key that was given before stands for the dump that it started then.
     Trigger {
         key: Option<String>,
+        /// When, ns of ring time; `None`: now.
+        at_ns: Option<i64>,
         request: Box<TriggerRequest>,
         /// What is dumped, if that is not as the recorder is configured.
         expression: Option<Expression>,

@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+        mpsc::{RecvTimeoutError, SyncSender, TrySendError},
     },
     time::Duration,
 };
@@ -15,14 +15,7 @@ use retroscope_filter::FilterError;
 use retroscope_ring::{Mode, Waker};
 
 use crate::{
-    analysis::{predicate::Expression, terms::TriggerRequest},
-    control::{
-        commands::{Command, Triggered},
-        common::Common,
-        events::EventLog,
-        pins::Pin,
-        progress::Control,
-    },
+    control::{commands::Command, common::Common, events::EventLog, pins::Pin, progress::Control},
     dump::{post::PostCounter, store::keeper::Keeper},
     intake::shedding::History,
     start::rules::RuleBook,
@@ -97,51 +90,6 @@ impl Handle {
     pub fn abort(&self) {
         self.control.abort();
         self.stop();
-    }
-
-    /// Triggers by hand, and waits until the dump is open: of what the request says or else `manual_dump` of the configuration, with a window of its
-    /// own. A `key` that started a dump before (of the last 256) stands for that dump.
-    ///
-    /// # Errors
-    /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or asks for a trigger packet; `Refused`: why there is no
-    /// dump.
-    pub fn trigger(
-        &self,
-        key: Option<&str>,
-        request: TriggerRequest,
-    ) -> Result<Triggered, CommandError> {
-        if let Some(key) = key {
-            check_name(key)?;
-        }
-        let key = key.map(str::to_owned);
-        let expression = request.dump.as_deref().map(|text| {
-            let prepared = self.rules.prepare(text)?;
-            Ok::<_, FilterError>(Expression::plain(prepared.filter.filled().clone()))
-        });
-        let expression = expression.transpose()?;
-        let (reply, answer) = sync_channel(1);
-        let reply = Some(reply);
-        self.send(Command::Trigger {
-            key,
-            request: Box::new(request),
-            expression,
-            reply,
-        })?;
-        let triggered = answer.recv_timeout(self.answer_wait).map_err(late)?;
-        triggered.map_err(CommandError::Refused)
-    }
-
-    /// Triggers by hand, and does not wait: what became of it, the events tell.
-    ///
-    /// # Errors
-    /// [`CommandError::Busy`], [`CommandError::Ended`].
-    pub fn trigger_unanswered(&self) -> Result<(), CommandError> {
-        self.send(Command::Trigger {
-            key: None,
-            request: Box::default(),
-            expression: None,
-            reply: None,
-        })
     }
 
     /// Keeps a stretch of time in the ring under a name; one that is there stays as it is. Returns the pin, and whether it was there.

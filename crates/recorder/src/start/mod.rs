@@ -1,5 +1,6 @@
 //! Opening sources, filling the ring, starting threads.
 
+pub(crate) mod by_hand;
 pub(crate) mod config;
 mod dump_files;
 pub(crate) mod expressions;

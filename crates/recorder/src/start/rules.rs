@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use retroscope_filter::{Filter, FilterError, Template};
+use retroscope_filter::{Filled, Filter, FilterError, KnownFlow, Template};
 
 use crate::{
     analysis::{
@@ -196,6 +196,13 @@ impl RuleBook {
     ) -> Result<Option<Arc<Template>>, CommandError> {
         let text = request.dump.as_deref();
         text.map(|text| self.template(text)).transpose()
+    }
+
+    /// Compiles an expression about a flow.
+    pub(super) fn about(&self, text: &str, flow: &KnownFlow) -> Result<Filled, FilterError> {
+        let known = self.shared.link_types();
+        let link_types = LinkTypes::new(&known, &Vec::new);
+        template(text, &link_types, mode(self.offline))?.filled_for(flow)
     }
 
     /// Compiles a dump expression for the sources.

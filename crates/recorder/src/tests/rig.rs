@@ -536,6 +536,7 @@ impl Rig {
     /// A trigger by hand.
     pub(crate) fn trigger(&self, request: TriggerRequest) {
         let command = Command::Trigger {
+            at_ns: None,
             key: None,
             request: Box::new(request),
             expression: None,

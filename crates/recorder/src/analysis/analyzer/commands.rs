@@ -48,12 +48,13 @@ impl Core {
             match command {
                 Command::Trigger {
                     key,
+                    at_ns,
                     request,
                     expression,
                     reply,
                 } => {
                     let expression = expression.unwrap_or_else(|| self.parts.manual.clone());
-                    let triggered = self.trigger_by_hand(now, key, &request, expression);
+                    let triggered = self.trigger_by_hand((now, at_ns), key, &request, expression);
                     self.execute();
                     if let Some(reply) = reply {
                         let _ = reply.try_send(triggered);
@@ -75,7 +76,7 @@ impl Core {
 
     fn trigger_by_hand(
         &mut self,
-        now: Moment,
+        (now, at_ns): (Moment, Option<i64>),
         key: Option<String>,
         request: &TriggerRequest,
         mut expression: Expression,
@@ -86,10 +87,10 @@ impl Core {
                 existed: true,
             });
         }
-        let time_ns = if self.live {
-            now.ring_ns
-        } else {
-            self.director.clock_ns
+        let time_ns = match at_ns {
+            Some(at_ns) => at_ns,
+            None if self.live => now.ring_ns,
+            None => self.director.clock_ns,
         };
         if time_ns == i64::MIN {
             let nothing = "nothing is recorded yet, no dump";

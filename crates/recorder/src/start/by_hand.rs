@@ -1,0 +1,120 @@
+//! Triggers by hand: SIGUSR1, the control socket, HTTP.
+
+use std::sync::mpsc::sync_channel;
+
+use retroscope_filter::{FilterError, KnownFlow};
+
+use crate::{
+    analysis::{predicate::Expression, terms::TriggerRequest},
+    control::commands::{Command, Triggered},
+    start::handle::{CommandError, Handle, check_name, late},
+};
+
+/// A trigger by hand.
+#[derive(Debug, Clone, Default)]
+pub struct ByHand {
+    /// A key that started a dump before (of the last 256) stands for that dump. 1 to 64 bytes.
+    pub key: Option<String>,
+    /// When it happened, a stamp, ns since the epoch: the window lies around it. `None`: now.
+    pub at_ns: Option<i64>,
+    /// Of what flow it is: what is dumped is that flow, of it what the request's expression takes.
+    pub flow: Option<KnownFlow>,
+    /// What it asks for.
+    pub request: TriggerRequest,
+}
+
+impl Handle {
+    /// Triggers by hand, and waits until the dump is open: of what the request says or else `manual_dump` of the configuration, with a window of its
+    /// own. A `key` that started a dump before (of the last 256) stands for that dump.
+    ///
+    /// # Errors
+    /// As [`Self::trigger_by_hand`].
+    pub fn trigger(
+        &self,
+        key: Option<&str>,
+        request: TriggerRequest,
+    ) -> Result<Triggered, CommandError> {
+        self.trigger_by_hand(ByHand {
+            key: key.map(str::to_owned),
+            request,
+            ..ByHand::default()
+        })
+    }
+
+    /// Triggers by hand, perhaps for a time before now, or for a flow, and waits until the dump is open.
+    ///
+    /// # Errors
+    /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or asks for a trigger packet; `Refused`: why there is no
+    /// dump, for example because its time is to come.
+    pub fn trigger_by_hand(&self, by_hand: ByHand) -> Result<Triggered, CommandError> {
+        let ByHand {
+            key,
+            at_ns,
+            flow,
+            request,
+        } = by_hand;
+        key.as_deref().map(check_name).transpose()?;
+        let at_ns = at_ns.map(|at_ns| self.ring_time(at_ns)).transpose()?;
+        let dump = request.dump.as_deref();
+        let expression = match &flow {
+            None => dump.map(|text| {
+                let prepared = self.rules.prepare(text)?;
+                Ok::<_, FilterError>(prepared.filter.filled().clone())
+            }),
+            Some(flow) => {
+                let term = match flow {
+                    KnownFlow::Key(_) => "$flow",
+                    KnownFlow::CommunityId(_) => "$communityId",
+                };
+                let text = match dump.map(str::trim) {
+                    None | Some("") => term.to_owned(),
+                    Some(text) => {
+                        // By itself, so that it stays within its parentheses.
+                        self.rules.about(text, flow)?;
+                        format!("{term} and ({text})")
+                    }
+                };
+                Some(self.rules.about(&text, flow))
+            }
+        };
+        let expression = expression.transpose()?.map(Expression::plain);
+        let (reply, answer) = sync_channel(1);
+        let reply = Some(reply);
+        self.send(Command::Trigger {
+            key,
+            at_ns,
+            request: Box::new(request),
+            expression,
+            reply,
+        })?;
+        let triggered = answer.recv_timeout(self.answer_wait).map_err(late)?;
+        triggered.map_err(CommandError::Refused)
+    }
+
+    /// Triggers by hand, and does not wait: what became of it, the events tell.
+    ///
+    /// # Errors
+    /// [`CommandError::Busy`], [`CommandError::Ended`].
+    pub fn trigger_unanswered(&self) -> Result<(), CommandError> {
+        self.send(Command::Trigger {
+            key: None,
+            at_ns: None,
+            request: Box::default(),
+            expression: None,
+            reply: None,
+        })
+    }
+
+    /// When a stamp was, in ring time; where the clock showed it several times, the last.
+    fn ring_time(&self, stamp_ns: i64) -> Result<i64, CommandError> {
+        self.check_live()?;
+        let common = self.common()?;
+        let now_ns = common.clock.now().ring_ns;
+        let times = common.ring_times((stamp_ns, stamp_ns)).into_iter();
+        let passed = times.map(|(ns, _)| ns).filter(|ns| *ns <= now_ns);
+        passed.max().ok_or_else(|| {
+            let why = "the time of a trigger by hand is to come, or the clock never showed it";
+            CommandError::Refused(why.to_owned())
+        })
+    }
+}
