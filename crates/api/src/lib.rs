@@ -8,6 +8,7 @@
 //! | `operations`, `openapi` | the table of what can be asked for, which makes the routes and the document |
 //! | `routes`, `bodies`, `extract`, `problem`, `queries`, `keys` | the operations; what is sent and received; refusals |
 //! | `metrics` | what Prometheus reads |
+//! | `client` | who asks, as the commands of `retroscope` do |
 //!
 //! It calls what any thread may ask of a recorder ([`retroscope_recorder::Handle`]), and the recorder knows nothing of it. HTTP/1.1 only: what is
 //! asked here gains nothing from several streams in one connection, and a protocol less is a protocol less to attack.
@@ -16,6 +17,7 @@
 mod app;
 mod bodies;
 mod caller;
+pub mod client;
 mod connection;
 mod extract;
 mod guard;

@@ -1,6 +1,9 @@
 //! TLS by rustls with ring's cryptography.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use tokio_rustls::rustls::{
     RootCertStore, ServerConfig,
@@ -23,9 +26,7 @@ pub struct TlsFiles {
 /// What rustls needs of these files.
 pub(crate) fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     let chain = certificates(&files.certificate, "--tls-cert")?;
-    let shown = files.key.display();
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|error| format!("--tls-key {shown}: {error}"))?;
+    let key = key(&files.key, "--tls-key")?;
     let provider = Arc::new(default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -54,7 +55,17 @@ pub(crate) fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, Strin
     Ok(Arc::new(config))
 }
 
-fn certificates(path: &PathBuf, option: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+/// The private key of a file that an option names.
+pub(crate) fn key(path: &Path, option: &str) -> Result<PrivateKeyDer<'static>, String> {
+    let shown = path.display();
+    PrivateKeyDer::from_pem_file(path).map_err(|error| format!("{option} {shown}: {error}"))
+}
+
+/// The certificates of a file that an option names, one at least.
+pub(crate) fn certificates(
+    path: &Path,
+    option: &str,
+) -> Result<Vec<CertificateDer<'static>>, String> {
     let shown = path.display();
     let wrong = |why: String| format!("{option} {shown}: {why}");
     let read = CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string()))?;

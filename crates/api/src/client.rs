@@ -1,0 +1,433 @@
+//! A client of the API that waits: what `retroscope query` and the other commands ask with.
+//!
+//! A request has a connection of its own. HTTP/1.1, by a unix socket, TCP, or TLS with the system's authorities or others.
+
+mod endpoint;
+mod tls;
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use axum::body::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    HeaderMap, Request, Response, StatusCode,
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+    header::{self, HeaderName, HeaderValue},
+};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, rustls::ClientConfig as RustlsConfig};
+
+pub use self::endpoint::{Endpoint, SOCKET, Url, default_socket, target};
+pub use hyper::Method;
+
+/// How long a connection may take, TLS included.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// How long the other end may say nothing in the middle of an answer. A follow and events say something every second, or every 15.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Bytes of an answer that is kept as a whole.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Where and as whom to ask.
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    /// Where.
+    pub endpoint: Endpoint,
+    /// As whom; not needed at a unix socket.
+    pub token: Option<String>,
+    /// The authorities that the server's certificate is to be of (PEM); `None`: those of the system.
+    pub authorities: Option<PathBuf>,
+    /// Our own certificate and its key (PEM), where the server asks for one.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// What went wrong. Each is a sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The caller's configuration is wrong.
+    #[error("{0}")]
+    Config(String),
+    /// Nobody is there, or a stranger.
+    #[error("{to}: {why}")]
+    Connect {
+        /// What was connected to.
+        to: String,
+        /// Why not.
+        why: String,
+    },
+    /// The answer is a refusal.
+    #[error("{detail}")]
+    Refused {
+        /// The status code, 400 to 599.
+        status: u16,
+        /// Why, and what to do.
+        detail: String,
+    },
+    /// The connection ended, or nothing came any more, in the middle of an answer.
+    #[error("{to}: the answer was cut in the middle: {why}")]
+    Cut {
+        /// Who was asked.
+        to: String,
+        /// How.
+        why: String,
+    },
+    /// What answers is no recorder.
+    #[error("{to}: this is no answer of a recorder: {why}")]
+    Foreign {
+        /// Who was asked.
+        to: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// See the module. For one thread at a time.
+#[derive(Debug)]
+pub struct Client {
+    runtime: Runtime,
+    config: ClientConfig,
+    tls: Option<Arc<RustlsConfig>>,
+    authorization: Option<HeaderValue>,
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    method: Method,
+    target: String,
+    headers: Vec<(HeaderName, String)>,
+    body: Option<Value>,
+}
+
+impl Ask {
+    /// For a path with a query string: see [`target`].
+    #[must_use]
+    pub fn new(method: Method, target: impl Into<String>) -> Self {
+        Self {
+            method,
+            target: target.into(),
+            headers: Vec::new(),
+            body: None,
+        }
+    }
+
+    /// GET.
+    #[must_use]
+    pub fn get(target: impl Into<String>) -> Self {
+        Self::new(Method::GET, target)
+    }
+
+    /// With a JSON object.
+    #[must_use]
+    pub fn json(mut self, body: Value) -> Self {
+        self.body = Some(body);
+        self
+    }
+
+    /// With a header; `name` in lower case.
+    #[must_use]
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        let name = HeaderName::from_static(name);
+        self.headers.push((name, value.into()));
+        self
+    }
+}
+
+/// What was answered, whose body may be still to come.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    client: &'a Client,
+    response: Response<Incoming>,
+    trailers: HeaderMap,
+    /// Ends the connection when dropped.
+    _sender: SendRequest<Full<Bytes>>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl Client {
+    /// Reads certificates, and connects to nobody yet.
+    ///
+    /// # Errors
+    /// [`ClientError::Config`].
+    pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
+        let wrong = ClientError::Config;
+        let (is_tls, sends_in_clear) = match &config.endpoint {
+            Endpoint::Socket(_) => (false, false),
+            Endpoint::Url(url) => (url.is_tls(), !url.is_tls() && !url.is_loopback()),
+        };
+        if sends_in_clear {
+            return Err(wrong(format!(
+                "{}: token and packets would go over the network in clear: use https://, or a tunnel to this machine",
+                config.endpoint
+            )));
+        }
+        if !is_tls && (config.authorities.is_some() || config.certificate.is_some()) {
+            return Err(wrong(format!(
+                "{}: certificates are for https:// only",
+                config.endpoint
+            )));
+        }
+        let tls = is_tls.then(|| tls::rustls_config(&config)).transpose();
+        let authorization = config.token.as_deref().map(|token| {
+            let mut value = HeaderValue::try_from(format!("Bearer {token}"))?;
+            value.set_sensitive(true);
+            Ok::<_, header::InvalidHeaderValue>(value)
+        });
+        let authorization = authorization.transpose();
+        Ok(Self {
+            runtime: Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| wrong(error.to_string()))?,
+            tls: tls.map_err(wrong)?,
+            authorization: authorization.map_err(|_| {
+                wrong(
+                    "the token has characters that no token has: is it the right file?".to_owned(),
+                )
+            })?,
+            config,
+        })
+    }
+
+    /// Sends a request. What is answered is a success.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn send(&self, ask: Ask) -> Result<Answer<'_>, ClientError> {
+        let request = self.request(ask)?;
+        let (response, sender) = self.runtime.block_on(self.exchange(request))?;
+        let answer = Answer {
+            client: self,
+            response,
+            trailers: HeaderMap::new(),
+            _sender: sender,
+        };
+        if answer.response.status().is_success() {
+            return Ok(answer);
+        }
+        Err(answer.refusal())
+    }
+
+    fn request(&self, ask: Ask) -> Result<Request<Full<Bytes>>, ClientError> {
+        let wrong = |error: hyper::http::Error| ClientError::Config(error.to_string());
+        let mut request = Request::builder()
+            .method(ask.method)
+            .uri(ask.target)
+            .header(header::HOST, self.config.endpoint.authority());
+        for (name, value) in ask.headers {
+            request = request.header(name, value);
+        }
+        if let Some(token) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, token);
+        }
+        let body = match ask.body {
+            None => Full::default(),
+            Some(body) => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                Full::from(body.to_string())
+            }
+        };
+        request.body(body).map_err(wrong)
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), ClientError> {
+        let endpoint = &self.config.endpoint;
+        let unreachable = |why: String| ClientError::Connect {
+            to: endpoint.to_string(),
+            why,
+        };
+        let stream = timeout(CONNECT_WAIT, self.connect()).await;
+        let stream = stream.map_err(|_| {
+            unreachable(format!("no connection within {} s", CONNECT_WAIT.as_secs()))
+        })?;
+        let stream = stream.map_err(|error| unreachable(endpoint.advice(&error)))?;
+        let gone = |error: hyper::Error| self.foreign(&error);
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(gone)?;
+        // Its errors are those of the answer.
+        tokio::spawn(connection);
+        let response = timeout(SILENCE, sender.send_request(request)).await;
+        let response = response
+            .map_err(|_| unreachable(format!("no answer within {} s", SILENCE.as_secs())))?;
+        Ok((response.map_err(gone)?, sender))
+    }
+
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        match &self.config.endpoint {
+            Endpoint::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Endpoint::Url(url) => {
+                let stream = TcpStream::connect((url.host(), url.port())).await?;
+                let Some(tls) = &self.tls else {
+                    return Ok(Box::new(stream));
+                };
+                let name = url.server_name()?;
+                let tls = TlsConnector::from(Arc::clone(tls));
+                Ok(Box::new(tls.connect(name, stream).await?))
+            }
+        }
+    }
+
+    /// An error before the answer.
+    fn foreign(&self, error: &hyper::Error) -> ClientError {
+        let to = self.config.endpoint.to_string();
+        let why = causes(error);
+        if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+            let why = "the connection was closed without an answer".to_owned();
+            return ClientError::Connect { to, why };
+        }
+        match innermost_io(error) {
+            Some(_) => ClientError::Connect { to, why },
+            None => ClientError::Foreign { to, why },
+        }
+    }
+}
+
+impl Answer<'_> {
+    /// The status code, 200 to 299.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+
+    /// A header, if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// A field behind the body, once all of it was read.
+    #[must_use]
+    pub fn trailer(&self, name: &str) -> Option<&str> {
+        self.trailers.get(name)?.to_str().ok()
+    }
+
+    /// The next piece of the body; `None`: it was whole.
+    ///
+    /// # Errors
+    /// [`ClientError::Cut`].
+    pub fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let client = self.client;
+        let cut = |why: String| ClientError::Cut {
+            to: client.config.endpoint.to_string(),
+            why,
+        };
+        loop {
+            let frame = self.response.body_mut().frame();
+            let frame = client
+                .runtime
+                .block_on(async { timeout(SILENCE, frame).await });
+            let frame =
+                frame.map_err(|_| cut(format!("nothing came for {} s", SILENCE.as_secs())))?;
+            let Some(frame) = frame else {
+                return Ok(None);
+            };
+            let frame = frame.map_err(|error| cut(causes(&error)))?;
+            match frame.into_data() {
+                Ok(data) => return Ok(Some(data)),
+                Err(frame) => self
+                    .trailers
+                    .extend(frame.into_trailers().unwrap_or_default()),
+            }
+        }
+    }
+
+    /// The whole body.
+    ///
+    /// # Errors
+    /// [`ClientError::Cut`]; [`ClientError::Foreign`]: it is larger than 64 MiB.
+    pub fn bytes(mut self) -> Result<Vec<u8>, ClientError> {
+        let mut all = Vec::new();
+        while let Some(piece) = self.piece()? {
+            if all.len() + piece.len() > ANSWER_BYTES_MAX {
+                return Err(self.foreign("it is larger than 64 MiB"));
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(all)
+    }
+
+    /// The whole body, which is a JSON value; `null` where there is none.
+    ///
+    /// # Errors
+    /// As [`Self::bytes`]; [`ClientError::Foreign`]: it is no JSON.
+    pub fn json(self) -> Result<Value, ClientError> {
+        let to = self.client.config.endpoint.to_string();
+        let bytes = self.bytes()?;
+        if bytes.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&bytes).map_err(|error| {
+            let why = error.to_string();
+            ClientError::Foreign { to, why }
+        })
+    }
+
+    fn foreign(&self, why: &str) -> ClientError {
+        let (to, why) = (self.client.config.endpoint.to_string(), why.to_owned());
+        ClientError::Foreign { to, why }
+    }
+
+    /// What a refusal says: RFC 9457.
+    fn refusal(self) -> ClientError {
+        let status = self.response.status();
+        let is_problem = self.header("content-type") == Some("application/problem+json");
+        if !is_problem {
+            // The server's own parser has no words.
+            let why = match status {
+                StatusCode::SERVICE_UNAVAILABLE => {
+                    "it has no room for another connection".to_owned()
+                }
+                status => format!("status {status}"),
+            };
+            return self.foreign(&why);
+        }
+        match self.json() {
+            Err(error) => error,
+            Ok(problem) => {
+                let detail = problem["detail"].as_str();
+                ClientError::Refused {
+                    status: status.as_u16(),
+                    detail: detail.unwrap_or("refused").to_owned(),
+                }
+            }
+        }
+    }
+}
+
+/// An error and those behind it, which have the words.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+fn innermost_io(error: &dyn std::error::Error) -> Option<&io::Error> {
+    let mut next = error.source();
+    while let Some(cause) = next {
+        if let Some(io) = cause.downcast_ref() {
+            return Some(io);
+        }
+        next = cause.source();
+    }
+    None
+}
