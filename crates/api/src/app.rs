@@ -5,6 +5,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 use retroscope_recorder::Handle;
 
 use crate::{
+    Reload,
     keys::Keys,
     problem::Problem,
     queries::{Places, Queries},
@@ -29,6 +30,7 @@ pub(crate) struct App {
     pub(crate) queries: Queries,
     pub(crate) listeners: Arc<Places>,
     pub(crate) keys: Keys,
+    pub(crate) reload: Option<Reload>,
 }
 
 /// Runs what may wait for the recorder, or for the ring, on a thread that may wait.

@@ -57,6 +57,19 @@ pub type Owner = (Option<Uid>, Option<Gid>);
 /// Tells the user a sentence.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// What came of a reload, in words, and whether it changed anything; or why all is as it was.
+pub type Reloaded = Result<(String, bool), String>;
+
+/// Reads the configuration again. Any thread may call it; it may take long.
+#[derive(Clone)]
+pub struct Reload(pub Arc<dyn Fn() -> Reloaded + Send + Sync>);
+
+impl std::fmt::Debug for Reload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reload")
+    }
+}
+
 /// Where to listen, and for whom.
 #[derive(Debug, Clone, Default)]
 pub struct Config {

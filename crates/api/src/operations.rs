@@ -76,6 +76,7 @@ operations! {
     get GET "/v1/queries/{id}" query::verdict Some(Role::Packets), May;
     get GET "/v1/when-full" control::when_full Some(Role::View), May;
     put PUT "/v1/when-full" control::set_when_full Some(Role::Admin), MayNot;
+    post POST "/v1/reload" control::reload Some(Role::Admin), MayNot;
     post POST "/v1/stop" control::stop Some(Role::Admin), MayNot;
 }
 

@@ -20,6 +20,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
 use crate::{
+    Reload,
     app::App,
     connection::{CONNECTIONS_MAX, Paced, Seats, serve, unless_evicted},
     guard::Arrival,
@@ -56,7 +57,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves from now on, by threads that call `give_up` before all else. Where one cannot give its privileges up, nobody is let in.
+    /// Serves from now on, by threads that call `give_up` before all else. Where one cannot give its privileges up, nobody is let in. Without
+    /// `reload` there is nothing to read again.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -64,6 +66,7 @@ impl Server {
         bound: Bound,
         handle: Handle,
         stop: Arc<AtomicBool>,
+        reload: Option<Reload>,
         give_up: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> io::Result<Self> {
         let say = bound.say.clone();
@@ -97,6 +100,7 @@ impl Server {
             queries: Queries::default(),
             listeners: Places::listeners(),
             keys: Keys::default(),
+            reload,
         };
         let router = operations::router(&Arc::new(app));
         let (mut seats, mut files) = (Vec::new(), Vec::new());

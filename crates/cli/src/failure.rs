@@ -38,6 +38,12 @@ pub(crate) struct Failure {
     message: String,
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 impl Failure {
     /// Something could not be done: exit 1.
     pub(crate) fn failed(message: impl fmt::Display) -> Self {

@@ -7,6 +7,7 @@ mod memory;
 mod numa;
 mod privileges;
 mod system_file;
+mod terminal;
 mod units;
 
 use std::process::ExitCode;
@@ -30,8 +31,16 @@ enum Command {
     Doctor(commands::doctor::Args),
     Generate(commands::generate::Args),
     Status(commands::status::Args),
-    Query(commands::query::Args),
-    Ctl(commands::ctl::Args),
+    Query(Box<commands::query::Args>),
+    Trigger(commands::trigger::Args),
+    Rules(commands::rules::Args),
+    Dumps(commands::dumps::Args),
+    Pin(commands::pin::Args),
+    Unpin(commands::pin::UnpinArgs),
+    Events(commands::control::EventsArgs),
+    WhenFull(commands::control::WhenFullArgs),
+    Reload(commands::control::ReloadArgs),
+    Stop(commands::control::StopArgs),
     Token(commands::token::Args),
     Completions(commands::completions::CompletionArgs),
     Man(commands::completions::ManArgs),
@@ -53,7 +62,15 @@ fn main() -> ExitCode {
         Command::Generate(args) => commands::generate::run(args),
         Command::Status(args) => commands::status::run(&args),
         Command::Query(args) => commands::query::run(&args),
-        Command::Ctl(args) => commands::ctl::run(args),
+        Command::Trigger(args) => commands::trigger::run(&args),
+        Command::Rules(args) => commands::rules::run(args),
+        Command::Dumps(args) => commands::dumps::run(&args),
+        Command::Pin(args) => commands::pin::run(&args),
+        Command::Unpin(args) => commands::pin::unpin(&args),
+        Command::Events(args) => commands::control::events(&args),
+        Command::WhenFull(args) => commands::control::when_full(&args),
+        Command::Reload(args) => commands::control::reload(&args),
+        Command::Stop(args) => commands::control::stop(&args),
         Command::Token(args) => commands::token::run(&args),
         Command::Completions(args) => commands::completions::completions(&args, Cli::command()),
         Command::Man(args) => commands::completions::man(&args, Cli::command()),

@@ -1,4 +1,4 @@
-//! When the ring is full; the end.
+//! When the ring is full; the configuration; the end.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -46,6 +46,35 @@ pub(crate) async fn set_when_full(
     waiting(move || {
         app.handle.set_when_full(setting.mode.into())?;
         Ok(Json(setting))
+    })
+    .await
+}
+
+/// What a reload came to.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Reloaded)]
+pub(crate) struct ReloadedBody {
+    /// Whether anything is different now.
+    changed: bool,
+    /// What, in words.
+    report: String,
+}
+
+/// Read the configuration file again, as SIGHUP does: all of it is taken over, or nothing
+#[utoipa::path(post, path = "/v1/reload", tag = "control", responses((status = 200, body = ReloadedBody)))]
+pub(crate) async fn reload(
+    State(app): Shared,
+    _: Parameters<Nothing>,
+) -> Result<Json<ReloadedBody>, Problem> {
+    waiting(move || {
+        let none = || {
+            Problem::conflict(
+                "the recording was started without --config: there is nothing to read again",
+            )
+        };
+        let reload = app.reload.as_ref().ok_or_else(none)?;
+        let (report, changed) = (reload.0)().map_err(Problem::conflict)?;
+        Ok(Json(ReloadedBody { changed, report }))
     })
     .await
 }

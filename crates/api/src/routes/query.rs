@@ -16,7 +16,7 @@ use axum::{
 use retroscope_recorder::{
     Cancel, Clock, Export, Handle, PacketId, Query, QueryError, QueryReport, SystemClock, rfc3339,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::spawn_blocking};
 use utoipa::IntoParams;
 
@@ -184,6 +184,15 @@ pub(crate) async fn query(
     Ok(response)
 }
 
+/// The verdict of a query without the packets.
+#[derive(Debug, Serialize)]
+struct CountBody {
+    #[serde(flatten)]
+    report: QueryReport,
+    /// The verdict in words.
+    reasons: String,
+}
+
 /// The verdict without the packets.
 async fn count(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, Problem> {
     if asked.follow == Some(true) {
@@ -196,7 +205,8 @@ async fn count(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, 
         let _place = place;
         let query = asked.query(&app.handle, &caller)?;
         let report = app.handle.query(&query)?.count()?;
-        Ok(Json(report).into_response())
+        let reasons = report.reasons();
+        Ok(Json(CountBody { report, reasons }).into_response())
     })
     .await
 }

@@ -27,6 +27,8 @@ pub(crate) struct RuleBody {
     expression: String,
     /// Whether its matches are hits.
     enabled: bool,
+    /// Whether it is of the start or of the configuration file.
+    configured: bool,
     /// Packets that matched this expression; `null`: not counted, of a script.
     hits: Option<u64>,
     past_seconds: Option<f64>,
@@ -65,6 +67,7 @@ impl From<RuleStatus> for RuleBody {
             name: rule.name,
             expression: rule.expression,
             enabled: rule.is_enabled,
+            configured: rule.is_configured,
             hits: rule.hits,
             past_seconds: request.past.map(|past| past.as_secs_f64()),
             future_seconds: request.future.map(|future| future.as_secs_f64()),

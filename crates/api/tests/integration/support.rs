@@ -87,7 +87,7 @@ impl Served {
         let recorder = recorder.unwrap();
         let handle = recorder.handle();
         let stop = Arc::<AtomicBool>::default();
-        let server = Server::start(bound, handle.clone(), stop, || Ok(())).unwrap();
+        let server = Server::start(bound, handle.clone(), stop, None, || Ok(())).unwrap();
         Self {
             handle,
             address,

@@ -60,7 +60,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let task = Task {
         input: &args.input,
         config: &config,
-        control: None,
         api: None,
         eve: target.map(|target| (target, args.flows.options(config.offline))),
         top: has_top.then_some(args.top),

@@ -1,18 +1,25 @@
 //! One module a command.
 
 mod capture_file;
+mod columns;
 pub(crate) mod completions;
-pub(crate) mod ctl;
+pub(crate) mod control;
 pub(crate) mod doctor;
+pub(crate) mod dumps;
 pub(crate) mod filter;
 pub(crate) mod flows;
 pub(crate) mod generate;
-pub(crate) mod protocol;
+pub(crate) mod pin;
 pub(crate) mod query;
 pub(crate) mod record;
+pub(crate) mod remote;
+pub(crate) mod rules;
 pub(crate) mod status;
+mod stretch;
 mod target;
 pub(crate) mod token;
+pub(crate) mod trigger;
+pub(crate) mod window;
 
 use std::path::PathBuf;
 

@@ -1,60 +1,106 @@
-//! A client of a control socket that speaks for itself.
+//! The API of a recorder, as tests ask it.
 
 use std::{
-    io::{self, BufRead, BufReader, Write},
-    os::unix::net::UnixStream,
+    io::{BufRead, BufReader},
     path::Path,
-    time::Duration,
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
+use retroscope_api::client::{Answer, Ask, Client, ClientConfig, ClientError, Endpoint, Method};
 use serde_json::Value;
 
-/// Longer than any answer takes.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// Who asks at a unix socket.
+pub(crate) struct Api(Client);
 
-pub(crate) struct Client(pub(crate) BufReader<UnixStream>);
-
-impl Client {
-    pub(crate) fn of(socket: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(DEADLINE))?;
-        Ok(Self(BufReader::new(stream)))
+impl Api {
+    pub(crate) fn at(socket: &Path) -> Self {
+        let config = ClientConfig {
+            endpoint: Endpoint::Socket(socket.to_owned()),
+            token: None,
+            authorities: None,
+            certificate: None,
+        };
+        Self(Client::new(config).unwrap())
     }
 
-    pub(crate) fn say(&mut self, bytes: &[u8]) {
-        // It may have been thrown out.
-        let _ = self.0.get_mut().write_all(bytes);
+    /// What is answered, as JSON, or why not.
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        target: &str,
+        body: Option<Value>,
+    ) -> Result<Value, ClientError> {
+        let ask = Ask::new(method.parse::<Method>().unwrap(), target);
+        let ask = match body {
+            Some(body) => ask.json(body),
+            None => ask,
+        };
+        self.0.send(ask).and_then(Answer::json)
     }
 
-    /// The next line; `null` at the end.
-    pub(crate) fn hear(&mut self) -> Value {
-        let mut line = String::new();
-        match self.0.read_line(&mut line) {
-            Ok(0) | Err(_) => Value::Null,
-            Ok(_) => serde_json::from_str(&line).unwrap(),
-        }
+    /// The same; it must be carried out.
+    pub(crate) fn done(&self, method: &str, target: &str, body: Option<Value>) -> Value {
+        let answer = self.ask(method, target, body);
+        answer.unwrap_or_else(|error| panic!("{method} {target}: {error}"))
     }
 
-    /// The next line that is such; until then it must be told of no error.
+    pub(crate) fn status(&self) -> Value {
+        self.done("GET", "/v1/status", None)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.done("POST", "/v1/stop", None);
+    }
+
+    /// All packets that are there: bytes of a file.
+    pub(crate) fn query(&self) -> Vec<u8> {
+        let answer = self.0.send(Ask::get("/v1/query")).and_then(Answer::bytes);
+        answer.unwrap()
+    }
+}
+
+/// `retroscope events`, which is told all that is kept, and what is to come.
+pub(crate) struct Events {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Events {
+    pub(crate) fn of(program: &str, socket: &Path) -> Self {
+        let mut command = Command::new(program);
+        command
+            .args(["events", "--from", "0", "--socket"])
+            .arg(socket);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    /// The next event that is such.
     pub(crate) fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
-            let line = self.hear();
-            assert_eq!(line["ok"], true, "{line}");
-            if is_it(&line) {
-                return line;
+            let mut line = String::new();
+            assert!(
+                self.lines.read_line(&mut line).unwrap() > 0,
+                "it did not happen"
+            );
+            let event: Value = serde_json::from_str(&line).unwrap();
+            if is_it(&event) {
+                return event;
             }
         }
     }
 
-    pub(crate) fn ask(&mut self, request: &Value) -> Value {
-        self.say(format!("{request}\n").as_bytes());
-        self.hear()
+    /// Its exit code, once the recording has ended.
+    pub(crate) fn end(mut self) -> Option<i32> {
+        self.until(|event| event["event"] == "end");
+        self.child.wait().unwrap().code()
     }
+}
 
-    /// The same; it must be carried out.
-    pub(crate) fn done(&mut self, request: &Value) -> Value {
-        let answer = self.ask(request);
-        assert_eq!(answer["ok"], true, "{request}: {answer}");
-        answer
+impl Drop for Events {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

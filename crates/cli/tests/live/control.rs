@@ -1,4 +1,4 @@
-//! The control socket of a recorder on live interfaces.
+//! A recorder on live interfaces that is asked by a unix socket.
 
 use std::{
     fs::{self, Permissions},
@@ -8,6 +8,8 @@ use std::{
     time::Instant,
 };
 
+use retroscope_api::client::ClientError;
+use retroscope_pcapfile::Reader;
 use rustix::{
     fs::{Gid, Uid},
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
@@ -17,19 +19,19 @@ use tempfile::TempDir;
 
 use crate::{
     capture,
-    client::Client,
+    client::{Api, Events},
     namespace::Namespace,
     privileges::{NOBODY, OPEN_FOLDER, assert_given_up},
-    recorder::{Recorder, words},
+    recorder::{PROGRAM, Recorder, words},
     shared,
     traffic::{self, Sender, udp},
 };
 
 /// A folder that anyone may look into, and a socket's path there.
 fn socket() -> (TempDir, PathBuf) {
-    let folder = TempDir::with_prefix("retroscope-control-").unwrap();
+    let folder = TempDir::with_prefix("retroscope-api-").unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
-    let path = folder.path().join("control");
+    let path = folder.path().join("api");
     (folder, path)
 }
 
@@ -45,29 +47,35 @@ fn rules_change_under_traffic() {
     let recorder = Recorder::start(
         &namespace,
         &format!(
-            "-i v1 --ring 128MiB --past 60s --future 50ms --dump 'udp dst port 60000' --trigger 'udp dst port 1' --control {}",
+            "-i v1 --ring 128MiB --past 60s --future 50ms --dump 'udp dst port 60000' --trigger 'udp dst port 1' --api unix:{}",
             path.display()
         ),
     );
-    let mut client = Client::of(&path).unwrap();
+    let api = Api::at(&path);
+    let mut events = Events::of(PROGRAM, &path);
     let mut sender = Sender::new(&namespace, "v0");
     sender.flood(5000, None, traffic::number, |_, _| {});
     sender.send(&udp(1, 1000, 60000, &0_u64.to_be_bytes()));
     recorder.settle(5001);
-    let add = json!({ "command": "add-rule", "name": "late", "expression": "udp dst port 60000" });
-    assert_eq!(client.done(&add)["existed"], false);
+    let late = json!({ "expression": "udp dst port 60000" });
+    let late = api.done("PUT", "/v1/rules/late", Some(late));
+    assert_eq!(late["hits"], 0);
     sender.send(&udp(1, 1000, 60000, &1_u64.to_be_bytes()));
     recorder.dumps(1);
-    client.done(&json!({ "command": "remove-rule", "name": "late" }));
+    api.done("DELETE", "/v1/rules/late", None);
     sender.send(&udp(1, 1000, 60000, &2_u64.to_be_bytes()));
     sender.flood(5000, None, traffic::number, |_, _| {});
-    client.done(&json!({ "command": "query" }));
+    let answered = api.query();
     recorder.settle(10_003);
     // The rule that was there from the start goes on.
     sender.send(&udp(1, 1000, 1, &[0; 8]));
     recorder.dumps(2);
-    client.until(|line| !line["report"].is_null());
-    client.done(&json!({ "command": "stop" }));
+    events.until(|event| event["report"]["rule"] == "udp dst port 1");
+    assert!(
+        packets(Reader::new(&answered[..]).unwrap()) >= 5002,
+        "what had come is in the answer"
+    );
+    api.stop();
     let outcome = recorder.wait();
     outcome.expect_code(0);
     assert_eq!(
@@ -99,7 +107,7 @@ fn only_its_own_may_control_it() {
         &namespace,
         &OPEN_FOLDER,
         &words(&format!(
-            "-i v1 --ring 128MiB -Z nobody --control {}",
+            "-i v1 --ring 128MiB -Z nobody --api unix:{}",
             path.display()
         )),
     );
@@ -119,22 +127,29 @@ fn only_its_own_may_control_it() {
                 set_thread_res_gid(gid, gid, gid).unwrap();
                 let uid = Uid::from_raw(uid);
                 set_thread_res_uid(uid, uid, uid).unwrap();
-                Client::of(&path).map(|mut client| client.ask(&json!({ "command": "status" })))
+                Api::at(&path).ask("GET", "/v1/status", None)
             };
             scope.spawn(ask).join().unwrap()
         })
     };
-    assert_eq!(asked_by(0, 0, &[]).unwrap()["ok"], true);
-    assert_eq!(asked_by(nobody, 12_345, &[]).unwrap()["ok"], true);
-    assert_eq!(asked_by(12_345, nobody, &[]).unwrap()["ok"], true);
-    assert!(asked_by(12_345, 12_345, &[]).is_err());
-    fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
-    let refused = asked_by(12_345, 12_345, &[]).unwrap();
-    let why = refused["error"].as_str().unwrap();
+    assert!(asked_by(0, 0, &[]).is_ok());
+    assert!(asked_by(nobody, 12_345, &[]).is_ok());
+    assert!(asked_by(12_345, nobody, &[]).is_ok());
+    let refused = asked_by(12_345, 12_345, &[]).unwrap_err().to_string();
     assert!(
-        why.contains("only this user, root and the socket's group"),
-        "{why}"
+        refused.contains("it is for the recorder's user, root"),
+        "{refused}"
     );
+    fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    match asked_by(12_345, 12_345, &[]) {
+        Err(ClientError::Refused {
+            status: 403,
+            detail,
+        }) => {
+            assert!(detail.contains("members of the socket's group"), "{detail}");
+        }
+        other => panic!("{other:?}"),
+    }
     assert_given_up(&recorder);
     recorder.stop().expect_code(0);
 }
@@ -150,7 +165,7 @@ fn commands_lose_no_packet() {
     let recorder = Recorder::start(
         &namespace,
         &format!(
-            "-i v1 --ring 256MiB --past 1s --future 10ms --trigger 'udp dst port 1' --control {}",
+            "-i v1 --ring 256MiB --past 1s --future 10ms --trigger 'udp dst port 1' --api unix:{}",
             path.display()
         ),
     );
@@ -160,24 +175,23 @@ fn commands_lose_no_packet() {
         let querying = scope.spawn(|| {
             let mut answers = 0;
             while !over() {
-                let mut client = Client::of(&path).unwrap();
-                client.ask(&json!({ "command": "query" }));
-                client.until(|line| !line["report"].is_null());
+                Api::at(&path).query();
                 answers += 1;
             }
             answers
         });
         let changing = scope.spawn(|| {
-            let mut client = Client::of(&path).unwrap();
+            let api = Api::at(&path);
             let mut changes = 0;
             while !over() {
                 let name = format!("r{changes}");
-                let add = json!({ "command": "add-rule", "name": name, "expression": format!("host 10.9.{}.1", changes % 250) });
-                client.done(&add);
+                let rule = format!("/v1/rules/{name}");
+                let expression = format!("host 10.9.{}.1", changes % 250);
+                api.done("PUT", &rule, Some(json!({ "expression": expression })));
                 // Refused where too many dumps are open.
-                client.ask(&json!({ "command": "trigger", "key": name }));
-                client.done(&json!({ "command": "remove-rule", "name": name }));
-                let status = client.done(&json!({ "command": "status" }));
+                let _ = api.ask("POST", "/v1/triggers", Some(json!({})));
+                api.done("DELETE", &rule, None);
+                let status = api.status();
                 let of = |name: &str| status["analyzers"][name].as_u64().unwrap();
                 assert_eq!(of("stored"), of("analyzed") + of("lapped") + of("unread"));
                 changes += 1;
@@ -199,4 +213,12 @@ fn commands_lose_no_packet() {
     recorder.settle(sent);
     let outcome = recorder.stop();
     assert_eq!((outcome.source().stored, outcome.source().lost), (sent, 0));
+}
+
+fn packets(mut capture: Reader<&[u8]>) -> u64 {
+    let mut count = 0;
+    while capture.next().unwrap().is_some() {
+        count += 1;
+    }
+    count
 }

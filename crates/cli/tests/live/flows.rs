@@ -10,13 +10,13 @@ use std::{
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{PcapOptions, PcapWriter};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use tempfile::TempDir;
 
 use crate::{
     capture,
-    client::Client,
+    client::Api,
     namespace::Namespace,
     quiet,
     recorder::{PROGRAM, Recorder},
@@ -166,13 +166,13 @@ fn flows_that_an_open_dump_takes_are_kept() {
             return;
         };
         let directory = TempDir::new().unwrap();
-        let control = directory.path().join("control");
+        let socket = directory.path().join("api");
         let line = format!(
-            "-i v1 --ring 128MiB --cutoff 2KiB --past {past} --future 60s --dump 'udp port 53' --trigger 'udp port 9' --control {}",
-            control.display()
+            "-i v1 --ring 128MiB --cutoff 2KiB --past {past} --future 60s --dump 'udp port 53' --trigger 'udp port 9' --api unix:{}",
+            socket.display()
         );
         let recorder = Recorder::start(&namespace, &line);
-        let mut client = Client::of(&control).unwrap();
+        let api = Api::at(&socket);
         let mut sender = Sender::new(&namespace, "v0");
         let (wanted, other) = (udp(1, 4000, 53, &[1; 500]), udp(2, 4000, 54, &[1; 500]));
         for _ in 0..20 {
@@ -182,8 +182,8 @@ fn flows_that_an_open_dump_takes_are_kept() {
         recorder.settle(sender.sent());
         sender.send(&udp(3, 4000, 9, &[0; 8]));
         recorder.begun();
-        let mut stored = || {
-            let status = client.done(&json!({ "command": "status" }));
+        let stored = || {
+            let status = api.status();
             status["sources"][0]["stored"].as_u64().unwrap()
         };
         recorder.settle(sender.sent());
@@ -281,13 +281,13 @@ fn the_ring_reaches_back_for_the_goal() {
         return;
     };
     let directory = TempDir::new().unwrap();
-    let control = directory.path().join("control");
+    let socket = directory.path().join("api");
     let line = format!(
-        "-i v1 --ring 16MiB --past 60s --future 0s --dump '' --trigger 'udp port 9' --history-goal {GOAL_S}s --control {}",
-        control.display()
+        "-i v1 --ring 16MiB --past 60s --future 0s --dump '' --trigger 'udp port 9' --history-goal {GOAL_S}s --api unix:{}",
+        socket.display()
     );
     let recorder = Recorder::start(&namespace, &line);
-    let mut client = Client::of(&control).unwrap();
+    let api = Api::at(&socket);
     let mut sender = Sender::new(&namespace, "v0");
     // A tenth of the packets are of small flows, of ten packets each; the others of four large ones.
     let fill = |number: u64, frame: &mut [u8]| {
@@ -305,7 +305,7 @@ fn the_ring_reaches_back_for_the_goal() {
                 return;
             }
             next = Instant::now();
-            let status = client.done(&json!({ "command": "status" }));
+            let status = api.status();
             if begin.elapsed() > Duration::from_secs(GOAL_S + 1) {
                 histories.push(status["history_seconds"].as_f64().unwrap());
                 limits.push(status["history_limit_bytes"].as_u64());

@@ -18,6 +18,7 @@
 )]
 
 mod capture;
+#[allow(dead_code, reason = "no test needs all of it")]
 mod client;
 mod control;
 mod disk;
@@ -35,6 +36,8 @@ mod recorder;
 mod refusals;
 mod signals;
 mod speed;
+#[allow(dead_code, reason = "no test needs all of it")]
+mod terminal;
 mod top;
 mod traffic;
 mod tun;

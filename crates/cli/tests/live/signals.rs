@@ -1,11 +1,8 @@
 //! Signals: by hand, statistics, the end, the end at once.
 
-use std::{os::fd::OwnedFd, time::Duration};
+use std::time::Duration;
 
-use rustix::{
-    process::Signal,
-    pty::{OpenptFlags, openpt, ptsname, unlockpt},
-};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::{
@@ -14,6 +11,7 @@ use crate::{
     quiet,
     recorder::{Outcome, Recorder},
     shared, soak,
+    terminal::Terminal,
     traffic::{self, Sender, udp},
 };
 
@@ -125,26 +123,6 @@ fn a_hangup_ends_a_recording_at_a_terminal() {
     let outcome = recorder.stop();
     outcome.expect_code(0);
     assert!(!outcome.said("SIGHUP"), "{:#?}", outcome.words);
-}
-
-/// A terminal that a test brings.
-pub(crate) struct Terminal {
-    /// The other end, which keeps it.
-    pub(crate) master: OwnedFd,
-}
-
-impl Terminal {
-    pub(crate) fn new() -> Self {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
-        let master = openpt(flags).unwrap();
-        unlockpt(&master).unwrap();
-        Self { master }
-    }
-
-    pub(crate) fn path(&self) -> String {
-        let name = ptsname(&self.master, Vec::new()).unwrap();
-        name.into_string().unwrap()
-    }
 }
 
 /// A second signal ends it at once: the open dump stays a `.part`, which is named, and the exit code tells.

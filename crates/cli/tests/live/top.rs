@@ -3,75 +3,23 @@
 use std::{
     fs::File,
     process::{Child, Command},
-    time::{Duration, Instant},
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::{read, write},
     process::{Pid, Signal, WaitOptions, kill_process, waitpid},
-    termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
+    termios::{LocalModes, tcgetattr},
 };
 
 use crate::{
     namespace::Namespace,
-    recorder::{DEADLINE, PROGRAM},
+    recorder::PROGRAM,
     shared,
-    signals::Terminal,
+    terminal::{Terminal, shows},
     traffic::{Sender, udp},
 };
 
-/// Where each screen begins.
-const HOME: &str = "\x1b[1H";
 /// Where the terminal is given back.
 const LEAVE: &str = "\x1b[?1049l";
-
-impl Terminal {
-    fn resize(&self, width: u16, height: u16) {
-        let size = Winsize {
-            ws_row: height,
-            ws_col: width,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(&self.master, size).unwrap();
-    }
-
-    fn press(&self, key: u8) {
-        assert_eq!(write(&self.master, &[key]).unwrap(), 1);
-    }
-
-    /// Reads what is drawn until `is_it`.
-    fn wait(&self, seen: &mut String, is_it: impl Fn(&str) -> bool) {
-        let until = Instant::now() + DEADLINE;
-        while !is_it(seen) {
-            assert!(Instant::now() < until, "{seen:?}");
-            let mut news = [PollFd::new(&self.master, PollFlags::IN)];
-            let time = Timespec::try_from(Duration::from_secs(1)).unwrap();
-            if poll(&mut news, Some(&time)).unwrap() > 0 {
-                let mut bytes = [0; 4096];
-                let len = read(&self.master, &mut bytes).unwrap();
-                seen.push_str(str::from_utf8(&bytes[..len]).unwrap());
-            }
-        }
-    }
-}
-
-/// Lines of the last whole screen.
-fn screen(seen: &str) -> Vec<&str> {
-    let mut screens = seen.rsplit(HOME).skip(1);
-    let screen = screens.next().unwrap_or_default();
-    screen.split("\x1b[").collect()
-}
-
-/// Whether the parts stand in the last whole screen in this order.
-fn shows(seen: &str, parts: &[&str]) -> bool {
-    let mut rest = screen(seen).join("\n");
-    parts.iter().all(|part| {
-        let found = rest.split_once(part).map(|(_, rest)| rest.to_owned());
-        found.map(|found| rest = found).is_some()
-    })
-}
 
 /// Does not outlive a test that fails.
 struct Running(Child);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    control::{DEADLINE, Recording},
+    recording::{DEADLINE, Recording},
     support::{PROGRAM, skip, stderr},
 };
 
@@ -167,7 +167,7 @@ impl Following {
 
     /// Stops it. Nothing was lost, and all was looked at.
     fn end(self) -> Value {
-        self.recording.asked(&["stop"]);
+        self.recording.told(&["stop"]);
         let (status, json) = self.recording.end();
         assert_eq!(status.code(), Some(0), "{json}");
         assert_eq!(json["sources"][0]["lost"], json!({ "no-free-bucket": 0 }));
@@ -264,7 +264,7 @@ fn a_reload_is_all_or_nothing() {
         following.line(why);
         following.line("the recording goes on as it was");
         assert_eq!(following.rules(), rules, "{why}");
-        let refused = following.recording.refused(&["reload"]);
+        let refused = following.recording.refused(1, &["reload"]);
         assert!(refused.contains(why), "{refused}");
         let hits = following.hits("all");
         following.wait_for_hits("all", hits);
@@ -358,9 +358,9 @@ fn a_cutoff_changes_while_traffic_runs() {
     wait(&|(stored, _)| stored > before + 1000);
     assert_eq!(counted().1, shed, "nothing is shed any more");
     following.write(&of("1TiB/2m"));
-    let refused = following.recording.refused(&["reload"]);
+    let refused = following.recording.refused(1, &["reload"]);
     assert!(refused.contains("flows are known for 60 s"), "{refused}");
-    following.recording.asked(&["stop"]);
+    following.recording.told(&["stop"]);
     assert_eq!(following.recording.end().0.code(), Some(0));
 }
 

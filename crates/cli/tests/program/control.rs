@@ -1,149 +1,22 @@
-//! `record --control` and `ctl`, as users and as hostile programs use them.
+//! `record --api unix:PATH` and the commands that ask it, as users type them.
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::Write,
     net::Shutdown,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio},
-    time::{Duration, Instant},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Instant,
 };
 
-use retroscope_pcapfile::Reader;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::{client::Client, support::PROGRAM};
-
-/// Made-up traffic needs no privilege.
-const TRAFFIC: &str = "generate:flows=10,rate=10kpps";
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
-
-/// A recorder with a socket, killed at the end of a test that fails.
-pub(crate) struct Recording {
-    pub(crate) child: Child,
-    pub(crate) folder: TempDir,
-    /// What it said before it recorded.
-    first_words: String,
-    pub(crate) words: Option<BufReader<ChildStderr>>,
-}
-
-impl Recording {
-    fn start(arguments: &[&str]) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), arguments)
-    }
-
-    pub(crate) fn start_in(folder: TempDir, arguments: &[&str]) -> Self {
-        let mut child = record(folder.path(), arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut words = BufReader::new(child.stderr.take().unwrap());
-        let mut first_words = String::new();
-        while !first_words.contains("recording on") {
-            assert!(
-                words.read_line(&mut first_words).unwrap() > 0,
-                "it does not record"
-            );
-        }
-        Self {
-            child,
-            folder,
-            first_words,
-            words: Some(words),
-        }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("control")
-    }
-
-    fn ctl(&self, arguments: &[&str]) -> Output {
-        ctl(&self.socket(), arguments)
-    }
-
-    /// The one line that a command prints.
-    pub(crate) fn asked(&self, arguments: &[&str]) -> Value {
-        let output = self.ctl(arguments);
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    /// What a refused command says.
-    pub(crate) fn refused(&self, arguments: &[&str]) -> String {
-        let output = self.ctl(arguments);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
-        assert!(output.stdout.is_empty());
-        String::from_utf8(output.stderr).unwrap()
-    }
-
-    fn client(&self) -> Client {
-        Client::of(&self.socket()).unwrap()
-    }
-
-    /// The status, whose ledger closes.
-    pub(crate) fn status(&self) -> Value {
-        let status = self.asked(&["status"]);
-        let of = |name: &str| status["analyzers"][name].as_u64().unwrap();
-        assert_eq!(of("stored"), of("analyzed") + of("lapped") + of("unread"));
-        assert_eq!(status["ring"]["stored"], status["analyzers"]["stored"]);
-        status
-    }
-
-    /// Waits for the end. The exit code, and the object of `--json`.
-    pub(crate) fn end(mut self) -> (ExitStatus, Value) {
-        let mut text = String::new();
-        self.child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut text)
-            .unwrap();
-        let status = self.child.wait().unwrap();
-        assert!(!self.socket().exists(), "the socket is removed");
-        (status, serde_json::from_str(text.trim()).unwrap())
-    }
-}
-
-impl Drop for Recording {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn record(folder: &Path, arguments: &[&str]) -> Command {
-    // Who runs tests may ignore SIGHUP, which is inherited.
-    let mut command = Command::new("env");
-    command.args(["--default-signal=HUP", PROGRAM]);
-    command.args(["record", "-i", TRAFFIC, "--ring", "64MiB", "--json", "-w"]);
-    command
-        .arg(folder.join("dumps"))
-        .arg("--control")
-        .arg(folder.join("control"));
-    command.args(arguments).stdin(Stdio::null());
-    command
-}
-
-fn ctl(socket: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(PROGRAM);
-    command
-        .args(["ctl", "--socket"])
-        .arg(socket)
-        .args(arguments);
-    command.output().unwrap()
-}
-
-fn packets(mut capture: Reader<impl Read>) -> u64 {
-    let mut count = 0;
-    while capture.next().unwrap().is_some() {
-        count += 1;
-    }
-    count
-}
+use crate::{
+    client::{Api, Events},
+    recording::{DEADLINE, Recording, record, run},
+    support::PROGRAM,
+};
 
 /// Trigger, rules, pins, status, events, and the end.
 #[test]
@@ -164,35 +37,33 @@ fn a_recording_is_controlled_while_it_runs() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o660);
-    let mut listener = recording.client();
-    assert_eq!(
-        listener.ask(&json!({ "command": "events", "from": 0 }))["ok"],
-        true
-    );
+    let mut listener = recording.events();
 
     // A trigger with a key may be asked for again.
     let first = recording.asked(&["trigger", "--key", "a"]);
-    assert_eq!(first, json!({ "ok": true, "dump": 1, "existed": false }));
+    assert_eq!(first, json!({ "dump": 1, "existed": false }));
     let finished = listener.until(|event| event["event"] == "finished");
     assert_eq!(
         (&finished["dump"], &finished["report"]["rule"]),
         (&json!(1), &json!("manual"))
     );
-    let again = recording.asked(&["trigger", "--key", "a"]);
-    assert_eq!(again, json!({ "ok": true, "dump": 1, "existed": true }));
-    assert_eq!(recording.asked(&["trigger"])["dump"], 2);
+    assert_eq!(
+        recording.told(&["trigger", "--key", "a"]),
+        "dump 1 was there\n"
+    );
+    assert_eq!(recording.told(&["trigger"]), "dump 2 is open\n");
 
     // Rules come and go.
     let rules = recording.asked(&["rules"]);
     let given = json!({ "name": "1", "expression": "tcp port 9", "enabled": true, "configured": true, "hits": 0,
         "hold_off_seconds": null, "max_dumps": null, "dumps_per_minute": null, "bytes_per_hour": null, "past_seconds": null, "future_seconds": null, "packets": null, "bytes": null, "dump": null, "into": null, "asked_by": null });
     assert_eq!(rules["rules"], json!([given]));
-    let refused = recording.refused(&["rules", "add", "bad", "udp", "prot", "9"]);
+    let refused = recording.refused(2, &["rules", "add", "bad", "udp", "prot", "9"]);
     assert!(refused.contains("prot"), "{refused}");
     let add = ["rules", "add", "all", "udp or tcp"];
-    assert_eq!(recording.asked(&add)["existed"], false);
-    assert_eq!(recording.asked(&add)["existed"], true);
-    let other = recording.refused(&["rules", "add", "all", "tcp"]);
+    assert_eq!(recording.told(&add), "rule 'all' is added\n");
+    assert_eq!(recording.told(&add), "rule 'all' was there\n");
+    let other = recording.refused(1, &["rules", "add", "all", "tcp"]);
     assert!(other.contains("another expression"), "{other}");
     listener.until(|event| event["event"] == "triggered" && event["rule"] == "udp or tcp");
     let change = [
@@ -205,8 +76,10 @@ fn a_recording_is_controlled_while_it_runs() {
         "3",
         "ip",
     ];
-    assert_eq!(recording.asked(&change)["changed"], true);
-    assert_eq!(recording.asked(&change)["changed"], false);
+    assert_eq!(recording.told(&change), "rule 'all' is changed\n");
+    assert_eq!(recording.told(&change), "rule 'all' was so\n");
+    let refused = recording.refused(1, &["rules", "change", "none", "ip"]);
+    assert!(refused.contains("there is no rule"), "{refused}");
     let of_three =
         listener.until(|event| event["event"] == "finished" && event["report"]["rule"] == "ip");
     assert_eq!(of_three["report"]["packets"], 3);
@@ -223,13 +96,15 @@ fn a_recording_is_controlled_while_it_runs() {
         all.map(|rule| rule["hits"].as_u64().unwrap())
     };
     assert!(hits(&recording) > Some(0));
-    assert_eq!(
-        recording.asked(&["rules", "disable", "all"])["changed"],
-        true
+    let table = recording.told(&["rules"]);
+    assert!(
+        table.contains("  ip          past 0 s, packets 3, by "),
+        "{table}"
     );
+    recording.told(&["rules", "disable", "all"]);
     assert_eq!(
-        recording.asked(&["rules", "disable", "all"])["changed"],
-        false
+        recording.told(&["rules", "disable", "all"]),
+        "rule 'all' is disabled\n"
     );
     let before = (
         hits(&recording),
@@ -241,42 +116,42 @@ fn a_recording_is_controlled_while_it_runs() {
     }
     assert_eq!(hits(&recording), before.0, "disabled from the answer on");
     assert_eq!(
-        recording.asked(&["rules", "remove", "all"])["existed"],
-        true
-    );
-    assert_eq!(
-        recording.asked(&["rules", "remove", "all"])["existed"],
-        false
+        recording.told(&["rules", "remove", "all"]),
+        "rule 'all' is removed\n"
     );
     assert_eq!(hits(&recording), None);
-    let refused = recording.refused(&["rules", "enable", "all"]);
-    assert!(refused.contains("no rule 'all'"), "{refused}");
+    for gone in ["remove", "enable", "disable"] {
+        let refused = recording.refused(1, &["rules", gone, "all"]);
+        assert!(refused.contains("there is no rule \"all\""), "{refused}");
+    }
 
     // Pins.
-    let pin = recording.asked(&["pin", "p", "--last", "1s"]);
+    let mut pin = recording.asked(&["pin", "p", "--last", "1s"]);
     assert_eq!(
-        (&pin["existed"], &pin["pin"]["fallen"]),
+        (&pin["existed"], &pin["fallen"]),
         (&json!(false), &json!(false))
     );
-    let again = recording.asked(&["pin", "p", "--last", "1s"]);
-    assert_eq!(
-        (&again["existed"], &again["pin"]),
-        (&json!(true), &pin["pin"])
-    );
-    assert_eq!(recording.status()["pins"], json!([pin["pin"]]));
+    let told = recording.told(&["pin", "p", "--last", "1s"]);
+    assert!(told.starts_with("pin 'p' was there, and keeps 2"), "{told}");
+    pin.as_object_mut().unwrap().remove("existed");
+    assert_eq!(recording.status()["pins"], json!([pin]));
+    let api = Api::at(&recording.socket());
     for number in 2..=64 {
-        recording
-            .client()
-            .ask(&json!({ "command": "pin", "name": number.to_string(), "last": "1s" }));
+        api.done(
+            "PUT",
+            &format!("/v1/pins/{number}"),
+            Some(json!({ "last": "1s" })),
+        );
     }
-    let refused = recording.refused(&["pin", "one too many", "--last", "1s"]);
+    let refused = recording.refused(1, &["pin", "one too many", "--last", "1s"]);
     assert!(refused.contains("64 pins"), "{refused}");
-    assert_eq!(recording.asked(&["unpin", "p"])["existed"], true);
-    assert_eq!(recording.asked(&["unpin", "p"])["existed"], false);
+    assert_eq!(recording.told(&["unpin", "p"]), "");
+    let refused = recording.refused(1, &["unpin", "p"]);
+    assert!(refused.contains("there is no pin"), "{refused}");
 
-    recording.asked(&["when-full", "protect"]);
+    recording.told(&["when-full", "protect"]);
     assert_eq!(recording.status()["when_full"], "protect");
-    recording.asked(&["when-full", "record"]);
+    recording.told(&["when-full", "record"]);
     assert_eq!(recording.status()["when_full"], "record");
 
     // A second recorder does not take the socket away.
@@ -287,8 +162,16 @@ fn a_recording_is_controlled_while_it_runs() {
     assert!(said.contains("another program listens there"), "{said}");
     assert_eq!(second.status.code(), Some(1));
 
-    assert_eq!(recording.asked(&["stop"])["ok"], true);
-    listener.until(|event| event["event"] == "end");
+    let dumps = recording.asked(&["dumps"])["dumps"].clone();
+    assert_eq!(dumps[0]["rule"], "manual");
+    let table = recording.told(&["dumps"]);
+    assert!(
+        table.lines().count() > 2 && table.contains("manual"),
+        "{table}"
+    );
+
+    assert_eq!(recording.told(&["stop"]), "");
+    assert_eq!(listener.end(), Some(0));
     let (status, summary) = recording.end();
     assert_eq!(status.code(), Some(0), "{summary}");
     assert_eq!(summary["dumps"][0]["verdict"], "complete");
@@ -310,9 +193,8 @@ fn a_trigger_brings_its_dump_expression() {
         "tcp",
     ];
     let recording = Recording::start(&arguments);
-    let mut listener = recording.client();
-    listener.ask(&json!({ "command": "events", "from": 0 }));
-    let finished = |listener: &mut Client, rule: &str| {
+    let mut listener = recording.events();
+    let finished = |listener: &mut Events, rule: &str| {
         let is_it = |event: &Value| event["event"] == "finished" && event["report"]["rule"] == rule;
         let report = listener.until(is_it)["report"].clone();
         let file = PathBuf::from(report["file"].as_str().unwrap());
@@ -326,18 +208,24 @@ fn a_trigger_brings_its_dump_expression() {
         let rules = rules.as_array().unwrap().iter();
         rules.map(|rule| rule["dump"].clone()).collect::<Vec<_>>()
     };
-    recording.asked(&["trigger", "--dump", "udp and greater 9000"]);
+    recording.told(&["trigger", "udp and greater 9000"]);
     let expected = (json!("udp and greater 9000"), Some(0));
     assert_eq!(finished(&mut listener, "manual"), expected);
-    recording.asked(&["trigger", "--dump", "udp"]);
+    recording.told(&["trigger", "udp"]);
     let (expression, packets) = finished(&mut listener, "manual");
     assert_eq!(expression, "udp");
     assert!(packets > Some(100), "{packets:?}");
 
     let add = |dump| ["rules", "add", "a", "--dump", dump, "--packets", "5", "udp"];
-    assert_eq!(recording.asked(&add("src port $srcPort"))["existed"], false);
-    assert_eq!(recording.asked(&add("src port $srcPort"))["existed"], true);
-    assert!(recording.refused(&add("udp")).contains("change it"));
+    assert_eq!(
+        recording.told(&add("src port $srcPort")),
+        "rule 'a' is added\n"
+    );
+    assert_eq!(
+        recording.told(&add("src port $srcPort")),
+        "rule 'a' was there\n"
+    );
+    assert!(recording.refused(1, &add("udp")).contains("change it"));
     let (expression, packets) = finished(&mut listener, "udp");
     let expression = expression.as_str().unwrap().to_owned();
     let port = expression.strip_prefix("src port ").unwrap();
@@ -349,11 +237,11 @@ fn a_trigger_brings_its_dump_expression() {
     );
 
     let change = ["rules", "change", "a", "--dump", "less 9000", "udp"];
-    assert_eq!(recording.asked(&change)["changed"], true);
-    assert_eq!(recording.asked(&change)["changed"], false);
+    assert_eq!(recording.told(&change), "rule 'a' is changed\n");
+    assert_eq!(recording.told(&change), "rule 'a' was so\n");
     assert_eq!(dumps(&recording)[1], "less 9000");
     while finished(&mut listener, "udp").0 != "less 9000" {}
-    recording.asked(&["trigger", "--dump", "udp", "--into", "by-hand.1"]);
+    recording.told(&["trigger", "--into", "by-hand.1", "udp"]);
     let into = listener.until(|event| {
         let file = event["report"]["file"].as_str();
         event["event"] == "finished" && file.is_some_and(|it| it.contains("/dumps/by-hand.1/2"))
@@ -365,12 +253,12 @@ fn a_trigger_brings_its_dump_expression() {
     for (arguments, told) in [
         (&["trigger", "--into", "../x"][..], "letters"),
         (&["rules", "add", "b", "--into", ".x", "udp"], "letters"),
-        (&["trigger", "--dump", "udp prt 9"][..], "\n  udp prt 9\n"),
-        (&["trigger", "--dump", "port $srcPort"], "$srcPort"),
+        (&["trigger", "udp prt 9"], "\n  udp prt 9\n"),
+        (&["trigger", "port $srcPort"], "$srcPort"),
         (&["rules", "add", "b", "--dump", "udp prt 9", "udp"], "prt"),
         (&["rules", "change", "a", "--dump", "$flw", "udp"], "$flw"),
     ] {
-        let refused = recording.refused(arguments);
+        let refused = recording.refused(2, arguments);
         assert!(refused.contains(told), "{arguments:?}: {refused}");
     }
     assert_eq!(
@@ -380,128 +268,10 @@ fn a_trigger_brings_its_dump_expression() {
     );
     assert_eq!(dumps(&recording)[1], "less 9000");
     // Without one it is that of the start again.
-    recording.asked(&["rules", "change", "a", "udp"]);
+    recording.told(&["rules", "change", "a", "udp"]);
     assert_eq!(dumps(&recording)[1], Value::Null);
     while finished(&mut listener, "udp").0 != "tcp" {}
-    recording.asked(&["stop"]);
-    assert_eq!(recording.end().0.code(), Some(0));
-}
-
-/// Packets of the ring, into a file and a pipe, as `query` gives them.
-#[test]
-fn a_query_answers_with_packets_and_a_verdict() {
-    let recording = Recording::start(&["--trigger", "tcp port 9"]);
-    let deadline = Instant::now() + DEADLINE;
-    while recording.status()["ring"]["stored"].as_u64() < Some(20_000) {
-        assert!(Instant::now() < deadline, "nothing is stored");
-    }
-    let file = recording.folder.path().join("answer.pcapng");
-    let path = file.to_str().unwrap();
-    let output = recording.ctl(&["query", "-w", path]);
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stderr).unwrap();
-    let count = packets(Reader::open(&file).unwrap());
-    assert!(count >= 20_000, "{said}");
-    assert!(
-        said.contains(&format!("{count} packets")) && said.contains("complete"),
-        "{said}"
-    );
-    let output = recording.ctl(&["query", "-w", "-", "--last", "1s", "port", "9"]);
-    assert!(output.status.success(), "{output:?}");
-    assert!(packets(Reader::new(&output.stdout[..]).unwrap()) < count);
-    // A refusal touches no file.
-    for wrong in [
-        &["--last", "1s", "port", "prot"][..],
-        &["--from", "yesterday"],
-        &["--from", "7", "--to", "6"],
-    ] {
-        let refused = recording.refused(&[&["query", "-w", path], wrong].concat());
-        assert!(!refused.is_empty());
-    }
-    assert_eq!(packets(Reader::open(&file).unwrap()), count);
-    kill_process(Pid::from_child(&recording.child), Signal::INT).unwrap();
-    assert_eq!(recording.end().0.code(), Some(0));
-}
-
-/// Whatever clients do, the others are answered and nothing is lost.
-#[test]
-fn hostile_clients_hold_nobody_up() {
-    let recording = Recording::start(&["--trigger", "tcp port 9"]);
-    let seed = 0xc0117201;
-    let mut random = fastrand::Rng::with_seed(seed);
-    // Random bytes, and lines that are nearly requests.
-    for round in 0..200 {
-        let mut client = recording.client();
-        let mut bytes: Vec<u8> = match round % 3 {
-            0 => (0..random.usize(..2000)).map(|_| random.u8(..)).collect(),
-            1 => {
-                let mut text = br#"{"command":"pin","name":"x","last":"1s"}"#.to_vec();
-                let place = random.usize(..text.len());
-                text[place] = random.u8(..);
-                text
-            }
-            _ => {
-                br#"{"command":"query","expression":"#.iter().cycle().take(5000).copied().collect()
-            }
-        };
-        bytes.push(b'\n');
-        client.say(&bytes);
-        assert!(
-            client.hear()["ok"].is_boolean(),
-            "seed {seed}, round {round}"
-        );
-    }
-    // A line that is too long, and one without an end.
-    let mut client = recording.client();
-    client.say(&vec![b'x'; 1 << 20]);
-    let refused = client.hear();
-    assert!(
-        refused["error"].as_str().unwrap().contains("65536 bytes"),
-        "{refused}"
-    );
-    assert!(client.hear().is_null());
-    recording.client().say(b"{\"command\":");
-    // A thousand at once: some are answered, the others told, and later ones answered again.
-    let mut clients: Vec<Client> = (0..1000).map(|_| recording.client()).collect();
-    let mut answered = 0;
-    for client in &mut clients {
-        let answer = client.ask(&json!({ "command": "rules" }));
-        let is_refused = answer["error"]
-            .as_str()
-            .is_some_and(|why| why.contains("too many clients"));
-        assert!(answer["ok"] == true || is_refused, "{answer}");
-        answered += u32::from(answer["ok"] == true);
-    }
-    assert!((32..=64).contains(&answered), "{answered}");
-    drop(clients);
-    let deadline = Instant::now() + DEADLINE;
-    while recording.client().ask(&json!({ "command": "rules" }))["ok"] != true {
-        assert!(Instant::now() < deadline, "nobody is let in any more");
-    }
-    // Clients that leave in the middle of an answer, or do not read it: one that a socket's buffer does not hold.
-    let stored = || recording.status()["ring"]["stored"].as_u64().unwrap();
-    while stored() < 10_000 {
-        assert!(Instant::now() < deadline, "nothing is stored");
-    }
-    let ask = b"{\"command\":\"query\"}\n";
-    for _ in 0..10 {
-        let mut client = recording.client();
-        client.say(ask);
-        client.hear();
-    }
-    let mut silent: Vec<Client> = (0..8).map(|_| recording.client()).collect();
-    silent.iter_mut().for_each(|client| client.say(ask));
-    let mut deaf = recording.client();
-    deaf.say(b"{\"command\":\"events\",\"from\":0}\n");
-    let status = recording.status();
-    assert_eq!(status["analyzers"]["lapped"], 0);
-    let lost = status["sources"][0]["lost"].as_object().unwrap();
-    assert!(lost.values().all(|lost| *lost == 0), "{status}");
-    // More often asked at once than there is room for: refused, not kept waiting.
-    let answers = silent.iter_mut().map(Client::hear);
-    let refused = answers.filter(|answer| answer["ok"] == false).count();
-    assert!(refused >= 1, "8 queries ran at once");
-    recording.asked(&["stop"]);
+    recording.told(&["stop"]);
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
@@ -510,10 +280,12 @@ fn hostile_clients_hold_nobody_up() {
 fn a_client_that_does_not_listen_ends_the_recording_too() {
     let recording = Recording::start(&[]);
     let said = &recording.first_words;
-    assert!(said.contains("--control"), "what else starts dumps: {said}");
-    let mut client = recording.client();
-    client.0.get_ref().shutdown(Shutdown::Read).unwrap();
-    client.say(b"{\"command\":\"stop\"}\n");
+    assert!(said.contains("at --api"), "what else starts dumps: {said}");
+    let mut client = UnixStream::connect(recording.socket()).unwrap();
+    client.shutdown(Shutdown::Read).unwrap();
+    client
+        .write_all(b"POST /v1/stop HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .unwrap();
     let deadline = Instant::now() + DEADLINE;
     while recording.socket().exists() {
         assert!(Instant::now() < deadline, "it goes on");
@@ -533,7 +305,7 @@ fn a_full_ring_keeps_what_it_was_told_to() {
     ];
     for (mode, falls) in [("record", true), ("protect", false)] {
         let recording = Recording::start(&[&arguments[..], &["--when-full", mode]].concat());
-        recording.asked(&["pin", "all", "--to", "2100-01-01T00:00:00Z"]);
+        recording.told(&["pin", "all", "--to", "2100-01-01T00:00:00Z"]);
         let deadline = Instant::now() + DEADLINE;
         let status = loop {
             let status = recording.status();
@@ -549,22 +321,20 @@ fn a_full_ring_keeps_what_it_was_told_to() {
         };
         assert_eq!(status["when_full"], mode);
         if falls {
-            let mut listener = recording.client();
-            listener.say(b"{\"command\":\"events\",\"from\":0}\n");
-            listener.until(|event| {
+            recording.events().until(|event| {
                 let text = event["text"].as_str();
                 text.is_some_and(|text| text.contains("pin 'all' fell"))
             });
         } else {
             // Nothing was overwritten meanwhile, and new packets come in again.
             assert_eq!(status["ring"]["evicted"], 0);
-            recording.asked(&["when-full", "record"]);
+            recording.told(&["when-full", "record"]);
             let stored = || recording.status()["ring"]["evicted"].as_u64() > Some(0);
             while !stored() {
                 assert!(Instant::now() < deadline, "{}", recording.status());
             }
         }
-        recording.asked(&["stop"]);
+        recording.told(&["stop"]);
         assert_eq!(recording.end().0.code(), Some(0));
     }
 }
@@ -573,7 +343,7 @@ fn a_full_ring_keeps_what_it_was_told_to() {
 #[test]
 fn from_files_nothing_is_changed() {
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("control");
+    let socket = folder.path().join("api");
     let mut child = Command::new(PROGRAM)
         .args([
             "record",
@@ -586,8 +356,8 @@ fn from_files_nothing_is_changed() {
             "-w",
         ])
         .arg(folder.path().join("dumps"))
-        .arg("--control")
-        .arg(&socket)
+        .arg("--api")
+        .arg(format!("unix:{}", socket.display()))
         .stdin(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -606,7 +376,7 @@ fn from_files_nothing_is_changed() {
     .concat();
     stdin.write_all(&packet.repeat(500)).unwrap();
     let deadline = Instant::now() + DEADLINE;
-    while !ctl(&socket, &["status"]).status.success() {
+    while !run(&socket, &["status"]).status.success() {
         assert!(Instant::now() < deadline, "it does not answer");
     }
     for change in [
@@ -617,35 +387,15 @@ fn from_files_nothing_is_changed() {
         &["pin", "a"],
         &["when-full", "protect"],
     ] {
-        let output = ctl(&socket, change);
+        let output = run(&socket, change);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains("packets alone"), "{change:?}: {said}");
     }
-    let rules: Value = serde_json::from_slice(&ctl(&socket, &["rules"]).stdout).unwrap();
+    let rules = run(&socket, &["rules", "--json"]);
+    let rules: Value = serde_json::from_slice(&rules.stdout).unwrap();
     assert_eq!(rules["rules"][0]["expression"], "udp");
-    assert!(ctl(&socket, &["stop"]).status.success());
+    assert!(run(&socket, &["stop"]).status.success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
     drop(stdin);
-}
-
-#[test]
-fn without_a_recorder_nothing_is_asked_and_without_a_socket_nothing_recorded() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("control");
-    let output = ctl(&socket, &["status"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        String::from_utf8(output.stderr)
-            .unwrap()
-            .contains("No such file")
-    );
-    fs::write(&socket, "").unwrap();
-    let output = record(folder.path(), &[]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        String::from_utf8(output.stderr)
-            .unwrap()
-            .contains("is no socket")
-    );
-    assert!(socket.is_file());
 }

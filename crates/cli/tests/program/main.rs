@@ -16,6 +16,13 @@ mod modules;
 #[path = "../../../capture/tests/capture/support/namespace.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]
 mod namespace;
+mod query;
 mod record_files;
+mod recording;
+mod remote;
+mod screen;
 mod status;
 mod support;
+#[path = "../live/terminal.rs"]
+#[allow(dead_code, reason = "no test needs all of it")]
+mod terminal;

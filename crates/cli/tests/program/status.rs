@@ -287,10 +287,6 @@ fn what_is_no_ring_is_told_in_one_sentence() {
         assert!(text.contains(path) && text.lines().count() == 1, "{text}");
         assert!(output.stdout.is_empty());
     }
-    let nothing = Command::new(PROGRAM).arg("status").output().unwrap();
-    assert_eq!(nothing.status.code(), Some(2));
-    let text = String::from_utf8(nothing.stderr).unwrap();
-    assert!(text.contains("--ring-file"), "{text}");
 }
 
 #[test]

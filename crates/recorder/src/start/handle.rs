@@ -1,4 +1,4 @@
-//! The control plane: what any thread may ask a running recorder. The program's signals and its control socket are callers of it.
+//! The control plane: what any thread may ask a running recorder. The program's signals and its API are callers of it.
 //!
 //! What may take long (compiling a rule, reading the ring) is done by the caller's thread; the analyzer is only given what is ready, and
 //! takes it between two batches. A handle keeps neither the ring nor the threads: when the recorder has ended it says so.

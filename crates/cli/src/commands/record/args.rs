@@ -17,7 +17,7 @@ use super::{
     flow_args::FlowArgs,
     input::InputArgs,
 };
-use crate::{commands::protocol::WhenFull, failure::Failure, memory, units};
+use crate::{commands::control::WhenFull, failure::Failure, memory, units};
 
 /// The connection of the trigger packet.
 const DEFAULT_DUMP: &str = "$flow";
@@ -86,10 +86,6 @@ pub(crate) struct Args {
     /// What happens when the ring is full of what dumps and pins want
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = WhenFull::Record)]
     when_full: WhenFull,
-
-    /// Listen at this unix socket for commands, which `retroscope ctl` sends: for this user, root and the socket's group
-    #[arg(long, value_name = "PATH")]
-    pub(crate) control: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) api: ApiArgs,
@@ -302,17 +298,11 @@ impl Args {
         self.flows.refuse_without_use(are_modules)?;
         if !of_input.offline && no_trigger {
             let pid = std::process::id();
-            let (has_control, has_api) = (self.control.is_some(), !self.api.addresses.is_empty());
-            notes.push(match (has_control, has_api) {
-                (false, false) => {
-                    format!("no --trigger: only SIGUSR1 starts a dump (kill -USR1 {pid})")
-                }
-                (_, has_api) => {
-                    let at = if has_api { "--api" } else { "--control" };
-                    format!(
-                        "no --trigger: dumps are started by SIGUSR1 (kill -USR1 {pid}) and at {at}"
-                    )
-                }
+            let by_signal = format!("SIGUSR1 (kill -USR1 {pid})");
+            notes.push(if self.api.addresses.is_empty() {
+                format!("no --trigger: only {by_signal} starts a dump")
+            } else {
+                format!("no --trigger: dumps are started by {by_signal} and at --api")
             });
         }
         let config = self.followed(Config {

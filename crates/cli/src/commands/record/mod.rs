@@ -3,7 +3,6 @@
 mod api_args;
 mod args;
 mod config;
-mod control;
 mod engine;
 mod eve_thread;
 mod file_args;
@@ -18,7 +17,6 @@ mod top;
 use std::{
     collections::BTreeSet,
     io,
-    path::Path,
     process::ExitCode,
     sync::{
         Arc,
@@ -28,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_api::{Bound, Say, Socket};
+use retroscope_api::{Bound, Reload, Say};
 use retroscope_capture::{
     CpuTurns, Source, SourceError,
     file::FileSource,
@@ -44,7 +42,6 @@ use api_args::ApiArgs;
 pub(crate) use args::Args;
 pub(crate) use config::with_file;
 use config::{Depth, Loaded, Refused, Reloader};
-use control::Server;
 use eve_thread::EveThread;
 pub(crate) use flow_args::FlowArgs;
 pub(crate) use input::InputArgs;
@@ -104,7 +101,6 @@ fn record_as(args: &Args, loaded: Option<&Loaded>) -> Result<ExitCode, Failure> 
     record(&Task {
         input: &args.input,
         config: &config,
-        control: args.control.as_deref(),
         api: Some(&args.api),
         eve: args.flows.eve.clone().map(|target| (target, options())),
         top: None,
@@ -117,8 +113,6 @@ fn record_as(args: &Args, loaded: Option<&Loaded>) -> Result<ExitCode, Failure> 
 pub(crate) struct Task<'a> {
     pub(crate) input: &'a InputArgs,
     pub(crate) config: &'a Config,
-    /// The path of a socket for commands.
-    pub(crate) control: Option<&'a Path>,
     /// What is served by HTTP.
     pub(crate) api: Option<&'a ApiArgs>,
     /// Where flows and events are written.
@@ -131,15 +125,12 @@ pub(crate) struct Task<'a> {
 
 /// Records until the packets end, or somebody ends it.
 pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
-    let (input, config, control) = (task.input, task.config, task.control);
+    let (input, config) = (task.input, task.config);
     let privileges = Privileges::new(input.user.as_deref(), config.directory.as_deref());
     let privileges = privileges.map_err(Failure::usage)?;
     let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let tell: Say = Arc::new(say);
-    let socket = control.map(|path| Socket::bind(path, privileges.owner(), &tell));
-    let refused = |why| Failure::failed(format_args!("--control {why}"));
-    let socket = socket.transpose().map_err(refused)?;
     let api = task.api.and_then(|args| args.config(privileges.owner()));
     let api = api.map(|config| Bound::new(&config, &tell)).transpose();
     let api = api.map_err(Failure::failed)?;
@@ -155,16 +146,14 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
         let handle = recorder.handle();
         Arc::new(Reloader::new(loaded, config.clone(), handle))
     });
-    let server = socket.map(|socket| {
-        let (handle, stop) = (recorder.handle(), signals.stop_flag());
-        Server::start(socket, handle, stop, reloader.clone())
-    });
-    let server = server.transpose().map_err(Failure::failed)?;
     let api = api.map(|bound| {
         let urls = bound.urls();
         let give_up = || Privileges::give_up_rest().map_err(|error| error.to_string());
         let (handle, stop) = (recorder.handle(), signals.stop_flag());
-        let server = retroscope_api::Server::start(bound, handle, stop, give_up)?;
+        let reload = reloader
+            .clone()
+            .map(|it| Reload(Arc::new(move || it.reload())));
+        let server = retroscope_api::Server::start(bound, handle, stop, reload, give_up)?;
         let mut told = |url: &String| screen.line(&format!("HTTP at {url}"));
         urls.iter().for_each(&mut told);
         Ok::<_, io::Error>(server)
@@ -184,7 +173,6 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let reload = reloader.map(Reloader::serve);
     let reload = reload.transpose().map_err(Failure::failed)?;
     let result = watch(recorder, input, &signals, screen, (eve, top, reload));
-    server.into_iter().for_each(Server::end);
     api.into_iter().for_each(retroscope_api::Server::end);
     result
 }

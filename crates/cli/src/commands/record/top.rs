@@ -2,7 +2,6 @@
 //! then; elsewhere one follows the other as text. `main` draws, and nobody waits for it.
 
 mod table;
-mod terminal;
 
 use std::{
     io::{self, Write as _, stdout},
@@ -14,9 +13,11 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use retroscope_flow::{By, Slice, Window};
 use retroscope_recorder::Recorder;
 
-use crate::failure;
+use crate::{
+    failure,
+    terminal::{self, Line, Look, Terminal},
+};
 use table::About;
-use terminal::Terminal;
 
 /// Between two tables.
 const DRAW_EVERY: Duration = Duration::from_secs(1);
@@ -116,7 +117,18 @@ impl Top {
         self.about.lost = status.sources.iter().map(|one| one.lost_known()).sum();
         match &self.terminal {
             Some(terminal) => {
-                terminal.draw(&self.table(terminal.size()), table::HEADING);
+                let size = terminal.size();
+                let lines = self.table(size).into_iter().enumerate();
+                let line = |(at, text): (usize, String)| {
+                    let is_heading = at == table::HEADING;
+                    let look = if is_heading {
+                        Look::Heading
+                    } else {
+                        Look::Plain
+                    };
+                    Line::new(&text, look, size.0)
+                };
+                terminal.draw(&lines.map(line).collect::<Vec<_>>());
                 true
             }
             None => news == 0 || self.print().is_ok(),

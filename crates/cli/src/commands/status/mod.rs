@@ -1,38 +1,54 @@
-//! `retroscope status`: what the ring of another process holds, running or killed.
+//! `retroscope status`: what a recorder is doing, asked over HTTP; or what the ring of another process holds, running or killed.
 //!
-//! Only reads, and only a ring in a file or memfd: `record --ring-file` or `--ring-memfd` makes one. The recorder is not
+//! The latter only reads, and only a ring in a file or memfd: `record --ring-file` or `--ring-memfd` makes one. The recorder is not
 //! asked and not slowed down.
 
+mod remote;
 mod report;
+mod view;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use retroscope_ring::Attached;
 
 use self::report::Report;
+use super::remote::RemoteArgs;
 use crate::failure::{Failure, put, put_json};
 
-/// Show what a ring in a file holds: how much, of what time, and whether its recorder runs.
+/// Show what a recorder that runs with --api is doing: on a terminal once a second until `q` or ^C, elsewhere once. With --ring-file what
+/// a ring in a file holds: how much, of what time, and whether its recorder runs.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 done, 1 the ring cannot be read, 2 wrong arguments.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 no recorder there, refused, or the ring cannot be read, 2 wrong arguments."
+)]
 pub(crate) struct Args {
-    /// The file of `record --ring-file`, or the /proc/PID/fd/N that `record --ring-memfd` names
-    #[arg(long, value_name = "PATH")]
-    ring_file: PathBuf,
+    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --ring-memfd` names, and ask no recorder
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
+    ring_file: Option<PathBuf>,
 
     /// List every bucket that holds packets, oldest first
-    #[arg(long)]
+    #[arg(long, requires = "ring_file")]
     buckets: bool,
+
+    /// Print it once as text, on a terminal too
+    #[arg(long)]
+    once: bool,
 
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let attached = Attached::open(&args.ring_file).map_err(Failure::failed)?;
-    let report = Report::new(&args.ring_file, &attached, args.buckets).map_err(Failure::failed)?;
+    let Some(path) = &args.ring_file else {
+        return remote::run(args);
+    };
+    let attached = Attached::open(path).map_err(Failure::failed)?;
+    let report = Report::new(path, &attached, args.buckets).map_err(Failure::failed)?;
     if args.json {
         return put_json(&report);
     }

@@ -1,4 +1,4 @@
-//! `[[rule]]`: a trigger with a name, and what it asks for of its own. Its keys are the options of `retroscope ctl rules add`.
+//! `[[rule]]`: a trigger with a name, and what it asks for of its own. Its keys are the options of `retroscope rules add`.
 
 use std::{collections::HashMap, ops::Range, path::PathBuf};
 
@@ -10,7 +10,7 @@ use super::{
     keys::{self, Setting, Value},
     text::{ConfigText, Fault},
 };
-use crate::commands::protocol::{LimitsText, WindowText};
+use crate::commands::window::{LimitsText, WindowText};
 
 /// The keys.
 #[derive(Debug, clap::Args)]

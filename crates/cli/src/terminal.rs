@@ -1,7 +1,8 @@
-//! The terminal while a table is on it: another screen without a cursor, and keys that come at once. However the program ends, a panic
+//! The terminal while a screen is on it: another screen without a cursor, and keys that come at once. However the program ends, a panic
 //! included, it is then as it was before.
 
 use std::{
+    env,
     io::{self, IsTerminal as _, Write as _, stdout},
     panic,
     sync::{
@@ -30,15 +31,41 @@ static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// See the module. Its signals are rare: SeqCst.
 #[derive(Debug)]
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     stops: Arc<AtomicBool>,
     goes_on: Arc<AtomicBool>,
     drawn: (usize, usize),
+    has_colors: bool,
+}
+
+/// A line of a screen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) text: String,
+    pub(crate) look: Look,
+}
+
+/// How a line stands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    Plain,
+    Heading,
+    /// Red, or bold where no colors are wanted: no-color.org.
+    Alarm,
+}
+
+impl Line {
+    /// As much as fits; what comes from the network does nothing to a terminal.
+    pub(crate) fn new(text: &str, look: Look, width: usize) -> Self {
+        let printable = |char: char| if matches!(char, ' '..='~') { char } else { '?' };
+        let text = text.chars().map(printable).take(width).collect();
+        Self { text, look }
+    }
 }
 
 impl Terminal {
     /// That of stdout; `None`: it is none.
-    pub(super) fn take() -> io::Result<Option<Self>> {
+    pub(crate) fn take() -> io::Result<Option<Self>> {
         if !stdout().is_terminal() {
             return Ok(None);
         }
@@ -55,11 +82,12 @@ impl Terminal {
             stops,
             goes_on,
             drawn: (0, 0),
+            has_colors: env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()),
         }))
     }
 
     /// What was typed since the last call, up to the first escape sequence.
-    pub(super) fn keys(&self) -> Vec<u8> {
+    pub(crate) fn keys(&self) -> Vec<u8> {
         if before().is_none() {
             // It was given back in a panic, and reading would wait for a line.
             return Vec::new();
@@ -72,7 +100,7 @@ impl Terminal {
     }
 
     /// Whether its size has changed since the last call, or it is ours again. Stops the process where it is asked to, as ^Z does.
-    pub(super) fn is_changed(&mut self) -> bool {
+    pub(crate) fn is_changed(&mut self) -> bool {
         let size = self.size();
         let mut is_changed = std::mem::replace(&mut self.drawn, size) != size;
         if self.stops.swap(false, SeqCst) {
@@ -90,7 +118,7 @@ impl Terminal {
     }
 
     /// Width and height in characters; 80 by 24 where it does not know.
-    pub(super) fn size(&self) -> (usize, usize) {
+    pub(crate) fn size(&self) -> (usize, usize) {
         match tcgetwinsize(stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
                 (size.ws_col.into(), size.ws_row.into())
@@ -99,15 +127,16 @@ impl Terminal {
         }
     }
 
-    /// Draws lines that fit, over what is there. One of them stands out.
-    pub(super) fn draw(&self, lines: &[String], heading: usize) {
+    /// Draws lines that fit, over what is there.
+    pub(crate) fn draw(&self, lines: &[Line]) {
         let (width, height) = self.size();
         let mut text = String::new();
-        for (at, line) in lines.iter().enumerate() {
-            let [begin, end] = if at == heading {
-                ["\x1b[7m", "\x1b[m"]
-            } else {
-                [""; 2]
+        for (at, Line { text: line, look }) in lines.iter().enumerate() {
+            let [begin, end] = match look {
+                Look::Plain => [""; 2],
+                Look::Heading => ["\x1b[7m", "\x1b[m"],
+                Look::Alarm if self.has_colors => ["\x1b[1;31m", "\x1b[m"],
+                Look::Alarm => ["\x1b[1m", "\x1b[m"],
             };
             text += &format!("\x1b[{}H{begin}{line:<width$}{end}", at + 1);
         }
@@ -152,7 +181,7 @@ fn enter() {
 }
 
 /// Gives it back, if it is ours.
-pub(super) fn leave() {
+pub(crate) fn leave() {
     if let Some(modes) = before().take() {
         let _ = tcsetattr(stdout(), OptionalActions::Now, &modes);
         write(LEAVE);

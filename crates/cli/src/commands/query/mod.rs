@@ -1,0 +1,276 @@
+//! `retroscope query`: packets of the past as a capture file with a verdict, of a recorder that is asked over HTTP, or of a ring in a
+//! file, whose recorder runs or was killed, and is not asked.
+
+mod blocks;
+mod remote;
+
+use std::{
+    fs,
+    io::{BufWriter, ErrorKind},
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use retroscope_recorder::{Cancel, PacketId, Query, QueryError};
+use retroscope_ring::Attached;
+use serde_json::{Value, json};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use super::{
+    capture_file::BUFFER_BYTES,
+    remote::{RemoteArgs, printable},
+    stretch::StretchArgs,
+    target::Target,
+};
+use crate::{
+    failure::{Code, Failure, put, put_json, say},
+    units::{counted, size},
+};
+
+/// Write packets of the past to a capture file or a pipe, from a recorder that runs with --api, or from the ring of --ring-file.
+///
+/// Without a window: from where the ring is whole, to its end. The verdict is printed, and stands in the file in a comment of the last
+/// packet and of each interface's statistics.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 nobody there, refused, or the file not written, 2 wrong arguments, 3 done but packets are missing.\n\n\
+                  What happened in the last 30 seconds:  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
+)]
+pub(crate) struct Args {
+    /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --ring-memfd` names, and ask no recorder
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
+    ring_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    stretch: StretchArgs,
+
+    /// The capture file, made anew; - is stdout
+    #[arg(short, value_name = "FILE", required_unless_present = "count")]
+    write: Option<PathBuf>,
+
+    /// Count the packets, and write none
+    #[arg(long, conflicts_with_all = ["write", "follow", "headers"])]
+    count: bool,
+
+    /// Go on with the packets that come, until --to, a limit, ^C, or the end of the recording
+    #[arg(long, conflicts_with = "newest")]
+    follow: bool,
+
+    /// Go on behind this packet of an answer before, its epb_packetid; repeat for several producers. Nothing comes twice, and what is
+    /// missing is told
+    #[arg(long, value_name = "ID", conflicts_with = "newest")]
+    after: Vec<PacketId>,
+
+    /// No more packets than these
+    #[arg(short = 'c', long, value_name = "N")]
+    limit_packets: Option<u64>,
+
+    /// No more captured bytes than these, as 100MiB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    limit_bytes: Option<u64>,
+
+    /// With a limit: the last packets instead of the first
+    #[arg(long)]
+    newest: bool,
+
+    /// So many bytes of each packet
+    #[arg(long, value_name = "N")]
+    headers: Option<NonZeroU32>,
+
+    /// Packets of the connection with this Community ID (version 1, seed 0) only
+    #[arg(long, value_name = "ID")]
+    community_id: Option<String>,
+
+    /// Packets of this interface only; repeat for several
+    #[arg(short, long, value_name = "NAME")]
+    interface: Vec<String>,
+
+    /// Print one JSON object instead of the sentence
+    #[arg(long)]
+    json: bool,
+
+    /// Which packets, as pcap-filter(7) says; all of them unless given
+    #[arg(value_name = "EXPRESSION")]
+    expression: Vec<String>,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+/// What became of a query.
+#[derive(Debug)]
+enum Outcome {
+    /// An object with the `report` and the verdict in words, `reasons`.
+    Told(Value),
+    /// Who read the packets did not want them all.
+    ReaderLeft,
+}
+
+impl Args {
+    fn target(&self) -> Option<Target> {
+        self.write.clone().map(Target::new)
+    }
+
+    /// As a ring is asked.
+    fn query(&self) -> Result<Query, Failure> {
+        let [from_ns, to_ns, last_ns] = self.stretch.ns()?;
+        Ok(Query {
+            expression: self.expression.join(" "),
+            community_id: self.community_id.clone(),
+            interfaces: self.interface.clone(),
+            from_ns,
+            to_ns,
+            last_ns,
+            limit_packets: self.limit_packets,
+            limit_bytes: self.limit_bytes,
+            newest: self.newest,
+            headers: self.headers,
+            follow: self.follow,
+            after: self.after.clone(),
+        })
+    }
+
+    /// As the API is asked.
+    fn parameters(&self) -> Result<Vec<(&'static str, String)>, Failure> {
+        let mut all = self.stretch.parameters()?;
+        let list = |items: Vec<String>| (!items.is_empty()).then(|| items.join(","));
+        let yes = |is: bool| is.then(|| "true".to_owned());
+        let more = [
+            (
+                "filter",
+                Some(self.expression.join(" ")).filter(|text| !text.is_empty()),
+            ),
+            ("community_id", self.community_id.clone()),
+            ("interfaces", list(self.interface.clone())),
+            ("limit_packets", self.limit_packets.map(|n| n.to_string())),
+            ("limit_bytes", self.limit_bytes.map(|n| n.to_string())),
+            ("newest", yes(self.newest)),
+            ("headers", self.headers.map(|n| n.to_string())),
+            ("follow", yes(self.follow)),
+            (
+                "after",
+                list(self.after.iter().map(PacketId::to_string).collect()),
+            ),
+            ("count", yes(self.count)),
+        ];
+        let given = more.into_iter();
+        all.extend(given.filter_map(|(name, value)| Some((name, value?))));
+        Ok(all)
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let target = args.target();
+    if args.json && target == Some(Target::Stdout) {
+        return Err(Failure::usage(
+            "--json and -w - both write to stdout: name a file",
+        ));
+    }
+    let cancel = Cancel::default();
+    if args.follow {
+        cancel_at_signals(&cancel)?;
+    }
+    let outcome = match &args.ring_file {
+        Some(path) => read(args, path, &cancel)?,
+        None => remote::run(args, &cancel)?,
+    };
+    match outcome {
+        Outcome::ReaderLeft => Ok(ExitCode::SUCCESS),
+        Outcome::Told(told) => tell(args, target.as_ref(), &told),
+    }
+}
+
+/// From now on ^C ends a follow, which then has a verdict.
+fn cancel_at_signals(cancel: &Cancel) -> Result<(), Failure> {
+    let signals = Signals::new([SIGINT, SIGTERM]);
+    let mut signals =
+        signals.map_err(|error| Failure::failed(format_args!("cannot handle signals: {error}")))?;
+    let cancel = cancel.clone();
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if cancel.is_cancelled() {
+                // Asked again.
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+            cancel.cancel();
+        }
+    });
+    Ok(())
+}
+
+/// Reads a ring in a file.
+fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<Outcome, Failure> {
+    let query = args.query()?;
+    let attached = Attached::open(path).map_err(Failure::failed)?;
+    let target = args.target();
+    // The ring is evidence, and opening a file for writing empties it.
+    let is_ring = |target: &&Target| fs::metadata(path).is_ok_and(|ring| target.is_file(&ring));
+    if let Some(target) = target.as_ref().filter(is_ring) {
+        return Err(Failure::usage(format_args!("{target} is the ring itself")));
+    }
+    let shown = target.as_ref().map(Target::to_string).unwrap_or_default();
+    let failed = |error| match error {
+        QueryError::Filter(error) => Failure::usage(error.render()),
+        QueryError::Usage(error) => Failure::usage(error),
+        QueryError::Output(error) => Failure::failed(format_args!("cannot write {shown}: {error}")),
+        error => Failure::failed(error),
+    };
+    let answer = query.of(attached).map_err(failed)?.until(cancel);
+    let report = match target {
+        None => answer.count(),
+        Some(target) => {
+            let file = target
+                .open()
+                .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
+            answer.write_to(BufWriter::with_capacity(BUFFER_BYTES, file))
+        }
+    };
+    let report = match report {
+        // Whoever read the answer has left.
+        Err(QueryError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => {
+            return Ok(Outcome::ReaderLeft);
+        }
+        report => report.map_err(failed)?,
+    };
+    let reasons = report.reasons();
+    Ok(Outcome::Told(
+        json!({ "report": report, "reasons": reasons }),
+    ))
+}
+
+/// Tells the verdict, and gives the exit code.
+fn tell(args: &Args, target: Option<&Target>, told: &Value) -> Result<ExitCode, Failure> {
+    let report = &told["report"];
+    for note in report["notes"].as_array().into_iter().flatten() {
+        say(&printable(note.as_str().unwrap_or_default()));
+    }
+    let text = |value: &Value| value.as_str().map(printable);
+    let verdict = text(&report["verdict"]).unwrap_or_else(|| "unknown".to_owned());
+    if args.json {
+        put_json(report)?;
+    } else {
+        let packets = report["packets"].as_u64();
+        let packets = packets.map_or_else(|| "packets".to_owned(), |n| counted(n, "packet"));
+        let window = match (text(&report["from"]), text(&report["to"])) {
+            (Some(from), Some(to)) => format!(" from {from} to {to}"),
+            _ => String::new(),
+        };
+        let reasons = text(&told["reasons"]).unwrap_or_else(|| verdict.clone());
+        match target {
+            Some(target) => say(&format!("{target}: {packets}{window}: {reasons}")),
+            None => {
+                put(&format!("{packets}{window}: {reasons}\n"))?;
+            }
+        }
+    }
+    Ok(if verdict == "complete" {
+        ExitCode::SUCCESS
+    } else {
+        Code::Incomplete.into()
+    })
+}

@@ -1,0 +1,123 @@
+//! A query of a recorder that runs, over HTTP.
+
+use std::io::{self, ErrorKind, Write};
+
+use retroscope_api::client::{Answer, Ask, Client, ClientError, target};
+use retroscope_recorder::Cancel;
+use serde_json::{Value, json};
+
+use super::{Args, Outcome, blocks::Blocks};
+use crate::{
+    commands::remote::failure,
+    failure::{Failure, say},
+};
+
+/// Asks, and writes the packets.
+pub(super) fn run(args: &Args, cancel: &Cancel) -> Result<Outcome, Failure> {
+    let client = args.remote.client()?;
+    let parameters = args.parameters()?;
+    let parameters: Vec<(&str, &str)> = parameters
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let request = Ask::get(target(&["v1", "query"], &parameters)).header("te", "trailers");
+    // A refusal comes before the file is made.
+    let answer = client.send(request).map_err(failure)?;
+    let Some(target) = args.target() else {
+        return Ok(Outcome::Told(record(answer.json().map_err(failure)?)));
+    };
+    let place = answer.header("location").map(str::to_owned);
+    let file = target
+        .open()
+        .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
+    let mut blocks = Blocks::default();
+    let trailers = match copy(answer, file, &mut blocks, cancel) {
+        Ok(Copied::Whole(trailers)) => trailers,
+        Ok(Copied::Cancelled) => {
+            let report = blocks.verdict_so_far().unwrap_or_default();
+            return Ok(Outcome::Told(json!({ "report": report })));
+        }
+        Err(Stop::Answer(error)) => return Err(failure(error)),
+        Err(Stop::File(error)) if error.kind() == ErrorKind::BrokenPipe => {
+            // Whoever read the answer has left.
+            return Ok(Outcome::ReaderLeft);
+        }
+        Err(Stop::File(error)) if error.kind() == ErrorKind::InvalidData => {
+            let shown = args.remote.shown();
+            return Err(Failure::failed(format_args!("{shown}: {error}")));
+        }
+        Err(Stop::File(error)) => {
+            return Err(Failure::failed(format_args!(
+                "cannot write {target}: {error}"
+            )));
+        }
+    };
+    Ok(Outcome::Told(verdict(&client, place.as_deref(), trailers)?))
+}
+
+/// How a copy ended well.
+enum Copied {
+    /// All came, and what was behind it.
+    Whole(Value),
+    /// Somebody ended it.
+    Cancelled,
+}
+
+/// Why a copy ended.
+enum Stop {
+    Answer(ClientError),
+    File(io::Error),
+}
+
+fn copy(
+    mut answer: Answer<'_>,
+    mut file: impl Write,
+    blocks: &mut Blocks,
+    cancel: &Cancel,
+) -> Result<Copied, Stop> {
+    while let Some(piece) = answer.piece().map_err(Stop::Answer)? {
+        blocks.push(&piece, &mut file).map_err(Stop::File)?;
+        if cancel.is_cancelled() {
+            return Ok(Copied::Cancelled);
+        }
+    }
+    file.flush().map_err(Stop::File)?;
+    let number = |name| {
+        answer
+            .trailer(name)
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    Ok(Copied::Whole(json!({ "report": {
+        "verdict": answer.trailer("retroscope-verdict"),
+        "packets": number("retroscope-packets"),
+        "bytes": number("retroscope-bytes"),
+    }})))
+}
+
+/// The verdict at `Location`; where it is not there any more, what stood behind the packets.
+fn verdict(client: &Client, place: Option<&str>, trailers: Value) -> Result<Value, Failure> {
+    let asked = place.map(|place| client.send(Ask::get(place)).and_then(Answer::json));
+    match asked {
+        Some(Ok(record)) if record["report"].is_object() => Ok(record),
+        Some(Ok(record)) => {
+            let why = record["error"].as_str().unwrap_or("it has no verdict");
+            Err(Failure::failed(why))
+        }
+        _ if trailers["report"]["verdict"].is_string() => {
+            say("the recorder has the whole verdict no more: it stands in the file");
+            Ok(trailers)
+        }
+        Some(Err(error)) => Err(failure(error)),
+        None => Err(Failure::failed("the recorder gives no verdict")),
+    }
+}
+
+/// An answer that is JSON: a report, or a record of it.
+fn record(answer: Value) -> Value {
+    if answer["report"].is_object() {
+        answer
+    } else {
+        let reasons = answer["reasons"].clone();
+        json!({ "report": answer, "reasons": reasons })
+    }
+}

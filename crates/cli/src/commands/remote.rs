@@ -1,0 +1,125 @@
+//! A recorder that is asked over HTTP: which one, and as whom.
+
+use std::{env, fs, path::PathBuf};
+
+use retroscope_api::client::{
+    Answer, Ask, Client, ClientConfig, ClientError, Endpoint, SOCKET, Url, default_socket,
+};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Names the file of a token where no option does.
+const TOKEN_FILE: &str = "RETROSCOPE_TOKEN_FILE";
+/// Bytes of such a file.
+const TOKEN_BYTES_MAX: u64 = 4096;
+
+/// Which recorder is asked, and as whom.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "The recorder that is asked")]
+pub(crate) struct RemoteArgs {
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "url", help = socket_help())]
+    socket: Option<PathBuf>,
+
+    /// The address of `record --api ADDR`: https://HOST:PORT, or http://127.0.0.1:PORT on this machine
+    #[arg(long, global = true, value_name = "URL")]
+    url: Option<Url>,
+
+    /// The file with the token for --url, which `retroscope token` printed [default: what $RETROSCOPE_TOKEN_FILE names]
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+
+    /// Certificates of the authorities of --url (PEM), in the place of the system's
+    #[arg(long, global = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// Our own certificate for --url (PEM), where the recorder asks for one (--tls-client-ca)
+    #[arg(long, global = true, value_name = "FILE", requires = "client_key")]
+    client_cert: Option<PathBuf>,
+
+    /// The key of --client-cert (PEM)
+    #[arg(long, global = true, value_name = "FILE", requires = "client_cert")]
+    client_key: Option<PathBuf>,
+}
+
+fn socket_help() -> String {
+    format!(
+        "The socket of `record --api unix:PATH` [default: {SOCKET}, or where that is missing $XDG_RUNTIME_DIR/retroscope.sock]"
+    )
+}
+
+impl RemoteArgs {
+    fn endpoint(&self) -> Endpoint {
+        match (&self.url, &self.socket) {
+            (Some(url), _) => Endpoint::Url(url.clone()),
+            (None, Some(path)) => Endpoint::Socket(path.clone()),
+            (None, None) => Endpoint::Socket(default_socket()),
+        }
+    }
+
+    /// Whom it asks, for a person.
+    pub(crate) fn shown(&self) -> String {
+        self.endpoint().to_string()
+    }
+
+    /// Who asks. Nothing is connected to yet.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        // Not by clap: one may stand before a subcommand, and the other behind it.
+        let of_url = [&self.token_file, &self.ca, &self.client_cert];
+        let token = match self.url {
+            Some(_) => self.token()?,
+            None if of_url.iter().all(|given| given.is_none()) => None,
+            None => {
+                return Err(Failure::usage(
+                    "--token-file, --ca and --client-cert are for --url: a unix socket needs none",
+                ));
+            }
+        };
+        let config = ClientConfig {
+            endpoint: self.endpoint(),
+            token,
+            authorities: self.ca.clone(),
+            certificate: self.client_cert.clone().zip(self.client_key.clone()),
+        };
+        Client::new(config).map_err(failure)
+    }
+
+    fn token(&self) -> Result<Option<String>, Failure> {
+        let named = env::var_os(TOKEN_FILE).filter(|path| !path.is_empty());
+        let Some(path) = self.token_file.clone().or(named.map(PathBuf::from)) else {
+            return Ok(None);
+        };
+        let failed = |why: String| Failure::failed(format_args!("{}: {why}", path.display()));
+        let metadata = fs::metadata(&path).map_err(|error| failed(error.to_string()))?;
+        if metadata.is_file() && metadata.len() > TOKEN_BYTES_MAX {
+            return Err(failed("it is too large for the file of a token".to_owned()));
+        }
+        let text = fs::read_to_string(&path).map_err(|error| failed(error.to_string()))?;
+        let token = text.trim();
+        if token.is_empty() || token.contains(char::is_whitespace) {
+            let why = "a file with a token has one line, as `retroscope token` prints it";
+            return Err(failed(why.to_owned()));
+        }
+        Ok(Some(token.to_owned()))
+    }
+}
+
+/// What an error means for the exit code: what is said wrongly is a usage error, wherever it is found out.
+pub(crate) fn failure(error: ClientError) -> Failure {
+    match error {
+        ClientError::Refused {
+            status: 400 | 422, ..
+        } => Failure::usage(error),
+        error => Failure::failed(error),
+    }
+}
+
+/// Asks, and reads the answer, a JSON value.
+pub(crate) fn ask(client: &Client, ask: Ask) -> Result<Value, Failure> {
+    client.send(ask).and_then(Answer::json).map_err(failure)
+}
+
+/// Text from the network, which may go to a terminal: control characters do nothing.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(char::is_control, "?")
+}

@@ -1,0 +1,218 @@
+//! `retroscope rules`: the trigger rules of a recorder that runs.
+
+use std::process::ExitCode;
+
+use retroscope_api::client::{Ask, Client, Method, target};
+use serde_json::{Value, json};
+
+use super::{
+    columns::columns,
+    remote::{RemoteArgs, ask, failure, printable},
+    window::{LimitsText, WindowText, fields},
+};
+use crate::{
+    failure::{Failure, put, put_json},
+    units::show_size,
+};
+
+/// List or change the trigger rules of a recorder that runs with --api.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 refused, no such rule, or no recorder there, 2 wrong arguments or expression."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    change: Option<Command>,
+
+    /// Print JSON objects, as the API gives them
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List them, which is the default
+    List,
+    /// Add a rule under a name; its dumps are as the recorder was started for, unless told otherwise
+    Add(RuleArgs),
+    /// Give a rule another expression, dump expression, window and limits, all of them, between two packets; its dumps go on as they are
+    Change(RuleArgs),
+    /// Remove one; its dumps go on
+    Remove { name: String },
+    /// Let its matches start dumps again
+    Enable { name: String },
+    /// Let its matches start none
+    Disable { name: String },
+}
+
+/// A rule.
+#[derive(Debug, clap::Args)]
+struct RuleArgs {
+    name: String,
+
+    #[command(flatten)]
+    window: WindowText,
+
+    #[command(flatten)]
+    limits: LimitsText,
+
+    /// Packets that trigger, as pcap-filter(7) says
+    #[arg(value_name = "EXPRESSION", required = true)]
+    expression: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let client = args.remote.client()?;
+    let path = |name: &str| target(&["v1", "rules", name], &[]);
+    match args.change.unwrap_or(Command::List) {
+        Command::List => {
+            let rules = ask(&client, Ask::get("/v1/rules"))?;
+            if args.json {
+                return put_json(&rules);
+            }
+            put(&table(&rules))
+        }
+        Command::Add(rule) => {
+            let request = Ask::new(Method::PUT, path(&rule.name)).header("if-none-match", "*");
+            put_rule(
+                &client,
+                request,
+                &rule,
+                args.json,
+                ["is added", "was there"],
+            )
+        }
+        Command::Change(rule) => {
+            let path = path(&rule.name);
+            let before = ask(&client, Ask::get(&path))?;
+            let request = Ask::new(Method::PUT, path);
+            let answer = client.send(request.json(body(&rule)?)).map_err(failure)?;
+            let after = answer.json().map_err(failure)?;
+            let changed = without_hits(&before) != without_hits(&after);
+            let what = if changed { "is changed" } else { "was so" };
+            told(&rule.name, &after, args.json, what)
+        }
+        Command::Remove { name } => {
+            ask(&client, Ask::new(Method::DELETE, path(&name)))?;
+            told(&name, &json!({ "name": name }), args.json, "is removed")
+        }
+        Command::Enable { name } => enable(&client, &name, &path(&name), true, args.json),
+        Command::Disable { name } => enable(&client, &name, &path(&name), false, args.json),
+    }
+}
+
+fn put_rule(
+    client: &Client,
+    request: Ask,
+    rule: &RuleArgs,
+    json: bool,
+    [new, old]: [&str; 2],
+) -> Result<ExitCode, Failure> {
+    let answer = client.send(request.json(body(rule)?)).map_err(failure)?;
+    let what = if answer.status() == 201 { new } else { old };
+    told(&rule.name, &answer.json().map_err(failure)?, json, what)
+}
+
+fn enable(
+    client: &Client,
+    name: &str,
+    path: &str,
+    enabled: bool,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let request = Ask::new(Method::PATCH, path).json(json!({ "enabled": enabled }));
+    let rule = ask(client, request)?;
+    let what = if enabled { "is enabled" } else { "is disabled" };
+    told(name, &rule, json, what)
+}
+
+fn body(rule: &RuleArgs) -> Result<Value, Failure> {
+    let mut body = fields(&rule.window).map_err(Failure::usage)?;
+    body.extend(fields(&rule.limits).map_err(Failure::usage)?);
+    body.insert("expression".to_owned(), rule.expression.join(" ").into());
+    Ok(body.into())
+}
+
+/// What of a rule is set, and not counted.
+fn without_hits(rule: &Value) -> Value {
+    let mut rule = rule.clone();
+    if let Some(fields) = rule.as_object_mut() {
+        fields.remove("hits");
+    }
+    rule
+}
+
+fn told(name: &str, rule: &Value, json: bool, what: &str) -> Result<ExitCode, Failure> {
+    if json {
+        return put_json(rule);
+    }
+    put(&format!("rule '{}' {what}\n", printable(name)))
+}
+
+/// The rules as columns of text.
+fn table(rules: &Value) -> String {
+    let mut rows = vec![["name", "hits", "expression", "its own"].map(str::to_owned)];
+    rows.extend(rules["rules"].as_array().into_iter().flatten().map(row));
+    columns(&rows, &[1])
+}
+
+/// Name, hits, expression, and what it asks for of its own.
+fn row(rule: &Value) -> [String; 4] {
+    let text = |name: &str| rule[name].as_str().map(printable).unwrap_or_default();
+    let hits = match rule["hits"].as_u64() {
+        Some(hits) => hits.to_string(),
+        None => "?".to_owned(),
+    };
+    let seconds = |name: &str| rule[name].as_f64().map(|seconds| format!("{seconds} s"));
+    let number = |name: &str| rule[name].as_u64().map(|n| n.to_string());
+    let quoted = |name: &str| {
+        rule[name]
+            .as_str()
+            .map(|text| format!("'{}'", printable(text)))
+    };
+    let own = [
+        ("past", seconds("past_seconds")),
+        ("future", seconds("future_seconds")),
+        ("packets", number("packets")),
+        ("bytes", rule["bytes"].as_u64().map(show_size)),
+        ("dump", quoted("dump")),
+        ("into", quoted("into")),
+        ("hold-off", seconds("hold_off_seconds")),
+        ("max-dumps", number("max_dumps")),
+        ("dumps-per-minute", number("dumps_per_minute")),
+        (
+            "bytes-per-hour",
+            rule["bytes_per_hour"].as_u64().map(show_size),
+        ),
+        ("by", quoted("asked_by")),
+    ];
+    let own = own
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name} {}", value?)));
+    let mut own: Vec<String> = own.collect();
+    if rule["enabled"] == false {
+        own.insert(0, "disabled".to_owned());
+    }
+    [text("name"), hits, text("expression"), own.join(", ")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_told_in_columns() {
+        let rules = json!({ "rules": [
+            { "name": "1", "expression": "udp", "enabled": true, "hits": 12345, "past_seconds": null, "dump": null },
+            { "name": "scan\u{1b}s", "expression": "tcp", "enabled": false, "hits": null, "past_seconds": 2.5, "dump": "host $srcIP", "bytes": 1 << 20 },
+        ] });
+        let expected = "name     hits  expression  its own\n\
+                        1       12345  udp\n\
+                        scan?s      ?  tcp         disabled, past 2.5 s, bytes 1 MiB, dump 'host $srcIP'\n";
+        assert_eq!(table(&rules), expected);
+    }
+}

@@ -1,0 +1,178 @@
+//! What a recorder is doing, as it tells over HTTP: on a terminal a screen that is drawn again each second, elsewhere once as text.
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
+    thread::Builder,
+    time::{Duration, Instant},
+};
+
+use retroscope_api::client::{Ask, Client};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
+};
+
+use super::{
+    Args,
+    view::{Sample, view},
+};
+use crate::{
+    commands::remote::ask,
+    failure::{self, Failure, put, put_json},
+    terminal::{self, Line, Terminal},
+};
+
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long the screen waits for news before it looks at keys and the terminal's size.
+const KEY_WAIT: Duration = Duration::from_millis(50);
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let client = args.remote.client()?;
+    let first = sample(&client)?;
+    if args.json {
+        return put_json(&first.status);
+    }
+    let title = args.remote.shown();
+    let terminal = if args.once {
+        None
+    } else {
+        Terminal::take().map_err(Failure::failed)?
+    };
+    let Some(terminal) = terminal else {
+        return put(&text(&view(
+            &title,
+            &first,
+            None,
+            None,
+            (usize::MAX, usize::MAX),
+        )));
+    };
+    failure::hold();
+    let mut screen = Screen {
+        title,
+        terminal,
+        before: None,
+        now: first,
+        trouble: None,
+    };
+    let ended = screen.run(client);
+    terminal::leave();
+    // The last one stays on the terminal.
+    let printed = put(&text(&screen.lines()));
+    failure::release();
+    ended.and(printed)
+}
+
+/// Asks for all that is shown.
+fn sample(client: &Client) -> Result<Sample, Failure> {
+    let status = ask(client, Ask::get("/v1/status"))?;
+    // A token that sees a part of the packets may not see rules.
+    let rules = ask(client, Ask::get("/v1/rules")).ok();
+    let taken = Instant::now();
+    Ok(Sample {
+        status,
+        rules,
+        taken,
+    })
+}
+
+fn text(lines: &[Line]) -> String {
+    lines
+        .iter()
+        .map(|line| format!("{}\n", line.text.trim_end()))
+        .collect()
+}
+
+struct Screen {
+    title: String,
+    terminal: Terminal,
+    before: Option<Sample>,
+    now: Sample,
+    /// Why there is no news.
+    trouble: Option<String>,
+}
+
+impl Screen {
+    /// Until somebody quits.
+    fn run(&mut self, client: Client) -> Result<(), Failure> {
+        let failed = |error| Failure::failed(format_args!("cannot watch a recorder: {error}"));
+        let is_over = Arc::<AtomicBool>::default();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            flag::register(signal, Arc::clone(&is_over)).map_err(failed)?;
+        }
+        let (telling, news) = sync_channel(0);
+        // It may wait for the network, which keys do not.
+        let asking = Builder::new().name("status".to_owned());
+        let asked = asking.spawn(move || keep_asking(&client, &telling));
+        asked.map_err(failed)?;
+        let mut is_changed = true;
+        while !is_over.load(SeqCst) {
+            is_changed |= self.terminal.is_changed();
+            if std::mem::take(&mut is_changed) {
+                self.terminal.draw(&self.lines());
+            }
+            if self
+                .terminal
+                .keys()
+                .iter()
+                .any(|key| matches!(key, b'q' | b'Q'))
+            {
+                break;
+            }
+            is_changed = self.wait(&news);
+        }
+        Ok(())
+    }
+
+    /// Takes the news, if there is some soon.
+    fn wait(&mut self, news: &Receiver<Result<Sample, Failure>>) -> bool {
+        match news.recv_timeout(KEY_WAIT) {
+            Ok(Ok(sample)) => {
+                self.before = Some(std::mem::replace(&mut self.now, sample));
+                self.trouble = None;
+                true
+            }
+            Ok(Err(why)) => {
+                self.trouble = Some(why.to_string());
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => {
+                let is_new = self.trouble.is_none();
+                self.trouble.get_or_insert_with(|| {
+                    "nobody asks any more: please report this bug".to_owned()
+                });
+                is_new
+            }
+        }
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let trouble = self.trouble.as_deref();
+        let size = self.terminal.size();
+        view(&self.title, &self.now, self.before.as_ref(), trouble, size)
+    }
+}
+
+/// Asks until nobody listens.
+fn keep_asking(client: &Client, telling: &SyncSender<Result<Sample, Failure>>) {
+    let mut due = Instant::now() + ASK_EVERY;
+    loop {
+        let wait = due.saturating_duration_since(Instant::now());
+        if !wait.is_zero() {
+            std::thread::park_timeout(wait);
+            continue;
+        }
+        due = Instant::now() + ASK_EVERY;
+        if telling.send(sample(client)).is_err() {
+            return;
+        }
+    }
+}

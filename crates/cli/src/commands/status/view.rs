@@ -1,0 +1,289 @@
+//! What a recorder is doing, as lines of text. Pure.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use serde_json::Value;
+
+use crate::{
+    commands::columns::columns,
+    terminal::{Line, Look},
+    units::show_size,
+};
+
+/// What a recorder told at one time.
+#[derive(Debug)]
+pub(super) struct Sample {
+    /// `GET /v1/status`.
+    pub(super) status: Value,
+    /// `GET /v1/rules`; `None`: whoever asks may not see them.
+    pub(super) rules: Option<Value>,
+    pub(super) taken: Instant,
+}
+
+/// At most as many lines as the height, none longer than the width. Rates are those since `before`.
+pub(super) fn view(
+    title: &str,
+    now: &Sample,
+    before: Option<&Sample>,
+    trouble: Option<&str>,
+    (width, height): (usize, usize),
+) -> Vec<Line> {
+    let mut told = Told {
+        lines: Vec::new(),
+        width,
+        now: &now.status,
+        before: before.map(|before| {
+            let seconds = now.taken.duration_since(before.taken).as_secs_f64();
+            (&before.status, seconds.max(1e-3))
+        }),
+    };
+    match trouble {
+        Some(why) => {
+            let why = why.strip_prefix(&format!("{title}: ")).unwrap_or(why);
+            let text = format!("{title}: no answer, this is what it told before: {why}");
+            told.line(Look::Alarm, text);
+        }
+        None => told.line(Look::Heading, format!("{title} (q quits)")),
+    }
+    told.history();
+    told.rates();
+    told.losses();
+    told.dumps();
+    told.sources();
+    let rules = now.rules.as_ref();
+    match rules {
+        Some(rules) => told.rules(rules, before.and_then(|before| before.rules.as_ref())),
+        None => told.line(Look::Plain, "rules     not told to this token".to_owned()),
+    }
+    told.pins();
+    if trouble.is_none() && height == usize::MAX {
+        // Text has no keys.
+        told.lines[0] = Line::new(title, Look::Heading, width);
+    }
+    told.lines.truncate(height);
+    told.lines
+}
+
+struct Told<'a> {
+    lines: Vec<Line>,
+    width: usize,
+    now: &'a Value,
+    /// What was told before, and how many seconds ago.
+    before: Option<(&'a Value, f64)>,
+}
+
+impl Told<'_> {
+    fn line(&mut self, look: Look, text: String) {
+        self.lines.push(Line::new(&text, look, self.width));
+    }
+
+    /// How fast a counter moves, in a second; `None`: it is not known yet.
+    fn rate(&self, of: impl Fn(&Value) -> Option<u64>) -> Option<f64> {
+        let (before, seconds) = self.before?;
+        Some(of(self.now)?.saturating_sub(of(before)?) as f64 / seconds)
+    }
+
+    fn history(&mut self) {
+        let status = self.now;
+        let seconds = |name: &str| status[name].as_f64();
+        let (have, goal) = (seconds("history_seconds"), seconds("history_goal_seconds"));
+        let mut text = match have {
+            Some(have) => format!("history   {have:.1} s"),
+            None => "history   not told: packets of a file".to_owned(),
+        };
+        if let Some(goal) = goal {
+            text += &format!(" of {goal} s");
+            text += &match status["history_limit_bytes"].as_u64() {
+                Some(limit) => format!(", flows keep {} in each direction", show_size(limit)),
+                None => ", flows keep everything".to_owned(),
+            };
+        }
+        let ring = &status["ring"];
+        let count = |name: &str| ring[name].as_u64().unwrap_or(0);
+        let wanted = match count("reserved_buckets") {
+            0 => String::new(),
+            wanted => format!(", {wanted} wanted by dumps and pins"),
+        };
+        let (closed, open, free) = (
+            count("closed_buckets"),
+            count("open_buckets"),
+            count("free_buckets"),
+        );
+        self.line(Look::Plain, text);
+        self.line(
+            Look::Plain,
+            format!("ring      buckets: {closed} closed{wanted}, {open} open, {free} free; when full: {}",
+                status["when_full"].as_str().unwrap_or("unknown")),
+        );
+    }
+
+    fn rates(&mut self) {
+        let ring = |name: &'static str| move |status: &Value| status["ring"][name].as_u64();
+        let stored = ring("stored")(self.now).unwrap_or(0);
+        let now = match (self.rate(ring("stored")), self.rate(ring("stored_bytes"))) {
+            (Some(packets), Some(bytes)) => {
+                format!("{packets:.0} pps, {:.3} Mbit/s; ", bytes * 8e-6)
+            }
+            _ => String::new(),
+        };
+        self.line(
+            Look::Plain,
+            format!("stored    {now}{stored} packets since the start"),
+        );
+    }
+
+    fn losses(&mut self) {
+        let mut by_cause = BTreeMap::<&str, u64>::new();
+        let mut unknown = Vec::new();
+        for source in self.now["sources"].as_array().into_iter().flatten() {
+            for (cause, lost) in source["lost"].as_object().into_iter().flatten() {
+                match lost.as_u64() {
+                    Some(lost) => *by_cause.entry(cause).or_default() += lost,
+                    None if !unknown.contains(&cause.as_str()) => unknown.push(cause),
+                    None => {}
+                }
+            }
+        }
+        let total: u64 = by_cause.values().sum();
+        let causes: Vec<String> = by_cause
+            .iter()
+            .filter(|(_, lost)| **lost > 0)
+            .map(|(cause, lost)| format!("{cause} {lost}"))
+            .collect();
+        let mut text = format!("lost      {total}");
+        if let Some(rate) = self
+            .rate(|status| Some(lost_known(status)))
+            .filter(|rate| *rate > 0.0)
+        {
+            text += &format!(", now {rate:.0} in a second");
+        }
+        if !causes.is_empty() {
+            text += &format!(": {}", causes.join(", "));
+        }
+        if !unknown.is_empty() {
+            text += &format!("; unknown: {}", unknown.join(", "));
+        }
+        let of = |name: &str| self.now["analyzers"][name].as_u64().unwrap_or(0);
+        let (unread, lapped) = (of("unread"), of("lapped"));
+        self.line(if total > 0 { Look::Alarm } else { Look::Plain }, text);
+        self.line(
+            if lapped > 0 { Look::Alarm } else { Look::Plain },
+            format!("analyzers {unread} packets behind; {lapped} not looked at for triggers"),
+        );
+    }
+
+    fn dumps(&mut self) {
+        let status = self.now;
+        let of = |name: &str| status[name].as_u64().unwrap_or(0);
+        let (open, triggers, suppressed) = (of("dumps_open"), of("triggers"), of("suppressed"));
+        let reasons = status["suppressed_by"].as_object().into_iter().flatten();
+        let reasons = reasons.filter_map(|(reason, hits)| {
+            let hits = hits.as_u64().filter(|hits| *hits > 0)?;
+            Some(format!("{reason} {hits}"))
+        });
+        let reasons: Vec<String> = reasons.collect();
+        let reasons = if reasons.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", reasons.join(", "))
+        };
+        self.line(
+            Look::Plain,
+            format!("dumps     {open} open; {triggers} triggers, {suppressed} suppressed{reasons}"),
+        );
+        if let failed @ 1.. = of("scripts_failed") {
+            self.line(
+                Look::Alarm,
+                format!("scripts   {failed} failed, and do nothing any more"),
+            );
+        }
+        if let steps @ 1.. = of("clock_steps") {
+            self.line(Look::Plain, format!("clock     stepped {steps} times"));
+        }
+    }
+
+    fn sources(&mut self) {
+        let empty = Vec::new();
+        let sources = self.now["sources"].as_array().unwrap_or(&empty);
+        let mut rows = vec![["source", "pps", "received", "stored", "lost"].map(str::to_owned)];
+        for (at, source) in sources.iter().enumerate() {
+            let stored = move |status: &Value| status["sources"][at]["stored"].as_u64();
+            let pps = self.rate(stored).map(|rate| format!("{rate:.0}"));
+            let known = |value: &Value| value.as_u64().map_or("?".to_owned(), |n| n.to_string());
+            rows.push([
+                source["name"].as_str().unwrap_or_default().to_owned(),
+                pps.unwrap_or_else(|| "-".to_owned()),
+                known(&source["received"]),
+                known(&source["stored"]),
+                lost_of(source).to_string(),
+            ]);
+        }
+        self.table(&rows, &[1, 2, 3, 4]);
+    }
+
+    fn rules(&mut self, rules: &Value, before: Option<&Value>) {
+        let mut rows = vec![["rule", "hits", "pps", "expression"].map(str::to_owned)];
+        let list = |rules: &Value| rules["rules"].as_array().cloned().unwrap_or_default();
+        let old: BTreeMap<String, u64> = before
+            .map(list)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|rule| Some((rule["name"].as_str()?.to_owned(), rule["hits"].as_u64()?)))
+            .collect();
+        for rule in list(rules) {
+            let name = rule["name"].as_str().unwrap_or_default().to_owned();
+            let hits = rule["hits"].as_u64();
+            let seconds = self.before.map(|(_, seconds)| seconds);
+            let rate = hits.zip(old.get(&name)).zip(seconds);
+            let rate = rate.map(|((now, old), seconds)| now.saturating_sub(*old) as f64 / seconds);
+            let text = rule["expression"].as_str().unwrap_or_default();
+            let off = if rule["enabled"] == false {
+                " (disabled)"
+            } else {
+                ""
+            };
+            rows.push([
+                name,
+                hits.map_or("?".to_owned(), |hits| hits.to_string()),
+                rate.map_or("-".to_owned(), |rate| format!("{rate:.0}")),
+                format!("{text}{off}"),
+            ]);
+        }
+        self.table(&rows, &[1, 2]);
+    }
+
+    fn pins(&mut self) {
+        let empty = Vec::new();
+        let pins = self.now["pins"].as_array().unwrap_or(&empty);
+        let mut rows = vec![["pin", "from", "to", ""].map(str::to_owned)];
+        rows.extend(pins.iter().map(|pin| {
+            let text = |name: &str| pin[name].as_str().unwrap_or("the oldest packet").to_owned();
+            let fallen = if pin["fallen"] == true { "fallen" } else { "" };
+            [text("name"), text("from"), text("to"), fallen.to_owned()]
+        }));
+        if rows.len() > 1 {
+            self.table(&rows, &[]);
+        }
+    }
+
+    /// Rows below a heading.
+    fn table<const N: usize>(&mut self, rows: &[[String; N]], right: &[usize]) {
+        for (at, text) in columns(rows, right).lines().enumerate() {
+            let look = if at == 0 { Look::Heading } else { Look::Plain };
+            self.line(look, text.to_owned());
+        }
+    }
+}
+
+fn lost_of(source: &Value) -> u64 {
+    let lost = source["lost"].as_object().into_iter().flatten();
+    lost.filter_map(|(_, lost)| lost.as_u64()).sum()
+}
+
+fn lost_known(status: &Value) -> u64 {
+    let sources = status["sources"].as_array().into_iter().flatten();
+    sources.map(lost_of).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+
+fn status(stored: u64, lost: u64) -> Value {
+    json!({
+        "sources": [{ "name": "eth0", "received": stored + lost, "stored": stored, "lost": { "kernel": lost, "no-free-bucket": 0, "nic": null } }],
+        "analyzers": { "unread": 7, "lapped": 0 },
+        "ring": { "stored": stored, "stored_bytes": stored * 125, "reserved_buckets": 2, "closed_buckets": 30, "open_buckets": 1, "free_buckets": 0 },
+        "history_seconds": 12.345, "history_goal_seconds": 30.0, "history_limit_bytes": 20480,
+        "triggers": 3, "suppressed": 5, "suppressed_by": { "hold-off": 5, "limit": 0 },
+        "dumps_open": 1, "scripts_failed": 0, "clock_steps": 0, "when_full": "record",
+        "pins": [{ "name": "p", "from": null, "to": "2026-11-20T00:00:00Z", "fallen": true }],
+    })
+}
+
+fn sample(status: Value, hits: u64, taken: Instant) -> Sample {
+    let rules = json!({ "rules": [
+        { "name": "1", "expression": "udp", "enabled": true, "hits": hits },
+        { "name": "lua", "expression": "x.lua", "enabled": false, "hits": null },
+    ] });
+    Sample {
+        status,
+        rules: Some(rules),
+        taken,
+    }
+}
+
+fn texts(lines: &[Line]) -> Vec<&str> {
+    lines.iter().map(|line| line.text.as_str()).collect()
+}
+
+/// The sample of two seconds before gives rates; what was lost stands out.
+#[test]
+fn a_screen_tells_history_rates_losses_dumps_and_rules() {
+    let start = Instant::now();
+    let before = sample(status(1000, 0), 10, start);
+    let now = sample(status(3000, 8), 30, start + Duration::from_secs(2));
+    let lines = view("tap", &now, Some(&before), None, (100, 50));
+    let expected = [
+        "tap (q quits)",
+        "history   12.3 s of 30 s, flows keep 20 KiB in each direction",
+        "ring      buckets: 30 closed, 2 wanted by dumps and pins, 1 open, 0 free; when full: record",
+        "stored    1000 pps, 1.000 Mbit/s; 3000 packets since the start",
+        "lost      8, now 4 in a second: kernel 8; unknown: nic",
+        "analyzers 7 packets behind; 0 not looked at for triggers",
+        "dumps     1 open; 3 triggers, 5 suppressed: hold-off 5",
+        "source   pps  received  stored  lost",
+        "eth0    1000      3008    3000     8",
+        "rule  hits  pps  expression",
+        "1       30   10  udp",
+        "lua      ?    -  x.lua (disabled)",
+        "pin  from               to",
+        "p    the oldest packet  2026-11-20T00:00:00Z  fallen",
+    ];
+    assert_eq!(texts(&lines), expected);
+    let alarms = lines.iter().filter(|line| line.look == Look::Alarm);
+    assert_eq!(alarms.count(), 1);
+}
+
+#[test]
+fn a_small_terminal_cuts_and_text_has_no_rates() {
+    let now = sample(status(3000, 0), 30, Instant::now());
+    let lines = view("t\u{1b}[7mp", &now, None, None, (10, 3));
+    assert_eq!(texts(&lines), ["t?[7mp (q ", "history   ", "ring      "]);
+    let lines = view("tap", &now, None, None, (usize::MAX, usize::MAX));
+    let lines = texts(&lines);
+    assert_eq!(lines[0], "tap");
+    assert_eq!(lines[3], "stored    3000 packets since the start");
+    assert_eq!(lines[4], "lost      0; unknown: nic");
+}
+
+#[test]
+fn who_does_not_answer_is_told_above_what_it_told_before() {
+    let mut now = sample(status(1, 0), 0, Instant::now());
+    now.rules = None;
+    let lines = view("tap", &now, None, Some("tap: refused"), (100, 50));
+    assert_eq!(
+        (lines[0].text.as_str(), lines[0].look),
+        (
+            "tap: no answer, this is what it told before: refused",
+            Look::Alarm
+        )
+    );
+    assert!(texts(&lines).contains(&"rules     not told to this token"));
+}

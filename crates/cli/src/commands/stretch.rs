@@ -1,0 +1,81 @@
+//! A stretch of time as arguments.
+
+use std::time::Duration;
+
+use retroscope_recorder::parse_time;
+
+use crate::{failure::Failure, units::duration};
+
+/// A stretch of time.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct StretchArgs {
+    /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970 (s, ms, µs or ns, by its size)
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
+    from: Option<Given<i64>>,
+
+    /// Packets up to this time, included
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
+    to: Option<Given<i64>>,
+
+    /// Packets of this long, up to the last that the recorder knew of: while it runs, up to now but for some tens of milliseconds
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    last: Option<Given<Duration>>,
+}
+
+/// A value and how it was written: a recorder is told what the user wrote, which is the shortest way that changes nothing.
+#[derive(Debug, Clone)]
+struct Given<T> {
+    text: String,
+    value: T,
+}
+
+fn time(text: &str) -> Result<Given<i64>, String> {
+    let value = parse_time(text)?;
+    let text = text.to_owned();
+    Ok(Given { text, value })
+}
+
+fn length(text: &str) -> Result<Given<Duration>, String> {
+    let value = duration(text)?;
+    let text = text.to_owned();
+    Ok(Given { text, value })
+}
+
+impl StretchArgs {
+    /// From and to, ns since the epoch, and length, ns.
+    ///
+    /// # Errors
+    /// It ends before it begins.
+    pub(crate) fn ns(&self) -> Result<[Option<i64>; 3], Failure> {
+        let at = |given: &Option<Given<i64>>| given.as_ref().map(|given| given.value);
+        let (from, to) = (at(&self.from), at(&self.to));
+        if from.zip(to).is_some_and(|(from, to)| from > to) {
+            return Err(Failure::usage("--to is before --from"));
+        }
+        let last = self.last.as_ref().map(|last| last.value.as_nanos());
+        Ok([
+            from,
+            to,
+            last.map(|last| i64::try_from(last).unwrap_or(i64::MAX)),
+        ])
+    }
+
+    /// Those that are given, by the API's names.
+    ///
+    /// # Errors
+    /// As [`Self::ns`].
+    pub(crate) fn parameters(&self) -> Result<Vec<(&'static str, String)>, Failure> {
+        self.ns()?;
+        let text = |given: &Option<Given<i64>>| given.as_ref().map(|given| given.text.clone());
+        let last = self.last.as_ref().map(|last| last.text.clone());
+        let all = [
+            ("from", text(&self.from)),
+            ("to", text(&self.to)),
+            ("last", last),
+        ];
+        let given = all
+            .into_iter()
+            .filter_map(|(name, text)| Some((name, text?)));
+        Ok(given.collect())
+    }
+}

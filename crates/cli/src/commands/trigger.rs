@@ -1,0 +1,57 @@
+//! `retroscope trigger`: starts a dump by hand.
+
+use std::process::ExitCode;
+
+use retroscope_api::client::{Ask, Method};
+
+use super::{
+    remote::{RemoteArgs, ask},
+    window::{WindowText, fields},
+};
+use crate::failure::{Failure, put, put_json};
+
+/// Start a dump, as SIGUSR1 does, of the packets and the window that the recorder was started with unless told otherwise.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 done, the dump is open; 1 refused, or no recorder there; 2 wrong arguments."
+)]
+pub(crate) struct Args {
+    /// A name for this trigger: asked again with it, the recorder starts no second dump
+    #[arg(long, value_name = "NAME")]
+    key: Option<String>,
+
+    #[command(flatten)]
+    window: WindowText,
+
+    /// Print one JSON object instead of the sentence
+    #[arg(long)]
+    json: bool,
+
+    /// What is dumped, in the place of --dump; '' is everything
+    #[arg(value_name = "EXPRESSION", conflicts_with = "dump")]
+    expression: Vec<String>,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let mut body = fields(&args.window).map_err(Failure::usage)?;
+    let dump = body.remove("dump");
+    let filter = (!args.expression.is_empty()).then(|| args.expression.join(" ").into());
+    if let Some(filter) = filter.or(dump) {
+        body.insert("filter".to_owned(), filter);
+    }
+    let mut request = Ask::new(Method::POST, "/v1/triggers").json(body.into());
+    if let Some(key) = &args.key {
+        request = request.header("idempotency-key", key);
+    }
+    let answer = ask(&args.remote.client()?, request)?;
+    if args.json {
+        return put_json(&answer);
+    }
+    let (dump, existed) = (&answer["dump"], answer["existed"] == true);
+    let what = if existed { "was there" } else { "is open" };
+    put(&format!("dump {dump} {what}\n"))
+}

@@ -1,0 +1,83 @@
+//! A terminal of a test's own, and what is drawn on it.
+
+use std::{
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{read, write},
+    pty::{OpenptFlags, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
+
+/// Longer than any screen takes.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Where each screen begins.
+const HOME: &str = "\x1b[1H";
+
+/// A terminal that a test brings.
+pub(crate) struct Terminal {
+    /// The other end, which keeps it.
+    pub(crate) master: OwnedFd,
+}
+
+impl Terminal {
+    pub(crate) fn new() -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let master = openpt(flags).unwrap();
+        unlockpt(&master).unwrap();
+        Self { master }
+    }
+
+    pub(crate) fn path(&self) -> String {
+        let name = ptsname(&self.master, Vec::new()).unwrap();
+        name.into_string().unwrap()
+    }
+
+    pub(crate) fn resize(&self, width: u16, height: u16) {
+        let size = Winsize {
+            ws_row: height,
+            ws_col: width,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&self.master, size).unwrap();
+    }
+
+    pub(crate) fn press(&self, key: u8) {
+        assert_eq!(write(&self.master, &[key]).unwrap(), 1);
+    }
+
+    /// Reads what is drawn until `is_it`.
+    pub(crate) fn wait(&self, seen: &mut String, is_it: impl Fn(&str) -> bool) {
+        let until = Instant::now() + DEADLINE;
+        while !is_it(seen) {
+            assert!(Instant::now() < until, "{seen:?}");
+            let mut news = [PollFd::new(&self.master, PollFlags::IN)];
+            let time = Timespec::try_from(Duration::from_secs(1)).unwrap();
+            if poll(&mut news, Some(&time)).unwrap() > 0 {
+                let mut bytes = [0; 4096];
+                let len = read(&self.master, &mut bytes).unwrap();
+                seen.push_str(str::from_utf8(&bytes[..len]).unwrap());
+            }
+        }
+    }
+}
+
+/// Lines of the last whole screen.
+fn screen(seen: &str) -> Vec<&str> {
+    let mut screens = seen.rsplit(HOME).skip(1);
+    let screen = screens.next().unwrap_or_default();
+    screen.split("\x1b[").collect()
+}
+
+/// Whether the parts stand in the last whole screen in this order.
+pub(crate) fn shows(seen: &str, parts: &[&str]) -> bool {
+    let mut rest = screen(seen).join("\n");
+    parts.iter().all(|part| {
+        let found = rest.split_once(part).map(|(_, rest)| rest.to_owned());
+        found.map(|found| rest = found).is_some()
+    })
+}

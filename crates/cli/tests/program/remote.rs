@@ -1,0 +1,295 @@
+//! Who is asked, as whom, and what is told where that does not work.
+
+use std::{
+    fs::{self, Permissions},
+    io::{Read as _, Write as _},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    path::Path,
+    process::{Command, Output, Stdio},
+    thread,
+};
+
+use rcgen::{CertificateParams, KeyPair};
+use tempfile::TempDir;
+
+use crate::{
+    recording::{Recording, record, run},
+    support::PROGRAM,
+};
+
+/// The sentence of a command that fails.
+fn failed(code: i32, output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(said.starts_with("retroscope: "), "{said}");
+    said
+}
+
+#[test]
+fn where_no_recorder_is_it_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("api");
+    let missing = folder.path().join("answer");
+    let write = missing.to_str().unwrap();
+    for command in [
+        &["status"][..],
+        &["rules"],
+        &["dumps"],
+        &["trigger"],
+        &["events"],
+        &["stop"],
+        &["pin", "a"],
+        &["unpin", "a"],
+        &["when-full", "record"],
+        &["query", "-w", write],
+    ] {
+        let said = failed(1, &run(&socket, command));
+        assert!(
+            said.contains("No such file") && said.contains("--api unix:PATH"),
+            "{said}"
+        );
+    }
+    assert!(!missing.exists(), "nothing was answered");
+    drop(UnixListener::bind(&socket).unwrap());
+    let said = failed(1, &run(&socket, &["status"]));
+    assert!(said.contains("Connection refused"), "{said}");
+    fs::remove_file(&socket).unwrap();
+    fs::write(&socket, "").unwrap();
+    failed(1, &run(&socket, &["status"]));
+    let output = record(folder.path(), &[]).output().unwrap();
+    assert!(failed(1, &output).contains("is no socket"));
+    assert!(socket.is_file());
+
+    let asked = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("status").args(arguments);
+        command
+            .env("XDG_RUNTIME_DIR", folder.path())
+            .output()
+            .unwrap()
+    };
+    // Where nothing is named: the system's, or the user's.
+    let said = failed(1, &asked(&[]));
+    assert!(said.contains("/retroscope.sock: No such file"), "{said}");
+    let said = failed(1, &asked(&["--url", "http://127.0.0.1:1"]));
+    assert!(said.contains("refused"), "{said}");
+    let said = failed(1, &asked(&["--url", "http://192.0.2.1:8080"]));
+    assert!(said.contains("in clear"), "{said}");
+    for wrong in [
+        &["--url", "tap.example"][..],
+        &["--url", "https://tap.example/v1"],
+        &["--url", "http://127.0.0.1:1", "--socket", "x"],
+        &["--token-file", "x"],
+        &["--buckets"],
+        &["--ring-file", "x", "--url", "http://127.0.0.1:1"],
+    ] {
+        failed(2, &asked(wrong));
+    }
+}
+
+/// What a server says that is no recorder, or one that dies in the middle of an answer.
+#[test]
+fn an_answer_that_is_cut_or_foreign_is_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let file = folder.path().join("answer");
+    let section = [
+        &0x0a0d_0d0a_u32.to_le_bytes()[..],
+        &28_u32.to_le_bytes(),
+        &0x1a2b_3c4d_u32.to_le_bytes(),
+        &[1, 0, 0, 0],
+        &[0xff; 8],
+        &28_u32.to_le_bytes(),
+    ]
+    .concat();
+    let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    // A whole block, half a block, and no last chunk.
+    let cut = [
+        &chunked[..],
+        b"26\r\n",
+        &section,
+        &[5, 0, 0, 0, 40, 0, 0, 0, 0, 0],
+        b"\r\n",
+    ]
+    .concat();
+    let foreign = [
+        &chunked[..],
+        b"20\r\n<html>it is not here, go!</html>\r\n0\r\n\r\n",
+    ]
+    .concat();
+    for (answer, told) in [
+        (&cut[..], "cut in the middle"),
+        (&foreign, "no pcapng"),
+        (
+            b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nwhat",
+            "status 404",
+        ),
+        (
+            b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
+            "no room",
+        ),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "no answer of a recorder"),
+        (b"", "closed without an answer"),
+    ] {
+        let _ = fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).unwrap();
+        let said = thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+                stream.write_all(answer).unwrap();
+            });
+            failed(1, &run(&socket, &["query", "-w", file.to_str().unwrap()]))
+        });
+        assert!(said.contains(told), "{said}");
+    }
+    // What is in the file is whole blocks.
+    assert_eq!(
+        fs::metadata(&file).unwrap().len(),
+        0,
+        "of the foreign answer nothing"
+    );
+}
+
+/// Tokens over TCP: none, a wrong one, one of another role, the right one, by option and environment.
+#[test]
+fn over_tcp_a_token_says_who_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let token = |name: &str, role: &str| token(folder.path(), &tokens, name, role);
+    let (view, packets) = (token("v", "view"), token("p", "packets"));
+    let mut recording =
+        Recording::start(&["--api", "127.0.0.1:0", "--tokens", tokens.to_str().unwrap()]);
+    let url = recording.url();
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).args(["--url", &url]);
+        command
+            .env_remove("RETROSCOPE_TOKEN_FILE")
+            .output()
+            .unwrap()
+    };
+    let said = failed(1, &ask(&["status"]));
+    assert!(said.contains("a token is asked for"), "{said}");
+    let wrong = folder.path().join("wrong");
+    fs::write(&wrong, "retroscope_00\n").unwrap();
+    let wrong = wrong.to_str().unwrap();
+    let said = failed(1, &ask(&["status", "--token-file", wrong]));
+    assert!(said.contains("this token is not known"), "{said}");
+    let file = folder.path().join("answer");
+    let query = ["query", "-w", file.to_str().unwrap(), "--token-file"];
+    let said = failed(1, &ask(&[&query[..], &[&view]].concat()));
+    assert!(
+        said.contains("takes the role 'packets'") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(!file.exists());
+    assert!(ask(&["status", "--token-file", &view]).status.success());
+    assert!(ask(&["--token-file", &view, "rules", "list"]).status.code() == Some(2));
+    assert!(
+        ask(&["rules", "--token-file", &view, "list"])
+            .status
+            .success()
+    );
+    let output = ask(&[&query[..], &[&packets]].concat());
+    assert!(output.status.success() && file.exists(), "{output:?}");
+    for (text, told) in [
+        ("", "one line"),
+        ("a b", "one line"),
+        ("\u{7f}", "characters"),
+    ] {
+        fs::write(wrong, text).unwrap();
+        let said = failed(1, &ask(&["status", "--token-file", wrong]));
+        assert!(said.contains(told), "{said}");
+    }
+    let said = failed(1, &ask(&["status", "--token-file", "/nonexistent/x"]));
+    assert!(said.contains("No such file"), "{said}");
+    let mut by_environment = Command::new(PROGRAM);
+    by_environment.args(["status", "--url", &url]);
+    by_environment.env("RETROSCOPE_TOKEN_FILE", &view);
+    assert!(by_environment.output().unwrap().status.success());
+    run(&recording.socket(), &["stop"]);
+    assert_eq!(recording.end().0.code(), Some(0));
+}
+
+/// TLS: an authority that is not known, one that is, a name that is another, a client's own certificate.
+#[test]
+fn over_tls_the_authority_has_to_be_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let token = token(folder.path(), &tokens, "v", "view");
+    let (certificate, key) = certified(&folder, "server");
+    let (own, own_key) = certified(&folder, "client");
+    let arguments = [
+        "--api",
+        "127.0.0.1:0",
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+    ];
+    let client = [
+        "--tls-client-ca",
+        &own,
+        "--tokens",
+        tokens.to_str().unwrap(),
+    ];
+    let mut recording = Recording::start(&[&arguments[..], &client].concat());
+    let url = recording.url();
+    assert!(url.starts_with("https://"), "{url}");
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["status", "--url", &url, "--token-file", &token]);
+        command.args(arguments).output().unwrap()
+    };
+    let said = failed(1, &ask(&[]));
+    assert!(said.contains("--ca FILE"), "{said}");
+    let said = failed(1, &ask(&["--ca", &own]));
+    assert!(said.contains("invalid peer certificate"), "{said}");
+    let said = failed(1, &ask(&["--ca", &key]));
+    assert!(said.contains("no certificate"), "{said}");
+    failed(1, &ask(&["--ca", &certificate]));
+    failed(2, &ask(&["--ca", &certificate, "--client-cert", &own]));
+    let output = ask(&[
+        "--ca",
+        &certificate,
+        "--client-cert",
+        &own,
+        "--client-key",
+        &own_key,
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    run(&recording.socket(), &["stop"]);
+    assert_eq!(recording.end().0.code(), Some(0));
+}
+
+/// A token of a role, in a file of its own.
+fn token(folder: &Path, tokens: &Path, name: &str, role: &str) -> String {
+    let made = Command::new(PROGRAM)
+        .args(["token", "--name", name, "--role", role, "--tokens"])
+        .arg(tokens)
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(made.status.success());
+    let path = folder.join(name);
+    fs::write(&path, made.stdout).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A certificate for 127.0.0.1 that is its own authority, and its key.
+fn certified(folder: &TempDir, name: &str) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let parameters = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let certificate = parameters.self_signed(&key).unwrap();
+    let write = |kind: &str, text: String| {
+        let path = folder.path().join(format!("{name}.{kind}"));
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    (
+        write("cert", certificate.pem()),
+        write("key", key.serialize_pem()),
+    )
+}

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Runs the commands of README's "The last 30 seconds of this host" as they stand there, on two machines: network namespaces with a link between them.
+#
+# Above each block a comment says where it runs: on the tap (`first`, before it records; `records`, in the background; or while it does), or on the laptop. The
+# laptop is 192.0.2.7 and is given the token and the certificate. Each command that asks has to print the laptop's packets, and `query` that they are all.
+#
+# Needs root, ip, tshark, curl and openssl, and says SKIP without. What it makes outside its temporary folder is in a mount namespace of its own.
+
+. "$(dirname "$0")/lib.sh"
+
+# The blocks under a comment, a command a line.
+blocks() {
+	awk -v where="<!-- $1 -->" '
+		$0 == where { wanted = 1; next }
+		wanted && /^```console$/ { inside = 1; next }
+		inside && /^```$/ { inside = wanted = 0 }
+		inside { sub(/^\$ /, ""); if (sub(/ \\$/, " ")) printf "%s", $0; else print }
+	' README.md
+}
+
+# Runs the commands of a block, which have to print the laptop's packets.
+ask() {
+	local command
+	while IFS= read -r command; do
+		echo "$2: $command"
+		(cd "$FOLDER/$2" && $1 bash -c "set -o pipefail; $command") >"$FOLDER/out" 2>"$FOLDER/err" </dev/null ||
+			die "readme-check: FAIL with $?: $(cat "$FOLDER/err")"
+		grep -q '192\.0\.2\.7.*UDP' "$FOLDER/out" || die "readme-check: FAIL: no packets: $(cat "$FOLDER/out" "$FOLDER/err")"
+		case $command in
+		"retroscope query"*) grep -q 'Z: complete' "$FOLDER/err" || die "readme-check: FAIL: no verdict: $(cat "$FOLDER/err")" ;;
+		esac
+		asked=$((asked + 1))
+	done < <(blocks "$2")
+}
+
+if [ "${1:-}" = inside ]; then
+	# Of our own, and gone with us.
+	mount -t tmpfs none /etc/retroscope
+	mount -t tmpfs none /run/retroscope
+	mount -t tmpfs none /var/tmp
+	PATH=$(dirname "$RETROSCOPE"):$PATH
+	export PATH
+	mkdir -p "$FOLDER/tap" "$FOLDER/laptop"
+	laptop="nsenter --net=$FOLDER/net"
+	touch "$FOLDER/net"
+	unshare --net="$FOLDER/net" true
+	ip link add eth0 type veth peer name eth0 netns "$FOLDER/net"
+	ip addr add 192.0.2.1/24 dev eth0
+	ip link set lo up
+	ip link set eth0 up
+	$laptop ip addr add 192.0.2.7/24 dev eth0
+	$laptop ip link set eth0 up
+
+	while IFS= read -r command; do
+		echo "tap: $command"
+		(cd "$FOLDER/tap" && bash -c "$command") 2>"$FOLDER/err" || die "readme-check: FAIL with $?: $(cat "$FOLDER/err")"
+	done < <(blocks "tap, first")
+	cp "$FOLDER/tap/token" /etc/retroscope/tap.crt "$FOLDER/laptop"
+	command=$(blocks "tap, records")
+	echo "tap: $command"
+	(cd "$FOLDER/tap" && exec bash -c "exec $command") 2>"$FOLDER/words" &
+	recorder=$!
+	trap 'kill "$recorder" 2>/dev/null || true; wait; umount "$FOLDER/net"' EXIT
+	for ((waited = 0; waited < 600; waited++)); do
+		grep -q 'HTTP at' "$FOLDER/words" && break
+		kill -0 "$recorder" 2>/dev/null || die "readme-check: FAIL: $(cat "$FOLDER/words")"
+		sleep 0.1
+	done
+	# Packets of the laptop, which are over when they are asked for.
+	$laptop bash -c 'for number in 1 2 3; do echo "$number" >/dev/udp/192.0.2.1/9; done'
+	asked=0
+	ask "" tap
+	ask "$laptop" laptop
+	[ "$asked" -eq 4 ] || die "readme-check: FAIL: $asked commands were found in README.md, and not 4"
+	kill -INT "$recorder"
+	wait "$recorder" || die "readme-check: FAIL: the recorder ended with $?: $(cat "$FOLDER/words")"
+	exit 0
+fi
+
+step "README's commands"
+if [ "$(id -u)" -ne 0 ]; then
+	echo "SKIP: README's commands (not root)"
+	exit 0
+fi
+for tool in ip tshark curl openssl nsenter; do
+	if ! command -v "$tool" >/dev/null; then
+		echo "SKIP: README's commands ($tool is not installed)"
+		exit 0
+	fi
+done
+RETROSCOPE=${1:-$(built -p retroscope-cli --bin retroscope)}
+FOLDER=$(mktemp -d)
+export RETROSCOPE FOLDER
+mkdir -p /etc/retroscope /run/retroscope
+trap 'rm -rf "$FOLDER"; rmdir /etc/retroscope /run/retroscope 2>/dev/null || true' EXIT
+unshare --net --mount scripts/readme-check.sh inside
+echo "readme-check: ok"
