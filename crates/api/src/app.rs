@@ -29,8 +29,8 @@ pub(crate) struct App {
     /// … and what became of the last ones.
     pub(crate) queries: Queries,
     pub(crate) listeners: Arc<Places>,
-    pub(crate) keys: Keys,
     pub(crate) reload: Option<Reload>,
+    pub(crate) keys: Keys,
 }
 
 /// Runs what may wait for the recorder, or for the ring, on a thread that may wait.

@@ -75,7 +75,9 @@ fn admit(app: &App, request: &Request) -> Result<Caller, Problem> {
     };
     let Some(path) = path else {
         let asked = request.uri().path();
-        let why = format!("there is nothing at {asked:?}: /v1/openapi.json lists what there is");
+        let why = format!(
+            "there is nothing at {asked:?}: /v1/openapi.json lists what there is at addresses of --api"
+        );
         return Err(Problem::absent(why));
     };
     let Some(operation) = operation else {

@@ -22,7 +22,9 @@ mod connection;
 mod extract;
 mod guard;
 mod keys;
+mod largest;
 mod listen;
+mod look;
 pub mod metrics;
 mod openapi;
 mod operations;
@@ -73,8 +75,10 @@ impl std::fmt::Debug for Reload {
 /// Where to listen, and for whom.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Addresses; none: nothing is served.
+    /// Addresses of everything; neither these nor others: nothing is served.
     pub addresses: Vec<Address>,
+    /// Addresses at which only metrics are served, and whether the recorder lives.
+    pub metrics: Vec<Address>,
     /// Names by which clients may ask, beside addresses and `localhost`.
     pub hosts: Vec<String>,
     /// The file of tokens, which TCP needs.

@@ -13,6 +13,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use crate::{
     Config, Say,
+    operations::Part,
     socket::{Socket, SocketFile},
     tls,
     token::Tokens,
@@ -60,7 +61,8 @@ pub(crate) enum Listener {
 /// The sockets of an API that is not served yet: clients that come wait.
 #[derive(Debug)]
 pub struct Bound {
-    pub(crate) listeners: Vec<Listener>,
+    /// Each with what is served there.
+    pub(crate) listeners: Vec<(Listener, Part)>,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) hosts: Vec<String>,
     pub(crate) say: Say2,
@@ -84,26 +86,29 @@ impl Bound {
     pub fn new(config: &Config, say: &Say) -> Result<Self, String> {
         let server_config = config.tls.as_ref().map(tls::server_config).transpose()?;
         let is_tcp = |address: &&Address| matches!(address, Address::Tcp(_));
-        let first_tcp = config.addresses.iter().find(is_tcp);
+        let all = config.addresses.iter().map(|it| (it, "--api", Part::All));
+        let metrics = config.metrics.iter();
+        let all = all.chain(metrics.map(|it| (it, "--metrics", Part::Metrics)));
+        let first_tcp = all.clone().find(|(address, ..)| is_tcp(address));
         let tokens = match (&config.tokens, first_tcp) {
             (Some(path), _) => Some(Tokens::read(path, Arc::clone(say))?),
             (None, None) => None,
-            (None, Some(address)) => {
+            (None, Some((address, option, _))) => {
                 return Err(format!(
-                    "--api {address}: over TCP everybody is asked for a token: name their file by --tokens FILE, and make one by \
-                     `retroscope token`; a unix socket (--api unix:PATH) needs none"
+                    "{option} {address}: over TCP everybody is asked for a token: name their file by --tokens FILE, and make one by \
+                     `retroscope token`; a unix socket ({option} unix:PATH) needs none"
                 ));
             }
         };
-        let listen = |address: &Address| -> Result<Listener, String> {
-            let failed = |why: String| format!("--api {address}: {why}");
+        let listen = |(address, option, part): (&Address, &str, Part)| {
+            let failed = |why: String| format!("{option} {address}: {why}");
             match address {
                 Address::Unix(path) => {
                     let socket = Socket::bind(path, config.owner, say);
                     let Socket { file, listener } =
-                        socket.map_err(|why| format!("--api unix:{why}"))?;
+                        socket.map_err(|why| format!("{option} unix:{why}"))?;
                     set_nonblocking(listener.set_nonblocking(true)).map_err(failed)?;
-                    Ok(Listener::Unix(listener, file))
+                    Ok((Listener::Unix(listener, file), part))
                 }
                 Address::Tcp(at) => {
                     if !at.ip().is_loopback() && server_config.is_none() {
@@ -114,16 +119,12 @@ impl Bound {
                     let listener =
                         TcpListener::bind(at).map_err(|error| failed(error.to_string()))?;
                     set_nonblocking(listener.set_nonblocking(true)).map_err(failed)?;
-                    Ok(Listener::Tcp(listener, server_config.clone()))
+                    Ok((Listener::Tcp(listener, server_config.clone()), part))
                 }
             }
         };
         Ok(Self {
-            listeners: config
-                .addresses
-                .iter()
-                .map(listen)
-                .collect::<Result<_, _>>()?,
+            listeners: all.map(listen).collect::<Result<_, String>>()?,
             tokens,
             hosts: config
                 .hosts
@@ -137,7 +138,7 @@ impl Bound {
     /// The addresses of TCP as clients write them, with the ports that were free where 0 was asked for.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
-        let is_tls = |listener: &Listener| matches!(listener, Listener::Tcp(_, Some(_)));
+        let is_tls = |listener: &(Listener, Part)| matches!(listener.0, Listener::Tcp(_, Some(_)));
         let scheme = if self.listeners.iter().any(is_tls) {
             "https"
         } else {
@@ -150,10 +151,13 @@ impl Bound {
     /// The addresses of TCP that are listened at, with the ports that were free where 0 was asked for.
     #[must_use]
     pub fn tcp_addresses(&self) -> Vec<SocketAddr> {
-        let addresses = self.listeners.iter().filter_map(|listener| match listener {
-            Listener::Tcp(listener, _) => listener.local_addr().ok(),
-            Listener::Unix(..) => None,
-        });
+        let addresses = self
+            .listeners
+            .iter()
+            .filter_map(|(listener, _)| match listener {
+                Listener::Tcp(listener, _) => listener.local_addr().ok(),
+                Listener::Unix(..) => None,
+            });
         addresses.collect()
     }
 }

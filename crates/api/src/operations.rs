@@ -61,6 +61,7 @@ operations! {
     get GET "/v1/interfaces" status::interfaces Some(Role::View), May;
     get GET "/v1/events" events::events Some(Role::View), MayNot;
     get GET "/v1/rules" rules::list Some(Role::View), MayNot;
+    post POST "/v1/rules/test" rule_test::test Some(Role::View), May;
     get GET "/v1/rules/{name}" rules::read Some(Role::View), MayNot;
     put PUT "/v1/rules/{name}" rules::put Some(Role::Admin), MayNot;
     patch PATCH "/v1/rules/{name}" rules::enable Some(Role::Admin), MayNot;
@@ -74,6 +75,9 @@ operations! {
     delete DELETE "/v1/pins/{name}" pins::remove Some(Role::Admin), MayNot;
     get GET "/v1/query" query::query Some(Role::Packets), May;
     get GET "/v1/queries/{id}" query::verdict Some(Role::Packets), May;
+    get GET "/v1/packets" packets::list Some(Role::View), May;
+    get GET "/v1/timeline" timeline::timeline Some(Role::View), MayNot;
+    get GET "/v1/top" top::top Some(Role::View), May;
     get GET "/v1/when-full" control::when_full Some(Role::View), May;
     put PUT "/v1/when-full" control::set_when_full Some(Role::Admin), MayNot;
     post POST "/v1/reload" control::reload Some(Role::Admin), MayNot;
@@ -94,9 +98,30 @@ pub(crate) fn methods(path: &str) -> String {
     names.join(", ")
 }
 
-/// All routes, guarded.
-pub(crate) fn router(app: &Arc<App>) -> Router {
-    routes()
+/// What is served at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Everything.
+    All,
+    /// Metrics, and whether the recorder lives.
+    Metrics,
+}
+
+/// Routes of what monitoring systems ask for.
+fn metrics() -> Router<Arc<App>> {
+    Router::new()
+        .route("/metrics", routing::get(routes::health::metrics))
+        .route("/healthz", routing::get(routes::health::healthz))
+        .route("/readyz", routing::get(routes::health::readyz))
+}
+
+/// The routes of an address, guarded.
+pub(crate) fn router(app: &Arc<App>, part: Part) -> Router {
+    let routes = match part {
+        Part::All => routes(),
+        Part::Metrics => metrics(),
+    };
+    routes
         .layer(from_fn_with_state(Arc::clone(app), guard))
         .with_state(Arc::clone(app))
 }

@@ -99,18 +99,18 @@ impl Server {
             running: Places::queries(),
             queries: Queries::default(),
             listeners: Places::listeners(),
-            keys: Keys::default(),
             reload,
+            keys: Keys::default(),
         };
-        let router = operations::router(&Arc::new(app));
+        let app = Arc::new(app);
         let (mut seats, mut files) = (Vec::new(), Vec::new());
         let inside = runtime.enter();
-        for listener in bound.listeners {
+        for (listener, part) in bound.listeners {
             let room = Seats::new(CONNECTIONS_MAX);
             seats.push(Arc::clone(&room));
             let serving = Serving {
                 seats: room,
-                router: router.clone(),
+                router: operations::router(&app, part),
                 closing: closed.clone(),
             };
             match listener {

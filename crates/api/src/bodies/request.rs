@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use retroscope_capture::quantity;
 use retroscope_packet::{Endpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
-    ByHand, Handle, KnownFlow, Stretch, SubDirectory, TriggerRequest, parse_time,
+    ByHand, Handle, Keep, KnownFlow, Stretch, SubDirectory, TriggerRequest, parse_time,
 };
 use serde::{Deserialize, Deserializer, de::Error};
 use utoipa::{IntoParams, ToSchema};
@@ -179,18 +179,28 @@ with_window! {
         dumps_per_minute: Option<u64>,
         /// Bytes that its dumps wrote in the last hour before no further one is started.
         bytes_per_hour: Option<u64>,
+        /// Its dumps' files are deleted, the oldest first, while they have more bytes than these, …
+        keep_bytes: Option<u64>,
+        /// … and when they are older.
+        #[schema(example = "48h", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
+        keep_age: Option<String>,
     }
 }
 
 impl RulePut {
     /// What the rule asks for of its own.
     pub(crate) fn request(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
+        let keep = Keep {
+            bytes: self.keep_bytes,
+            age: self.keep_age.as_deref().map(duration).transpose()?,
+        };
         Ok(TriggerRequest {
             dump: self.dump.clone(),
             hold_off: self.hold_off.as_deref().map(duration).transpose()?,
             max_dumps: self.max_dumps,
             dumps_per_minute: self.dumps_per_minute,
             bytes_per_hour: self.bytes_per_hour,
+            keep: (keep != Keep::default()).then_some(keep),
             ..self.window(caller)?
         })
     }
@@ -245,7 +255,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, Problem> {
 }
 
 /// A time as users write it, ns since the UNIX epoch.
-fn time(text: &str) -> Result<i64, Problem> {
+pub(crate) fn time(text: &str) -> Result<i64, Problem> {
     parse_time(text).map_err(Problem::senseless)
 }
 

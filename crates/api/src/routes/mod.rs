@@ -5,10 +5,14 @@ pub(crate) mod document;
 pub(crate) mod dumps;
 pub(crate) mod events;
 pub(crate) mod health;
+pub(crate) mod packets;
 pub(crate) mod pins;
 pub(crate) mod query;
+pub(crate) mod rule_test;
 pub(crate) mod rules;
 pub(crate) mod status;
+pub(crate) mod timeline;
+pub(crate) mod top;
 pub(crate) mod triggers;
 
 use std::sync::Arc;

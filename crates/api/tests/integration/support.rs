@@ -24,6 +24,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) struct Served {
     pub(crate) handle: Handle,
     pub(crate) address: SocketAddr,
+    /// Where metrics alone are served.
+    pub(crate) metrics: SocketAddr,
     pub(crate) socket: PathBuf,
     pub(crate) tokens: PathBuf,
     of_role: BTreeMap<&'static str, String>,
@@ -55,13 +57,14 @@ impl Served {
                 Address::Tcp("127.0.0.1:0".parse().unwrap()),
                 Address::Unix(socket.clone()),
             ],
+            metrics: vec![Address::Tcp("127.0.0.1:0".parse().unwrap())],
             hosts: vec!["tap.example".to_owned()],
             tokens: Some(tokens.clone()),
             tls: tls(&folder),
             owner: (None, None),
         };
         let bound = Bound::new(&config, &say).unwrap();
-        let address = bound.tcp_addresses()[0];
+        let (address, metrics) = (bound.tcp_addresses()[0], bound.tcp_addresses()[1]);
         let config = RecorderConfig {
             ring_bytes: 32 << 20,
             triggers: vec!["tcp port 9".to_owned()],
@@ -91,6 +94,7 @@ impl Served {
         Self {
             handle,
             address,
+            metrics,
             socket,
             tokens,
             of_role: of_role.into_iter().collect(),

@@ -4,7 +4,10 @@ use retroscope_recorder::{SubDirectory, TriggerRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::units::{duration, size_or_none};
+use crate::{
+    commands::record::keep,
+    units::{duration, size_or_none},
+};
 
 /// What a trigger or a rule asks for as users write it: what is dumped, window and limits; what is left out is as the recorder was started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
@@ -68,6 +71,11 @@ pub(crate) struct LimitsText {
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes_per_hour: Option<String>,
+
+    /// Keep files of the rule's dumps up to so much and so long, as 10GiB,7d, within --keep of record
+    #[arg(long, value_name = "SIZE,TIME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) keep: Option<String>,
 }
 
 impl WindowText {
@@ -100,6 +108,7 @@ impl WindowText {
             max_dumps: limits.max_dumps,
             dumps_per_minute: limits.dumps_per_minute,
             bytes_per_hour: bytes_per_hour.transpose()?,
+            keep: limits.keep.as_deref().map(keep).transpose()?,
             ..self.request()?
         })
     }
@@ -120,6 +129,15 @@ pub(crate) fn fields(of: &impl Serialize) -> Result<Map<String, Value>, String> 
             fields.insert(name.to_owned(), bytes.into());
         }
     }
+    if let Some(Value::String(text)) = fields.remove("keep") {
+        let kept = keep(&text)?;
+        let age = kept.age.map(|age| format!("{}s", age.as_secs()));
+        fields.extend(
+            kept.bytes
+                .map(|bytes| ("keep_bytes".to_owned(), bytes.into())),
+        );
+        fields.extend(age.map(|age| ("keep_age".to_owned(), age.into())));
+    }
     Ok(fields)
 }
 
@@ -133,7 +151,7 @@ mod tests {
     fn a_rule_is_written_for_the_recorder_and_for_the_api() {
         let text = r#"{"past":"2s","bytes":"1KiB","into":"a"}"#;
         let window: WindowText = serde_json::from_str(text).unwrap();
-        let text = r#"{"max_dumps":3,"bytes_per_hour":"0"}"#;
+        let text = r#"{"max_dumps":3,"bytes_per_hour":"0","keep":"1KiB,2d"}"#;
         let limits: LimitsText = serde_json::from_str(text).unwrap();
         let request = window.rule_request(&limits).unwrap();
         assert_eq!(request.past, Some(Duration::from_secs(2)));
@@ -148,7 +166,7 @@ mod tests {
         );
         assert_eq!(
             json(fields(&limits).unwrap()),
-            r#"{"bytes_per_hour":0,"max_dumps":3}"#
+            r#"{"bytes_per_hour":0,"keep_age":"172800s","keep_bytes":1024,"max_dumps":3}"#
         );
         let wrong = WindowText {
             bytes: Some("7".to_owned()),

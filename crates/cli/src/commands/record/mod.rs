@@ -43,6 +43,7 @@ pub(crate) use args::Args;
 pub(crate) use config::with_file;
 use config::{Depth, Loaded, Refused, Reloader};
 use eve_thread::EveThread;
+pub(crate) use file_args::keep;
 pub(crate) use flow_args::FlowArgs;
 pub(crate) use input::InputArgs;
 use screen::Screen;

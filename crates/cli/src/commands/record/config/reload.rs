@@ -18,10 +18,11 @@ use super::{ConfigRule, Loaded, What, check::Depth};
 use crate::failure::say;
 
 /// Options that may change while the recording runs; of rules those that are expressions may.
-pub(super) const RELOADED: [&str; 15] = [
+pub(super) const RELOADED: [&str; 16] = [
     "trigger",
     "trigger-dump",
     "trigger-into",
+    "trigger-keep",
     "dump",
     "manual-dump",
     "past",

@@ -1,0 +1,100 @@
+//! Looking through packets of the past for an answer that is small.
+
+use std::sync::Arc;
+
+use retroscope_recorder::{Cancel, Query, QueryReport, Seen};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    app::{App, waiting},
+    bodies::request::{StretchBody, within},
+    caller::Caller,
+    problem::Problem,
+};
+
+/// Ends the look when the client is gone, and with it the future that waits.
+#[derive(Debug, Default)]
+struct WhileAwaited(Cancel);
+
+impl Drop for WhileAwaited {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// Which packets, of those that a caller may see.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) filter: Option<String>,
+    pub(crate) stretch: StretchBody,
+    /// All but filter, times and snap length.
+    pub(crate) query: Query,
+}
+
+/// What was looked at, and whether that is all.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Looked)]
+pub(crate) struct Looked {
+    /// The start of the window, RFC 3339; `null`: nothing is recorded.
+    pub(crate) from: Option<String>,
+    /// Its end.
+    pub(crate) to: Option<String>,
+    /// Packets of the window that the filter was tried on.
+    pub(crate) looked_at: u64,
+    /// `complete` or `incomplete`.
+    pub(crate) verdict: &'static str,
+    /// What is missing, as in the verdict of a query.
+    #[schema(value_type = Vec<Object>)]
+    pub(crate) missing: Vec<retroscope_recorder::Missing>,
+    /// The verdict in words.
+    pub(crate) reasons: String,
+}
+
+impl From<&QueryReport> for Looked {
+    fn from(report: &QueryReport) -> Self {
+        Self {
+            from: report.from.clone(),
+            to: report.to.clone(),
+            looked_at: report.looked_at,
+            verdict: report.verdict.as_str(),
+            missing: report.missing.clone(),
+            reasons: report.reasons(),
+        }
+    }
+}
+
+impl Wanted {
+    /// Shows the packets, in order, to `look`, on a thread that may wait; `look` says whether it wants more. Takes the place of a query.
+    pub(crate) async fn look<T: Send + 'static>(
+        self,
+        app: Arc<App>,
+        caller: Caller,
+        mut state: T,
+        mut look: impl FnMut(&mut T, &Seen<'_>) -> bool + Send + 'static,
+    ) -> Result<(T, QueryReport), Problem> {
+        let stretch = self.stretch.read()?;
+        let place = app.running.take()?;
+        let awaited = WhileAwaited::default();
+        let cancel = awaited.0.clone();
+        let looked = waiting(move || {
+            let _place = place;
+            let handle = &app.handle;
+            let own = caller.snaplen.and_then(std::num::NonZeroU32::new);
+            let query = Query {
+                expression: within(handle, &caller, self.filter)?.unwrap_or_default(),
+                from_ns: stretch.from_ns,
+                to_ns: stretch.to_ns,
+                last_ns: stretch.last_ns,
+                headers: [own, self.query.headers].into_iter().flatten().min(),
+                ..self.query
+            };
+            let answer = handle.query(&query)?.until(&cancel);
+            let report = answer.each(|seen| look(&mut state, seen))?;
+            Ok((state, report))
+        });
+        let looked = looked.await;
+        drop(awaited);
+        looked
+    }
+}

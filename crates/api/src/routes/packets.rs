@@ -1,0 +1,203 @@
+//! Packets of the past, one line each.
+#![expect(
+    unused_qualifications,
+    reason = "the macro of utoipa qualifies the names of parameters"
+)]
+
+use std::fmt::Write as _;
+
+use axum::{Extension, extract::State};
+use retroscope_packet::summary;
+use retroscope_recorder::{Export, PacketId, Query, Seen, rfc3339};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{Asking, Shared};
+use crate::{
+    bodies::request::StretchBody,
+    extract::{Json, Parameters},
+    look::{Looked, Wanted},
+    problem::Problem,
+    role::Role,
+};
+
+/// Packets of a page where nobody says how many.
+const PAGE: u64 = 100;
+/// Packets of a page.
+const PAGE_MAX: u64 = 1000;
+/// Captured bytes of the packets of a page with their bytes.
+const PAGE_BYTES_MAX: u64 = 4 << 20;
+
+/// Which packets.
+#[derive(Debug, Clone, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PacketParameters {
+    /// A pcap-filter(7) expression; left out: every packet.
+    #[param(example = "host 192.0.2.7")]
+    filter: Option<String>,
+    /// Packets with this Community ID, both ways.
+    community_id: Option<String>,
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970.
+    from: Option<String>,
+    /// Packets up to this time, included.
+    to: Option<String>,
+    /// Packets of this long, up to now; without `from` and `to`.
+    #[param(example = "30s")]
+    last: Option<String>,
+    /// Packets of a page, 100 if left out.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u64>,
+    /// The last packets instead of the first.
+    newest: Option<bool>,
+    /// The next page: `next` of the one before, with all else as it was.
+    after: Option<String>,
+    /// Their bytes too, which takes the role `packets`.
+    hex: Option<bool>,
+}
+
+/// A packet.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Packet)]
+pub(crate) struct PacketLine {
+    /// Its number in this recording, as `epb_packetid` has it. As text: it has 64 bits.
+    id: Option<String>,
+    /// RFC 3339.
+    time: String,
+    interface: String,
+    /// LINKTYPE_ value.
+    link_type: u16,
+    /// Its length on the wire, bytes.
+    length: u32,
+    /// Bytes of it that are there, or that the token may see.
+    captured: usize,
+    /// Packets of its queue that are missing before it.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schema(required = false)]
+    dropped: u64,
+    /// Its headers in words.
+    summary: String,
+    /// Its bytes, two digits each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    hex: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl PacketLine {
+    pub(crate) fn new(seen: &Seen<'_>, with_hex: bool) -> Self {
+        let hex = with_hex.then(|| {
+            let mut text = String::with_capacity(2 * seen.data.len());
+            for byte in seen.data {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "{byte:02x}");
+            }
+            text
+        });
+        Self {
+            id: seen.id.map(|id| id.to_string()),
+            time: rfc3339(seen.stamp_ns),
+            interface: seen.interface.to_owned(),
+            link_type: seen.link_type.0,
+            length: seen.wire_len,
+            captured: seen.data.len(),
+            dropped: seen.dropped,
+            summary: summary(seen.link_type, seen.data, seen.wire_len).to_string(),
+            hex,
+        }
+    }
+}
+
+/// A page of packets.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Packets)]
+pub(crate) struct PacketPage {
+    packets: Vec<PacketLine>,
+    /// What `after` is to be for the packets behind these; `null`: there were no more.
+    next: Option<String>,
+    looked: Looked,
+}
+
+/// Packets of a window, one line each
+///
+/// In pages: `next` leads to the one behind. A page ends earlier where its packets have 4 MiB, with `hex`.
+#[utoipa::path(
+    get, path = "/v1/packets", tag = "packets",
+    params(PacketParameters),
+    responses((status = 200, body = PacketPage)),
+)]
+pub(crate) async fn list(
+    State(app): Shared,
+    Extension(caller): Asking,
+    Parameters(asked): Parameters<PacketParameters>,
+) -> Result<Json<PacketPage>, Problem> {
+    let with_hex = asked.hex.unwrap_or(false);
+    if with_hex && !caller.may(Role::Packets) {
+        let name = &caller.name;
+        let why =
+            format!("token '{name}' may not see bytes of packets: that takes the role 'packets'");
+        return Err(Problem::forbidden(why));
+    }
+    let limit = asked.limit.unwrap_or(PAGE);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        let why = format!("`limit` is a number from 1 to {PAGE_MAX}");
+        return Err(Problem::senseless(why));
+    }
+    let after = asked.after.iter().flat_map(|text| text.split(','));
+    let after = after.map(|id| id.trim().parse::<PacketId>());
+    let after = after.collect::<Result<Vec<_>, _>>();
+    let after =
+        after.map_err(|_| Problem::malformed("`after` is what `next` of the page before was"))?;
+    let wanted = Wanted {
+        filter: asked.filter,
+        stretch: StretchBody {
+            from: asked.from,
+            to: asked.to,
+            last: asked.last,
+        },
+        query: Query {
+            community_id: asked.community_id,
+            limit_packets: Some(limit),
+            limit_bytes: with_hex.then_some(PAGE_BYTES_MAX),
+            newest: asked.newest.unwrap_or(false),
+            after,
+            ..Query::default()
+        },
+    };
+    let is_newest = wanted.query.newest;
+    let (handle, who, filter) = (
+        app.handle.clone(),
+        caller.name.to_string(),
+        wanted.filter.clone(),
+    );
+    let looked = wanted.look(app, caller, Vec::new(), move |lines, seen| {
+        lines.push(PacketLine::new(seen, with_hex));
+        true
+    });
+    let (packets, report) = looked.await?;
+    if with_hex {
+        handle.tell_export(Export {
+            who,
+            what: "packets".to_owned(),
+            filter: filter.unwrap_or_default(),
+            packets: Some(report.packets),
+            bytes: packets
+                .iter()
+                .map(|line: &PacketLine| line.captured as u64)
+                .sum(),
+            error: None,
+        });
+    }
+    let is_more = !is_newest && report.clipped.contains(&"limit");
+    let after: Vec<String> = report.after.iter().map(ToString::to_string).collect();
+    let next = (is_more && !after.is_empty()).then(|| after.join(","));
+    Ok(Json(PacketPage {
+        packets,
+        next,
+        looked: Looked::from(&report),
+    }))
+}

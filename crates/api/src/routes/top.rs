@@ -1,0 +1,312 @@
+//! The largest flows, hosts and ports of the past.
+#![expect(
+    unused_qualifications,
+    reason = "the macro of utoipa qualifies the names of parameters"
+)]
+
+use std::net::IpAddr;
+
+use axum::{Extension, extract::State};
+use retroscope_packet::{Endpoint, FlowKey, MacAddr, community_id_of, flow_of, parse};
+use retroscope_recorder::{Query, Seen};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{Asking, Shared};
+use crate::{
+    bodies::request::StretchBody,
+    extract::{Json, Parameters},
+    largest::{By, Largest, Volume},
+    look::{Looked, Wanted},
+    problem::Problem,
+};
+
+/// Rows where nobody says how many.
+const ROWS: usize = 10;
+/// Rows of each table.
+const ROWS_MAX: usize = 1000;
+/// Bytes of a packet that its headers may take.
+const HEADERS: u32 = 512;
+
+/// Of which packets.
+#[derive(Debug, Clone, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct TopParameters {
+    /// A pcap-filter(7) expression; left out: every packet.
+    #[param(example = "tcp")]
+    filter: Option<String>,
+    /// Packets from this time on: RFC 3339 with any offset, or a number since 1970.
+    from: Option<String>,
+    /// Packets up to this time, included.
+    to: Option<String>,
+    /// Packets of this long, up to now; without `from` and `to`.
+    #[param(example = "30s")]
+    last: Option<String>,
+    /// By what the largest are chosen.
+    #[param(inline)]
+    by: Option<By>,
+    /// Rows of each table, 10 if left out.
+    #[param(minimum = 1, maximum = 1000)]
+    count: Option<usize>,
+}
+
+/// An end of a flow.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = FlowEnd)]
+pub(crate) struct EndBody {
+    address: String,
+    /// `null`: the protocol has no ports.
+    port: Option<u16>,
+}
+
+/// A flow, both ways.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = TopFlow)]
+pub(crate) struct FlowRow {
+    /// The flow in words.
+    flow: String,
+    /// The IP protocol number; `null`: it is not IP.
+    proto: Option<u8>,
+    /// Both ends; empty: it is not IP.
+    ends: Vec<EndBody>,
+    /// Its Community ID, version 1 with seed 0; `null`: it has none.
+    community_id: Option<String>,
+    packets: u64,
+    /// Bytes on the wire.
+    bytes: u64,
+}
+
+/// A host, by its IP address.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = TopHost)]
+pub(crate) struct HostRow {
+    address: String,
+    packets: u64,
+    /// Bytes on the wire, sent and received.
+    bytes: u64,
+    /// Those that it sent.
+    sent_bytes: u64,
+}
+
+/// A port of a protocol, at either end.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = TopPort)]
+pub(crate) struct PortRow {
+    /// 6 TCP, 17 UDP, 132 SCTP.
+    proto: u8,
+    port: u16,
+    packets: u64,
+    /// Bytes on the wire, to the port and from it.
+    bytes: u64,
+    /// Those from it.
+    sent_bytes: u64,
+}
+
+/// The largest flows, hosts and ports.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Top)]
+pub(crate) struct TopBody {
+    looked: Looked,
+    /// All packets that were counted.
+    packets: u64,
+    /// Their bytes on the wire.
+    bytes: u64,
+    flows: Vec<FlowRow>,
+    hosts: Vec<HostRow>,
+    /// A packet counts for both of its ports.
+    ports: Vec<PortRow>,
+    /// 65,536 flows, hosts and ports are told apart at once. Where there are more, small ones are given up, and numbers may be too small by as
+    /// many bytes.
+    uncertain_bytes: u64,
+    /// The same in packets.
+    uncertain_packets: u64,
+}
+
+/// What is counted.
+#[derive(Debug)]
+struct Count {
+    all: Volume,
+    flows: Largest<FlowOrder>,
+    hosts: Largest<IpAddr>,
+    ports: Largest<(u8, u16)>,
+}
+
+/// A flow with an order, which decides between flows of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct FlowOrder(FlowKey);
+
+/// Kind, link type, protocol, both ends.
+type Order = (u8, u16, u32, Option<[Endpoint; 2]>, [MacAddr; 2]);
+
+impl FlowOrder {
+    fn order(&self) -> Order {
+        let none = [MacAddr::default(); 2];
+        let end = |addr| Endpoint { addr, port: 0 };
+        match self.0 {
+            FlowKey::Ports { proto, low, high } => (0, 0, proto.into(), Some([low, high]), none),
+            FlowKey::Ip { proto, low, high } => {
+                (1, 0, proto.into(), Some([end(low), end(high)]), none)
+            }
+            FlowKey::Mac {
+                ether_type,
+                low,
+                high,
+            } => {
+                let ether_type = ether_type.map_or(u32::MAX, u32::from);
+                (2, 0, ether_type, None, [low, high])
+            }
+            FlowKey::Link {
+                link_type,
+                protocol,
+            } => (3, link_type.0, protocol, None, none),
+        }
+    }
+}
+
+impl Ord for FlowOrder {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for FlowOrder {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Count {
+    fn new(by: By) -> Self {
+        Self {
+            all: Volume::default(),
+            flows: Largest::new(by),
+            hosts: Largest::new(by),
+            ports: Largest::new(by),
+        }
+    }
+
+    fn add(&mut self, seen: &Seen<'_>) {
+        let parsed = parse(seen.link_type, seen.data);
+        let volume = |is_sent| Volume::of(seen.wire_len, is_sent);
+        self.all.packets += 1;
+        self.all.bytes += u64::from(seen.wire_len);
+        if let Some(flow) = flow_of(&parsed) {
+            self.flows.add(FlowOrder(flow), volume(false));
+        }
+        let Some(ip) = parsed.network else {
+            return;
+        };
+        self.hosts.add(ip.src, volume(true));
+        if ip.dst != ip.src {
+            self.hosts.add(ip.dst, volume(false));
+        }
+        if let (Some(ports), Some(proto)) = (parsed.transport, ip.proto) {
+            self.ports.add((proto, ports.src), volume(true));
+            if ports.dst != ports.src {
+                self.ports.add((proto, ports.dst), volume(false));
+            }
+        }
+    }
+
+    fn told(self, count: usize, looked: Looked) -> TopBody {
+        let uncertain = [
+            self.flows.uncertain(),
+            self.hosts.uncertain(),
+            self.ports.uncertain(),
+        ];
+        let flows = self.flows.largest(count).into_iter();
+        let hosts = self.hosts.largest(count).into_iter();
+        let ports = self.ports.largest(count).into_iter();
+        TopBody {
+            looked,
+            packets: self.all.packets,
+            bytes: self.all.bytes,
+            flows: flows
+                .map(|(flow, volume)| flow_row(flow.0, volume))
+                .collect(),
+            hosts: hosts
+                .map(|(address, volume)| HostRow {
+                    address: address.to_string(),
+                    packets: volume.packets,
+                    bytes: volume.bytes,
+                    sent_bytes: volume.sent_bytes,
+                })
+                .collect(),
+            ports: ports
+                .map(|((proto, port), volume)| PortRow {
+                    proto,
+                    port,
+                    packets: volume.packets,
+                    bytes: volume.bytes,
+                    sent_bytes: volume.sent_bytes,
+                })
+                .collect(),
+            uncertain_bytes: uncertain.iter().map(|it| it.0).max().unwrap_or(0),
+            uncertain_packets: uncertain.iter().map(|it| it.1).max().unwrap_or(0),
+        }
+    }
+}
+
+fn flow_row(flow: FlowKey, volume: Volume) -> FlowRow {
+    let end = |address: IpAddr, port| EndBody {
+        address: address.to_string(),
+        port,
+    };
+    let (proto, ends) = match flow {
+        FlowKey::Ports { proto, low, high } => (
+            Some(proto),
+            vec![
+                end(low.addr, Some(low.port)),
+                end(high.addr, Some(high.port)),
+            ],
+        ),
+        FlowKey::Ip { proto, low, high } => (Some(proto), vec![end(low, None), end(high, None)]),
+        FlowKey::Mac { .. } | FlowKey::Link { .. } => (None, Vec::new()),
+    };
+    FlowRow {
+        flow: flow.to_string(),
+        proto,
+        ends,
+        community_id: community_id_of(&flow, 0),
+        packets: volume.packets,
+        bytes: volume.bytes,
+    }
+}
+
+/// The largest flows, hosts and ports of a window
+#[utoipa::path(
+    get, path = "/v1/top", tag = "history",
+    params(TopParameters),
+    responses((status = 200, body = TopBody)),
+)]
+pub(crate) async fn top(
+    State(app): Shared,
+    Extension(caller): Asking,
+    Parameters(asked): Parameters<TopParameters>,
+) -> Result<Json<TopBody>, Problem> {
+    let count = asked.count.unwrap_or(ROWS);
+    if !(1..=ROWS_MAX).contains(&count) {
+        let why = format!("`count` is a number from 1 to {ROWS_MAX}");
+        return Err(Problem::senseless(why));
+    }
+    let wanted = Wanted {
+        filter: asked.filter,
+        stretch: StretchBody {
+            from: asked.from,
+            to: asked.to,
+            last: asked.last,
+        },
+        query: Query {
+            headers: std::num::NonZeroU32::new(HEADERS),
+            ..Query::default()
+        },
+    };
+    let empty = Count::new(asked.by.unwrap_or_default());
+    let looked = wanted.look(app, caller, empty, |all, seen| {
+        all.add(seen);
+        true
+    });
+    let (all, report) = looked.await?;
+    Ok(Json(all.told(count, Looked::from(&report))))
+}

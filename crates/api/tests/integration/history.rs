@@ -1,0 +1,361 @@
+//! What is told of the past without a file of it: slots, the largest, lines, and what a rule would have done.
+
+use std::{collections::BTreeSet, io::Write};
+
+use retroscope_api::Role;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Request, Served, get, request};
+
+fn ask(served: &Served, request: Request, role: &str) -> Answer {
+    served.ask(&request.token(served.token(role)))
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+/// The sum of what is known.
+fn sum(values: &Value) -> u64 {
+    values
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_u64)
+        .sum()
+}
+
+#[test]
+fn the_timeline_has_what_is_stored_slot_by_slot() {
+    let served = Served::new();
+    served.wait_for_packets(5000);
+    ask(
+        &served,
+        request("POST", "/v1/triggers").json(&json!({})),
+        "admin",
+    )
+    .done(201);
+    let before = served.handle.status().unwrap();
+    let line = ask(&served, get("/v1/timeline?slots=20"), "view").done(200);
+    let after = served.handle.status().unwrap();
+    assert_eq!(line["packets"].as_array().unwrap().len(), 20);
+    let stored = sum(&line["packets"]);
+    assert!((before.stored..=after.stored).contains(&stored), "{line}");
+    assert!(sum(&line["bytes"]) >= 60 * stored);
+    assert_eq!(sum(&line["triggers"]), 1);
+    assert!(
+        line["down"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|down| down == false)
+    );
+    assert!(line["slot_seconds"].as_f64().unwrap() > 0.0);
+    let of = |query: &str| ask(&served, get(&format!("/v1/timeline?{query}")), "view");
+    // Long ago, and to come.
+    let old = of("from=2001-01-01T00:00:00Z&to=2001-01-02T00:00:00%2B02:00&slots=3").done(200);
+    assert_eq!(old["packets"], json!([null, null, null]));
+    let later = of("from=2099-01-01T00:00:00Z&to=2099-01-02T00:00:00Z&slots=2").done(200);
+    assert_eq!(
+        (&later["packets"], &later["triggers"]),
+        (&json!([null, null]), &json!([null, null]))
+    );
+    assert_eq!(of("").done(200)["packets"].as_array().unwrap().len(), 240);
+    for wrong in ["slots=x", "slots=-1", "slot=3", "last=1s"] {
+        of(wrong).refused(400);
+    }
+    for senseless in ["slots=0", "slots=2001", "from=x", "from=7&to=6"] {
+        of(senseless).refused(422);
+    }
+    ask(&served, get("/v1/timeline"), "metrics").refused(403);
+    let limited = served.new_token("part", &[Role::Admin], |line| {
+        line.filter = Some("udp".to_owned())
+    });
+    served
+        .ask(&get("/v1/timeline").token(&limited))
+        .refused(403);
+}
+
+#[test]
+fn the_largest_are_those_of_all_packets() {
+    let served = Served::new();
+    served.wait_for_packets(5000);
+    let of = |query: &str| ask(&served, get(&format!("/v1/top?{query}")), "view");
+    let top = of("count=100&by=packets").done(200);
+    assert_eq!(number(&top["packets"]), number(&top["looked"]["looked_at"]));
+    assert!(number(&top["packets"]) >= 5000);
+    let flows = top["flows"].as_array().unwrap();
+    assert_eq!(flows.len(), 10, "as the generator has them");
+    let packets = |rows: &Value| -> u64 {
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .map(|row| number(&row["packets"]))
+            .sum()
+    };
+    assert_eq!(packets(&top["flows"]), number(&top["packets"]));
+    assert!(flows.is_sorted_by_key(|flow| u64::MAX - number(&flow["packets"])));
+    // Each packet has two hosts and two ports.
+    assert_eq!(packets(&top["hosts"]), 2 * number(&top["packets"]));
+    assert_eq!(packets(&top["ports"]), 2 * number(&top["packets"]));
+    let bytes = |rows: &Value, field: &str| -> u64 {
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .map(|row| number(&row[field]))
+            .sum()
+    };
+    assert_eq!(bytes(&top["flows"], "bytes"), number(&top["bytes"]));
+    assert_eq!(bytes(&top["hosts"], "sent_bytes"), number(&top["bytes"]));
+    assert_eq!(
+        (number(&top["uncertain_bytes"]), &top["looked"]["verdict"]),
+        (0, &json!("complete"))
+    );
+    // A flow's Community ID, and its ends, find it again.
+    let flow = &flows[0];
+    assert_eq!(
+        (&flow["proto"], flow["ends"].as_array().unwrap().len()),
+        (&json!(17), 2)
+    );
+    let id = flow["community_id"]
+        .as_str()
+        .unwrap()
+        .replace('+', "%2B")
+        .replace('/', "%2F")
+        .replace('=', "%3D");
+    let lines = ask(
+        &served,
+        get(&format!("/v1/packets?community_id={id}&limit=1")),
+        "view",
+    )
+    .done(200);
+    let summary = lines["packets"][0]["summary"].as_str().unwrap();
+    for end in flow["ends"].as_array().unwrap() {
+        assert!(
+            summary.contains(end["address"].as_str().unwrap()),
+            "{summary} {flow}"
+        );
+    }
+    let host = flow["ends"][0]["address"].as_str().unwrap();
+    let of_one = of(&format!("filter=host%20{host}&count=1")).done(200);
+    assert_eq!(of_one["hosts"][0]["address"], host);
+    assert!(number(&of_one["packets"]) < number(&top["packets"]));
+    let none = of("filter=tcp").done(200);
+    assert_eq!((&none["flows"], &none["packets"]), (&json!([]), &json!(0)));
+    for wrong in ["count=x", "by=luck", "of=flows"] {
+        of(wrong).refused(400);
+    }
+    for senseless in ["count=0", "count=1001", "last=soon", "from=2&to=1"] {
+        of(senseless).refused(422);
+    }
+    let why = of("filter=udp%20prt%207").refused(422);
+    assert!(why.contains("prt"), "{why}");
+    ask(&served, get("/v1/top"), "metrics").refused(403);
+    // A token is told of its own packets only.
+    let one = served.new_token("one", &[Role::View], |line| {
+        line.filter = Some(format!("host {host}"))
+    });
+    let own = served.ask(&get("/v1/top?count=100").token(&one)).done(200);
+    assert!(own["flows"].as_array().unwrap().len() < 10, "{own}");
+    assert_eq!(own["hosts"][0]["address"], host);
+}
+
+#[test]
+fn packets_come_in_pages_without_gap_or_duplicate() {
+    let served = Served::new();
+    served.wait_for_packets(3000);
+    let of = |query: &str, role: &str| ask(&served, get(&format!("/v1/packets?{query}")), role);
+    // A window that does not move.
+    let all = of("limit=1", "view").done(200);
+    let (from, to) = (
+        all["looked"]["from"].as_str().unwrap(),
+        "2099-01-01T00:00:00Z",
+    );
+    let last = of("limit=1000&newest=true", "view").done(200);
+    assert_eq!(
+        (last["packets"].as_array().unwrap().len(), &last["next"]),
+        (1000, &Value::Null)
+    );
+    let to = last["packets"][999]["time"].as_str().unwrap_or(to);
+    let window = format!("from={from}&to={to}&limit=700");
+    let (mut ids, mut times, mut next) = (BTreeSet::new(), Vec::new(), String::new());
+    loop {
+        let after = if next.is_empty() {
+            String::new()
+        } else {
+            format!("&after={next}")
+        };
+        let page = of(&format!("{window}{after}"), "view").done(200);
+        for packet in page["packets"].as_array().unwrap() {
+            assert!(
+                ids.insert(packet["id"].as_str().unwrap().to_owned()),
+                "{packet} twice"
+            );
+            times.push(packet["time"].as_str().unwrap().to_owned());
+            assert_eq!((packet.get("hex"), &packet["link_type"]), (None, &json!(1)));
+        }
+        match page["next"].as_str() {
+            Some(text) => text.clone_into(&mut next),
+            None => break,
+        }
+    }
+    assert!(times.is_sorted());
+    let count = served
+        .ask_unix(&get(&format!("/v1/top?from={from}&to={to}")))
+        .done(200);
+    assert_eq!(
+        ids.len() as u64,
+        number(&count["packets"]),
+        "as many as there are"
+    );
+    // The bytes are for who may see them, and are told of.
+    of("hex=true", "view").refused(403);
+    of("hex=true", "trigger").refused(403);
+    let page = of(&format!("from={from}&limit=3&hex=true"), "packets").done(200);
+    let packet = &page["packets"][0];
+    let hex = packet["hex"].as_str().unwrap();
+    assert_eq!(hex.len() as u64, 2 * number(&packet["captured"]));
+    assert!(hex.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    let mut events = served.handle.subscribe(Some(0));
+    let mut exports = Vec::new();
+    while let Ok(event) = events.take(std::time::Duration::ZERO) {
+        if let retroscope_recorder::Event::Exported(export) = event {
+            exports.push(export);
+        }
+    }
+    assert_eq!(exports.len(), 1, "only those with bytes: {exports:?}");
+    assert_eq!(
+        (exports[0].what.as_str(), exports[0].packets),
+        ("packets", Some(3))
+    );
+    // A snap length is for lines too.
+    let short = served.new_token("short", &[Role::Packets], |line| line.snaplen = Some(20));
+    let cut = served
+        .ask(&get("/v1/packets?limit=1&hex=true").token(&short))
+        .done(200);
+    assert_eq!(
+        (
+            &cut["packets"][0]["captured"],
+            cut["packets"][0]["hex"].as_str().unwrap().len()
+        ),
+        (&json!(20), 40)
+    );
+    assert!(
+        !cut["packets"][0]["summary"]
+            .as_str()
+            .unwrap()
+            .contains("UDP"),
+        "{cut}"
+    );
+    for wrong in ["limit=x", "after=x", "hex=perhaps", "page=2"] {
+        of(wrong, "view").refused(400);
+    }
+    for senseless in [
+        "filter=udp%20prt%207",
+        "limit=0",
+        "limit=1001",
+        "last=1s&from=7",
+        "after=1",
+        "community_id=x",
+        "newest=true&after=17",
+    ] {
+        of(senseless, "view").refused(422);
+    }
+    of("", "metrics").refused(403);
+}
+
+#[test]
+fn a_rule_is_tried_on_the_past() {
+    let served = Served::new();
+    served.wait_for_packets(3000);
+    let test =
+        |body: &Value, role: &str| ask(&served, request("POST", "/v1/rules/test").json(body), role);
+    let all = test(&json!({ "expression": "udp", "list": 3 }), "view").done(200);
+    assert_eq!(number(&all["hits"]), number(&all["looked"]["looked_at"]));
+    assert!(number(&all["hits"]) >= 3000);
+    let listed = all["packets"].as_array().unwrap();
+    assert_eq!((listed.len(), &listed[0]["time"]), (3, &all["first"]));
+    assert!(all["first"].as_str() < all["last"].as_str());
+    assert!(listed.iter().all(|packet| packet.get("hex").is_none()));
+    let most = number(&all["most_in_a_second"]);
+    assert!(most >= 100 && most <= number(&all["hits"]), "{most}");
+    let none = test(&json!({ "expression": "tcp port 9" }), "view").done(200);
+    assert_eq!(
+        (&none["hits"], &none["first"], &none["packets"]),
+        (&json!(0), &Value::Null, &json!([]))
+    );
+    assert!(number(&none["looked"]["looked_at"]) >= 3000);
+    // It is no rule by that.
+    assert_eq!(served.handle.rules().len(), 1);
+    let odd = test(
+        &json!({ "expression": "udp and payload contains \"x\"", "last": "1s", "list": 0 }),
+        "view",
+    )
+    .done(200);
+    assert_eq!(odd["packets"], json!([]));
+    for (body, status) in [
+        (json!({}), 400),
+        (json!({ "expression": "udp", "list": 1001 }), 422),
+        (json!({ "expression": "udp", "list": -1 }), 400),
+        (json!({ "expression": "udp", "last": "soon" }), 422),
+        (json!({ "expression": "udp", "name": "x" }), 400),
+        (json!({ "expression": "udp prt 9" }), 422),
+        (json!({ "expression": "host $srcIP" }), 422),
+        (json!({ "expression": " " }), 422),
+    ] {
+        test(&body, "view").refused(status);
+    }
+    test(&json!({ "expression": "udp" }), "metrics").refused(403);
+    served.ask_unix(&get("/v1/rules/test")).refused(405);
+    let one = served.new_token("one", &[Role::View], |line| {
+        line.filter = Some("tcp".to_owned())
+    });
+    let own = served.ask(
+        &request("POST", "/v1/rules/test")
+            .json(&json!({ "expression": "udp" }))
+            .token(&one),
+    );
+    assert_eq!(own.done(200)["hits"], 0, "of what it may see");
+    let out = served.ask(
+        &request("POST", "/v1/rules/test")
+            .json(&json!({ "expression": "udp) or (udp" }))
+            .token(&one),
+    );
+    out.refused(422);
+}
+
+/// At an address of `--metrics` there is nothing else, for whoever asks.
+#[test]
+fn metrics_may_have_an_address_of_their_own() {
+    let served = Served::new();
+    let ask = |request: Request| {
+        let mut stream = std::net::TcpStream::connect(served.metrics).unwrap();
+        stream
+            .write_all(&request.bytes(&served.metrics.to_string()))
+            .unwrap();
+        Answer::read(&mut stream)
+    };
+    let of = |role: &str| ask(get("/metrics").token(served.token(role)));
+    for role in ["metrics", "view", "admin"] {
+        assert!(
+            of(role)
+                .text()
+                .contains("retroscope_stored_packets_total{source="),
+            "{role}"
+        );
+    }
+    ask(get("/metrics")).refused(401);
+    ask(get("/metrics").token("nonsense")).refused(401);
+    ask(get("/metrics")
+        .token(served.token("metrics"))
+        .host("elsewhere.example"))
+    .refused(421);
+    for target in ["/healthz", "/readyz"] {
+        assert_eq!(ask(get(target)).status, 200, "{target}");
+    }
+    for target in ["/v1/status", "/v1/openapi.json", "/v1/query", "/"] {
+        ask(get(target)).refused(401);
+        ask(get(target).token(served.token("admin"))).refused(404);
+    }
+    ask(request("POST", "/metrics").token(served.token("admin"))).refused(405);
+}
