@@ -4,7 +4,7 @@ use retroscope_recorder::{DeletedDump, DumpReport, Event, Export, Posted, rfc333
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What an event says, by its kind: [`EventBody::kind`].
+/// What an event says, by its kind: [`EventBody::of`].
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = Event)]
