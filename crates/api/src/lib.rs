@@ -38,18 +38,14 @@ mod stream;
 mod tls;
 mod token;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use rustix::fs::{Gid, Uid};
 
-pub use bodies::{
-    event::EventBody,
-    status::{PinBody, StatusBody, WhenFull},
-};
+pub use bodies::{event::EventBody, status::StatusBody};
 pub use listen::{Address, Bound};
 pub use role::Role;
 pub use server::Server;
-pub use socket::{Peer, Socket, SocketFile};
 pub use tls::TlsFiles;
 pub use token::TokenLine;
 
@@ -57,7 +53,14 @@ pub use token::TokenLine;
 pub type Owner = (Option<Uid>, Option<Gid>);
 
 /// Tells the user a sentence.
-pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+#[derive(Clone)]
+pub struct Say(pub Arc<dyn Fn(&str) + Send + Sync>);
+
+impl fmt::Debug for Say {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Say")
+    }
+}
 
 /// What came of a reload, in words, and whether it changed anything; or why all is as it was.
 pub type Reloaded = Result<(String, bool), String>;
@@ -66,8 +69,8 @@ pub type Reloaded = Result<(String, bool), String>;
 #[derive(Clone)]
 pub struct Reload(pub Arc<dyn Fn() -> Reloaded + Send + Sync>);
 
-impl std::fmt::Debug for Reload {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Reload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Reload")
     }
 }

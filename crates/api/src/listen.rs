@@ -65,17 +65,7 @@ pub struct Bound {
     pub(crate) listeners: Vec<(Listener, Part)>,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) hosts: Vec<String>,
-    pub(crate) say: Say2,
-}
-
-/// Tells the user a sentence.
-#[derive(Clone)]
-pub(crate) struct Say2(pub(crate) Say);
-
-impl fmt::Debug for Say2 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Say")
-    }
+    pub(crate) say: Say,
 }
 
 impl Bound {
@@ -91,7 +81,7 @@ impl Bound {
         let all = all.chain(metrics.map(|it| (it, "--metrics", Part::Metrics)));
         let first_tcp = all.clone().find(|(address, ..)| is_tcp(address));
         let tokens = match (&config.tokens, first_tcp) {
-            (Some(path), _) => Some(Tokens::read(path, Arc::clone(say))?),
+            (Some(path), _) => Some(Tokens::read(path, say.clone())?),
             (None, None) => None,
             (None, Some((address, option, _))) => {
                 return Err(format!(
@@ -131,7 +121,7 @@ impl Bound {
                 .iter()
                 .map(|host| host.to_ascii_lowercase())
                 .collect(),
-            say: Say2(Arc::clone(say)),
+            say: say.clone(),
         })
     }
 

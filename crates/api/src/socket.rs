@@ -6,7 +6,7 @@
 
 use std::{
     ffi::OsString,
-    fmt, fs,
+    fs,
     io::{self, ErrorKind},
     os::{
         fd::{AsFd, OwnedFd},
@@ -16,7 +16,6 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use rustix::{
@@ -36,28 +35,21 @@ const NAME: &str = "s";
 
 /// A socket that is listened at.
 #[derive(Debug)]
-pub struct Socket {
+pub(crate) struct Socket {
     /// Its file.
-    pub file: SocketFile,
+    pub(crate) file: SocketFile,
     /// Where clients come.
-    pub listener: UnixListener,
+    pub(crate) listener: UnixListener,
 }
 
 /// Its file; removed when this is dropped.
-pub struct SocketFile {
+#[derive(Debug)]
+pub(crate) struct SocketFile {
     path: PathBuf,
     /// Device and number of the file.
     identity: (u64, u64),
     gid: u32,
     say: Say,
-}
-
-impl fmt::Debug for SocketFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SocketFile")
-            .field("path", &self.path)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The directory beside it, locked; removed when this is dropped.
@@ -72,7 +64,7 @@ impl Socket {
     ///
     /// # Errors
     /// A sentence: somebody listens there, or it is something else, or what the system said.
-    pub fn bind(path: &Path, owner: Owner, say: &Say) -> Result<Self, String> {
+    pub(crate) fn bind(path: &Path, owner: Owner, say: &Say) -> Result<Self, String> {
         let shown = path.display();
         let failed = |error: io::Error| format!("{shown}: {error}");
         let workshop = Workshop::enter(path).map_err(failed)?;
@@ -143,7 +135,7 @@ impl Workshop {
             path: path.to_owned(),
             identity: identity(&made),
             gid: made.st_gid,
-            say: Arc::clone(say),
+            say: say.clone(),
         };
         Ok(Socket { file, listener })
     }
@@ -164,17 +156,16 @@ impl Drop for Workshop {
 
 /// Who connected to a unix socket: unix(7), SO_PEERCRED.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Its user.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Its process.
-    pub pid: i32,
+    pub(crate) pid: i32,
 }
 
 impl SocketFile {
     /// The socket's group, whose members may connect.
-    #[must_use]
-    pub fn group(&self) -> u32 {
+    pub(crate) fn group(&self) -> u32 {
         self.gid
     }
 }
@@ -182,7 +173,7 @@ impl SocketFile {
 impl Peer {
     /// Who the other end is, if it is of this user, root, or the socket's group. The file's mode says the same; this stands where somebody
     /// changes it.
-    pub fn of(stream: impl AsFd, group: u32) -> Option<Self> {
+    pub(crate) fn of(stream: impl AsFd, group: u32) -> Option<Self> {
         let peer = socket_peercred(stream).ok()?;
         let pid = peer.pid.as_raw_nonzero().get();
         let is_member = || {
@@ -211,7 +202,7 @@ impl Drop for SocketFile {
         let is_ours = found.is_ok_and(|found| identity(&found) == self.identity);
         if is_ours && let Err(error) = fs::remove_file(&self.path) {
             let path = self.path.display();
-            (self.say)(&format!(
+            (self.say.0)(&format!(
                 "cannot remove {path}: {error}; it is replaced by the next recorder that listens there"
             ));
         }
@@ -227,6 +218,7 @@ mod tests {
     use std::{
         collections::BTreeSet,
         os::unix::fs::{MetadataExt, PermissionsExt},
+        sync::Arc,
         sync::{
             Barrier,
             atomic::{AtomicBool, Ordering},
@@ -239,7 +231,7 @@ mod tests {
     use super::*;
 
     fn silent() -> Say {
-        Arc::new(|_: &str| {})
+        Say(Arc::new(|_: &str| {}))
     }
 
     #[test]

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::{caller::Caller, role::Role};
+use crate::{Say, caller::Caller, role::Role};
 
 /// What a token begins with, for programs that look for secrets in places where none should be.
 const PREFIX: &str = "retroscope_";
@@ -193,7 +193,7 @@ pub(crate) enum Refused {
 pub(crate) struct Tokens {
     path: PathBuf,
     known: Mutex<Known>,
-    say: Arc<dyn Fn(&str) + Send + Sync>,
+    say: Say,
 }
 
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl Tokens {
     ///
     /// # Errors
     /// A sentence.
-    pub(crate) fn read(path: &Path, say: Arc<dyn Fn(&str) + Send + Sync>) -> Result<Self, String> {
+    pub(crate) fn read(path: &Path, say: Say) -> Result<Self, String> {
         let stamp = stamp(path);
         let known = Known {
             tokens: read(path)?.into(),
@@ -266,7 +266,7 @@ impl Tokens {
                 known.stamp = stamp;
                 match read(&self.path) {
                     Ok(tokens) => known.tokens = tokens.into(),
-                    Err(why) => (self.say)(&format!(
+                    Err(why) => (self.say.0)(&format!(
                         "the changed tokens cannot be read, and those from before stay: {why}"
                     )),
                 }
@@ -353,8 +353,8 @@ mod tests {
 
     use super::*;
 
-    fn silent() -> Arc<dyn Fn(&str) + Send + Sync> {
-        Arc::new(|_: &str| {})
+    fn silent() -> Say {
+        Say(Arc::new(|_: &str| {}))
     }
 
     #[test]
@@ -435,7 +435,7 @@ mod tests {
         let say = move |text: &str| {
             let _ = said.lock().unwrap().send(text.to_owned());
         };
-        let tokens = Tokens::read(&path, Arc::new(say)).unwrap();
+        let tokens = Tokens::read(&path, Say(Arc::new(say))).unwrap();
         let look_again = || tokens.known.lock().unwrap().looked -= LOOK_EVERY;
         fs::write(&path, "nonsense").unwrap();
         look_again();

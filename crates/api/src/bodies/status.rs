@@ -116,7 +116,7 @@ struct ProcessingBody {
 /// What a full ring does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum WhenFull {
+pub(crate) enum WhenFull {
     /// New packets go on: the oldest dump or pin in their way loses what it has not written.
     Record,
     /// Dumps and pins keep what they want: new packets without a place are lost, and counted.
@@ -148,7 +148,7 @@ impl From<WhenFull> for Mode {
 /// A stretch of time that the ring keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Pin)]
-pub struct PinBody {
+pub(crate) struct PinBody {
     name: String,
     /// Stamps from here, RFC 3339; `null`: from the oldest that was there.
     from: Option<String>,

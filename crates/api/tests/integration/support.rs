@@ -51,7 +51,9 @@ impl Served {
         });
         let said = Arc::new(Mutex::new(Vec::new()));
         let hearing = Arc::clone(&said);
-        let say: Say = Arc::new(move |text: &str| hearing.lock().unwrap().push(text.to_owned()));
+        let say = Say(Arc::new(move |text: &str| {
+            hearing.lock().unwrap().push(text.to_owned())
+        }));
         let config = Config {
             addresses: vec![
                 Address::Tcp("127.0.0.1:0".parse().unwrap()),

@@ -141,7 +141,7 @@ fn a_client_needs_a_certificate_of_the_authority_where_there_is_one() {
 #[test]
 fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
     let folder = tempfile::tempdir().unwrap();
-    let say: Say = Arc::new(|_: &str| {});
+    let say = Say(Arc::new(|_: &str| {}));
     let refused = |config: Config| Bound::new(&config, &say).unwrap_err();
     let at = |text: &str| vec![text.parse::<Address>().unwrap()];
     let tokens = Some(write(&folder, "tokens", ""));

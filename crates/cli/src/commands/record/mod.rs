@@ -131,7 +131,7 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let privileges = privileges.map_err(Failure::usage)?;
     let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
-    let tell: Say = Arc::new(say);
+    let tell = Say(Arc::new(say));
     let api = task.api.and_then(|args| args.config(privileges.owner()));
     let api = api.map(|config| Bound::new(&config, &tell)).transpose();
     let api = api.map_err(Failure::failed)?;
