@@ -2,6 +2,7 @@
 
 use std::{
     os::fd::OwnedFd,
+    process::Child,
     time::{Duration, Instant},
 };
 
@@ -16,6 +17,19 @@ use rustix::{
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Where each screen begins.
 const HOME: &str = "\x1b[1H";
+
+/// Where the terminal is given back.
+pub(crate) const LEAVE: &str = "\x1b[?1049l";
+
+/// Does not outlive a test that fails.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// A terminal that a test brings.
 pub(crate) struct Terminal {

@@ -1,9 +1,6 @@
 //! `flows --top` on a terminal of the test's own.
 
-use std::{
-    fs::File,
-    process::{Child, Command},
-};
+use std::{fs::File, process::Command};
 
 use rustix::{
     process::{Pid, Signal, WaitOptions, kill_process, waitpid},
@@ -14,22 +11,9 @@ use crate::{
     namespace::Namespace,
     recorder::PROGRAM,
     shared,
-    terminal::{Terminal, shows},
+    terminal::{LEAVE, Running, Terminal, shows},
     traffic::{Sender, udp},
 };
-
-/// Where the terminal is given back.
-const LEAVE: &str = "\x1b[?1049l";
-
-/// Does not outlive a test that fails.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Rows of traffic that is known, keys, another size, ^Z, and the terminal as it was before.
 #[test]

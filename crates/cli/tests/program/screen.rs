@@ -1,30 +1,14 @@
 //! `status` on a terminal.
 
-use std::{
-    fs::File,
-    process::{Child, Command},
-};
+use std::{fs::File, process::Command};
 
 use rustix::termios::tcgetattr;
 
 use crate::{
     recording::Recording,
     support::PROGRAM,
-    terminal::{Terminal, shows},
+    terminal::{LEAVE, Running, Terminal, shows},
 };
-
-/// Where the terminal is given back.
-const LEAVE: &str = "\x1b[?1049l";
-
-/// Does not outlive a test that fails.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Rates, rules with counts, another size, colors or none, a recorder that ends; the terminal as it was before.
 #[test]
