@@ -20,8 +20,9 @@ target_dir() {
 		sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'
 }
 
-# Builds programs of the workspace and prints where cargo put them, a line each: `built -p retroscope-cli --bin retroscope`.
+# Builds programs of the workspace and prints where cargo put them, a line each: `built -p retroscope-cli --bin retroscope`. Optimised, but for `PROFILE=dev`,
+# which takes what the tests have compiled.
 built() {
-	cargo build --locked --release --message-format=json-render-diagnostics "$@" |
+	cargo build --locked --profile "${PROFILE:-release}" --message-format=json-render-diagnostics "$@" |
 		sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
 }

@@ -88,7 +88,7 @@ for tool in ip tshark curl openssl nsenter; do
 		exit 0
 	fi
 done
-RETROSCOPE=${1:-$(built -p retroscope-cli --bin retroscope)}
+RETROSCOPE=${1:-$(PROFILE=dev built --bin retroscope)}
 FOLDER=$(mktemp -d)
 export RETROSCOPE FOLDER
 mkdir -p /etc/retroscope /run/retroscope
