@@ -1,7 +1,10 @@
 //! Ending an answer from another thread.
 
 use std::{
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,26 +12,37 @@ use crate::control::lock;
 
 /// Ends an answer early, from any thread: who asked is gone. Clones end the same answers.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<(Mutex<bool>, Condvar)>);
+pub struct Cancel(Arc<Called>);
+
+#[derive(Debug, Default)]
+struct Called {
+    /// Set under the mutex, so that who is about to wait sees it; read for each packet without. It carries no data.
+    is_cancelled: AtomicBool,
+    waiting: Mutex<()>,
+    called: Condvar,
+}
 
 impl Cancel {
-    /// Ends the answers that [`Answer::until`](crate::Answer::until) was given it for: within a bucket or a look.
+    /// Ends the answers that [`Answer::until`](crate::Answer::until) was given it for: before the next packet or look.
     pub fn cancel(&self) {
-        *lock(&self.0.0) = true;
-        self.0.1.notify_all();
+        let _waiting = lock(&self.0.waiting);
+        self.0.is_cancelled.store(true, Ordering::SeqCst);
+        self.0.called.notify_all();
     }
 
     /// Whether [`Self::cancel`] was called.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        *lock(&self.0.0)
+        self.0.is_cancelled.load(Ordering::SeqCst)
     }
 
     /// Waits for so long, or until it is called.
     pub(super) fn wait(&self, time: Duration) {
-        let (is_cancelled, called) = &*self.0;
-        let guard = lock(is_cancelled);
+        let guard = lock(&self.0.waiting);
         // Poisoned or not, the flag is looked at again.
-        let _ = called.wait_timeout_while(guard, time, |is_cancelled| !*is_cancelled);
+        let _ = self
+            .0
+            .called
+            .wait_timeout_while(guard, time, |()| !self.is_cancelled());
     }
 }

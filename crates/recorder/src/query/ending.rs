@@ -20,7 +20,7 @@ impl<W: io::Write> Reading<'_, W> {
         let mut window = self.answer.window;
         let is_follow = self.answer.query.follow;
         if is_follow && self.latest.writer != Writer::Killed {
-            window.end_with_known(self.latest.end_ns());
+            window.end_with_known(self.written_to_ns);
         }
         let by = self.tally.ended_by;
         if by == Some("limit") || (by == Some("cancelled") && !is_follow) {

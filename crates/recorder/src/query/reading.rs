@@ -51,6 +51,8 @@ pub(super) struct Reading<'v, W: io::Write> {
     pub(super) tally: Tally,
     /// Passes before this one.
     pub(super) passes: u64,
+    /// A follow: the stamp up to which all that was asked for is written, ns. One that is ended in the middle of a pass has what comes before its last packet.
+    pub(super) written_to_ns: Option<i64>,
 }
 
 /// How far a producer was read.
@@ -120,6 +122,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             needed: needed.flatten(),
             tally: Tally::default(),
             passes: 0,
+            written_to_ns: None,
             answer,
         }
     }
@@ -169,6 +172,10 @@ impl<'v, W: io::Write> Reading<'v, W> {
             let visits = self.visits(&contents);
             let has_news = !visits.is_empty();
             self.pass(&contents, &visits, until_ns)?;
+            self.written_to_ns = match self.tally.ended_by {
+                None => contents.end_ns(),
+                Some(_) => self.written_to_ns.max(self.tally.last_ns),
+            };
             for (producer, progress) in self.progress.iter_mut().enumerate() {
                 // What it stores from now on is not missed.
                 progress.end.get_or_insert(contents.end_of(producer));
@@ -497,6 +504,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             query,
             numbering,
             clock,
+            cancel,
             ..
         } = &*answer;
         let before = tally.packets;
@@ -515,6 +523,11 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 || query.limit_bytes.is_some_and(|limit| bytes > limit);
             if is_full {
                 tally.ended_by = Some("limit");
+                return Ok(false);
+            }
+            if cancel.is_cancelled() {
+                // A reader that is slow would hold up the end for all of what waits here.
+                tally.ended_by = Some("cancelled");
                 return Ok(false);
             }
             tally.packets += 1;

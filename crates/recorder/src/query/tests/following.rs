@@ -391,3 +391,67 @@ fn a_follow_of_a_killed_writer_ends() {
     );
     assert_eq!(causes_of(&report), ["unpublished"]);
 }
+
+/// Takes anything, and ends the answer once it has so many bytes.
+#[derive(Debug)]
+struct Ends<'c> {
+    taken: Vec<u8>,
+    bytes: usize,
+    cancel: &'c Cancel,
+}
+
+impl Write for &mut Ends<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.taken.extend_from_slice(data);
+        if self.taken.len() >= self.bytes {
+            self.cancel.cancel();
+        }
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Wherever a follow is ended, its window holds the packets that are in it and no others: what was there and is not written is behind it.
+#[test]
+fn a_follow_that_is_ended_in_the_middle_promises_no_more_than_it_wrote() {
+    let mut written = Written::new();
+    let path = written.folder.path().join("ring");
+    written.fill(1000, 200);
+    written
+        .producers
+        .iter_mut()
+        .for_each(|it| it.set_watermark(4000));
+    let all: Vec<i64> = written.published.concat();
+    let query = Query {
+        follow: true,
+        from_ns: Some(999),
+        ..Query::default()
+    };
+    let mut random = fastrand::Rng::with_seed(19);
+    let mut in_the_middle = 0;
+    for bytes in (0..30).map(|_| random.usize(0..800_000)).chain([0]) {
+        let cancel = Cancel::default();
+        let mut out = Ends {
+            taken: Vec::new(),
+            bytes,
+            cancel: &cancel,
+        };
+        let attached = Attached::open(&path).unwrap();
+        let answer = query.of(attached).unwrap().until(&cancel);
+        let report = answer.write_to(&mut out).unwrap();
+        assert_eq!(report.clipped, ["cancelled"]);
+        let packets = packets_of(&out.taken);
+        let told = |stamp: &&i64| report.to.as_deref() >= Some(rfc3339(**stamp).as_str());
+        assert_eq!(
+            packets.len(),
+            all.iter().filter(told).count(),
+            "{bytes} bytes, {report:?}"
+        );
+        assert_eq!(report.packets, packets.len() as u64);
+        in_the_middle += u32::from(!packets.is_empty() && packets.len() < all.len());
+    }
+    assert!(in_the_middle > 0);
+}
