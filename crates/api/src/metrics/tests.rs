@@ -36,6 +36,8 @@ fn source(name: &str) -> SourceSnapshot {
 
 fn hits(rule: Option<&str>, triggers: u64) -> RuleHits {
     RuleHits {
+        finished: 0,
+        bytes: 0,
         rule: rule.map(str::to_owned),
         counts: HitCounts {
             triggers,

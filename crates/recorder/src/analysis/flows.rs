@@ -40,6 +40,7 @@ const STEPS_KEPT: usize = 256;
 
 /// What became of flows, by where it was counted: `begun` is the sum of all that follow, but for `untold`, which is part of those that ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FlowCounts {
     /// Packets counted in flows.
     pub packets: u64,

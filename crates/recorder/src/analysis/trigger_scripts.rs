@@ -360,11 +360,13 @@ impl ModuleCounters {
 
 /// A module, and what it did so far in all shards.
 #[derive(Debug, Clone, Default, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModuleStatus {
     /// What messages call it.
     pub name: String,
     /// What it did.
     #[serde(flatten)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub counts: ModuleCounts,
     /// Shards in which it failed too often, and looks at no packets any more.
     pub disabled: u64,

@@ -58,6 +58,7 @@ pub enum Event {
 
 /// Packets that left the recorder because somebody asked for them: who, what, and how much.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Export {
     /// Who asked, as the control plane knows them: a token's name, or a user and process.
     pub who: String,

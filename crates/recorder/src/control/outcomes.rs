@@ -14,6 +14,7 @@ use std::{
 use crate::control::{
     hits::{HitCounts, Reason},
     lock,
+    progress::Cost,
 };
 
 /// Names that are counted one by one.
@@ -26,6 +27,10 @@ pub struct RuleHits {
     pub rule: Option<String>,
     /// What they became, since the rule was first there under this name, whatever its expression.
     pub counts: HitCounts,
+    /// Its dumps that are finished, …
+    pub finished: u64,
+    /// … and what all of them have written, those that are open too: captured bytes, and what a file takes for each packet beside.
+    pub bytes: u64,
 }
 
 /// The counters of a name. The analyzer writes them, anyone reads them; each number stands alone.
@@ -33,6 +38,8 @@ pub struct RuleHits {
 pub(crate) struct OutcomeCounters {
     triggers: AtomicU64,
     suppressed: [AtomicU64; Reason::ALL.len()],
+    finished: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl OutcomeCounters {
@@ -43,6 +50,13 @@ impl OutcomeCounters {
             Some(reason) => &self.suppressed[reason as usize],
         };
         counter.store(counter.load(Relaxed) + hits, Relaxed);
+    }
+
+    /// Its dumps wrote so many bytes, and so many of them are finished. To be called by the same thread.
+    fn add_cost(&self, cost: Cost) {
+        for (counter, more) in [(&self.finished, cost.finished), (&self.bytes, cost.bytes)] {
+            counter.store(counter.load(Relaxed) + more, Relaxed);
+        }
     }
 
     fn add_to(&self, counts: &mut HitCounts) {
@@ -83,12 +97,22 @@ impl RuleCounters {
 
     /// So many hits of a rule became a dump, or nothing for this reason. A number beyond all rules is that of triggers by hand.
     pub(crate) fn add(&self, rule: usize, reason: Option<Reason>, hits: u64) {
-        let counters = match self.by_number.get(rule) {
+        if let Some(counters) = self.of_rule(rule) {
+            counters.add(reason, hits);
+        }
+    }
+
+    /// What dumps of a rule did.
+    pub(crate) fn add_cost(&self, rule: usize, cost: Cost) {
+        if let Some(counters) = self.of_rule(rule) {
+            counters.add_cost(cost);
+        }
+    }
+
+    fn of_rule(&self, rule: usize) -> Option<&Arc<OutcomeCounters>> {
+        match self.by_number.get(rule) {
             Some(counters) => counters.as_ref(),
             None => self.by_hand.as_ref(),
-        };
-        if let Some(counters) = counters {
-            counters.add(reason, hits);
         }
     }
 }
@@ -182,6 +206,8 @@ impl Outcomes {
             RuleHits {
                 rule: rule.cloned(),
                 counts,
+                finished: counters.iter().map(|it| it.finished.load(Relaxed)).sum(),
+                bytes: counters.iter().map(|it| it.bytes.load(Relaxed)).sum(),
             }
         };
         let each = names.series.iter();
@@ -190,9 +216,8 @@ impl Outcomes {
         let mut all: Vec<_> = each.collect();
         let is_any = Arc::strong_count(&names.rest) > 1 || !names.past.is_empty();
         if is_any {
-            let mut rest = sum(None, &names.past);
-            names.rest.add_to(&mut rest.counts);
-            all.push(rest);
+            let rest = [&names.past[..], &[Arc::clone(&names.rest)]].concat();
+            all.push(sum(None, &rest));
         }
         all
     }
@@ -229,6 +254,15 @@ mod tests {
         counters.add_rule(&outcomes, 1);
         counters.add(0, None, 1);
         counters.add(1, None, 1);
+        for rule in [0, 1, 1] {
+            counters.add_cost(
+                rule,
+                Cost {
+                    bytes: 100,
+                    finished: 1,
+                },
+            );
+        }
         outcomes.remove_rule("1");
         assert_eq!(told(&outcomes)["1"], 3);
         outcomes.add_rule(2, "1");
@@ -236,6 +270,7 @@ mod tests {
         counters.add(2, None, 1);
         let list = outcomes.list();
         assert_eq!((list.len(), list[0].counts.triggers), (1, 4));
+        assert_eq!((list[0].finished, list[0].bytes), (3, 300));
         assert_eq!(list[0].counts.suppressed.of(Reason::Open), 5);
         assert_eq!(list[0].counts.suppressed.total(), 5);
         let by_hand = outcomes.by_hand();

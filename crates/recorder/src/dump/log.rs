@@ -116,6 +116,13 @@ impl DumpLog {
         }
     }
 
+    /// The ID of one of the last dumps.
+    pub(crate) fn id_of(&self, number: u64) -> Option<String> {
+        let logged = lock(&self.0);
+        let found = logged.last.iter().rfind(|dump| dump.number == number);
+        found.map(|dump| dump.id.clone())
+    }
+
     /// What all are together.
     pub(crate) fn totals(&self) -> DumpTotals {
         lock(&self.0).totals.clone()
@@ -155,6 +162,10 @@ mod tests {
         assert_eq!((before.complete, before.incomplete), (13_500, 1500));
         assert_eq!((last[0].number, last[9_999].number), (15_001, 25_000));
         assert_eq!(last[9_998].verdict, Verdict::Failed);
+        assert_eq!(
+            (log.id_of(15_000), log.id_of(15_001)),
+            (None, Some(last[0].id.clone()))
+        );
         assert!(log.0.lock().unwrap().last.capacity() < 2 * LISTED);
         let totals = log.totals();
         assert_eq!(totals.finished.total(), 25_000);

@@ -152,6 +152,7 @@ struct Finished {
 
 /// What became of a dump's command.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Posted {
     /// The dump's number, as in [`DumpReport::number`].
     #[serde(rename = "dump")]
@@ -167,6 +168,7 @@ pub struct Posted {
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum PostOutcome {
     /// With exit code 0.
@@ -194,6 +196,7 @@ pub enum PostOutcome {
 
 /// How many commands ended how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PostCounts {
     /// See [`PostOutcome::Done`].
     pub done: u64,

@@ -12,6 +12,7 @@ use crate::control::time::{rfc3339, seconds};
 
 /// Whether a file holds everything that its filter takes of its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Nothing is known to be missing. A window cut by the start or end of the recording, or by a limit of the dump, is complete, and `clipped`: up
@@ -37,6 +38,7 @@ impl Verdict {
 
 /// A stretch of a window that is not in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Missing {
     /// `evicted` (overwritten in the ring before it was written), `kernel`, `nic`, `no-free-bucket`, `interface-limit` (lost at intake),
     /// `interface-down` (the interface was down or removed, or its engine failed: nobody knows what passed), `clock-step` (the clock was
@@ -111,17 +113,21 @@ impl fmt::Display for Missing {
 
 /// One dump, as `--json` lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DumpReport {
     /// What its files' names have in common: as in [`StoredDump::id`](crate::StoredDump::id).
     pub id: String,
     /// The file; its `.part` name if the dump failed.
     #[serde(serialize_with = "lossy")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub file: PathBuf,
     /// All files where one capture file cannot hold them (`--format pcap` with several link types).
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "lossy_all")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub more_files: Vec<PathBuf>,
     /// Everything that it was written into: the files, and what any other sink of the dump calls its own.
     #[serde(serialize_with = "lossy_all")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub locations: Vec<PathBuf>,
     /// The trigger expression, or `manual`.
     pub rule: String,

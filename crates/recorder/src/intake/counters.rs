@@ -306,6 +306,7 @@ fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 /// One source's intake at one moment; by default nothing is known of it.
 /// Serialized it is what the summary of a recording tells of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SourceSnapshot {
     /// The source's name.
     pub name: String,
@@ -334,6 +335,7 @@ pub struct SourceSnapshot {
     pub gaps: u64,
     /// How long it was away in all, ns. It is away to the end of the recorder where recording it ended before.
     #[serde(rename = "gap_seconds", serialize_with = "as_seconds")]
+    #[cfg_attr(feature = "openapi", schema(value_type = f64))]
     pub gap_ns: u64,
     /// Received packets larger than any frame on the wire, because of offloads ([`OffloadEffects`]); `None`: the engine cannot tell.
     pub merged: Option<u64>,
@@ -341,6 +343,7 @@ pub struct SourceSnapshot {
     pub checksum_missing: Option<u64>,
     /// How AF_XDP takes the packets; `None`: another engine does.
     #[serde(rename = "xdp", serialize_with = "as_xdp")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Xdp>))]
     pub xdp_mode: Option<XdpMode>,
     /// What its engine holds of packets that were not fetched yet; `None`: it cannot tell.
     #[serde(skip)]
@@ -349,6 +352,7 @@ pub struct SourceSnapshot {
 
 /// How AF_XDP takes packets, as users are told it.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 struct Xdp {
     native: bool,
     zero_copy: bool,

@@ -9,6 +9,7 @@ use crate::{Missing, Verdict, control::time::seconds};
 
 /// What a query found. Times are RFC 3339.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QueryReport {
     /// Start of the window: as asked, else the time since which all is there. `null`: the ring is empty.
     pub from: Option<String>,
@@ -44,11 +45,13 @@ pub struct QueryReport {
     pub notes: Vec<String>,
     /// The last packet of each producer in the answer: with these as [`Query::after`](crate::Query::after) another one goes on behind it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub after: Vec<PacketId>,
 }
 
 /// What became of closed buckets of a window by the index. They may be read twice for the newest packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct IndexUse {
     /// Not read: they have nothing that is asked for.
     pub ruled_out: u64,
@@ -62,6 +65,7 @@ pub struct IndexUse {
 
 /// Why an answer has no packets. Its text is a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "why", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Empty {
@@ -76,12 +80,14 @@ pub enum Empty {
     NotYet {
         /// How much later, ns.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
+        #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
     /// The window ends before the oldest packet in the ring.
     AgedOut {
         /// How long before, ns.
         #[serde(rename = "seconds", serialize_with = "as_seconds")]
+        #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
     /// All packets of the window were looked at.

@@ -19,6 +19,18 @@ impl Handle {
         self.ask_keeper(Request::List)
     }
 
+    /// The ID of a dump of this recorder that is open, or among the last 10,000 that are finished, by its number.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`].
+    pub fn dump_id(&self, number: u64) -> Result<Option<String>, CommandError> {
+        let open = self.keeper.as_ref().and_then(|it| it.id_of_open(number));
+        match open {
+            Some(id) => Ok(Some(id)),
+            None => Ok(self.common()?.log.id_of(number)),
+        }
+    }
+
     /// One of them, with its sidecar, which is `null` while it is open.
     ///
     /// # Errors

@@ -124,6 +124,7 @@ impl Core {
             }
         }
         for (rule, cost) in costs {
+            self.director.by_rule.add_cost(rule, cost);
             self.director.wrote(rule, cost.bytes);
             (0..cost.finished).for_each(|_| self.director.finished(rule));
         }

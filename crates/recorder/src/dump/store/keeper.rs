@@ -94,6 +94,11 @@ impl DumpFileReader {
         self.bytes
     }
 
+    /// The dump is finished: from now on the file has all that is in it.
+    pub fn is_finished(&mut self) {
+        self.bytes = u64::MAX;
+    }
+
     /// Reads on from an offset, as `pread(2)`: how many bytes were read, 0 at the end.
     ///
     /// # Errors
@@ -109,6 +114,13 @@ impl Keeper {
     /// A dump is being written, or has more bytes now.
     pub(crate) fn is_open(&self, id: &str, dump: OpenDump) {
         lock(&self.open).insert(id.to_owned(), dump);
+    }
+
+    /// The ID of an open dump.
+    pub(crate) fn id_of_open(&self, number: u64) -> Option<String> {
+        let open = lock(&self.open);
+        let found = open.iter().find(|(_, dump)| dump.number == number);
+        found.map(|(id, _)| id.clone())
     }
 
     /// How many bytes its files have now.

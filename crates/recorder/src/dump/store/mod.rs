@@ -30,6 +30,7 @@ const ENDS: [&str; 4] = [".pcapng", ".pcap", ".pcapng.zst", ".pcap.zst"];
 
 /// A dump, as its files tell of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoredDump {
     /// What its files' names have in common, behind `SUBDIRECTORY/` where it went into one: ASCII letters, digits, `.`, `_`, `-`, and that one `/`.
     pub id: String,
@@ -62,6 +63,7 @@ pub struct StoredDump {
 
 /// A capture file of a dump.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoredFile {
     /// Without a directory.
     pub name: String,
@@ -118,6 +120,7 @@ pub enum MinFree {
 
 /// Why a dump was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WhyDeleted {
     /// It was too old, …
@@ -132,6 +135,7 @@ pub enum WhyDeleted {
 
 /// A dump that was deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeletedDump {
     /// See [`StoredDump::id`].
     pub id: String,
