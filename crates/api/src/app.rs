@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 use retroscope_recorder::Handle;
 
 use crate::{
-    Reload,
+    Services,
     keys::Keys,
     problem::Problem,
     queries::{Places, Queries},
@@ -29,7 +29,7 @@ pub(crate) struct App {
     /// … and what became of the last ones.
     pub(crate) queries: Queries,
     pub(crate) listeners: Arc<Places>,
-    pub(crate) reload: Option<Reload>,
+    pub(crate) services: Services,
     pub(crate) keys: Keys,
 }
 

@@ -109,12 +109,13 @@ impl Seats {
         Some((Seat { seats, number }, evicted))
     }
 
-    /// Waits until all connections have ended, at most until then.
-    pub(crate) fn wait_until_empty(&self, deadline: Instant) {
+    /// Waits until all connections have ended, at most until then. Whether they have.
+    pub(crate) fn is_empty_until(&self, deadline: Instant) -> bool {
         let wait = deadline.saturating_duration_since(Instant::now());
         let is_used = |taken: &mut Taken| !taken.by_number.is_empty();
         let waited = self.left.wait_timeout_while(self.lock(), wait, is_used);
-        drop(waited);
+        let (taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        taken.by_number.is_empty()
     }
 }
 
@@ -416,7 +417,6 @@ mod tests {
                 .is_err_and(|it| it == oneshot::error::TryRecvError::Empty)
         );
         drop((first, third, fourth));
-        seats.wait_until_empty(Instant::now());
-        assert!(seats.lock().by_number.is_empty());
+        assert!(seats.is_empty_until(Instant::now()));
     }
 }

@@ -100,6 +100,13 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Parameters<T> {
     }
 }
 
+/// The parts of a parameter that stand with commas between.
+pub(crate) fn list(text: Option<&str>) -> Vec<String> {
+    let parts = text.unwrap_or_default().split(',');
+    let parts = parts.filter(|part| !part.is_empty());
+    parts.map(str::to_owned).collect()
+}
+
 /// No parameters: what a query string of an operation without any has is refused.
 #[derive(Debug, Clone, Copy, serde::Deserialize)]
 #[serde(deny_unknown_fields)]

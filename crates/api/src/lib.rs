@@ -7,7 +7,7 @@
 //! | `guard`, `token`, `role`, `caller` | who is let in, and what for |
 //! | `operations`, `openapi` | the table of what can be asked for, which makes the routes and the document |
 //! | `routes`, `bodies`, `extract`, `problem`, `queries`, `keys` | the operations; what is sent and received; refusals |
-//! | `metrics` | what Prometheus reads |
+//! | `metrics`, `doctor` | what Prometheus reads; what is found on the machine |
 //! | `client` | who asks, as the commands of `retroscope` do |
 //!
 //! It calls what any thread may ask of a recorder ([`retroscope_recorder::Handle`]), and the recorder knows nothing of it. HTTP/1.1 only: what is
@@ -19,6 +19,7 @@ mod bodies;
 mod caller;
 pub mod client;
 mod connection;
+pub mod doctor;
 mod extract;
 mod guard;
 mod keys;
@@ -73,6 +74,15 @@ impl fmt::Debug for Reload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Reload")
     }
+}
+
+/// What the program does for who asks, beside recording.
+#[derive(Debug, Clone)]
+pub struct Services {
+    /// `None`: there is nothing to read again.
+    pub reload: Option<Reload>,
+    /// Looks at the machine.
+    pub doctor: doctor::Doctor,
 }
 
 /// Where to listen, and for whom.

@@ -45,7 +45,6 @@ pub(crate) struct Looked {
     /// `complete` or `incomplete`.
     pub(crate) verdict: &'static str,
     /// What is missing, as in the verdict of a query.
-    #[schema(value_type = Vec<Object>)]
     pub(crate) missing: Vec<retroscope_recorder::Missing>,
     /// The verdict in words.
     pub(crate) reasons: String,

@@ -59,6 +59,7 @@ operations! {
     get GET "/v1/openapi.json" document::openapi Some(Role::Metrics), May;
     get GET "/v1/status" status::status Some(Role::View), May;
     get GET "/v1/interfaces" status::interfaces Some(Role::View), May;
+    get GET "/v1/doctor" status::doctor Some(Role::View), May;
     get GET "/v1/events" events::events Some(Role::View), MayNot;
     get GET "/v1/rules" rules::list Some(Role::View), MayNot;
     post POST "/v1/rules/test" rule_test::test Some(Role::View), May;
@@ -69,12 +70,17 @@ operations! {
     post POST "/v1/triggers" triggers::trigger Some(Role::Trigger), May;
     get GET "/v1/dumps" dumps::list Some(Role::View), MayNot;
     get GET "/v1/dumps/{number}" dumps::read Some(Role::View), MayNot;
+    delete DELETE "/v1/dumps/{number}" dump_files::delete Some(Role::Admin), MayNot;
+    get GET "/v1/dumps/{number}/file" dump_files::file Some(Role::Packets), MayNot;
+    put PUT "/v1/dumps/{number}/hold" dump_files::hold Some(Role::Admin), MayNot;
+    delete DELETE "/v1/dumps/{number}/hold" dump_files::release Some(Role::Admin), MayNot;
     get GET "/v1/pins" pins::list Some(Role::View), MayNot;
     get GET "/v1/pins/{name}" pins::read Some(Role::View), MayNot;
     put PUT "/v1/pins/{name}" pins::put Some(Role::Admin), MayNot;
     delete DELETE "/v1/pins/{name}" pins::remove Some(Role::Admin), MayNot;
     get GET "/v1/query" query::query Some(Role::Packets), May;
     get GET "/v1/queries/{id}" query::verdict Some(Role::Packets), May;
+    delete DELETE "/v1/queries/{id}" query::cancel Some(Role::Packets), May;
     get GET "/v1/packets" packets::list Some(Role::View), May;
     get GET "/v1/timeline" timeline::timeline Some(Role::View), MayNot;
     get GET "/v1/top" top::top Some(Role::View), May;
@@ -84,8 +90,13 @@ operations! {
     post POST "/v1/stop" control::stop Some(Role::Admin), MayNot;
 }
 
-/// The operation of a method and a path as it was matched.
+/// The operation of a method and a path as it was matched. HEAD is GET without a body: RFC 9110, section 9.3.2.
 pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Operation> {
+    let method = if method == Method::HEAD {
+        &Method::GET
+    } else {
+        method
+    };
     OPERATIONS
         .iter()
         .find(|operation| operation.path == path && operation.method == method)
@@ -94,8 +105,11 @@ pub(crate) fn find(method: &Method, path: &str) -> Option<&'static Operation> {
 /// The methods of a path.
 pub(crate) fn methods(path: &str) -> String {
     let own = OPERATIONS.iter().filter(|operation| operation.path == path);
-    let names: Vec<&str> = own.map(|operation| operation.method.as_str()).collect();
-    names.join(", ")
+    let names = own.map(|operation| match operation.method {
+        Method::GET => "GET, HEAD",
+        ref method => method.as_str(),
+    });
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// What is served at an address.

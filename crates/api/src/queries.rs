@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_recorder::QueryReport;
+use retroscope_recorder::{Cancel, QueryReport};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -98,7 +98,6 @@ pub(crate) struct QueryRecord {
     /// The expression; empty: every packet.
     filter: String,
     /// The verdict of an answer that is whole.
-    #[schema(value_type = Option<Object>)]
     report: Option<QueryReport>,
     /// The verdict in words.
     reasons: Option<String>,
@@ -106,23 +105,41 @@ pub(crate) struct QueryRecord {
     error: Option<String>,
     #[serde(skip)]
     caller: Arc<str>,
+    #[serde(skip)]
+    cancel: Cancel,
 }
 
 /// The last queries.
 #[derive(Debug, Default)]
-pub(crate) struct Queries(Mutex<VecDeque<QueryRecord>>);
+pub(crate) struct Queries(Mutex<Last>);
+
+#[derive(Debug, Default)]
+struct Last {
+    records: VecDeque<QueryRecord>,
+    /// All that begin from now on end at once.
+    is_over: bool,
+}
 
 impl Queries {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<QueryRecord>> {
+    fn lock(&self) -> MutexGuard<'_, Last> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A query begins. Its ID.
-    pub(crate) fn begin(&self, caller: &Caller, filter: &str) -> io::Result<String> {
+    /// A query begins, which `cancel` ends. Its ID.
+    pub(crate) fn begin(
+        &self,
+        caller: &Caller,
+        filter: &str,
+        cancel: &Cancel,
+    ) -> io::Result<String> {
         let mut bits = [0_u8; 8];
         getrandom(&mut bits, GetRandomFlags::empty())?;
         let id = format!("{:016x}", u64::from_le_bytes(bits));
         let mut last = self.lock();
+        if last.is_over {
+            cancel.cancel();
+        }
+        let last = &mut last.records;
         if last.len() >= KEPT {
             // Of those that run there are a few.
             let done = last.iter().position(|it| it.state != QueryState::Running);
@@ -136,6 +153,7 @@ impl Queries {
             reasons: None,
             error: None,
             caller: Arc::clone(&caller.name),
+            cancel: cancel.clone(),
         });
         Ok(id)
     }
@@ -143,7 +161,7 @@ impl Queries {
     /// It is over.
     pub(crate) fn end(&self, id: &str, outcome: Result<QueryReport, String>) {
         let mut last = self.lock();
-        let Some(record) = last.iter_mut().find(|it| it.id == id) else {
+        let Some(record) = last.records.iter_mut().find(|it| it.id == id) else {
             return;
         };
         match outcome {
@@ -162,8 +180,21 @@ impl Queries {
     /// One that this caller asked; of an admin, any.
     pub(crate) fn find(&self, caller: &Caller, id: &str) -> Option<QueryRecord> {
         let last = self.lock();
-        let found = last.iter().find(|it| it.id == id);
+        let found = last.records.iter().find(|it| it.id == id);
         let may = |it: &&QueryRecord| it.caller == caller.name || caller.may(Role::Admin);
         found.filter(may).cloned()
+    }
+
+    /// Ends one that this caller asked; of an admin, any. It has the verdict of what it has. `false`: there is none.
+    pub(crate) fn cancel(&self, caller: &Caller, id: &str) -> bool {
+        let found = self.find(caller, id);
+        found.inspect(|it| it.cancel.cancel()).is_some()
+    }
+
+    /// Ends all of them, and those that are to come.
+    pub(crate) fn cancel_all(&self) {
+        let mut last = self.lock();
+        last.is_over = true;
+        last.records.iter().for_each(|it| it.cancel.cancel());
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
 use crate::{
-    Reload,
+    Services,
     app::App,
     connection::{CONNECTIONS_MAX, Paced, Seats, serve, unless_evicted},
     guard::Arrival,
@@ -42,8 +42,12 @@ const NICE: i32 = 5;
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 /// How long nobody is let in after the system refused to.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// How long the end waits for clients to be told the last news.
-const LAST_NEWS_WAIT: Duration = Duration::from_secs(1);
+/// How long the end waits for clients to take what they asked for, …
+const LAST_NEWS_WAIT: Duration = Duration::from_secs(3);
+/// … then for those to take their verdicts whose queries are ended where they are, …
+const VERDICT_WAIT: Duration = Duration::from_secs(5);
+/// … and how often it looks whether it should.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// An API that is served, until it is ended or dropped.
 #[derive(Debug)]
@@ -51,14 +55,14 @@ pub struct Server {
     /// Until the end.
     runtime: Option<Runtime>,
     closing: watch::Sender<bool>,
+    app: Arc<App>,
     seats: Vec<Arc<Seats>>,
     /// Removed when this is dropped.
     _files: Vec<SocketFile>,
 }
 
 impl Server {
-    /// Serves from now on, by threads that call `give_up` before all else. Where one cannot give its privileges up, nobody is let in. Without
-    /// `reload` there is nothing to read again.
+    /// Serves from now on, by threads that call `give_up` before all else. Where one cannot give its privileges up, nobody is let in.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -66,7 +70,7 @@ impl Server {
         bound: Bound,
         handle: Handle,
         stop: Arc<AtomicBool>,
-        reload: Option<Reload>,
+        services: Services,
         give_up: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> io::Result<Self> {
         let say = bound.say.clone();
@@ -99,7 +103,7 @@ impl Server {
             running: Places::queries(),
             queries: Queries::default(),
             listeners: Places::listeners(),
-            reload,
+            services,
             keys: Keys::default(),
         };
         let app = Arc::new(app);
@@ -130,18 +134,32 @@ impl Server {
         Ok(Self {
             runtime: Some(runtime),
             closing,
+            app,
             seats,
             _files: files,
         })
     }
 
-    /// The recording has ended: clients are told what they asked for, for a moment.
-    pub fn end(self) {
+    /// The recording has ended: clients are told what they asked for, for 3 s. Queries that are not through then end where they are, each with its
+    /// verdict, for which there are 5 s more. `is_hurried` ends it at once.
+    pub fn end(self, is_hurried: impl Fn() -> bool) {
         self.closing.send_replace(true);
-        let deadline = Instant::now() + LAST_NEWS_WAIT;
-        self.seats
-            .iter()
-            .for_each(|seats| seats.wait_until_empty(deadline));
+        if !self.is_empty_within(LAST_NEWS_WAIT, &is_hurried) {
+            self.app.queries.cancel_all();
+            self.is_empty_within(VERDICT_WAIT, &is_hurried);
+        }
+    }
+
+    fn is_empty_within(&self, wait: Duration, is_hurried: impl Fn() -> bool) -> bool {
+        let deadline = Instant::now() + wait;
+        while Instant::now() < deadline && !is_hurried() {
+            let look = deadline.min(Instant::now() + LOOK_EVERY);
+            let mut seats = self.seats.iter();
+            if seats.all(|seats| seats.is_empty_until(look)) {
+                return true;
+            }
+        }
+        false
     }
 }
 

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         Command::Query(args) => commands::query::run(&args),
         Command::Trigger(args) => commands::trigger::run(&args),
         Command::Rules(args) => commands::rules::run(args),
-        Command::Dumps(args) => commands::dumps::run(&args),
+        Command::Dumps(args) => commands::dumps::run(args),
         Command::Pin(args) => commands::pin::run(&args),
         Command::Unpin(args) => commands::pin::unpin(&args),
         Command::Events(args) => commands::control::events(&args),

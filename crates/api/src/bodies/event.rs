@@ -25,7 +25,6 @@ pub enum EventBody<'a> {
         /// Its number.
         dump: u64,
         /// What it says of itself.
-        #[schema(value_type = Object)]
         report: &'a DumpReport,
     },
     /// A sentence for the user.
@@ -37,21 +36,18 @@ pub enum EventBody<'a> {
     Deleted {
         /// Which, how large, and why.
         #[serde(flatten)]
-        #[schema(value_type = Object)]
         dump: &'a DeletedDump,
     },
     /// The command of a finished dump ended.
     Posted {
         /// Of which dump, and how.
         #[serde(flatten)]
-        #[schema(value_type = Object)]
         posted: &'a Posted,
     },
     /// Packets were given to somebody who asked.
     Exported {
         /// Who, what, and how much.
         #[serde(flatten)]
-        #[schema(value_type = Object)]
         export: &'a Export,
     },
     /// Events that are not kept any more.

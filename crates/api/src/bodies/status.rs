@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use retroscope_recorder::{
-    FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram, SourceSnapshot, Status,
-    Suppressions, rfc3339,
+    FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram, RuleHits, SourceSnapshot,
+    Status, Suppressions, rfc3339,
 };
 use retroscope_ring::{InterfaceEntry, Mode};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,6 @@ use utoipa::ToSchema;
 #[schema(as = Status)]
 pub struct StatusBody<'a> {
     /// Every source's intake ledger, as in `--json` of `record`.
-    #[schema(value_type = Vec<Object>)]
     sources: &'a [SourceSnapshot],
     /// How long a packet may take without a drop.
     buffers: Vec<BufferBody<'a>>,
@@ -28,14 +27,13 @@ pub struct StatusBody<'a> {
     /// How many bytes of each direction flows keep for that; `null`: all.
     history_limit_bytes: Option<u64>,
     /// What became of the commands of `--post`; `null`: there are none.
-    #[schema(value_type = Option<Object>)]
     post: Option<PostCounts>,
     /// Hits that started dumps.
     triggers: u64,
     /// Hits that started none.
     suppressed: u64,
     /// … by reason.
-    #[schema(value_type = Object)]
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
     suppressed_by: Suppressions,
     /// Dumps whose window is open or whose file is not finished.
     dumps_open: u64,
@@ -46,16 +44,18 @@ pub struct StatusBody<'a> {
     /// Scripts that failed or exceeded a budget, and do nothing any more.
     scripts_failed: u64,
     /// What became of flows; `null`: they are not counted.
-    #[schema(value_type = Option<Object>)]
     flows: Option<FlowCounts>,
     /// What modules did.
-    #[schema(value_type = Vec<Object>)]
     modules: &'a [ModuleStatus],
     /// How long packets take to be looked at, by shard.
     processing: Vec<ProcessingBody>,
     when_full: WhenFull,
     /// How many trigger rules there are.
     rules: usize,
+    /// What the rules cost, by name: those that are there, some that were, and at last, with `null` as its name, all that are not told one by one (beyond 256).
+    /// How long a packet takes is known of all rules together (`look`): they are one program.
+    rule_costs: Vec<RuleCostBody<'a>>,
+    look: LookBody,
     pins: Vec<PinBody>,
     /// The number of the next event.
     next_event: u64,
@@ -111,6 +111,54 @@ struct ProcessingBody {
     packets: Vec<u64>,
     /// What 99.99 % of them took at most, ns; `null`: none was timed.
     p9999_ns: Option<u64>,
+}
+
+/// What a rule led to since it was first there under its name.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RuleCost)]
+struct RuleCostBody<'a> {
+    rule: Option<&'a str>,
+    /// Hits that started a dump, …
+    dumps: u64,
+    /// … those of these dumps that are finished, …
+    finished: u64,
+    /// … and bytes that they have written: captured ones, and what a file takes for each packet beside.
+    bytes: u64,
+    /// Hits that started none.
+    suppressed: u64,
+}
+
+/// What it takes to look at a packet: all trigger rules and scripts, modules, and counting flows, where that is done.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Look)]
+struct LookBody {
+    /// Packets whose looks were timed: of one burst in eight, …
+    timed: u64,
+    /// … and how long one took in the mean, ns; `null`: none was timed.
+    mean_ns: Option<f64>,
+}
+
+impl LookBody {
+    fn of(shards: &[ProcessingHistogram]) -> Self {
+        let timed: u64 = shards.iter().flat_map(|shard| shard.packets).sum();
+        let sum_ns: u64 = shards.iter().map(|shard| shard.sum_ns).sum();
+        Self {
+            timed,
+            mean_ns: (timed > 0).then(|| sum_ns as f64 / timed as f64),
+        }
+    }
+}
+
+impl<'a> From<&'a RuleHits> for RuleCostBody<'a> {
+    fn from(hits: &'a RuleHits) -> Self {
+        Self {
+            rule: hits.rule.as_deref(),
+            dumps: hits.counts.triggers,
+            finished: hits.finished,
+            bytes: hits.bytes,
+            suppressed: hits.counts.suppressed.total(),
+        }
+    }
 }
 
 /// What a full ring does.
@@ -217,6 +265,8 @@ impl<'a> From<&'a Status> for StatusBody<'a> {
             processing: status.processing.iter().map(ProcessingBody::from).collect(),
             when_full: status.when_full.into(),
             rules: status.rules,
+            rule_costs: status.hits_by_rule.iter().map(Into::into).collect(),
+            look: LookBody::of(&status.processing),
             pins: status.pins.iter().map(PinBody::from).collect(),
             next_event: status.next_event,
         }

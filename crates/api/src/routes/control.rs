@@ -72,7 +72,7 @@ pub(crate) async fn reload(
                 "the recording was started without --config: there is nothing to read again",
             )
         };
-        let reload = app.reload.as_ref().ok_or_else(none)?;
+        let reload = app.services.reload.as_ref().ok_or_else(none)?;
         let (report, changed) = (reload.0)().map_err(Problem::conflict)?;
         Ok(Json(ReloadedBody { changed, report }))
     })

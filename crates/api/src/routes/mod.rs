@@ -2,6 +2,7 @@
 
 pub(crate) mod control;
 pub(crate) mod document;
+pub(crate) mod dump_files;
 pub(crate) mod dumps;
 pub(crate) mod events;
 pub(crate) mod health;

@@ -10,7 +10,7 @@ use axum::{
     Extension,
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderValue, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use retroscope_recorder::{
@@ -25,7 +25,7 @@ use crate::{
     app::{App, waiting},
     bodies::request::{StretchBody, count as limit, within},
     caller::Caller,
-    extract::{Json, Named, Nothing, Parameters},
+    extract::{Json, Named, Nothing, Parameters, list},
     problem::Problem,
     queries::{Place, QueryRecord},
     stream::{PieceWriter, Sender, stream},
@@ -82,12 +82,7 @@ impl Asked {
             last: self.last,
         };
         let stretch = stretch.read()?;
-        let list = |text: Option<String>| {
-            let text = text.unwrap_or_default();
-            let parts = text.split(',').filter(|part| !part.is_empty());
-            parts.map(str::to_owned).collect::<Vec<_>>()
-        };
-        let after = list(self.after).into_iter().map(|id| {
+        let after = list(self.after.as_deref()).into_iter().map(|id| {
             let read = id.parse::<PacketId>();
             read.map_err(|_| Problem::senseless(format!("`after`: {id:?} is no packet's ID")))
         });
@@ -100,7 +95,7 @@ impl Asked {
         Ok(Query {
             expression: within(handle, caller, self.filter)?.unwrap_or_default(),
             community_id: self.community_id,
-            interfaces: list(self.interfaces),
+            interfaces: list(self.interfaces.as_deref()),
             from_ns: stretch.from_ns,
             to_ns: stretch.to_ns,
             last_ns: stretch.last_ns,
@@ -242,7 +237,8 @@ impl Task {
         let begin = || -> Result<_, Problem> {
             let query = asked.query(handle, &self.caller)?;
             let answer = handle.query(&query)?.until(&self.cancel);
-            let id = self.app.queries.begin(&self.caller, &query.expression);
+            let queries = &self.app.queries;
+            let id = queries.begin(&self.caller, &query.expression, &self.cancel);
             let id = id.map_err(|error| Problem::bug(format!("no random number: {error}")))?;
             Ok((query, answer, id))
         };
@@ -300,6 +296,32 @@ pub(crate) async fn verdict(
     Named(id): Named<String>,
 ) -> Result<Json<QueryRecord>, Problem> {
     let found = app.queries.find(&caller, &id);
-    let why = || "there is no such query of yours among the last 256: its ID is in the `Location` of its answer";
-    found.map(Json).ok_or_else(|| Problem::absent(why()))
+    found.map(Json).ok_or_else(no_query)
+}
+
+/// End a query of one's own that goes on
+///
+/// Its answer ends as a whole, with the verdict of what is in it. One that has ended stays as it is.
+#[utoipa::path(
+    delete, path = "/v1/queries/{id}", tag = "packets",
+    params(("id" = String, Path, min_length = 1, max_length = 64)),
+    responses((status = 204, description = "It ends, or has ended.")),
+)]
+pub(crate) async fn cancel(
+    State(app): Shared,
+    Extension(caller): Asking,
+    _: Parameters<Nothing>,
+    Named(id): Named<String>,
+) -> Result<StatusCode, Problem> {
+    if app.queries.cancel(&caller, &id) {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(no_query())
+    }
+}
+
+fn no_query() -> Problem {
+    Problem::absent(
+        "there is no such query of yours among the last 256: its ID is in the `Location` of its answer",
+    )
 }

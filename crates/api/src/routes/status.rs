@@ -1,15 +1,22 @@
-//! What the recorder is doing.
+//! What the recorder is doing, and on what machine.
+#![expect(
+    unused_qualifications,
+    reason = "the macro of utoipa qualifies the names of parameters"
+)]
 
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::Shared;
 use crate::{
     app::waiting,
     bodies::status::{InterfacesBody, StatusBody},
-    extract::{Json, Nothing, Parameters},
+    doctor::Report,
+    extract::{Json, Nothing, Parameters, list},
     problem::Problem,
 };
 
@@ -36,6 +43,31 @@ pub(crate) async fn interfaces(
         let interfaces = app.handle.interfaces()?.into_iter();
         let interfaces = interfaces.map(Into::into).collect();
         Ok(Json(InterfacesBody { interfaces }))
+    })
+    .await
+}
+
+/// Which interfaces.
+#[derive(Debug, Clone, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Looked {
+    /// Names, with commas between; left out: all of the machine.
+    interfaces: Option<String>,
+}
+
+/// What on the machine would lose packets, or change them before they are recorded: what `retroscope doctor` says
+///
+/// But for the permission to capture, which the recorder gave up once it had it.
+#[utoipa::path(get, path = "/v1/doctor", tag = "status", params(Looked), responses((status = 200, body = Report)))]
+pub(crate) async fn doctor(
+    State(app): Shared,
+    Parameters(wanted): Parameters<Looked>,
+) -> Result<Json<Report>, Problem> {
+    waiting(move || {
+        let names = list(wanted.interfaces.as_deref());
+        let report = (app.services.doctor.0)(&names);
+        report.map(Json).map_err(Problem::senseless)
     })
     .await
 }

@@ -1,11 +1,14 @@
 //! Triggers by hand.
 
+use std::time::{Duration, Instant};
+
 use axum::{
     Extension,
     extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use retroscope_recorder::Handle;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -16,6 +19,11 @@ use crate::{
     extract::{Json, Nothing, Parameters, check_name},
     problem::Problem,
 };
+
+/// How long an answer waits for the dumper, which is behind where the disk is slow, …
+const FILE_WAIT: Duration = Duration::from_secs(1);
+/// … and how often it looks.
+const FILE_LOOK: Duration = Duration::from_millis(2);
 
 /// What a trigger led to.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
@@ -71,6 +79,9 @@ pub(crate) async fn trigger(
             app.keys.add(key, &meaning);
         }
         let (dump, existed) = (triggered.dump, triggered.existed);
+        if !existed {
+            wait_until_there(&app.handle, dump);
+        }
         let status = if existed {
             StatusCode::OK
         } else {
@@ -82,4 +93,12 @@ pub(crate) async fn trigger(
         Ok((status, [(header::LOCATION, place)], body).into_response())
     })
     .await
+}
+
+/// The dumper opens its file a moment after the analyzer has opened the dump: `Location` is to be there when the answer is.
+fn wait_until_there(handle: &Handle, dump: u64) {
+    let begin = Instant::now();
+    while begin.elapsed() < FILE_WAIT && matches!(handle.dump_id(dump), Ok(None)) {
+        std::thread::sleep(FILE_LOOK);
+    }
 }

@@ -205,6 +205,23 @@ fn the_unix_socket_needs_no_token() {
         .done(200);
     served.ask_unix(&get("/v1/nothing")).refused(404);
     served.ask_unix(&request("BREW", "/v1/status")).refused(405);
+    // HEAD is GET without a body, a refusal too.
+    let head = |target: &str| served.ask_unix(&request("HEAD", target));
+    for target in ["/v1/status", "/healthz", "/v1/rules", "/v1/query?last=1ms"] {
+        let answer = head(target);
+        assert_eq!((answer.status, answer.body.len()), (200, 0), "{target}");
+    }
+    assert_eq!(
+        (head("/v1/nothing").status, head("/v1/stop").status),
+        (404, 405)
+    );
+    assert_eq!(head("/v1/stop").headers["allow"], "POST");
+    let doctor = served.ask_unix(&get("/v1/doctor")).done(200);
+    assert_eq!(doctor["findings"][0]["do"], "ip link set eth0 up");
+    assert_eq!(doctor["loses_packets"], true);
+    served
+        .ask_unix(&get("/v1/doctor?interfaces=eth7"))
+        .refused(422);
     let events = served.ask_unix(&request("POST", "/v1/stop"));
     assert_eq!(events.status, 202);
     served.end();
@@ -263,10 +280,18 @@ pub(crate) fn finished(served: &Served, number: u64) -> Value {
     let deadline = std::time::Instant::now() + crate::support::DEADLINE;
     loop {
         let answer = served.ask_unix(&get(&format!("/v1/dumps/{number}")));
-        if answer.status == 200 {
-            return answer.json();
+        let dump = if answer.status == 200 {
+            answer.json()
+        } else {
+            answer.refused(404);
+            Value::Null
+        };
+        if let Value::Object(mut report) = dump["report"].clone() {
+            for name in ["number", "stored"] {
+                report.insert(name.to_owned(), dump[name].clone());
+            }
+            return report.into();
         }
-        answer.refused(404);
         assert!(
             std::time::Instant::now() < deadline,
             "the dump is not finished"

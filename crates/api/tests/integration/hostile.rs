@@ -116,15 +116,15 @@ fn paths_lead_nowhere_else() {
     }
     served
         .ask_unix(&get("/v1/dumps/..%2f..%2fetc%2fpasswd"))
-        .refused(400);
+        .refused(404);
     served.ask_unix(&get("/v1/queries/..%2f..")).refused(404);
     for (method, target, allowed) in [
-        ("POST", "/v1/status", "GET"),
+        ("POST", "/v1/status", "GET, HEAD"),
         ("GET", "/v1/triggers", "POST"),
-        ("TRACE", "/v1/status", "GET"),
-        ("POST", "/v1/rules/x", "GET, PUT, PATCH, DELETE"),
+        ("TRACE", "/v1/status", "GET, HEAD"),
+        ("POST", "/v1/rules/x", "GET, HEAD, PUT, PATCH, DELETE"),
         ("CONNECT", "/v1/status", ""),
-        ("OPTIONS", "/metrics", "GET"),
+        ("OPTIONS", "/metrics", "GET, HEAD"),
     ] {
         let answer = served.ask_unix(&request(method, target));
         if method == "CONNECT" {

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod access;
+mod dumps;
+mod follow;
 mod history;
 mod hostile;
 mod operations;

@@ -144,7 +144,7 @@ fn a_trigger_starts_one_dump_for_a_key() {
         (&list["dumps"][0]["number"], &list["before"]),
         (&json!(number), &json!(0))
     );
-    ask(get("/v1/dumps/x")).refused(400);
+    ask(get("/v1/dumps/x")).refused(404);
     ask(get("/v1/dumps/999")).refused(404);
 }
 

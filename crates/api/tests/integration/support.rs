@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_api::{Address, Bound, Config, Role, Say, Server, TlsFiles, TokenLine};
+use retroscope_api::{
+    Address, Bound, Config, Role, Say, Server, Services, TlsFiles, TokenLine,
+    doctor::{Doctor, Finding, Report},
+};
 use retroscope_capture::{Source, generator::GeneratorSource};
 use retroscope_recorder::{Config as RecorderConfig, Handle, Recorder, SystemClock};
 use serde_json::Value;
@@ -92,7 +95,7 @@ impl Served {
         let recorder = recorder.unwrap();
         let handle = recorder.handle();
         let stop = Arc::<AtomicBool>::default();
-        let server = Server::start(bound, handle.clone(), stop, None, || Ok(())).unwrap();
+        let server = Server::start(bound, handle.clone(), stop, services(), || Ok(())).unwrap();
         Self {
             handle,
             address,
@@ -164,13 +167,14 @@ impl Served {
         }
     }
 
-    /// Ends the recording, and then the server.
-    pub(crate) fn end(&mut self) {
+    /// Ends the recording, and then the server. Packets that were stored.
+    pub(crate) fn end(&mut self) -> u64 {
         self.handle.stop();
         let summary = self.recorder.take().unwrap().join();
         assert!(!summary.panicked);
-        self.server.take().unwrap().end();
+        self.server.take().unwrap().end(|| false);
         assert!(!self.socket.exists(), "the socket is removed");
+        summary.stored
     }
 }
 
@@ -180,6 +184,20 @@ impl Drop for Served {
             self.handle.abort();
             drop(recorder.join());
         }
+    }
+}
+
+/// What a program would do: nothing is to be read again, and one interface is there.
+fn services() -> Services {
+    Services {
+        reload: None,
+        doctor: Doctor(Arc::new(|wanted| match wanted {
+            [] => {
+                let finding = Finding::warn("state", "is down", "ip link set eth0 up").on("eth0");
+                Ok(Report::new(vec![finding], &["clock", "state"]))
+            }
+            [name, ..] => Err(format!("there is no interface {name}")),
+        })),
     }
 }
 

@@ -1,20 +1,34 @@
-//! `retroscope dumps`: what a recorder that runs has written.
+//! `retroscope dumps`: what a recorder that runs has written, and writes.
 
-use std::process::ExitCode;
+use std::{
+    io::{ErrorKind, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
-use retroscope_api::client::Ask;
+use retroscope_api::client::{Ask, Client, Method, target};
 use serde_json::Value;
 
 use super::{
     columns::columns,
-    remote::{RemoteArgs, ask, printable},
+    remote::{RemoteArgs, ask, failure, printable},
+    target::Target,
 };
-use crate::failure::{Failure, put, put_json};
+use crate::{
+    failure::{Failure, put, put_json, say},
+    units::show_size,
+};
 
-/// List the dumps of a recorder that runs with --api.
+/// List, get, hold or delete the dumps of a recorder that runs with --api.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit codes: 0 done, 1 refused, or no recorder there, 2 wrong arguments.")]
+#[command(
+    after_help = "A dump is named by its number, or by its ID, which its files' names begin with.\n\n\
+                  Exit codes: 0 done, 1 refused, no such dump, or no recorder there, 2 wrong arguments."
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// Print JSON objects, as the API gives them
     #[arg(long, global = true)]
     json: bool,
@@ -23,35 +37,194 @@ pub(crate) struct Args {
     remote: RemoteArgs,
 }
 
-/// Runs the command.
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let client = args.remote.client()?;
-    let dumps = ask(&client, Ask::get("/v1/dumps"))?;
-    if args.json {
-        return put_json(&dumps);
-    }
-    put(&table(&dumps))
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List them, which is the default
+    List,
+    /// Write a dump's capture file; of one that is open what is there, and then what comes until it is finished
+    Get(GetArgs),
+    /// Keep one, whatever limit there is, or whoever wants to delete it
+    Hold { dump: String },
+    /// Keep one no longer than limits let it be
+    Release { dump: String },
+    /// Delete the files of one that is finished and not held
+    Delete { dump: String },
 }
 
+#[derive(Debug, clap::Args)]
+struct GetArgs {
+    /// Its number, or its ID
+    dump: String,
+
+    /// The file, made anew; - is stdout
+    #[arg(short, value_name = "FILE")]
+    write: PathBuf,
+
+    /// Where the dump has several files: which, by its name; the first unless given
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let client = args.remote.client()?;
+    let hold = |dump: &str| target(&["v1", "dumps", dump, "hold"], &[]);
+    match args.command.unwrap_or(Command::List) {
+        Command::List => {
+            let dumps = ask(&client, Ask::get("/v1/dumps"))?;
+            if args.json {
+                return put_json(&dumps);
+            }
+            put(&table(&dumps))
+        }
+        Command::Get(wanted) => get(&client, &wanted, args.json),
+        Command::Hold { dump } => {
+            let answer = ask(&client, Ask::new(Method::PUT, hold(&dump)))?;
+            told(&dump, &answer, args.json, ["is held", "was held"])
+        }
+        Command::Release { dump } => {
+            let answer = ask(&client, Ask::new(Method::DELETE, hold(&dump)))?;
+            told(&dump, &answer, args.json, ["is released", "was not held"])
+        }
+        Command::Delete { dump } => {
+            let path = target(&["v1", "dumps", &dump], &[]);
+            let answer = ask(&client, Ask::new(Method::DELETE, path))?;
+            told(&dump, &answer, args.json, ["is deleted"; 2])
+        }
+    }
+}
+
+fn told(
+    dump: &str,
+    answer: &Value,
+    json: bool,
+    [new, old]: [&str; 2],
+) -> Result<ExitCode, Failure> {
+    if json {
+        return put_json(answer);
+    }
+    let what = if answer["existed"] == true { old } else { new };
+    put(&format!("dump {} {what}\n", printable(dump)))
+}
+
+/// Copies the file as it comes.
+fn get(client: &Client, wanted: &GetArgs, json: bool) -> Result<ExitCode, Failure> {
+    let out = Target::new(wanted.write.clone());
+    if json && out == Target::Stdout {
+        return Err(Failure::usage(
+            "--json and -w - both write to stdout: name a file",
+        ));
+    }
+    let name: Vec<_> = wanted.name.iter().map(|it| ("name", it.as_str())).collect();
+    let path = target(&["v1", "dumps", &wanted.dump, "file"], &name);
+    // A refusal comes before the file is made.
+    let mut answer = client.send(Ask::get(path)).map_err(failure)?;
+    let mut file = out
+        .open()
+        .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
+    while let Some(piece) = answer.piece().map_err(failure)? {
+        match file.write_all(&piece) {
+            // Whoever read the file has left.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            written => written
+                .map_err(|error| Failure::failed(format_args!("cannot write {out}: {error}")))?,
+        }
+    }
+    drop(answer);
+    let about = target(&["v1", "dumps", &wanted.dump], &[]);
+    let Ok(dump) = ask(client, Ask::get(about)) else {
+        say(&format!("{out}: all of it; the recorder has ended since"));
+        return Ok(ExitCode::SUCCESS);
+    };
+    if json {
+        return put_json(&dump);
+    }
+    let mut told = dump["report"].clone();
+    told["stored"] = dump["stored"].clone();
+    let [_, rule, _, packets, verdict, _] = row(&told);
+    say(&format!(
+        "{out}: {packets} packets of rule '{rule}': {verdict}"
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Those that are finished, then those that are open; then what earlier recordings left.
 fn table(dumps: &Value) -> String {
-    let mut rows = vec![["dump", "rule", "trigger", "packets", "verdict"].map(str::to_owned)];
-    rows.extend(dumps["dumps"].as_array().into_iter().flatten().map(row));
+    let mut rows =
+        vec![["dump", "rule", "trigger", "packets", "verdict", "files"].map(str::to_owned)];
+    let list = |name: &str| dumps[name].as_array().cloned().unwrap_or_default();
+    let stored = list("stored");
+    let finished = list("dumps");
+    let find = |dump: &Value| stored.iter().find(|it| it["id"] == dump["id"]).cloned();
+    let with_files = |dump: &Value| {
+        let mut dump = dump.clone();
+        dump["stored"] = find(&dump).unwrap_or_default();
+        dump
+    };
+    rows.extend(finished.iter().map(|dump| row(&with_files(dump))));
+    let is_new = |it: &&Value| finished.iter().all(|dump| dump["id"] != it["id"]);
+    let of_others = stored.iter().filter(is_new);
+    rows.extend(
+        of_others.map(|it| row(&serde_json::json!({ "number": it["number"], "stored": it }))),
+    );
     columns(&rows, &[3])
 }
 
-fn row(dump: &Value) -> [String; 5] {
-    let text = |name: &str| dump[name].as_str().map(printable).unwrap_or_default();
-    let number = |name: &str| {
-        dump[name]
-            .as_u64()
-            .map(|n| n.to_string())
-            .unwrap_or_default()
+/// Name, rule, time of the trigger, packets, verdict, and what became of the files.
+fn row(dump: &Value) -> [String; 6] {
+    let stored = &dump["stored"];
+    let of = |name: &str| match &dump[name] {
+        Value::Null => stored[name].clone(),
+        value => value.clone(),
+    };
+    let text = |name: &str| of(name).as_str().map(printable).unwrap_or_default();
+    let number = |name: &str| of(name).as_u64().map(|n| n.to_string());
+    let is_open = stored["is_open"] == true;
+    let files = match stored["bytes"].as_u64() {
+        None => "none any more".to_owned(),
+        Some(bytes) if stored["is_held"] == true => format!("{}, held", show_size(bytes)),
+        Some(bytes) => show_size(bytes),
     };
     [
-        number("number"),
+        number("number").unwrap_or_else(|| text("id")),
         text("rule"),
         text("trigger_time"),
-        number("packets"),
-        text("verdict"),
+        if is_open {
+            String::new()
+        } else {
+            number("packets").unwrap_or_default()
+        },
+        if is_open {
+            "open".to_owned()
+        } else {
+            text("verdict")
+        },
+        files,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn dumps_are_told_in_columns_whatever_became_of_them() {
+        let report = |number: u64, id: &str| json!({ "number": number, "id": id, "rule": "udp", "trigger_time": "T", "packets": 12, "verdict": "complete" });
+        let stored = |number: Option<u64>, id: &str, held: bool| {
+            json!({ "number": number, "id": id, "is_open": number.is_some(), "is_held": held, "rule": "tcp\u{1b}",
+            "trigger_time": "U", "packets": 0, "bytes": 2048, "verdict": number.is_none().then_some("incomplete") })
+        };
+        let dumps = json!({
+            "dumps": [report(1, "a"), report(2, "b")], "before": 0,
+            "stored": [stored(None, "old", false), stored(None, "b", true), stored(Some(3), "c", false)],
+        });
+        let expected = "dump  rule  trigger  packets  verdict     files\n\
+                        1     udp   T             12  complete    none any more\n\
+                        2     udp   T             12  complete    2 KiB, held\n\
+                        old   tcp?  U              0  incomplete  2 KiB\n\
+                        3     tcp?  U                 open        2 KiB\n";
+        assert_eq!(table(&dumps), expected);
+    }
 }

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use super::{
     columns::columns,
     remote::{RemoteArgs, ask, failure, printable},
+    stretch::StretchArgs,
     window::{LimitsText, WindowText, fields},
 };
 use crate::{
     failure::{Failure, put, put_json},
-    units::show_size,
+    units::{counted, show_size},
 };
 
 /// List or change the trigger rules of a recorder that runs with --api.
@@ -46,6 +47,23 @@ enum Command {
     Enable { name: String },
     /// Let its matches start none
     Disable { name: String },
+    /// Tell how often a rule would have fired in the past, and at which packets; nothing is changed
+    Test(TestArgs),
+}
+
+/// A rule that is tried.
+#[derive(Debug, clap::Args)]
+struct TestArgs {
+    #[command(flatten)]
+    stretch: StretchArgs,
+
+    /// So many of the first packets are listed, 1000 at most
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    list: u64,
+
+    /// Packets that would trigger, as pcap-filter(7) says
+    #[arg(value_name = "EXPRESSION", required = true)]
+    expression: Vec<String>,
 }
 
 /// A rule.
@@ -102,7 +120,53 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Command::Enable { name } => enable(&client, &name, &path(&name), true, args.json),
         Command::Disable { name } => enable(&client, &name, &path(&name), false, args.json),
+        Command::Test(rule) => test(&client, &rule, args.json),
     }
+}
+
+fn test(client: &Client, rule: &TestArgs, json: bool) -> Result<ExitCode, Failure> {
+    let mut body = json!({ "expression": rule.expression.join(" "), "list": rule.list });
+    for (name, text) in rule.stretch.parameters()? {
+        body[name] = text.into();
+    }
+    let request = Ask::new(Method::POST, "/v1/rules/test").json(body);
+    let tested = ask(client, request)?;
+    if json {
+        return put_json(&tested);
+    }
+    put(&tried(&tested))
+}
+
+/// What a rule would have done, in words.
+fn tried(tested: &Value) -> String {
+    let text = |value: &Value| value.as_str().map(printable).unwrap_or_default();
+    let looked = &tested["looked"];
+    let mut rows = Vec::new();
+    for packet in tested["packets"].as_array().into_iter().flatten() {
+        let id = text(&packet["interface"]);
+        rows.push([text(&packet["time"]), id, text(&packet["summary"])]);
+    }
+    let listed = rows.len() as u64;
+    let hits = tested["hits"].as_u64().unwrap_or(0);
+    let when = if hits == 0 {
+        String::new()
+    } else {
+        let [first, last] = ["first", "last"].map(|name| text(&tested[name]));
+        let most = &tested["most_in_a_second"];
+        format!(", from {first} to {last}, {most} in a second at most")
+    };
+    let of = counted(looked["looked_at"].as_u64().unwrap_or(0), "packet");
+    let more = match hits.saturating_sub(listed) {
+        0 => String::new(),
+        more if listed == 0 => format!("({more} not listed)\n"),
+        more => format!("(and {more} more)\n"),
+    };
+    let reasons = text(&looked["reasons"]);
+    let table = columns(&rows, &[]);
+    format!(
+        "{} in {of}{when}: {reasons}\n{table}{more}",
+        counted(hits, "hit")
+    )
 }
 
 fn put_rule(

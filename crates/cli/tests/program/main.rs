@@ -8,6 +8,7 @@ mod client;
 mod config;
 mod control;
 mod doctor;
+mod dumps;
 mod filter;
 mod flows;
 mod generate;

@@ -1,10 +1,10 @@
 //! `query` of a recorder that is asked over HTTP.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{BufReader, Read as _},
     path::Path,
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
     time::Instant,
 };
 
@@ -134,19 +134,34 @@ fn a_follow_goes_on_until_it_is_interrupted() {
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{report}");
-    assert_eq!(report["verdict"], "complete");
-    let count = packets(Reader::open(&file).unwrap());
-    assert!(
-        report["packets"]
-            .as_u64()
-            .is_some_and(|told| told <= count && told > 0),
-        "{report}"
-    );
+    let whole = |output: Output, file: &Path, ended_by: &str| {
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{report}");
+        assert_eq!(report["verdict"], "complete");
+        assert_eq!(report["clipped"][0], ended_by, "{report}");
+        let count = packets(Reader::open(file).unwrap());
+        assert_eq!(report["packets"], count, "{report}");
+        count
+    };
+    assert!(whole(output, &file, "cancelled") > 0);
 
+    // Before anything was told of it, and at the end of the recording.
+    let folder = tempfile::tempdir().unwrap();
+    let begun = |name: &str| {
+        let file = folder.path().join(name);
+        let child = following(&file);
+        while fs::metadata(&file).map_or(0, |file| file.len()) == 0 {
+            assert!(Instant::now() < deadline, "nothing follows");
+        }
+        (file, child)
+    };
+    let (file, child) = begun("at once");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    whole(child.wait_with_output().unwrap(), &file, "cancelled");
+    let (file, child) = begun("to the end");
     recording.told(&["stop"]);
     assert_eq!(recording.end().0.code(), Some(0));
+    assert!(whole(child.wait_with_output().unwrap(), &file, "end") > 0);
 }
 
 /// Who reads a part only does no harm, and no error is told.

@@ -21,7 +21,6 @@
 //! Nothing is changed, no packet is captured, and no privilege is needed.
 
 mod clock;
-mod finding;
 mod governor;
 mod host;
 mod interface;
@@ -40,11 +39,16 @@ use std::{
     io::{self, IsTerminal},
     path::Path,
     process::ExitCode,
+    sync::Arc,
 };
 
+use retroscope_api::doctor as finding;
 use retroscope_packet::LinkType;
 
-use self::{finding::Finding, report::Report};
+use self::{
+    finding::{Doctor, Finding, Report},
+    report::Text,
+};
 use crate::{
     failure::{Code, Failure, put, put_json},
     numa::Topology,
@@ -106,6 +110,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     } else {
         done
     })
+}
+
+/// What a recorder says of its machine over HTTP: as the command, but for the permission to capture, which it has given up.
+pub(super) fn of_recorder() -> Doctor {
+    Doctor(Arc::new(|wanted| {
+        let mut findings = findings(wanted).map_err(|error| error.to_string())?;
+        findings.retain(|finding| finding.check != permission::CHECK);
+        Ok(Report::new(findings, &CHECKS))
+    }))
 }
 
 /// All findings; of interfaces only those in `wanted`, unless it is empty.

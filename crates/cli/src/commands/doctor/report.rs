@@ -1,37 +1,19 @@
-//! All findings, as JSON or as text.
+//! All findings, as text.
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
-
-use super::finding::{Finding, Severity};
+use super::finding::{Finding, Report, Severity};
 use crate::units::counted;
 
-/// All findings and what they come to.
-#[derive(Debug, Serialize)]
-pub(super) struct Report {
-    findings: Vec<Finding>,
-    /// Checks that found nothing to look at: a virtual interface has no receive ring.
-    not_checked: Vec<&'static str>,
-    pub(super) loses_packets: bool,
-}
-
-impl Report {
-    /// A report of findings, where `checks` are all that there could be.
-    pub(super) fn new(findings: Vec<Finding>, checks: &[&'static str]) -> Self {
-        let warns = |finding: &Finding| finding.severity == Severity::Warn;
-        let loses_packets = findings.iter().any(warns);
-        let has_no_finding = |check: &&str| findings.iter().all(|finding| finding.check != *check);
-        Self {
-            not_checked: checks.iter().copied().filter(has_no_finding).collect(),
-            findings,
-            loses_packets,
-        }
-    }
-
+/// All findings, as text.
+pub(super) trait Text {
     /// Columns for people: severity, what was looked at, what is; below, unless all is well, what to do. At the end what there was
     /// nothing to see of.
-    pub(super) fn text(&self, colour: bool) -> String {
+    fn text(&self, colour: bool) -> String;
+}
+
+impl Text for Report {
+    fn text(&self, colour: bool) -> String {
         let label = |finding: &Finding| match &finding.interface {
             Some(interface) => format!("{interface} {}", finding.check),
             None => finding.check.to_owned(),

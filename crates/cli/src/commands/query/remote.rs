@@ -1,16 +1,15 @@
 //! A query of a recorder that runs, over HTTP.
+//!
+//! ^C asks the recorder to end a follow, whose answer then comes to its end with a verdict.
 
 use std::io::{self, ErrorKind, Write};
 
-use retroscope_api::client::{Answer, Ask, Client, ClientError, target};
+use retroscope_api::client::{Answer, Ask, Client, ClientError, Method, target};
 use retroscope_recorder::Cancel;
 use serde_json::{Value, json};
 
 use super::{Args, Outcome, blocks::Blocks};
-use crate::{
-    commands::remote::failure,
-    failure::{Failure, say},
-};
+use crate::{commands::remote::failure, failure::Failure};
 
 /// Asks, and writes the packets.
 pub(super) fn run(args: &Args, cancel: &Cancel) -> Result<Outcome, Failure> {
@@ -31,12 +30,10 @@ pub(super) fn run(args: &Args, cancel: &Cancel) -> Result<Outcome, Failure> {
         .open()
         .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
     let mut blocks = Blocks::default();
-    let trailers = match copy(answer, file, &mut blocks, cancel) {
-        Ok(Copied::Whole(trailers)) => trailers,
-        Ok(Copied::Cancelled) => {
-            let report = blocks.verdict_so_far().unwrap_or_default();
-            return Ok(Outcome::Told(json!({ "report": report })));
-        }
+    let end = |place: &str| client.send(Ask::new(Method::DELETE, place));
+    let end = || _ = place.as_deref().map(end);
+    let trailers = match copy(answer, file, &mut blocks, (cancel, &end)) {
+        Ok(trailers) => trailers,
         Err(Stop::Answer(error)) => return Err(failure(error)),
         Err(Stop::File(error)) if error.kind() == ErrorKind::BrokenPipe => {
             // Whoever read the answer has left.
@@ -52,15 +49,8 @@ pub(super) fn run(args: &Args, cancel: &Cancel) -> Result<Outcome, Failure> {
             )));
         }
     };
-    Ok(Outcome::Told(verdict(&client, place.as_deref(), trailers)?))
-}
-
-/// How a copy ended well.
-enum Copied {
-    /// All came, and what was behind it.
-    Whole(Value),
-    /// Somebody ended it.
-    Cancelled,
+    let in_file = blocks.verdict_so_far();
+    verdict(&client, place.as_deref(), in_file, trailers).map(Outcome::Told)
 }
 
 /// Why a copy ended.
@@ -69,16 +59,18 @@ enum Stop {
     File(io::Error),
 }
 
+/// Writes all that comes, and gives what stands behind it. Once it is cancelled it calls `end`.
 fn copy(
     mut answer: Answer<'_>,
     mut file: impl Write,
     blocks: &mut Blocks,
-    cancel: &Cancel,
-) -> Result<Copied, Stop> {
+    (cancel, end): (&Cancel, &dyn Fn()),
+) -> Result<Value, Stop> {
+    let mut is_ended = false;
     while let Some(piece) = answer.piece().map_err(Stop::Answer)? {
         blocks.push(&piece, &mut file).map_err(Stop::File)?;
-        if cancel.is_cancelled() {
-            return Ok(Copied::Cancelled);
+        if cancel.is_cancelled() && !std::mem::replace(&mut is_ended, true) {
+            end();
         }
     }
     file.flush().map_err(Stop::File)?;
@@ -87,15 +79,20 @@ fn copy(
             .trailer(name)
             .and_then(|text| text.parse::<u64>().ok())
     };
-    Ok(Copied::Whole(json!({ "report": {
+    Ok(json!({ "report": {
         "verdict": answer.trailer("retroscope-verdict"),
         "packets": number("retroscope-packets"),
         "bytes": number("retroscope-bytes"),
-    }})))
+    }}))
 }
 
-/// The verdict at `Location`; where it is not there any more, what stood behind the packets.
-fn verdict(client: &Client, place: Option<&str>, trailers: Value) -> Result<Value, Failure> {
+/// The verdict at `Location`; where the recorder is not there any more or has it no more, that in the file, or what stood behind the packets.
+fn verdict(
+    client: &Client,
+    place: Option<&str>,
+    in_file: Option<Value>,
+    trailers: Value,
+) -> Result<Value, Failure> {
     let asked = place.map(|place| client.send(Ask::get(place)).and_then(Answer::json));
     match asked {
         Some(Ok(record)) if record["report"].is_object() => Ok(record),
@@ -103,12 +100,12 @@ fn verdict(client: &Client, place: Option<&str>, trailers: Value) -> Result<Valu
             let why = record["error"].as_str().unwrap_or("it has no verdict");
             Err(Failure::failed(why))
         }
-        _ if trailers["report"]["verdict"].is_string() => {
-            say("the recorder has the whole verdict no more: it stands in the file");
-            Ok(trailers)
-        }
-        Some(Err(error)) => Err(failure(error)),
-        None => Err(Failure::failed("the recorder gives no verdict")),
+        missing => match (in_file, missing) {
+            (Some(report), _) => Ok(json!({ "report": report })),
+            (None, _) if trailers["report"]["verdict"].is_string() => Ok(trailers),
+            (None, Some(Err(error))) => Err(failure(error)),
+            (None, _) => Err(Failure::failed("the recorder gives no verdict")),
+        },
     }
 }
 

@@ -26,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_api::{Bound, Reload, Say};
+use retroscope_api::{Bound, Reload, Say, Services};
 use retroscope_capture::{
     CpuTurns, Source, SourceError,
     file::FileSource,
@@ -154,7 +154,11 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
         let reload = reloader
             .clone()
             .map(|it| Reload(Arc::new(move || it.reload())));
-        let server = retroscope_api::Server::start(bound, handle, stop, reload, give_up)?;
+        let services = Services {
+            reload,
+            doctor: super::doctor::of_recorder(),
+        };
+        let server = retroscope_api::Server::start(bound, handle, stop, services, give_up)?;
         let mut told = |url: &String| screen.line(&format!("HTTP at {url}"));
         urls.iter().for_each(&mut told);
         Ok::<_, io::Error>(server)
@@ -174,7 +178,8 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let reload = reloader.map(Reloader::serve);
     let reload = reload.transpose().map_err(Failure::failed)?;
     let result = watch(recorder, input, &signals, screen, (eve, top, reload));
-    api.into_iter().for_each(retroscope_api::Server::end);
+    api.into_iter()
+        .for_each(|api| api.end(|| signals.aborted()));
     result
 }
 

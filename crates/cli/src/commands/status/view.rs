@@ -165,10 +165,12 @@ impl Told<'_> {
         }
         let of = |name: &str| self.now["analyzers"][name].as_u64().unwrap_or(0);
         let (unread, lapped) = (of("unread"), of("lapped"));
+        let look = self.now["look"]["mean_ns"].as_f64();
+        let look = look.map_or(String::new(), |ns| format!("; {ns:.0} ns a packet"));
         self.line(if total > 0 { Look::Alarm } else { Look::Plain }, text);
         self.line(
             if lapped > 0 { Look::Alarm } else { Look::Plain },
-            format!("analyzers {unread} packets behind; {lapped} not looked at for triggers"),
+            format!("analyzers {unread} packets behind; {lapped} not looked at for triggers{look}"),
         );
     }
 
@@ -222,7 +224,20 @@ impl Told<'_> {
     }
 
     fn rules(&mut self, rules: &Value, before: Option<&Value>) {
-        let mut rows = vec![["rule", "hits", "pps", "expression"].map(str::to_owned)];
+        let heading = [
+            "rule",
+            "hits",
+            "pps",
+            "dumps",
+            "written",
+            "suppressed",
+            "expression",
+        ];
+        let mut rows = vec![heading.map(str::to_owned)];
+        let costs = self.now["rule_costs"].as_array().into_iter().flatten();
+        let costs: BTreeMap<&str, &Value> = costs
+            .filter_map(|cost| Some((cost["rule"].as_str()?, cost)))
+            .collect();
         let list = |rules: &Value| rules["rules"].as_array().cloned().unwrap_or_default();
         let old: BTreeMap<String, u64> = before
             .map(list)
@@ -242,14 +257,19 @@ impl Told<'_> {
             } else {
                 ""
             };
+            let cost = |what: &str| costs.get(&*name).and_then(|cost| cost[what].as_u64());
+            let number = |n: Option<u64>| n.map_or("?".to_owned(), |n| n.to_string());
             rows.push([
-                name,
-                hits.map_or("?".to_owned(), |hits| hits.to_string()),
+                name.clone(),
+                number(hits),
                 rate.map_or("-".to_owned(), |rate| format!("{rate:.0}")),
+                number(cost("dumps")),
+                cost("bytes").map_or("?".to_owned(), show_size),
+                number(cost("suppressed")),
                 format!("{text}{off}"),
             ]);
         }
-        self.table(&rows, &[1, 2]);
+        self.table(&rows, &[1, 2, 3, 4, 5]);
     }
 
     fn pins(&mut self) {

@@ -1,0 +1,468 @@
+//! The files of dumps: sent, also while they grow, held, and deleted.
+#![expect(
+    unused_qualifications,
+    reason = "the macro of utoipa qualifies the names of parameters"
+)]
+
+use std::{
+    sync::{Arc, mpsc::RecvTimeoutError},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Extension,
+    body::{Body, Bytes},
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::Response,
+};
+use retroscope_recorder::{
+    CommandError, DumpFileReader, Event, Export, Handle, StoredDump, StoredFile, Subscription,
+    Verdict,
+};
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{Asking, Shared, dumps::find};
+use crate::{
+    app::{App, waiting},
+    caller::Caller,
+    extract::{Json, Named, Nothing, Parameters},
+    problem::Problem,
+    queries::Place,
+    stream::{Sender, stream},
+};
+
+/// Bytes of a piece.
+const PIECE_BYTES: usize = 64 << 10;
+/// How often it is looked how far a file has grown that is being written.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often a file is looked for that has another name by then, because its dump is finished now.
+const OPEN_TRIES: usize = 3;
+/// How a file is called that is being written.
+const PART: &str = ".part";
+
+/// Which file of a dump.
+#[derive(Debug, Clone, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WhichFile {
+    /// Where a dump has several (`--format pcap` with several link types): its name; left out: the first.
+    name: Option<String>,
+}
+
+/// A file that is open.
+struct Opened {
+    id: String,
+    /// As it is called when it is finished.
+    name: String,
+    reader: DumpFileReader,
+    /// What it is known to be; `None`: it is being written.
+    whole: Option<Whole>,
+    /// Hears when it is finished.
+    listener: Subscription,
+}
+
+struct Whole {
+    packets: u64,
+    sha256: Option<String>,
+}
+
+impl Opened {
+    fn new(handle: &Handle, dump: &str, wanted: Option<&str>) -> Result<Self, Problem> {
+        // Before it is looked for: what becomes of it meanwhile is heard.
+        let listener = handle.subscribe(None);
+        for _ in 0..OPEN_TRIES {
+            let stored = find(handle, dump)?;
+            let file = pick(&stored, wanted)?;
+            let reader = match handle.open_dump_file(&stored.id, &file.name) {
+                Err(CommandError::Refused(_)) if stored.is_open => continue,
+                reader => reader?,
+            };
+            let whole = Whole {
+                packets: stored.packets,
+                sha256: file.sha256.clone(),
+            };
+            let name = file.name.strip_suffix(PART).filter(|_| stored.is_open);
+            return Ok(Self {
+                name: name.unwrap_or(&file.name).to_owned(),
+                whole: (!stored.is_open).then_some(whole),
+                id: stored.id,
+                reader,
+                listener,
+            });
+        }
+        let why = format!("dump {dump} is being finished: ask again");
+        Err(Problem::unavailable(why, Duration::from_secs(1)))
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.name.rsplit_once('.') {
+            Some((_, "zst")) => "application/zstd",
+            Some((_, "pcap")) => "application/vnd.tcpdump.pcap",
+            _ => "application/x-pcapng",
+        }
+    }
+}
+
+/// The file of a dump that is asked for.
+fn pick<'a>(dump: &'a StoredDump, wanted: Option<&str>) -> Result<&'a StoredFile, Problem> {
+    let is_wanted = |file: &&StoredFile| match wanted {
+        None => true,
+        Some(name) => file.name == name || file.name.strip_suffix(PART) == Some(name),
+    };
+    dump.files
+        .iter()
+        .find(is_wanted)
+        .ok_or_else(|| match wanted {
+            None if dump.is_open => {
+                let why = "nothing of this dump is written yet: ask again";
+                Problem::unavailable(why, Duration::from_secs(1))
+            }
+            None => Problem::absent("this dump has no file"),
+            Some(name) => Problem::absent(format!(
+                "this dump has no file {name:?}: GET /v1/dumps/{{number}} lists them"
+            )),
+        })
+}
+
+/// A dump's capture file
+///
+/// Of a dump that is finished, with its length, its SHA-256 as `ETag`, and parts of it by `Range`. Of one that is open: what is written, and then what
+/// comes, until it is finished; the verdict in its head then reads `unfinished`, and `/v1/dumps/{number}` has it afterwards. What ends without its last
+/// chunk is not whole. For tokens without filter and snap length: a file is sent as it is.
+#[utoipa::path(
+    get, path = "/v1/dumps/{number}/file", tag = "dumps",
+    params(
+        ("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1"),
+        WhichFile,
+        ("Range" = Option<String>, Header, description = "One range of bytes, of a dump that is finished.", example = "bytes=0-1023"),
+        ("If-Range" = Option<String>, Header, description = "The `ETag` of the file that is meant."),
+    ),
+    responses(
+        (status = 200, content_type = "application/x-pcapng", body = Vec<u8>, description = "pcapng; with `--format` or `--compress` pcap or zstd, as `Content-Type` tells."),
+        (status = 206, content_type = "application/x-pcapng", body = Vec<u8>, description = "The range."),
+    ),
+)]
+pub(crate) async fn file(
+    State(app): Shared,
+    Extension(caller): Asking,
+    Parameters(wanted): Parameters<WhichFile>,
+    Named(dump): Named<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let handle = app.handle.clone();
+    let opened = waiting(move || Opened::new(&handle, &dump, wanted.name.as_deref())).await?;
+    let places = match opened.whole {
+        Some(_) => &app.running,
+        None => &app.following,
+    };
+    let place = places.take()?;
+    let tag = opened.whole.as_ref().and_then(|it| it.sha256.as_ref());
+    let tag = tag.map(|sha256| format!("\"{sha256}\""));
+    let mut response = Response::new(Body::empty());
+    let value =
+        |text: &str| HeaderValue::try_from(text).map_err(|error| Problem::bug(error.to_string()));
+    let all = response.headers_mut();
+    let disposition = format!("attachment; filename=\"{}\"", opened.name);
+    all.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static(opened.kind()),
+    );
+    all.insert(header::CONTENT_DISPOSITION, value(&disposition)?);
+    let mut range = None;
+    if opened.whole.is_some() {
+        let bytes = opened.reader.bytes();
+        range = asked_range(&headers, tag.as_deref(), bytes)?;
+        let (first, end) = range.unwrap_or((0, bytes));
+        all.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        all.insert(header::CONTENT_LENGTH, HeaderValue::from(end - first));
+        if let Some(tag) = &tag {
+            all.insert(header::ETAG, value(tag)?);
+        }
+        if range.is_some() {
+            let last = end - 1;
+            let told = value(&format!("bytes {first}-{last}/{bytes}"))?;
+            all.insert(header::CONTENT_RANGE, told);
+        }
+    }
+    let (sender, body) = stream();
+    *response.body_mut() = Body::new(body);
+    if range.is_some() {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    let sending = Sending {
+        app,
+        caller,
+        sender,
+        bytes: 0,
+        _place: place,
+    };
+    spawn_blocking(move || sending.run(opened, range));
+    Ok(response)
+}
+
+/// The one range that is asked for, from its first byte to behind its last; `None`: all: RFC 9110, section 14.2. What is not understood is not regarded.
+fn asked_range(
+    headers: &HeaderMap,
+    tag: Option<&str>,
+    bytes: u64,
+) -> Result<Option<(u64, u64)>, Problem> {
+    let text = |name| headers.get(name).and_then(|it| it.to_str().ok());
+    if headers.contains_key(header::IF_RANGE) && text(header::IF_RANGE) != tag {
+        return Ok(None);
+    }
+    let mut given = headers.get_all(header::RANGE).iter();
+    let (Some(_), None) = (given.next(), given.next()) else {
+        return Ok(None);
+    };
+    let range = text(header::RANGE).and_then(|it| it.strip_prefix("bytes="));
+    let Some((first, last)) = range.and_then(|it| it.split_once('-')) else {
+        return Ok(None);
+    };
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let (first, end) = match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => (first, last.saturating_add(1)),
+        (Some(first), None) if last.trim().is_empty() => (first, u64::MAX),
+        (None, Some(length)) if first.trim().is_empty() => (
+            bytes.saturating_sub(length),
+            bytes.min(length).saturating_add(bytes),
+        ),
+        _ => return Ok(None),
+    };
+    let end = end.min(bytes);
+    if first >= end {
+        let why = format!("the file has {bytes} bytes, and none of those that are asked for");
+        let all = HeaderValue::try_from(format!("bytes */{bytes}"));
+        let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, why);
+        return Err(match all {
+            Ok(all) => problem.with(header::CONTENT_RANGE, all),
+            Err(_) => problem,
+        });
+    }
+    Ok(Some((first, end)))
+}
+
+/// A file on its way, on a thread that may wait.
+struct Sending {
+    app: Arc<App>,
+    caller: Caller,
+    sender: Sender,
+    bytes: u64,
+    _place: Place,
+}
+
+impl Sending {
+    fn run(mut self, opened: Opened, range: Option<(u64, u64)>) {
+        let id = opened.id.clone();
+        let packets = opened.whole.as_ref().map(|whole| whole.packets);
+        let sent = match (range, packets) {
+            (Some((first, end)), _) => self.send(&opened.reader, first, end).map(|_| None),
+            (None, Some(_)) => {
+                let bytes = opened.reader.bytes();
+                self.send(&opened.reader, 0, bytes).map(|_| packets)
+            }
+            (None, None) => self.follow(opened),
+        };
+        self.app.handle.tell_export(Export {
+            who: self.caller.name.to_string(),
+            what: format!("dump {id}"),
+            filter: String::new(),
+            packets: sent.as_ref().ok().copied().flatten(),
+            bytes: self.bytes,
+            error: sent.as_ref().err().cloned(),
+        });
+        if sent.is_ok() {
+            self.sender.end(None);
+        }
+    }
+
+    /// Sends these bytes, as far as they are there. Behind the last one.
+    fn send(&mut self, reader: &DumpFileReader, first: u64, end: u64) -> Result<u64, String> {
+        let mut at = first;
+        while at < end {
+            let most = usize::try_from(end - at).unwrap_or(PIECE_BYTES);
+            let mut piece = vec![0; most.min(PIECE_BYTES)];
+            let count = reader.read_at(&mut piece, at);
+            let count = count.map_err(|error| format!("the file cannot be read: {error}"))?;
+            if count == 0 {
+                break;
+            }
+            piece.truncate(count);
+            if !self.sender.send(Bytes::from(piece)) {
+                return Err("the client has left".to_owned());
+            }
+            at += count as u64;
+            self.bytes += count as u64;
+        }
+        Ok(at)
+    }
+
+    /// Sends what is written until the dump is finished. Its packets.
+    fn follow(&mut self, opened: Opened) -> Result<Option<u64>, String> {
+        let Opened {
+            id,
+            name,
+            mut reader,
+            mut listener,
+            ..
+        } = opened;
+        let handle = self.app.handle.clone();
+        let part = format!("{name}{PART}");
+        let mut at = 0;
+        let mut looked = Instant::now();
+        loop {
+            at = self.send(&reader, at, u64::MAX)?;
+            let finished = match listener.take(LOOK) {
+                Ok(Event::Finished(report)) if report.id == id => {
+                    Some((report.packets, report.verdict))
+                }
+                Ok(Event::Missed(_)) => finished(&handle, &id),
+                Ok(_) | Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err("the recording has ended".to_owned());
+                }
+            };
+            match finished {
+                Some((_, Verdict::Failed)) => return Err("the dump failed".to_owned()),
+                Some((packets, _)) => {
+                    reader.is_finished();
+                    self.send(&reader, at, u64::MAX)?;
+                    return Ok(Some(packets));
+                }
+                None if self.sender.is_left() => return Err("the client has left".to_owned()),
+                None if looked.elapsed() < LOOK => {}
+                None => {
+                    looked = Instant::now();
+                    // One that is just finished has another name, and is told of soon.
+                    if let Ok(more) = handle.open_dump_file(&id, &part) {
+                        reader = more;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Packets and verdict of a dump, if it is finished.
+fn finished(handle: &Handle, id: &str) -> Option<(u64, Verdict)> {
+    let (stored, _) = handle.dump(id).ok().flatten()?;
+    stored.verdict.map(|verdict| (stored.packets, verdict))
+}
+
+/// Whether a dump is held.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Held)]
+pub(crate) struct HeldBody {
+    /// The dump's ID.
+    id: String,
+    /// It is not deleted, whatever limit there is, or whoever asks.
+    held: bool,
+    /// It was so before.
+    existed: bool,
+}
+
+/// Hold a dump: it is not deleted, by whatever limit or whoever asks, until it is released
+#[utoipa::path(
+    put, path = "/v1/dumps/{number}/hold", tag = "dumps",
+    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
+    responses((status = 200, body = HeldBody)),
+)]
+pub(crate) async fn hold(
+    State(app): Shared,
+    _: Parameters<Nothing>,
+    Named(dump): Named<String>,
+) -> Result<Json<HeldBody>, Problem> {
+    set_held(app, dump, true).await
+}
+
+/// Release a dump
+#[utoipa::path(
+    delete, path = "/v1/dumps/{number}/hold", tag = "dumps",
+    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
+    responses((status = 200, body = HeldBody)),
+)]
+pub(crate) async fn release(
+    State(app): Shared,
+    _: Parameters<Nothing>,
+    Named(dump): Named<String>,
+) -> Result<Json<HeldBody>, Problem> {
+    set_held(app, dump, false).await
+}
+
+async fn set_held(app: Arc<App>, dump: String, held: bool) -> Result<Json<HeldBody>, Problem> {
+    waiting(move || {
+        let id = find(&app.handle, &dump)?.id;
+        let existed = !app.handle.hold_dump(&id, held)?;
+        Ok(Json(HeldBody { id, held, existed }))
+    })
+    .await
+}
+
+/// Delete the files of a dump that is finished and not held
+#[utoipa::path(
+    delete, path = "/v1/dumps/{number}", tag = "dumps",
+    params(("number" = String, Path, description = "Its number, or its ID.", min_length = 1, example = "1")),
+    responses((status = 204, description = "They are gone.")),
+)]
+pub(crate) async fn delete(
+    State(app): Shared,
+    Extension(caller): Asking,
+    _: Parameters<Nothing>,
+    Named(dump): Named<String>,
+) -> Result<StatusCode, Problem> {
+    waiting(move || {
+        let id = find(&app.handle, &dump)?.id;
+        if app.handle.delete_dump(&id, Some(&caller.name))? {
+            Ok(StatusCode::NO_CONTENT)
+        } else {
+            Err(Problem::absent(format!("dump {dump} is gone")))
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    #[test]
+    fn one_range_of_what_is_there_is_understood() {
+        let range = |text: &str, given: &[(header::HeaderName, &str)]| {
+            let mut headers = HeaderMap::new();
+            headers.append(header::RANGE, text.parse().unwrap());
+            for (name, value) in given {
+                headers.append(name.clone(), value.parse().unwrap());
+            }
+            asked_range(&headers, Some("\"a\""), 100).map_err(|it| it.into_response().status())
+        };
+        for (text, expected) in [
+            ("bytes=0-0", Some((0, 1))),
+            ("bytes=10-19", Some((10, 20))),
+            ("bytes=90-", Some((90, 100))),
+            ("bytes=90-1000", Some((90, 100))),
+            ("bytes=0-18446744073709551615", Some((0, 100))),
+            ("bytes=-10", Some((90, 100))),
+            ("bytes=-1000", Some((0, 100))),
+            ("bytes=5-4", None),
+            ("bytes=0-1,5-6", None),
+            ("bytes=-", None),
+            ("bytes=a-b", None),
+            ("lines=1-2", None),
+            ("bytes 1-2", None),
+        ] {
+            assert_eq!(range(text, &[]), Ok(expected), "{text}");
+        }
+        for text in ["bytes=100-", "bytes=200-300", "bytes=-0"] {
+            assert_eq!(range(text, &[]), Err(StatusCode::RANGE_NOT_SATISFIABLE));
+        }
+        let of = |tag| range("bytes=1-2", &[(header::IF_RANGE, tag)]);
+        assert_eq!(of("\"a\""), Ok(Some((1, 3))));
+        assert_eq!(of("\"b\""), Ok(None), "another file");
+        let two = range("bytes=1-2", &[(header::RANGE, "bytes=3-4")]);
+        assert_eq!(two, Ok(None));
+    }
+}

@@ -1,0 +1,198 @@
+//! Dumps and their files: got, while they grow too, held, deleted.
+
+use std::{fs, io::Write};
+
+use retroscope_api::Role;
+use retroscope_pcapfile::Reader;
+use serde_json::{Value, json};
+
+use crate::{
+    access::finished,
+    support::{Answer, Served, get, request},
+};
+
+fn packets(body: &[u8]) -> u64 {
+    let mut capture = Reader::new(body).unwrap();
+    let mut count = 0;
+    while capture.next().unwrap().is_some() {
+        count += 1;
+    }
+    count
+}
+
+/// Starts a dump of what comes for so long.
+fn trigger(served: &Served, future: &str) -> u64 {
+    let body = json!({ "past": "100ms", "future": future });
+    let triggered = served.ask_unix(&request("POST", "/v1/triggers").json(&body));
+    triggered.done(201)["dump"].as_u64().unwrap()
+}
+
+/// A file as it is, a part of it, and who may have it.
+#[test]
+fn the_file_of_a_finished_dump_is_sent_as_it_is() {
+    let served = Served::new();
+    served.wait_for_packets(2000);
+    let number = trigger(&served, "50ms");
+    let report = finished(&served, number);
+    let path = report["file"].as_str().unwrap();
+    let file = fs::read(path).unwrap();
+    let target = format!("/v1/dumps/{number}/file");
+    let ask = |method: &str, token: &str| request(method, &target).token(token);
+    let (of_packets, admin) = (served.token("packets"), served.token("admin"));
+    let mut listener = served.handle.subscribe(None);
+    let answer = served.ask(&ask("GET", of_packets));
+    assert_eq!((answer.status, answer.is_whole), (200, true));
+    assert_eq!(answer.body, file);
+    assert_eq!(packets(&answer.body), report["packets"]);
+    let stored = &report["stored"]["files"][0];
+    let tag = format!("\"{}\"", stored["sha256"].as_str().unwrap());
+    assert_eq!(answer.headers["etag"], tag);
+    assert_eq!(answer.headers["content-type"], "application/x-pcapng");
+    let name = stored["name"].as_str().unwrap();
+    assert_eq!(
+        answer.headers["content-disposition"],
+        format!("attachment; filename=\"{name}\"")
+    );
+    let exported = loop {
+        if let retroscope_recorder::Event::Exported(export) =
+            listener.take(crate::support::DEADLINE).unwrap()
+        {
+            break export;
+        }
+    };
+    let id = report["id"].as_str().unwrap();
+    assert_eq!(exported.who, "packets");
+    assert_eq!(exported.what, format!("dump {id}"));
+    assert_eq!(exported.bytes, file.len() as u64);
+    assert_eq!(exported.packets, report["packets"].as_u64());
+
+    // By its ID, by the file's name, without a body, in parts.
+    for target in [
+        format!("/v1/dumps/{id}/file"),
+        format!("/v1/dumps/{number}/file?name={name}"),
+    ] {
+        assert_eq!(served.ask(&get(&target).token(admin)).body, file);
+    }
+    let head = served.ask(&ask("HEAD", of_packets));
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    assert_eq!(head.headers["content-length"], file.len().to_string());
+    let part = served.ask(&ask("GET", of_packets).header("Range", "bytes=8-15"));
+    assert_eq!((part.status, &part.body[..]), (206, &file[8..16]));
+    let all = file.len();
+    assert_eq!(part.headers["content-range"], format!("bytes 8-15/{all}"));
+    let beyond = ask("GET", of_packets).header("Range", &format!("bytes={all}-"));
+    served.ask(&beyond).refused(416);
+    let other = ask("GET", of_packets)
+        .header("Range", "bytes=8-15")
+        .header("If-Range", "\"x\"");
+    assert_eq!(served.ask(&other).body, file);
+
+    // Not what is not there, …
+    for target in [
+        "/v1/dumps/0/file".to_owned(),
+        "/v1/dumps/999999/file".to_owned(),
+        "/v1/dumps/no-such/file".to_owned(),
+        "/v1/dumps/..%2F..%2Fetc%2Fpasswd/file".to_owned(),
+        "/v1/dumps/%00/file".to_owned(),
+        format!("/v1/dumps/{number}/file?name=..%2F{name}"),
+        format!("/v1/dumps/{number}/file?name=tokens"),
+    ] {
+        served.ask(&get(&target).token(admin)).refused(404);
+    }
+    // … and not to who sees a part of the packets.
+    let limits: [fn(&mut retroscope_api::TokenLine); 2] = [
+        |line| line.filter = Some("udp".to_owned()),
+        |line| line.snaplen = Some(64),
+    ];
+    for (at, limit) in limits.into_iter().enumerate() {
+        let token = served.new_token(&format!("limited {at}"), &[Role::Packets], limit);
+        let why = served.ask(&ask("GET", &token)).refused(403);
+        assert!(why.contains("part of the packets"), "{why}");
+    }
+}
+
+/// What is written comes, and then the rest: the packets of the file that is there in the end.
+#[test]
+fn a_dump_is_sent_while_it_grows() {
+    let mut served = Served::new();
+    served.wait_for_packets(2000);
+    let number = trigger(&served, "1500ms");
+    let target = format!("/v1/dumps/{number}");
+    let open = served.ask_unix(&get(&target)).done(200);
+    assert_eq!(
+        (&open["stored"]["is_open"], &open["report"]),
+        (&json!(true), &Value::Null)
+    );
+    // Not of one that is open.
+    let admin = served.token("admin").to_owned();
+    let delete = request("DELETE", &target).token(&admin);
+    let why = served.ask(&delete).refused(409);
+    assert!(why.contains("is open"), "{why}");
+    let file = get(&format!("{target}/file")).token(&admin);
+    let answer = served.ask(&file);
+    assert_eq!((answer.status, answer.is_whole), (200, true));
+    assert!(!answer.headers.contains_key("content-length"));
+    let report = finished(&served, number);
+    assert_eq!(packets(&answer.body), report["packets"]);
+    // But for the verdict in its head.
+    let whole = fs::read(report["file"].as_str().unwrap()).unwrap();
+    let differ = answer.body.iter().zip(&whole).rposition(|(a, b)| a != b);
+    assert_eq!(answer.body.len(), whole.len());
+    assert!(differ < Some(4096), "{differ:?}");
+
+    // One that ends with the recording.
+    let number = trigger(&served, "1h");
+    let file = get(&format!("/v1/dumps/{number}/file")).token(&admin);
+    let mut stream = served.connect();
+    stream.write_all(&file.bytes("localhost")).unwrap();
+    let reading = std::thread::spawn(move || Answer::read(&mut stream));
+    let stored = served.handle.status().unwrap().stored;
+    served.wait_for_packets(stored + 3000);
+    served.end();
+    let answer = reading.join().unwrap();
+    assert_eq!((answer.status, answer.is_whole), (200, true));
+    assert!(packets(&answer.body) > 2000);
+}
+
+/// What is held stays, what is released may go, and each deletion is told.
+#[test]
+fn dumps_are_held_released_and_deleted() {
+    let served = Served::new();
+    served.wait_for_packets(2000);
+    let number = trigger(&served, "50ms");
+    let report = finished(&served, number);
+    let path = report["file"].as_str().unwrap();
+    let target = format!("/v1/dumps/{number}");
+    let admin = served.token("admin");
+    let ask = |method: &str, target: &str| served.ask(&request(method, target).token(admin));
+    let hold = format!("{target}/hold");
+    let id = &report["id"];
+    let told = |held: bool, existed: bool| json!({ "id": id, "held": held, "existed": existed });
+    assert_eq!(ask("PUT", &hold).done(200), told(true, false));
+    assert_eq!(ask("PUT", &hold).done(200), told(true, true));
+    let list = ask("GET", "/v1/dumps").done(200);
+    assert_eq!(list["stored"][0]["is_held"], true, "{list}");
+    let why = ask("DELETE", &target).refused(409);
+    assert!(why.contains("release it first"), "{why}");
+    assert!(fs::exists(path).unwrap());
+    assert_eq!(ask("DELETE", &hold).done(200), told(false, false));
+    assert_eq!(ask("DELETE", &hold).done(200), told(false, true));
+    let mut listener = served.handle.subscribe(None);
+    assert_eq!(ask("DELETE", &target).status, 204);
+    let deleted = listener.take(crate::support::DEADLINE).unwrap();
+    let retroscope_recorder::Event::Deleted(deleted) = deleted else {
+        panic!("{deleted:?}");
+    };
+    assert_eq!(deleted.by.as_deref(), Some("admin"));
+    assert!(!fs::exists(path).unwrap());
+    ask("DELETE", &target).refused(404);
+    ask("PUT", &hold).refused(404);
+    ask("GET", &format!("{target}/file")).refused(404);
+    // What it said of itself is known on.
+    let gone = ask("GET", &target).done(200);
+    assert_eq!((&gone["stored"], &gone["report"]["id"]), (&Value::Null, id));
+    for target in ["/v1/dumps/0", "/v1/dumps/999999", "/v1/dumps/x%2Fy"] {
+        ask("GET", target).refused(404);
+        ask("DELETE", target).refused(404);
+    }
+}

@@ -1,0 +1,153 @@
+//! Answers that go on, and how they end.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    sync::{
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
+    },
+    thread::scope,
+    time::{Duration, Instant},
+};
+
+use retroscope_pcapfile::Reader;
+
+use crate::support::{Answer, DEADLINE, Served, get, request};
+
+/// What there is of an answer that a slow reader takes in the time of [`PACE`].
+const PIECE: usize = 16 << 10;
+/// How long it then takes none.
+const PACE: Duration = Duration::from_millis(50);
+
+fn packets(answer: &Answer) -> u64 {
+    let mut capture = Reader::new(&answer.body[..]).unwrap();
+    let mut count = 0;
+    while capture.next().unwrap().is_some() {
+        count += 1;
+    }
+    count
+}
+
+/// Reads to the end of the connection, slowly while `is_slow`.
+fn read(stream: &mut impl Read, is_slow: &AtomicBool) -> Answer {
+    let (_never, pace) = mpsc::channel::<()>();
+    let mut bytes = Vec::new();
+    let mut piece = [0; PIECE];
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return Answer::parse(&bytes),
+            Ok(count) => bytes.extend_from_slice(&piece[..count]),
+            Err(error) => panic!("{error}"),
+        }
+        if is_slow.load(SeqCst) {
+            let _ = pace.recv_timeout(PACE);
+        }
+    }
+}
+
+/// The recording ends under followers of all kinds: each answer is whole and has the verdict of what is in it, and nobody waits long for a reader
+/// that is far behind.
+#[test]
+fn followers_have_a_verdict_when_the_recording_ends() {
+    let mut served = Served::new();
+    // More than what sockets hold.
+    served.wait_for_packets(100_000);
+    let kinds: Vec<(bool, bool, bool)> = (0..8)
+        .map(|bits| (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0))
+        .collect();
+    let token = served.token("packets").to_owned();
+    let (address, socket) = (served.address, served.socket.clone());
+    let is_slow = AtomicBool::new(true);
+    let prompt = AtomicBool::new(false);
+    let (stored, answers) = scope(|scope| {
+        let (begun, begins) = mpsc::channel();
+        let (is_slow, prompt, token, socket) = (&is_slow, &prompt, &token, &socket);
+        let reading = kinds.iter().map(|(has_packets, slow, is_tcp)| {
+            let begun = begun.clone();
+            scope.spawn(move || {
+                let filter = if *has_packets { "" } else { "&filter=port+9" };
+                let target = format!("/v1/query?follow=true&from=0{filter}");
+                let request = get(&target).token(token).header("TE", "trailers");
+                let pace = if *slow { is_slow } else { prompt };
+                if *is_tcp {
+                    let mut stream = std::net::TcpStream::connect(address).unwrap();
+                    stream.write_all(&request.bytes("localhost")).unwrap();
+                    begun.send(()).unwrap();
+                    read(&mut stream, pace)
+                } else {
+                    let mut stream = UnixStream::connect(socket).unwrap();
+                    stream.write_all(&request.bytes("localhost")).unwrap();
+                    begun.send(()).unwrap();
+                    read(&mut stream, pace)
+                }
+            })
+        });
+        let reading: Vec<_> = reading.collect();
+        kinds.iter().for_each(|_| begins.recv().unwrap());
+        served.wait_for_packets(150_000);
+        let begin = Instant::now();
+        let stored = served.end();
+        assert!(begin.elapsed() < DEADLINE, "{:?}", begin.elapsed());
+        is_slow.store(false, SeqCst);
+        let answers = reading.into_iter().map(|reading| reading.join().unwrap());
+        (stored, answers.collect::<Vec<_>>())
+    });
+    let mut cut_short = 0;
+    for (kind, answer) in kinds.iter().zip(answers) {
+        let (has_packets, slow, _) = *kind;
+        assert_eq!((answer.status, answer.is_whole), (200, true), "{kind:?}");
+        let told: u64 = answer.trailers["retroscope-packets"].parse().unwrap();
+        assert_eq!(told, packets(&answer), "{kind:?}");
+        assert_eq!(
+            answer.trailers["retroscope-verdict"], "complete",
+            "{kind:?}"
+        );
+        match (has_packets, slow) {
+            (false, _) => assert_eq!(told, 0, "{kind:?}"),
+            (true, false) => assert_eq!(told, stored, "{kind:?}"),
+            (true, true) => cut_short += u32::from(told < stored),
+        }
+    }
+    assert!(cut_short > 0, "no reader was far behind");
+}
+
+/// Who asked ends a follow, before anything else was told too.
+#[test]
+fn a_follow_is_ended_by_who_asked() {
+    let served = Served::new();
+    served.wait_for_packets(100);
+    let token = served.token("packets");
+    let other = served.new_token("other", &[retroscope_api::Role::Packets], |_| {});
+    for target in [
+        "/v1/query?follow=true",
+        "/v1/query?follow=true&filter=port+9&last=1ms",
+    ] {
+        let mut stream = served.connect();
+        let request = get(target).token(token).header("TE", "trailers");
+        stream.write_all(&request.bytes("localhost")).unwrap();
+        let mut bytes = Vec::new();
+        let head = loop {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            bytes.extend_from_slice(&byte);
+            if bytes.ends_with(b"\r\n\r\n") {
+                break Answer::parse(&bytes);
+            }
+        };
+        let place = &head.headers["location"];
+        let end = |token: &str| served.ask(&crate::support::request("DELETE", place).token(token));
+        end(&other).refused(404);
+        assert_eq!(end(token).status, 204);
+        stream.read_to_end(&mut bytes).unwrap();
+        let answer = Answer::parse(&bytes);
+        assert!(answer.is_whole);
+        let record = served.ask(&get(place).token(token)).done(200);
+        assert_eq!(record["report"]["clipped"][0], "cancelled", "{record}");
+        assert_eq!(record["report"]["packets"], packets(&answer));
+        // It has ended, and stays so.
+        assert_eq!(end(token).status, 204);
+    }
+    let none = request("DELETE", "/v1/queries/0123456789abcdef").token(token);
+    served.ask(&none).refused(404);
+}
