@@ -137,7 +137,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 64;
 /// Refuses what is no name of a rule or pin, nor a key.
 pub(crate) fn check_name(name: &str) -> Result<(), Problem> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        return Err(Problem::malformed(format!(
+        return Err(Problem::senseless(format!(
             "a name has 1 to {NAME_BYTES_MAX} bytes, and no control characters"
         )));
     }

@@ -1,16 +1,22 @@
 //! What triggers, rules, pins and queries ask for, as users write it.
 
-use std::{net::IpAddr, time::Duration};
+use std::{fmt, marker::PhantomData, net::IpAddr, time::Duration};
 
 use retroscope_capture::quantity;
 use retroscope_packet::{Endpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
     ByHand, Handle, Keep, KnownFlow, Stretch, SubDirectory, TriggerRequest, parse_time,
 };
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Unexpected, Visitor},
+};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{caller::Caller, problem::Problem};
+
+/// Characters of `asked_by`, as the document says.
+const ASKED_BY_MAX: usize = 256;
 
 /// A body with what triggers and rules ask for alike. (Neither serde nor OpenAPI can flatten one struct into another and refuse unknown fields.)
 macro_rules! with_window {
@@ -46,6 +52,11 @@ macro_rules! with_window {
                 let time = |text: &Option<String>| text.as_deref().map(duration).transpose();
                 let into = self.into.as_deref().map(SubDirectory::new).transpose();
                 let asked_by = self.asked_by.clone();
+                let is_long = |text: &String| text.chars().count() > ASKED_BY_MAX;
+                if asked_by.as_ref().is_some_and(is_long) {
+                    let why = format!("`asked_by` has {ASKED_BY_MAX} characters at most");
+                    return Err(Problem::senseless(why));
+                }
                 Ok(TriggerRequest {
                     past: time(&self.past)?,
                     future: time(&self.future)?,
@@ -70,11 +81,13 @@ pub(crate) struct FlowBody {
     #[schema(value_type = String, example = "192.0.2.7")]
     src_ip: IpAddr,
     /// A port, of TCP, UDP and SCTP.
+    #[serde(default, deserialize_with = "count")]
     src_port: Option<u16>,
     /// The other address.
     #[schema(value_type = String, example = "198.51.100.2")]
     dest_ip: IpAddr,
     /// The other port.
+    #[serde(default, deserialize_with = "count")]
     dest_port: Option<u16>,
     /// `TCP`, `UDP`, `SCTP`, `ICMP`, `IPv6-ICMP`, or a protocol's number.
     #[schema(example = "TCP", max_length = 16)]
@@ -174,12 +187,16 @@ with_window! {
         #[schema(example = "1m", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
         hold_off: Option<String>,
         /// Its dumps open at once, within what all rules share; 0, as left out: without a limit of its own.
+        #[serde(default, deserialize_with = "count")]
         max_dumps: Option<u64>,
         /// Its dumps started in any minute.
+        #[serde(default, deserialize_with = "count")]
         dumps_per_minute: Option<u64>,
         /// Bytes that its dumps wrote in the last hour before no further one is started.
+        #[serde(default, deserialize_with = "count")]
         bytes_per_hour: Option<u64>,
         /// Its dumps' files are deleted, the oldest first, while they have more bytes than these, …
+        #[serde(default, deserialize_with = "count")]
         keep_bytes: Option<u64>,
         /// … and when they are older.
         #[schema(example = "48h", pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|min|h)?$")]
@@ -277,13 +294,85 @@ pub(crate) fn within(
     Ok(Some(format!("({own}) and ({asked})")))
 }
 
-/// A count of 63 bits, as the document says of it: what is beyond is a mistake rather than a limit.
-pub(crate) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    let count = Option::<u64>::deserialize(from)?;
-    match count {
-        Some(large) if i64::try_from(large).is_err() => Err(D::Error::custom(format!(
-            "{large} is no count: it is too large"
-        ))),
-        _ => Ok(count),
+/// A count, as the document says of it: of 63 bits at most, because what is beyond is a mistake rather than a limit; `7.0` is 7, as JSON Schema has it.
+pub(crate) fn count<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
+    from.deserialize_option(Count(PhantomData))
+}
+
+/// See [`count`].
+struct Count<T>(PhantomData<T>);
+
+impl<'de, T: TryFrom<u64>> Visitor<'de> for Count<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number")
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_u64(self)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+        let count = T::try_from(number).ok();
+        let count = count.filter(|_| i64::try_from(number).is_ok());
+        let too_large = || E::custom(format!("{number} is no count: it is too large"));
+        count.map(Some).ok_or_else(too_large)
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
+        let is_whole = number.fract() == 0.0 && (0.0..9e15).contains(&number);
+        if !is_whole {
+            return Err(E::invalid_value(Unexpected::Float(number), &self));
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "whole, and within what floats tell apart"
+        )]
+        self.visit_u64(number as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_whole_numbers_however_they_are_written() {
+        #[derive(Debug, Deserialize)]
+        struct Body {
+            #[serde(default, deserialize_with = "count")]
+            n: Option<u16>,
+        }
+        let read = |text: &str| serde_json::from_str::<Body>(text).map(|body| body.n).ok();
+        for (text, expected) in [
+            ("{}", Some(None)),
+            (r#"{"n":null}"#, Some(None)),
+            (r#"{"n":7}"#, Some(Some(7))),
+            (r#"{"n":7.0}"#, Some(Some(7))),
+            (r#"{"n":7e2}"#, Some(Some(700))),
+            (r#"{"n":65536}"#, None),
+            (r#"{"n":65536.0}"#, None),
+            (r#"{"n":7.5}"#, None),
+            (r#"{"n":-1}"#, None),
+            (r#"{"n":-1.0}"#, None),
+            (r#"{"n":1e300}"#, None),
+            (r#"{"n":"7"}"#, None),
+        ] {
+            assert_eq!(read(text), expected, "{text}");
+        }
     }
 }

@@ -151,7 +151,7 @@ pub(crate) async fn list(
     let after = after.map(|id| id.trim().parse::<PacketId>());
     let after = after.collect::<Result<Vec<_>, _>>();
     let after =
-        after.map_err(|_| Problem::malformed("`after` is what `next` of the page before was"))?;
+        after.map_err(|_| Problem::senseless("`after` is what `next` of the page before was"))?;
     let wanted = Wanted {
         filter: asked.filter,
         stretch: StretchBody {

@@ -18,7 +18,7 @@ use retroscope_recorder::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::spawn_blocking};
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 use super::{Asking, Shared};
 use crate::{
@@ -118,7 +118,8 @@ impl Asked {
     get, path = "/v1/query", tag = "packets",
     params(Asked),
     responses((
-        status = 200, content_type = "application/x-pcapng", body = Vec<u8>,
+        status = 200, description = "The packets; with `count` the verdict only.",
+        content((Vec<u8> = "application/x-pcapng"), (CountBody = "application/json")),
         headers(("Location" = String, description = "Where the verdict is found, of the last 256 queries.")),
     )),
 )]
@@ -180,7 +181,8 @@ pub(crate) async fn query(
 }
 
 /// The verdict of a query without the packets.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Counted)]
 struct CountBody {
     #[serde(flatten)]
     report: QueryReport,

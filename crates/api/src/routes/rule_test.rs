@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{Asking, Shared, packets::PacketLine};
 use crate::{
-    bodies::request::StretchBody,
+    bodies::request::{StretchBody, count},
     extract::{Json, Nothing, Parameters},
     look::{Looked, Wanted},
     problem::Problem,
@@ -35,6 +35,7 @@ pub(crate) struct RuleTestBody {
     last: Option<String>,
     /// How many of the first packets are listed, 10 if left out.
     #[schema(minimum = 0, maximum = 1000)]
+    #[serde(default, deserialize_with = "count")]
     list: Option<usize>,
 }
 

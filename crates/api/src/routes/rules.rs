@@ -147,7 +147,7 @@ pub(crate) async fn put(
         None => false,
         Some(b"*") => true,
         Some(_) => {
-            return Err(Problem::malformed(
+            return Err(Problem::senseless(
                 "`If-None-Match` is `*` or left out: rules have no entity tags",
             ));
         }

@@ -3,9 +3,10 @@
 use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
 use crate::support::{Answer, DEADLINE, Served, get, request};
@@ -203,18 +204,73 @@ fn requests_are_not_smuggled() {
     assert_eq!(served.ask(&get("/healthz")).status, 200);
 }
 
-/// Ten times as many connections as may be, that say nothing or half of a request: others are answered at once.
+/// 100 MB without an end in sight: no more of them is taken than sockets hold, and the recording goes on.
+#[test]
+fn a_body_that_is_too_large_is_not_taken() {
+    let served = Served::new();
+    let chunked = request("POST", "/v1/triggers")
+        .token(served.token("admin"))
+        .header("Content-Type", "application/json")
+        .header("Transfer-Encoding", "chunked");
+    let mut stream = served.connect();
+    stream.set_write_timeout(Some(DEADLINE)).unwrap();
+    stream.write_all(&chunked.bytes("localhost")).unwrap();
+    let chunk = [&b"10000\r\n"[..], &[b' '; 0x10000], b"\r\n"].concat();
+    let mut taken = 0;
+    while taken < 100_000_000 && stream.write_all(&chunk).is_ok() {
+        taken += chunk.len();
+    }
+    assert!(taken < 20_000_000, "{taken} bytes were taken");
+    assert_eq!(served.handle.status().unwrap().lapped, 0);
+}
+
+/// One byte after another: it has its time and no more.
+#[test]
+fn a_body_that_comes_slowly_is_given_up() {
+    let served = Served::new();
+    let slow = request("POST", "/v1/triggers")
+        .token(served.token("admin"))
+        .header("Content-Type", "application/json")
+        .header("Content-Length", "60000");
+    let mut stream = served.connect();
+    stream.write_all(&slow.bytes("localhost")).unwrap();
+    let begin = Instant::now();
+    stream
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let mut heard = vec![0; 4096];
+    let length = loop {
+        assert!(begin.elapsed() < DEADLINE, "it is waited for");
+        // It may be given up just now.
+        let _ = stream.write_all(b" ");
+        match stream.read(&mut heard) {
+            Ok(length) => break length,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    };
+    Answer::parse(&heard[..length]).refused(408);
+    assert!(begin.elapsed() >= Duration::from_secs(9));
+}
+
+/// 10,000 connections that say nothing or half of a request: no more are kept than may be, and others are answered at once.
 #[test]
 fn idle_connections_make_room() {
+    const IDLE: usize = 10_000;
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
     let served = Served::new();
     let token = served.token("view");
-    let idle: Vec<TcpStream> = (0..2560)
-        .filter_map(|number| {
-            let mut stream = TcpStream::connect(served.address).ok()?;
+    let idle: Vec<TcpStream> = (0..IDLE)
+        .map(|number| {
+            let mut stream = TcpStream::connect(served.address).unwrap();
             if number % 2 == 0 {
                 let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\n");
             }
-            Some(stream)
+            stream
         })
         .collect();
     let begun = Instant::now();
@@ -231,7 +287,7 @@ fn idle_connections_make_room() {
         }
     };
     let ended = idle.iter().filter(is_ended);
-    assert!(ended.count() >= 2560 - 256, "they are kept");
+    assert!(ended.count() >= IDLE - 256, "they are kept");
     // Those that ask for something are not thrown out for others.
     let mut asking = served.connect();
     asking

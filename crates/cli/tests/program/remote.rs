@@ -263,6 +263,43 @@ fn over_tls_the_authority_has_to_be_known() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
+/// At the address of `--metrics` there are metrics for who has a token, and nothing else.
+#[test]
+fn metrics_are_served_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let made = token(folder.path(), &tokens, "prometheus", "metrics");
+    let made = fs::read_to_string(made).unwrap();
+    let kept = fs::read_to_string(&tokens).unwrap();
+    assert!(!kept.contains(made.trim()), "a token is stored hashed");
+    let arguments = [
+        "--metrics",
+        "127.0.0.1:0",
+        "--tokens",
+        tokens.to_str().unwrap(),
+    ];
+    let mut recording = Recording::start(&arguments);
+    let url = recording.url();
+    let address = url.strip_prefix("http://").unwrap();
+    let ask = |path: &str, token: &str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = ask("/metrics", made.trim());
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(answer.contains("retroscope_build_info{"), "{answer}");
+    assert!(ask("/metrics", "nonsense").starts_with("HTTP/1.1 401 "));
+    assert!(ask("/v1/status", made.trim()).starts_with("HTTP/1.1 404 "));
+    run(&recording.socket(), &["stop"]);
+    assert_eq!(recording.end().0.code(), Some(0));
+}
+
 /// A token of a role, in a file of its own.
 fn token(folder: &Path, tokens: &Path, name: &str, role: &str) -> String {
     let made = Command::new(PROGRAM)
