@@ -68,7 +68,8 @@ pub(crate) async fn trigger(
     // A caller may not have what another's key stands for.
     let meaning = format!("{} {wanted:?}", caller.account);
     let mut wanted = wanted.read(&caller, key.clone())?;
-    waiting(move || {
+    let handle = app.handle.clone();
+    let triggered = waiting(move || {
         if let Some(key) = &key {
             app.keys.check(key, &meaning)?;
         }
@@ -78,27 +79,26 @@ pub(crate) async fn trigger(
         if let Some(key) = key {
             app.keys.add(key, &meaning);
         }
-        let (dump, existed) = (triggered.dump, triggered.existed);
-        if !existed {
-            wait_until_there(&app.handle, dump);
-        }
-        let status = if existed {
-            StatusCode::OK
-        } else {
-            StatusCode::CREATED
-        };
-        let place = HeaderValue::try_from(format!("/v1/dumps/{dump}"));
-        let place = place.map_err(|error| Problem::bug(error.to_string()))?;
-        let body = Json(TriggeredBody { dump, existed });
-        Ok((status, [(header::LOCATION, place)], body).into_response())
-    })
-    .await
+        Ok(triggered)
+    });
+    let triggered = triggered.await?;
+    let (dump, existed) = (triggered.dump, triggered.existed);
+    let status = if existed {
+        StatusCode::OK
+    } else {
+        wait_until_there(&handle, dump).await;
+        StatusCode::CREATED
+    };
+    let place = HeaderValue::try_from(format!("/v1/dumps/{dump}"));
+    let place = place.map_err(|error| Problem::bug(error.to_string()))?;
+    let body = Json(TriggeredBody { dump, existed });
+    Ok((status, [(header::LOCATION, place)], body).into_response())
 }
 
 /// The dumper opens its file a moment after the analyzer has opened the dump: `Location` is to be there when the answer is.
-fn wait_until_there(handle: &Handle, dump: u64) {
+async fn wait_until_there(handle: &Handle, dump: u64) {
     let begin = Instant::now();
     while begin.elapsed() < FILE_WAIT && matches!(handle.dump_id(dump), Ok(None)) {
-        std::thread::sleep(FILE_LOOK);
+        tokio::time::sleep(FILE_LOOK).await;
     }
 }

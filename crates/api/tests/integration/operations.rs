@@ -75,7 +75,10 @@ fn rules_come_change_and_go() {
         (json!({ "expression": 7 }), "a string"),
         (json!({ "expression": "udp", "pasta": "1s" }), "pasta"),
         (json!({ "expression": "udp", "past": 1 }), "a string"),
-        (json!({ "expression": "udp", "packets": -1 }), "whole number"),
+        (
+            json!({ "expression": "udp", "packets": -1 }),
+            "whole number",
+        ),
         (json!([]), "body"),
     ] {
         let why = refused(400, body.clone());
