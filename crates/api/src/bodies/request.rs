@@ -82,12 +82,14 @@ pub(crate) struct FlowBody {
     src_ip: IpAddr,
     /// A port, of TCP, UDP and SCTP.
     #[serde(default, deserialize_with = "count")]
+    #[schema(maximum = 65_535)]
     src_port: Option<u16>,
     /// The other address.
     #[schema(value_type = String, example = "198.51.100.2")]
     dest_ip: IpAddr,
     /// The other port.
     #[serde(default, deserialize_with = "count")]
+    #[schema(maximum = 65_535)]
     dest_port: Option<u16>,
     /// `TCP`, `UDP`, `SCTP`, `ICMP`, `IPv6-ICMP`, or a protocol's number.
     #[schema(example = "TCP", max_length = 16)]
