@@ -78,15 +78,15 @@ macro_rules! with_window {
 #[schema(as = Flow)]
 pub(crate) struct FlowBody {
     /// An address.
-    #[schema(value_type = String, example = "192.0.2.7")]
-    src_ip: IpAddr,
+    #[schema(example = "192.0.2.7")]
+    src_ip: String,
     /// A port, of TCP, UDP and SCTP.
     #[serde(default, deserialize_with = "count")]
     #[schema(maximum = 65_535)]
     src_port: Option<u16>,
     /// The other address.
-    #[schema(value_type = String, example = "198.51.100.2")]
-    dest_ip: IpAddr,
+    #[schema(example = "198.51.100.2")]
+    dest_ip: String,
     /// The other port.
     #[serde(default, deserialize_with = "count")]
     #[schema(maximum = 65_535)]
@@ -118,7 +118,12 @@ impl FlowBody {
                 "a flow of TCP, UDP or SCTP has `src_port` and `dest_port`",
             ));
         }
-        if self.src_ip.is_ipv4() != self.dest_ip.is_ipv4() {
+        let address = |text: &str| {
+            let why = || Problem::senseless(format!("{text:?} is no address of IP"));
+            text.parse::<IpAddr>().map_err(|_| why())
+        };
+        let (src_ip, dest_ip) = (address(&self.src_ip)?, address(&self.dest_ip)?);
+        if src_ip.is_ipv4() != dest_ip.is_ipv4() {
             return Err(Problem::senseless(
                 "`src_ip` and `dest_ip` are of one version of IP",
             ));
@@ -127,7 +132,7 @@ impl FlowBody {
             addr,
             port: port.unwrap_or(0),
         };
-        let (src, dest) = (end(self.src_ip, ports.0), end(self.dest_ip, ports.1));
+        let (src, dest) = (end(src_ip, ports.0), end(dest_ip, ports.1));
         Ok(FlowKey::between(proto, src, dest))
     }
 }

@@ -535,7 +535,7 @@ fn a_trigger_may_be_for_a_flow_and_for_a_time() {
         ),
         (
             json!({ "flow": { "src_ip": "x", "dest_ip": "::2", "proto": "TCP" } }),
-            400,
+            422,
         ),
         (
             json!({ "flow": { "src_ip": "::1", "dest_ip": "::2", "proto": "QUIC" } }),
