@@ -1,7 +1,7 @@
 //! Flows of live traffic.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs,
     path::Path,
     process::Command,
@@ -15,13 +15,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    capture,
     client::Api,
     namespace::Namespace,
     quiet,
     recorder::{PROGRAM, Recorder},
     shared,
-    traffic::{self, HEADERS, Sender, tagged, udp},
+    traffic::{Sender, tagged, udp},
 };
 
 /// By Community ID: the client's port, packets and bytes both ways.
@@ -205,71 +204,6 @@ fn flows_that_an_open_dump_takes_are_kept() {
     }
 }
 
-/// Of how many flows the first ten packets were stored where several times as many packets come as can be looked at, and how many packets were shed.
-fn heads_kept(namespace: &Namespace, option: &str) -> (usize, u64) {
-    const SLOTS: u64 = 50;
-    const LENGTH: u64 = 500;
-    let directory = TempDir::new().unwrap();
-    let script = directory.path().join("slow.lua");
-    let slow = "return function(pkt) local n = 1 for i = 1, 5000 do n = (n * 7 + i) % 1013 end return n < 0 end";
-    fs::write(&script, slow).unwrap();
-    let line = format!(
-        "-i v1 --ring 512MiB --analyzers inline --capture-buffer 1MiB {option} --trigger-lua {} --past 60s --future 0s --dump '' --trigger 'udp port 9'",
-        script.display()
-    );
-    let recorder = Recorder::start(namespace, &line);
-    let mut sender = Sender::new(namespace, "v0");
-    // In turns, and each begins when another one is at another place.
-    let place = |number: u64| {
-        let (slot, turn) = (number % SLOTS, number / SLOTS);
-        let at = turn + slot * (LENGTH / SLOTS);
-        (at / LENGTH * SLOTS + slot, at % LENGTH)
-    };
-    let fill = |number: u64, frame: &mut [u8]| {
-        let (flow, at) = place(number);
-        let port = 1000 + u16::try_from(flow).unwrap();
-        frame[34..36].copy_from_slice(&port.to_be_bytes());
-        frame[HEADERS..HEADERS + 8].copy_from_slice(&at.to_be_bytes());
-    };
-    sender.flood(300_000, Some(150_000), fill, |_, _| {});
-    recorder.settle(sender.sent());
-    sender.send(&udp(9, 9, 9, &[0; 8]));
-    recorder.dumps(1);
-    let outcome = recorder.stop();
-    outcome.expect_code(3);
-    let mut kept = BTreeMap::<u16, BTreeSet<u64>>::new();
-    for packet in capture::read(&outcome.dumps()[0]).packets {
-        let port = u16::from_be_bytes(packet.data[34..36].try_into().unwrap());
-        kept.entry(port)
-            .or_default()
-            .insert(traffic::number_of(&packet.data));
-    }
-    let is_whole = |of: &&BTreeSet<u64>| (0..10).all(|at| of.contains(&at));
-    let ledger = outcome.source();
-    assert_eq!(ledger.received, sender.sent());
-    let shed = outcome.json["sources"][0]["lost"]["shed"]
-        .as_u64()
-        .unwrap_or(0);
-    eprintln!("{option}: {shed} shed of {} lost", ledger.lost);
-    (kept.values().filter(is_whole).count(), shed)
-}
-
-#[test]
-fn heads_of_flows_survive_overload() {
-    let _machine = quiet();
-    let Some(namespace) = Namespace::with_veth("ted") else {
-        return;
-    };
-    let (plain, none) = heads_kept(&namespace, "");
-    let (with, shed) = heads_kept(&namespace, "--ted=10");
-    eprintln!("{plain} flows without, {with} with");
-    assert!(none == 0 && shed > 0, "{none} {shed}");
-    assert!(
-        with * 2 >= plain * 5 && with > 0,
-        "{plain} without, {with} with"
-    );
-}
-
 /// Four times the load and back: the ring reaches back for the goal nearly always, flows keep their beginnings, and all of them afterwards.
 #[test]
 fn the_ring_reaches_back_for_the_goal() {
@@ -332,131 +266,4 @@ fn the_ring_reaches_back_for_the_goal() {
     let ledger = outcome.source();
     assert_eq!(ledger.received, sender.sent());
     assert!(outcome.json["sources"][0]["lost"]["shed"].as_u64().unwrap() > 0);
-}
-
-/// What a run of the experiment came to.
-#[derive(Debug)]
-struct Kept {
-    /// Flows of which a module saw the first ten packets, each in its turn.
-    events: u64,
-    kernel: u64,
-    shed: u64,
-    lapped: u64,
-}
-
-/// 900,000 packets at 150 kpps, in 1,800 flows of 500, to a module that can look at some 25,000 a second; half of the flows are encrypted.
-fn kept_with(namespace: &Namespace, analyzers: &str, options: &str, shunts: bool) -> Kept {
-    const SLOTS: u64 = 50;
-    const LENGTH: u64 = 500;
-    let directory = TempDir::new().unwrap();
-    let module = directory.path().join("slow.lua");
-    let shunt = if shunts {
-        "if key:port_a() % 2 == 0 then pkt:shunt() end"
-    } else {
-        ""
-    };
-    // The number of a packet in its flow stands in its payload.
-    let text = format!(
-        "local m = {{ stateType = 'uint32_t seen;', mode = 'direct' }}
-        function m.handlePacket(key, state, pkt)
-            local n = 1
-            for i = 1, 5000 do n = (n * 7 + i) % 1013 end
-            local number = pkt:u32({})
-            if number == state.seen then state.seen = state.seen + 1 end
-            if state.seen >= 10 then {shunt} end
-            return n < 0 or (state.seen == 10 and number == 9)
-        end
-        return m",
-        HEADERS + 4,
-    );
-    fs::write(&module, text).unwrap();
-    let line = format!(
-        "-i v1 --capture-buffer 1MiB --analyzers {analyzers} {options} --module {} --trigger 'udp port 9'",
-        module.display()
-    );
-    let recorder = Recorder::start(namespace, &line);
-    let mut sender = Sender::new(namespace, "v0");
-    let fill = |number: u64, frame: &mut [u8]| {
-        let (slot, turn) = (number % SLOTS, number / SLOTS);
-        let at = turn + slot * (LENGTH / SLOTS);
-        let port = 1000 + u16::try_from(at / LENGTH * SLOTS + slot).unwrap();
-        frame[34..36].copy_from_slice(&port.to_be_bytes());
-        frame[HEADERS..HEADERS + 8].copy_from_slice(&(at % LENGTH).to_be_bytes());
-    };
-    sender.flood(900_000, Some(150_000), fill, |_, _| {});
-    recorder.settle(sender.sent());
-    let outcome = recorder.stop();
-    let ledger = outcome.source();
-    assert_eq!(ledger.received, sender.sent());
-    let lost = &outcome.json["sources"][0]["lost"];
-    Kept {
-        events: outcome.json["modules"][0]["wanted"].as_u64().unwrap(),
-        kernel: ledger.kernel,
-        shed: lost["shed"].as_u64().unwrap_or(0),
-        lapped: outcome.json["analyzers"]["lapped"].as_u64().unwrap(),
-    }
-}
-
-/// After R-Scope's figure 12: all algorithms, one of them off, and none; then, after its figure 5, the long queue by its size.
-#[test]
-#[ignore = "an experiment of five minutes: run it alone, on an idle machine"]
-fn one_algorithm_off_at_a_time() {
-    let _machine = quiet();
-    let Some(namespace) = Namespace::with_veth("fig12") else {
-        return;
-    };
-    let mut runs = vec![
-        (
-            "all".to_owned(),
-            "1",
-            "--ring 16MiB --ted=10".to_owned(),
-            true,
-        ),
-        (
-            "no tail early drop".to_owned(),
-            "1",
-            "--ring 16MiB".to_owned(),
-            true,
-        ),
-        (
-            "no shunting".to_owned(),
-            "1",
-            "--ring 16MiB --ted=10".to_owned(),
-            false,
-        ),
-        (
-            "no long queue".to_owned(),
-            "inline",
-            "--ring 16MiB --ted=10".to_owned(),
-            true,
-        ),
-        (
-            "none".to_owned(),
-            "inline",
-            "--ring 16MiB".to_owned(),
-            false,
-        ),
-    ];
-    for ring in ["16MiB", "32MiB", "64MiB", "128MiB"] {
-        runs.push((
-            format!("a queue of {ring} alone"),
-            "1",
-            format!("--ring {ring}"),
-            false,
-        ));
-    }
-    for round in 0..3 {
-        for (what, analyzers, options, shunts) in &runs {
-            let kept = kept_with(&namespace, analyzers, options, *shunts);
-            let Kept {
-                events,
-                kernel,
-                shed,
-                lapped,
-            } = kept;
-            eprintln!(
-                "{round}, {what}: {events} events, lost {kernel} kernel, {shed} shed, {lapped} lapped"
-            );
-        }
-    }
 }

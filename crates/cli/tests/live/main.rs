@@ -31,6 +31,7 @@ mod ledger;
 #[path = "../../../capture/tests/capture/support/namespace.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]
 mod namespace;
+mod overload;
 mod privileges;
 mod recorder;
 mod refusals;

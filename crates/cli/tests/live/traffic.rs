@@ -1,6 +1,7 @@
 //! Frames of the test's own making, and sending them at a rate.
 
 use std::{
+    ops::Range,
     path::Path,
     time::{Duration, Instant},
 };
@@ -59,6 +60,24 @@ fn internet_checksum(header: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap()
 }
 
+/// Frames of any length, one behind the other.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    pub(crate) memory: Vec<u8>,
+    frames: Vec<FrameMeta>,
+}
+
+impl Frames {
+    pub(crate) fn push(&mut self, frame: &[u8]) {
+        self.frames.push(meta(self.memory.len(), frame.len()));
+        self.memory.extend(frame);
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.frames.len() as u64
+    }
+}
+
 /// A packet socket on an interface of a namespace.
 #[derive(Debug)]
 pub(crate) struct Sender {
@@ -94,9 +113,48 @@ impl Sender {
         fill: impl Fn(u64, &mut [u8]),
         mut on_progress: impl FnMut(u64, &mut Self),
     ) -> Duration {
-        let start = Instant::now();
         let mut memory = udp(0, 1000, 2000, &[0; SMALL - HEADERS]).repeat(BURST);
         let frames: Vec<FrameMeta> = (0..BURST).map(|index| meta(index * SMALL, SMALL)).collect();
+        self.paced(count, rate, |numbers, sender| {
+            for (number, frame) in numbers.clone().zip(memory.chunks_exact_mut(SMALL)) {
+                fill(number, frame);
+            }
+            let burst = Burst {
+                memory: &memory,
+                frames: &frames[..usize::try_from(numbers.end - numbers.start).unwrap()],
+            };
+            sender.socket.send(burst).unwrap();
+            on_progress(numbers.end, sender);
+        })
+    }
+
+    /// Sends so many frames of these, from the first on and again from there, at `rate` a second. Returns how long it took.
+    pub(crate) fn replay(&mut self, of: &Frames, count: u64, rate: u64) -> Duration {
+        let all = of.frames.len() as u64;
+        self.paced(count, Some(rate), |numbers, sender| {
+            let mut from = numbers.start;
+            while from < numbers.end {
+                let to = numbers.end.min((from / all + 1) * all);
+                let [first, end] = [from % all, from % all + (to - from)];
+                let place = usize::try_from(first).unwrap()..usize::try_from(end).unwrap();
+                let burst = Burst {
+                    memory: &of.memory,
+                    frames: &of.frames[place],
+                };
+                sender.socket.send(burst).unwrap();
+                from = to;
+            }
+        })
+    }
+
+    /// Has the numbers below `count` sent, some at a time, so many a second.
+    fn paced(
+        &mut self,
+        count: u64,
+        rate: Option<u64>,
+        mut send: impl FnMut(Range<u64>, &mut Self),
+    ) -> Duration {
+        let start = Instant::now();
         let mut sent = 0;
         while sent < count {
             let due = rate.map_or(count, |rate| {
@@ -108,16 +166,8 @@ impl Sender {
                 std::thread::yield_now();
                 continue;
             }
-            for (number, frame) in (sent..sent + now).zip(memory.chunks_exact_mut(SMALL)) {
-                fill(number, frame);
-            }
-            let burst = Burst {
-                memory: &memory,
-                frames: &frames[..usize::try_from(now).unwrap()],
-            };
-            self.socket.send(burst).unwrap();
+            send(sent..sent + now, self);
             sent += now;
-            on_progress(sent, self);
         }
         start.elapsed()
     }

@@ -1,0 +1,494 @@
+//! More than can be looked at, over a veth pair: a test, and the experiments of docs/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
+//!
+//! What is offered is a multiple of what the same recorder looks at while it is flooded, with plain dropping, measured in the same run. An experiment prints its table:
+//!
+//! ```text
+//! cargo test -p retroscope-cli --test live overload -- --ignored --nocapture --test-threads 1
+//! ```
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use retroscope_pcapfile::Reader;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    capture,
+    namespace::Namespace,
+    quiet,
+    recorder::{Outcome, PROGRAM, Recorder},
+    traffic::{self, Frames, HEADERS, Sender, udp},
+};
+
+/// Flows at a time, and packets of each: in turns, and each begins when another one is at another place.
+const SLOTS: u64 = 50;
+const LENGTH: u64 = 500;
+/// The first packets of a flow that count.
+const HEAD: u64 = 10;
+/// Packets a second that no recorder with a slow script can look at.
+const FLOOD: u64 = 150_000;
+
+/// Bytes of an Ethernet header.
+const HEADER_LEN: usize = 14;
+
+/// The flow of a packet, and its place there.
+fn place(number: u64) -> (u64, u64) {
+    let (slot, turn) = (number % SLOTS, number / SLOTS);
+    let at = turn + slot * (LENGTH / SLOTS);
+    (at / LENGTH * SLOTS + slot, at % LENGTH)
+}
+
+/// Makes a frame of such a flow, whose place stands in its payload.
+fn fill(number: u64, frame: &mut [u8]) {
+    let (flow, at) = place(number);
+    let port = 1000 + u16::try_from(flow).unwrap();
+    frame[34..36].copy_from_slice(&port.to_be_bytes());
+    frame[HEADERS..HEADERS + 8].copy_from_slice(&at.to_be_bytes());
+}
+
+/// A trigger function that takes some 40 µs a packet.
+fn slow_script(directory: &Path) -> PathBuf {
+    let path = directory.join("slow.lua");
+    let text = "return function(pkt) local n = 1 for i = 1, 5000 do n = (n * 7 + i) % 1013 end return n < 0 end";
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// What became of the packets that were sent.
+#[derive(Debug, Clone, Copy)]
+struct Losses {
+    kernel: u64,
+    shed: u64,
+    /// Overtaken in the ring: stored, and not looked at.
+    lapped: u64,
+}
+
+impl Losses {
+    /// The ledger closes over all that was sent.
+    fn of(outcome: &Outcome, sent: u64) -> Self {
+        let ledger = outcome.source();
+        assert_eq!(ledger.received, sent);
+        let lost = &outcome.json["sources"][0]["lost"];
+        Self {
+            kernel: ledger.kernel,
+            shed: lost["shed"].as_u64().unwrap_or(0),
+            lapped: outcome.json["analyzers"]["lapped"].as_u64().unwrap(),
+        }
+    }
+}
+
+/// Sends, and gives what was lost, and how long it took until the last packet was stored or lost. `line`: a recorder that looks inline.
+fn losses(
+    namespace: &Namespace,
+    line: &str,
+    send: impl FnOnce(&mut Sender),
+) -> (u64, Losses, Duration) {
+    let recorder = Recorder::start(namespace, line);
+    let mut sender = Sender::new(namespace, "v0");
+    let start = Instant::now();
+    send(&mut sender);
+    recorder.settle(sender.sent());
+    let took = start.elapsed();
+    let sent = sender.sent();
+    (sent, Losses::of(&recorder.stop(), sent), took)
+}
+
+/// Packets a second that a recorder which looks inline looks at while it is flooded: the most that it bears. Tells also what it bears for four seconds without loss, by
+/// steps of a tenth.
+fn capacity(
+    namespace: &Namespace,
+    line: &str,
+    send: impl Fn(&mut Sender, u64, Option<u64>),
+) -> u64 {
+    let flood = |sender: &mut Sender| send(sender, 2 * FLOOD, Some(FLOOD));
+    let (sent, lost, took) = losses(namespace, line, flood);
+    assert!(lost.kernel > 0, "{FLOOD} a second are no flood: {lost:?}");
+    let capacity = (sent - lost.kernel) as f64 / took.as_secs_f64();
+    let mut lossless = capacity;
+    loop {
+        lossless *= 0.9;
+        assert!(lossless > 1000.0, "it bears nothing");
+        let per_second = lossless as u64;
+        let steady = |sender: &mut Sender| send(sender, 4 * per_second, Some(per_second));
+        if losses(namespace, line, steady).1.kernel == 0 {
+            break;
+        }
+    }
+    println!(
+        "flooded it looks at {capacity:.0} packets a second, without loss it bears {lossless:.0}"
+    );
+    capacity as u64
+}
+
+/// Of the flows that were sent from their beginning, those whose first packets all were stored.
+#[derive(Debug, Clone, Copy)]
+struct Heads {
+    whole: usize,
+    of: usize,
+    lost: Losses,
+}
+
+/// A recorder that keeps all that it looks at.
+fn heads_line(script: &Path, options: &str) -> String {
+    format!(
+        "-i v1 --ring 512MiB --analyzers inline --capture-buffer 1MiB {options} --trigger-lua {} --past 60s --future 0s --dump '' --trigger 'udp port 9'",
+        script.display()
+    )
+}
+
+fn heads_kept(namespace: &Namespace, options: &str, (count, rate): (u64, u64)) -> Heads {
+    let directory = TempDir::new().unwrap();
+    let line = heads_line(&slow_script(directory.path()), options);
+    let recorder = Recorder::start(namespace, &line);
+    let mut sender = Sender::new(namespace, "v0");
+    sender.flood(count, Some(rate), fill, |_, _| {});
+    recorder.settle(sender.sent());
+    sender.send(&udp(9, 9, 9, &[0; 8]));
+    recorder.dumps(1);
+    let outcome = recorder.stop();
+    outcome.expect_code(3);
+    let mut kept = BTreeMap::<u16, BTreeSet<u64>>::new();
+    for packet in capture::read(&outcome.dumps()[0]).packets {
+        let port = u16::from_be_bytes(packet.data[34..36].try_into().unwrap());
+        kept.entry(port)
+            .or_default()
+            .insert(traffic::number_of(&packet.data));
+    }
+    let is_whole = |of: &&BTreeSet<u64>| (0..HEAD).all(|at| of.contains(&at));
+    Heads {
+        whole: kept.values().filter(is_whole).count(),
+        of: (0..count)
+            .filter(|number| place(*number).1 == HEAD - 1)
+            .count(),
+        lost: Losses::of(&outcome, sender.sent()),
+    }
+}
+
+#[test]
+fn heads_of_flows_survive_overload() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("ted") else {
+        return;
+    };
+    let load = (2 * FLOOD, FLOOD);
+    let [plain, with] = ["", "--ted=10"].map(|options| heads_kept(&namespace, options, load));
+    eprintln!("without: {plain:?}, with: {with:?}");
+    assert!(plain.lost.shed == 0 && with.lost.shed > 0);
+    assert!(with.whole * 2 >= plain.whole * 5 && with.whole > 0);
+}
+
+/// After figure 9: connections that keep all of their first ten packets, with tail early drop and with plain dropping.
+#[test]
+#[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
+fn heads_by_overload() {
+    const ROUNDS: usize = 3;
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("fig9") else {
+        return;
+    };
+    let directory = TempDir::new().unwrap();
+    let line = heads_line(&slow_script(directory.path()), "");
+    let rate = capacity(&namespace, &line, |sender, count, rate| {
+        sender.flood(count, rate, fill, |_, _| {});
+    });
+    for times in [4, 6, 8, 10] {
+        let mut rounds = [const { Vec::new() }; 2];
+        for _ in 0..ROUNDS {
+            for (kept, options) in rounds.iter_mut().zip(["", "--ted=10"]) {
+                let heads = heads_kept(&namespace, options, (300_000, times * rate));
+                eprintln!("{times}, '{options}': {heads:?}");
+                kept.push(heads);
+            }
+        }
+        let [plain, with] = rounds.map(|mut kept: Vec<Heads>| {
+            kept.sort_by_key(|heads| heads.whole);
+            kept[ROUNDS / 2]
+        });
+        println!(
+            "| {times} times | {} | {} | {} | {:.1} |",
+            with.whole,
+            plain.whole,
+            with.of,
+            with.whole as f64 / plain.whole as f64
+        );
+        assert!(with.whole * 2 >= plain.whole * 5, "{plain:?} {with:?}");
+    }
+}
+
+/// 900,000 packets at 150 kpps, in 1,800 flows, to a module that can look at some 25,000 a second; half of the flows are encrypted. Gives the flows of which the
+/// module saw the first ten packets, each in its turn, and what was lost.
+fn kept_with(namespace: &Namespace, analyzers: &str, options: &str, shunts: bool) -> (u64, Losses) {
+    let directory = TempDir::new().unwrap();
+    let module = directory.path().join("slow.lua");
+    let shunt = if shunts {
+        "if key:port_a() % 2 == 0 then pkt:shunt() end"
+    } else {
+        ""
+    };
+    let text = format!(
+        "local m = {{ stateType = 'uint32_t seen;', mode = 'direct' }}
+        function m.handlePacket(key, state, pkt)
+            local n = 1
+            for i = 1, 5000 do n = (n * 7 + i) % 1013 end
+            local number = pkt:u32({})
+            if number == state.seen then state.seen = state.seen + 1 end
+            if state.seen >= 10 then {shunt} end
+            return n < 0 or (state.seen == 10 and number == 9)
+        end
+        return m",
+        HEADERS + 4,
+    );
+    fs::write(&module, text).unwrap();
+    let line = format!(
+        "-i v1 --capture-buffer 1MiB --ring 16MiB --analyzers {analyzers} {options} --module {} --trigger 'udp port 9'",
+        module.display()
+    );
+    let recorder = Recorder::start(namespace, &line);
+    let mut sender = Sender::new(namespace, "v0");
+    sender.flood(6 * FLOOD, Some(FLOOD), fill, |_, _| {});
+    recorder.settle(sender.sent());
+    let outcome = recorder.stop();
+    let events = outcome.json["modules"][0]["wanted"].as_u64().unwrap();
+    (events, Losses::of(&outcome, sender.sent()))
+}
+
+/// After figure 12: all algorithms, one of them off, and none; the events are those of a module.
+#[test]
+#[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
+fn one_algorithm_off_at_a_time() {
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("fig12") else {
+        return;
+    };
+    let runs = [
+        ("all", "1", "--ted=10", true),
+        ("no tail early drop", "1", "", true),
+        ("no shunting", "1", "--ted=10", false),
+        ("no long queue", "inline", "--ted=10", true),
+        ("none", "inline", "", false),
+    ];
+    for round in 0..3 {
+        for (what, analyzers, options, shunts) in runs {
+            let (events, lost) = kept_with(&namespace, analyzers, options, shunts);
+            println!("{round}, {what}: {events} events, {lost:?}");
+        }
+    }
+}
+
+/// After figure 5: what bursts lose, by the size of the queue. Frames of 512 bytes, at eight times what a script bears, for 0.1 to 0.4 s, and then none until the rate
+/// is three quarters of that on average.
+#[test]
+#[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
+fn bursts_by_the_size_of_the_queue() {
+    const BURSTS_MS: [u64; 4] = [100, 200, 300, 400];
+    const TIMES: u64 = 8;
+    let _machine = quiet();
+    let Some(namespace) = Namespace::with_veth("fig5") else {
+        return;
+    };
+    let directory = TempDir::new().unwrap();
+    let script = slow_script(directory.path());
+    let line = |ring: &str, analyzers: &str| {
+        format!(
+            "-i v1 --ring {ring} --analyzers {analyzers} --capture-buffer 1MiB --trigger-lua {}",
+            script.display()
+        )
+    };
+    let mut frames = Frames::default();
+    (0..4096).for_each(|number: u16| frames.push(&udp(1, number, 2000, &[0; 512 - HEADERS])));
+    let rate = capacity(
+        &namespace,
+        &line("64MiB", "inline"),
+        |sender, count, rate| {
+            sender.replay(&frames, count, rate.unwrap());
+        },
+    );
+    let bursts = |sender: &mut Sender| {
+        for ms in BURSTS_MS {
+            let start = Instant::now();
+            sender.replay(&frames, TIMES * rate * ms / 1000, TIMES * rate);
+            while start.elapsed() < Duration::from_millis(ms * TIMES * 4 / 3) {
+                std::thread::yield_now();
+            }
+        }
+    };
+    for (ring, analyzers) in [
+        ("64MiB", "inline"),
+        ("8MiB", "1"),
+        ("16MiB", "1"),
+        ("24MiB", "1"),
+        ("32MiB", "1"),
+        ("48MiB", "1"),
+        ("64MiB", "1"),
+        ("128MiB", "1"),
+        ("512MiB", "1"),
+    ] {
+        let (sent, lost, _) = losses(&namespace, &line(ring, analyzers), bursts);
+        let part = 100.0 * (lost.kernel + lost.lapped) as f64 / sent as f64;
+        println!("| {analyzers}, {ring} | {part:.1} % of {sent} | {lost:?} |");
+    }
+}
+
+/// The frames of `large/mix-a.pcap`, but for those without a whole header, ten times, with addresses of their own each time, and without VLAN tags: an inserter that gets one
+/// does not look at packets itself until all are looked at.
+fn mixes() -> Option<Frames> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let path = corpus.join("large/mix-a.pcap");
+    if !path.exists() {
+        eprintln!("SKIP: there is no {}", path.display());
+        return None;
+    }
+    let mut frames = Frames::default();
+    for round in 0..10 {
+        let mut reader = Reader::open(&path).unwrap();
+        while let Some(record) = reader.next().unwrap() {
+            if record.data.len() >= HEADER_LEN {
+                frames.push(&changed(record.data, round));
+            }
+        }
+    }
+    Some(frames)
+}
+
+/// The frame without VLAN tags, and with a byte changed of both addresses, but for those of groups. Nobody who gets it looks at checksums.
+fn changed(frame: &[u8], by: u8) -> Vec<u8> {
+    let (ends, mut rest) = frame.split_at(HEADER_LEN - 2);
+    while rest.starts_with(&[0x81, 0]) || rest.starts_with(&[0x88, 0xa8]) {
+        rest = rest.get(4..).unwrap_or_default();
+    }
+    let mut frame = [ends, rest].concat();
+    // Where the first address begins behind the frame's header, the length of both, the byte that is changed, and what those of groups begin with.
+    let (first, len, at, group) = match rest {
+        [8, 0, ..] => (12, 4, 1, 224),
+        [0x86, 0xdd, ..] => (8, 16, 5, 255),
+        _ => return frame,
+    };
+    for start in [HEADER_LEN + first, HEADER_LEN + first + len] {
+        if let Some(addr) = frame.get_mut(start..start + len)
+            && addr[0] < group
+        {
+            addr[at] ^= by;
+        }
+    }
+    frame
+}
+
+/// How many events of each kind Suricata writes of what a command has on its standard output.
+fn suricata(command: &mut Command) -> BTreeMap<String, u64> {
+    let directory = TempDir::new().unwrap();
+    let mut source = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Its own rules tell of gaps, of which there are the more the less is kept.
+    let output = Command::new("suricata")
+        .args("-r /dev/stdin -k none -S /dev/null --runmode single -l".split(' '))
+        .arg(directory.path())
+        .stdin(source.stdout.take().unwrap())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    // Packets are missing.
+    assert!(matches!(source.wait().unwrap().code(), Some(0 | 3)));
+    let mut events = BTreeMap::new();
+    for line in fs::read_to_string(directory.path().join("eve.json"))
+        .unwrap()
+        .lines()
+    {
+        let event: Value = serde_json::from_str(line).unwrap();
+        let kind = match event["event_type"].as_str().unwrap() {
+            "flow" if matches!(event["app_proto"].as_str(), None | Some("failed")) => "unknown",
+            "stats" | "anomaly" => continue,
+            kind => kind,
+        };
+        *events.entry(kind.to_owned()).or_default() += 1;
+    }
+    events
+}
+
+/// After figure 12, with a real analyzer: Suricata gets what the ring has at the end. Four times as many packets come as can be looked at, and four times as many bytes
+/// as the ring holds.
+#[test]
+#[ignore = "an experiment of three minutes: run it alone, on an idle machine"]
+fn events_of_suricata() {
+    const TIMES: u64 = 4;
+    let _machine = quiet();
+    let (Some(namespace), Some(frames)) = (Namespace::with_veth("suricata"), mixes()) else {
+        return;
+    };
+    if Command::new("suricata").arg("-V").output().is_err() {
+        eprintln!("SKIP: Suricata is not installed (7.0 of bookworm-backports)");
+        return;
+    }
+    for interface in ["v0", "v1"] {
+        namespace.ip(&format!("link set {interface} mtu 65535"));
+    }
+    let directory = TempDir::new().unwrap();
+    let (script, socket) = (slow_script(directory.path()), directory.path().join("api"));
+    let line = |ring_mib: u64, options: &str| {
+        format!(
+            "-i v1 --ring {ring_mib}MiB --capture-buffer 1MiB {options} --trigger 'udp port 9' --api unix:{}",
+            socket.display()
+        )
+    };
+    let slow = format!("--trigger-lua {}", script.display());
+    let ring_mib = (frames.memory.len() as u64 / TIMES) >> 20;
+    let plain = line(ring_mib, &format!("--analyzers inline {slow}"));
+    let rate = capacity(&namespace, &plain, |sender, count, rate| {
+        sender.replay(&frames, count, rate.unwrap());
+    });
+    let shunt = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../examples/modules/shunt-tls.lua"
+    );
+    let [queue, cutoff, ted, shunting] = [
+        "--analyzers 1",
+        "--cutoff 20KiB",
+        "--ted",
+        &format!("--module {shunt}"),
+    ];
+    let runs = [
+        ("no loss", 1024, vec!["--analyzers inline"]),
+        ("all", ring_mib, vec![&slow, queue, cutoff, ted, shunting]),
+        ("no cutoff", ring_mib, vec![&slow, queue, ted, shunting]),
+        (
+            "no tail early drop",
+            ring_mib,
+            vec![&slow, queue, cutoff, shunting],
+        ),
+        ("no shunting", ring_mib, vec![&slow, queue, cutoff, ted]),
+        (
+            "no long queue",
+            ring_mib,
+            vec![&slow, "--analyzers inline", cutoff, ted, shunting],
+        ),
+        ("none", ring_mib, vec![&slow, "--analyzers inline"]),
+    ];
+    println!("{ring_mib} MiB, {} packets a second", TIMES * rate);
+    for (what, ring_mib, options) in runs {
+        let recorder = Recorder::start(&namespace, &line(ring_mib, &options.join(" ")));
+        let mut sender = Sender::new(&namespace, "v0");
+        sender.replay(&frames, frames.len(), TIMES * rate);
+        recorder.settle(sender.sent());
+        let mut query = Command::new(PROGRAM);
+        query.args(["query", "-w", "-", "--socket"]).arg(&socket);
+        let events = suricata(&mut query);
+        let outcome = recorder.stop();
+        let lost = Losses::of(&outcome, sender.sent());
+        let flows = events.get("flow").unwrap_or(&0);
+        let all: u64 = events.values().sum();
+        let unknown = events.get("unknown").unwrap_or(&0);
+        println!(
+            "| {what} | {} connections | {flows} known | {} events | {lost:?} | {events:?} |",
+            flows + unknown,
+            all - flows - unknown
+        );
+    }
+}
