@@ -44,7 +44,7 @@ pub(crate) const MEASURES: [(&str, Command, Run); 16] = [
     ("hits", Full, recorder::hits::rows),
     ("filter-tables", Full, filter::rows),
     ("queue-tables", Full, queues::rows),
-    ("lfn", Full, flow::lfn::negatives),
+    ("lfn", Full, flow::lfn::errors),
     ("feeds", Full, feeds::rows),
     ("misses", Full, flow::misses::rows),
     ("capture", Capture, capture::judged),

@@ -204,22 +204,35 @@ pub(super) fn judged(session: &Session) -> io::Result<()> {
     Ok(())
 }
 
-/// The rows of the figure.
-pub(crate) fn negatives(session: &Session) -> io::Result<()> {
+/// The rows of the figure: keys that are not found, and keys that are found with the value of another, of tables whose hashes are short enough to see that.
+pub(crate) fn errors(session: &Session) -> io::Result<()> {
     for load in [1, 2, 5, 10, 20, 50] {
-        let name = |of: &str| format!("flow/lfn/negatives/{of}/{load}pc");
-        session.row(&name("measured"), None, || forgotten(load, false))?;
-        session.row(&name("living"), None, || forgotten(load, true))?;
-        let expected = (keys_of(load) - 1) as f64 / (2 * SMALL) as f64;
-        session.row(&name("formula"), None, || {
-            Ok(Spread::once(100.0 * expected))
-        })?;
+        let name = |of: &str| format!("flow/lfn/{of}/{load}pc");
+        let formula = |possible: usize| 100.0 * (keys_of(load) - 1) as f64 / (2 * possible) as f64;
+        for (of, are_living) in [("measured", false), ("living", true)] {
+            session.row(&name(&format!("negatives/{of}")), None, || {
+                part::<64>(load, are_living, |found, _| found.is_none())
+            })?;
+            session.row(&name(&format!("positives/{of}")), None, || {
+                part::<SHORT>(load, are_living, |found, put| {
+                    found.is_some_and(|value| value != put)
+                })
+            })?;
+        }
+        for (of, possible) in [
+            ("negatives/formula", SMALL),
+            ("positives/formula-l", 1 << SHORT),
+        ] {
+            session.row(&name(of), None, || Ok(Spread::once(formula(possible))))?;
+        }
     }
     Ok(())
 }
 
 /// Cells of the tables of the figure.
 const SMALL: usize = 1 << 16;
+/// Bits of short hashes: four for each cell.
+const SHORT: u32 = 18;
 /// Repetitions of a point of it, and tables of each.
 const ROUNDS: u64 = 5;
 const TABLES: u64 = 16;
@@ -228,21 +241,25 @@ fn keys_of(load: usize) -> u64 {
     (SMALL * load / 100) as u64
 }
 
-/// Of 100 keys that were put, how many are not found, where so many of 100 cells have a key. `are_living`: these are the last ones of ten times as many, and others,
-/// which nobody asks for any more, were put before them.
-fn forgotten(load: usize, are_living: bool) -> Result<Spread, Failure> {
+/// Of 100 keys that were put, for how many what is found is such, beside what was put, where so many of 100 cells have a key. `are_living`: these are the last ones of ten times
+/// as many, and others, which nobody asks for any more, were put before them.
+fn part<const HASH_BITS: u32>(
+    load: usize,
+    are_living: bool,
+    is_such: fn(Option<u64>, u64) -> bool,
+) -> Result<Spread, Failure> {
     let count = keys_of(load);
     let first = if are_living { 9 * count } else { 0 };
     let key = |number: u64| Key::opaque(0, &number.to_ne_bytes());
-    let missing = |_| {
-        let table = LfnTable::<64>::new(SMALL, Secret::random());
+    let found = |_| {
+        let table = LfnTable::<HASH_BITS>::new(SMALL, Secret::random());
         (0..first + count).for_each(|number| table.put(&key(number), number));
-        let is_missing = |number: &u64| table.get(&key(*number)) != Some(*number);
-        (first..first + count).filter(is_missing).count()
+        let is_such = |number: &u64| is_such(table.get(&key(*number)), *number);
+        (first..first + count).filter(is_such).count()
     };
     let round = |_| {
-        let missing: usize = (0..TABLES).map(missing).sum();
-        100.0 * missing as f64 / (TABLES * count) as f64
+        let found: usize = (0..TABLES).map(found).sum();
+        100.0 * found as f64 / (TABLES * count) as f64
     };
     Spread::of(&(0..ROUNDS).map(round).collect::<Vec<_>>())
 }
