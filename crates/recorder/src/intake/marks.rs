@@ -242,3 +242,55 @@ impl Marks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use retroscope_filter::Mode;
+
+    use super::*;
+    use crate::analysis::native::NativeCode;
+
+    /// Threads that mark flows, and inserters that ask for them: no flow has the mark of another, and each that became exempt is told, or counted as missed.
+    #[test]
+    fn threads_mark_flows_and_ask_for_them() {
+        const FLOWS: i64 = 5_000;
+        let marks = Marks::new(true, Rules::new(Mode::Live, Arc::new(NativeCode::new())));
+        let key = |flow: i64| Key::opaque(0, &flow.to_ne_bytes());
+        let (marks, found) = (&marks, AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for thread in 0..2 {
+                scope.spawn(move || {
+                    for flow in 0..FLOWS {
+                        match flow % 2 == thread {
+                            true => marks.exempt(key(flow)),
+                            false => marks.shunt(key(flow + FLOWS), flow + FLOWS),
+                        }
+                    }
+                });
+                scope.spawn(|| {
+                    let mut cursor = marks.listen().unwrap();
+                    for flow in 0..2 * FLOWS {
+                        let mark = marks.get(&key(flow));
+                        assert!(match mark {
+                            Some(Mark::Exempt) => flow < FLOWS,
+                            Some(Mark::Shunted { at_ns }) => at_ns == flow,
+                            None => true,
+                        });
+                        let told = std::iter::from_fn(|| marks.exempted(&mut cursor)).count();
+                        found.fetch_add(told + usize::from(mark.is_some()), Relaxed);
+                    }
+                });
+            }
+        });
+        assert!(found.into_inner() > 0);
+        let of = |flows: std::ops::Range<i64>| {
+            flows
+                .filter(|flow| marks.get(&key(*flow)).is_some())
+                .count()
+        };
+        let least = usize::try_from(FLOWS).unwrap() * 98 / 100;
+        assert!(of(0..FLOWS) > least && of(FLOWS..2 * FLOWS) > least);
+    }
+}
