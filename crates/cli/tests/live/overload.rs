@@ -6,6 +6,11 @@
 //! cargo test -p retroscope-cli --test live overload -- --ignored --nocapture --test-threads 1
 //! ```
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "rates, of some thousands a second"
+)]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -120,7 +125,7 @@ fn capacity(
             break;
         }
     }
-    println!(
+    eprintln!(
         "flooded it looks at {capacity:.0} packets a second, without loss it bears {lossless:.0}"
     );
     capacity as u64
@@ -210,7 +215,7 @@ fn heads_by_overload() {
             kept.sort_by_key(|heads| heads.whole);
             kept[ROUNDS / 2]
         });
-        println!(
+        eprintln!(
             "| {times} times | {} | {} | {} | {:.1} |",
             with.whole,
             plain.whole,
@@ -276,7 +281,7 @@ fn one_algorithm_off_at_a_time() {
     for round in 0..3 {
         for (what, analyzers, options, shunts) in runs {
             let (events, lost) = kept_with(&namespace, analyzers, options, shunts);
-            println!("{round}, {what}: {events} events, {lost:?}");
+            eprintln!("{round}, {what}: {events} events, {lost:?}");
         }
     }
 }
@@ -331,7 +336,7 @@ fn bursts_by_the_size_of_the_queue() {
     ] {
         let (sent, lost, _) = losses(&namespace, &line(ring, analyzers), bursts);
         let part = 100.0 * (lost.kernel + lost.lapped) as f64 / sent as f64;
-        println!("| {analyzers}, {ring} | {part:.1} % of {sent} | {lost:?} |");
+        eprintln!("| {analyzers}, {ring} | {part:.1} % of {sent} | {lost:?} |");
     }
 }
 
@@ -471,7 +476,7 @@ fn events_of_suricata() {
         ),
         ("none", ring_mib, vec![&slow, "--analyzers inline"]),
     ];
-    println!("{ring_mib} MiB, {} packets a second", TIMES * rate);
+    eprintln!("{ring_mib} MiB, {} packets a second", TIMES * rate);
     for (what, ring_mib, options) in runs {
         let recorder = Recorder::start(&namespace, &line(ring_mib, &options.join(" ")));
         let mut sender = Sender::new(&namespace, "v0");
@@ -485,7 +490,7 @@ fn events_of_suricata() {
         let flows = events.get("flow").unwrap_or(&0);
         let all: u64 = events.values().sum();
         let unknown = events.get("unknown").unwrap_or(&0);
-        println!(
+        eprintln!(
             "| {what} | {} connections | {flows} known | {} events | {lost:?} | {events:?} |",
             flows + unknown,
             all - flows - unknown
