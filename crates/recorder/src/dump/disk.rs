@@ -7,22 +7,23 @@ use std::{
     io::{self, Read},
     os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, statvfs};
 
-use super::store::Space;
+use super::{direct::SystemFile, store::Space};
 
 /// A file system. Errors are what the system said.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {
     /// A new file to read and write, 0640 whatever the umask; it must not exist yet.
-    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
     /// A file to read and write.
-    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
     /// A file that is only read. A link is not followed.
-    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
     fn exists(&self, path: &Path) -> bool;
 
@@ -65,11 +66,14 @@ pub(crate) struct Entry {
 }
 
 /// An open file of a [`Disk`], read and written by [`FileExt`] at offsets. After an error some of what was to be written may be in it.
-pub(crate) trait DiskFile: FileExt + fmt::Debug + Send {
+pub(crate) trait DiskFile: FileExt + fmt::Debug + Send + Sync {
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// Returns when everything is stored.
+    /// Returns when everything is stored. It is not kept in memory then.
     fn sync(&self) -> io::Result<()>;
+
+    /// What was read of it is not wanted again soon.
+    fn let_go(&self) {}
 
     /// What tells it from all other files, whatever their names: device and inode.
     fn identity(&self) -> io::Result<(u64, u64)>;
@@ -90,7 +94,7 @@ impl dyn DiskFile + '_ {
 pub(super) struct KeptFile {
     pub(super) path: PathBuf,
     identity: (u64, u64),
-    open: Option<Box<dyn DiskFile>>,
+    open: Option<Arc<dyn DiskFile>>,
 }
 
 impl KeptFile {
@@ -110,8 +114,14 @@ impl KeptFile {
         Ok(&**self.open.insert(file))
     }
 
+    /// The open file, for another thread as well.
+    pub(super) fn share(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.take(disk)?;
+        Ok(Arc::clone(self.open.insert(file)))
+    }
+
     /// The same, and it counts as closed here.
-    pub(super) fn take(&mut self, disk: &dyn Disk) -> io::Result<Box<dyn DiskFile>> {
+    pub(super) fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
         if let Some(file) = self.open.take() {
             return Ok(file);
         }
@@ -158,6 +168,16 @@ pub(super) struct SystemDisk {
 }
 
 impl SystemDisk {
+    /// A new file.
+    pub(super) fn make(&self, path: &Path) -> io::Result<SystemFile> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o640);
+        let file = options.open(path)?;
+        file.set_permissions(Permissions::from_mode(0o640))?;
+        self.own(path);
+        Ok(SystemFile::new(file))
+    }
+
     /// Not being able to give a file away is no reason to lose the packets in it: the error is dropped on purpose.
     pub(super) fn own(&self, path: &Path) {
         if let Some((uid, gid)) = self.owner {
@@ -167,25 +187,20 @@ impl SystemDisk {
 }
 
 impl Disk for SystemDisk {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o640);
-        let file = options.open(path)?;
-        file.set_permissions(Permissions::from_mode(0o640))?;
-        self.own(path);
-        Ok(Box::new(file))
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(self.make(path)?))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(Box::new(file))
+        Ok(Arc::new(SystemFile::new(file)))
     }
 
-    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         // What became a FIFO meanwhile holds nobody up.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = open(path, OFlags::RDONLY | flags, Mode::empty())?;
-        Ok(Box::new(File::from(file)))
+        Ok(Arc::new(SystemFile::new(File::from(file))))
     }
 
     fn exists(&self, path: &Path) -> bool {
@@ -259,21 +274,6 @@ impl Disk for SystemDisk {
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
-    }
-}
-
-impl DiskFile for File {
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        File::set_len(self, bytes)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.sync_all()
-    }
-
-    fn identity(&self) -> io::Result<(u64, u64)> {
-        let metadata = self.metadata()?;
-        Ok((metadata.dev(), metadata.ino()))
     }
 }
 

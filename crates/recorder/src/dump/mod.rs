@@ -3,7 +3,9 @@
 mod active;
 #[cfg(test)]
 mod arrival_tests;
+mod behind;
 mod compile;
+mod direct;
 pub(crate) mod disk;
 pub(crate) mod dumper;
 mod dumps;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    behind::{BLOCK_BYTES, Blocks},
     disk::{Disk, SystemDisk},
     encode::Format,
     store::keeper::Keeper,
@@ -27,6 +28,11 @@ pub(crate) struct Directory {
     pub(super) format: Format,
     naming: Arc<Naming>,
     pub(super) digests: Digests,
+    /// Files give more bytes than these to others to write.
+    pub(super) block_bytes: usize,
+    pub(super) blocks: Blocks,
+    /// Its file system takes writes past the page cache.
+    goes_directly: bool,
     /// Who looks after it.
     keeper: Option<Keeper>,
 }
@@ -50,11 +56,14 @@ impl Directory {
         let owner = sudo_caller();
         let disk = SystemDisk { owner };
         make(path, &disk)?;
-        let directory = Self::on(Arc::new(disk), path, format).with_digests(Digests::here());
         let probe = path.join(format!(".retroscope-{}.probe", std::process::id()));
-        drop(directory.disk.create(&probe)?);
-        directory.disk.remove(&probe)?;
-        Ok(directory)
+        let goes_directly = disk.make(&probe)?.goes_directly();
+        disk.remove(&probe)?;
+        let directory = Self::on(Arc::new(disk), path, format).with_digests(Digests::here());
+        Ok(Self {
+            goes_directly,
+            ..directory
+        })
     }
 
     /// The working directory, which may or may not be written to.
@@ -73,6 +82,9 @@ impl Directory {
             format,
             naming: Arc::default(),
             digests: Digests::Never,
+            block_bytes: BLOCK_BYTES,
+            blocks: Blocks::default(),
+            goes_directly: true,
             keeper: None,
         }
     }
@@ -80,6 +92,23 @@ impl Directory {
     /// The same with digests at another time.
     pub(crate) fn with_digests(self, digests: Digests) -> Self {
         Self { digests, ..self }
+    }
+
+    /// What is to be said of it at the start.
+    pub(crate) fn notice(&self) -> Option<String> {
+        (!self.goes_directly).then(|| {
+            let path = self.here().display();
+            format!("{path}: its file system takes no direct writes (O_DIRECT): dumps go through the page cache, which may be slower")
+        })
+    }
+
+    /// The same with blocks of so many bytes.
+    #[cfg(test)]
+    pub(crate) fn with_blocks(self, block_bytes: usize) -> Self {
+        Self {
+            block_bytes,
+            ..self
+        }
     }
 
     /// The same, looked after.

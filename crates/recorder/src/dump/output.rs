@@ -28,8 +28,10 @@ use crate::intake::interfaces::Interface;
 /// Interfaces that were described, by their ring-wide identifiers.
 pub(super) type Known = BTreeMap<u16, Arc<Interface>>;
 
-/// Bytes collected before a write(2): large enough to be cheap, small enough to appear soon.
-const WRITE_BYTES: usize = 256 * 1024;
+/// Bytes of late packets that are collected before a write(2).
+const LATE_BYTES: usize = 256 * 1024;
+/// Bytes of memory that a file keeps whose packets come slowly.
+const MEMORY_KEPT: usize = 256 * 1024;
 /// Longest comment of one packet: a few gaps. An option of the file could not be longer than 64 KiB.
 const COMMENT_BYTES: usize = 1000;
 
@@ -56,6 +58,8 @@ pub(crate) struct Output {
     encoder: Encoder,
     /// Packets that are wholly in the file: what a failed dump still holds.
     pub(super) safe: Written,
+    /// Including what is being written.
+    begun: Written,
     /// Including what is not written out yet.
     appended: Written,
     last: Option<Key>,
@@ -96,6 +100,7 @@ impl Output {
             stream,
             encoder,
             safe: Written::default(),
+            begun: Written::default(),
             appended: Written::default(),
             last: None,
             interfaces: Vec::new(),
@@ -150,7 +155,7 @@ impl Output {
 
     /// Where it is now.
     pub(crate) fn path(&self) -> &Path {
-        &self.stream.file.path
+        self.stream.path()
     }
 
     /// How much of it is there.
@@ -161,13 +166,17 @@ impl Output {
     /// How many descriptors it has open.
     pub(crate) fn open_files(&self) -> usize {
         let late = self.late.as_ref().and_then(|late| late.file.as_ref());
-        let files = late.into_iter().chain([&self.stream.file]);
-        files.filter(|file| file.is_open()).count()
+        let is_late_open = late.is_some_and(KeptFile::is_open);
+        usize::from(is_late_open) + usize::from(self.stream.is_open())
     }
 
     /// Gives them back until they are needed.
     pub(crate) fn close_files(&mut self) {
-        self.stream.file.close();
+        if self.stream.close(&self.directory) {
+            self.safe = self.begun;
+        } else {
+            self.begun = self.safe;
+        }
         if let Some(file) = self.late.as_mut().and_then(|late| late.file.as_mut()) {
             file.close();
         }
@@ -213,21 +222,38 @@ impl Output {
         }
         let is_held = self.directory.format.holds(meta.stamp_ns);
         self.appended.count(meta, data, is_held);
-        if self.encoder.buffer().len() >= WRITE_BYTES {
-            self.flush()
-        } else {
-            Ok(())
+        if self.encoder.buffer().len() < self.directory.block_bytes {
+            return Ok(());
         }
+        self.settle()?;
+        let buffer = self.encoder.buffer();
+        self.stream.begin(&self.directory, buffer)?;
+        buffer.clear();
+        self.begun = self.appended;
+        Ok(())
+    }
+
+    /// What was begun is there now, or is not to be.
+    fn settle(&mut self) -> io::Result<()> {
+        let settled = self.stream.settle(&self.directory);
+        match &settled {
+            Ok(()) => self.safe = self.begun,
+            Err(_) => self.begun = self.safe,
+        }
+        settled
     }
 
     /// Hands everything to the file system.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.settle()?;
         let buffer = self.encoder.buffer();
         if !buffer.is_empty() {
             self.stream.write(&self.directory, buffer)?;
             buffer.clear();
+            buffer.shrink_to(MEMORY_KEPT);
+            self.stream.shrink_to(MEMORY_KEPT);
         }
-        self.safe = self.appended;
+        (self.safe, self.begun) = (self.appended, self.appended);
         Ok(())
     }
 
@@ -244,7 +270,7 @@ impl Output {
             }
         }
         self.flush()?;
-        self.stream.finish(self.directory.disk(), &end.verdict)
+        self.stream.finish(&self.directory, &end.verdict)
     }
 
     /// Writes main and late packets into a new file, in order, and puts it in the place of the old one.
@@ -255,7 +281,7 @@ impl Output {
         match merged {
             Ok(mut merged) => {
                 self.directory.disk().rename(&path, self.path())?;
-                merged.stream.file.path = self.path().to_owned();
+                merged.stream.rename(self.path());
                 Ok(merged)
             }
             Err(error) => {
@@ -276,7 +302,7 @@ impl Output {
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
-        let main = self.stream.file.take(self.directory.disk())?;
+        let main = self.stream.take(self.directory.disk())?;
         let mut main = Reader::new(main.reader()).map_err(io::Error::other)?;
         let mut late = late.into_sorted()?;
         let mut next_late = late.next()?;
@@ -416,7 +442,7 @@ impl LateSpool {
         let offset = self.written + self.buffer.len() as u64;
         self.index.push_back((*meta, offset, data.len()));
         self.buffer.extend_from_slice(data);
-        if self.buffer.len() >= WRITE_BYTES {
+        if self.buffer.len() >= LATE_BYTES {
             self.flush()
         } else {
             Ok(())

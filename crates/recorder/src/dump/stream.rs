@@ -1,17 +1,22 @@
 //! The bytes of one file, in their order, from the header to the end; and their SHA-256.
 //!
+//! Large blocks are written, and go into the digest, [behind](super::behind) who makes them; what is [there](Stream::len) is told when the next one begins.
+//!
 //! Where the processor has instructions for it, the digest is computed as the file is written. Its first kilobytes hold the verdict, which is known at the end: they go into the digest with
-//! the verdict that is expected, `complete` and what no counter tells, and only a file with another one is read again. Other processors take 3 s for a GB, in which the disk would have
+//! the verdict that is expected, `complete` and what no counter tells, and only a file with another one is read again. Other processors take 4 to 7 s for a GB (with them 0.7), in which the disk would have
 //! nothing to do: there all files are read again, when they are complete and have their names.
 
 use std::{
     io::{self, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use sha2::{Digest, Sha256};
 
 use super::{
+    behind::{Behind, Block},
+    direct::DIRECT_BYTES_MIN,
     disk::{Disk, DiskFile, KeptFile},
     encode::VerdictField,
     names::Directory,
@@ -19,6 +24,8 @@ use super::{
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 * 1024;
+/// So often the page cache is told that what was read is not wanted again.
+const READS_KEPT: usize = 32;
 
 /// What a file says of itself in its header.
 #[derive(Debug, Clone, Default)]
@@ -58,8 +65,14 @@ impl Digests {
 /// See the module. After an error the file holds what was [written](Self::len) before.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) file: KeptFile,
+    file: KeptFile,
     len: u64,
+    /// What is being written behind `len`.
+    behind: Option<Behind>,
+    /// Why that failed, where nobody was told yet.
+    error: Option<io::Error>,
+    /// Memory for the next block.
+    block: Block,
     /// Of all that is written, if the verdict is as it is expected. `None`: it is computed later, if at all.
     digest: Option<Sha256>,
     field: Option<VerdictField>,
@@ -89,6 +102,9 @@ impl Stream {
         let mut stream = Self {
             file: directory.with_room(0, || KeptFile::create(directory.disk(), path.clone()))?,
             len: 0,
+            behind: None,
+            error: None,
+            block: Block::default(),
             digest: None,
             field,
             expected: expected.to_owned(),
@@ -101,14 +117,53 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Bytes of the file.
+    /// Where it is now.
+    pub(super) fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// It was renamed.
+    pub(super) fn rename(&mut self, path: &Path) {
+        path.clone_into(&mut self.file.path);
+    }
+
+    /// Bytes of the file that are there.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Writes whole blocks behind those before.
+    /// Whether its descriptor is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.file.is_open()
+    }
+
+    /// Gives its descriptor back until it is needed again; all that was begun is there. False: it has failed, as the next call tells.
+    pub(super) fn close(&mut self, directory: &Directory) -> bool {
+        self.error = self.settle(directory).err();
+        self.file.close();
+        self.error.is_none()
+    }
+
+    /// Gives back memory that only a stream of many bytes needs.
+    pub(super) fn shrink_to(&mut self, bytes: usize) {
+        self.block.shrink_to(bytes);
+    }
+
+    /// The file, to be read; all of it is there.
+    pub(super) fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
+        self.file.take(disk)
+    }
+
+    /// Writes whole blocks behind those before, and returns when they are there.
     pub(super) fn write(&mut self, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
+        self.settle(directory)?;
         let file = self.file.get(directory.disk())?;
+        let bytes = if bytes.len() < DIRECT_BYTES_MIN {
+            bytes
+        } else {
+            self.block.fill(bytes, self.len);
+            self.block.bytes()
+        };
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
         if let Err(error) = written {
             // Leave whole blocks behind; failing at that too changes nothing for the caller.
@@ -122,9 +177,43 @@ impl Stream {
         Ok(())
     }
 
+    /// Begins to write whole blocks behind those before, which are there when it returns.
+    pub(super) fn begin(&mut self, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
+        self.settle(directory)?;
+        let Some(permit) = directory.blocks.permit() else {
+            return self.write(directory, bytes);
+        };
+        self.block.fill(bytes, self.len);
+        let file = (self.file.share(directory.disk())?, self.len);
+        let (block, digest) = (std::mem::take(&mut self.block), self.digest.take());
+        self.behind = Some(Behind::begin(directory, file, block, digest, permit));
+        Ok(())
+    }
+
+    /// Waits for what was begun.
+    pub(super) fn settle(&mut self, directory: &Directory) -> io::Result<()> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        let Some(behind) = self.behind.take() else {
+            return Ok(());
+        };
+        let settled = behind.settle();
+        self.digest = settled.digest;
+        self.block = settled.block.unwrap_or_default();
+        if let Err(error) = settled.written {
+            // As in `write`.
+            let _ = (self.file.get(directory.disk())).and_then(|file| file.set_len(self.len));
+            return Err(error);
+        }
+        self.len += settled.bytes;
+        Ok(())
+    }
+
     /// Puts the verdict in its place, and has all of it stored.
-    pub(super) fn finish(&mut self, disk: &dyn Disk, verdict: &str) -> io::Result<Finished> {
-        let file = self.file.get(disk)?;
+    pub(super) fn finish(&mut self, directory: &Directory, verdict: &str) -> io::Result<Finished> {
+        self.settle(directory)?;
+        let file = self.file.get(directory.disk())?;
         if let Some(field) = &mut self.field {
             field.write(file, verdict)?;
         }
@@ -137,6 +226,13 @@ impl Stream {
             bytes: self.len,
             sha256: digest.map(hexadecimal),
         })
+    }
+}
+
+impl Drop for Stream {
+    /// Its threads end before it does.
+    fn drop(&mut self) {
+        self.behind.take().map(Behind::settle);
     }
 }
 
@@ -164,12 +260,17 @@ impl Finished {
 fn sha256_of(file: &dyn DiskFile) -> io::Result<String> {
     let (mut digest, mut reader) = (Sha256::new(), file.reader());
     let mut buffer = vec![0; READ_BYTES];
-    loop {
+    for reads in 1_usize.. {
         match reader.read(&mut buffer)? {
-            0 => return Ok(hexadecimal(digest)),
+            0 => break,
             bytes => digest.update(&buffer[..bytes]),
         }
+        if reads.is_multiple_of(READS_KEPT) {
+            file.let_go();
+        }
     }
+    file.let_go();
+    Ok(hexadecimal(digest))
 }
 
 fn hexadecimal(digest: Sha256) -> String {

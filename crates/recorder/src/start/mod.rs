@@ -227,6 +227,7 @@ impl Recorder {
         notices.extend(scripts[0].start_notice());
         notices.extend(notice);
         notices.extend(native.notice());
+        notices.extend(directory.notice());
 
         let ring = &common.ring;
         let (messages_tx, messages) = Messages::new(live);

@@ -125,10 +125,10 @@ impl FakeDisk {
         }
     }
 
-    fn file(&self, path: &Path, bytes: Bytes) -> Box<dyn DiskFile> {
+    fn file(&self, path: &Path, bytes: Bytes) -> Arc<dyn DiskFile> {
         let open = self.1.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.1.most.fetch_max(open, Ordering::SeqCst);
-        Box::new(FakeFile {
+        Arc::new(FakeFile {
             disk: self.clone(),
             path: path.to_owned(),
             bytes,
@@ -173,7 +173,7 @@ impl State {
 }
 
 impl Disk for FakeDisk {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.delay(Deed::Create, path);
         let mut state = self.writable()?;
         if state.named.contains_key(path) {
@@ -184,12 +184,12 @@ impl Disk for FakeDisk {
         Ok(self.file(path, bytes))
     }
 
-    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let bytes = self.writable()?.named.get(path).cloned();
         Ok(self.file(path, bytes.ok_or(Errno::NOENT)?))
     }
 
-    fn open_to_read(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let bytes = self.state().named.get(path).cloned();
         Ok(self.file(path, bytes.ok_or(Errno::NOENT)?))
     }

@@ -88,18 +88,23 @@ fn a_sidecar_tells_where_a_dump_comes_from() {
 #[test]
 fn digests_are_those_of_the_files_whenever_they_are_computed() {
     for digests in [Digests::AsWritten, Digests::Behind, Digests::Never] {
-        what_is_not_known_is_not_told(digests);
+        // Each packet is a block, or none is.
+        for block_bytes in [1, usize::MAX] {
+            what_is_not_known_is_not_told(digests, block_bytes);
+        }
     }
 }
 
 /// By hand there is no packet; one that the dump does not take has no summary. A window that the start cuts has another verdict than expected.
-fn what_is_not_known_is_not_told(digests: Digests) {
+fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize) {
     let disk = FakeDisk::default();
     let plan = RigConfig {
         dump: "udp port 7",
         ..RigConfig::default()
     };
-    let directory = directory(&disk, "{number}").with_digests(digests);
+    let directory = directory(&disk, "{number}")
+        .with_digests(digests)
+        .with_blocks(block_bytes);
     let mut rig = Rig::on(&plan, START, directory);
     rig.pass(MS);
     rig.trigger(TriggerRequest::default());

@@ -32,6 +32,8 @@ const TROUBLE: std::ops::Range<i64> = 152..199;
 const BULK: std::ops::Range<i64> = 205..225;
 const END: i64 = 300;
 const LARGE_BYTES: usize = 250_000;
+/// Each large packet is written behind the dump.
+const BLOCK_BYTES: usize = 20_000;
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +151,8 @@ impl Recording {
             Arc::new(disk.clone()),
             Path::new("dumps"),
             crate::Format::PcapNg,
-        );
+        )
+        .with_blocks(BLOCK_BYTES);
         let pool = PoolConfig::new(has_writers);
         let rig = Rig::with_pool(&plan, START, vec![directory], pool);
         Self {

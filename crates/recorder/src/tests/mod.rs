@@ -3,6 +3,7 @@
 mod bounds;
 mod clock;
 mod control;
+mod disk_rate;
 pub(crate) mod fake_disk;
 mod fakes;
 mod files;

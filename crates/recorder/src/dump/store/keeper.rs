@@ -83,7 +83,7 @@ pub(crate) enum Request {
 /// A capture file of a dump, to be read.
 #[derive(Debug)]
 pub struct DumpFileReader {
-    file: Box<dyn DiskFile>,
+    file: Arc<dyn DiskFile>,
     bytes: u64,
 }
 

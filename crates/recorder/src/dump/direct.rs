@@ -1,0 +1,181 @@
+//! A file of the system whose large writes go past the page cache (`O_DIRECT`, open(2)).
+//!
+//! Fresh pages of the cache cost more than the disk behind it: a plain write takes 1 to 3 s of a processor for a GB, this one 0.1, and what is pushed out of
+//! the cache is what others want to read. It takes memory, a place in the file and a length that are multiples of 4 KiB. So a write goes directly if its memory
+//! lies as its place in the file does ([`is_in_phase`]), but for the bytes before the first multiple and behind the last one; every other write is a plain one.
+//! Direct writes and plain ones never share a page. A file system that refuses direct writes gets plain ones.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{FileExt, MetadataExt},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rustix::{
+    fs::{Advice, OFlags, fadvise, fcntl_setfl},
+    io::Errno,
+};
+
+use super::disk::DiskFile;
+
+/// What memory, places and lengths are multiples of: the largest block of disks, and a page.
+pub(super) const UNIT: usize = 4096;
+/// Shorter writes are plain ones.
+pub(super) const DIRECT_BYTES_MIN: usize = 64 * 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct SystemFile {
+    file: File,
+    /// Nobody refused it yet.
+    is_direct: AtomicBool,
+}
+
+impl SystemFile {
+    pub(super) fn new(file: File) -> Self {
+        Self {
+            file,
+            is_direct: AtomicBool::new(true),
+        }
+    }
+
+    /// Whether its file system takes direct writes.
+    pub(super) fn goes_directly(&self) -> bool {
+        let is_taken = fcntl_setfl(&self.file, OFlags::DIRECT).is_ok();
+        is_taken && fcntl_setfl(&self.file, OFlags::empty()).is_ok()
+    }
+
+    /// Who writes to a file is one thread at a time, so the flag is of this write only.
+    fn write_directly(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        fcntl_setfl(&self.file, OFlags::DIRECT)?;
+        let written = self.file.write_at(bytes, offset);
+        fcntl_setfl(&self.file, OFlags::empty())?;
+        written
+    }
+}
+
+/// Whether memory lies as its place in the file does.
+pub(super) fn is_in_phase(bytes: &[u8], offset: u64) -> bool {
+    (bytes.as_ptr().addr() as u64)
+        .wrapping_sub(offset)
+        .is_multiple_of(UNIT as u64)
+}
+
+impl FileExt for SystemFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let unit = UNIT as u64;
+        #[expect(clippy::cast_possible_truncation, reason = "below a unit")]
+        let before = (offset.next_multiple_of(unit) - offset) as usize;
+        let middle = bytes.len().saturating_sub(before) / UNIT * UNIT;
+        if middle < DIRECT_BYTES_MIN
+            || !is_in_phase(bytes, offset)
+            || !self.is_direct.load(Ordering::Relaxed)
+        {
+            return self.file.write_at(bytes, offset);
+        }
+        if before > 0 {
+            return self.file.write_at(&bytes[..before], offset);
+        }
+        match self.write_directly(&bytes[..middle], offset) {
+            Err(error) if is_refusal(&error) => {
+                // Of this file: a directory below may lie in another file system.
+                self.is_direct.store(false, Ordering::Relaxed);
+                self.file.write_at(bytes, offset)
+            }
+            written => written,
+        }
+    }
+}
+
+/// Whether that is about direct writes, and no fault of the disk.
+fn is_refusal(error: &io::Error) -> bool {
+    [Errno::INVAL, Errno::OPNOTSUPP].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
+impl DiskFile for SystemFile {
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()?;
+        self.let_go();
+        Ok(())
+    }
+
+    fn let_go(&self) {
+        // Advice: where it is not taken, the system lets them go when it needs room.
+        let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
+    }
+
+    fn identity(&self) -> io::Result<(u64, u64)> {
+        let metadata = self.file.metadata()?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::dump::behind::Block;
+
+    /// Bytes of the file that the page cache has, by mincore(2)'s command: `None` without it.
+    fn cached(path: &std::path::Path) -> Option<u64> {
+        let output = std::process::Command::new("fincore")
+            .args(["-b", "-n", "-o", "RES"])
+            .arg(path)
+            .output()
+            .ok()?;
+        String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+    }
+
+    #[test]
+    fn what_is_written_is_there_wherever_it_begins_and_ends() {
+        let seed = fastrand::u64(..);
+        let mut rng = fastrand::Rng::with_seed(seed);
+        // Beside the sources: the system's directory for such files may be a tmpfs.
+        for folder in [env!("CARGO_MANIFEST_DIR"), "/dev/shm"] {
+            let Ok(folder) = tempfile::tempdir_in(folder) else {
+                continue;
+            };
+            let path = folder.path().join("file");
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(&path);
+            let file = SystemFile::new(file.unwrap());
+            let (mut block, mut expected) = (Block::default(), Vec::new());
+            for _ in 0..30 {
+                let length = [10, 5000, 70_000, 65_536, 300_000][rng.usize(..5)];
+                let bytes: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();
+                let offset = expected.len() as u64;
+                block.fill(&bytes, offset);
+                assert!(is_in_phase(block.bytes(), offset));
+                file.write_all_at(block.bytes(), offset).unwrap();
+                expected.extend_from_slice(&bytes);
+                if rng.u8(..4) == 0 {
+                    expected.truncate(expected.len() - rng.usize(..expected.len().min(9000)));
+                    file.set_len(expected.len() as u64).unwrap();
+                }
+            }
+            assert!(fs::read(&path).unwrap() == expected, "seed {seed}");
+            file.sync().unwrap();
+            if folder.path().starts_with("/dev/shm") {
+                continue;
+            }
+            let left = cached(&path);
+            assert!(
+                left.is_none_or(|bytes| bytes == 0),
+                "{left:?} bytes in the cache"
+            );
+        }
+    }
+}
