@@ -3,8 +3,8 @@
 //! [`parse`] turns the captured bytes of a frame into [`Parsed`], a small copyable set of facts; everything else here
 //! is computed from those. Pure: bytes in, facts out. No sockets, threads, clocks or allocation on the parsing path.
 //!
-//! It does **not** reassemble, verify checksums, descend into tunnels (GRE, VXLAN, IP in IP: the flow is the outer
-//! one) or read application data.
+//! It does **not** reassemble, verify checksums or read application data. Tunnels are not descended by [`parse`] (GRE, VXLAN, IP in IP: the flow is
+//! the outer one); [`inner`] looks into them for who knows what it seeks.
 
 mod common;
 mod community_id;
@@ -16,6 +16,7 @@ mod parse;
 mod parsed;
 pub mod proto;
 mod summary;
+mod tunnel;
 mod vlan;
 
 pub use common::CommonHeaders;
@@ -31,4 +32,5 @@ pub use parsed::{
     Fragment, Icmp, Ip, LinkProtocol, Llc, Mac, MacAddr, Outcome, Parsed, Ports, Snap,
 };
 pub use summary::{Summary, summary};
+pub use tunnel::{Inner, inner};
 pub use vlan::{VlanStack, VlanTag};

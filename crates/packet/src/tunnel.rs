@@ -1,0 +1,268 @@
+//! What is inside a tunnel, for who knows what is sought there: an IDS names the packet inside and the one on the wire.
+
+use crate::proto::{ETHER_IPV4, ETHER_IPV6, UDP};
+use crate::{LinkType, Parsed, parse};
+
+/// Tunnels within one another that are looked into.
+const DEPTH: usize = 4;
+/// Protocol numbers of IP (IANA) and EtherTypes that carry packets.
+const IP_IN_IP: u8 = 4;
+const IPV6_IN_IP: u8 = 41;
+const GRE: u8 = 47;
+const ETHER_BRIDGED: u16 = 0x6558;
+const ETHER_ERSPAN: u16 = 0x88be;
+const ETHER_ERSPAN_3: u16 = 0x22eb;
+const ETHER_PPP: u16 = 0x880b;
+/// Bytes before the frame in VXLAN (RFC 7348), ERSPAN II and III (draft-foschiano-erspan) and its optional part, and before options in Geneve (RFC 8926).
+const VXLAN: usize = 8;
+const ERSPAN_2: usize = 8;
+const ERSPAN_3: usize = 12;
+const ERSPAN_3_MORE: usize = 8;
+const GENEVE: usize = 8;
+/// Teredo (RFC 4380, section 5.1.1): an origin, and an authentication but for its identifier and value.
+const TEREDO_ORIGIN: usize = 8;
+const TEREDO_AUTHENTICATION: usize = 13;
+
+/// A packet inside another.
+#[derive(Debug, Clone, Copy)]
+pub struct Inner<'d> {
+    /// Its headers, their places counted from its own start.
+    pub parsed: Parsed,
+    /// Its captured bytes.
+    pub data: &'d [u8],
+}
+
+/// Shows `wants` what may be a packet inside a frame, whose headers are `parsed`, and inside that one, outer before inner, until it says `true`; whether it
+/// did. GRE (with Ethernet, ERSPAN or PPP in it), IP in IP, and over UDP, whatever the ports, VXLAN, Geneve and Teredo. What UDP carries does
+/// not tell which of these it is, so that some of what is shown may be none: `wants` is to know what it seeks.
+pub fn inner(parsed: &Parsed, data: &[u8], wants: &mut dyn FnMut(&Inner<'_>) -> bool) -> bool {
+    descend(parsed, data, DEPTH, wants)
+}
+
+fn descend(
+    parsed: &Parsed,
+    data: &[u8],
+    depth: usize,
+    wants: &mut dyn FnMut(&Inner<'_>) -> bool,
+) -> bool {
+    let (Some(proto), Some(payload)) =
+        (parsed.network.and_then(|ip| ip.proto), parsed.payload(data))
+    else {
+        return false;
+    };
+    if depth == 0 || parsed.is_later_fragment() {
+        return false;
+    }
+    let mut look = |link_type: LinkType, data: Option<&[u8]>| {
+        let Some(data) = data.filter(|data| !data.is_empty()) else {
+            return false;
+        };
+        let parsed = parse(link_type, data);
+        if parsed.network.is_none() {
+            return false;
+        }
+        let inner = Inner { parsed, data };
+        wants(&inner) || descend(&parsed, data, depth - 1, wants)
+    };
+    match proto {
+        IP_IN_IP | IPV6_IN_IP => look(LinkType::RAW, Some(payload)),
+        GRE => gre(payload).is_some_and(|(link_type, data)| look(link_type, Some(data))),
+        UDP => {
+            let vxlan = payload.get(VXLAN..).filter(|_| payload[0] & 0x08 != 0);
+            let geneve = geneve(payload);
+            look(LinkType::RAW, teredo(payload))
+                || look(LinkType::ETHERNET, vxlan)
+                || geneve.is_some_and(|(link_type, data)| look(link_type, Some(data)))
+        }
+        _ => false,
+    }
+}
+
+fn number(data: &[u8], at: usize) -> Option<u16> {
+    let bytes = data.get(at..at + 2)?;
+    Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+/// How what an EtherType names is parsed.
+fn link_type(ether_type: u16) -> Option<LinkType> {
+    match ether_type {
+        ETHER_IPV4 | ETHER_IPV6 => Some(LinkType::RAW),
+        ETHER_BRIDGED => Some(LinkType::ETHERNET),
+        _ => None,
+    }
+}
+
+/// RFC 2784 and 2890; version 1 is RFC 2637.
+fn gre(data: &[u8]) -> Option<(LinkType, &[u8])> {
+    let (flags, proto) = (number(data, 0)?, number(data, 2)?);
+    let has = |bit: u16| usize::from(flags & bit != 0);
+    // Routing (RFC 1701) is long out of use.
+    if flags & 0x4000 != 0 {
+        return None;
+    }
+    let (checksum, key, sequence) = (has(0x8000), has(0x2000), has(0x1000));
+    let acknowledgment = if flags & 7 == 1 { has(0x0080) } else { 0 };
+    let rest = data.get(4 + 4 * (checksum + key + sequence + acknowledgment)..)?;
+    Some(match proto {
+        // The first version has no header of its own, and no sequence number.
+        ETHER_ERSPAN if sequence == 0 => (LinkType::ETHERNET, rest),
+        ETHER_ERSPAN => (LinkType::ETHERNET, rest.get(ERSPAN_2..)?),
+        ETHER_ERSPAN_3 => {
+            let more = if *rest.get(ERSPAN_3 - 1)? & 1 == 1 {
+                ERSPAN_3_MORE
+            } else {
+                0
+            };
+            (LinkType::ETHERNET, rest.get(ERSPAN_3 + more..)?)
+        }
+        ETHER_PPP => (LinkType::PPP, rest),
+        other => (link_type(other)?, rest),
+    })
+}
+
+fn geneve(data: &[u8]) -> Option<(LinkType, &[u8])> {
+    let first = *data.first()?;
+    let options = 4 * usize::from(first & 0x3f);
+    // Version 0 is the only one.
+    let rest = data.get(GENEVE + options..).filter(|_| first >> 6 == 0)?;
+    Some((link_type(number(data, 2)?)?, rest))
+}
+
+/// The IPv6 packet behind what Teredo puts before it.
+fn teredo(data: &[u8]) -> Option<&[u8]> {
+    let mut rest = data;
+    if number(rest, 0)? == 1 {
+        let (identifier, value) = (*rest.get(2)?, *rest.get(3)?);
+        rest = rest.get(TEREDO_AUTHENTICATION + usize::from(identifier) + usize::from(value)..)?;
+    }
+    if number(rest, 0)? == 0 {
+        rest = rest.get(TEREDO_ORIGIN..)?;
+    }
+    (rest.first()? >> 4 == 6).then_some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FlowKey;
+    use crate::flow_of;
+
+    fn ip(proto: u8, payload: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
+        let mut packet = vec![
+            0x45, 0, len[0], len[1], 0, 0, 0, 0, 64, proto, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
+        packet.extend_from_slice(payload);
+        packet
+    }
+
+    fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(8 + payload.len()).unwrap().to_be_bytes();
+        let port = port.to_be_bytes();
+        ip(
+            UDP,
+            &[
+                &[0x30, 0x39, port[0], port[1], len[0], len[1], 0, 0],
+                payload,
+            ]
+            .concat(),
+        )
+    }
+
+    fn ethernet(packet: &[u8]) -> Vec<u8> {
+        [&[2; 12][..], &[8, 0], packet].concat()
+    }
+
+    /// The ports of UDP packets inside a raw IP packet, outer first.
+    fn ports(packet: &[u8]) -> Vec<u16> {
+        let mut seen = Vec::new();
+        let is_found = inner(&parse(LinkType::RAW, packet), packet, &mut |inner| {
+            if let Some(FlowKey::Ports { low, high, .. }) = flow_of(&inner.parsed) {
+                seen.push(low.port.min(high.port));
+            }
+            false
+        });
+        assert!(!is_found);
+        seen
+    }
+
+    #[test]
+    fn each_kind_of_tunnel_is_looked_into() {
+        let sought = udp(53, b"x");
+        let frame = ethernet(&sought);
+        let gre = |header: &[u8], rest: &[u8]| ip(GRE, &[header, rest].concat());
+        let mut erspan_3 = vec![0x10, 0, 0x22, 0xeb, 0, 0, 0, 1];
+        erspan_3.extend([0; 12]);
+        let mut v6 = vec![0x60, 0, 0, 0, 0, 9, UDP, 64];
+        v6.extend([1; 32]);
+        v6.extend(&sought[20..]);
+        let cases = [
+            ip(4, &sought),
+            ip(41, &v6),
+            gre(&[0, 0, 8, 0], &sought),
+            gre(
+                &[0xb0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1],
+                &sought,
+            ),
+            gre(&[0, 0, 0x65, 0x58], &frame),
+            gre(&[0, 0, 0x88, 0xbe], &frame),
+            gre(
+                &[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 0, 0, 0, 0, 0, 0, 0],
+                &frame,
+            ),
+            gre(&erspan_3, &frame),
+            gre(
+                &[
+                    0x30, 0x81, 0x88, 0x0b, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0x21,
+                ],
+                &sought,
+            ),
+            udp(4789, &[&[8, 0, 0, 0, 0, 0, 7, 0][..], &frame].concat()),
+            udp(
+                6081,
+                &[&[1, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 2, 3, 4][..], &frame].concat(),
+            ),
+            udp(3544, &v6),
+            udp(
+                3544,
+                &[
+                    &[
+                        0, 1, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 1, 2, 3, 4, 5, 6,
+                    ][..],
+                    &v6,
+                ]
+                .concat(),
+            ),
+        ];
+        for (number, packet) in cases.iter().enumerate() {
+            assert_eq!(ports(packet).last(), Some(&53), "case {number}");
+            for end in 0..packet.len() {
+                // Whatever is cut off, it finds no other.
+                assert!(
+                    ports(&packet[..end]).iter().all(|port| *port == 53),
+                    "case {number} cut at {end}"
+                );
+            }
+        }
+        let twice = gre(
+            &[0, 0, 8, 0],
+            &udp(4789, &[&[8, 0, 0, 0, 0, 0, 7, 0][..], &frame].concat()),
+        );
+        assert_eq!(ports(&twice), [4789, 53]);
+        assert_eq!(ports(&sought), []);
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let mut packet = udp(53, b"x");
+        for _ in 0..9 {
+            packet = ip(4, &packet);
+        }
+        let mut levels = 0;
+        inner(&parse(LinkType::RAW, &packet), &packet, &mut |_| {
+            levels += 1;
+            false
+        });
+        assert_eq!(levels, DEPTH);
+    }
+}
