@@ -12,4 +12,4 @@ mod text;
 
 pub use event::event;
 pub use flow::{About, flow};
-pub use protocols::proto_name;
+pub use protocols::{proto_name, proto_number};

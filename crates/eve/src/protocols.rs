@@ -28,6 +28,15 @@ pub fn proto_name(proto: u8) -> Option<&'static str> {
     NAMES.get(usize::from(proto)).copied()
 }
 
+/// The number of a protocol by its name, in any case, or by the number itself: what [`proto_name`] says, read back.
+#[must_use]
+pub fn proto_number(name: &str) -> Option<u8> {
+    let known = NAMES
+        .iter()
+        .position(|known| *known != "Any" && known.eq_ignore_ascii_case(name));
+    known.map_or_else(|| name.parse().ok(), |number| u8::try_from(number).ok())
+}
+
 /// The name, or the number, which has three digits.
 pub(crate) fn put_proto(out: &mut Vec<u8>, proto: u8) {
     match proto_name(proto) {
@@ -39,6 +48,17 @@ pub(crate) fn put_proto(out: &mut Vec<u8>, proto: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for number in 0..=u8::MAX {
+            let name = proto_name(number).filter(|name| *name != "Any");
+            let text = name.map_or_else(|| format!("{number:03}"), str::to_owned);
+            assert_eq!(proto_number(&text), Some(number), "{text}");
+            assert_eq!(proto_number(&text.to_lowercase()), Some(number));
+        }
+        assert_eq!(proto_number("Any").or(proto_number("no such")), None);
+    }
 
     #[test]
     fn protocols_have_names_or_three_digits() {
