@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use retroscope_packet::proto::{SCTP, TCP, UDP};
 use retroscope_packet::{Datagrams, FlowKey, FragmentKey, Parsed, flow_of, fragment_of};
 
 use crate::filled::{FlowTerm, Terms};
@@ -58,6 +59,12 @@ impl FlowState {
         let Some(key) = self.key(term) else {
             return Some(false);
         };
+        // Between two hosts, whatever the ports: of who knows none.
+        if let FlowKey::Ip { proto, .. } = key
+            && matches!(proto, TCP | UDP | SCTP)
+        {
+            return Some(could_belong(key, packet));
+        }
         match (flow_of(packet), datagram) {
             (Some(flow), _) => Some(flow == key),
             (None, Some(datagram)) if packet.is_later_fragment() => {

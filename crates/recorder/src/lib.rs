@@ -33,6 +33,7 @@ pub use analysis::{
     trigger_scripts::ModuleStatus,
 };
 pub use control::{
+    alerts::{AlertConfig, AlertCounts, AlertLines, AlertNews, AlertOutcome},
     commands::Triggered,
     durations::{AgeHistogram, ProcessingHistogram},
     events::{Event, Export, Missed, Subscription},
@@ -53,6 +54,7 @@ pub use dump::{
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
 pub use query::{Answer, Cancel, Empty, IndexUse, PacketId, Query, QueryError, QueryReport, Seen};
+pub use retroscope_alert::{Alert, Identity as AlertIdentity};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use retroscope_filter::KnownFlow;
 pub use start::{

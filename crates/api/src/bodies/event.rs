@@ -1,6 +1,6 @@
 //! Events, as the API and EVE tell them.
 
-use retroscope_recorder::{DeletedDump, DumpReport, Event, Export, Posted, rfc3339};
+use retroscope_recorder::{AlertNews, DeletedDump, DumpReport, Event, Export, Posted, rfc3339};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -44,6 +44,13 @@ pub enum EventBody<'a> {
         #[serde(flatten)]
         posted: &'a Posted,
     },
+    /// An alert of an IDS was acted on, or its dump has no packet.
+    Alert {
+        /// What its line says, what became of it, and why.
+        #[serde(flatten)]
+        #[schema(value_type = Object)]
+        alert: &'a AlertNews,
+    },
     /// Packets were given to somebody who asked.
     Exported {
         /// Who, what, and how much.
@@ -81,6 +88,7 @@ impl EventBody<'_> {
             Event::Deleted(dump) => ("deleted", EventBody::Deleted { dump }),
             Event::Posted(posted) => ("posted", EventBody::Posted { posted }),
             Event::Notice(text) => ("notice", EventBody::Notice { text }),
+            Event::Alert(alert) => ("alert", EventBody::Alert { alert }),
             Event::Exported(export) => ("exported", EventBody::Exported { export }),
             Event::Missed(missed) => (
                 "missed",

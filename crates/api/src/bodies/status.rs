@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use retroscope_recorder::{
-    FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram, RuleHits, SourceSnapshot,
-    Status, Suppressions, rfc3339,
+    AlertCounts, FlowCounts, ModuleStatus, Pin, PostCounts, ProcessingHistogram, RuleHits,
+    SourceSnapshot, Status, Suppressions, rfc3339,
 };
 use retroscope_ring::{InterfaceEntry, Mode};
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,9 @@ pub struct StatusBody<'a> {
     flows: Option<FlowCounts>,
     /// What modules did.
     modules: &'a [ModuleStatus],
+    /// What became of alerts of an IDS.
+    #[schema(value_type = Object)]
+    alerts: AlertCounts,
     /// How long packets take to be looked at, by shard.
     processing: Vec<ProcessingBody>,
     when_full: WhenFull,
@@ -262,6 +265,7 @@ impl<'a> From<&'a Status> for StatusBody<'a> {
             scripts_failed: status.scripts_failed,
             flows: status.flows,
             modules: &status.modules,
+            alerts: status.alerts,
             processing: status.processing.iter().map(ProcessingBody::from).collect(),
             when_full: status.when_full.into(),
             rules: status.rules,

@@ -442,7 +442,10 @@ pub(super) fn process(exposition: &mut Exposition, process: &Process) {
 }
 
 /// The buckets of a distribution, with their bounds in seconds.
-fn below<'a>(below_ns: &'a [u64], counts: &'a [u64]) -> impl Iterator<Item = (f64, u64)> {
+pub(super) fn below<'a>(
+    below_ns: &'a [u64],
+    counts: &'a [u64],
+) -> impl Iterator<Item = (f64, u64)> {
     let bounds = below_ns.iter().map(|ns| match *ns {
         u64::MAX => f64::INFINITY,
         ns => seconds(ns),
@@ -450,6 +453,6 @@ fn below<'a>(below_ns: &'a [u64], counts: &'a [u64]) -> impl Iterator<Item = (f6
     bounds.zip(counts.iter().copied())
 }
 
-fn seconds(ns: u64) -> f64 {
+pub(super) fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }

@@ -4,6 +4,7 @@
 //! the number of series is bounded: each label has 256 values at most, and what is beyond them is summed up. `docs/metrics.md` lists all metrics.
 
 mod accept;
+mod alerts;
 mod exposition;
 mod families;
 mod process;
@@ -21,6 +22,7 @@ pub fn render(status: &Status, process: &Process, format: Format) -> String {
     families::sources(&mut exposition, &status.sources);
     families::ring(&mut exposition, status);
     families::dumps(&mut exposition, status);
+    alerts::alerts(&mut exposition, status);
     families::flows(&mut exposition, status);
     families::process(&mut exposition, process);
     exposition.finish()

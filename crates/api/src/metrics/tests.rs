@@ -8,8 +8,8 @@ use std::{
 };
 
 use retroscope_recorder::{
-    AgeHistogram, DumpCounts, DumpTotals, FlowCounts, HitCounts, ModuleStatus, ProcessingHistogram,
-    RuleHits, SourceSnapshot, Status,
+    AgeHistogram, AlertCounts, DumpCounts, DumpTotals, FlowCounts, HitCounts, ModuleStatus,
+    ProcessingHistogram, RuleHits, SourceSnapshot, Status,
 };
 use retroscope_ring::{Mode, Ring, RingConfig};
 
@@ -69,6 +69,7 @@ fn status() -> Status {
             dumps: [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1],
             sum_ns: 20_002_000_000,
         },
+        alerts: AlertCounts::default(),
         dumps: DumpTotals {
             finished: DumpCounts {
                 complete: 3,

@@ -61,6 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         input: &args.input,
         config: &config,
         api: None,
+        alerts: None,
         eve: target.map(|target| (target, args.flows.options(config.offline))),
         top: has_top.then_some(args.top),
         loaded: None,

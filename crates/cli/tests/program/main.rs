@@ -2,6 +2,7 @@
 //! `tests/live`.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
+mod alerts_live;
 #[path = "../live/client.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]
 mod client;

@@ -3,6 +3,7 @@
 //! It also moves the director's clock, in ring time (`control/ring_time.rs`). Offline that is the highest ring time seen, moved packet by
 //! packet, so that a window ends after the same packet in every run. Live it is the smallest watermark of the queues.
 
+mod alerts;
 mod commands;
 mod look;
 mod pace;
@@ -21,7 +22,7 @@ use retroscope_ring::{Batch, Packet, Reader, Reservation};
 use crate::{
     analysis::{
         derivation::Derivation,
-        director::{Clip, Director, DirectorConfig, HitOrder, Order},
+        director::{ALERT, Clip, Director, DirectorConfig, HitOrder, Order},
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
         predicate::Expression,
@@ -30,6 +31,7 @@ use crate::{
         terms::{Terms, Window},
     },
     control::{
+        alerts::AlertConfig,
         commands::Command,
         common::Common,
         events::{Event, Events},
@@ -44,6 +46,7 @@ use crate::{
     intake::interfaces::InterfaceCache,
 };
 
+use alerts::Alerts;
 use commands::Keys;
 use pace::{Looks, Refusals, Say, Unseen};
 
@@ -60,6 +63,8 @@ pub(crate) struct AnalyzerParts {
     pub(crate) manual: Expression,
     /// What is dumped where a trigger does not say otherwise.
     pub(crate) window: Window,
+    /// How alerts are acted on, and those of files.
+    pub(crate) alerts: AlertConfig,
     /// What rules ask for, by number; those that are missing, nothing of their own.
     pub(crate) terms: BTreeMap<usize, Terms>,
     pub(crate) messages: Messages,
@@ -136,13 +141,14 @@ struct Core {
     refusals: Refusals,
     unseen: Unseen,
     keys: Keys,
+    alerts: Alerts,
 }
 
 impl Analyzer {
     pub(crate) fn new(
         common: Arc<Common>,
         (seats, derivation): (Arc<Seats>, Option<Derivation>),
-        parts: AnalyzerParts,
+        mut parts: AnalyzerParts,
         reader: Reader,
         director: DirectorConfig,
     ) -> Self {
@@ -206,6 +212,7 @@ impl Analyzer {
             refusals: Refusals::default(),
             unseen: Unseen::default(),
             keys: Keys::default(),
+            alerts: Alerts::new(&mut parts.alerts),
             common,
             parts,
         };
@@ -273,6 +280,7 @@ impl Analyzer {
         let unseen = core.unseen_of(missed);
         core.was_lapped(missed, unseen);
         core.leave_unread(&self.reader.positions());
+        core.act_on_alerts(i64::MAX);
         core.director.end(clip, &mut core.orders);
         core.execute();
         let given_up = core.closed.drain().into_iter();
@@ -315,13 +323,18 @@ impl Core {
         // Whatever is decided from here to the next packet is decided at this record.
         self.here.clear();
         self.here.push(record);
+        // What was before the packet is done before an alert of its time.
+        self.act_on_alerts(packet.time_ns);
         self.director.advance(packet.time_ns, &mut self.orders);
         self.execute();
         self.received[interface] += 1;
     }
 
     fn has_deadline(&self) -> bool {
-        !self.live || self.director.open_dumps() > 0 || self.director.waiting_from_ns().is_some()
+        !self.live
+            || self.alerts.is_any()
+            || self.director.open_dumps() > 0
+            || self.director.waiting_from_ns().is_some()
     }
 
     /// Whether inserters call when there is a packet to be looked at.
@@ -346,6 +359,9 @@ impl Core {
         self.settle_live();
         self.parts.messages.push();
         self.obey(now);
+        if self.live {
+            self.act_on_alerts(now.ring_ns.saturating_add(now.offset_ns));
+        }
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {
             self.tell(Event::Notice(sentence));
@@ -401,6 +417,7 @@ impl Core {
                         clipped,
                         suppressed,
                     } => self.close(id, clipped, suppressed),
+                    Order::Join { id, alert, to_ns } => self.join(id, alert, to_ns),
                     Order::Refused { hit, why } => self.refuse(hit, &why),
                 }
             }
@@ -421,9 +438,11 @@ impl Core {
         let rule = self.rule_name(hit.rule).to_owned();
         let (text, predicate) = expression.resolve(!self.live);
         let trigger =
-            (hit.rule != MANUAL).then_some((hit.producer, hit.record, expression.interface));
+            (hit.rule < ALERT).then_some((hit.producer, hit.record, expression.interface));
         let offset_ns = if hit.rule == MANUAL {
             self.common.clock.now().offset_ns
+        } else if let Some(alert) = &terms.alert {
+            alert.time_ns.saturating_sub(hit.time_ns)
         } else {
             self.stamps.offset_ns(hit.producer, hit.source, hit.record)
         };
@@ -460,6 +479,7 @@ impl Core {
             made_for: expression.made_for,
             from_ns,
             to_ns,
+            alert: self.opened_for(terms.alert, id, (from_ns, to_ns)),
         };
         let reservation = self.common.ring.reserve(from_ns, to_ns);
         // What went before the window is not lost to it.
@@ -494,6 +514,7 @@ impl Core {
             received: (!self.live).then(|| self.received.clone()),
             clock_ns,
             start_ns: self.start_ns,
+            recorded: self.recorded(),
             unseen: self.unseen.within(window.from_ns, window.to_ns),
         })));
         if let Some(given_up) = self.closed.add(id, window, ends, clock_ns) {

@@ -17,8 +17,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
+    sync::Arc,
 };
 
+use retroscope_alert::Alert;
 use retroscope_flow::Key;
 
 use crate::{
@@ -33,6 +35,11 @@ use crate::{
     },
 };
 
+/// The rule number of alerts, which are no hits of a rule.
+pub(crate) const ALERT: usize = usize::MAX - 1;
+/// Alerts that one dump is of; the next has another.
+pub(crate) const ALERTS_OF_DUMP: usize = 65_536;
+
 /// What the director needs to know.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DirectorConfig {
@@ -43,6 +50,8 @@ pub(crate) struct DirectorConfig {
     pub(crate) limits: SharedLimits,
     /// The first dump disarms all rules.
     pub(crate) single: bool,
+    /// Dumps of alerts open at once.
+    pub(crate) alert_dumps: usize,
     /// Live: windows also close by the monotonic clock, this long after `to`.
     pub(crate) grace_ns: Option<i64>,
 }
@@ -97,6 +106,12 @@ pub(crate) enum Order<K> {
         clipped: Option<Clip>,
         suppressed: Suppressed,
     },
+    /// An alert belongs to a dump that is open, whose window ends then.
+    Join {
+        id: u64,
+        alert: Arc<Alert>,
+        to_ns: i64,
+    },
     /// A hit that starts no dump, for the user to read.
     Refused { hit: HitOrder, why: Refusal },
 }
@@ -140,6 +155,8 @@ pub(crate) struct Director<K> {
     places: Shares,
     /// The same, of triggers by hand.
     by_hand: usize,
+    /// The same, of alerts.
+    by_alert: usize,
     dumps: Budget,
     bytes: Budget,
     held_off: HoldOff<K>,
@@ -175,6 +192,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             by_rule: RuleCounters::default(),
             places: Shares::new(config.limits.max_dumps as u64, config.rules),
             by_hand: 0,
+            by_alert: 0,
             dumps: Budget::new(config.limits.dumps_per_minute, MINUTE_NS, config.rules),
             bytes: Budget::new(config.limits.bytes_per_hour, HOUR_NS, config.rules),
             held_off: HoldOff::new(),
@@ -246,6 +264,31 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.act(hit, orders);
         self.armed = armed;
         self.config.single = single;
+    }
+
+    /// An alert acts at once, armed or not. It belongs to the open dump of the same packets if that begins early enough, and ends late enough or can be made to: no
+    /// packet later than `newest_ns` was recorded.
+    pub(crate) fn alert(&mut self, hit: Hit<K>, newest_ns: i64, orders: &mut Vec<Order<K>>) {
+        let window = hit.terms.window;
+        let time_ns = hit.order.time_ns;
+        let wanted_ns = (window.start_ns(time_ns), window.end_ns(time_ns));
+        let close_ns = wanted_ns.1.saturating_add(self.config.hold_ns);
+        let grace_ns = self.config.grace_ns.unwrap_or(0);
+        let deadline_ns = window.end_ns(self.mono_ns).saturating_add(grace_ns);
+        let key = hit
+            .expression
+            .as_ref()
+            .ok()
+            .map(|expression| (ALERT, expression));
+        let found = key.and_then(|key| self.open.covering(key, wanted_ns, newest_ns));
+        let (Some(id), Some(alert)) = (found, &hit.terms.alert) else {
+            return self.manual(hit, orders);
+        };
+        let alert = Arc::clone(alert);
+        let to_ns = self.open.lengthen(id, wanted_ns.1, close_ns, deadline_ns);
+        self.counts.suppressed.add(Reason::Open, 1);
+        orders.push(Order::Join { id, alert, to_ns });
+        self.plan();
     }
 
     /// The open dump that a hit of a rule at this time belongs to.
@@ -430,6 +473,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     /// Counts a hit for the dump of its rule, expression and window that is open, if there is one.
     fn belongs_to_open(&mut self, hit: &Hit<K>) -> bool {
+        if hit.order.rule == ALERT {
+            return false;
+        }
         let HitOrder { rule, time_ns, .. } = hit.order;
         let expression = hit.expression.as_ref().ok();
         let window = hit.terms.window;
@@ -461,6 +507,10 @@ impl<K: Eq + Hash + Clone> Director<K> {
         expression: &K,
     ) -> Option<Reason> {
         let rule = hit.rule;
+        if rule == ALERT {
+            let most = self.config.alert_dumps;
+            return (self.by_alert >= most).then_some(Reason::MaxDumps);
+        }
         if rule >= self.config.rules {
             let most = self.config.limits.max_dumps;
             return (self.by_hand >= most).then_some(Reason::MaxDumps);
@@ -505,6 +555,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// Counts hits that start no dump, and belong to none.
     pub(crate) fn suppress(&mut self, rule: usize, reason: Reason, hits: u64) {
         self.counts.suppressed.add(reason, hits);
+        if rule == ALERT {
+            return;
+        }
         self.by_rule.add(rule, Some(reason), hits);
         if let Some(since) = self.since.get_mut(rule) {
             since.add(reason, hits);
@@ -515,7 +568,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let id = self.next_id;
         self.next_id += 1;
         self.counts.triggers += 1;
-        self.by_rule.add(hit.rule, None, 1);
+        if hit.rule != ALERT {
+            self.by_rule.add(hit.rule, None, 1);
+        }
         self.take_place(hit, &terms, &expression);
         let since = self.since.get_mut(hit.rule);
         let before = since.map(std::mem::take).unwrap_or_default();
@@ -548,6 +603,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             clip: None,
             flows: terms.flow.map(|flow| HashMap::from([(flow, hit.time_ns)])),
             hold_off_ns: terms.limits.hold_off_ns,
+            alerts: usize::from(terms.alert.is_some()),
             suppressed: Suppressed {
                 before,
                 ..Suppressed::default()
@@ -567,6 +623,10 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// Counts a dump that starts against the limits.
     fn take_place(&mut self, hit: HitOrder, terms: &Terms, expression: &K) {
         let rule = hit.rule;
+        if rule == ALERT {
+            self.by_alert += 1;
+            return;
+        }
         if rule >= self.config.rules {
             self.by_hand += 1;
             return;
@@ -585,6 +645,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
     fn release(&mut self, rule: usize) {
         if rule < self.config.rules {
             self.places.give_back(rule, 1);
+        } else if rule == ALERT {
+            self.by_alert = self.by_alert.saturating_sub(1);
         } else {
             self.by_hand = self.by_hand.saturating_sub(1);
         }

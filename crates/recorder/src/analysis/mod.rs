@@ -3,6 +3,7 @@
 //! What filters are to the recorder is here too, for dumps as well as for triggers: compiled for the link types that there are
 //! (`prepared`), made machine code (`native`), looked up together (`rules`), and tried on up to 64 records in a row (`chunk`).
 
+pub(crate) mod alerts;
 pub(crate) mod analyzer;
 pub(crate) mod budget;
 pub(crate) mod chunk;

@@ -11,7 +11,10 @@ use std::{
 use retroscope_flow::Key;
 
 use crate::{
-    analysis::{director::Clip, terms::Window},
+    analysis::{
+        director::{ALERTS_OF_DUMP, Clip},
+        terms::Window,
+    },
     control::hits::Suppressed,
 };
 
@@ -41,6 +44,8 @@ pub(crate) struct OpenDump<K> {
     pub(crate) flows: Option<HashMap<Key, i64>>,
     /// After its end, how long its rule and expression are held off, ns; `None`: as all rules.
     pub(crate) hold_off_ns: Option<i64>,
+    /// Of how many alerts it is.
+    pub(crate) alerts: usize,
     pub(crate) suppressed: Suppressed,
 }
 
@@ -168,6 +173,43 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.deadlines.insert((dump.deadline_ns, id));
     }
 
+    /// The oldest open dump of a rule and expression that has all of a time in its window, or all but its end, and `newest_ns`: no later packet
+    /// was recorded. One that a limit may end has what it has.
+    pub(crate) fn covering(
+        &self,
+        (rule, expression): (usize, &K),
+        (from_ns, to_ns): (i64, i64),
+        newest_ns: i64,
+    ) -> Option<u64> {
+        let ids = self.by_key.get(&(rule, expression.clone()))?;
+        let covers = |dump: &&OpenDump<K>| {
+            dump.from_ns <= from_ns
+                && (to_ns <= dump.to_ns || newest_ns <= dump.to_ns)
+                && dump.alerts < ALERTS_OF_DUMP
+                && dump.clip.is_none()
+        };
+        let mut dumps = ids.iter().filter_map(|id| self.by_id.get(id));
+        dumps.find(covers).map(|dump| dump.id)
+    }
+
+    /// One more alert is of a dump, whose window ends at `to_ns` at the earliest, when the clock passes `close_ns` or the monotonic clock `deadline_ns`. Returns its end.
+    pub(crate) fn lengthen(&mut self, id: u64, to_ns: i64, close_ns: i64, deadline_ns: i64) -> i64 {
+        let Some(dump) = self.by_id.get_mut(&id) else {
+            return to_ns;
+        };
+        dump.alerts += 1;
+        if to_ns > dump.to_ns {
+            self.closing.remove(&(dump.close_ns, id));
+            self.deadlines.remove(&(dump.deadline_ns, id));
+            dump.to_ns = to_ns;
+            dump.close_ns = dump.close_ns.max(close_ns);
+            dump.deadline_ns = dump.deadline_ns.max(deadline_ns);
+            self.closing.insert((dump.close_ns, id));
+            self.deadlines.insert((dump.deadline_ns, id));
+        }
+        dump.to_ns
+    }
+
     /// The oldest open dump of a rule and expression that was asked for with this window, and has `time_ns` in it.
     pub(crate) fn same(
         &mut self,
@@ -263,6 +305,7 @@ mod tests {
             clip: None,
             flows: None,
             hold_off_ns: None,
+            alerts: 0,
             suppressed: Suppressed::default(),
         }
     }

@@ -16,6 +16,7 @@ use retroscope_script::{Machine, Packet as ScriptPacket};
 
 use crate::{
     analysis::{
+        alerts::{Narrow, Sought},
         fragments::FirstFragments,
         prepared::{Prepared, context, mode, view},
         terms::SubDirectory,
@@ -47,6 +48,8 @@ enum What {
     /// An expression that asks for no trigger packet.
     Plain(Arc<Filled>),
     Script(ScriptPredicate),
+    /// What an alert is about, and where its packets are found.
+    Alert(Arc<Sought>, Arc<Filled>),
 }
 
 impl Expression {
@@ -83,6 +86,18 @@ impl Expression {
         }
     }
 
+    /// What an alert is about.
+    pub(crate) fn of_alert(sought: Sought) -> Result<Self, FilterError> {
+        let filled = Arc::new(sought.filled()?);
+        Ok(Self {
+            what: What::Alert(Arc::new(sought), filled),
+            interface: 0,
+            into: None,
+            made_for: None,
+            flow: None,
+        })
+    }
+
     /// What a dump script made of a packet of `interface`.
     pub(crate) fn scripted(predicate: ScriptPredicate, interface: u16) -> Self {
         Self {
@@ -103,6 +118,12 @@ impl Expression {
                 let text = predicate.name.to_string();
                 return (text, Predicate::Script(predicate.clone()));
             }
+            What::Alert(sought, filled) => {
+                let text = format!("{filled}{sought}");
+                let mut predicate = Predicate::new(Filled::clone(filled), offline);
+                predicate.narrow(sought);
+                return (text, predicate);
+            }
         };
         (filled.as_str().to_owned(), Predicate::new(filled, offline))
     }
@@ -116,6 +137,7 @@ impl PartialEq for Expression {
             }
             (What::Plain(a), What::Plain(b)) => a == b,
             (What::Script(a), What::Script(b)) => a.name == b.name,
+            (What::Alert(a, _), What::Alert(b, _)) => a == b,
             _ => false,
         };
         is_same && self.into == other.into
@@ -130,6 +152,7 @@ impl Hash for Expression {
             What::Values(_, values) => values.hash(state),
             What::Plain(filled) => filled.hash(state),
             What::Script(predicate) => predicate.name.hash(state),
+            What::Alert(sought, _) => sought.hash(state),
         }
     }
 }
@@ -146,6 +169,8 @@ pub(crate) enum Predicate {
 pub(crate) struct FilterPredicate {
     prepared: Prepared,
     state: FlowState,
+    /// Decides about what the filter takes.
+    narrow: Option<Narrow>,
 }
 
 impl Predicate {
@@ -155,7 +180,26 @@ impl Predicate {
         Self::Filter(Box::new(FilterPredicate {
             prepared: Prepared::new(filter, mode(offline)),
             state,
+            narrow: None,
         }))
+    }
+
+    /// Of what the filter takes, from now on only what an alert is about.
+    fn narrow(&mut self, sought: &Arc<Sought>) {
+        if let Self::Filter(filter) = self {
+            filter.narrow = Narrow::new(sought);
+        }
+    }
+
+    /// Whether the dump takes a packet that its filter takes.
+    pub(crate) fn keeps(&mut self, interface: &Interface, data: &[u8]) -> bool {
+        match self {
+            Self::Filter(filter) => {
+                let narrow = filter.narrow.as_mut();
+                narrow.is_none_or(|narrow| narrow.takes(interface, data))
+            }
+            Self::Script(_) => true,
+        }
     }
 
     /// The filter, for a rule set, which finds the packets to ask about; `None`: a script decides.
@@ -209,10 +253,21 @@ impl Predicate {
     ) -> Verdict {
         match self {
             Self::Filter(filter) => {
-                let FilterPredicate { prepared, state } = &mut **filter;
+                let FilterPredicate {
+                    prepared,
+                    state,
+                    narrow,
+                } = &mut **filter;
                 prepared.prepare(interface.link_type);
                 let view = view(interface.link_type, packet, prepared.mode);
-                prepared.filter.evaluate(state, &view)
+                let mut verdict = prepared.filter.evaluate(state, &view);
+                if verdict.decision == Decision::Take
+                    && let Some(narrow) = narrow
+                    && !narrow.takes(interface, packet.data)
+                {
+                    verdict.decision = Decision::Skip;
+                }
+                verdict
             }
             Self::Script(script) => {
                 let stamp_ns = packet.time_ns.wrapping_add(offset_ns);

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use retroscope_alert::Alert;
 use retroscope_capture::clock::duration_ns;
 use retroscope_flow::Key;
 
@@ -82,6 +83,8 @@ pub(crate) struct Terms {
     /// The flow that it is of, where a module says when that is over.
     pub(crate) flow: Option<Key>,
     pub(crate) limits: RuleLimits,
+    /// The alert that it is of.
+    pub(crate) alert: Option<Arc<Alert>>,
 }
 
 /// What a rule is held to of its own.
@@ -176,6 +179,7 @@ impl Terms {
             reason: kept(&request.reason, REASON_BYTES),
             keep: request.keep,
             flow: None,
+            alert: None,
             limits: RuleLimits {
                 hold_off_ns: request.hold_off.map(duration_ns),
                 dumps_max: limit(request.max_dumps.unwrap_or(0)),

@@ -1,7 +1,12 @@
 //! What the recorder is asked to do while it runs. Commands wait in a bounded queue for the analyzer, which takes them between two
 //! batches; stop and abort are flags (`control/progress.rs`), because they concern all threads and are never refused.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{
+    Arc,
+    mpsc::{Receiver, SyncSender, sync_channel},
+};
+
+use retroscope_alert::Alert;
 
 use crate::analysis::{
     director::SharedLimits,
@@ -27,6 +32,8 @@ pub(crate) enum Command {
         /// `None`: nobody waits.
         reply: Option<SyncSender<Result<Triggered, String>>>,
     },
+    /// Alerts.
+    Alerts(Vec<Arc<Alert>>),
     /// The rules change, between the same two packets.
     Rules {
         changes: Vec<RuleChange>,

@@ -11,6 +11,7 @@ use crate::{
         trigger_scripts::{ModuleCounters, ModuleStatus},
     },
     control::{
+        alerts::AlertCounters,
         durations::{ProcessingHistogram, ProcessingTimes, TriggerAges},
         lock,
         outcomes::Outcomes,
@@ -51,6 +52,8 @@ pub(crate) struct Common {
     pub(crate) outcomes: Outcomes,
     /// Live: how old trigger packets were when their dumps were opened. The dumper writes it.
     pub(crate) trigger_ages: TriggerAges,
+    /// What became of alerts.
+    pub(crate) alerts: AlertCounters,
     /// When the last ones were.
     pub(crate) triggers: TriggerLog,
 }
@@ -74,6 +77,7 @@ impl Common {
             pins: Pins::default(),
             outcomes: Outcomes::default(),
             trigger_ages: TriggerAges::default(),
+            alerts: AlertCounters::default(),
             triggers: TriggerLog::default(),
         })
     }

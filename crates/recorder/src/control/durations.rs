@@ -46,6 +46,11 @@ impl Durations {
         self.sum_ns.store(sum_ns.saturating_add(more_ns), Relaxed);
     }
 
+    /// [`Self::below`], and all that was recorded, ns.
+    pub(crate) fn histogram_of<const N: usize>(&self, below_ns: &[u64; N]) -> ([u64; N], u64) {
+        (self.below(below_ns), self.sum_ns.load(Relaxed))
+    }
+
     /// How many packets took less than each of these and no less than the one before, ns. The last one is the greatest number.
     fn below<const N: usize>(&self, below_ns: &[u64; N]) -> [u64; N] {
         let mut packets = [0; N];

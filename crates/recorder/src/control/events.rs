@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::{
     analysis::flows::FlowWaker,
-    control::lock,
+    control::{alerts::AlertNews, lock},
     dump::{log::DumpCounts, post::Posted, report::DumpReport, store::DeletedDump},
 };
 
@@ -50,6 +50,8 @@ pub enum Event {
     Posted(Posted),
     /// A sentence for the user.
     Notice(String),
+    /// An alert of an IDS was acted on, or its dump has no packet.
+    Alert(AlertNews),
     /// Packets were given to somebody who asked.
     Exported(Export),
     /// Only who listens is told this: news that are not kept any more.
@@ -87,6 +89,8 @@ pub struct Missed {
     pub posted: u64,
     /// Sentences.
     pub notices: u64,
+    /// What became of alerts.
+    pub alerts: u64,
     /// Exports of packets.
     pub exports: u64,
     /// Those that a listener did not hear: nobody knows of what kind.
@@ -102,6 +106,7 @@ impl Missed {
             Event::Deleted(_) => self.deleted += 1,
             Event::Posted(_) => self.posted += 1,
             Event::Notice(_) => self.notices += 1,
+            Event::Alert(_) => self.alerts += 1,
             Event::Exported(_) => self.exports += 1,
             Event::Missed(more) => {
                 self.triggered += more.triggered;
@@ -109,6 +114,7 @@ impl Missed {
                 self.deleted += more.deleted;
                 self.posted += more.posted;
                 self.notices += more.notices;
+                self.alerts += more.alerts;
                 self.exports += more.exports;
                 self.unknown += more.unknown;
             }
@@ -123,6 +129,7 @@ impl Missed {
             + self.deleted
             + self.posted
             + self.notices
+            + self.alerts
             + self.exports
             + self.unknown
     }

@@ -7,11 +7,13 @@ use std::{
     sync::Arc,
 };
 
+use retroscope_alert::Alert;
 use retroscope_filter::Decision;
 use retroscope_packet::FragmentKey;
 use retroscope_ring::{BucketInfo, BucketView, Evicted, EvictedBucket, Packet};
 
 use super::{
+    alerted::Alerted,
     encode::InterfaceTotals,
     ending::{Ending, Stage},
     order::{CloseOrder, DATAGRAM_NS, DumpOrder},
@@ -26,6 +28,7 @@ use super::{
 use crate::{
     analysis::director::Clip,
     control::{
+        alerts::AlertOutcome,
         hits::Suppressed,
         progress::{Reach, records_before},
         ring_time::RingClock,
@@ -45,6 +48,8 @@ const KEPT_FRAGMENTS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) order: DumpOrder,
+    /// The alerts that it is of.
+    pub(super) alerted: Alerted,
     pub(super) number: u64,
     /// Where the flows of its packets are marked as exempt; `None`: they are not.
     pub(super) marks: Option<Arc<Marks>>,
@@ -238,7 +243,8 @@ impl Active {
 
     /// Puts a packet that the filter takes among the waiting, if it lies in the window.
     pub(super) fn take(&mut self, packet: &Packet<'_>, found: Found<'_>, interface: &Interface) {
-        if self.wants(packet.time_ns) {
+        let is_it = self.wants(packet.time_ns);
+        if is_it && self.order.predicate.keeps(interface, packet.data) {
             if let Some(marks) = &self.marks
                 && !self.is_full()
             {
@@ -259,13 +265,38 @@ impl Active {
         };
         let place = (key.producer, key.record);
         let trigger = self.order.trigger;
+        let stamp_ns = packet.time_ns.wrapping_add(found.offset_ns);
+        let (alerted, link_type) = (&self.alerted, interface.link_type);
         PacketMeta {
             key,
-            stamp_ns: packet.time_ns.wrapping_add(found.offset_ns),
+            stamp_ns,
             wire_len: packet.wire_len,
             interface: packet.interface,
             direction: packet.direction,
-            is_trigger: trigger.is_some_and(|(producer, record, _)| (producer, record) == place),
+            is_trigger: trigger.is_some_and(|(producer, record, _)| (producer, record) == place)
+                || alerted.is_any() && alerted.marks(stamp_ns, link_type, packet.data),
+        }
+    }
+
+    /// One more alert is of it, and its window ends then, ns of ring time: what is to be marked of packets that are here already is.
+    pub(super) fn join(&mut self, alert: Arc<Alert>, to_ns: i64, names: &mut InterfaceCache) {
+        let is_given = self.alerted.add(Arc::clone(&alert));
+        let kept = self.kept.iter_mut().map(|(_, packet)| packet);
+        for packet in self.waiting.iter_mut().chain(kept) {
+            let described = names.interface(packet.meta.interface);
+            packet.meta.is_trigger |= described.is_some_and(|it| {
+                let stamp_ns = packet.meta.stamp_ns;
+                (self.alerted).marks(stamp_ns, it.link_type, packet.bytes.data())
+            });
+        }
+        if is_given {
+            self.sinks.iter_mut().for_each(|sink| sink.mark(&alert));
+        }
+        if to_ns > self.end_ns && !self.is_full() {
+            (self.order.to_ns, self.end_ns) = (to_ns, to_ns);
+            if let Some(reading) = &self.reading {
+                reading.narrow(self.order.looks_from_ns(), to_ns);
+            }
         }
     }
 
@@ -429,6 +460,10 @@ impl Active {
         {
             packet.see(at.link_type, data, meta.wire_len);
         }
+        if let Some(at) = described.filter(|_| self.alerted.is_any()) {
+            let packet = (at.link_type, data);
+            (self.alerted).gave(meta.stamp_ns, meta.is_trigger, packet);
+        }
         let interface = described.filter(|_| is_first);
         for sink in &mut self.sinks {
             if let Some(interface) = interface {
@@ -518,6 +553,7 @@ impl Active {
             clock_ns: self.order.trigger_ns,
             start_ns: self.order.from_ns,
             unseen: 0,
+            recorded: 0,
         }
     }
 
@@ -529,7 +565,9 @@ impl Active {
         intake: &Intake,
         clock: &RingClock,
     ) -> Ending {
-        let draft = self.draft(&close, intake, clock);
+        let mut draft = self.draft(&close, intake, clock);
+        let alerts = self.alerted.entries();
+        let unmatched = self.judge_alerts(&close, &mut draft);
         let offset_ns = self.order.offset_ns;
         let stamp = |ring_ns: &i64| ring_ns.saturating_add(offset_ns);
         let suppressed = close.suppressed;
@@ -545,7 +583,10 @@ impl Active {
             per_interface: self.per_interface,
             window: (self.order.from_ns, self.end_ns),
             sinks: self.sinks,
+            alerted: self.alerted,
+            unmatched,
             facts: SidecarFacts {
+                alerts,
                 expression: self.order.expression,
                 trigger_packet: self.trigger_packet,
                 suppressed: suppressed.count,
@@ -553,6 +594,28 @@ impl Active {
                 suppressed_before: suppressed.before,
             },
         }
+    }
+
+    /// What a dump of alerts says of them. One without a packet is never complete: why it has none is returned.
+    fn judge_alerts(
+        &self,
+        close: &CloseOrder,
+        report: &mut DumpReport,
+    ) -> Option<(AlertOutcome, String)> {
+        let (_, facts) = self.order.alert.as_ref()?;
+        if self.taken.packets > 0 {
+            report.notes.extend(self.alerted.notes());
+            return None;
+        }
+        let (from_ns, to_ns) = (self.order.from_ns, self.end_ns);
+        let after = close.recorded.saturating_sub(facts.recorded);
+        let times = (self.order.trigger_ns, to_ns);
+        let why = (self.alerted).why_empty(facts, times, close.clock_ns, facts.before + after);
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(self.order.offset_ns);
+        let missing = Missing::new("unmatched", stamp(from_ns), stamp(to_ns), None);
+        report.missing.push(missing);
+        report.notes.push(why.1.clone());
+        Some(why)
     }
 
     /// The report but for what depends on the sinks.

@@ -264,6 +264,9 @@ impl Dumper {
                 let judge_by_ns = self.parts.common.clock.mono_ns() + COUNTERS_WAIT_NS;
                 self.active.close(*close, judge_by_ns);
             }
+            Message::Join { id, alert, to_ns } => {
+                self.active.join_alert(id, alert, to_ns, &mut self.names);
+            }
             Message::GivenUp(news) => self.give_up(news),
             Message::Wake => {}
             Message::Account { ends, reply } => self.asked = Some((ends, reply)),
@@ -481,6 +484,11 @@ impl Dumper {
                 finished.fetch_add(1, Ordering::Relaxed);
                 common.costs.add(ending.rule_number, 0, 1);
                 let report = ending.report();
+                let why = ending.unmatched.as_ref();
+                let why = why.map(|(outcome, why)| (*outcome, why.as_str()));
+                for news in ending.alerted.count(&common.alerts, id, why) {
+                    self.parts.events.tell(Event::Alert(news));
+                }
                 // A dump that has no file has nothing to look at.
                 let post = self.parts.post.as_ref();
                 if let Some(post) = post.filter(|_| report.sidecar || report.error.is_none()) {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
+    alerted::Alerted,
     order::LateNews,
     output::Written,
     pool::{DISK, Fault, Outcome, Pool, STOPPED, SinkQueue, Work, why_all_failed},
@@ -10,7 +11,7 @@ use super::{
     sidecar::{Origin, Sidecar, SidecarFacts, SidecarInterface},
     sink::Held,
 };
-use crate::intake::interfaces::InterfaceCache;
+use crate::{control::alerts::AlertOutcome, intake::interfaces::InterfaceCache};
 
 /// Said of a pcapng file that Wireshark reads and tcpdump refuses.
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
@@ -37,6 +38,9 @@ pub(super) struct Ending {
     pub(super) window: (i64, i64),
     pub(super) sinks: Vec<SinkQueue>,
     pub(super) facts: SidecarFacts,
+    pub(super) alerted: Alerted,
+    /// Why it has no packet of the alerts that it is of, if so.
+    pub(super) unmatched: Option<(AlertOutcome, String)>,
 }
 
 /// What its sinks are at.

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use retroscope_alert::Alert;
 use retroscope_packet::LinkType;
 
 use super::{
@@ -253,6 +254,11 @@ impl Sink for DumpFile {
         if let Some((_, output)) = self.outputs.first_mut() {
             output.comment(&gap.to_string());
         }
+    }
+
+    fn mark(&mut self, alert: &Arc<Alert>) {
+        let outputs = self.outputs.iter_mut();
+        outputs.for_each(|(_, output)| output.mark(alert));
     }
 
     fn flush(&mut self) -> io::Result<()> {

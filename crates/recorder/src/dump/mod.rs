@@ -1,6 +1,7 @@
 //! Dumps: from a window of the ring to an ordered file with a verdict.
 
 mod active;
+pub(crate) mod alerted;
 #[cfg(test)]
 mod arrival_tests;
 mod behind;

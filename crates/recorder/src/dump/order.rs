@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use retroscope_alert::Alert;
 use retroscope_filter::Filter;
 use retroscope_packet::LinkType;
 use retroscope_ring::Reservation;
@@ -19,7 +20,7 @@ use crate::{
         terms::{SubDirectory, Window},
     },
     control::hits::Suppressed,
-    dump::{report::Missing, store::Keep},
+    dump::{alerted::AlertFacts, report::Missing, store::Keep},
 };
 
 /// The fragments of a datagram come within such a time, ns, unless they are held up on their way.
@@ -30,6 +31,12 @@ pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 pub(crate) enum Message {
     /// Start a dump, whose window is reserved.
     Open(Box<DumpOrder>, Reservation),
+    /// One more alert belongs to a dump, whose window ends then, ns of ring time: no packet behind its end so far was looked at.
+    Join {
+        id: u64,
+        alert: Arc<Alert>,
+        to_ns: i64,
+    },
     /// No packet after `ends` belongs to the dump.
     Close(Box<CloseOrder>),
     /// Nothing more is looked for in a closed window; the news of it, if there are any.
@@ -159,6 +166,8 @@ pub(crate) struct DumpOrder {
     pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
+    /// The alert that it is of, and what was known then.
+    pub(crate) alert: Option<(Arc<Alert>, AlertFacts)>,
 }
 
 impl DumpOrder {
@@ -189,4 +198,6 @@ pub(crate) struct CloseOrder {
     pub(crate) start_ns: i64,
     /// Packets in or about the window that the trigger rules did not see.
     pub(crate) unseen: u64,
+    /// All packets that were recorded by then.
+    pub(crate) recorded: u64,
 }

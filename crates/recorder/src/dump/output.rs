@@ -6,14 +6,15 @@
 //! only, and puts them before late ones of the same time and source, which arrived after them.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use retroscope_alert::Alert;
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::{Reader, Record};
 
 use super::{
     disk::KeptFile,
@@ -23,7 +24,7 @@ use super::{
     sink::End,
     stream::{Finished, Heading, Stream},
 };
-use crate::intake::interfaces::Interface;
+use crate::{analysis::alerts::is_alerted, intake::interfaces::Interface};
 
 /// Interfaces that were described, by their ring-wide identifiers.
 pub(super) type Known = BTreeMap<u16, Arc<Interface>>;
@@ -71,8 +72,10 @@ pub(crate) struct Output {
     origins: Vec<u16>,
     /// By source, from which packet of the file on its stamps are so far from ring time, ns.
     offsets: HashMap<usize, Vec<(u64, i64)>>,
-    /// Which packet of the file is the trigger's.
-    trigger_at: Option<u64>,
+    /// Which packets of the file are marked, …
+    marked: BTreeSet<u64>,
+    /// … and alerts that others turned out to be about.
+    alerts: Vec<Arc<Alert>>,
     /// What the next packet of the file is to say of a gap before it, …
     comment: Option<String>,
     /// … and what packets say, by their place.
@@ -107,7 +110,8 @@ impl Output {
             interfaces_first: 0,
             origins: Vec::new(),
             offsets: HashMap::new(),
-            trigger_at: None,
+            marked: BTreeSet::new(),
+            alerts: Vec::new(),
             comment: None,
             comments: BTreeMap::new(),
             late: None,
@@ -130,8 +134,8 @@ impl Output {
             let late = match &mut self.late {
                 Some(late) => late,
                 None => {
-                    let path = self.path().with_extension("late.part");
-                    self.late.insert(LateSpool::new(&self.directory, path))
+                    let spool = self.new_spool();
+                    self.late.insert(spool)
                 }
             };
             late.push(meta, data)?;
@@ -140,6 +144,25 @@ impl Output {
             self.last = Some(meta.key);
         }
         Ok(())
+    }
+
+    fn new_spool(&self) -> LateSpool {
+        let path = self.path().with_extension("late.part");
+        LateSpool::new(&self.directory, path)
+    }
+
+    /// What it has of an alert is marked in the end: see [`Sink::mark`](super::sink::Sink::mark).
+    pub(crate) fn mark(&mut self, alert: &Arc<Alert>) {
+        self.alerts.push(Arc::clone(alert));
+    }
+
+    fn is_alerted(&self, record: &Record<'_>, described: &Interface) -> bool {
+        let stamp_us = record.meta.time_ns.div_euclid(1000);
+        let mut about = self.alerts.iter();
+        about.any(|alert| {
+            alert.time_ns.div_euclid(1000) == stamp_us
+                && is_alerted(alert, described.link_type, record.data)
+        })
     }
 
     /// The next packet is to say this; what an earlier call said stands before it.
@@ -208,7 +231,7 @@ impl Output {
             self.origins.push(meta.interface);
         }
         if meta.is_trigger {
-            self.trigger_at = Some(self.encoder.packets);
+            self.marked.insert(self.encoder.packets);
         }
         let offset_ns = meta.stamp_ns.wrapping_sub(meta.key.time_ns);
         let offsets = self.offsets.entry(meta.key.source).or_default();
@@ -261,7 +284,9 @@ impl Output {
     ///
     /// After an error the file holds what is [`Self::safe`].
     pub(crate) fn finish(&mut self, end: &End, known: &Known) -> io::Result<Finished> {
-        if let Some(late) = self.late.take() {
+        let has_marks = !self.alerts.is_empty() && self.directory.format == Format::PcapNg;
+        let late = self.late.take();
+        if let Some(late) = late.or_else(|| has_marks.then(|| self.new_spool())) {
             *self = self.merge(late, known)?;
         }
         for (index, id) in self.interfaces.iter().enumerate() {
@@ -313,7 +338,8 @@ impl Output {
                 Format::PcapNg => self.interfaces[usize::from(in_file.interface)],
                 Format::Pcap => self.origin(index),
             };
-            let source = described(known, interface)?.source;
+            let described = described(known, interface)?;
+            let source = described.source;
             let time_ns = in_file.time_ns.wrapping_sub(self.offset_ns(source, index));
             while let Some((meta, data)) = next_late.as_ref()
                 && (meta.key.time_ns, meta.key.source) < (time_ns, source)
@@ -333,7 +359,7 @@ impl Output {
                 wire_len: in_file.wire_len,
                 interface,
                 direction: u8::try_from(in_file.flags.unwrap_or(0) & 3).unwrap_or(0),
-                is_trigger: self.trigger_at == Some(index),
+                is_trigger: self.marked.contains(&index) || self.is_alerted(&record, described),
             };
             merged.comment = self.comments.remove(&index);
             merged.append(&meta, record.data, known)?;

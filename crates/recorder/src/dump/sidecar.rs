@@ -5,7 +5,10 @@ use std::{io, path::PathBuf};
 use retroscope_packet::{LinkType, community_id, parse, summary};
 use serde::{Serialize, Serializer};
 
-use super::report::{DumpReport, lossy};
+use super::{
+    alerted::AlertEntry,
+    report::{DumpReport, lossy},
+};
 use crate::control::{hits::Suppressions, time::rfc3339};
 
 /// See the module.
@@ -81,6 +84,9 @@ pub(crate) struct SidecarFacts {
     /// `None`: triggered by hand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trigger_packet: Option<TriggerPacket>,
+    /// The first of the alerts that it is of; absent where it is of none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) alerts: Vec<AlertEntry>,
     /// Further hits of the same rule and expression while the dump was open.
     pub(crate) suppressed: u64,
     /// Times of the first of them, ns; written as RFC 3339.

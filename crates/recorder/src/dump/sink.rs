@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, fmt, io, path::PathBuf, sync::Arc};
 
+use retroscope_alert::Alert;
+
 use super::{
     encode::InterfaceTotals,
     output::Written,
@@ -30,6 +32,9 @@ pub(super) trait Sink: fmt::Debug + Send {
 
     /// Something is missing between the packets before and those after this call.
     fn gap(&mut self, gap: &Gap);
+
+    /// Packets that it has with the stamp of an alert, and are the alerted ones, are to be marked in the end, where the format can.
+    fn mark(&mut self, _: &Arc<Alert>) {}
 
     /// Hands what it took to where others see it.
     fn flush(&mut self) -> io::Result<()>;

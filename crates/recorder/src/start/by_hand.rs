@@ -1,12 +1,16 @@
 //! Triggers by hand: SIGUSR1, the control socket, HTTP.
 
-use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, mpsc::sync_channel};
 
+use retroscope_alert::Alert;
 use retroscope_filter::{FilterError, KnownFlow};
 
 use crate::{
     analysis::{predicate::Expression, terms::TriggerRequest},
-    control::commands::{Command, Triggered},
+    control::{
+        alerts::AlertLines,
+        commands::{Command, Triggered},
+    },
     start::handle::{CommandError, Handle, check_name, late},
 };
 
@@ -103,6 +107,25 @@ impl Handle {
             expression: None,
             reply: None,
         })
+    }
+
+    /// Alerts of an IDS: each acts when its time and [`AlertConfig::delay`](crate::AlertConfig::delay) have passed. Does not wait: what becomes of them, the events
+    /// tell.
+    ///
+    /// # Errors
+    /// [`CommandError::Busy`]: try again with the same ones; [`CommandError::Ended`]; `Refused`: from files they are given with the configuration.
+    pub fn alerts(&self, alerts: Vec<Arc<Alert>>) -> Result<(), CommandError> {
+        self.check_live()?;
+        self.send(Command::Alerts(alerts))
+    }
+
+    /// Counts what lines of alerts' sources were, for [`AlertCounts::lines`](crate::AlertCounts::lines).
+    pub fn count_alert_lines(&self, more: &AlertLines) {
+        if let Some(common) = self.common.upgrade()
+            && *more != AlertLines::default()
+        {
+            common.alerts.add_lines(more);
+        }
     }
 
     /// When a stamp was, in ring time; where the clock showed it several times, the last.

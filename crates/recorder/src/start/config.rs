@@ -10,6 +10,7 @@ use retroscope_script::{Limits, LuaModule, Script, ScriptError};
 
 use crate::{
     analysis::terms::TriggerRequest,
+    control::alerts::AlertConfig,
     dump::{
         encode::Format,
         post::PostConfig,
@@ -99,6 +100,8 @@ pub struct Config {
     pub min_free: Option<MinFree>,
     /// What is run for each dump when it is finished.
     pub post: Option<PostConfig>,
+    /// How alerts are acted on, and those of files.
+    pub alerts: AlertConfig,
     /// Leaves creation times and the host's name out.
     pub reproducible: bool,
 }
@@ -145,6 +148,7 @@ impl Default for Config {
             keep: Keep::default(),
             min_free: None,
             post: None,
+            alerts: AlertConfig::default(),
             reproducible: false,
         }
     }

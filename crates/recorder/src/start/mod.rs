@@ -197,6 +197,7 @@ impl Recorder {
         let intake = Intake::new(sources, Arc::new(interfaces), config.offline);
         let wall_clock = Arc::clone(&clock);
         let common = Common::new(ring, clock, intake);
+        common.alerts.add_lines(&config.alerts.lines);
         // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
         let (analyzers, who, scripts, notice) = without_capabilities(|| {
             native.start();
@@ -342,6 +343,7 @@ impl Recorder {
             window,
             native: Arc::clone(&native),
             manual: expressions.manual,
+            alerts: config.alerts.clone(),
             messages: messages_tx,
             events: events_tx.clone(),
             commands,
@@ -529,6 +531,7 @@ fn director_config(config: &Config) -> DirectorConfig {
         rules: config.triggers.len() + config.scripts.triggers.len() + config.scripts.modules.len(),
         limits: shared_limits(config),
         single: config.single,
+        alert_dumps: config.alerts.max_dumps,
         grace_ns: (!config.offline).then(|| duration_ns(WINDOW_GRACE)),
     }
 }

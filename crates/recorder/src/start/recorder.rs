@@ -19,6 +19,7 @@ use crate::{
         trigger_scripts::ModuleStatus,
     },
     control::{
+        alerts::AlertCounts,
         common::Common,
         durations::{AgeHistogram, ProcessingHistogram},
         events::{Event, Subscription},
@@ -121,6 +122,8 @@ pub struct Status {
     pub hits_by_hand: HitCounts,
     /// Live: how old trigger packets were when their dumps were opened.
     pub trigger_ages: AgeHistogram,
+    /// What became of alerts of an IDS.
+    pub alerts: AlertCounts,
     /// Dumps that are finished.
     pub dumps: DumpTotals,
     /// Dumps whose window is open or whose file is not finished.
@@ -178,6 +181,8 @@ pub struct Summary {
     pub flows: Option<FlowCounts>,
     /// See [`Status::modules`].
     pub modules: Vec<ModuleStatus>,
+    /// What became of alerts of an IDS.
+    pub alerts: AlertCounts,
     /// The last 10,000 dumps, in the order of triggers.
     pub dumps: Vec<DumpReport>,
     /// The dumps that were finished before these.
@@ -231,6 +236,7 @@ impl Status {
             hits_by_rule: common.outcomes.list(),
             hits_by_hand: common.outcomes.by_hand(),
             trigger_ages: common.trigger_ages.histogram(),
+            alerts: common.alerts.counts(),
             dumps: common.log.totals(),
             dumps_open: counters.open_dumps.load(Ordering::Relaxed) + counters.in_flight(),
             copied_bytes: counters.copied_bytes.load(Ordering::Relaxed) as u64,
@@ -336,6 +342,7 @@ fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: 
         scripts_failed: counters.scripts_failed(),
         flows: common.flow_counts(),
         modules: common.module_statuses(),
+        alerts: common.alerts.counts(),
         dumps,
         dumps_before,
         post: handle.post.as_ref().map(PostCounter::counts),

@@ -31,6 +31,7 @@ use crate::{
         terms::{Terms, TriggerRequest, Window},
     },
     control::{
+        alerts::AlertConfig,
         commands::{Command, commands},
         common::Common,
         events::{Events, Subscription},
@@ -341,6 +342,7 @@ impl Rig {
             terms: requests.enumerate().collect(),
             window,
             native: Arc::clone(&native),
+            alerts: AlertConfig::default(),
             manual: expressions.manual,
             messages: messages_tx,
             events: events_tx.clone(),
@@ -356,6 +358,7 @@ impl Rig {
                 bytes_per_hour: 0,
             },
             single: plan.single,
+            alert_dumps: 4,
             grace_ns: Some(50 * MS),
         };
         let handle = Handle {
@@ -560,6 +563,7 @@ impl Rig {
                 Event::Triggered { .. }
                 | Event::Deleted(_)
                 | Event::Posted(_)
+                | Event::Alert(_)
                 | Event::Exported(_) => {}
                 Event::Missed(missed) => panic!("{missed:?}"),
             }

@@ -11,6 +11,7 @@ use retroscope_ring::Backing;
 use retroscope_script::Script;
 
 use super::{
+    alerts::AlertArgs,
     api_args::ApiArgs,
     config::{ConfigRule, Expression, What},
     file_args::{self, FileArgs},
@@ -89,6 +90,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) api: ApiArgs,
+
+    #[command(flatten)]
+    pub(crate) alerts: AlertArgs,
 
     /// Bytes kept of each packet; 0: all
     #[arg(
@@ -269,12 +273,12 @@ impl Args {
     /// Checks what clap cannot, and resolves defaults. The second value holds sentences for the user.
     pub(crate) fn resolve(&self) -> Result<(Config, Vec<String>), Failure> {
         let input = &self.input;
-        let no_trigger = self.trigger_count() == 0;
+        let no_trigger = self.trigger_count() == 0 && self.alerts.alerts.is_empty();
         let mut notes = Vec::new();
         let of_input = input.config(memory::default_ring, &mut notes)?;
         if of_input.offline && no_trigger {
             return Err(Failure::usage(
-                "-r needs a trigger: say --trigger EXPR, for example --trigger 'udp port 53'",
+                "-r needs a trigger: say --trigger EXPR, for example --trigger 'udp port 53', or --alerts FILE",
             ));
         }
         if of_input.offline && self.ted.is_some() {
@@ -319,6 +323,7 @@ impl Args {
                 FormatName::Pcapng => Format::PcapNg,
                 FormatName::Pcap => Format::Pcap,
             },
+            alerts: self.alerts.config(of_input.offline)?,
             reproducible: self.reproducible,
             ..of_input
         })?;

@@ -1,5 +1,6 @@
 //! `retroscope record`: arguments to a running recorder, and what a person sees of it.
 
+mod alerts;
 mod api_args;
 mod args;
 mod config;
@@ -38,6 +39,7 @@ use retroscope_recorder::{Config, FlowReceiver, Recorder, StartError, Summary, S
 use retroscope_ring::RingError;
 use retroscope_script::ScriptError;
 
+use alerts::{AlertArgs, AlertThreads, BoundAlerts};
 use api_args::ApiArgs;
 pub(crate) use args::Args;
 pub(crate) use config::with_file;
@@ -103,6 +105,7 @@ fn record_as(args: &Args, loaded: Option<&Loaded>) -> Result<ExitCode, Failure> 
         input: &args.input,
         config: &config,
         api: Some(&args.api),
+        alerts: Some(&args.alerts),
         eve: args.flows.eve.clone().map(|target| (target, options())),
         top: None,
         loaded,
@@ -116,6 +119,8 @@ pub(crate) struct Task<'a> {
     pub(crate) config: &'a Config,
     /// What is served by HTTP.
     pub(crate) api: Option<&'a ApiArgs>,
+    /// Where alerts come from.
+    pub(crate) alerts: Option<&'a AlertArgs>,
     /// Where flows and events are written.
     pub(crate) eve: Option<(Target, Options)>,
     /// What is shown of flows.
@@ -135,6 +140,11 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let api = task.api.and_then(|args| args.config(privileges.owner()));
     let api = api.map(|config| Bound::new(&config, &tell)).transpose();
     let api = api.map_err(Failure::failed)?;
+    let alerts = task
+        .alerts
+        .filter(|args| !config.offline && !args.alerts.is_empty());
+    let alerts = alerts.map(|args| BoundAlerts::new(args, privileges.owner()));
+    let alerts = alerts.transpose().map_err(Failure::failed)?;
     let is_file = matches!(task.eve, Some((Target::File(_), _)));
     let writer = task.eve.clone().map(|(target, options)| {
         let owner = privileges.owner();
@@ -175,9 +185,12 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let top = task.top.zip(slices);
     let top = top.map(|(args, slices)| Top::start(args, slices, names(input)));
     let top = top.transpose().map_err(Failure::failed)?;
+    let alerts = alerts.map(|bound| AlertThreads::start(bound, recorder.handle()));
+    let alerts = alerts.transpose().map_err(Failure::failed)?;
     let reload = reloader.map(Reloader::serve);
     let reload = reload.transpose().map_err(Failure::failed)?;
     let result = watch(recorder, input, &signals, screen, (eve, top, reload));
+    alerts.into_iter().for_each(AlertThreads::end);
     api.into_iter()
         .for_each(|api| api.end(|| signals.aborted()));
     result

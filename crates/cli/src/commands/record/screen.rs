@@ -66,6 +66,7 @@ impl Lines {
             deleted,
             posted,
             notices,
+            alerts: _,
             exports: _,
             unknown,
         } = std::mem::take(self).cut;
@@ -177,6 +178,7 @@ impl Screen {
             | Event::Deleted(_)
             | Event::Posted(_)
             | Event::Notice(_)
+            | Event::Alert(_)
             | Event::Exported(_) => {}
         }
         let is_wanted = match event {
@@ -186,7 +188,7 @@ impl Screen {
                 !self.quiet || report.verdict != Verdict::Complete
             }
             // They are for who listens, and EVE.
-            Event::Exported(_) => false,
+            Event::Exported(_) | Event::Alert(_) => false,
             _ => true,
         };
         if !is_wanted || !self.lines.has_room(event) {
@@ -213,7 +215,7 @@ impl Screen {
                 self.line(&format!("dump {id}: --post {outcome}"));
             }
             Event::Notice(text) => self.line(text),
-            Event::Exported(_) | Event::Missed(_) => {}
+            Event::Alert(_) | Event::Exported(_) | Event::Missed(_) => {}
         }
     }
 

@@ -4,8 +4,8 @@ use std::{process::ExitCode, time::Duration};
 
 use retroscope_capture::af_packet::interfaces;
 use retroscope_recorder::{
-    DumpCounts, DumpReport, FlowCounts, HitCounts, ModuleStatus, PostCounts, ProcessingHistogram,
-    Reason, SourceSnapshot, Summary, Suppressions, Verdict,
+    AlertCounts, DumpCounts, DumpReport, FlowCounts, HitCounts, ModuleStatus, PostCounts,
+    ProcessingHistogram, Reason, SourceSnapshot, Summary, Suppressions, Verdict,
 };
 use retroscope_ring::Ring;
 use serde::Serialize;
@@ -41,6 +41,9 @@ struct Json<'a> {
     /// What modules did.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     modules: &'a [ModuleStatus],
+    /// What became of alerts, where there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alerts: Option<AlertCounts>,
     /// What became of flows, and …
     #[serde(skip_serializing_if = "Option::is_none")]
     flows: Option<FlowCounts>,
@@ -83,6 +86,7 @@ pub(crate) fn finish(
         print_totals(summary);
         print_flows(summary);
         summary.modules.iter().for_each(print_module);
+        print_alerts(summary);
         if !args.verbose && summary.hits.suppressed.refused() > 0 {
             say(&hits_line(&summary.hits));
         }
@@ -109,6 +113,7 @@ pub(crate) fn finish(
     let before = &summary.dumps_before;
     let incomplete = before.total() > before.complete
         || summary.not_analyzed + summary.outdated + flows_lost > 0
+        || summary.alerts.unmatched() > 0
         || (summary.dumps.iter()).any(|dump| dump.verdict != Verdict::Complete);
     Ok(
         if !summary.errors.is_empty() || have_scripts_failed(summary) || aborted {
@@ -186,6 +191,19 @@ fn print_module(module: &ModuleStatus) {
         text.push_str(&format!("; failed: {faults}, lost with that: {lost}"));
     }
     eprintln!("{text}");
+}
+
+/// What became of alerts, in a line.
+#[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
+fn print_alerts(summary: &Summary) {
+    if has_alerts(summary) {
+        eprintln!("{}", summary.alerts);
+    }
+}
+
+/// Whether there was anything that might have been an alert.
+fn has_alerts(summary: &Summary) -> bool {
+    summary.alerts.total() + summary.alerts.lines.lines > 0
 }
 
 /// Flows and lines that were lost; says how many.
@@ -348,6 +366,7 @@ pub(crate) fn print_json(summary: &Summary, eve: Option<Counters>) -> Result<(),
         flows: summary.flows,
         post: summary.post,
         modules: &summary.modules,
+        alerts: has_alerts(summary).then_some(summary.alerts),
         eve,
         dumps_before: summary.dumps_before,
         dumps: &summary.dumps,

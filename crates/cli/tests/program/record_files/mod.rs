@@ -1,5 +1,6 @@
 //! `record -r` against an oracle, over real captures and made ones.
 
+mod alerts;
 mod bounded;
 mod clock_steps;
 mod combinations;

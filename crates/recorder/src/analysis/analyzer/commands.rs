@@ -60,6 +60,7 @@ impl Core {
                         let _ = reply.try_send(triggered);
                     }
                 }
+                Command::Alerts(alerts) => self.alerts.add(alerts),
                 Command::Rules {
                     changes,
                     requests,

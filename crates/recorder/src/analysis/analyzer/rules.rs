@@ -8,6 +8,7 @@ use super::Core;
 use crate::{
     analysis::{
         derivation::Derivation,
+        director::ALERT,
         seats::Gap,
         terms::{Terms, TriggerRequest},
         triggers::RuleChange,
@@ -206,6 +207,9 @@ impl Core {
 
     /// What messages and files call a rule.
     pub(super) fn rule_name(&self, rule: usize) -> &str {
+        if rule == ALERT {
+            return "alert";
+        }
         let rule = self.rules.get(&rule);
         rule.map_or("manual", |rule| rule.name.as_str())
     }

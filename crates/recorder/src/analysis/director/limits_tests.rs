@@ -17,6 +17,7 @@ fn config() -> DirectorConfig {
             bytes_per_hour: 0,
         },
         single: false,
+        alert_dumps: 4,
         grace_ns: None,
     }
 }
@@ -76,6 +77,7 @@ impl Run {
                     hit, expression, ..
                 } => self.opened.push((hit.time_ns, hit.rule, expression)),
                 Order::Close { suppressed, .. } => self.closed.push(suppressed),
+                Order::Join { .. } => panic!("{order:?}"),
                 Order::Refused { why, .. } => self.refused.push(why),
             }
         }
@@ -397,6 +399,7 @@ fn live_a_place_is_free_when_its_file_is_finished() {
         },
         rules: 1,
         hold_ns: 0,
+        alert_dumps: 4,
         grace_ns: Some(S / 20),
         ..config()
     };

@@ -13,6 +13,7 @@ fn config() -> DirectorConfig {
             bytes_per_hour: 0,
         },
         single: false,
+        alert_dumps: 4,
         grace_ns: None,
     }
 }
@@ -301,6 +302,7 @@ fn a_dump_of_more_than_flows_ends_by_its_window() {
 fn the_end_of_a_flow_waits_for_its_own_clock() {
     let mut director = Director::new(DirectorConfig {
         hold_ns: 0,
+        alert_dumps: 4,
         grace_ns: Some(S / 20),
         ..config()
     });
@@ -316,4 +318,89 @@ fn the_end_of_a_flow_waits_for_its_own_clock() {
     assert!(!closes(&orders));
     director.advance_mono(6 * S, &mut orders);
     assert!(closes(&orders));
+}
+
+fn alert_hit(time_ns: i64, expression: u32, window: (i64, i64)) -> Hit<u32> {
+    let line = br#"{"timestamp":"1970-01-01T00:00:01.000000Z","event_type":"alert"}"#;
+    let retroscope_alert::Read::Alert { alert, .. } = retroscope_alert::read(line) else {
+        panic!("it is an alert");
+    };
+    let order = HitOrder {
+        time_ns,
+        source: 0,
+        producer: 0,
+        record: u64::MAX,
+        rule: ALERT,
+    };
+    let terms = Terms {
+        alert: Some(Arc::from(alert)),
+        ..terms(window.0, window.1)
+    };
+    Hit {
+        order,
+        terms,
+        expression: Ok(expression),
+    }
+}
+
+/// What alerts lead to: the number of a dump that is opened, or joined and then ends at a time; `None`: it is refused.
+fn acts(director: &mut Director<u32>, hit: Hit<u32>, newest_ns: i64) -> Option<(u64, Option<i64>)> {
+    let mut orders = Vec::new();
+    director.alert(hit, newest_ns, &mut orders);
+    assert_eq!(orders.len(), 1);
+    match orders.remove(0) {
+        Order::Open { id, .. } => Some((id, None)),
+        Order::Join { id, to_ns, .. } => Some((id, Some(to_ns))),
+        Order::Refused { .. } => None,
+        Order::Close { .. } => panic!("nothing closes"),
+    }
+}
+
+#[test]
+fn alerts_join_the_open_dump_that_has_their_past_and_make_it_longer() {
+    let mut director = Director::new(DirectorConfig {
+        alert_dumps: 3,
+        ..config()
+    });
+    let window = (S, 2 * S);
+    assert_eq!(
+        acts(&mut director, alert_hit(10 * S, 7, window), 10 * S),
+        Some((1, None))
+    );
+    assert_eq!(
+        acts(&mut director, alert_hit(10 * S, 8, window), 10 * S),
+        Some((2, None)),
+        "of another flow"
+    );
+    assert_eq!(
+        acts(&mut director, alert_hit(11 * S, 7, (2 * S, S / 2)), 11 * S),
+        Some((1, Some(12 * S))),
+        "within it"
+    );
+    assert_eq!(
+        acts(&mut director, alert_hit(11 * S, 7, (2 * S, 2 * S)), 12 * S),
+        Some((1, Some(13 * S))),
+        "longer"
+    );
+    // Of a flow that began before the dump does.
+    assert_eq!(
+        acts(&mut director, alert_hit(11 * S, 7, (3 * S, S)), 11 * S),
+        Some((3, None))
+    );
+    // Packets behind its end were passed by; and no more may be open.
+    assert_eq!(
+        acts(&mut director, alert_hit(12 * S, 8, window), 12 * S + 1),
+        None
+    );
+    let mut orders = Vec::new();
+    director.advance(13 * S + S / 10 + 1, &mut orders);
+    let closed = orders.iter().map(|order| match order {
+        Order::Close { id, .. } => *id,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(closed.collect::<Vec<_>>(), [2, 3, 1], "by their ends");
+    assert_eq!(
+        acts(&mut director, alert_hit(12 * S, 8, window), 14 * S),
+        Some((4, None))
+    );
 }

@@ -8,6 +8,7 @@ const MS: i64 = 1_000_000;
 /// A trigger that asks for a window of these lengths.
 pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
     Terms {
+        alert: None,
         window: Window {
             past_ns,
             future_ns,
@@ -94,6 +95,7 @@ fn windows_of_all_lengths_do_what_the_model_does() {
                 bytes_per_hour: 0,
             },
             single: random.u8(..8) == 0,
+            alert_dumps: 4,
             grace_ns: None,
         };
         let case = format!("seed {seed:#x}, round {round}: {config:?}");
@@ -141,6 +143,7 @@ fn each_deadline_is_kept_beside_longer_ones() {
             bytes_per_hour: 0,
         },
         single: false,
+        alert_dumps: 4,
         grace_ns: Some(50 * MS),
     };
     let mut random = fastrand::Rng::with_seed(7);
@@ -162,7 +165,7 @@ fn each_deadline_is_kept_beside_longer_ones() {
                     due.insert(id, now_ms + (to_ns - from_ns) / MS + 51);
                 }
                 Order::Close { id, .. } => assert_eq!(due.remove(&id), Some(now_ms)),
-                Order::Refused { .. } => panic!("{order:?}"),
+                Order::Join { .. } | Order::Refused { .. } => panic!("{order:?}"),
             }
         }
     }

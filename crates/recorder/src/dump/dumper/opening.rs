@@ -10,6 +10,7 @@ use retroscope_ring::Reservation;
 use super::{
     super::{
         active::Active,
+        alerted::Alerted,
         file::{DumpFile, FileFacts},
         order::DumpOrder,
         output::Written,
@@ -76,7 +77,12 @@ impl Dumper {
         if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
             marks.open_dump(order.id, filter, self.names.link_types());
         }
+        let mut alerted = Alerted::default();
+        if let Some((alert, _)) = &order.alert {
+            alerted.add(Arc::clone(alert));
+        }
         self.active.insert(Active {
+            alerted,
             end_ns: order.to_ns,
             order,
             marks,

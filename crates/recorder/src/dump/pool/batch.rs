@@ -8,6 +8,8 @@ use std::{
     },
 };
 
+use retroscope_alert::Alert;
+
 use crate::{
     dump::{
         packet::PacketMeta,
@@ -36,6 +38,7 @@ enum Item {
     },
     Interface(u16, Arc<Interface>),
     Gap(Gap),
+    Mark(Arc<Alert>),
 }
 
 /// What all sinks of a pool share and count. Each number stands alone: only the dumper adds copies, and asks before.
@@ -83,6 +86,11 @@ impl Batch {
         self.items.push(Item::Gap(*gap));
     }
 
+    /// See [`Sink::mark`].
+    pub(super) fn mark(&mut self, alert: &Arc<Alert>) {
+        self.items.push(Item::Mark(Arc::clone(alert)));
+    }
+
     pub(super) fn push(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) {
         let cost = cost(data.len());
         self.queued.fetch_add(cost, Ordering::Relaxed);
@@ -107,6 +115,7 @@ impl Batch {
                 }
                 Item::Interface(id, interface) => sink.interface(*id, interface),
                 Item::Gap(gap) => sink.gap(gap),
+                Item::Mark(alert) => sink.mark(alert),
             }
         }
         Ok(())

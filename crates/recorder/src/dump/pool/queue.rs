@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use retroscope_alert::Alert;
+
 use super::{
     Pool, SinkId,
     batch::{Batch, cost},
@@ -134,6 +136,14 @@ impl SinkQueue {
         match &mut self.body {
             Some(body) => body.sink.gap(gap),
             None => self.batch().gap(gap),
+        }
+    }
+
+    /// See [`Sink::mark`](crate::dump::sink::Sink::mark).
+    pub(in crate::dump) fn mark(&mut self, alert: &Arc<Alert>) {
+        match &mut self.body {
+            Some(body) => body.sink.mark(alert),
+            None => self.batch().mark(alert),
         }
     }
 

@@ -41,8 +41,11 @@ const FAULTS_MAX: usize = 100;
 /// Options that say where the options are, or do something else.
 const NOT_OF_FILES: [&str; 3] = ["config", "check-config", "list-interfaces"];
 
-/// Tables of options, and clap's groups of these: the structures that they are in.
-const SECTIONS: [(&str, &str); 1] = [("api", "ApiArgs")];
+/// Tables of options, clap's groups of these (the structures that they are in), and what the option of the table's own name is called there.
+const SECTIONS: [(&str, &str, &str); 2] = [
+    ("api", "ApiArgs", "listen"),
+    ("alerts", "AlertArgs", "from"),
+];
 
 /// Options that stand in each other's place, whatever clap says.
 const ALTERNATIVES: [[&str; 2]; 1] = [["interface", "read"]];
@@ -276,14 +279,14 @@ fn entries_and_rules<'t>(
     (entries, rules)
 }
 
-/// The keys of a table of options, as keys that stand alone: in `api` what is `--api-host` is `host`, and `--api` itself `listen`.
+/// The keys of a table of options, as keys that stand alone: in `api` what is `--api-host` is `host`, and `--api` itself `listen`, in `alerts` `--alerts` itself `from`.
 fn of_section<'t>(
     section: &Entry<'t>,
     table: &'t DeTable<'t>,
     faults: &mut Vec<Fault>,
 ) -> Vec<Entry<'t>> {
     let name = section.name.as_str();
-    let Some((_, group)) = SECTIONS.iter().find(|(section, _)| *section == name) else {
+    let Some((_, group, own)) = SECTIONS.iter().find(|(section, ..)| *section == name) else {
         let why = format!(
             "there is no table {name:?}: options are keys, which stand before the first table"
         );
@@ -302,7 +305,7 @@ fn of_section<'t>(
     let options: BTreeMap<&str, &str> = options
         .map(|long| match long.strip_prefix(&prefix) {
             Some(short) => (short, long),
-            None if long == name => ("listen", long),
+            None if long == name => (*own, long),
             None => (long, long),
         })
         .collect();

@@ -1,0 +1,244 @@
+//! Files that grow: followed by what they are rather than by their names, so that one that is renamed is read to its end, and the one in its place from its beginning.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{Read as _, Seek as _, SeekFrom},
+    os::unix::fs::MetadataExt as _,
+    time::{Duration, Instant},
+};
+
+use retroscope_alert::Lines;
+use retroscope_recorder::AlertLines;
+
+use super::glob::Glob;
+
+/// Bytes read of a file before the next one has its turn.
+const TURN_BYTES: usize = 1 << 20;
+/// A file that has no name any more is given up when so long nothing was added: who writes it has opened another one.
+const NAMELESS: Duration = Duration::from_secs(10);
+/// How often names are looked at; in between files are read.
+const NAMES_EVERY: Duration = Duration::from_millis(100);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Follower {
+    globs: Vec<Glob>,
+    /// By device and inode.
+    files: BTreeMap<(u64, u64), Followed>,
+    looked_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Followed {
+    file: File,
+    read: u64,
+    lines: Lines,
+    has_name: bool,
+    grew_at: Instant,
+}
+
+impl Follower {
+    /// What is in the files now is of before, and left out.
+    pub(super) fn new(globs: Vec<Glob>, now: Instant) -> Self {
+        let mut follower = Self {
+            globs,
+            files: BTreeMap::new(),
+            looked_at: None,
+        };
+        follower.look_for_names(now, true);
+        follower
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.globs.is_empty()
+    }
+
+    fn look_for_names(&mut self, now: Instant, is_first: bool) {
+        self.looked_at = Some(now);
+        self.files.values_mut().for_each(|it| it.has_name = false);
+        for path in self.globs.iter().flat_map(Glob::paths) {
+            let Ok(meta) = fs::metadata(&path) else {
+                continue;
+            };
+            if let Some(known) = self.files.get_mut(&(meta.dev(), meta.ino())) {
+                known.has_name = true;
+                continue;
+            }
+            // One that cannot be opened is tried again.
+            let Ok(mut file) = File::open(&path) else {
+                continue;
+            };
+            let end = if is_first {
+                SeekFrom::End(0)
+            } else {
+                SeekFrom::Start(0)
+            };
+            let (Ok(read), Ok(meta)) = (file.seek(end), file.metadata()) else {
+                continue;
+            };
+            self.files.insert(
+                (meta.dev(), meta.ino()),
+                Followed {
+                    file,
+                    read,
+                    lines: Lines::default(),
+                    has_name: true,
+                    grew_at: now,
+                },
+            );
+        }
+        self.files
+            .retain(|_, it| it.has_name || now.saturating_duration_since(it.grew_at) < NAMELESS);
+    }
+
+    /// Gives `line` what was added to the files, each line; whether there may be more at once.
+    pub(super) fn read(
+        &mut self,
+        now: Instant,
+        buffer: &mut [u8],
+        counts: &mut AlertLines,
+        mut line: impl FnMut(&[u8], &mut AlertLines),
+    ) -> bool {
+        let is_due = |at: Instant| now.saturating_duration_since(at) >= NAMES_EVERY;
+        if self.looked_at.is_none_or(is_due) {
+            self.look_for_names(now, false);
+        }
+        let mut is_more = false;
+        for followed in self.files.values_mut() {
+            let Followed {
+                file,
+                read,
+                lines,
+                grew_at,
+                ..
+            } = followed;
+            if file.metadata().is_ok_and(|meta| meta.len() < *read) {
+                // It was made empty, and is written anew.
+                counts.torn += u64::from(lines.end().is_some());
+                *read = file.seek(SeekFrom::Start(0)).unwrap_or(0);
+            }
+            let mut in_turn = 0;
+            while let Ok(count @ 1..) = file.read(buffer) {
+                *read += count as u64;
+                *grew_at = now;
+                let too_long = lines.push(&buffer[..count], |text| line(text, counts));
+                counts.lines += too_long;
+                counts.torn += too_long;
+                in_turn += count;
+                if in_turn >= TURN_BYTES {
+                    is_more = true;
+                    break;
+                }
+            }
+        }
+        is_more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, path::Path};
+
+    use super::*;
+
+    struct Rig {
+        dir: tempfile::TempDir,
+        follower: Follower,
+        now: Instant,
+        counts: AlertLines,
+    }
+
+    impl Rig {
+        fn new(before: &str) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("eve.json"), before).unwrap();
+            let glob = Glob::new(&format!("{}/eve*.json", dir.path().display())).unwrap();
+            let now = Instant::now();
+            Self {
+                follower: Follower::new(vec![glob], now),
+                dir,
+                now,
+                counts: AlertLines::default(),
+            }
+        }
+
+        fn path(&self, name: &str) -> std::path::PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn append(&self, name: &str, text: &str) {
+            let open = File::options()
+                .create(true)
+                .append(true)
+                .open(self.path(name));
+            open.unwrap().write_all(text.as_bytes()).unwrap();
+        }
+
+        /// What is read after a while, in order.
+        fn read(&mut self) -> Vec<String> {
+            self.now += NAMES_EVERY;
+            let mut all = Vec::new();
+            let mut buffer = [0; 7];
+            while self
+                .follower
+                .read(self.now, &mut buffer, &mut self.counts, |line, _| {
+                    all.push(String::from_utf8(line.to_vec()).unwrap());
+                })
+            {}
+            all
+        }
+    }
+
+    #[test]
+    fn lines_that_are_added_are_read_whole_and_once() {
+        let mut rig = Rig::new("old\nold too\n");
+        assert!(rig.read().is_empty());
+        rig.append("eve.json", "one\ntw");
+        assert_eq!(rig.read(), ["one"]);
+        rig.append("eve.json", "o\n");
+        rig.append("eve.2.json", "a\nb\n");
+        let mut both = rig.read();
+        both.sort();
+        assert_eq!(
+            both,
+            ["a", "b", "two"],
+            "a file that comes later is read from its beginning"
+        );
+        assert!(rig.read().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_rotated_is_read_to_its_end() {
+        let mut rig = Rig::new("");
+        rig.append("eve.json", "one\n");
+        fs::rename(rig.path("eve.json"), rig.path("old.1")).unwrap();
+        rig.append("eve.json", "three\n");
+        rig.append("old.1", "two\n");
+        let mut all = rig.read();
+        all.sort();
+        assert_eq!(all, ["one", "three", "two"]);
+        // Renamed to a name that is looked for, it is no other file.
+        fs::rename(rig.path("eve.json"), rig.path("eve.1.json")).unwrap();
+        rig.append("eve.1.json", "four\n");
+        assert_eq!(rig.read(), ["four"]);
+        // Who writes it has it open for a while.
+        rig.append("old.1", "late\n");
+        assert_eq!(rig.read(), ["late"]);
+        rig.now += NAMELESS;
+        rig.read();
+        rig.append("old.1", "never\n");
+        assert!(rig.read().is_empty());
+        assert!(Path::new(&rig.path("old.1")).exists());
+    }
+
+    #[test]
+    fn a_file_that_is_made_empty_begins_anew() {
+        let mut rig = Rig::new("");
+        rig.append("eve.json", "one\nhalf a li");
+        assert_eq!(rig.read(), ["one"]);
+        fs::write(rig.path("eve.json"), "two\n").unwrap();
+        assert_eq!(rig.read(), ["two"]);
+        assert_eq!(rig.counts.torn, 1);
+    }
+}

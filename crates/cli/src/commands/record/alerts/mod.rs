@@ -1,0 +1,147 @@
+//! `--alerts`: where alerts of an IDS come from, and what is asked for them.
+
+mod follow;
+mod glob;
+mod live;
+mod socket;
+
+use std::{
+    fs::File,
+    io::{BufReader, Read as _},
+    path::PathBuf,
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
+
+use retroscope_alert::{Lines, Read, read};
+use retroscope_recorder::{Alert, AlertConfig, AlertLines};
+
+use self::glob::Glob;
+pub(crate) use self::live::{AlertThreads, Bound as BoundAlerts};
+use crate::{failure::Failure, units};
+
+/// Bytes read together.
+const READ_BYTES: usize = 256 << 10;
+
+/// Where alerts come from, and how they are acted on.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct AlertArgs {
+    /// Dump the packets of alerts of an IDS: lines of Suricata's EVE JSON or of Zeek's notice log, from a socket of ours that the IDS writes to (`unix:PATH`, a
+    /// stream, or `unix-dgram:PATH`), or from files, where `*` and `?` may stand in the name. Live these are followed as they grow; with -r each alert acts in packet time.
+    /// Repeat for several
+    #[arg(long = "alerts", value_name = "WHERE")]
+    pub(crate) alerts: Vec<AlertSource>,
+
+    /// Act on an alert so long after its time at the earliest
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration)]
+    alerts_delay: Duration,
+
+    /// Dumps of alerts open at once at most, beside those of triggers; further alerts are refused and counted
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    alerts_max_dumps: u32,
+
+    /// Captured bytes of a dump of an alert that names no IP packet, of all packets of its interface within a second of it
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::size)]
+    alerts_budget: u64,
+}
+
+/// Where alerts come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AlertSource {
+    Stream(PathBuf),
+    Datagrams(PathBuf),
+    Files(Glob),
+}
+
+impl FromStr for AlertSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let socket = |path: &str| match path {
+            "" => Err("name the socket: unix:PATH".to_owned()),
+            path => Ok(PathBuf::from(path)),
+        };
+        if let Some(path) = text.strip_prefix("unix-dgram:") {
+            return Ok(Self::Datagrams(socket(path)?));
+        }
+        match text.strip_prefix("unix:") {
+            Some(path) => Ok(Self::Stream(socket(path)?)),
+            None => Ok(Self::Files(Glob::new(text)?)),
+        }
+    }
+}
+
+/// Counts a line; an alert, if it is one.
+fn count(counts: &mut AlertLines, line: &[u8]) -> Option<Arc<Alert>> {
+    if line.is_empty() {
+        return None;
+    }
+    counts.lines += 1;
+    match read(line) {
+        Read::Alert { alert, after_torn } => {
+            counts.torn += u64::from(after_torn);
+            counts.alerts += 1;
+            return Some(Arc::from(alert));
+        }
+        Read::Ignored => counts.ignored += 1,
+        Read::Torn => counts.torn += 1,
+        Read::Wrong(_) => counts.wrong += 1,
+    }
+    None
+}
+
+impl AlertArgs {
+    /// What the recorder is to do. With -r all alerts are read here.
+    pub(crate) fn config(&self, offline: bool) -> Result<AlertConfig, Failure> {
+        let mut config = AlertConfig {
+            delay: self.alerts_delay,
+            max_dumps: self.alerts_max_dumps as usize,
+            window_bytes: self.alerts_budget,
+            ..AlertConfig::default()
+        };
+        if offline {
+            let counts = &mut config.lines;
+            for source in &self.alerts {
+                let AlertSource::Files(glob) = source else {
+                    return Err(Failure::usage(
+                        "--alerts: with -r alerts come from files, which are there when it starts",
+                    ));
+                };
+                let paths = glob.paths();
+                if paths.is_empty() {
+                    return Err(Failure::failed(format!(
+                        "--alerts {glob}: there is no such file"
+                    )));
+                }
+                for path in paths {
+                    let read = read_file(&path, counts, &mut config.alerts);
+                    read.map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+                }
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// All alerts of a file, in their order.
+fn read_file(
+    path: &std::path::Path,
+    counts: &mut AlertLines,
+    alerts: &mut Vec<Arc<Alert>>,
+) -> std::io::Result<()> {
+    let mut file = BufReader::with_capacity(READ_BYTES, File::open(path)?);
+    let mut lines = Lines::default();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let length = file.read(&mut buffer)?;
+        if length == 0 {
+            let rest = lines.end();
+            alerts.extend(rest.and_then(|rest| count(counts, &rest)));
+            return Ok(());
+        }
+        let too_long = lines.push(&buffer[..length], |line| alerts.extend(count(counts, line)));
+        counts.torn += too_long;
+        counts.lines += too_long;
+    }
+}

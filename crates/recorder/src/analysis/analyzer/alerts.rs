@@ -1,0 +1,267 @@
+//! Alerts of an IDS, each acted on when its time has come: in packet time from files, by the system's clock live.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use retroscope_alert::Alert;
+use retroscope_capture::clock::duration_ns;
+use retroscope_ring::BucketInfo;
+
+use super::Core;
+use crate::{
+    analysis::{
+        alerts::Sought,
+        director::{ALERT, Hit, HitOrder, Order},
+        predicate::Expression,
+        terms::{Terms, TriggerRequest, Window},
+    },
+    control::{
+        alerts::{AlertConfig, AlertNews, AlertOutcome},
+        events::Event,
+        progress::records_before,
+    },
+    dump::{
+        alerted::{AlertFacts, oddity},
+        order::Message,
+    },
+};
+
+/// Those that wait for their time: by that, and in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Alerts {
+    waiting: BTreeMap<(i64, u64), Arc<Alert>>,
+    came: u64,
+    delay_ns: i64,
+    has_told_oddity: bool,
+}
+
+impl Alerts {
+    pub(super) fn new(config: &mut AlertConfig) -> Self {
+        let mut alerts = Self {
+            delay_ns: duration_ns(config.delay),
+            ..Self::default()
+        };
+        alerts.add(std::mem::take(&mut config.alerts));
+        alerts
+    }
+
+    pub(super) fn add(&mut self, alerts: Vec<Arc<Alert>>) {
+        for alert in alerts {
+            let act_ns = alert.time_ns.saturating_add(self.delay_ns);
+            self.waiting.insert((act_ns, self.came), alert);
+            self.came += 1;
+        }
+    }
+
+    pub(super) fn is_any(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes the next one whose time has come.
+    fn next(&mut self, now_ns: i64) -> Option<Arc<Alert>> {
+        let first = self.waiting.first_entry()?;
+        (first.key().0 <= now_ns).then(|| first.remove())
+    }
+}
+
+impl Core {
+    /// Acts on those whose time has come.
+    pub(super) fn act_on_alerts(&mut self, now_ns: i64) {
+        while let Some(alert) = self.alerts.next(now_ns) {
+            self.act_on_alert(&alert);
+            self.execute();
+        }
+    }
+
+    fn act_on_alert(&mut self, alert: &Arc<Alert>) {
+        let common = Arc::clone(&self.common);
+        if self.live {
+            let now = common.clock.now();
+            let age_ns = now.ring_ns.saturating_add(now.offset_ns) - alert.time_ns;
+            let age_ns = u64::try_from(age_ns).unwrap_or(0);
+            common.alerts.ages.record(age_ns, 1);
+        }
+        if oddity(alert).is_some() {
+            common.alerts.other_community_id.fetch_add(1, Relaxed);
+            self.tell_oddity(alert);
+        }
+        let interface = alert.in_iface.as_deref();
+        let recorded = interface.filter(|name| self.is_recorded(name));
+        let sought = Sought::new(alert, recorded.map(Arc::from));
+        if let Some(name) = interface.filter(|_| sought.is_window() && recorded.is_none()) {
+            let why = format!("it names no IP packet, and no interface {name:?} is recorded");
+            self.tell_alert(alert, AlertOutcome::NoInterface, None, Some(why));
+            return;
+        }
+        let time_ns = self.ring_time_of(alert.time_ns);
+        let mut terms = Terms::new(&TriggerRequest::default(), self.parts.window);
+        terms.window = self.window_of(alert, time_ns, sought.is_window());
+        terms.reason = Some(alert.identity.name().into());
+        terms.alert = Some(Arc::clone(alert));
+        let order = HitOrder {
+            time_ns,
+            source: 0,
+            producer: 0,
+            record: u64::MAX,
+            rule: ALERT,
+        };
+        let expression = match Expression::of_alert(sought) {
+            Ok(expression) => expression,
+            Err(error) => return self.tell(Event::Notice(format!("alert: {error}"))),
+        };
+        let newest_ns = if self.live {
+            common.clock.now().ring_ns
+        } else {
+            self.director.clock_ns
+        };
+        let hit = Hit {
+            order,
+            terms,
+            expression: Ok(expression),
+        };
+        self.director.alert(hit, newest_ns, &mut self.orders);
+        if let Some(Order::Refused { why, .. }) = self.orders.last() {
+            let why = why.to_string();
+            self.tell_alert(alert, AlertOutcome::MaxDumps, None, Some(why));
+        }
+    }
+
+    /// From the first packet of its flow to its own, and what is dumped before and after any trigger.
+    fn window_of(&self, alert: &Alert, time_ns: i64, is_window: bool) -> Window {
+        let config = &self.parts.alerts;
+        let mut window = self.parts.window;
+        if is_window {
+            let most_ns = duration_ns(config.window);
+            window.past_ns = window.past_ns.min(most_ns);
+            window.future_ns = window.future_ns.min(most_ns);
+            let before_ns = self.since_bytes(time_ns, config.window_bytes / 2);
+            window.past_ns = window.past_ns.min(time_ns.saturating_sub(before_ns));
+            window.bytes_max = window.bytes_max.min(config.window_bytes.max(1));
+        } else if let Some(start_ns) = alert.start_ns {
+            let flow_ns = alert.time_ns.saturating_sub(start_ns);
+            window.past_ns = window.past_ns.saturating_add(flow_ns);
+        }
+        // Stamps of alerts are of whole microseconds, and those of packets may go on behind them.
+        window.future_ns = window.future_ns.saturating_add(999);
+        window
+    }
+
+    /// From when on the ring has no more than so many bytes up to a time, in whole buckets; ns, the earliest if it has less.
+    fn since_bytes(&self, time_ns: i64, bytes: u64) -> i64 {
+        let ring = &self.common.ring;
+        let bucket_bytes = (ring.bytes() / ring.buckets().max(1) as u64).max(1);
+        let buckets = usize::try_from(bytes / bucket_bytes).unwrap_or(usize::MAX);
+        let infos = self.buckets();
+        let before = infos.iter().filter(|info| info.min_ns <= time_ns);
+        let mut ends: Vec<i64> = before.map(|info| info.max_ns.min(time_ns)).collect();
+        ends.sort_unstable_by(|a, b| b.cmp(a));
+        ends.get(buckets.max(1)).copied().unwrap_or(i64::MIN)
+    }
+
+    /// The buckets with records that were looked at, with so many.
+    fn buckets(&self) -> Vec<BucketInfo> {
+        let ring = &self.common.ring;
+        let mut all = Vec::new();
+        for producer in 0..ring.producers() {
+            ring.buckets_from(producer, 0, &mut all);
+        }
+        if let Some(here) = self.here.first().filter(|_| !self.live) {
+            for info in &mut all {
+                info.committed = info.committed.min(records_before(*here, info));
+            }
+        }
+        all.retain(|info| info.committed > 0);
+        all
+    }
+
+    /// A dump is opened for an alert.
+    pub(super) fn opened_for(
+        &mut self,
+        alert: Option<Arc<Alert>>,
+        id: u64,
+        (from_ns, to_ns): (i64, i64),
+    ) -> Option<(Arc<Alert>, AlertFacts)> {
+        let alert = alert?;
+        let why = oddity(&alert).map(str::to_owned);
+        self.tell_alert(&alert, AlertOutcome::Dump, Some(id), why);
+        let buckets = self.buckets();
+        let within = buckets
+            .iter()
+            .filter(|info| info.min_ns <= to_ns && info.max_ns >= from_ns);
+        let facts = AlertFacts {
+            oldest_ns: buckets.iter().map(|info| info.min_ns).min(),
+            before: within.map(|info| u64::from(info.committed)).sum(),
+            recorded: self.recorded(),
+        };
+        Some((alert, facts))
+    }
+
+    /// An alert belongs to a dump that is open.
+    pub(super) fn join(&mut self, id: u64, alert: Arc<Alert>, to_ns: i64) {
+        if let Some(window) = self.open.get_mut(&id) {
+            window.to_ns = window.to_ns.max(to_ns);
+        }
+        let why = oddity(&alert).map(str::to_owned);
+        self.tell_alert(&alert, AlertOutcome::Joined, Some(id), why);
+        self.send(Message::Join { id, alert, to_ns });
+    }
+
+    /// All packets that were looked at so far.
+    pub(super) fn recorded(&self) -> u64 {
+        if self.live {
+            self.analyzed
+        } else {
+            self.received.iter().sum()
+        }
+    }
+
+    fn is_recorded(&mut self, name: &str) -> bool {
+        let mut ids = 0..=u16::MAX;
+        std::iter::from_fn(|| {
+            let interface = self.names.interface(ids.next()?)?;
+            Some(interface.name == name)
+        })
+        .any(|is_it| is_it)
+    }
+
+    /// When a stamp was, in ring time; where the clock showed it several times, the last. From files the stamp itself.
+    fn ring_time_of(&self, stamp_ns: i64) -> i64 {
+        if !self.live {
+            return stamp_ns;
+        }
+        let times = self.common.ring_times((stamp_ns, stamp_ns));
+        times
+            .iter()
+            .map(|(from_ns, _)| *from_ns)
+            .max()
+            .unwrap_or(stamp_ns)
+    }
+
+    fn tell_alert(
+        &self,
+        alert: &Alert,
+        outcome: AlertOutcome,
+        dump: Option<u64>,
+        reason: Option<String>,
+    ) {
+        self.common.alerts.add(outcome);
+        self.tell(Event::Alert(AlertNews {
+            identity: Arc::clone(&alert.identity),
+            outcome,
+            dump,
+            reason,
+        }));
+    }
+
+    /// Once: it is likely so for all.
+    fn tell_oddity(&mut self, alert: &Alert) {
+        if let Some(odd) = oddity(alert).filter(|_| !self.alerts.has_told_oddity) {
+            self.alerts.has_told_oddity = true;
+            let name = alert.identity.name();
+            let text = format!("alert {name}: {odd}; further ones are only counted");
+            self.tell(Event::Notice(text));
+        }
+    }
+}
