@@ -254,8 +254,7 @@ impl fmt::Display for AlertCounts {
         if let Some(p99_ns) = self.p99_ns {
             write!(f, "; age p99 {}", age(p99_ns))?;
         }
-        if self.with_start > 0 {
-            let part = 100 * self.found_start / self.with_start;
+        if let Some(part) = (100 * self.found_start).checked_div(self.with_start) {
             write!(f, "; {part} % still found their first packet")?;
         }
         Ok(())
