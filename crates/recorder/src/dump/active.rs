@@ -28,7 +28,6 @@ use super::{
 use crate::{
     analysis::director::Clip,
     control::{
-        alerts::AlertOutcome,
         hits::Suppressed,
         progress::{Reach, records_before},
         ring_time::RingClock,
@@ -594,28 +593,6 @@ impl Active {
                 suppressed_before: suppressed.before,
             },
         }
-    }
-
-    /// What a dump of alerts says of them. One without a packet is never complete: why it has none is returned.
-    fn judge_alerts(
-        &self,
-        close: &CloseOrder,
-        report: &mut DumpReport,
-    ) -> Option<(AlertOutcome, String)> {
-        let (_, facts) = self.order.alert.as_ref()?;
-        if self.taken.packets > 0 {
-            report.notes.extend(self.alerted.notes());
-            return None;
-        }
-        let (from_ns, to_ns) = (self.order.from_ns, self.end_ns);
-        let after = close.recorded.saturating_sub(facts.recorded);
-        let times = (self.order.trigger_ns, to_ns);
-        let why = (self.alerted).why_empty(facts, times, close.clock_ns, facts.before + after);
-        let stamp = |ring_ns: i64| ring_ns.saturating_add(self.order.offset_ns);
-        let missing = Missing::new("unmatched", stamp(from_ns), stamp(to_ns), None);
-        report.missing.push(missing);
-        report.notes.push(why.1.clone());
-        Some(why)
     }
 
     /// The report but for what depends on the sinks.

@@ -12,6 +12,11 @@ use retroscope_alert::{Alert, Identity};
 use retroscope_packet::LinkType;
 use serde::Serialize;
 
+use super::{
+    active::Active,
+    order::CloseOrder,
+    report::{DumpReport, Missing},
+};
 use crate::{
     analysis::alerts::is_alerted,
     control::{
@@ -203,6 +208,30 @@ impl Alerted {
             }
         }
         news
+    }
+}
+
+impl Active {
+    /// What a dump of alerts says of them. One without a packet is never complete: why it has none is returned.
+    pub(super) fn judge_alerts(
+        &self,
+        close: &CloseOrder,
+        report: &mut DumpReport,
+    ) -> Option<(AlertOutcome, String)> {
+        let (_, facts) = self.order.alert.as_ref()?;
+        if self.taken.packets > 0 {
+            report.notes.extend(self.alerted.notes());
+            return None;
+        }
+        let (from_ns, to_ns) = (self.order.from_ns, self.end_ns);
+        let after = close.recorded.saturating_sub(facts.recorded);
+        let times = (self.order.trigger_ns, to_ns);
+        let why = (self.alerted).why_empty(facts, times, close.clock_ns, facts.before + after);
+        let stamp = |ring_ns: i64| ring_ns.saturating_add(self.order.offset_ns);
+        let missing = Missing::new("unmatched", stamp(from_ns), stamp(to_ns), None);
+        report.missing.push(missing);
+        report.notes.push(why.1.clone());
+        Some(why)
     }
 }
 
