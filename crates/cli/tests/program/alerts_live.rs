@@ -82,14 +82,7 @@ fn alerts_come_by_sockets_and_from_files() {
     let mut client = UnixStream::connect(&stream).unwrap();
     // A torn line, one that is none, and one in two pieces.
     let text = alert(1, us, &packet);
-    write!(
-        client,
-        "{}\n{}\n{}",
-        &text[..40],
-        r#"{"event_type":"flow"}"#,
-        &text[..40]
-    )
-    .unwrap();
+    write!(client, "{0}\n{{\"event_type\":\"flow\"}}\n{0}", &text[..40]).unwrap();
     writeln!(client, "{}", &text[40..]).unwrap();
     sidecars(&recording, 2);
     let socket = UnixDatagram::unbound().unwrap();

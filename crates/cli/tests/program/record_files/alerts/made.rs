@@ -59,7 +59,7 @@ impl Flow {
 
     /// A packet of UDP, TCP or ICMP, `number` of the flow: odd ones are answers. `fragment`: its offset in bytes, and whether more follow.
     fn packet(&self, number: usize, fragment: Option<(u16, bool)>) -> Vec<u8> {
-        let [from, to] = if number % 2 == 0 {
+        let [from, to] = if number.is_multiple_of(2) {
             self.ends
         } else {
             [self.ends[1], self.ends[0]]
@@ -75,7 +75,16 @@ impl Flow {
             .concat(),
             17 => [&ports[..], &[0, 24, 0, 0], &tag].concat(),
             _ => [
-                &[if number % 2 == 0 { 8 } else { 0 }, 0, 0, 0, 0, 1, 0, 1][..],
+                &[
+                    if number.is_multiple_of(2) { 8 } else { 0 },
+                    0,
+                    0,
+                    0,
+                    0,
+                    1,
+                    0,
+                    1,
+                ][..],
                 &tag,
             ]
             .concat(),
@@ -89,7 +98,7 @@ impl Flow {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let total = (len + 20).to_be_bytes();
                 let (offset, more) = fragment.unwrap_or((0, false));
-                let place = (offset / 8 | u16::from(more) << 13).to_be_bytes();
+                let place = ((offset / 8) | (u16::from(more) << 13)).to_be_bytes();
                 let id = u16::try_from(self.number * 8 + number / 2)
                     .unwrap()
                     .to_be_bytes();
@@ -110,7 +119,7 @@ impl Flow {
 
     /// What Suricata says of packet `number`.
     fn alert(&self, number: usize, time_us: i64, seed: Option<u16>) -> Value {
-        let [from, to] = if number % 2 == 0 {
+        let [from, to] = if number.is_multiple_of(2) {
             self.ends
         } else {
             [self.ends[1], self.ends[0]]
@@ -128,7 +137,7 @@ impl Flow {
             "flow": {"start": stamp(self.start_us()), "src_ip": self.ends[0].addr.to_string(), "dest_ip": self.ends[1].addr.to_string()},
         });
         if is_icmp {
-            alert["icmp_type"] = json!(if number % 2 == 0 { 8 } else { 0 });
+            alert["icmp_type"] = json!(if number.is_multiple_of(2) { 8 } else { 0 });
             alert["icmp_code"] = json!(0);
         } else {
             alert["src_port"] = json!(from.port);
