@@ -282,10 +282,27 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('.') && text.chars().all(is_good)
 }
 
+/// `STEM.END`, `STEM.linktypeN.END` or, where that was taken, `STEM.M.linktypeN.END`: not what belongs to a longer stem.
 fn is_capture_of(stem: &str, name: &str) -> bool {
     let rest = name.strip_prefix(stem).filter(|_| is_name(name));
     let whole = rest.map(|rest| rest.strip_suffix(".part").unwrap_or(rest));
-    whole.is_some_and(|rest| ENDS.iter().any(|end| rest.ends_with(end)))
+    let between = |rest: &str| {
+        let ends = ENDS.iter().filter_map(|end| rest.strip_suffix(end));
+        ends.map(is_between).any(|is_one| is_one)
+    };
+    whole.is_some_and(between)
+}
+
+/// Whether a text may stand between a stem and the end of a capture's name.
+fn is_between(text: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    let Some((before, link_type)) = text.split_once(".linktype") else {
+        return text.is_empty();
+    };
+    let before = before
+        .strip_prefix('.')
+        .map_or(before.is_empty(), is_number);
+    before && is_number(link_type)
 }
 
 /// The stem of a sidecar's name.

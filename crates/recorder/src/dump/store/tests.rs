@@ -170,6 +170,12 @@ fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
     foreign("others", &|it| {
         it["files"][0]["name"] = "alone.pcapng".into()
     });
+    put(disk, "dumps/other-2.pcapng", b"packets");
+    put(disk, "dumps/other.2.pcapng", b"packets");
+    foreign("other", &|it| {
+        it["files"][0]["name"] = "other-2.pcapng".into()
+    });
+    foreign("othe", &|it| it["files"][0]["name"] = "other.pcapng".into());
     foreign("ending", &|it| it["files"][0]["name"] = "ending.txt".into());
     foreign("size", &|it| it["files"][0]["bytes"] = 8.into());
     foreign("into", &|it| it["into"] = "sub".into());
