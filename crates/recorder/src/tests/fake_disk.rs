@@ -33,6 +33,8 @@ struct State {
     /// Bytes that it holds at most; `None`: any number.
     capacity: Option<usize>,
     is_read_only: bool,
+    /// A directory that cannot be listed.
+    unlisted: Option<PathBuf>,
     delay: Option<Delay>,
 }
 
@@ -81,6 +83,11 @@ impl FakeDisk {
 
     pub(crate) fn set_read_only(&self, is_read_only: bool) {
         self.state().is_read_only = is_read_only;
+    }
+
+    /// This directory cannot be listed, as where no descriptor is left; `None`: all can.
+    pub(crate) fn set_unlisted(&self, path: Option<&str>) {
+        self.state().unlisted = path.map(PathBuf::from);
     }
 
     /// This happens during each deed; it may wait, and nobody else waits for it.
@@ -219,6 +226,9 @@ impl Disk for FakeDisk {
 
     /// Directories are those that a file was made in.
     fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        if self.state().unlisted.as_deref() == Some(path) {
+            return Err(Errno::MFILE.into());
+        }
         let names = self.names();
         let below = names.iter().filter_map(|name| name.strip_prefix(path).ok());
         let first = |name: &Path| name.iter().next().map(|first| path.join(first));

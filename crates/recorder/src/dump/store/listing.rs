@@ -37,9 +37,10 @@ impl Listing {
 
     /// Looks at what lies in the directory now, and one level below it.
     pub(super) fn refresh(&mut self) -> io::Result<()> {
+        let entries = self.disk().list(self.root())?;
         let mut before = std::mem::take(&mut self.known);
         let mut below = Vec::new();
-        for entry in self.disk().list(self.root())? {
+        for entry in entries {
             if entry.is_directory {
                 let name = entry.name.to_str();
                 below.extend(
@@ -51,13 +52,21 @@ impl Listing {
             }
         }
         for into in below {
-            // One that is gone, or may not be read, has nothing of ours to tell.
-            for entry in self
-                .disk()
-                .list(&self.root().join(&into))
-                .unwrap_or_default()
-            {
-                self.look(Some(&into), &entry.name, &mut before);
+            match self.disk().list(&self.root().join(&into)) {
+                Ok(entries) => {
+                    for entry in entries {
+                        self.look(Some(&into), &entry.name, &mut before);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // It cannot be read now: what is known of it is there still.
+                Err(_) => {
+                    let prefix = format!("{into}/");
+                    let known = before.range(prefix.clone()..);
+                    let known = known.take_while(|(id, _)| id.starts_with(&prefix));
+                    let known = known.map(|(id, known)| (id.clone(), known.clone()));
+                    self.known.extend(known);
+                }
             }
         }
         Ok(())
@@ -69,9 +78,12 @@ impl Listing {
             return;
         };
         let id = super::id(into, stem);
-        let known = before.remove(&id).and_then(|known| {
-            let now = self.disk().entry(&known.sidecar()).ok()?;
-            ((now.inode, now.changed_ns) == known.seen).then_some(known)
+        let known = before.remove(&id).filter(|known| {
+            match self.disk().entry(&known.sidecar()) {
+                Ok(now) => (now.inode, now.changed_ns) == known.seen,
+                // What cannot be looked at now is none other for that.
+                Err(error) => error.kind() != io::ErrorKind::NotFound,
+            }
         });
         let known = match known {
             Some(mut known) => {

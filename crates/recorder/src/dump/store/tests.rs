@@ -325,6 +325,24 @@ fn open_dumps_are_listed_and_left_alone() {
     assert!(bench.ask(Request::List)[0].is_held);
 }
 
+/// A directory that cannot be listed for a moment has the dumps that it had.
+#[test]
+fn what_cannot_be_listed_now_is_not_forgotten() {
+    let mut bench = Bench::new(keep(None, None));
+    let disk = bench.disk.clone();
+    put_dump(&disk, "dumps", "a", 100, 1, "udp");
+    put_dump(&disk, "dumps/sub", "b", 100, 2, "udp");
+    let both = ["a", "sub/b"];
+    assert_eq!(bench.ids(), both);
+    for path in ["dumps", "dumps/sub"] {
+        disk.set_unlisted(Some(path));
+        assert_eq!(bench.ids(), both, "{path}");
+    }
+    disk.set_unlisted(None);
+    disk.remove(Path::new("dumps/sub/b.json")).unwrap();
+    assert_eq!(bench.ids(), ["a"]);
+}
+
 /// A dump that cannot be deleted is told once a minute, and stays.
 #[test]
 fn what_cannot_be_deleted_is_told_and_tried_again() {
