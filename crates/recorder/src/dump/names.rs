@@ -134,12 +134,14 @@ impl Directory {
         self.below.as_ref().map(SubDirectory::as_str)
     }
 
-    /// Does what takes so many bytes, again and again as long as there is no room for it and room can be made.
+    /// Does what takes so many bytes, again and again as long as there is no room for it and room can be made. Where a quota is exceeded, room is made
+    /// once: it may be that of a user whose files are not these dumps, and then no dump less is any help.
     pub(super) fn with_room<T>(
         &self,
         bytes: usize,
         mut act: impl FnMut() -> io::Result<T>,
     ) -> io::Result<T> {
+        let mut tries_at_quota = 0;
         loop {
             match act() {
                 Err(error)
@@ -148,6 +150,11 @@ impl Directory {
                         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
                     ) =>
                 {
+                    let is_quota = error.kind() == io::ErrorKind::QuotaExceeded;
+                    tries_at_quota += u32::from(is_quota);
+                    if tries_at_quota > 1 {
+                        return Err(error);
+                    }
                     let keeper = self.keeper.as_ref();
                     if !keeper.is_some_and(|keeper| keeper.make_room(bytes as u64)) {
                         return Err(error);

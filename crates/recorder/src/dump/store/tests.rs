@@ -574,6 +574,33 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     }
 }
 
+/// Deleting dumps may be no help against a quota: it is tried once.
+#[test]
+fn a_quota_does_not_cost_all_dumps() {
+    let disk = FakeDisk::default();
+    for number in 0..9 {
+        put_dump(&disk, "dumps", &number.to_string(), 1000, number, "udp");
+    }
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+    let config = KeeperConfig {
+        min_free: Some(MinFree::Bytes(0)),
+        ..KeeperConfig::default()
+    };
+    disk.set_capacity(100_000);
+    let clock = Arc::<FakeClock>::default();
+    let keeper = KeeperThread::start(directory.clone(), config, clock, Events::new()).unwrap();
+    let directory = directory.kept_by(keeper.keeper());
+    let mut tries = 0;
+    let refused = directory.with_room(1, || {
+        tries += 1;
+        Err::<(), _>(rustix::io::Errno::DQUOT.into())
+    });
+    let kind = refused.unwrap_err().kind();
+    assert_eq!((kind, tries), (std::io::ErrorKind::QuotaExceeded, 2));
+    let left = keeper.keeper().ask(Request::List, WAIT).unwrap();
+    assert_eq!(left.len(), 8);
+}
+
 /// A file system in memory, as long as this is there.
 struct Mount(PathBuf);
 
