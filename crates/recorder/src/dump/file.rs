@@ -311,7 +311,14 @@ impl Sink for DumpFile {
             // It was deleted.
             return Ok(false);
         }
-        let file = disk.create(&part)?;
+        let file = match disk.create(&part) {
+            // What a recorder left that was ended meanwhile: the name is that of these captures now.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                disk.remove(&part)?;
+                disk.create(&part)
+            }
+            created => created,
+        }?;
         let written = (self.directory)
             .with_room(json.len(), || file.write_all_at(&json, 0))
             .and_then(|()| file.sync());

@@ -186,3 +186,20 @@ fn nothing_is_overwritten_by_a_name_that_is_not_unique() {
         assert_eq!(disk.read(&path), bytes, "{}", path.display());
     }
 }
+
+/// A recorder that was ended as it wrote a sidecar left its beginning: the next dump of this name has its own.
+#[test]
+fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
+    let disk = FakeDisk::default();
+    let left = disk.create(Path::new("dumps/dump.json.part")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&*left, b"{\"program\"", 0).unwrap();
+    let mut rig = Rig::on(&RigConfig::default(), START, directory(&disk, "dump"));
+    rig.pass(MS);
+    rig.trigger(TriggerRequest::default());
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    assert!(rig.reports[0].sidecar);
+    assert_eq!(assert_listed(&disk, &sidecar(&disk, "dump")), 1);
+    assert!(!disk.exists(Path::new("dumps/dump.json.part")));
+}
