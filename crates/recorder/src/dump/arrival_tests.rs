@@ -40,6 +40,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
             ..NameFacts::default()
         },
         number: 1,
+        name_number: 1,
         next_number: Arc::default(),
         keep: None,
         heading: Heading::default(),

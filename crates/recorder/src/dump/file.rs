@@ -49,8 +49,11 @@ pub(crate) struct DumpFile {
 #[derive(Debug, Clone)]
 pub(crate) struct FileFacts {
     pub(crate) names: NameFacts,
+    /// That by which it is known since it was triggered.
     pub(crate) number: u64,
-    /// Gives further numbers where a name is taken.
+    /// That of its name, …
+    pub(crate) name_number: u64,
+    /// … and further ones where that name is taken.
     pub(crate) next_number: Arc<AtomicU64>,
     pub(crate) heading: Heading,
     /// What is kept of its rule's dumps.
@@ -62,7 +65,7 @@ impl DumpFile {
     pub(crate) fn new(directory: &Directory, facts: FileFacts) -> Self {
         Self {
             directory: directory.clone(),
-            stem: directory.stem(&facts.names, facts.number, 0),
+            stem: directory.stem(&facts.names, facts.name_number, 0),
             facts,
             outputs: Vec::new(),
             captures: Vec::new(),

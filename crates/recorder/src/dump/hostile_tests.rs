@@ -66,6 +66,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
             ..NameFacts::default()
         },
         number: 1,
+        name_number: 1,
         next_number: Arc::default(),
         keep: None,
         heading: Heading {

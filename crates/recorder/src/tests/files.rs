@@ -203,3 +203,22 @@ fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
     assert_eq!(assert_listed(&disk, &sidecar(&disk, "dump")), 1);
     assert!(!disk.exists(Path::new("dumps/dump.json.part")));
 }
+
+/// A dump has the number that was told when it was triggered, whatever its files are called.
+#[test]
+fn names_that_are_taken_change_no_number() {
+    let disk = FakeDisk::default();
+    disk.create(Path::new("dumps/0001.pcapng")).unwrap();
+    let mut rig = Rig::on(&RigConfig::default(), START, directory(&disk, "{number}"));
+    for number in 1..=3_u64 {
+        rig.pass(MS);
+        rig.trigger(TriggerRequest::default());
+        rig.step();
+        rig.pass(2 * S);
+        rig.step();
+        let report = rig.reports.last().unwrap();
+        assert_eq!(report.number, number);
+        let name = format!("dumps/{:04}.pcapng", number + 1);
+        assert_eq!(report.file, PathBuf::from(name));
+    }
+}

@@ -42,7 +42,7 @@ impl Dumper {
             || self.names.interface(0).map(|_| 0),
             |(_, _, interface)| Some(interface),
         );
-        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let number = order.id;
         let described = interface.and_then(|id| self.names.interface(id));
         let by_packet = described.filter(|_| order.trigger.is_some());
         let parts = &mut self.parts;
@@ -53,6 +53,7 @@ impl Dumper {
                 interface: by_packet.map(|interface| interface.name.clone()),
             },
             number,
+            name_number: self.next_number.fetch_add(1, Ordering::Relaxed),
             next_number: Arc::clone(&self.next_number),
             keep: order.keep,
             heading: Heading {

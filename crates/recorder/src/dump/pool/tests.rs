@@ -31,6 +31,7 @@ fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
     let facts = FileFacts {
         names: NameFacts::default(),
         number: 1,
+        name_number: 1,
         next_number: Arc::default(),
         keep: None,
         heading: Heading::default(),
