@@ -66,8 +66,8 @@ pub(crate) struct OpenDump {
 /// What the thread is asked.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// A dump is finished.
-    Finished(String),
+    /// A dump is finished, under the second of these names, which may be that under which it was open.
+    Finished(String, String),
     /// What is kept of a rule's dumps.
     Rule(String, Option<Keep>),
     List(SyncSender<Vec<StoredDump>>),
@@ -133,7 +133,7 @@ impl Keeper {
     /// It is not being written any more; it was finished under this name.
     pub(crate) fn is_over(&self, id: &str, finished_as: &str) {
         if lock(&self.open).remove(id).is_some() {
-            self.send(Request::Finished(finished_as.to_owned()));
+            self.send(Request::Finished(id.to_owned(), finished_as.to_owned()));
         }
     }
 
@@ -294,7 +294,8 @@ impl Keeping {
 
     fn serve(&mut self, request: Request) -> bool {
         match request {
-            Request::Finished(id) => {
+            Request::Finished(was, id) => {
+                self.hold_on(&was, &id);
                 if self.is_listed {
                     self.listing.look_again(&id);
                 }
@@ -405,6 +406,25 @@ impl Keeping {
         let is_new = self.listing.hold(id, is_held);
         self.listing.look_again(id);
         is_new
+    }
+
+    /// What was held while it was open is held under the name that it has now.
+    fn hold_on(&mut self, was: &str, id: &str) {
+        if was == id || !self.listing.is_held(was) {
+            return;
+        }
+        // The new mark first: there is always one.
+        let held = self.listing.hold(id, true).and_then(|_| {
+            self.listing.look_again(was);
+            // It holds who took the name as well, if that is a dump.
+            match self.listing.get(was) {
+                Some(_) => Ok(false),
+                None => self.listing.hold(was, false),
+            }
+        });
+        if let Err(error) = held {
+            self.tell(format!("dump {id}: its hold as {was}: {error}"));
+        }
     }
 
     fn delete_asked(&mut self, id: &str, by: Option<String>) -> Result<bool, String> {

@@ -325,6 +325,23 @@ fn open_dumps_are_listed_and_left_alone() {
     assert!(bench.ask(Request::List)[0].is_held);
 }
 
+/// A dump whose name was taken before it was finished is held under the one that it got.
+#[test]
+fn a_hold_lasts_when_a_dump_gets_another_name() {
+    let mut bench = Bench::new(keep(Some(0), None));
+    let disk = bench.disk.clone();
+    bench.keeper.is_open("x", open(&[]));
+    let hold = |reply| Request::Hold("x".to_owned(), true, reply);
+    assert!(bench.ask(hold).unwrap());
+    put_dump(&disk, "dumps", "x.2", 100, 1, "udp");
+    bench.keeper.is_over("x", "x.2");
+    bench.keeping.serve_all();
+    assert!(!disk.exists(Path::new("dumps/x.hold")));
+    bench.pass(100);
+    bench.keeping.keep();
+    assert_eq!(bench.ids(), ["x.2"]);
+}
+
 /// A directory that cannot be listed for a moment has the dumps that it had.
 #[test]
 fn what_cannot_be_listed_now_is_not_forgotten() {
