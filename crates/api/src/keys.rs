@@ -21,28 +21,32 @@ impl Keys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a key that stands for something else than this.
-    pub(crate) fn check(&self, key: &str, of: &str) -> Result<(), Problem> {
+    /// A key stands for this from now on: in one step, so that of two who come at once with one key the second is told. Whether that is new.
+    ///
+    /// # Errors
+    /// It stands for something else.
+    pub(crate) fn claim(&self, key: &str, of: &str) -> Result<bool, Problem> {
         let hash: [u8; 32] = Sha256::digest(of).into();
-        let last = self.lock();
-        match last.iter().find(|(known, _)| known == key) {
-            Some((_, known)) if *known != hash => Err(Problem::senseless(
-                "this `Idempotency-Key` stands for another trigger: choose another one",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// A key stands for this from now on.
-    pub(crate) fn add(&self, key: String, of: &str) {
         let mut last = self.lock();
-        if last.iter().any(|(known, _)| *known == key) {
-            return;
+        match last.iter().find(|(known, _)| known == key) {
+            Some((_, known)) if *known != hash => {
+                return Err(Problem::senseless(
+                    "this `Idempotency-Key` stands for another trigger: choose another one",
+                ));
+            }
+            Some(_) => return Ok(false),
+            None => {}
         }
-        last.push_back((key, Sha256::digest(of).into()));
+        last.push_back((key.to_owned(), hash));
         if last.len() > KEPT {
             last.pop_front();
         }
+        Ok(true)
+    }
+
+    /// What a key was claimed for is refused: it stands for nothing.
+    pub(crate) fn release(&self, key: &str) {
+        self.lock().retain(|(known, _)| known != key);
     }
 }
 
@@ -53,13 +57,34 @@ mod tests {
     #[test]
     fn a_key_stands_for_one_thing_while_it_is_remembered() {
         let keys = Keys::default();
-        assert!(keys.check("a", "x").is_ok());
-        keys.add("a".to_owned(), "x");
-        keys.add("a".to_owned(), "y");
-        assert!(keys.check("a", "x").is_ok() && keys.check("a", "y").is_err());
-        assert!(keys.check("b", "y").is_ok());
-        (0..KEPT).for_each(|number| keys.add(number.to_string(), "z"));
-        assert!(keys.check("a", "y").is_ok(), "it is forgotten");
+        assert!(keys.claim("a", "x").unwrap());
+        assert!(!keys.claim("a", "x").unwrap());
+        assert!(keys.claim("a", "y").is_err());
+        assert!(keys.claim("b", "y").unwrap());
+        keys.release("b");
+        assert!(keys.claim("b", "z").unwrap(), "what failed leaves it free");
+        for number in 0..KEPT {
+            assert!(keys.claim(&number.to_string(), "z").unwrap());
+        }
+        assert!(keys.claim("a", "y").unwrap(), "it is forgotten");
         assert_eq!(keys.lock().len(), KEPT);
+    }
+
+    /// Of those who come at once with one key and different wishes, one has it.
+    #[test]
+    fn one_of_many_has_a_key() {
+        let keys = Keys::default();
+        let wishes = ["a", "b", "c", "d"];
+        let start = std::sync::Barrier::new(wishes.len());
+        let claimed = std::thread::scope(|scope| {
+            let (keys, start) = (&keys, &start);
+            let claim = move |of| {
+                start.wait();
+                keys.claim("key", of).is_ok()
+            };
+            let claims = wishes.map(|of| scope.spawn(move || claim(of)));
+            claims.map(|claim| claim.join().unwrap())
+        });
+        assert_eq!(claimed.iter().filter(|it| **it).count(), 1);
     }
 }

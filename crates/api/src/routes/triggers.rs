@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use retroscope_recorder::Handle;
+use retroscope_recorder::{CommandError, Handle};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -70,16 +70,19 @@ pub(crate) async fn trigger(
     let mut wanted = wanted.read(&caller, key.clone())?;
     let handle = app.handle.clone();
     let triggered = waiting(move || {
-        if let Some(key) = &key {
-            app.keys.check(key, &meaning)?;
-        }
         let request = &mut wanted.request;
         request.dump = within(&app.handle, &caller, request.dump.take())?;
-        let triggered = app.handle.trigger_by_hand(wanted)?;
-        if let Some(key) = key {
-            app.keys.add(key, &meaning);
+        let claim = |key: &String| app.keys.claim(key, &meaning);
+        let is_new = key.as_ref().map(claim).transpose()? == Some(true);
+        let triggered = app.handle.trigger_by_hand(wanted);
+        // One that is late is still carried out, under this key.
+        let is_refused = triggered
+            .as_ref()
+            .is_err_and(|error| !matches!(error, CommandError::Late));
+        if let Some(key) = key.filter(|_| is_new && is_refused) {
+            app.keys.release(&key);
         }
-        Ok(triggered)
+        Ok(triggered?)
     });
     let triggered = triggered.await?;
     let (dump, existed) = (triggered.dump, triggered.existed);
