@@ -27,7 +27,7 @@ pub(crate) struct App {
     /// … those that do not, …
     pub(crate) running: Arc<Places>,
     /// … and what became of the last ones.
-    pub(crate) queries: Queries,
+    pub(crate) queries: Arc<Queries>,
     pub(crate) listeners: Arc<Places>,
     pub(crate) services: Services,
     pub(crate) keys: Keys,

@@ -109,6 +109,28 @@ pub(crate) struct QueryRecord {
     cancel: Cancel,
 }
 
+/// A query that runs. One that is dropped without [`Self::end`], because its thread failed, has failed.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    queries: Arc<Queries>,
+    pub(crate) id: String,
+}
+
+impl Begun {
+    /// It is over.
+    pub(crate) fn end(self, outcome: Result<QueryReport, String>) {
+        self.queries.end(&self.id, outcome);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let why =
+            "a thread of the recorder's API failed: please report this bug with what it printed";
+        self.queries.end(&self.id, Err(why.to_owned()));
+    }
+}
+
 /// The last queries.
 #[derive(Debug, Default)]
 pub(crate) struct Queries(Mutex<Last>);
@@ -125,13 +147,13 @@ impl Queries {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A query begins, which `cancel` ends. Its ID.
+    /// A query begins, which `cancel` ends.
     pub(crate) fn begin(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         filter: &str,
         cancel: &Cancel,
-    ) -> io::Result<String> {
+    ) -> io::Result<Begun> {
         let mut bits = [0_u8; 8];
         getrandom(&mut bits, GetRandomFlags::empty())?;
         let id = format!("{:016x}", u64::from_le_bytes(bits));
@@ -155,13 +177,15 @@ impl Queries {
             caller: Arc::clone(&caller.name),
             cancel: cancel.clone(),
         });
-        Ok(id)
+        let queries = Arc::clone(self);
+        Ok(Begun { queries, id })
     }
 
     /// It is over.
-    pub(crate) fn end(&self, id: &str, outcome: Result<QueryReport, String>) {
+    fn end(&self, id: &str, outcome: Result<QueryReport, String>) {
         let mut last = self.lock();
-        let Some(record) = last.records.iter_mut().find(|it| it.id == id) else {
+        let running = |it: &&mut QueryRecord| it.id == id && it.state == QueryState::Running;
+        let Some(record) = last.records.iter_mut().find(running) else {
             return;
         };
         match outcome {
@@ -196,5 +220,34 @@ impl Queries {
         let mut last = self.lock();
         last.is_over = true;
         last.records.iter().for_each(|it| it.cancel.cancel());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_whose_thread_fails_has_failed() {
+        let queries = Arc::<Queries>::default();
+        let caller = Caller::anybody();
+        let begin = || queries.begin(&caller, "udp", &Cancel::default()).unwrap();
+        let found = |id: &str| queries.find(&caller, id).unwrap();
+        let begun = begin();
+        let id = begun.id.clone();
+        assert_eq!(found(&id).state, QueryState::Running);
+        let thread = std::thread::spawn(move || {
+            let _begun = begun;
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(thread.join().is_err());
+        let record = found(&id);
+        assert_eq!(record.state, QueryState::Failed);
+        assert!(record.error.unwrap().contains("report this bug"));
+        // What it ended by stays.
+        let begun = begin();
+        let id = begun.id.clone();
+        begun.end(Err("the client has left".to_owned()));
+        assert_eq!(found(&id).error.as_deref(), Some("the client has left"));
     }
 }

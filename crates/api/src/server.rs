@@ -28,7 +28,7 @@ use crate::{
     listen::{Bound, Listener},
     operations,
     problem::Problem,
-    queries::{Places, Queries},
+    queries::Places,
     socket::{Peer, SocketFile},
 };
 
@@ -101,7 +101,7 @@ impl Server {
             hosts: bound.hosts,
             following: Places::followers(),
             running: Places::queries(),
-            queries: Queries::default(),
+            queries: Arc::default(),
             listeners: Places::listeners(),
             services,
             keys: Keys::default(),

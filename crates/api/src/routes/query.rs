@@ -240,19 +240,17 @@ impl Task {
             let query = asked.query(handle, &self.caller)?;
             let answer = handle.query(&query)?.until(&self.cancel);
             let queries = &self.app.queries;
-            let id = queries.begin(&self.caller, &query.expression, &self.cancel);
-            let id = id.map_err(|error| Problem::bug(format!("no random number: {error}")))?;
-            Ok((query, answer, id))
+            let begun = queries.begin(&self.caller, &query.expression, &self.cancel);
+            let begun =
+                begun.map_err(|error| Problem::bug(format!("no random number: {error}")))?;
+            Ok((query, answer, begun))
         };
-        let (query, answer, id) = match begin() {
-            Ok(begun) => begun,
+        let (query, answer, begun) = match begin() {
+            Ok(all) => all,
             Err(problem) => return drop(ready.send(Err(problem))),
         };
-        if ready.send(Ok(id.clone())).is_err() {
-            self.app
-                .queries
-                .end(&id, Err("the client has left".to_owned()));
-            return;
+        if ready.send(Ok(begun.id.clone())).is_err() {
+            return begun.end(Err("the client has left".to_owned()));
         }
         let mut out = PieceWriter::new(&self.sender);
         let written = answer.write_to(&mut out);
@@ -271,7 +269,7 @@ impl Task {
             error: outcome.as_ref().err().cloned(),
         });
         let trailers = outcome.as_ref().ok().map(trailers);
-        self.app.queries.end(&id, outcome);
+        begun.end(outcome);
         if trailers.is_some() {
             self.sender.end(trailers);
         }
