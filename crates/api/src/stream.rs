@@ -6,9 +6,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::{body::Bytes, http::HeaderMap};
+use axum::{
+    body::Bytes,
+    http::{HeaderMap, StatusCode, Version},
+};
 use http_body::{Body, Frame};
 use tokio::sync::mpsc;
+
+use crate::problem::Problem;
 
 /// Pieces on their way.
 const PIECES: usize = 4;
@@ -59,8 +64,20 @@ impl Streamed {
     }
 }
 
-/// A body, and where it is written.
-pub(crate) fn stream() -> (Sender, Streamed) {
+/// A body of unknown length, and where it is written.
+///
+/// # Errors
+/// 505: in HTTP/1.0 the end of the connection is that of the body, and one that is cut looks whole.
+pub(crate) fn stream(version: Version) -> Result<(Sender, Streamed), Problem> {
+    if version < Version::HTTP_11 {
+        let why = "by HTTP/1.0 nobody could tell whether this answer is whole: ask by HTTP/1.1";
+        return Err(Problem::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, why));
+    }
+    Ok(stream_of_length())
+}
+
+/// A body whose length is told before it, and where it is written.
+pub(crate) fn stream_of_length() -> (Sender, Streamed) {
     let (sender, pieces) = mpsc::channel(PIECES);
     let body = Streamed {
         pieces,
@@ -166,6 +183,22 @@ impl io::Write for PieceWriter<'_> {
                 io::ErrorKind::BrokenPipe,
                 "the client has left",
             ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    #[test]
+    fn an_old_client_gets_no_body_that_may_be_cut_unseen() {
+        assert!(stream(Version::HTTP_11).is_ok());
+        for version in [Version::HTTP_09, Version::HTTP_10] {
+            let refused = stream(version).unwrap_err().into_response();
+            assert_eq!(refused.status(), StatusCode::HTTP_VERSION_NOT_SUPPORTED);
         }
     }
 }

@@ -13,7 +13,7 @@ use axum::{
     Extension,
     body::{Body, Bytes},
     extract::State,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, Version, header},
     response::Response,
 };
 use retroscope_recorder::{
@@ -31,7 +31,7 @@ use crate::{
     extract::{Json, Named, Nothing, Parameters},
     problem::Problem,
     queries::Place,
-    stream::{Sender, stream},
+    stream::{Sender, stream, stream_of_length},
 };
 
 /// Bytes of a piece.
@@ -150,6 +150,7 @@ pub(crate) async fn file(
     Extension(caller): Asking,
     Parameters(wanted): Parameters<WhichFile>,
     Named(dump): Named<String>,
+    version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let handle = app.handle.clone();
@@ -187,7 +188,10 @@ pub(crate) async fn file(
             all.insert(header::CONTENT_RANGE, told);
         }
     }
-    let (sender, body) = stream();
+    let (sender, body) = match opened.whole {
+        Some(_) => stream_of_length(),
+        None => stream(version)?,
+    };
     *response.body_mut() = Body::new(body);
     if range.is_some() {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;

@@ -12,7 +12,7 @@ use std::{
 use axum::{
     body::{Body, Bytes},
     extract::State,
-    http::{HeaderMap, header},
+    http::{HeaderMap, Version, header},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -54,6 +54,7 @@ pub(crate) struct Beginning {
 pub(crate) async fn events(
     State(app): Shared,
     Parameters(wanted): Parameters<Beginning>,
+    version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let last = headers.get("last-event-id").map(|last| {
@@ -64,7 +65,7 @@ pub(crate) async fn events(
     });
     let from = wanted.from.or(last.transpose()?);
     let place = app.listeners.take()?;
-    let (sender, body) = stream();
+    let (sender, body) = stream(version)?;
     spawn_blocking(move || {
         let _place = place;
         let mut listener = app.handle.subscribe(from);

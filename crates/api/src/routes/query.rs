@@ -10,7 +10,7 @@ use axum::{
     Extension,
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, Version, header},
     response::{IntoResponse, Response},
 };
 use retroscope_recorder::{
@@ -127,6 +127,7 @@ pub(crate) async fn query(
     State(app): Shared,
     Extension(caller): Asking,
     Parameters(asked): Parameters<Asked>,
+    version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     if asked.count == Some(true) {
@@ -139,7 +140,7 @@ pub(crate) async fn query(
     };
     let place = places.take()?;
     let cancel = Cancel::default();
-    let (sender, body) = stream();
+    let (sender, body) = stream(version)?;
     let body = body.when_left({
         let cancel = cancel.clone();
         move || cancel.cancel()
