@@ -5,7 +5,7 @@ use axum::{
     extract::State,
     http::{HeaderMap, StatusCode, header},
 };
-use retroscope_recorder::{CommandError, Handle, RuleStatus, SubDirectory};
+use retroscope_recorder::{Handle, RuleStatus, SubDirectory};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -155,17 +155,8 @@ pub(crate) async fn put(
     let request = wanted.request(&caller)?;
     waiting(move || {
         let handle = &app.handle;
-        let is_there = find(handle, &name).is_ok();
-        let existed = match handle.add_rule(&name, &wanted.expression, &request) {
-            Err(CommandError::Refused(_)) if is_there && !only_new => {
-                handle.change_rule(&name, &wanted.expression, &request)?;
-                true
-            }
-            put => put?,
-        };
-        if let Some(enabled) = wanted.enabled {
-            handle.enable_rule(&name, enabled)?;
-        }
+        let rule = (wanted.expression.as_str(), &request);
+        let existed = handle.put_rule(&name, rule, wanted.enabled, only_new)?;
         let status = if existed {
             StatusCode::OK
         } else {

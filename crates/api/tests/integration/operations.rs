@@ -109,6 +109,31 @@ fn rules_come_change_and_go() {
 }
 
 #[test]
+fn a_rule_that_comes_disabled_has_no_hit() {
+    let served = Served::new();
+    served.wait_for_packets(1000);
+    let put = |name: &str, enabled: bool| {
+        let wanted = json!({ "expression": format!("udp or port {name}"), "enabled": enabled });
+        let put = request("PUT", &format!("/v1/rules/{name}")).json(&wanted);
+        served.ask_unix(&put).done(201)
+    };
+    let mut hits = Vec::new();
+    for number in 1..=20 {
+        put(&(10 + number).to_string(), false);
+        served.wait_for_packets(served.handle.status().unwrap().stored + 10);
+    }
+    put("9", true);
+    served.wait_for_packets(served.handle.status().unwrap().stored + 1000);
+    let rules = served.ask_unix(&get("/v1/rules")).done(200);
+    for rule in rules["rules"].as_array().unwrap() {
+        if rule["enabled"] == false {
+            hits.push(rule["hits"].as_u64().unwrap());
+        }
+    }
+    assert_eq!(hits, [0; 20]);
+}
+
+#[test]
 fn a_trigger_starts_one_dump_for_a_key() {
     let served = Served::new();
     served.wait_for_packets(1000);

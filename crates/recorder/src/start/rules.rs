@@ -83,6 +83,8 @@ struct Wanted<'a> {
     name: &'a str,
     expression: &'a str,
     request: &'a TriggerRequest,
+    /// Whether its matches are hits, from its first packet on; `None`: as it is, and of a new rule so.
+    is_enabled: Option<bool>,
     /// In the place of what is there under it, rather than beside.
     is_change: bool,
 }
@@ -224,7 +226,7 @@ impl Numbered {
         match self.by_name.get(name) {
             None if wanted.is_change => Err(no_rule(name)),
             None => Ok(false),
-            Some(entry) if entry.rule() == wanted.rule() => Ok(true),
+            Some(entry) if entry.is_so(wanted) => Ok(true),
             Some(entry) if wanted.is_change => entry.check_no_script(name).map(|()| false),
             Some(_) => Err(CommandError::Refused(format!(
                 "rule '{name}' has another expression, window or limit: change it, or remove it first"
@@ -265,6 +267,11 @@ impl Entry {
         (&self.expression, &self.request)
     }
 
+    fn is_so(&self, wanted: Wanted<'_>) -> bool {
+        let is_enabled = wanted.is_enabled.unwrap_or(self.is_enabled);
+        self.rule() == wanted.rule() && self.is_enabled == is_enabled
+    }
+
     fn status(&self, name: &str) -> RuleStatus {
         RuleStatus {
             name: name.to_owned(),
@@ -297,10 +304,11 @@ impl Handle {
         expression: &str,
         request: &TriggerRequest,
     ) -> Result<bool, CommandError> {
-        self.put_rule(Wanted {
+        self.want_rule(Wanted {
             name,
             expression,
             request,
+            is_enabled: None,
             is_change: false,
         })
     }
@@ -317,17 +325,41 @@ impl Handle {
         expression: &str,
         request: &TriggerRequest,
     ) -> Result<bool, CommandError> {
-        let was_so = self.put_rule(Wanted {
+        let was_so = self.want_rule(Wanted {
             name,
             expression,
             request,
+            is_enabled: None,
             is_change: true,
         })?;
         Ok(!was_so)
     }
 
+    /// Adds a rule, or changes the one of its name unless `only_new`, and says in the same step whether its matches are hits (`None`: as it is, and of a
+    /// new rule so): none is a hit before that is known. Whether the rule was there.
+    ///
+    /// # Errors
+    /// Those of [`Self::add_rule`] and [`Self::change_rule`].
+    pub fn put_rule(
+        &self,
+        name: &str,
+        (expression, request): (&str, &TriggerRequest),
+        is_enabled: Option<bool>,
+        only_new: bool,
+    ) -> Result<bool, CommandError> {
+        let is_there = lock(&self.rules.rules).by_name.contains_key(name);
+        let was_so = self.want_rule(Wanted {
+            name,
+            expression,
+            request,
+            is_enabled,
+            is_change: is_there && !only_new,
+        })?;
+        Ok(is_there || was_so)
+    }
+
     /// Sees to it that a rule is as it is wanted. Whether it was.
-    fn put_rule(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
+    fn want_rule(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
         self.check_live()?;
         check_name(wanted.name)?;
         let is_so = lock(&self.rules.rules).has(wanted)?;
@@ -360,7 +392,11 @@ impl Handle {
             && entry.request.dump == request.dump
         {
             let requests = vec![(entry.number, request.clone())];
-            let answer = self.tell(Vec::new(), requests, None)?;
+            let is_enabled = wanted.is_enabled.unwrap_or(entry.is_enabled);
+            let change = RuleChange::Enable(entry.number, is_enabled);
+            let changes = (is_enabled != entry.is_enabled).then_some(change);
+            let answer = self.tell(changes.into_iter().collect(), requests, None)?;
+            entry.is_enabled = is_enabled;
             entry.request = request.clone();
             return self.answered(rules, &answer);
         }
@@ -383,7 +419,7 @@ impl Handle {
             number,
             expression: expression.to_owned(),
             request: request.clone(),
-            is_enabled: old.is_none_or(|(_, is_enabled)| is_enabled),
+            is_enabled: (wanted.is_enabled).unwrap_or(old.is_none_or(|(_, is_enabled)| is_enabled)),
             hits: hits.or_else(|| Some(Arc::default())),
             is_configured,
             is_counted: true,
