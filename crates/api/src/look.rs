@@ -8,9 +8,10 @@ use utoipa::ToSchema;
 
 use crate::{
     app::{App, waiting},
-    bodies::request::{StretchBody, within},
+    bodies::request::StretchBody,
     caller::Caller,
     problem::Problem,
+    role::Role,
 };
 
 /// Ends the look when the client is gone, and with it the future that waits.
@@ -81,7 +82,10 @@ impl Wanted {
             let handle = &app.handle;
             let own = caller.snaplen.and_then(std::num::NonZeroU32::new);
             let query = Query {
-                expression: within(handle, &caller, self.filter)?.unwrap_or_default(),
+                expression: self.filter.unwrap_or_default(),
+                within: caller.filter.as_deref().unwrap_or_default().to_owned(),
+                tried_bytes: own,
+                tried_headers: !caller.may(Role::Packets),
                 from_ns: stretch.from_ns,
                 to_ns: stretch.to_ns,
                 last_ns: stretch.last_ns,

@@ -70,6 +70,12 @@ pub struct Query {
     /// A pcap-filter(7) expression; empty: every packet. Its `inbound` and `outbound` are those of the interfaces, but where files were
     /// recorded.
     pub expression: String,
+    /// Another one, of packets that who asks may see at all: tried on all their bytes. Empty: every packet.
+    pub within: String,
+    /// `expression` is tried on so many bytes of each packet; `None`: on all.
+    pub tried_bytes: Option<NonZeroU32>,
+    /// `expression` is tried on no more than the headers up to that of TCP, UDP, SCTP or ICMP, or an ARP message.
+    pub tried_headers: bool,
     /// Packets with this Community ID (version 1, seed 0) only, in both directions. Later fragments have none.
     pub community_id: Option<String>,
     /// Packets of interfaces with these names only; empty: of all.
@@ -164,6 +170,15 @@ impl Query {
         })
     }
 
+    /// Both expressions, in one.
+    #[must_use]
+    pub fn whole_expression(&self) -> String {
+        match (self.within.trim(), self.expression.trim()) {
+            ("", one) | (one, "") => one.to_owned(),
+            (within, asked) => format!("({within}) and ({asked})"),
+        }
+    }
+
     /// What no ring can answer.
     fn check(&self) -> Result<(), QueryError> {
         let usage = |text: &str| Err(QueryError::Usage(text.to_owned()));
@@ -231,7 +246,7 @@ impl Answer {
     /// # Errors
     /// [`QueryError::Ring`], [`QueryError::Output`]. What was written before has no verdict.
     pub fn write_to(self, out: impl io::Write) -> Result<QueryReport, QueryError> {
-        let mut headline = format!("retroscope query {}", self.query.expression.trim());
+        let mut headline = format!("retroscope query {}", self.query.whole_expression());
         if let Some(id) = &self.query.community_id {
             headline = format!("{} community ID {id}", headline.trim_end());
         }

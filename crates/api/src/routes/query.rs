@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use retroscope_recorder::{
-    Cancel, Clock, Export, Handle, PacketId, Query, QueryError, QueryReport, SystemClock, rfc3339,
+    Cancel, Clock, Export, PacketId, Query, QueryError, QueryReport, SystemClock, rfc3339,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::spawn_blocking};
@@ -23,11 +23,12 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Asking, Shared};
 use crate::{
     app::{App, waiting},
-    bodies::request::{StretchBody, count as limit, within},
+    bodies::request::{StretchBody, count as limit},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters, list},
     problem::Problem,
     queries::{Place, QueryRecord},
+    role::Role,
     stream::{PieceWriter, Sender, stream},
 };
 
@@ -75,7 +76,7 @@ pub(crate) struct Asked {
 
 impl Asked {
     /// The query, of what this caller may see.
-    fn query(self, handle: &Handle, caller: &Caller) -> Result<Query, Problem> {
+    fn query(self, caller: &Caller) -> Result<Query, Problem> {
         let stretch = StretchBody {
             from: self.from,
             to: self.to,
@@ -93,7 +94,10 @@ impl Asked {
         }
         let headers = [self.headers, snaplen].into_iter().flatten().min();
         Ok(Query {
-            expression: within(handle, caller, self.filter)?.unwrap_or_default(),
+            expression: self.filter.unwrap_or_default(),
+            within: caller.filter.as_deref().unwrap_or_default().to_owned(),
+            tried_bytes: snaplen,
+            tried_headers: !caller.may(Role::Packets),
             community_id: self.community_id,
             interfaces: list(self.interfaces.as_deref()),
             from_ns: stretch.from_ns,
@@ -201,7 +205,7 @@ async fn count(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, 
     let place = app.running.take()?;
     waiting(move || {
         let _place = place;
-        let query = asked.query(&app.handle, &caller)?;
+        let query = asked.query(&caller)?;
         let report = app.handle.query(&query)?.count()?;
         let reasons = report.reasons();
         Ok(Json(CountBody { report, reasons }).into_response())
@@ -238,10 +242,10 @@ impl Task {
     fn run(self, asked: Asked, ready: oneshot::Sender<Result<String, Problem>>) {
         let handle = &self.app.handle;
         let begin = || -> Result<_, Problem> {
-            let query = asked.query(handle, &self.caller)?;
+            let query = asked.query(&self.caller)?;
             let answer = handle.query(&query)?.until(&self.cancel);
             let queries = &self.app.queries;
-            let begun = queries.begin(&self.caller, &query.expression, &self.cancel);
+            let begun = queries.begin(&self.caller, &query.whole_expression(), &self.cancel);
             let begun =
                 begun.map_err(|error| Problem::bug(format!("no random number: {error}")))?;
             Ok((query, answer, begun))
@@ -264,7 +268,7 @@ impl Task {
         handle.tell_export(Export {
             who: self.caller.name.to_string(),
             what: "query".to_owned(),
-            filter: query.expression,
+            filter: query.whole_expression(),
             packets: outcome.as_ref().ok().map(|report| report.packets),
             bytes,
             error: outcome.as_ref().err().cloned(),

@@ -275,6 +275,32 @@ fn a_limited_token_sees_a_part() {
     assert!(report["packets"].as_u64() > Some(0), "{text}");
 }
 
+/// What a filter asks of bytes that a caller may not see, it is not told.
+#[test]
+fn filters_tell_nothing_of_bytes_that_are_not_to_be_seen() {
+    let served = Served::new();
+    served.wait_for_packets(2000);
+    let short = served.new_token("short", &[Role::Packets], |line| line.snaplen = Some(42));
+    let hits = |token: &str, filter: &str| {
+        let test = request("POST", "/v1/rules/test").json(&json!({ "expression": filter }));
+        let tested = served.ask(&test.token(token)).done(200);
+        tested["hits"].as_u64().unwrap()
+    };
+    let of_header = "udp[6:2] >= 0";
+    let of_payload = "udp[8] >= 0";
+    for token in [served.token("view"), served.token("trigger"), &short] {
+        assert!(hits(token, of_header) > 0);
+        assert_eq!(hits(token, of_payload), 0);
+    }
+    assert!(hits(served.token("packets"), of_payload) > 0);
+    let count = |token: &str| {
+        let target = "/v1/query?count=true&filter=udp%5B8%5D%3E%3D0";
+        served.ask(&get(target).token(token)).done(200)["packets"].clone()
+    };
+    assert_eq!(count(&short), 0);
+    assert!(count(served.token("packets")).as_u64() > Some(0));
+}
+
 /// What a dump says when it is finished.
 pub(crate) fn finished(served: &Served, number: u64) -> Value {
     let deadline = std::time::Instant::now() + crate::support::DEADLINE;

@@ -24,6 +24,10 @@ const INSTRUCTIONS_MAX: usize = 2048;
 pub(super) struct Matching {
     /// `None`: every packet.
     filter: Option<Prepared>,
+    /// The same of [`Query::within`].
+    within: Option<Prepared>,
+    tried_bytes: usize,
+    tried_headers: bool,
     community: Option<Community>,
     names: Vec<String>,
     /// By number of an interface, whether its packets are asked for.
@@ -41,8 +45,8 @@ struct Community {
 impl Matching {
     /// Compiles what is asked for, for the interfaces that are there.
     pub(super) fn new(query: &Query, contents: &Contents) -> Result<Self, QueryError> {
-        let filter = match query.expression.trim() {
-            "" => None,
+        let compile = |text: &str| match text.trim() {
+            "" => Ok(None),
             expression => {
                 let interfaces = contents.interfaces.iter();
                 let known: Vec<_> = interfaces
@@ -54,12 +58,18 @@ impl Matching {
                     .any(|entry| entry.time_domain == TimeDomain::File as u8);
                 let mut filter = Prepared::new(Filter::resolved(expression)?, mode(is_offline));
                 filter.check(&LinkTypes::new(&known, &Vec::new))?;
-                Some(filter)
+                Ok::<_, QueryError>(Some(filter))
             }
         };
+        let (filter, within) = (compile(&query.expression)?, compile(&query.within)?);
         let community = query.community_id.as_deref().map(Community::new);
         let mut matching = Self {
             filter,
+            within,
+            tried_bytes: query
+                .tried_bytes
+                .map_or(usize::MAX, |bytes| bytes.get() as usize),
+            tried_headers: query.tried_headers,
             community: community.transpose()?,
             names: query.interfaces.clone(),
             interfaces: Vec::new(),
@@ -73,7 +83,7 @@ impl Matching {
         for entry in entries.iter().skip(self.interfaces.len()) {
             let is_asked = self.names.is_empty() || self.names.contains(&entry.name);
             self.interfaces.push(is_asked);
-            if let Some(filter) = &mut self.filter {
+            for filter in self.filter.iter_mut().chain(&mut self.within) {
                 filter.prepare(LinkType(entry.link_type));
                 let programs = filter
                     .filter
@@ -102,10 +112,20 @@ impl Matching {
     /// Whether a packet of an interface that is asked for matches.
     pub(super) fn takes(&mut self, entry: &InterfaceEntry, packet: &Packet<'_>) -> bool {
         let link_type = LinkType(entry.link_type);
-        let filtered = self
-            .filter
+        let is_within = self
+            .within
             .as_ref()
             .is_none_or(|filter| filter.filter.matches(&view(link_type, packet, filter.mode)));
+        let filtered = is_within
+            && self.filter.as_ref().is_none_or(|filter| {
+                let mut view = view(link_type, packet, filter.mode);
+                let mut bytes = self.tried_bytes.min(view.data.len());
+                if self.tried_headers {
+                    bytes = bytes.min(header_bytes(link_type, view.data));
+                }
+                view.data = &view.data[..bytes];
+                filter.filter.matches(&view)
+            });
         let community = self.community.as_mut().filter(|_| filtered);
         filtered && community.is_none_or(|community| community.takes(link_type, packet.data))
     }
@@ -140,6 +160,19 @@ impl Matching {
         };
         refused.take(REFUSALS_TOLD).map(note).collect()
     }
+}
+
+/// Bytes up to the payload, with that of ARP, which has no secrets; 0 where no header is known.
+fn header_bytes(link_type: LinkType, data: &[u8]) -> usize {
+    const ARP: u16 = 0x0806;
+    const ARP_BYTES: usize = 28;
+    let parsed = parse(link_type, data);
+    let more = if parsed.ether_type == Some(ARP) {
+        ARP_BYTES
+    } else {
+        0
+    };
+    parsed.payload_offset.map_or(0, |bytes| bytes + more)
 }
 
 impl Community {

@@ -131,6 +131,7 @@ impl Args {
             headers: self.headers,
             follow: self.follow,
             after: self.after.clone(),
+            ..Query::default()
         })
     }
 
