@@ -287,8 +287,8 @@ fn is_capture_of(stem: &str, name: &str) -> bool {
     let rest = name.strip_prefix(stem).filter(|_| is_name(name));
     let whole = rest.map(|rest| rest.strip_suffix(".part").unwrap_or(rest));
     let between = |rest: &str| {
-        let ends = ENDS.iter().filter_map(|end| rest.strip_suffix(end));
-        ends.map(is_between).any(|is_one| is_one)
+        let mut ends = ENDS.iter().filter_map(|end| rest.strip_suffix(end));
+        ends.any(is_between)
     };
     whole.is_some_and(between)
 }
