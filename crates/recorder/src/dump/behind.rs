@@ -1,7 +1,7 @@
 //! A block of a file that is written, and goes into its digest, while who made it goes on with the next one.
 //!
-//! Encoding, digest and disk take 0.2, 0.8 and 0.7 s for a GB: one behind the other they would be half as fast as the disk. A block has two threads of its own,
-//! which take a hundredth of what they work on to start.
+//! SHA-256 takes 0.7 s for a GB on a processor with instructions for it, and a disk that writes 1.4 GB/s as much: one behind the other they would be half as fast as
+//! the disk. A block has two threads of its own.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::{direct::UNIT, disk::DiskFile, names::Directory};
 
-/// Bytes of a block. With 2 MiB, one at a time, disks have nearly all of their rate.
+/// Bytes of a block. One of 2 MiB at a time reaches 0.97 of what eight at once do (fio, direct, a virtio disk).
 pub(super) const BLOCK_BYTES: usize = 2 << 20;
 /// Blocks on their way at once, of all files; where there are more, who made one writes it.
 const BLOCKS_MAX: usize = 8;

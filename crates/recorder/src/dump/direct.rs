@@ -1,7 +1,6 @@
 //! A file of the system whose large writes go past the page cache (`O_DIRECT`, open(2)).
 //!
-//! Fresh pages of the cache cost more than the disk behind it: a plain write takes 1 to 3 s of a processor for a GB, this one 0.1, and what is pushed out of
-//! the cache is what others want to read. It takes memory, a place in the file and a length that are multiples of 4 KiB. So a write goes directly if its memory
+//! Fresh pages of the cache cost more of a processor than the disk behind it does, and what is pushed out of the cache is what others want to read. A direct write takes memory, a place in the file and a length that are multiples of 4 KiB. So a write goes directly if its memory
 //! lies as its place in the file does ([`is_in_phase`]), but for the bytes before the first multiple and behind the last one; every other write is a plain one.
 //! Direct writes and plain ones never share a page. A file system that refuses direct writes gets plain ones.
 
