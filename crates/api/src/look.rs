@@ -14,9 +14,9 @@ use crate::{
     role::Role,
 };
 
-/// Ends the look when the client is gone, and with it the future that waits.
+/// Ends a query when the client is gone, and with it the future that waits.
 #[derive(Debug, Default)]
-struct WhileAwaited(Cancel);
+pub(crate) struct WhileAwaited(pub(crate) Cancel);
 
 impl Drop for WhileAwaited {
     fn drop(&mut self) {

@@ -26,6 +26,7 @@ use crate::{
     bodies::request::{StretchBody, count as limit},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters, list},
+    look::WhileAwaited,
     problem::Problem,
     queries::{Place, QueryRecord},
     role::Role,
@@ -203,14 +204,18 @@ async fn count(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, 
         ));
     }
     let place = app.running.take()?;
-    waiting(move || {
+    let awaited = WhileAwaited::default();
+    let cancel = awaited.0.clone();
+    let counted = waiting(move || {
         let _place = place;
         let query = asked.query(&caller)?;
-        let report = app.handle.query(&query)?.count()?;
+        let report = app.handle.query(&query)?.until(&cancel).count()?;
         let reasons = report.reasons();
         Ok(Json(CountBody { report, reasons }).into_response())
-    })
-    .await
+    });
+    let counted = counted.await;
+    drop(awaited);
+    counted
 }
 
 /// The fields behind the body.

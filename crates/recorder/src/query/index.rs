@@ -26,7 +26,7 @@ use retroscope_ring::{BucketRef, InterfaceEntry, Packet, Ring};
 
 use crate::control::lock;
 
-/// Of a ring that is smaller all buckets are read within some tenths of a second.
+/// Smaller rings have no index: all of their buckets are read.
 const RING_BYTES_MIN: u64 = 256 << 20;
 /// Of this many parts of the memory that is asked for, one is the index's: 2 % of the others.
 const PARTS: u64 = 51;
