@@ -19,7 +19,7 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     /// A new file to read and write, 0640 whatever the umask; it must not exist yet.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// A file to read and write.
+    /// A file to read and write. A link is not followed.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
     /// A file that is only read. A link is not followed.
@@ -192,8 +192,9 @@ impl Disk for SystemDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(Arc::new(SystemFile::new(file)))
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::empty())?;
+        Ok(Arc::new(SystemFile::new(File::from(file))))
     }
 
     fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
