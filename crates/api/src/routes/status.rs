@@ -5,13 +5,14 @@
 )]
 
 use axum::{
+    Extension,
     extract::State,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::Shared;
+use super::{Asking, Shared};
 use crate::{
     app::waiting,
     bodies::status::{InterfacesBody, StatusBody},
@@ -21,13 +22,20 @@ use crate::{
 };
 
 /// What the recorder is doing
+///
+/// Without `rule_costs` and `pins` for who may not ask for rules and pins: tokens with a filter or a snap length.
 #[utoipa::path(get, path = "/v1/status", tag = "status", responses((status = 200, body = StatusBody)))]
 pub(crate) async fn status(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
 ) -> Result<Response, Problem> {
     waiting(move || {
-        let status = app.handle.status()?;
+        let mut status = app.handle.status()?;
+        if caller.is_restricted() {
+            status.hits_by_rule.clear();
+            status.pins.clear();
+        }
         Ok(Json(StatusBody::from(&status)).into_response())
     })
     .await

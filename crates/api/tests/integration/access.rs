@@ -263,6 +263,10 @@ fn a_limited_token_sees_a_part() {
         let why = served.ask(&get(target).token(&udp)).refused(403);
         assert!(why.contains("part"), "{why}");
     }
+    let pin = request("PUT", "/v1/pins/secret").json(&json!({}));
+    served.ask_unix(&pin).done(201);
+    let pins = |token: &str| served.ask(&get("/v1/status").token(token)).done(200)["pins"].clone();
+    assert_eq!((pins(&udp), pins(all) == json!([])), (json!([]), false));
     let trigger = request("POST", "/v1/triggers").json(&json!({ "past": "1s", "future": "0s" }));
     let dump: Value = served.ask(&trigger.token(&udp)).done(201);
     let number = dump["dump"].as_u64().unwrap();
