@@ -20,7 +20,7 @@ use retroscope_packet::{LinkType, parse};
 
 use crate::{analysis::rules::Rules, control::lock};
 
-/// Places for flows that are exempt or shunted, live of 16 bytes each. Of 1,000 one in 2,000 is forgotten then, because another has its place.
+/// Places for flows that are exempt, and as many for those that are shunted, live of 16 bytes each. Of 1,000 one in 2,000 is forgotten then, because another has its place.
 const MARKS: usize = 1 << 20;
 /// Flows that became exempt, for inserters that are behind with them.
 const EXEMPTED: usize = 1024;
@@ -36,9 +36,11 @@ pub(crate) struct Marks {
 
 #[derive(Debug)]
 enum Flows {
-    /// Live.
+    /// Live. What is exempt stays so whatever others put at the same time, because nothing takes it out: so it has a table of its own.
     Shared {
-        table: LfnTable,
+        exempt: LfnTable,
+        /// When flows were shunted, ring time.
+        shunted: LfnTable,
         /// Those that became exempt.
         exempted: Feed<Key>,
     },
@@ -70,15 +72,14 @@ impl DumpFilters {
 }
 
 impl Marks {
-    /// The value of a flow that is exempt; that of others is when they were shunted.
-    const EXEMPT: u64 = 0;
-
     /// `rules`: an empty set.
     pub(crate) fn new(live: bool, rules: Rules) -> Self {
         let flows = if live {
             let advise = retroscope_ring::ask_for_huge_pages;
+            let table = || LfnTable::with_advice(MARKS, Secret::random(), advise);
             Flows::Shared {
-                table: LfnTable::with_advice(MARKS, Secret::random(), advise),
+                exempt: table(),
+                shunted: table(),
                 exempted: Feed::new(EXEMPTED),
             }
         } else {
@@ -158,13 +159,17 @@ impl Marks {
     /// What is exempt stays so.
     fn put(&self, key: Key, mark: Mark) {
         match &self.flows {
-            Flows::Shared { table, exempted } => match mark {
-                _ if table.get(&key) == Some(Self::EXEMPT) => {}
+            Flows::Shared {
+                exempt,
+                shunted,
+                exempted,
+            } => match mark {
+                _ if exempt.get(&key).is_some() => {}
                 Mark::Exempt => {
-                    table.put(&key, Self::EXEMPT);
+                    exempt.put(&key, 0);
                     exempted.push(key);
                 }
-                Mark::Shunted { at_ns } => table.put(&key, at_ns.cast_unsigned().max(1)),
+                Mark::Shunted { at_ns } => shunted.put(&key, at_ns.cast_unsigned()),
             },
             Flows::Exact { table, .. } => {
                 let mut table = lock(table);
@@ -201,12 +206,15 @@ impl Marks {
 
     fn get(&self, key: &Key) -> Option<Mark> {
         match &self.flows {
-            Flows::Shared { table, .. } => Some(match table.get(key)? {
-                Self::EXEMPT => Mark::Exempt,
-                at_ns => Mark::Shunted {
-                    at_ns: at_ns.cast_signed(),
-                },
-            }),
+            Flows::Shared {
+                exempt, shunted, ..
+            } => {
+                if exempt.get(key).is_some() {
+                    return Some(Mark::Exempt);
+                }
+                let at_ns = shunted.get(key)?.cast_signed();
+                Some(Mark::Shunted { at_ns })
+            }
             Flows::Exact { table, .. } => lock(table).get(key).copied(),
         }
     }
@@ -245,7 +253,13 @@ impl Marks {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, thread};
+    use std::{
+        sync::{
+            Arc,
+            atomic::Ordering::{AcqRel, Acquire},
+        },
+        thread,
+    };
 
     use retroscope_filter::Mode;
 
@@ -292,5 +306,37 @@ mod tests {
         };
         let least = usize::try_from(FLOWS).unwrap() * 98 / 100;
         assert!(of(0..FLOWS) > least && of(FLOWS..2 * FLOWS) > least);
+    }
+    /// One thread exempts a flow while another shunts it: it is exempt, whoever is first.
+    #[test]
+    fn what_is_exempt_stays_so_while_another_thread_shunts_it() {
+        const ROUNDS: i64 = 50_000;
+        let marks = Marks::new(true, Rules::new(Mode::Live, Arc::new(NativeCode::new())));
+        let key = |flow: i64| Key::opaque(0, &flow.to_ne_bytes());
+        let arrived = AtomicUsize::new(0);
+        // Both threads leave at once, which they do not where one has to wake the other.
+        let meet = |times: usize| {
+            arrived.fetch_add(1, AcqRel);
+            while arrived.load(Acquire) < 2 * times {
+                thread::yield_now();
+            }
+        };
+        let mut lost = 0;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for (flow, times) in (0..ROUNDS).zip((1..).step_by(2)) {
+                    meet(times);
+                    marks.shunt(key(flow), flow);
+                    meet(times + 1);
+                }
+            });
+            for (flow, times) in (0..ROUNDS).zip((1..).step_by(2)) {
+                meet(times);
+                marks.exempt(key(flow));
+                meet(times + 1);
+                lost += usize::from(marks.get(&key(flow)) != Some(Mark::Exempt));
+            }
+        });
+        assert_eq!(lost, 0, "of {ROUNDS} flows");
     }
 }
