@@ -47,4 +47,6 @@ step "$sanitizer sanitizer: ${packages[*]//-p /}"
 if [ "$sanitizer" = thread ]; then
 	step "$sanitizer sanitizer: the LFN table, the feed of events"
 	"${wrap[@]}" cargo test --locked --target "$target" -p retroscope-flow --lib -- lfn:: feed:: --test-threads=1
+	step "$sanitizer sanitizer: marks of flows"
+	"${wrap[@]}" cargo test --locked --target "$target" -p retroscope-recorder --lib -- intake::marks --test-threads=1
 fi

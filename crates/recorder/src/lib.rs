@@ -43,6 +43,7 @@ pub use control::{
     time::{parse_time, rfc3339},
 };
 pub use dump::{
+    compress::ZstdLevel,
     encode::Format,
     log::{DumpCounts, DumpTotals},
     post::{Identity, PostCommand, PostConfig, PostCounts, PostOutcome, Posted},

@@ -176,6 +176,11 @@ impl Ending {
                 _ => report.locations.extend(locations),
             }
         }
+        let noted = self
+            .sinks
+            .iter()
+            .filter_map(|sink| sink.held().note.clone());
+        report.notes.extend(noted);
         report.locations.splice(..0, files.iter().cloned());
         let mut files = files.into_iter();
         report.file = files.next().unwrap_or_default();

@@ -13,6 +13,7 @@ use retroscope_alert::Alert;
 use retroscope_packet::LinkType;
 
 use super::{
+    compress::{ZstdLevel, compress, is_compressed},
     encode::Format,
     names::Directory,
     output::{Known, Output, Written},
@@ -43,6 +44,8 @@ pub(crate) struct DumpFile {
     known: Known,
     /// What the keeper was told that it is called.
     told: Option<String>,
+    /// Why a capture is not compressed that was to be.
+    not_compressed: Option<String>,
 }
 
 /// What names of files, and their headers, say of a dump.
@@ -72,6 +75,7 @@ impl DumpFile {
             interfaces: Vec::new(),
             known: Known::new(),
             told: None,
+            not_compressed: None,
         }
     }
 
@@ -144,7 +148,8 @@ impl DumpFile {
     fn open(&mut self, link_type: LinkType) -> io::Result<()> {
         let path = self.path(link_type);
         let disk = self.directory.disk();
-        if disk.exists(&path) || disk.exists(&self.named("json")) {
+        let is_taken = |path: &Path| disk.exists(path) || disk.exists(&zst(path));
+        if is_taken(&path) || disk.exists(&self.named("json")) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let heading = &self.facts.heading;
@@ -165,6 +170,18 @@ impl DumpFile {
             }
             _ => self.named(extension),
         }
+    }
+
+    /// Compresses its captures; one for which that fails stays as it is.
+    fn compress(&mut self, captures: Vec<Finished>, level: ZstdLevel) -> Vec<Finished> {
+        let compressed = captures.into_iter().map(|capture| {
+            compress(&self.directory, capture, level).unwrap_or_else(|(plain, error)| {
+                let name = file_name(&plain.path).display().to_string();
+                self.not_compressed = Some(format!("{name}: not compressed: {error}"));
+                plain
+            })
+        });
+        compressed.collect()
     }
 
     /// The name of a file with this extension.
@@ -200,7 +217,10 @@ impl DumpFile {
         let is_first = self.outputs.first().is_some_and(|(it, _)| *it == link_type);
         let stem = self.stem.clone();
         for n in 2..NAME_TRIES {
-            let target = self.path(link_type);
+            let mut target = self.path(link_type);
+            if is_compressed(part) {
+                target = zst(&target);
+            }
             match self.directory.disk().rename_new(part, &target) {
                 Ok(()) => {
                     if !is_first {
@@ -276,6 +296,9 @@ impl Sink for DumpFile {
         let mut captures = Vec::new();
         for (_, output) in &mut self.outputs {
             captures.push(output.finish(end, &self.known)?);
+        }
+        if let Some(level) = self.directory.zstd {
+            captures = self.compress(captures, level);
         }
         let link_types: Vec<LinkType> = self.outputs.iter().map(|(it, _)| *it).collect();
         for (link_type, capture) in link_types.into_iter().zip(&mut captures) {
@@ -354,6 +377,7 @@ impl Sink for DumpFile {
             locations,
             interfaces: self.interfaces.iter().chain(described).copied().collect(),
             id: self.directory.id(&self.stem),
+            note: self.not_compressed.clone(),
         }
     }
 
@@ -372,7 +396,15 @@ impl Sink for DumpFile {
 }
 
 fn part(path: &Path) -> PathBuf {
+    with_end(path, ".part")
+}
+
+fn zst(path: &Path) -> PathBuf {
+    with_end(path, ".zst")
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".part");
+    name.push(end);
     name.into()
 }

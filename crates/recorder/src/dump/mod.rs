@@ -6,6 +6,7 @@ pub(crate) mod alerted;
 mod arrival_tests;
 mod behind;
 mod compile;
+pub(crate) mod compress;
 mod direct;
 pub(crate) mod disk;
 pub(crate) mod dumper;

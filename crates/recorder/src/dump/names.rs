@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     behind::{BLOCK_BYTES, Blocks},
+    compress::ZstdLevel,
     disk::{Disk, SystemDisk},
     encode::Format,
     store::keeper::Keeper,
@@ -26,6 +27,8 @@ pub(crate) struct Directory {
     below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     pub(super) format: Format,
+    /// Complete files are compressed.
+    pub(super) zstd: Option<ZstdLevel>,
     naming: Arc<Naming>,
     pub(super) digests: Digests,
     /// Files give more bytes than these to others to write.
@@ -80,6 +83,7 @@ impl Directory {
             below: None,
             disk,
             format,
+            zstd: None,
             naming: Arc::default(),
             digests: Digests::Never,
             block_bytes: BLOCK_BYTES,
@@ -92,6 +96,11 @@ impl Directory {
     /// The same with digests at another time.
     pub(crate) fn with_digests(self, digests: Digests) -> Self {
         Self { digests, ..self }
+    }
+
+    /// The same with files that are compressed when they are complete.
+    pub(crate) fn compressed(self, zstd: Option<ZstdLevel>) -> Self {
+        Self { zstd, ..self }
     }
 
     /// What is to be said of it at the start.

@@ -69,6 +69,8 @@ pub(super) struct Held {
     pub(super) id: String,
     /// Ring-wide identifiers of the interfaces that are described in it, in their order.
     pub(super) interfaces: Vec<u16>,
+    /// What its user should know.
+    pub(super) note: Option<String>,
 }
 
 /// The end of a dump.

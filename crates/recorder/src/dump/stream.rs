@@ -110,7 +110,9 @@ impl Stream {
             expected: expected.to_owned(),
         };
         stream.write(directory, header)?;
-        stream.digest = (directory.digests == Digests::AsWritten).then(|| match &stream.field {
+        // Of what is compressed later that of the compressed file is told.
+        let is_now = directory.digests == Digests::AsWritten && directory.zstd.is_none();
+        stream.digest = is_now.then(|| match &stream.field {
             Some(field) => Sha256::new_with_prefix(field.filled(header, expected)),
             None => Sha256::new_with_prefix(header),
         });
@@ -273,7 +275,7 @@ fn sha256_of(file: &dyn DiskFile) -> io::Result<String> {
     Ok(hexadecimal(digest))
 }
 
-fn hexadecimal(digest: Sha256) -> String {
+pub(super) fn hexadecimal(digest: Sha256) -> String {
     let bytes = digest.finalize();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -12,6 +12,7 @@ use crate::{
     analysis::terms::TriggerRequest,
     control::alerts::AlertConfig,
     dump::{
+        compress::ZstdLevel,
         encode::Format,
         post::PostConfig,
         store::{Keep, MinFree},
@@ -90,6 +91,8 @@ pub struct Config {
     pub directory: Option<PathBuf>,
     /// How they are written, …
     pub format: Format,
+    /// … compressed when they are complete, if so, …
+    pub zstd: Option<ZstdLevel>,
     /// … and named.
     pub name: NameTemplate,
     /// Tell the SHA-256 of dumps' files.
@@ -143,6 +146,7 @@ impl Default for Config {
             duration: None,
             directory: None,
             format: Format::PcapNg,
+            zstd: None,
             name: NameTemplate::default(),
             sha256: true,
             keep: Keep::default(),

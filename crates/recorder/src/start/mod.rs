@@ -160,7 +160,9 @@ impl Recorder {
             None => Directory::untried(config.format),
         };
         let host = uname().nodename().to_string_lossy().into_owned();
-        let mut directory = directory.with_names(&config.name, &host);
+        let mut directory = directory
+            .with_names(&config.name, &host)
+            .compressed(config.zstd);
         if !config.sha256 {
             directory = directory.with_digests(Digests::Never);
         }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Format, NameTemplate, TriggerRequest, Verdict,
+    Format, NameTemplate, TriggerRequest, Verdict, ZstdLevel,
     dump::{disk::Disk, names::Directory, stream::Digests},
     tests::{
         fake_disk::FakeDisk,
@@ -90,13 +90,15 @@ fn digests_are_those_of_the_files_whenever_they_are_computed() {
     for digests in [Digests::AsWritten, Digests::Behind, Digests::Never] {
         // Each packet is a block, or none is.
         for block_bytes in [1, usize::MAX] {
-            what_is_not_known_is_not_told(digests, block_bytes);
+            for zstd in [None, ZstdLevel::new(3)] {
+                what_is_not_known_is_not_told(digests, block_bytes, zstd);
+            }
         }
     }
 }
 
 /// By hand there is no packet; one that the dump does not take has no summary. A window that the start cuts has another verdict than expected.
-fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize) {
+fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize, zstd: Option<ZstdLevel>) {
     let disk = FakeDisk::default();
     let plan = RigConfig {
         dump: "udp port 7",
@@ -104,7 +106,8 @@ fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize) {
     };
     let directory = directory(&disk, "{number}")
         .with_digests(digests)
-        .with_blocks(block_bytes);
+        .with_blocks(block_bytes)
+        .compressed(zstd);
     let mut rig = Rig::on(&plan, START, directory);
     rig.pass(MS);
     rig.trigger(TriggerRequest::default());
@@ -124,6 +127,8 @@ fn what_is_not_known_is_not_told(digests: Digests, block_bytes: usize) {
         return;
     }
     for told in [&by_hand, &by_packet] {
+        let name = told["files"][0]["name"].as_str().unwrap();
+        assert_eq!(name.ends_with(".pcapng.zst"), zstd.is_some());
         assert_eq!(told["clipped"][0], "start");
         assert_eq!(assert_listed(&disk, told), 1);
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use retroscope_recorder::{Config, Keep, MinFree, NameTemplate, PostCommand, PostConfig};
+use retroscope_recorder::{
+    Config, Keep, MinFree, NameTemplate, PostCommand, PostConfig, ZstdLevel,
+};
 
 use super::args::numbered;
 use crate::units;
@@ -13,6 +15,10 @@ pub(crate) struct FileArgs {
     /// What dumps' files are called: letters, digits, '.', '_', '-', and {time} {date} {number} {rule} {interface} {host}. A name that is taken gets another number
     #[arg(long, value_name = "TEMPLATE", default_value = "{time}-{number}-{rule}", value_parser = NameTemplate::new)]
     name: NameTemplate,
+
+    /// Compress dumps' files when they are complete: `zstd`, or `zstd:LEVEL` with 1 to 19, 3 where none is told. They are called NAME.pcapng.zst then
+    #[arg(long, value_name = "zstd[:LEVEL]", value_parser = compression)]
+    compress: Option<ZstdLevel>,
 
     /// Leave the SHA-256 of dumps' files out of their sidecars. Processors without instructions for it take 4 to 7 s for a GB
     #[arg(long)]
@@ -77,6 +83,14 @@ pub(crate) fn keep(text: &str) -> Result<Keep, String> {
     Ok(keep)
 }
 
+/// An argument of --compress.
+fn compression(text: &str) -> Result<ZstdLevel, String> {
+    let (method, level) = text.split_once(':').unwrap_or((text, "3"));
+    let level = level.parse().ok().and_then(ZstdLevel::new);
+    let level = level.filter(|_| method == "zstd");
+    level.ok_or_else(|| "zstd, or zstd:LEVEL with a level of 1 to 19".to_owned())
+}
+
 /// An argument of --min-free.
 fn min_free(text: &str) -> Result<MinFree, String> {
     let Some(percent) = text.strip_suffix('%') else {
@@ -93,6 +107,7 @@ impl FileArgs {
     pub(crate) fn apply(&self, config: Config) -> Config {
         Config {
             name: self.name.clone(),
+            zstd: self.compress,
             sha256: !self.no_sha256,
             keep: self.keep.unwrap_or_default(),
             min_free: self.min_free,

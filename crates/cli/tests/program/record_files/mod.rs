@@ -124,8 +124,9 @@ fn assert_dumps(expected: &[oracle::Dump], json: &Value, what: &str) {
             &expected.packets,
             &format!("{what}: {}", file.display()),
         );
+        let name = file.to_str().unwrap().trim_end_matches(".zst");
         assert!(
-            file.with_extension("json").exists(),
+            Path::new(name).with_extension("json").exists(),
             "{what}: a sidecar beside {}",
             file.display()
         );
@@ -591,6 +592,23 @@ fn compressed_input_is_the_same() {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         assert_dumps(&expected, &json.unwrap(), tool);
     }
+}
+
+/// What is in compressed dumps, too; their names tell that they are.
+#[test]
+fn compressed_dumps_are_the_same() {
+    let Some(shared) = shared("") else { return };
+    let plain = shared.join("traces/apps/ix-mixed.pcap");
+    let dir = tempfile::tempdir().unwrap();
+    let question = question(&["udp"], "$flow", S, S);
+    let expected = dumps(&read(&plain).0, &question).unwrap();
+    let args = args(&[&plain], &question, dir.path());
+    let (output, json) = run(&args, &["--ring", "16MiB", "--compress", "zstd:1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let json = json.unwrap();
+    let file = json["dumps"][0]["file"].as_str().unwrap();
+    assert!(file.ends_with(".pcapng.zst"), "{file}");
+    assert_dumps(&expected, &json, "zstd");
 }
 
 /// Hits that lie far behind the clock act at once: their dumps hold their own packet, and what came too late is counted.

@@ -1,0 +1,311 @@
+//! A capture file that is complete, as zstd: in frames that are read one by one.
+//!
+//! The first frame has the section header of a pcapng file as it is (a raw block, RFC 8878, section 3.1.1.2), so that a verdict that changes later is
+//! overwritten in place. Each further frame has [`FRAME_BYTES`] of the file, its length and its checksum. Behind them a table tells how long the frames
+//! are (Zstandard Seekable Format, in a skippable frame, which other programs pass over): who wants a part of the file reads the frames that have it.
+//!
+//! It is made of the finished file, not while packets come: what belongs before what is written, and marks, is sorted in at the end, and until then
+//! others read what is there as plain pcapng.
+
+use std::{
+    io::{self, Read},
+    path::Path,
+};
+
+use sha2::{Digest, Sha256};
+use zstd::{bulk::Compressor, zstd_safe::CParameter};
+
+use super::{
+    disk::DiskFile,
+    names::Directory,
+    stream::{Digests, Finished, hexadecimal},
+};
+
+/// Bytes of the file in a frame, 256 for each of its own at the best: who wants one packet reads 2 MiB.
+const FRAME_BYTES: usize = 2 << 20;
+/// So many frames are read before the page cache is told that they are not wanted again.
+const FRAMES_KEPT: usize = 4;
+/// Of a frame with a content of less than 4 GiB in one raw block: what stands before it.
+const RAW_HEADER_BYTES: u64 = 12;
+/// A raw block has no more.
+const RAW_BYTES_MAX: usize = 128 << 10;
+
+const FRAME_MAGIC: u32 = 0xfd2f_b528;
+/// Of the skippable frame that has the table, and of the table's end.
+const TABLE_MAGIC: u32 = 0x184d_2a5e;
+const TABLE_END_MAGIC: u32 = 0x8f92_eab1;
+
+/// How hard zstd tries: 1 to 19.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZstdLevel(i32);
+
+impl ZstdLevel {
+    /// `None`: outside 1 to 19. Higher ones take more memory than a recorder should.
+    #[must_use]
+    pub fn new(level: i32) -> Option<Self> {
+        (1..=19).contains(&level).then_some(Self(level))
+    }
+}
+
+/// A file that is made: what it has, where its frames are, and its digest.
+struct Frames<'d> {
+    directory: &'d Directory,
+    file: &'d dyn DiskFile,
+    bytes: u64,
+    digest: Option<Sha256>,
+    /// Bytes of each frame, and of what it has.
+    table: Vec<[u32; 2]>,
+}
+
+/// Puts a file as zstd in the place of a finished one, under the same name with `.zst` before its `.part`.
+///
+/// # Errors
+/// What the system says. The finished file is as it was then, and no other is left.
+pub(super) fn compress(
+    directory: &Directory,
+    plain: Finished,
+    level: ZstdLevel,
+) -> Result<Finished, (Finished, io::Error)> {
+    let path = plain.path.with_extension("zst.part");
+    let disk = directory.disk();
+    let file = match directory.with_room(0, || disk.create(&path)) {
+        Ok(file) => file,
+        Err(error) => return Err((plain, error)),
+    };
+    let made = make(directory, &plain, &*file, level).and_then(|frames| {
+        file.sync()?;
+        Ok(frames)
+    });
+    match made {
+        Ok((bytes, sha256)) => {
+            // Where it cannot be removed it is one file too many, which says that it is a part.
+            let _ = disk.remove(&plain.path);
+            let field = plain.field.map(|field| field.behind(RAW_HEADER_BYTES));
+            Ok(Finished {
+                path,
+                field,
+                bytes,
+                sha256,
+            })
+        }
+        Err(error) => {
+            let _ = disk.remove(&path);
+            Err((plain, error))
+        }
+    }
+}
+
+/// Returns the bytes of the file, and its digest.
+fn make(
+    directory: &Directory,
+    plain: &Finished,
+    file: &dyn DiskFile,
+    ZstdLevel(level): ZstdLevel,
+) -> io::Result<(u64, Option<String>)> {
+    let from = directory.disk().open_to_read(&plain.path)?;
+    let mut reader = from.reader();
+    let mut frames = Frames {
+        directory,
+        file,
+        bytes: 0,
+        digest: (directory.digests != Digests::Never).then(Sha256::new),
+        table: Vec::new(),
+    };
+    let mut buffer = Vec::with_capacity(FRAME_BYTES);
+    if let Some(field) = &plain.field {
+        let bytes = field.header_bytes().min(RAW_BYTES_MAX);
+        (&mut reader).take(bytes as u64).read_to_end(&mut buffer)?;
+        frames.push(&raw_frame(&buffer), buffer.len())?;
+    }
+    let mut compressor = Compressor::new(level)?;
+    compressor.set_parameter(CParameter::ChecksumFlag(true))?;
+    let mut compressed = Vec::new();
+    for read in 1_usize.. {
+        buffer.clear();
+        (&mut reader)
+            .take(FRAME_BYTES as u64)
+            .read_to_end(&mut buffer)?;
+        if buffer.is_empty() {
+            break;
+        }
+        compressed.clear();
+        compressed.reserve(zstd::zstd_safe::compress_bound(buffer.len()));
+        compressor.compress_to_buffer(&buffer, &mut compressed)?;
+        frames.push(&compressed, buffer.len())?;
+        if read.is_multiple_of(FRAMES_KEPT) {
+            from.let_go();
+        }
+    }
+    from.let_go();
+    frames.end()
+}
+
+/// A frame with these bytes as they are.
+fn raw_frame(bytes: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    let mut frame = FRAME_MAGIC.to_le_bytes().to_vec();
+    // The content's length takes 4 bytes, all of it is one segment, there is no checksum: it would have to change with the verdict.
+    frame.push(0b1010_0000);
+    frame.extend(length.to_le_bytes());
+    // The last block, raw.
+    let block = length << 3 | 1;
+    frame.extend(&block.to_le_bytes()[..3]);
+    frame.extend(bytes);
+    frame
+}
+
+impl Frames<'_> {
+    /// Writes a frame with so many bytes of the file in it.
+    fn push(&mut self, frame: &[u8], content: usize) -> io::Result<()> {
+        let bytes = [frame.len(), content].map(|it| u32::try_from(it).map_err(io::Error::other));
+        let [frame_bytes, content_bytes] = bytes;
+        self.table.push([frame_bytes?, content_bytes?]);
+        self.write(frame)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = self.file;
+        self.directory
+            .with_room(bytes.len(), || file.write_all_at(bytes, self.bytes))?;
+        self.bytes += bytes.len() as u64;
+        if let Some(digest) = &mut self.digest {
+            digest.update(bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes the table.
+    fn end(mut self) -> io::Result<(u64, Option<String>)> {
+        let count = u32::try_from(self.table.len()).map_err(io::Error::other)?;
+        let entries = self.table.iter().flatten();
+        let entries = entries.flat_map(|bytes| bytes.to_le_bytes());
+        // Without checksums: each frame has its own.
+        let end = (count.to_le_bytes().into_iter())
+            .chain([0])
+            .chain(TABLE_END_MAGIC.to_le_bytes());
+        let content: Vec<u8> = entries.chain(end).collect();
+        let length = u32::try_from(content.len()).map_err(io::Error::other)?;
+        let header = [TABLE_MAGIC, length].map(u32::to_le_bytes).concat();
+        self.write(&[header, content].concat())?;
+        Ok((self.bytes, self.digest.map(hexadecimal)))
+    }
+}
+
+/// Where the file is to be whose part this is.
+pub(super) fn is_compressed(part: &Path) -> bool {
+    part.with_extension("")
+        .extension()
+        .is_some_and(|it| it == "zst")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use retroscope_packet::LinkType;
+
+    use super::*;
+    use crate::{
+        dump::{
+            encode::{Encoder, Format},
+            stream::Stream,
+        },
+        tests::fake_disk::FakeDisk,
+    };
+
+    const PART: &str = "dumps/it.pcapng.part";
+    const ZST: &str = "dumps/it.pcapng.zst.part";
+
+    /// A file with so many bytes behind its header, some of which repeat.
+    fn finished(directory: &Directory, bytes: usize) -> Finished {
+        let mut encoder = Encoder::new(Format::PcapNg, LinkType::ETHERNET, "a dump").unwrap();
+        let field = encoder.verdict_field().cloned();
+        let header = encoder.buffer();
+        let mut stream =
+            Stream::create(directory, PART.into(), header, field, "verdict: complete").unwrap();
+        let body: Vec<u8> = (0..bytes)
+            .map(|_| fastrand::u8(..) & fastrand::u8(..) & 3)
+            .collect();
+        stream.write(directory, &body).unwrap();
+        stream.finish(directory, "verdict: complete").unwrap()
+    }
+
+    /// What the frames of the table have, each read alone.
+    fn by_frames(file: &[u8]) -> Vec<Vec<u8>> {
+        let number = |from: usize| u32::from_le_bytes(*file[from..].first_chunk().unwrap());
+        let end = file.len();
+        assert_eq!(number(end - 4), TABLE_END_MAGIC);
+        let count = number(end - 9) as usize;
+        let table = end - 9 - 8 * count;
+        assert_eq!(number(table - 8), TABLE_MAGIC);
+        assert_eq!(number(table - 4) as usize, end - table);
+        let mut from = 0;
+        let frames = (0..count).map(|frame| {
+            let [bytes, content] = [0, 4].map(|at| number(table + 8 * frame + at) as usize);
+            let decoded = zstd::stream::decode_all(&file[from..from + bytes]).unwrap();
+            assert_eq!(decoded.len(), content);
+            from += bytes;
+            decoded
+        });
+        let frames = frames.collect();
+        assert_eq!(from, table - 8);
+        frames
+    }
+
+    #[test]
+    fn frames_have_the_file_whole_and_one_by_one_whatever_the_verdict_becomes() {
+        for bytes in [0, 1, 5000, FRAME_BYTES, 2 * FRAME_BYTES + 17] {
+            let disk = FakeDisk::default();
+            let directory =
+                Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
+                    .with_digests(Digests::AsWritten);
+            let plain = finished(&directory, bytes);
+            let mut expected = disk.read(Path::new(PART)).unwrap();
+            let level = ZstdLevel::new(3).unwrap();
+            let mut made = compress(&directory, plain, level).unwrap();
+            assert_eq!(disk.names(), [Path::new(ZST)]);
+            for verdict in [
+                None,
+                Some("verdict: incomplete: 7 late"),
+                Some("verdict: other"),
+            ] {
+                if let Some(verdict) = verdict {
+                    made.amend(&disk, verdict).unwrap();
+                    let is_field = |place: &[u8]| place.starts_with(b"verdict: ");
+                    let at = expected.windows(9).rposition(is_field).unwrap();
+                    expected[at..at + 240].fill(b' ');
+                    expected[at..at + verdict.len()].copy_from_slice(verdict.as_bytes());
+                }
+                made.digest(&directory);
+                let file = disk.read(Path::new(ZST)).unwrap();
+                assert!(zstd::stream::decode_all(&file[..]).unwrap() == expected);
+                let frames = by_frames(&file);
+                assert!(frames.concat() == expected);
+                assert!(frames[1..].iter().all(|frame| frame.len() <= FRAME_BYTES));
+                assert_eq!(made.bytes, file.len() as u64);
+                let digest = hexadecimal(Sha256::new_with_prefix(&file));
+                assert_eq!(made.sha256.as_ref(), Some(&digest));
+            }
+        }
+    }
+
+    #[test]
+    fn without_room_the_file_stays_as_it_is() {
+        let disk = FakeDisk::default();
+        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let plain = finished(&directory, 3 * FRAME_BYTES);
+        let expected = disk.read(Path::new(PART)).unwrap();
+        disk.set_capacity(expected.len() + 5000);
+        let level = ZstdLevel::new(1).unwrap();
+        let (left, error) = compress(&directory, plain, level).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(disk.names(), [Path::new(PART)]);
+        assert!(disk.read(&left.path).unwrap() == expected);
+    }
+
+    #[test]
+    fn levels() {
+        let levels = [0, 1, 19, 20, -1].map(|level| ZstdLevel::new(level).is_some());
+        assert_eq!(levels, [false, true, true, false, false]);
+    }
+}
