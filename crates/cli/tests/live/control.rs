@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// A folder that anyone may look into, and a socket's path there.
-fn socket() -> (TempDir, PathBuf) {
+pub(crate) fn socket() -> (TempDir, PathBuf) {
     let folder = TempDir::with_prefix("retroscope-api-").unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
     let path = folder.path().join("api");

@@ -17,6 +17,9 @@
     reason = "test code, also outside of test functions"
 )]
 
+#[path = "../../../recorder/src/query/tests/blocks.rs"]
+#[allow(dead_code, reason = "no test needs all of it")]
+mod blocks;
 mod capture;
 #[allow(dead_code, reason = "no test needs all of it")]
 mod client;
@@ -32,6 +35,7 @@ mod ledger;
 #[allow(dead_code, reason = "no test needs all of it")]
 mod namespace;
 mod overload;
+mod past;
 mod privileges;
 mod recorder;
 mod refusals;
@@ -45,6 +49,7 @@ mod tun;
 mod vlan;
 mod windows;
 
+use retroscope_recorder::PacketId;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Few tests may share the machine, a measurement may not.

@@ -14,7 +14,12 @@ pub(super) const STATISTICS: u32 = 5;
 pub(super) const PACKET: u32 = 6;
 
 /// All whole blocks.
-pub(super) fn blocks(mut bytes: &[u8]) -> Vec<Block> {
+pub(super) fn blocks(bytes: &[u8]) -> Vec<Block> {
+    blocks_and_rest(bytes).0
+}
+
+/// The same, and the bytes behind them.
+pub(super) fn blocks_and_rest(mut bytes: &[u8]) -> (Vec<Block>, &[u8]) {
     let mut blocks = Vec::new();
     while let Some(length) = bytes.get(4..8) {
         let length = u32::from_le_bytes(length.try_into().unwrap()) as usize;
@@ -28,7 +33,7 @@ pub(super) fn blocks(mut bytes: &[u8]) -> Vec<Block> {
         });
         bytes = &bytes[length..];
     }
-    blocks
+    (blocks, bytes)
 }
 
 /// Those that are packets.
