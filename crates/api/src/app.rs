@@ -1,16 +1,25 @@
 //! What all requests share.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    future::pending,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
-use retroscope_recorder::Handle;
+use retroscope_recorder::{Clock, Handle, SystemClock};
+use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     Services,
+    caller::Caller,
     keys::Keys,
     problem::Problem,
     queries::{Places, Queries},
     token::Tokens,
 };
+
+/// How often it is looked whether the token still stands of who is given something that goes on.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -31,6 +40,42 @@ pub(crate) struct App {
     pub(crate) listeners: Arc<Places>,
     pub(crate) services: Services,
     pub(crate) keys: Keys,
+}
+
+impl App {
+    /// Whether what a caller was let in by still stands as it was.
+    ///
+    /// # Errors
+    /// A sentence, of a token that is not what it was.
+    pub(crate) fn check(&self, caller: &Caller) -> Result<(), String> {
+        match (&caller.token, &self.tokens) {
+            (Some(token), Some(tokens)) => tokens.check(token, SystemClock.now().wall_ns),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until [`Self::check`] refuses a caller, and gives what it says.
+    pub(crate) async fn revoked(&self, caller: &Caller) -> String {
+        if caller.token.is_none() {
+            return pending().await;
+        }
+        loop {
+            sleep(LOOK).await;
+            if let Err(why) = self.check(caller) {
+                return why;
+            }
+        }
+    }
+}
+
+/// A task that ends with this.
+#[derive(Debug)]
+pub(crate) struct Tied(pub(crate) JoinHandle<()>);
+
+impl Drop for Tied {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Runs what may wait for the recorder, or for the ring, on a thread that may wait.

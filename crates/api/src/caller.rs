@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::role::Role;
+use crate::{role::Role, token::Token};
 
 /// Who sent a request, as its token or the unix socket tells.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
+    /// What it presented; `None`: it came by the unix socket, or needs none.
+    pub(crate) token: Option<Arc<Token>>,
     /// The token's name, or `uid 0 pid 17`: for audit events.
     pub(crate) name: Arc<str>,
     /// The same of all processes of a user.
@@ -22,6 +24,7 @@ impl Caller {
     /// Whoever is let in by the unix socket.
     pub(crate) fn of_peer(uid: u32, pid: i32) -> Self {
         Self {
+            token: None,
             name: format!("uid {uid} pid {pid}").into(),
             account: format!("uid {uid}").into(),
             roles: [Role::Admin].into(),
@@ -33,6 +36,7 @@ impl Caller {
     /// Who need not say who it is: for what takes no role.
     pub(crate) fn anybody() -> Self {
         Self {
+            token: None,
             name: "anybody".into(),
             account: "anybody".into(),
             roles: [].into(),

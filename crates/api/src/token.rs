@@ -172,14 +172,21 @@ fn check_filter(text: &str) -> Result<(), FilterError> {
 }
 
 /// A token that may be presented.
-#[derive(Debug, Clone)]
-struct Token {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Token {
     name: Arc<str>,
     roles: Arc<[Role]>,
     hash: [u8; 32],
     expires: Option<Timestamp>,
     filter: Option<Arc<str>>,
     snaplen: Option<u32>,
+}
+
+impl Token {
+    fn has_expired(&self, now_ns: i64) -> bool {
+        let is_over = |expires: Timestamp| i128::from(now_ns) >= expires.as_nanosecond();
+        self.expires.is_some_and(is_over)
+    }
 }
 
 /// Why a token is not taken.
@@ -198,7 +205,7 @@ pub(crate) struct Tokens {
 
 #[derive(Debug)]
 struct Known {
-    tokens: Arc<[Token]>,
+    tokens: Arc<[Arc<Token>]>,
     stamp: Stamp,
     looked: Instant,
 }
@@ -243,11 +250,11 @@ impl Tokens {
             }
         }
         let token = found.ok_or(Refused::Unknown)?;
-        let is_over = |expires: Timestamp| i128::from(now_ns) >= expires.as_nanosecond();
-        if token.expires.is_some_and(is_over) {
+        if token.has_expired(now_ns) {
             return Err(Refused::Expired);
         }
         Ok(Caller {
+            token: Some(Arc::clone(token)),
             name: Arc::clone(&token.name),
             account: Arc::clone(&token.name),
             roles: Arc::clone(&token.roles),
@@ -256,8 +263,23 @@ impl Tokens {
         })
     }
 
+    /// Whether a token that was taken before still stands as it was, at a time, ns since the epoch.
+    ///
+    /// # Errors
+    /// A sentence: it was removed or changed, or has expired.
+    pub(crate) fn check(&self, token: &Arc<Token>, now_ns: i64) -> Result<(), String> {
+        let name = &token.name;
+        let tokens = self.now();
+        match tokens.iter().find(|other| other.name == *name) {
+            None => Err(format!("token '{name}' was removed")),
+            Some(other) if other != token => Err(format!("token '{name}' was changed")),
+            Some(_) if token.has_expired(now_ns) => Err(format!("token '{name}' has expired")),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// The tokens as the file has them, if it can be read; else as it had them.
-    fn now(&self) -> Arc<[Token]> {
+    fn now(&self) -> Arc<[Arc<Token>]> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.looked.elapsed() >= LOOK_EVERY {
             known.looked = Instant::now();
@@ -287,7 +309,7 @@ fn stamp(path: &Path) -> Stamp {
     ))
 }
 
-fn read(path: &Path) -> Result<Vec<Token>, String> {
+fn read(path: &Path) -> Result<Vec<Arc<Token>>, String> {
     let shown = path.display();
     let failed = |error: io::Error| format!("{shown}: {error}");
     let metadata = fs::metadata(path).map_err(failed)?;
@@ -305,8 +327,8 @@ fn read(path: &Path) -> Result<Vec<Token>, String> {
     parse(&text).map_err(|why| format!("{shown}: {why}"))
 }
 
-fn parse(text: &str) -> Result<Vec<Token>, String> {
-    let mut tokens: Vec<Token> = Vec::new();
+fn parse(text: &str) -> Result<Vec<Arc<Token>>, String> {
+    let mut tokens: Vec<Arc<Token>> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -325,7 +347,7 @@ fn parse(text: &str) -> Result<Vec<Token>, String> {
         if tokens.len() >= TOKENS_MAX {
             return Err(wrong(format!("more than {TOKENS_MAX} tokens")));
         }
-        tokens.push(token);
+        tokens.push(Arc::new(token));
     }
     Ok(tokens)
 }
@@ -439,8 +461,52 @@ mod tests {
         let look_again = || tokens.known.lock().unwrap().looked -= LOOK_EVERY;
         fs::write(&path, "nonsense").unwrap();
         look_again();
-        assert!(tokens.caller(&token, 0).is_ok());
+        let taken = tokens.caller(&token, 0).unwrap().token.unwrap();
+        let check = |now_ns| {
+            look_again();
+            tokens.check(&taken, now_ns)
+        };
+        assert_eq!(check(0), Ok(()));
         assert!(heard.try_recv().unwrap().contains("line 1"));
+        // Whatever else is there, and in whatever order, it stands until its own line is another one.
+        let (other, _) = TokenLine::random("b", vec![Role::View]).unwrap();
+        let expires = Some("2026-11-20T00:00:00Z".parse().unwrap());
+        let roles = vec![Role::View, Role::Metrics];
+        let changed = [
+            TokenLine {
+                expires,
+                ..line.clone()
+            },
+            TokenLine {
+                roles,
+                ..line.clone()
+            },
+            TokenLine {
+                filter: Some("udp".to_owned()),
+                ..line.clone()
+            },
+            TokenLine {
+                snaplen: Some(64),
+                ..line.clone()
+            },
+            TokenLine {
+                sha256: other.sha256.clone(),
+                ..line.clone()
+            },
+        ];
+        for (lines, expected) in [
+            (vec![&other, &line], Ok(())),
+            (vec![&changed[0]], Err("token 'a' was changed".to_owned())),
+            (vec![&changed[1]], Err("token 'a' was changed".to_owned())),
+            (vec![&changed[2]], Err("token 'a' was changed".to_owned())),
+            (vec![&changed[3]], Err("token 'a' was changed".to_owned())),
+            (vec![&changed[4]], Err("token 'a' was changed".to_owned())),
+            (vec![&other], Err("token 'a' was removed".to_owned())),
+        ] {
+            fs::remove_file(&path).unwrap();
+            lines.iter().for_each(|line| line.append_to(&path).unwrap());
+            assert_eq!(check(0), expected, "{lines:?}");
+        }
         fs::write(&path, "# nobody\n").unwrap();
         look_again();
         assert_eq!(tokens.caller(&token, 0).unwrap_err(), Refused::Unknown);

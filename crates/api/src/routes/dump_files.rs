@@ -286,6 +286,7 @@ impl Sending {
     fn send(&mut self, reader: &DumpFileReader, first: u64, end: u64) -> Result<u64, String> {
         let mut at = first;
         while at < end {
+            self.app.check(&self.caller)?;
             let most = usize::try_from(end - at).unwrap_or(PIECE_BYTES);
             let mut piece = vec![0; most.min(PIECE_BYTES)];
             let count = reader.read_at(&mut piece, at);
@@ -318,6 +319,7 @@ impl Sending {
         let mut looked = Instant::now();
         loop {
             at = self.send(&reader, at, u64::MAX)?;
+            self.app.check(&self.caller)?;
             let finished = match listener.take(LOOK) {
                 Ok(Event::Finished(report)) if report.id == id => {
                     Some((report.packets, report.verdict))

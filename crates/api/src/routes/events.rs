@@ -10,6 +10,7 @@ use std::{
 };
 
 use axum::{
+    Extension,
     body::{Body, Bytes},
     extract::State,
     http::{HeaderMap, Version, header},
@@ -19,7 +20,7 @@ use serde::Deserialize;
 use tokio::task::spawn_blocking;
 use utoipa::IntoParams;
 
-use super::Shared;
+use super::{Asking, Shared};
 use crate::{
     bodies::{event::EventBody, request::count},
     extract::Parameters,
@@ -46,6 +47,7 @@ pub(crate) struct Beginning {
 ///
 /// `event` is `triggered`, `finished`, `amended`, `exported`, `notice`, `missed`, and at last `end`; `data` is a JSON object; `id` is the number to go on
 /// from, which browsers and libraries send again as `Last-Event-ID`. Who is too slow is told how many events were missed.
+/// The last one, `end`, has `why` where a token was removed or changed, or has expired.
 #[utoipa::path(
     get, path = "/v1/events", tag = "status",
     params(Beginning, ("Last-Event-ID" = Option<u64>, Header)),
@@ -53,6 +55,7 @@ pub(crate) struct Beginning {
 )]
 pub(crate) async fn events(
     State(app): Shared,
+    Extension(caller): Asking,
     Parameters(wanted): Parameters<Beginning>,
     version: Version,
     headers: HeaderMap,
@@ -79,7 +82,12 @@ pub(crate) async fn events(
                     return;
                 }
             }
-            match listener.take(LOOK) {
+            let next = listener.cursor();
+            let heard = listener.take(LOOK);
+            if let Err(why) = app.check(&caller) {
+                return end(sender, next, Some(&why));
+            }
+            match heard {
                 Ok(event) => {
                     let (kind, data) = EventBody::of(&event);
                     text = message(kind, &data, listener.cursor());
@@ -89,7 +97,7 @@ pub(crate) async fn events(
                     text = ":\n\n".to_owned();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return end(sender, listener.cursor()),
+                Err(RecvTimeoutError::Disconnected) => return end(sender, listener.cursor(), None),
             }
         }
     });
@@ -100,9 +108,13 @@ pub(crate) async fn events(
         .into_response())
 }
 
-fn end(sender: Sender, next: u64) {
-    let nothing = serde_json::json!({});
-    if sender.send(Bytes::from(message("end", &nothing, next))) {
+/// `why`: it is over for this listener only.
+fn end(sender: Sender, next: u64, why: Option<&str>) {
+    let data = why.map_or_else(
+        || serde_json::json!({}),
+        |why| serde_json::json!({"why": why}),
+    );
+    if sender.send(Bytes::from(message("end", &data, next))) {
         sender.end(None);
     }
 }

@@ -22,7 +22,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{Asking, Shared};
 use crate::{
-    app::{App, waiting},
+    app::{App, Tied, waiting},
     bodies::request::{StretchBody, count as limit},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters, list},
@@ -151,12 +151,17 @@ pub(crate) async fn query(
         move || cancel.cancel()
     });
     let (ready, answer) = oneshot::channel();
+    let watch = tokio::spawn({
+        let (app, caller, cancel) = (Arc::clone(&app), caller.clone(), cancel.clone());
+        async move { cancel.cancel_because(&app.revoked(&caller).await) }
+    });
     let task = Task {
         app,
         caller,
         sender,
         cancel,
         _place: place,
+        _watch: Tied(watch),
     };
     spawn_blocking(move || task.run(asked, ready));
     let id = answer
@@ -241,6 +246,8 @@ struct Task {
     sender: Sender,
     cancel: Cancel,
     _place: Place,
+    /// Ends it where its caller may not have it any more.
+    _watch: Tied,
 }
 
 impl Task {

@@ -126,15 +126,8 @@ fn a_follow_is_ended_by_who_asked() {
         let mut stream = served.connect();
         let request = get(target).token(token).header("TE", "trailers");
         stream.write_all(&request.bytes("localhost")).unwrap();
-        let mut bytes = Vec::new();
-        let head = loop {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            bytes.extend_from_slice(&byte);
-            if bytes.ends_with(b"\r\n\r\n") {
-                break Answer::parse(&bytes);
-            }
-        };
+        let mut bytes = read_head(&mut stream);
+        let head = Answer::parse(&bytes);
         let place = &head.headers["location"];
         let end = |token: &str| served.ask(&crate::support::request("DELETE", place).token(token));
         end(&other).refused(404);
@@ -150,4 +143,67 @@ fn a_follow_is_ended_by_who_asked() {
     }
     let none = request("DELETE", "/v1/queries/0123456789abcdef").token(token);
     served.ask(&none).refused(404);
+}
+
+/// Reads the head of an answer.
+fn read_head(stream: &mut impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        bytes.extend_from_slice(&byte);
+    }
+    bytes
+}
+
+/// What goes on ends with the token that it was asked by, and says so; that of others goes on.
+#[test]
+fn what_goes_on_ends_with_its_token() {
+    let served = Served::new();
+    served.wait_for_packets(100);
+    let (packets_role, view_role) = (retroscope_api::Role::Packets, retroscope_api::Role::View);
+    let gone = served.new_token("gone", &[packets_role, view_role], |_| {});
+    let other = served.token("packets");
+    let wanted = serde_json::json!({"future": "1h"});
+    let triggered = request("POST", "/v1/triggers").json(&wanted);
+    let dump = served.ask_unix(&triggered).done(201)["dump"].clone();
+    let begin = |target: &str, token: &str| {
+        let mut stream = served.connect();
+        let request = get(target).token(token);
+        stream.write_all(&request.bytes("localhost")).unwrap();
+        let head = read_head(&mut stream);
+        assert_eq!(Answer::parse(&head).status, 200, "{target}");
+        (stream, head)
+    };
+    let end = |(mut stream, mut bytes): (std::net::TcpStream, Vec<u8>)| {
+        stream.read_to_end(&mut bytes).unwrap();
+        Answer::parse(&bytes)
+    };
+    let follow = "/v1/query?follow=true&filter=port+9&last=1ms";
+    let (mine, theirs) = (begin(follow, &gone), begin(follow, other));
+    let events = begin("/v1/events", &gone);
+    let file = begin(&format!("/v1/dumps/{dump}/file"), &gone);
+    served.revoke("gone");
+    let answer = end(mine);
+    assert!(answer.is_whole);
+    let place = &answer.headers["location"];
+    let report = served.ask_unix(&get(place)).done(200)["report"].clone();
+    assert_eq!(report["clipped"][0], "cancelled", "{report}");
+    assert_eq!(report["notes"][0], "token 'gone' was removed", "{report}");
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(text.contains("token 'gone' was removed"), "{text}");
+    let answer = end(events);
+    assert!(answer.is_whole);
+    let last = "event: end\ndata: {\"why\":\"token 'gone' was removed\"}\n\n";
+    assert!(answer.text().ends_with(last), "{:?}", answer.text());
+    assert!(!end(file).is_whole, "a part of a file is none");
+    // Who may still see them is told why; and has what he asked for.
+    let place = Answer::parse(&theirs.1).headers["location"].clone();
+    let record = served.ask(&get(&place).token(other)).done(200);
+    assert_eq!(record["state"], "running", "{record}");
+    let ended = request("DELETE", &place).token(other);
+    assert_eq!(served.ask(&ended).status, 204);
+    assert!(end(theirs).is_whole);
+    let record = served.ask(&get(&place).token(other)).done(200);
+    assert!(record["report"].get("notes").is_none(), "{record}");
 }

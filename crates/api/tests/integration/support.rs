@@ -135,6 +135,17 @@ impl Served {
         token
     }
 
+    /// Takes a token away.
+    pub(crate) fn revoke(&self, name: &str) {
+        let text = std::fs::read_to_string(&self.tokens).unwrap();
+        let start = format!("{{\"name\":\"{name}\"");
+        let (gone, left): (Vec<_>, Vec<_>) = text
+            .split_inclusive('\n')
+            .partition(|line| line.starts_with(&start));
+        assert_eq!(gone.len(), 1, "{text}");
+        std::fs::write(&self.tokens, left.concat()).unwrap();
+    }
+
     /// Asks over TCP.
     pub(crate) fn ask(&self, request: &Request) -> Answer {
         let mut stream = self.connect();

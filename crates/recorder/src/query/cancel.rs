@@ -18,7 +18,8 @@ pub struct Cancel(Arc<Called>);
 struct Called {
     /// Set under the mutex, so that who is about to wait sees it; read for each packet without. It carries no data.
     is_cancelled: AtomicBool,
-    waiting: Mutex<()>,
+    /// Why it was called, if that was said.
+    waiting: Mutex<Option<String>>,
     called: Condvar,
 }
 
@@ -28,6 +29,16 @@ impl Cancel {
         let _waiting = lock(&self.0.waiting);
         self.0.is_cancelled.store(true, Ordering::SeqCst);
         self.0.called.notify_all();
+    }
+
+    /// The same, with a sentence that stands in [`QueryReport::notes`](crate::QueryReport::notes).
+    pub fn cancel_because(&self, why: &str) {
+        *lock(&self.0.waiting) = Some(why.to_owned());
+        self.cancel();
+    }
+
+    pub(super) fn why(&self) -> Option<String> {
+        lock(&self.0.waiting).clone()
     }
 
     /// Whether [`Self::cancel`] was called.
@@ -43,6 +54,6 @@ impl Cancel {
         let _ = self
             .0
             .called
-            .wait_timeout_while(guard, time, |()| !self.is_cancelled());
+            .wait_timeout_while(guard, time, |_| !self.is_cancelled());
     }
 }

@@ -60,6 +60,9 @@ impl<W: io::Write> Reading<'_, W> {
             }
         }
         let mut notes = answer.matching.notes();
+        if tally.ended_by == Some("cancelled") {
+            notes.extend(answer.cancel.why());
+        }
         if self.merge.disordered > 0 {
             let count = self.merge.disordered;
             notes.push(format!(
