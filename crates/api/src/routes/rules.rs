@@ -41,6 +41,8 @@ pub(crate) struct RuleBody {
     max_dumps: Option<u64>,
     dumps_per_minute: Option<u64>,
     bytes_per_hour: Option<u64>,
+    keep_bytes: Option<u64>,
+    keep_age_seconds: Option<f64>,
     asked_by: Option<String>,
 }
 
@@ -78,6 +80,11 @@ impl From<RuleStatus> for RuleBody {
             max_dumps: request.max_dumps,
             dumps_per_minute: request.dumps_per_minute,
             bytes_per_hour: request.bytes_per_hour,
+            keep_bytes: request.keep.and_then(|keep| keep.bytes),
+            keep_age_seconds: request
+                .keep
+                .and_then(|keep| keep.age)
+                .map(|age| age.as_secs_f64()),
             into: request
                 .into
                 .as_ref()

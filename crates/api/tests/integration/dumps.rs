@@ -196,3 +196,52 @@ fn dumps_are_held_released_and_deleted() {
         ask("DELETE", target).refused(404);
     }
 }
+
+/// What a rule keeps of its dumps acts when it is told so, and no longer than there is the rule.
+#[test]
+fn a_rule_keeps_what_it_says_from_then_on() {
+    let served = Served::new();
+    served.wait_for_packets(2000);
+    let mut listener = served.handle.subscribe(None);
+    let put = |name: &str, more: &Value| {
+        let mut body = json!({"expression": "udp or tcp", "dump": "", "past": "10ms", "future": "10ms", "hold_off": "1h"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let put = request("PUT", &format!("/v1/rules/{name}")).json(&body);
+        let rule = served.ask_unix(&put);
+        assert!(matches!(rule.status, 200 | 201), "{}", rule.text());
+        rule.json()
+    };
+    let kept = put("a", &json!({"keep_bytes": 1_u64 << 40, "keep_age": "2h"}));
+    assert_eq!(
+        (&kept["keep_bytes"], &kept["keep_age_seconds"]),
+        (&json!(1_u64 << 40), &json!(7200.0))
+    );
+    put("b", &json!({}));
+    let mut next = |is_it: &dyn Fn(&retroscope_recorder::Event) -> bool| loop {
+        let event = listener.take(crate::support::DEADLINE).unwrap();
+        if is_it(&event) {
+            break event;
+        }
+    };
+    for _ in 0..2 {
+        next(&|event| matches!(event, retroscope_recorder::Event::Finished(_)));
+    }
+    let list = || {
+        let list = served.ask_unix(&get("/v1/dumps")).done(200);
+        let stored = list["stored"].as_array().unwrap().clone();
+        let names = stored.iter().map(|dump| dump["rule_name"].clone());
+        let mut names: Vec<String> = names.map(|it| it.as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(list(), ["a", "b"]);
+    // Its dumps are the same expression's as those of the other one.
+    let kept = put("a", &json!({"keep_bytes": 0}));
+    assert_eq!(kept["keep_age_seconds"], Value::Null);
+    next(
+        &|event| matches!(event, retroscope_recorder::Event::Deleted(dump) if dump.rule == "udp or tcp"),
+    );
+    assert_eq!(list(), ["b"]);
+}

@@ -469,7 +469,7 @@ impl Core {
             into: terms.into,
             asked_by: terms.asked_by,
             reason: terms.reason,
-            keep: terms.keep,
+            rule_name: self.common.outcomes.name(hit.rule),
             window: terms.window,
             trigger,
             trigger_ns: hit.time_ns,

@@ -79,7 +79,6 @@ pub(crate) struct Terms {
     pub(crate) into: Option<SubDirectory>,
     pub(crate) asked_by: Option<Arc<str>>,
     pub(crate) reason: Option<Arc<str>>,
-    pub(crate) keep: Option<Keep>,
     /// The flow that it is of, where a module says when that is over.
     pub(crate) flow: Option<Key>,
     pub(crate) limits: RuleLimits,
@@ -177,7 +176,6 @@ impl Terms {
             into: request.into.clone(),
             asked_by: kept(&request.asked_by, ASKED_BY_BYTES),
             reason: kept(&request.reason, REASON_BYTES),
-            keep: request.keep,
             flow: None,
             alert: None,
             limits: RuleLimits {

@@ -132,8 +132,8 @@ struct Names {
     rest: Arc<OutcomeCounters>,
     /// Those that lost theirs. A rule that is removed may still be counted for a moment.
     past: Vec<Arc<OutcomeCounters>>,
-    /// By number of the rule: numbers are not used again.
-    by_number: BTreeMap<usize, Arc<OutcomeCounters>>,
+    /// By number of the rule, with its name: numbers are not used again.
+    by_number: BTreeMap<usize, (Arc<str>, Arc<OutcomeCounters>)>,
     removals: u64,
 }
 
@@ -180,7 +180,7 @@ impl Outcomes {
             }
             Entry::Vacant(_) => Arc::clone(&names.rest),
         };
-        names.by_number.insert(number, counters);
+        names.by_number.insert(number, (name.into(), counters));
     }
 
     /// There is no rule of this name any more.
@@ -194,7 +194,16 @@ impl Outcomes {
 
     /// The counters of a rule that was added: for the analyzer.
     fn of(&self, number: usize) -> Option<Arc<OutcomeCounters>> {
-        lock(&self.names).by_number.get(&number).cloned()
+        let names = lock(&self.names);
+        let of_rule = names.by_number.get(&number);
+        of_rule.map(|(_, counters)| Arc::clone(counters))
+    }
+
+    /// What a rule of this number is called, or was.
+    pub(crate) fn name(&self, number: usize) -> Option<Arc<str>> {
+        let names = lock(&self.names);
+        let of_rule = names.by_number.get(&number);
+        of_rule.map(|(name, _)| Arc::clone(name))
     }
 
     /// All names, in their order, then the rest, if there is any.

@@ -616,6 +616,7 @@ impl Active {
             more_files: Vec::new(),
             locations: Vec::new(),
             rule: order.rule.clone(),
+            rule_name: order.rule_name.as_deref().map(str::to_owned),
             asked_by: order.asked_by.as_deref().map(str::to_owned),
             reason: order.reason.as_deref().map(str::to_owned),
             trigger_time: stamp(order.trigger_ns),

@@ -42,7 +42,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
         number: 1,
         name_number: 1,
         next_number: Arc::default(),
-        keep: None,
+        rule_name: None,
         heading: Heading::default(),
     };
     let mut file = DumpFile::new(&directory, facts);

@@ -21,7 +21,7 @@ use super::{
     report::file_name,
     sidecar::{Sidecar, SidecarFile},
     sink::{End, Gap, Held, Sink},
-    store::{Keep, keeper::OpenDump},
+    store::keeper::OpenDump,
     stream::{Finished, Heading},
     template::NameFacts,
 };
@@ -59,8 +59,8 @@ pub(crate) struct FileFacts {
     /// … and further ones where that name is taken.
     pub(crate) next_number: Arc<AtomicU64>,
     pub(crate) heading: Heading,
-    /// What is kept of its rule's dumps.
-    pub(crate) keep: Option<Keep>,
+    /// What its rule is called; `None`: it has none.
+    pub(crate) rule_name: Option<Arc<str>>,
 }
 
 impl DumpFile {
@@ -86,10 +86,10 @@ impl DumpFile {
         };
         let facts = &self.facts;
         let id = self.directory.id(&self.stem);
-        keeper.keep(&facts.names.rule, facts.keep);
         let dump = OpenDump {
             number: facts.number,
             rule: facts.names.rule.clone(),
+            rule_name: facts.rule_name.as_deref().map(str::to_owned),
             trigger_ns: facts.names.trigger_ns,
             files: self.paths(),
         };

@@ -68,7 +68,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
         number: 1,
         name_number: 1,
         next_number: Arc::default(),
-        keep: None,
+        rule_name: None,
         heading: Heading {
             headline,
             expected: COMPLETE.to_owned(),

@@ -20,7 +20,7 @@ use crate::{
         terms::{SubDirectory, Window},
     },
     control::hits::Suppressed,
-    dump::{alerted::AlertFacts, report::Missing, store::Keep},
+    dump::{alerted::AlertFacts, report::Missing},
 };
 
 /// The fragments of a datagram come within such a time, ns, unless they are held up on their way.
@@ -151,8 +151,8 @@ pub(crate) struct DumpOrder {
     pub(crate) asked_by: Option<Arc<str>>,
     /// Why, if that is.
     pub(crate) reason: Option<Arc<str>>,
-    /// What is kept of its rule's dumps.
-    pub(crate) keep: Option<Keep>,
+    /// What its rule is called; `None`: it has none.
+    pub(crate) rule_name: Option<Arc<str>>,
     pub(crate) window: Window,
     /// Where the trigger packet is: producer, record, interface. `None`: by hand.
     pub(crate) trigger: Option<(usize, u64, u16)>,

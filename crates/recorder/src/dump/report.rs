@@ -131,6 +131,9 @@ pub struct DumpReport {
     pub locations: Vec<PathBuf>,
     /// The trigger expression, or `manual`.
     pub rule: String,
+    /// What the rule is called: as given, or its place among the triggers of the start, from 1; by hand and of alerts there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule_name: Option<String>,
     /// Who asked for it, where the trigger tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<String>,
@@ -315,6 +318,7 @@ mod tests {
             more_files: Vec::new(),
             locations: vec!["d/x.pcapng".into()],
             rule: "udp".into(),
+            rule_name: None,
             asked_by: None,
             reason: None,
             trigger_time: rfc3339(5_000_000_000),

@@ -15,6 +15,7 @@ mod threads;
 
 use std::{
     cell::RefCell,
+    collections::HashMap,
     io,
     path::PathBuf,
     sync::{
@@ -62,7 +63,7 @@ use crate::{
         sidecar::Origin,
         store::{
             keeper::{KeeperConfig, KeeperThread},
-            retention::Limits as KeepLimits,
+            retention::{Limits as KeepLimits, RuleKeep},
         },
         stream::Digests,
     },
@@ -243,8 +244,6 @@ impl Recorder {
         let reader = ring.group(kind)?;
         let waker = reader.waker();
         let functions = &scripts[0].triggers;
-        let script_names = functions.names().map(|(name, _)| name.to_owned());
-        let script_names: Vec<String> = script_names.collect();
         let flows = config.flows.map(|tracker| {
             let (sender, receiver) = flows::channel(&common);
             ((tracker, sender), receiver)
@@ -358,8 +357,8 @@ impl Recorder {
             director_config(config),
         );
         let start_mono_ns = live.then(|| common.clock.now().mono_ns);
-        let scripts = script_names.iter().map(String::as_str);
-        let keeper = start_keeper(config, scripts, &directory, wall_clock, &events_tx)?;
+        let rules = book.keeps();
+        let keeper = start_keeper((config, rules), &directory, wall_clock, &events_tx)?;
         let directory = match &keeper {
             Some(keeper) => directory.kept_by(keeper.keeper()),
             None => directory,
@@ -499,10 +498,9 @@ fn shared_limits(config: &Config) -> SharedLimits {
     }
 }
 
-/// Starts who looks after the directory of dumps, if there is one. `scripts`: the names of the triggers behind the expressions.
-fn start_keeper<'a>(
-    config: &'a Config,
-    scripts: impl Iterator<Item = &'a str>,
+/// Starts who looks after the directory of dumps, if there is one.
+fn start_keeper(
+    (config, rules): (&Config, HashMap<String, RuleKeep>),
     directory: &Directory,
     clock: Arc<dyn Clock>,
     events: &Events,
@@ -510,13 +508,10 @@ fn start_keeper<'a>(
     if config.directory.is_none() {
         return Ok(None);
     }
-    let rules = config.triggers.iter().map(String::as_str).chain(scripts);
-    let rules = rules.zip(&config.requests);
-    let rules = rules.filter_map(|(rule, request)| Some((rule.to_owned(), request.keep?)));
     let keeping = KeeperConfig {
         limits: KeepLimits {
             all: config.keep,
-            rules: rules.collect(),
+            rules,
         },
         min_free: config.min_free,
     };

@@ -1,7 +1,7 @@
 //! The trigger rules by name: what [`Handle`] adds to them, changes and removes while the recorder runs.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -24,6 +24,7 @@ use crate::{
         lock,
         outcomes::Outcomes,
     },
+    dump::store::retention::RuleKeep,
     start::{
         config::Config,
         handle::{CommandError, Handle, check_name, late},
@@ -61,6 +62,8 @@ pub(super) struct Numbered {
     pub(super) next: usize,
     /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
     pub(super) leaving: Vec<usize>,
+    /// What is kept of whose dumps, as it was told last.
+    kept: HashMap<String, RuleKeep>,
 }
 
 #[derive(Debug)]
@@ -154,17 +157,19 @@ impl RuleBook {
             (name, entry)
         };
         let by_name: BTreeMap<_, _> = all.zip(names).enumerate().map(entry).collect();
-        let next = by_name.len();
+        let mut rules = Numbered {
+            next: by_name.len(),
+            by_name,
+            leaving: Vec::new(),
+            kept: HashMap::new(),
+        };
+        rules.kept = rules.keeps();
         Self {
             shared: triggers.shared.clone(),
             native,
             offline: config.offline,
             are_flows_apart,
-            rules: Mutex::new(Numbered {
-                by_name,
-                next,
-                leaving: Vec::new(),
-            }),
+            rules: Mutex::new(rules),
             configured: Mutex::new(configured),
         }
     }
@@ -174,6 +179,11 @@ impl RuleBook {
         for (name, entry) in &lock(&self.rules).by_name {
             outcomes.add_rule(entry.number, name);
         }
+    }
+
+    /// What is kept of whose dumps.
+    pub(super) fn keeps(&self) -> HashMap<String, RuleKeep> {
+        lock(&self.rules).keeps()
     }
 
     /// How many there are.
@@ -220,6 +230,17 @@ impl RuleBook {
 }
 
 impl Numbered {
+    /// What is kept of whose dumps. A rule whose name is a place may have been another one in an earlier recording: of it only dumps of its expression are.
+    fn keeps(&self) -> HashMap<String, RuleKeep> {
+        let keep = |(name, entry): (&String, &Entry)| {
+            let keep = entry.request.keep?;
+            let is_place = name.bytes().all(|it| it.is_ascii_digit());
+            let expression = is_place.then(|| entry.expression.clone());
+            Some((name.clone(), RuleKeep { keep, expression }))
+        };
+        self.by_name.iter().filter_map(keep).collect()
+    }
+
     /// Whether it is so already; refused where there is another rule, or none to be changed.
     fn has(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
         let name = wanted.name;
@@ -510,6 +531,13 @@ impl Handle {
         answer: &Receiver<()>,
     ) -> Result<(), CommandError> {
         let leaving = std::mem::take(&mut rules.leaving);
+        let keeps = rules.keeps();
+        if let Some(keeper) = &self.keeper
+            && keeps != rules.kept
+        {
+            rules.kept.clone_from(&keeps);
+            keeper.keep(keeps);
+        }
         drop(rules);
         let answered = answer.recv_timeout(self.answer_wait).map_err(late);
         match answered {

@@ -112,6 +112,24 @@ fn dumps_are_deleted_the_oldest_first() {
     assert_eq!(left, ["0003.pcapng"]);
 }
 
+/// Two triggers may have one expression, and what is kept of one is not kept of the other.
+#[test]
+fn what_is_kept_is_told_apart_by_trigger() {
+    let dir = tempfile::tempdir().unwrap();
+    ten_dumps(
+        dir.path(),
+        &["--trigger", "udp port 42", "--trigger-keep", "1=0.001KiB"],
+    );
+    let dumps = dir.path().join("dumps");
+    let sidecars = names(&dumps).into_iter();
+    let sidecars = sidecars.filter(|name| name.ends_with(".json"));
+    let told = sidecars.map(|name| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(dumps.join(name)).unwrap()).unwrap()
+    });
+    let rules = told.map(|told| told["rule_name"].clone());
+    assert_eq!(rules.collect::<Vec<_>>(), ["2"; 10]);
+}
+
 fn names_of_captures(dumps: &Path) -> Vec<String> {
     let mut names = names(dumps);
     names.retain(|name| name.ends_with(".pcapng"));

@@ -18,7 +18,6 @@ pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
         into: None,
         asked_by: None,
         reason: None,
-        keep: None,
         flow: None,
         limits: RuleLimits::default(),
     }

@@ -55,7 +55,7 @@ impl Dumper {
             number,
             name_number: self.next_number.fetch_add(1, Ordering::Relaxed),
             next_number: Arc::clone(&self.next_number),
-            keep: order.keep,
+            rule_name: order.rule_name.clone(),
             heading: Heading {
                 headline: headline(&order, &parts.origin),
                 expected: expected_verdict(&parts.common.intake.unknown_losses()),

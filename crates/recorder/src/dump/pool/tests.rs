@@ -33,7 +33,7 @@ fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
         number: 1,
         name_number: 1,
         next_number: Arc::default(),
-        keep: None,
+        rule_name: None,
         heading: Heading::default(),
     };
     let body = Body::new(Box::new(DumpFile::new(&directory, facts)), limits);

@@ -2,7 +2,7 @@
 //! those that write them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     path::PathBuf,
     sync::{
@@ -18,9 +18,9 @@ use serde_json::Value;
 
 use super::{
     super::{disk::DiskFile, names::Directory},
-    DeletedDump, Keep, MinFree, StoredDump, StoredFile, WhyDeleted,
+    DeletedDump, MinFree, StoredDump, StoredFile, WhyDeleted,
     listing::Listing,
-    retention::{Limits, for_room},
+    retention::{Limits, RuleKeep, for_room},
 };
 use crate::control::{
     events::{Event, Events},
@@ -57,6 +57,7 @@ type OpenDumps = BTreeMap<String, OpenDump>;
 pub(crate) struct OpenDump {
     pub(crate) number: u64,
     pub(crate) rule: String,
+    pub(crate) rule_name: Option<String>,
     /// Of its trigger, ns since the epoch.
     pub(crate) trigger_ns: i64,
     /// Its files, and how many bytes of each hold whole packets.
@@ -68,8 +69,8 @@ pub(crate) struct OpenDump {
 pub(crate) enum Request {
     /// A dump is finished, under the second of these names, which may be that under which it was open.
     Finished(String, String),
-    /// What is kept of a rule's dumps.
-    Rule(String, Option<Keep>),
+    /// What is kept of rules' dumps from now on.
+    Rules(HashMap<String, RuleKeep>),
     List(SyncSender<Vec<StoredDump>>),
     Get(String, SyncSender<Option<(StoredDump, Value)>>),
     Open(String, String, SyncSender<io::Result<DumpFileReader>>),
@@ -137,9 +138,9 @@ impl Keeper {
         }
     }
 
-    /// What is kept of a rule's dumps from now on.
-    pub(crate) fn keep(&self, rule: &str, keep: Option<Keep>) {
-        self.send(Request::Rule(rule.to_owned(), keep));
+    /// What is kept of rules' dumps from now on, by name.
+    pub(crate) fn keep(&self, rules: HashMap<String, RuleKeep>) {
+        self.send(Request::Rules(rules));
     }
 
     /// The file system is full. Deletes what may be, if room is to be left; whether there is more now.
@@ -300,13 +301,7 @@ impl Keeping {
                     self.listing.look_again(&id);
                 }
             }
-            Request::Rule(rule, keep) => {
-                let rules = &mut self.config.limits.rules;
-                match keep {
-                    Some(keep) => _ = rules.insert(rule, keep),
-                    None => _ = rules.remove(&rule),
-                }
-            }
+            Request::Rules(keeps) => self.config.limits.rules = keeps,
             Request::List(reply) => {
                 self.refresh();
                 let _ = reply.send(self.all());
@@ -566,6 +561,7 @@ impl OpenDump {
             is_open: true,
             is_held: false,
             rule: self.rule.clone(),
+            rule_name: self.rule_name.clone(),
             trigger_time: rfc3339(self.trigger_ns),
             from: String::new(),
             to: String::new(),

@@ -43,6 +43,9 @@ pub struct StoredDump {
     pub is_held: bool,
     /// The trigger expression, or `manual`.
     pub rule: String,
+    /// What the rule is called; by hand and of alerts there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule_name: Option<String>,
     /// RFC 3339, as in the report.
     pub trigger_time: String,
     /// Of an open one empty.
@@ -90,6 +93,8 @@ struct Told {
     #[serde(default)]
     into: Option<String>,
     rule: String,
+    #[serde(default)]
+    rule_name: Option<String>,
     trigger_time: String,
     from: String,
     to: String,
@@ -215,6 +220,7 @@ impl Known {
                 is_open: false,
                 is_held: is_held(disk, &directory, stem),
                 rule: told.rule,
+                rule_name: told.rule_name,
                 trigger_time: told.trigger_time,
                 from: told.from,
                 to: told.to,

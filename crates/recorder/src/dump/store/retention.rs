@@ -9,15 +9,31 @@ use super::{Keep, StoredDump, WhyDeleted};
 pub(crate) struct Limits {
     /// Of all dumps.
     pub(crate) all: Keep,
-    /// Of the dumps of a rule, by its text.
-    pub(crate) rules: HashMap<String, Keep>,
+    /// Of the dumps of rules, by name.
+    pub(crate) rules: HashMap<String, RuleKeep>,
+}
+
+/// What is kept of a rule's dumps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RuleKeep {
+    pub(crate) keep: Keep,
+    /// Its dumps are of this trigger expression; `None`: of whatever it was, under this name.
+    pub(crate) expression: Option<String>,
 }
 
 impl Limits {
     /// Whether there are any.
     pub(crate) fn are_any(&self) -> bool {
         let is_any = |keep: &Keep| *keep != Keep::default();
-        is_any(&self.all) || self.rules.values().any(is_any)
+        is_any(&self.all) || self.rules.values().any(|rule| is_any(&rule.keep))
+    }
+
+    /// What is kept of the rule that a dump is of, and the rule's name.
+    fn of_rule(&self, dump: &StoredDump) -> Option<(&str, &Keep)> {
+        let (name, rule) = self.rules.get_key_value(dump.rule_name.as_deref()?)?;
+        let is_of = |text: &String| *text == dump.rule;
+        let is_its = rule.expression.as_ref().is_none_or(is_of);
+        is_its.then_some((name, &rule.keep))
     }
 
     /// All that are to go: the oldest first, none that is held. Open dumps have `open_bytes`, which count in all, and are not among `dumps`. `now_ns`: since
@@ -33,21 +49,24 @@ impl Limits {
         let mut bytes = open_bytes;
         for dump in &dumps {
             bytes = bytes.saturating_add(dump.bytes);
-            let of_rule = of_rules.entry(&dump.rule).or_default();
-            *of_rule = of_rule.saturating_add(dump.bytes);
+            if let Some((name, _)) = self.of_rule(dump) {
+                let of_rule = of_rules.entry(name).or_default();
+                *of_rule = of_rule.saturating_add(dump.bytes);
+            }
         }
         let mut due = Vec::new();
         for dump in dumps.into_iter().filter(|dump| !dump.is_held) {
-            let of_rule = of_rules.entry(&dump.rule).or_default();
-            let rule = self.rules.get(&dump.rule);
-            let limits = rule.map(|keep| (keep, *of_rule));
-            let why = [Some((&self.all, bytes)), limits]
-                .into_iter()
-                .flatten()
-                .find_map(|(keep, bytes)| keep.why(dump, bytes, now_ns));
+            let of_rule = self.of_rule(dump);
+            let mut limits = vec![(&self.all, &mut bytes)];
+            if let Some((name, keep)) = of_rule {
+                limits.push((keep, of_rules.entry(name).or_default()));
+            }
+            let mut each = limits.iter();
+            let why = each.find_map(|(keep, bytes)| keep.why(dump, **bytes, now_ns));
             if let Some(why) = why {
-                bytes = bytes.saturating_sub(dump.bytes);
-                *of_rule = of_rule.saturating_sub(dump.bytes);
+                for (_, bytes) in limits {
+                    *bytes = bytes.saturating_sub(dump.bytes);
+                }
                 due.push((dump, why));
             }
         }

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{
     Keep, MinFree, Space, StoredDump, WhyDeleted,
     keeper::{Keeper, KeeperConfig, KeeperThread, Keeping, OpenDump, Request},
-    retention::{Limits, for_room},
+    retention::{Limits, RuleKeep, for_room},
 };
 use crate::{
     Event, Format, Subscription,
@@ -280,6 +280,7 @@ fn limits_hold_for_what_earlier_runs_left() {
 
 fn open(files: &[(&str, u64)]) -> OpenDump {
     OpenDump {
+        rule_name: None,
         number: 1,
         rule: "udp".to_owned(),
         trigger_ns: 0,
@@ -323,6 +324,49 @@ fn open_dumps_are_listed_and_left_alone() {
     let hold = |reply| Request::Hold("new".to_owned(), true, reply);
     assert!(bench.ask(hold).unwrap());
     assert!(bench.ask(Request::List)[0].is_held);
+}
+
+/// What is kept of a rule is kept of its own dumps, and acts when it is told; of a rule that is known by its place, of those of its expression.
+#[test]
+fn each_rule_has_a_limit_of_its_own() {
+    let mut bench = Bench::new(keep(None, None));
+    let disk = bench.disk.clone();
+    let named = |stem: &str, name: Option<&str>, rule: &str, made_ns: i64| {
+        put_dump(&disk, "dumps", stem, 100, made_ns, rule);
+        let path = format!("dumps/{stem}.json");
+        let file = disk.open_to_read(Path::new(&path)).unwrap();
+        let mut told: serde_json::Value = serde_json::from_reader(file.reader()).unwrap();
+        told["rule_name"] = name.into();
+        disk.remove(Path::new(&path)).unwrap();
+        put(&disk, &path, told.to_string().as_bytes());
+    };
+    named("a", Some("a"), "udp", 1);
+    named("a-before", Some("a"), "tcp", 2);
+    named("b", Some("b"), "udp", 3);
+    named("1", Some("1"), "udp", 4);
+    named("1-before", Some("1"), "tcp", 5);
+    named("by-hand", None, "manual", 6);
+    let mut tell = |rules: &[(&str, u64, Option<&str>)]| {
+        let rules = rules.iter().map(|(name, bytes, expression)| {
+            let keep = Keep {
+                bytes: Some(*bytes),
+                age: None,
+            };
+            let expression = expression.map(str::to_owned);
+            ((*name).to_owned(), RuleKeep { keep, expression })
+        });
+        bench.keeper.keep(rules.collect());
+        bench.keeping.serve_all();
+        bench.keeping.keep();
+        let deleted = bench.news().0.into_iter();
+        deleted.map(|(id, _)| id).collect::<Vec<_>>()
+    };
+    assert_eq!(tell(&[("c", 0, None)]), [""; 0]);
+    assert_eq!(tell(&[("a", 700, None)]), ["a"]);
+    assert_eq!(tell(&[]), [""; 0]);
+    assert_eq!(tell(&[("a", 0, None)]), ["a-before"]);
+    assert_eq!(tell(&[("1", 0, Some("udp"))]), ["1"]);
+    assert_eq!(bench.ids(), ["b", "1-before", "by-hand"]);
 }
 
 /// A dump whose name was taken before it was finished is held under the one that it got.
@@ -398,7 +442,8 @@ fn what_is_due_agrees_with_an_oracle() {
             number: None,
             is_open: false,
             is_held: random.u8(..5) == 0,
-            rule: rules[random.usize(..3)].to_owned(),
+            rule: "udp".to_owned(),
+            rule_name: Some(rules[random.usize(..3)].to_owned()),
             trigger_time: String::new(),
             from: String::new(),
             to: String::new(),
@@ -419,7 +464,11 @@ fn what_is_due_agrees_with_an_oracle() {
             all: limit(&mut random),
             rules: rules[1..]
                 .iter()
-                .map(|it| ((*it).to_owned(), limit(&mut random)))
+                .map(|it| {
+                    let keep = limit(&mut random);
+                    let expression = None;
+                    ((*it).to_owned(), RuleKeep { keep, expression })
+                })
                 .collect(),
         };
         let (open_bytes, now_ns) = (random.u64(..200), random.i64(0..30) * S);
@@ -430,8 +479,11 @@ fn what_is_due_agrees_with_an_oracle() {
         let may_go = |dump: &&&StoredDump| !dump.is_held;
         let none = Keep::default();
         for rule in rules {
-            let own = limits.rules.get(rule).unwrap_or(&none);
-            let of_rule: Vec<_> = left.iter().filter(|it| it.rule == rule).collect();
+            let own = limits.rules.get(rule).map_or(&none, |it| &it.keep);
+            let of_rule: Vec<_> = left
+                .iter()
+                .filter(|it| it.rule_name.as_deref() == Some(rule))
+                .collect();
             let bytes: u64 = of_rule.iter().map(|it| it.bytes).sum();
             let is_within = own.bytes.is_none_or(|most| bytes <= most);
             assert!(
@@ -462,11 +514,10 @@ fn what_is_due_agrees_with_an_oracle() {
                     .iter()
                     .filter(|it| it.made_ns < dump.made_ns && !it.is_held);
                 let is_all = limits.all.bytes.is_some();
-                let is_rule = limits
-                    .rules
-                    .get(&dump.rule)
-                    .is_some_and(|it| it.bytes.is_some());
-                let is_counted = |it: &&&StoredDump| !is_rule || it.rule == dump.rule;
+                let name = dump.rule_name.as_deref().unwrap();
+                let own = limits.rules.get(name).and_then(|it| it.keep.bytes);
+                let is_rule = own.is_some();
+                let is_counted = |it: &&&StoredDump| !is_rule || it.rule_name == dump.rule_name;
                 assert!(
                     is_all || older.clone().find(|it| is_counted(it)).is_none(),
                     "round {round}"
@@ -475,12 +526,12 @@ fn what_is_due_agrees_with_an_oracle() {
                 let back = due[place..].iter().map(|(dump, _)| dump.bytes).sum::<u64>();
                 let of_rule: u64 = left
                     .iter()
-                    .filter(|it| it.rule == dump.rule)
+                    .filter(|it| it.rule_name == dump.rule_name)
                     .map(|it| it.bytes)
                     .sum();
-                let back_of_rule = due[place..].iter().filter(|it| it.0.rule == dump.rule);
+                let back_of_rule = due[place..].iter();
+                let back_of_rule = back_of_rule.filter(|it| it.0.rule_name == dump.rule_name);
                 let back_of_rule: u64 = back_of_rule.map(|it| it.0.bytes).sum();
-                let own = limits.rules.get(&dump.rule).and_then(|it| it.bytes);
                 let too_much = limits.all.bytes.is_some_and(|most| bytes + back > most);
                 let too_much_of_rule = own.is_some_and(|most| of_rule + back_of_rule > most);
                 assert!(too_much || too_much_of_rule, "round {round}");
