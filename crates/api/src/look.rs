@@ -74,7 +74,7 @@ impl Wanted {
         mut look: impl FnMut(&mut T, &Seen<'_>) -> bool + Send + 'static,
     ) -> Result<(T, QueryReport), Problem> {
         let stretch = self.stretch.read()?;
-        let place = app.running.take()?;
+        let place = app.running.take(&caller)?;
         let awaited = WhileAwaited::default();
         let cancel = awaited.0.clone();
         let looked = waiting(move || {

@@ -1,12 +1,9 @@
 //! Queries that run, and what became of the last ones.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -17,12 +14,12 @@ use utoipa::ToSchema;
 
 use crate::{caller::Caller, problem::Problem, role::Role};
 
-/// Queries at once.
-const RUNNING_MAX: usize = 4;
-/// Of those that follow, at once.
-const FOLLOWING_MAX: usize = 8;
-/// Listeners to events at once.
-const LISTENERS_MAX: usize = 16;
+/// Queries at once, of one caller and of all: so a slow one, or one with many, leaves places to others.
+const RUNNING_MAX: (usize, usize) = (4, 8);
+/// Of those that follow.
+const FOLLOWING_MAX: (usize, usize) = (8, 16);
+/// Listeners to events.
+const LISTENERS_MAX: (usize, usize) = (12, 24);
 /// Queries whose verdicts are kept.
 const KEPT: usize = 256;
 
@@ -30,13 +27,18 @@ const KEPT: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Places {
     what: &'static str,
+    max_of_one: usize,
     max: usize,
-    taken: AtomicUsize,
+    /// By account.
+    taken: Mutex<BTreeMap<Arc<str>, usize>>,
 }
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<Places>);
+pub(crate) struct Place {
+    places: Arc<Places>,
+    account: Arc<str>,
+}
 
 impl Places {
     pub(crate) fn listeners() -> Arc<Self> {
@@ -51,28 +53,50 @@ impl Places {
         Self::new("queries", RUNNING_MAX)
     }
 
-    fn new(what: &'static str, max: usize) -> Arc<Self> {
-        let taken = AtomicUsize::new(0);
-        Arc::new(Self { what, max, taken })
+    fn new(what: &'static str, (max_of_one, max): (usize, usize)) -> Arc<Self> {
+        let taken = Mutex::default();
+        Arc::new(Self {
+            what,
+            max_of_one,
+            max,
+            taken,
+        })
     }
 
-    /// A place; 503 where there is none.
-    pub(crate) fn take(self: &Arc<Self>) -> Result<Place, Problem> {
-        let next = |taken| (taken < self.max).then_some(taken + 1);
-        let got = self
-            .taken
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
-        got.map(|_| Place(Arc::clone(self))).map_err(|_| {
-            let Self { what, max, .. } = &**self;
-            let why = format!("there are {max} {what}, which is the limit: try again");
-            Problem::unavailable(why, Duration::from_secs(1))
-        })
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, usize>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place; 503 where there is none, or none for this caller.
+    pub(crate) fn take(self: &Arc<Self>, caller: &Caller) -> Result<Place, Problem> {
+        let what = self.what;
+        let mut taken = self.lock();
+        let all: usize = taken.values().sum();
+        let own = taken.get(&caller.account).copied().unwrap_or(0);
+        let why = if own >= self.max_of_one {
+            let (account, max) = (&caller.account, self.max_of_one);
+            format!("'{account}' has {max} {what}, which is the limit of one: try again")
+        } else if all >= self.max {
+            let max = self.max;
+            format!("there are {max} {what}, which is the limit: try again")
+        } else {
+            taken.insert(Arc::clone(&caller.account), own + 1);
+            return Ok(Place {
+                places: Arc::clone(self),
+                account: Arc::clone(&caller.account),
+            });
+        };
+        Err(Problem::unavailable(why, Duration::from_secs(1)))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::SeqCst);
+        let mut taken = self.places.lock();
+        if let Some(own) = taken.get_mut(&self.account) {
+            *own -= 1;
+        }
+        taken.retain(|_, own| *own > 0);
     }
 }
 
@@ -226,6 +250,41 @@ impl Queries {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// However many places one has, and however long, there is one for another.
+    #[test]
+    fn nobody_has_all_places() {
+        for places in [Places::queries(), Places::followers(), Places::listeners()] {
+            let (one, other, third) = (
+                Caller::of_peer(1, 10),
+                Caller::of_peer(2, 20),
+                Caller::of_peer(3, 30),
+            );
+            let take_all = |caller: &Caller| -> (Vec<Place>, Problem) {
+                let mut held = Vec::new();
+                loop {
+                    match places.take(caller) {
+                        Ok(place) => held.push(place),
+                        Err(problem) => return (held, problem),
+                    }
+                }
+            };
+            let (mut held, refused) = take_all(&one);
+            assert_eq!(held.len(), places.max_of_one);
+            assert!(refused.text().contains("'uid 1' has"), "{refused:?}");
+            // Another process of the same user is the same account.
+            assert!(places.take(&Caller::of_peer(1, 11)).is_err());
+            let (of_other, _) = take_all(&other);
+            assert_eq!(held.len() + of_other.len(), places.max);
+            let refused = places.take(&third).unwrap_err();
+            assert!(refused.text().contains("there are"), "{refused:?}");
+            held.pop();
+            let of_third = places.take(&third).unwrap();
+            assert!(places.take(&one).is_err());
+            drop((held, of_other, of_third));
+            assert!(places.lock().is_empty());
+        }
+    }
 
     #[test]
     fn a_query_whose_thread_fails_has_failed() {

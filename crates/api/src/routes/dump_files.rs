@@ -159,7 +159,7 @@ pub(crate) async fn file(
         Some(_) => &app.running,
         None => &app.following,
     };
-    let place = places.take()?;
+    let place = places.take(&caller)?;
     let tag = opened.whole.as_ref().and_then(|it| it.sha256.as_ref());
     let tag = tag.map(|sha256| format!("\"{sha256}\""));
     let mut response = Response::new(Body::empty());

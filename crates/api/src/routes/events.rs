@@ -67,7 +67,7 @@ pub(crate) async fn events(
         })
     });
     let from = wanted.from.or(last.transpose()?);
-    let place = app.listeners.take()?;
+    let place = app.listeners.take(&caller)?;
     let (sender, body) = stream(version)?;
     spawn_blocking(move || {
         let _place = place;

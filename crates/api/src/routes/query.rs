@@ -143,7 +143,7 @@ pub(crate) async fn query(
     } else {
         &app.running
     };
-    let place = places.take()?;
+    let place = places.take(&caller)?;
     let cancel = Cancel::default();
     let (sender, body) = stream(version)?;
     let body = body.when_left({
@@ -208,7 +208,7 @@ async fn count(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, 
             "`count` and `follow`: what is to come cannot be counted",
         ));
     }
-    let place = app.running.take()?;
+    let place = app.running.take(&caller)?;
     let awaited = WhileAwaited::default();
     let cancel = awaited.0.clone();
     let counted = waiting(move || {

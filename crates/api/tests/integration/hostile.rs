@@ -276,6 +276,9 @@ fn idle_connections_make_room() {
     let begun = Instant::now();
     for _ in 0..100 {
         assert_eq!(served.ask(&get("/v1/status").token(token)).status, 200);
+        // Others have places of their own.
+        let of_other = served.ask_unix(&get("/v1/query?limit_packets=1"));
+        assert!(of_other.status == 200 && of_other.is_whole);
     }
     assert!(begun.elapsed() < DEADLINE);
     let is_ended = |stream: &&TcpStream| {
