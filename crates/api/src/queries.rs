@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use crate::{caller::Caller, problem::Problem, role::Role};
 
 /// Queries at once, of one caller and of all: so a slow one, or one with many, leaves places to others.
-const RUNNING_MAX: (usize, usize) = (4, 8);
+const RUNNING_MAX: (usize, usize) = (6, 12);
 /// Of those that follow.
 const FOLLOWING_MAX: (usize, usize) = (8, 16);
 /// Listeners to events.

@@ -322,7 +322,7 @@ fn unread_answers_are_bounded() {
     served.wait_for_packets(60_000);
     let token = served.token("packets");
     let query = get("/v1/query").token(token);
-    let silent: Vec<TcpStream> = (0..4)
+    let silent: Vec<TcpStream> = (0..6)
         .map(|_| {
             let mut stream = served.connect();
             stream.write_all(&query.bytes("localhost")).unwrap();
@@ -333,7 +333,7 @@ fn unread_answers_are_bounded() {
     let refused = served.ask(&query);
     assert_eq!(refused.headers["retry-after"], "1");
     let why = refused.refused(503);
-    assert!(why.contains("4 queries"), "{why}");
+    assert!(why.contains("6 queries"), "{why}");
     assert_eq!(served.ask(&get("/v1/status").token(token)).status, 200);
     // They leave in the middle, and others are answered again.
     silent

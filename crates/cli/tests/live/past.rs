@@ -14,17 +14,15 @@ use std::{
 };
 
 use retroscope_recorder::PacketId;
-use serde_json::json;
 
 use crate::{
     blocks::{self, PACKET},
-    client::Api,
     control::socket,
     namespace::Namespace,
     quiet,
     recorder::{PROGRAM, Recorder},
     soak,
-    traffic::{self, Sender, number_of},
+    traffic::{self, Sender, number_of, udp},
 };
 
 /// What came of an answer that goes on, over all connections.
@@ -221,16 +219,20 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
 /// Twenty dumps of everything are written and five clients ask, while packets come at full speed: none is lost, and each answer begins at once.
 #[test]
 fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
+    const DUMPS: u16 = 20;
     let _machine = quiet();
     let Some(namespace) = Namespace::with_veth("busy") else {
         return;
     };
     let (seconds, rate) = if soak() { (20, 500_000) } else { (3, 150_000) };
     let (_folder, path) = socket();
+    let triggers: String = (1..=DUMPS)
+        .map(|port| format!("--trigger 'udp dst port {port}' "))
+        .collect();
     let recorder = Recorder::start(
         &namespace,
         &format!(
-            "-i v1 --ring 1GiB --trigger 'udp dst port 1' --max-dumps 20 --dumps-per-minute 0 --api unix:{}",
+            "-i v1 --ring 1GiB {triggers} --dump '' --past 500ms --future 500ms --max-dumps {DUMPS} --dumps-per-minute 0 --api unix:{}",
             path.display()
         ),
     );
@@ -270,16 +272,11 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
             .collect();
         let mut sender = Sender::new(&namespace, "v0");
         let (count, mut dumps) = (seconds * rate, 0);
-        let api = Api::at(path);
-        let took = sender.flood(count, Some(rate), traffic::number, |sent, _| {
-            // One behind the other in the first half; each has its packets of a second.
-            if sent >= (dumps + 1) * count / 40 && dumps < 20 {
+        let took = sender.flood(count, Some(rate), traffic::number, |sent, sender| {
+            // One behind the other in the first half.
+            if dumps < DUMPS && sent >= u64::from(dumps + 1) * count / u64::from(2 * DUMPS) {
                 dumps += 1;
-                api.done(
-                    "POST",
-                    "/v1/triggers",
-                    Some(json!({ "past": "500ms", "future": "500ms" })),
-                );
+                sender.send(&udp(7, 1000, dumps, b"trigger!"));
             }
         });
         is_over.store(true, SeqCst);
@@ -290,8 +287,8 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
         let joined = asking.into_iter().map(|client| client.join().unwrap());
         joined.flatten().collect::<Vec<Duration>>()
     });
-    recorder.settle(seconds * rate);
-    recorder.dumps(20);
+    recorder.settle(seconds * rate + u64::from(DUMPS));
+    recorder.dumps(DUMPS.into());
     let outcome = recorder.stop();
     firsts.sort();
     let of = |part: usize| firsts[(firsts.len() - 1) * part / 100];
@@ -303,12 +300,12 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
         of(100),
         outcome.source().lost
     );
-    assert_eq!(outcome.json["triggers"], 20);
+    assert_eq!(outcome.json["triggers"], DUMPS);
     let complete = outcome
         .dumps()
         .iter()
         .filter(|dump| dump["verdict"] == "complete");
-    assert_eq!((complete.count(), outcome.source().lost), (20, 0));
+    assert_eq!((complete.count(), outcome.source().lost), (DUMPS.into(), 0));
     if soak() {
         assert!(of(99) <= Duration::from_millis(50));
     }
