@@ -2,10 +2,11 @@
 //!
 //! Pure: bytes in, facts out. No files, no sockets, no threads, no clock. [`Lines`] cuts a stream into lines, and goes on behind one that was torn;
 //! [`read`] makes an [`Alert`] of a line. What is not in a line is `None`, never a guess. The frame that Suricata can add to an alert (`packet`)
-//! is not read: it is there only where somebody turned it on.
+//! is not read: it is there only where somebody turned it on. [`LabelTemplate`] is for alerts that are labels, as those of Prometheus.
 #![forbid(unsafe_code)]
 
 mod eve;
+mod labels;
 mod lines;
 mod time;
 mod zeek;
@@ -16,6 +17,7 @@ use memchr::memmem;
 use retroscope_packet::{Endpoint, FlowKey, Icmp, community_id_of, proto};
 use serde::Serialize;
 
+pub use labels::{LabelFilled, LabelTemplate};
 pub use lines::{LINE_BYTES_MAX, Lines};
 pub use time::time_ns;
 

@@ -12,8 +12,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::problem::Problem;
 
-/// Bytes of a body.
+/// Bytes of a body, …
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
+/// … and of one with a list of what a program has gathered.
+const LIST_BYTES_MAX: usize = 1 << 20;
 /// How long a body may take to come.
 const BODY_WAIT: Duration = Duration::from_secs(10);
 
@@ -25,41 +27,55 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
-        if !is_json(&parts.headers) {
-            return Err(Problem::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "the body is to be JSON: send it with `Content-Type: application/json`",
-            ));
-        }
-        let too_large = || {
-            let why = format!("a body has at most {BODY_BYTES_MAX} bytes: send less");
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, why)
-        };
-        let length = parts.headers.get(header::CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|length| length > BODY_BYTES_MAX) {
-            // Before a byte of it is read.
-            return Err(too_large());
-        }
-        let body = Limited::new(body, BODY_BYTES_MAX).collect();
-        let body = tokio::time::timeout(BODY_WAIT, body).await;
-        let body = body.map_err(|_| {
-            let why = format!("the body did not come within {} s", BODY_WAIT.as_secs());
-            Problem::new(StatusCode::REQUEST_TIMEOUT, why)
-        })?;
-        let body = body.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                too_large()
-            } else {
-                Problem::malformed(format!("the body cannot be read: {error}"))
-            }
-        })?;
-        let value = serde_json::from_slice(&body.to_bytes()).map_err(|error| {
-            Problem::malformed(format!("the body is not as it should be: {error}"))
-        })?;
-        Ok(Self(value))
+        read(request, BODY_BYTES_MAX).await.map(Self)
     }
+}
+
+/// The same that may be a longer text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LongJson<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for LongJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        read(request, LIST_BYTES_MAX).await.map(Self)
+    }
+}
+
+async fn read<T: DeserializeOwned>(request: Request, bytes_max: usize) -> Result<T, Problem> {
+    let (parts, body) = request.into_parts();
+    if !is_json(&parts.headers) {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body is to be JSON: send it with `Content-Type: application/json`",
+        ));
+    }
+    let too_large = || {
+        let why = format!("a body has at most {bytes_max} bytes: send less");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, why)
+    };
+    let length = parts.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > bytes_max) {
+        // Before a byte of it is read.
+        return Err(too_large());
+    }
+    let body = Limited::new(body, bytes_max).collect();
+    let body = tokio::time::timeout(BODY_WAIT, body).await;
+    let body = body.map_err(|_| {
+        let why = format!("the body did not come within {} s", BODY_WAIT.as_secs());
+        Problem::new(StatusCode::REQUEST_TIMEOUT, why)
+    })?;
+    let body = body.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            too_large()
+        } else {
+            Problem::malformed(format!("the body cannot be read: {error}"))
+        }
+    })?;
+    serde_json::from_slice(&body.to_bytes())
+        .map_err(|error| Problem::malformed(format!("the body is not as it should be: {error}")))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -68,6 +68,7 @@ operations! {
     patch PATCH "/v1/rules/{name}" rules::enable Some(Role::Admin), MayNot;
     delete DELETE "/v1/rules/{name}" rules::remove Some(Role::Admin), MayNot;
     post POST "/v1/triggers" triggers::trigger Some(Role::Trigger), May;
+    post POST "/v1/alertmanager" alertmanager::notify Some(Role::Trigger), May;
     get GET "/v1/dumps" dumps::list Some(Role::View), MayNot;
     get GET "/v1/dumps/{number}" dumps::read Some(Role::View), MayNot;
     delete DELETE "/v1/dumps/{number}" dump_files::delete Some(Role::Admin), MayNot;

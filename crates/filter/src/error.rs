@@ -113,6 +113,12 @@ impl FilterError {
     }
 
     /// About a text as a whole.
+    /// An expression that somebody refuses before it is one, with a sentence of theirs.
+    #[must_use]
+    pub fn refused(why: String, text: &str) -> Self {
+        Self::whole(Problem::Refused(why), text)
+    }
+
     pub(crate) fn whole(problem: Problem, text: &str) -> Self {
         Self::new(problem, text, 0..text.len())
     }

@@ -333,6 +333,21 @@ impl Template {
         })
     }
 
+    /// The template as an expression about packets of the interface of this ring-wide number, if it asks for nothing else of a trigger packet.
+    ///
+    /// # Errors
+    /// [`Problem::NeedsTrigger`], pointing at the first variable but `$iface`.
+    pub fn filled_on(&self, interface: u16) -> Result<Filled, FilterError> {
+        let is_other = |(_, variable): &&(Range<usize>, Variable)| *variable != Variable::Iface;
+        if let Some((span, variable)) = self.variables.iter().find(is_other) {
+            let problem = Problem::NeedsTrigger(*variable);
+            return Err(FilterError::new(problem, &self.text, span.clone()));
+        }
+        let mut values = TriggerValues::default();
+        values.terms.interface = Some(interface).filter(|_| !self.variables.is_empty());
+        Ok(self.filled(&values))
+    }
+
     /// The template as an expression about a flow, if it asks for nothing else of a trigger packet.
     ///
     /// # Errors

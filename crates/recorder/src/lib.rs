@@ -55,17 +55,17 @@ pub use dump::{
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
 pub use query::{Answer, Cancel, Empty, IndexUse, PacketId, Query, QueryError, QueryReport, Seen};
-pub use retroscope_alert::{Alert, Identity as AlertIdentity};
+pub use retroscope_alert::{Alert, Identity as AlertIdentity, LabelFilled, LabelTemplate};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use retroscope_filter::KnownFlow;
 pub use start::{
     by_hand::ByHand,
     config::{Analyzers, ClassCutoff, Config, ModuleSource, Scripts, Sources},
-    expressions::{ExpressionError, check_expression, check_template},
+    expressions::{ExpressionError, check_alert_template, check_expression, check_template},
     handle::{CommandError, Handle, Stretch, check_name},
     inserters_only::{Inserted, insert_only},
     recorder::{Recorder, StartError, Status, Summary},
     reload::Reloaded,
-    rules::RuleStatus,
+    rules::{NO_PACKET, RuleStatus},
 };
 pub use timeline::{SLOTS_MAX, Timeline, TimelineRequest};

@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, net::IpAddr, time::Duration};
 use retroscope_capture::quantity;
 use retroscope_packet::{Endpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
-    ByHand, Handle, Keep, KnownFlow, Stretch, SubDirectory, TriggerRequest, parse_time,
+    ByHand, Handle, Keep, KnownFlow, NO_PACKET, Stretch, SubDirectory, TriggerRequest, parse_time,
 };
 use serde::{
     Deserialize, Deserializer,
@@ -159,6 +159,7 @@ impl TriggerBody {
             at_ns: self.time.as_deref().map(time).transpose()?,
             flow,
             request,
+            ..ByHand::default()
         })
     }
 }
@@ -182,12 +183,15 @@ with_window! {
 with_window! {
     /// A trigger rule as it is to be.
     RulePut {
-        /// Packets that trigger, a pcap-filter(7) expression.
+        /// Packets that trigger, a pcap-filter(7) expression; may be left out where there is an `alert_dump`: then none do.
         #[schema(example = "tcp[tcpflags] & tcp-rst != 0")]
-        expression: String,
+        expression: Option<String>,
         /// What is dumped: a template in the place of `--dump`.
         #[schema(example = "host $srcIP")]
         dump: Option<String>,
+        /// What is dumped of an alert of Alertmanager that names the rule: a template that labels fill in.
+        #[schema(example = "host {instance} and port {instance}")]
+        alert_dump: Option<String>,
         /// Whether its matches are hits; left out, as it is, and of a new rule true.
         enabled: Option<bool>,
         /// After the window of one of its dumps, time in which the same dump expression starts no other.
@@ -212,6 +216,17 @@ with_window! {
 }
 
 impl RulePut {
+    /// What triggers it.
+    pub(crate) fn expression(&self) -> Result<&str, Problem> {
+        let given = self.expression.as_deref();
+        let given = given.or(self.alert_dump.as_ref().map(|_| NO_PACKET));
+        given.ok_or_else(|| {
+            let why =
+                "a rule has an `expression`, which takes packets, or an `alert_dump`, for alerts";
+            Problem::malformed(why)
+        })
+    }
+
     /// What the rule asks for of its own.
     pub(crate) fn request(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
         let keep = Keep {
@@ -220,6 +235,7 @@ impl RulePut {
         };
         Ok(TriggerRequest {
             dump: self.dump.clone(),
+            alert_dump: self.alert_dump.clone(),
             hold_off: self.hold_off.as_deref().map(duration).transpose()?,
             max_dumps: self.max_dumps,
             dumps_per_minute: self.dumps_per_minute,

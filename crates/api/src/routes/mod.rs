@@ -1,5 +1,6 @@
 //! The operations, by what they are about.
 
+pub(crate) mod alertmanager;
 pub(crate) mod control;
 pub(crate) mod document;
 pub(crate) mod dump_files;

@@ -36,6 +36,8 @@ pub(crate) struct RuleBody {
     packets: Option<u64>,
     bytes: Option<u64>,
     dump: Option<String>,
+    /// What is dumped of an alert of Alertmanager; `null`: it takes none.
+    alert_dump: Option<String>,
     into: Option<String>,
     hold_off_seconds: Option<f64>,
     max_dumps: Option<u64>,
@@ -76,6 +78,7 @@ impl From<RuleStatus> for RuleBody {
             packets: request.packets_max,
             bytes: request.bytes_max,
             dump: request.dump,
+            alert_dump: request.alert_dump,
             hold_off_seconds: request.hold_off.map(|time| time.as_secs_f64()),
             max_dumps: request.max_dumps,
             dumps_per_minute: request.dumps_per_minute,
@@ -160,9 +163,10 @@ pub(crate) async fn put(
         }
     };
     let request = wanted.request(&caller)?;
+    wanted.expression()?;
     waiting(move || {
         let handle = &app.handle;
-        let rule = (wanted.expression.as_str(), &request);
+        let rule = (wanted.expression()?, &request);
         let existed = handle.put_rule(&name, rule, wanted.enabled, only_new)?;
         let status = if existed {
             StatusCode::OK
@@ -216,9 +220,8 @@ pub(crate) async fn remove(
     .await
 }
 
-fn find(handle: &Handle, name: &str) -> Result<RuleStatus, Problem> {
-    let found = handle.rules().into_iter().find(|rule| rule.name == name);
-    found.ok_or_else(|| no_rule(name))
+pub(super) fn find(handle: &Handle, name: &str) -> Result<RuleStatus, Problem> {
+    handle.rule(name).ok_or_else(|| no_rule(name))
 }
 
 fn no_rule(name: &str) -> Problem {

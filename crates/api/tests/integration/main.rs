@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod access;
+mod alertmanager;
 mod dumps;
 mod follow;
 mod history;

@@ -77,8 +77,8 @@ struct RuleArgs {
     #[command(flatten)]
     limits: LimitsText,
 
-    /// Packets that trigger, as pcap-filter(7) says
-    #[arg(value_name = "EXPRESSION", required = true)]
+    /// Packets that trigger, as pcap-filter(7) says; with --alert-dump it may be left out, and then none do
+    #[arg(value_name = "EXPRESSION", required_unless_present = "alert_dump")]
     expression: Vec<String>,
 }
 
@@ -197,7 +197,9 @@ fn enable(
 fn body(rule: &RuleArgs) -> Result<Value, Failure> {
     let mut body = fields(&rule.window).map_err(Failure::usage)?;
     body.extend(fields(&rule.limits).map_err(Failure::usage)?);
-    body.insert("expression".to_owned(), rule.expression.join(" ").into());
+    if !rule.expression.is_empty() {
+        body.insert("expression".to_owned(), rule.expression.join(" ").into());
+    }
     Ok(body.into())
 }
 
@@ -244,6 +246,7 @@ fn row(rule: &Value) -> [String; 4] {
         ("packets", number("packets")),
         ("bytes", rule["bytes"].as_u64().map(show_size)),
         ("dump", quoted("dump")),
+        ("alert-dump", quoted("alert_dump")),
         ("into", quoted("into")),
         ("hold-off", seconds("hold_off_seconds")),
         ("max-dumps", number("max_dumps")),

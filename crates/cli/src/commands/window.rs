@@ -48,9 +48,14 @@ pub(crate) struct WindowText {
     pub(crate) asked_by: Option<String>,
 }
 
-/// What a rule is held to of its own, as users write it.
+/// What a rule has and a trigger by hand has not, as users write it: what it dumps of alerts, and what it is held to of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub(crate) struct LimitsText {
+    /// What is dumped of an alert of Prometheus' Alertmanager that names the rule, which labels of the alert fill in, as 'host {instance}' (docs/alerts.md)
+    #[arg(long, value_name = "TEMPLATE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) alert_dump: Option<String>,
+
     /// After the window of a dump of the rule, time in which the same dump expression starts no other [default: as --hold-off of record]
     #[arg(long, value_name = "TIME")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,6 +114,7 @@ impl WindowText {
             dumps_per_minute: limits.dumps_per_minute,
             bytes_per_hour: bytes_per_hour.transpose()?,
             keep: limits.keep.as_deref().map(keep).transpose()?,
+            alert_dump: limits.alert_dump.clone(),
             ..self.request()?
         })
     }

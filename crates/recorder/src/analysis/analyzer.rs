@@ -22,7 +22,7 @@ use retroscope_ring::{Batch, Packet, Reader, Reservation};
 use crate::{
     analysis::{
         derivation::Derivation,
-        director::{ALERT, Clip, Director, DirectorConfig, HitOrder, Order},
+        director::{Clip, Director, DirectorConfig, HitOrder, Order},
         late::{ClosedWindows, OpenWindow},
         native::NativeCode,
         predicate::Expression,
@@ -140,7 +140,8 @@ struct Core {
     passed_by: usize,
     refusals: Refusals,
     unseen: Unseen,
-    keys: Keys,
+    /// Of triggers by hand, and of those that are hits of rules.
+    keys: [Keys; 2],
     alerts: Alerts,
 }
 
@@ -211,7 +212,7 @@ impl Analyzer {
             passed_by: 0,
             refusals: Refusals::default(),
             unseen: Unseen::default(),
-            keys: Keys::default(),
+            keys: Keys::both(),
             alerts: Alerts::new(&mut parts.alerts),
             common,
             parts,
@@ -435,14 +436,15 @@ impl Core {
         expression: &Expression,
         (from_ns, to_ns): (i64, i64),
     ) {
-        let rule = self.rule_name(hit.rule).to_owned();
+        let called = terms.called.as_deref();
+        let rule = called.unwrap_or(self.rule_name(hit.rule)).to_owned();
         let (text, predicate) = expression.resolve(!self.live);
-        let trigger =
-            (hit.rule < ALERT).then_some((hit.producer, hit.record, expression.interface));
-        let offset_ns = if hit.rule == MANUAL {
-            self.common.clock.now().offset_ns
-        } else if let Some(alert) = &terms.alert {
+        let has_packet = hit.record < u64::MAX;
+        let trigger = has_packet.then_some((hit.producer, hit.record, expression.interface));
+        let offset_ns = if let Some(alert) = &terms.alert {
             alert.time_ns.saturating_sub(hit.time_ns)
+        } else if !has_packet {
+            self.common.clock.now().offset_ns
         } else {
             self.stamps.offset_ns(hit.producer, hit.source, hit.record)
         };

@@ -27,6 +27,9 @@ pub struct TriggerRequest {
     /// What is dumped: of a rule a template, which each trigger packet fills in; by hand, where there is no such packet, an expression. Empty:
     /// everything.
     pub dump: Option<String>,
+    /// Of a rule: what is dumped of an alert that names it, a [`LabelTemplate`](retroscope_alert::LabelTemplate), which labels of the alert fill in. Empty: everything;
+    /// `None`: it takes no alerts.
+    pub alert_dump: Option<String>,
     /// Below the directory of the dumps: where its files go; made when it is first needed.
     pub into: Option<SubDirectory>,
     /// Of a rule: after the end of its window, how long the same dump expression starts no other dump.
@@ -84,6 +87,8 @@ pub(crate) struct Terms {
     pub(crate) limits: RuleLimits,
     /// The alert that it is of.
     pub(crate) alert: Option<Arc<Alert>>,
+    /// What its dump calls the rule; `None`: by the rule's expression.
+    pub(crate) called: Option<Arc<str>>,
 }
 
 /// What a rule is held to of its own.
@@ -178,6 +183,7 @@ impl Terms {
             reason: kept(&request.reason, REASON_BYTES),
             flow: None,
             alert: None,
+            called: None,
             limits: RuleLimits {
                 hold_off_ns: request.hold_off.map(duration_ns),
                 dumps_max: limit(request.max_dumps.unwrap_or(0)),

@@ -26,6 +26,8 @@ pub(crate) enum Command {
         key: Option<String>,
         /// When, ns of ring time; `None`: now.
         at_ns: Option<i64>,
+        /// The rule whose hit it is, by number and name; `None`: of none.
+        rule: Option<(usize, Arc<str>)>,
         request: Box<TriggerRequest>,
         /// What is dumped, if that is not as the recorder is configured.
         expression: Option<Expression>,

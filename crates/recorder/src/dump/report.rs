@@ -129,7 +129,7 @@ pub struct DumpReport {
     #[serde(serialize_with = "lossy_all")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub locations: Vec<PathBuf>,
-    /// The trigger expression, or `manual`.
+    /// The trigger expression; the name of the rule that an alert named; or `manual`.
     pub rule: String,
     /// What the rule is called: as given, or its place among the triggers of the start, from 1; by hand and of alerts there is none.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -25,6 +25,11 @@ pub struct ByHand {
     pub flow: Option<KnownFlow>,
     /// What it asks for.
     pub request: TriggerRequest,
+    /// The rule whose hit it is, by name: its limits are kept to, and it is counted as the rule's. `None`: a trigger by hand, of no rule. Keys are remembered apart,
+    /// the last 4,096 of rules.
+    pub rule: Option<String>,
+    /// The interface that `$iface` of the request's expression stands for, a ring-wide number.
+    pub interface: Option<u16>,
 }
 
 impl Handle {
@@ -56,12 +61,19 @@ impl Handle {
             at_ns,
             flow,
             request,
+            rule,
+            interface,
         } = by_hand;
+        let rule = rule.map(|name| Ok::<_, CommandError>((self.rules.number(&name)?, name.into())));
+        let rule = rule.transpose()?;
         key.as_deref().map(check_name).transpose()?;
         let at_ns = at_ns.map(|at_ns| self.ring_time(at_ns)).transpose()?;
         let dump = request.dump.as_deref();
         let expression = match &flow {
             None => dump.map(|text| {
+                if let Some(interface) = interface {
+                    return self.rules.on(text, interface);
+                }
                 let prepared = self.rules.prepare(text)?;
                 Ok::<_, FilterError>(prepared.filter.filled().clone())
             }),
@@ -87,6 +99,7 @@ impl Handle {
         self.send(Command::Trigger {
             key,
             at_ns,
+            rule,
             request: Box::new(request),
             expression,
             reply,
@@ -103,6 +116,7 @@ impl Handle {
         self.send(Command::Trigger {
             key: None,
             at_ns: None,
+            rule: None,
             request: Box::default(),
             expression: None,
             reply: None,

@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use retroscope_alert::LabelTemplate;
 use retroscope_filter::{Filter, FilterError};
 use retroscope_flow::Cutoff;
 use retroscope_packet::LinkType;
@@ -53,6 +54,27 @@ pub fn check_expression(text: &str) -> Result<(), FilterError> {
 /// As [`check_expression`].
 pub fn check_template(text: &str) -> Result<(), FilterError> {
     template(text, &LinkTypes::new(&[], &usual), mode(false)).map(|_| ())
+}
+
+/// The same of what is dumped of alerts, which their labels fill in ([`LabelTemplate`]).
+///
+/// # Errors
+/// As [`check_expression`], and where it is no such template.
+pub fn check_alert_template(text: &str) -> Result<(), FilterError> {
+    check_label_template(text, &LinkTypes::new(&[], &usual))
+}
+
+/// Tries such a template for link types: with addresses of IPv4 or of IPv6.
+pub(super) fn check_label_template(
+    text: &str,
+    link_types: &LinkTypes<'_>,
+) -> Result<(), FilterError> {
+    let labels = LabelTemplate::new(text).map_err(|why| FilterError::refused(why, text))?;
+    let [v4, v6] = labels.samples().map(|sample| {
+        let filled = template(&sample.expression, link_types, mode(false))?;
+        filled.filled_on(0).map(drop)
+    });
+    v4.or_else(|error| v6.map_err(|_| error))
 }
 
 /// Link types of interfaces, beside Ethernet: of the kernel's `any`, of tunnels, of radio in monitor mode, of loopback in files.
@@ -114,6 +136,16 @@ impl Expressions {
         let own = own.filter_map(|(number, request)| Some((number, request.dump.as_deref()?)));
         let own = own.map(|(number, text)| Ok((number, template("--trigger-dump", text)?)));
         let own = own.collect::<Result<_, _>>()?;
+        for text in texts
+            .requests
+            .iter()
+            .filter_map(|request| request.alert_dump.as_deref())
+        {
+            check_label_template(text, link_types).map_err(|error| ExpressionError {
+                option: "alert-dump",
+                error,
+            })?;
+        }
         let manual = plain("--manual-dump", texts.manual)?;
         let manual = Expression::plain(manual.filter.filled().clone());
         let filter = texts

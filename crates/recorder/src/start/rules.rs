@@ -27,10 +27,14 @@ use crate::{
     dump::store::retention::RuleKeep,
     start::{
         config::Config,
+        expressions::check_label_template,
         handle::{CommandError, Handle, check_name, late},
         reload::Configured,
     },
 };
+
+/// An expression that takes no packet, on every link type: of a rule that is for alerts alone.
+pub const NO_PACKET: &str = "less 0";
 
 /// Rules at once.
 pub(super) const RULES_MAX: usize = 16_384;
@@ -201,11 +205,15 @@ impl RuleBook {
         Ok(prepared)
     }
 
-    /// Compiles the dump expression of a rule, where it has one of its own.
+    /// Compiles the dump expression of a rule, where it has one of its own, and tries that of alerts.
     pub(super) fn own_template(
         &self,
         request: &TriggerRequest,
     ) -> Result<Option<Arc<Template>>, CommandError> {
+        if let Some(text) = &request.alert_dump {
+            let known = self.shared.link_types();
+            check_label_template(text, &LinkTypes::new(&known, &Vec::new))?;
+        }
         let text = request.dump.as_deref();
         text.map(|text| self.template(text)).transpose()
     }
@@ -215,6 +223,24 @@ impl RuleBook {
         let known = self.shared.link_types();
         let link_types = LinkTypes::new(&known, &Vec::new);
         template(text, &link_types, mode(self.offline))?.filled_for(flow)
+    }
+
+    /// Compiles an expression about an interface.
+    pub(super) fn on(&self, text: &str, interface: u16) -> Result<Filled, FilterError> {
+        let known = self.shared.link_types();
+        let link_types = LinkTypes::new(&known, &Vec::new);
+        template(text, &link_types, mode(self.offline))?.filled_on(interface)
+    }
+
+    /// The number of the rule of a name, if it is enabled.
+    pub(super) fn number(&self, name: &str) -> Result<usize, CommandError> {
+        let rules = lock(&self.rules);
+        let entry = rules.by_name.get(name).ok_or_else(|| no_rule(name))?;
+        if !entry.is_enabled {
+            let why = format!("rule '{name}' is disabled");
+            return Err(CommandError::Refused(why));
+        }
+        Ok(entry.number)
     }
 
     /// Compiles a dump expression for the sources.
@@ -261,7 +287,7 @@ impl Numbered {
     fn check_bytes(&self, wanted: Wanted<'_>) -> Result<(), CommandError> {
         let text_bytes = |is_added, (expression, request): (&str, &TriggerRequest)| {
             let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-            let expressions = expression.len() + len(&request.dump);
+            let expressions = expression.len() + len(&request.dump) + len(&request.alert_dump);
             len(&request.asked_by) + len(&request.reason) + if is_added { expressions } else { 0 }
         };
         let others = self.by_name.iter();
@@ -306,6 +332,13 @@ impl Entry {
 }
 
 impl Handle {
+    /// The rule of a name.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<RuleStatus> {
+        let rules = lock(&self.rules.rules);
+        rules.by_name.get(name).map(|entry| entry.status(name))
+    }
+
     /// The rules, by name.
     #[must_use]
     pub fn rules(&self) -> Vec<RuleStatus> {

@@ -50,6 +50,11 @@ impl Handle {
         self.log.tell(Event::Exported(export));
     }
 
+    /// Tells listeners a sentence. Never waits.
+    pub fn tell_notice(&self, text: String) {
+        self.log.tell(Event::Notice(text));
+    }
+
     /// Listens to events: from this number on as far as they are kept (the last 1024), or those that are to come.
     #[must_use]
     pub fn subscribe(&self, from: Option<u64>) -> Subscription {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    CommandError, DumpReport, Handle, Query, Stretch, TriggerRequest, Verdict,
+    ByHand, CommandError, DumpReport, Handle, NO_PACKET, Query, Stretch, TriggerRequest, Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
@@ -461,4 +461,75 @@ fn all_hits_of_a_storm_are_counted_behind_a_single_dump() {
     let hits = rig.handle.status().unwrap().hits;
     assert_eq!(rules(&rig)[0].1, Some(3000));
     assert_eq!((hits.triggers, hits.suppressed.total()), (1, 2999));
+}
+
+/// What no packet triggers may be a hit of a rule: with the rule's name, window and limits, and a key that is remembered apart from those of triggers by hand.
+#[test]
+fn a_trigger_may_be_a_hit_of_a_rule() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(&config(), START, dir.path());
+    rig.pass(S);
+    rig.arrive(0, udp(1, 7, 0));
+    rig.arrive(0, udp(1, 8, 1));
+    rig.pass(S);
+    rig.step();
+    let rule = |dump: &str, max_dumps| TriggerRequest {
+        past: Some(Duration::from_secs(2)),
+        future: Some(Duration::from_secs(3)),
+        max_dumps: Some(max_dumps),
+        alert_dump: Some(dump.to_owned()),
+        ..TriggerRequest::default()
+    };
+    let add = |rig: &mut Rig, name: &'static str, rule: TriggerRequest| {
+        asked(rig, move |it| {
+            it.put_rule(name, (NO_PACKET, &rule), None, true)
+        })
+    };
+    for wrong in [
+        "host {x} or {y}",
+        "port $srcPort",
+        "host {x",
+        "udp) or (tcp",
+    ] {
+        let refused = add(&mut rig, "wrong", rule(wrong, 1));
+        assert!(matches!(refused, Err(CommandError::Filter(_))), "{wrong}");
+    }
+    add(&mut rig, "web", rule("port {port}", 1)).unwrap();
+    let ask = |rig: &mut Rig, key: &str, dump: &str, at_ns| {
+        let mut request = rig.handle.rule("web").unwrap().request;
+        request.dump = Some(dump.to_owned());
+        let by_hand = ByHand {
+            key: Some(key.to_owned()),
+            at_ns: Some(at_ns),
+            rule: Some("web".to_owned()),
+            request,
+            ..ByHand::default()
+        };
+        asked(rig, move |it| it.trigger_by_hand(by_hand))
+    };
+    let at_ns = START + 3 * S / 2;
+    let first = ask(&mut rig, "a", "udp port 8", at_ns).unwrap();
+    assert!(!first.existed);
+    let again = ask(&mut rig, "a", "udp port 8", at_ns).unwrap();
+    assert_eq!((again.dump, again.existed), (first.dump, true));
+    // Another of its window, and one beyond its limit.
+    assert_eq!(ask(&mut rig, "b", "udp port 8", at_ns).unwrap(), again);
+    let why = ask(&mut rig, "c", "udp port 7", at_ns).unwrap_err();
+    assert!(why.to_string().contains("too many dumps"), "{why}");
+    let by_hand = asked(&mut rig, |it| {
+        it.trigger(Some("a"), TriggerRequest::default())
+    });
+    assert!(!by_hand.unwrap().existed);
+    rig.pass(10 * S);
+    rig.step();
+    let report = rig.reports.iter().find(|it| it.number == first.dump);
+    let report = report.unwrap();
+    assert_eq!((report.rule.as_str(), numbers(report)), ("web", vec![1]));
+    let costs = rig.handle.status().unwrap().hits_by_rule;
+    let costs = costs.iter().find(|it| it.rule.as_deref() == Some("web"));
+    let counts = &costs.unwrap().counts;
+    assert_eq!((counts.triggers, counts.suppressed.total()), (1, 2));
+    asked(&mut rig, |it| it.enable_rule("web", false)).unwrap();
+    let why = ask(&mut rig, "d", "udp", at_ns).unwrap_err();
+    assert!(why.to_string().contains("disabled"), "{why}");
 }

@@ -541,6 +541,7 @@ impl Rig {
         let command = Command::Trigger {
             at_ns: None,
             key: None,
+            rule: None,
             request: Box::new(request),
             expression: None,
             reply: None,

@@ -1,6 +1,9 @@
 //! Commands, taken between two batches.
 
-use std::collections::VecDeque;
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use super::{Core, MANUAL};
 use crate::{
@@ -16,23 +19,36 @@ use crate::{
     },
 };
 
-/// Keys of triggers that are remembered.
+/// Keys of triggers by hand that are remembered, …
 const KEYS: usize = 256;
+/// … and of those that are hits of rules.
+const KEYS_OF_RULES: usize = 4096;
 
-/// Which dumps triggers by hand started that had a key: the last ones.
-#[derive(Debug, Default)]
-pub(super) struct Keys(VecDeque<(String, u64)>);
+/// Which dumps triggers started that had a key: the last ones.
+#[derive(Debug)]
+pub(super) struct Keys {
+    dumps: HashMap<String, u64>,
+    order: VecDeque<String>,
+    most: usize,
+}
 
 impl Keys {
-    fn dump(&self, key: &str) -> Option<u64> {
-        let found = self.0.iter().find(|(known, _)| known == key);
-        found.map(|(_, dump)| *dump)
+    /// Of triggers by hand, and of those that are hits of rules.
+    pub(super) fn both() -> [Self; 2] {
+        [KEYS, KEYS_OF_RULES].map(|most| Self {
+            dumps: HashMap::new(),
+            order: VecDeque::new(),
+            most,
+        })
     }
 
     fn add(&mut self, key: String, dump: u64) {
-        self.0.push_back((key, dump));
-        if self.0.len() > KEYS {
-            self.0.pop_front();
+        self.dumps.insert(key.clone(), dump);
+        self.order.push_back(key);
+        if self.order.len() > self.most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.dumps.remove(&oldest);
         }
     }
 }
@@ -49,12 +65,13 @@ impl Core {
                 Command::Trigger {
                     key,
                     at_ns,
+                    rule,
                     request,
                     expression,
                     reply,
                 } => {
                     let expression = expression.unwrap_or_else(|| self.parts.manual.clone());
-                    let triggered = self.trigger_by_hand((now, at_ns), key, &request, expression);
+                    let triggered = self.trigger((now, at_ns), key, (rule, &request), expression);
                     self.execute();
                     if let Some(reply) = reply {
                         let _ = reply.try_send(triggered);
@@ -75,18 +92,25 @@ impl Core {
         }
     }
 
-    fn trigger_by_hand(
+    /// A trigger by hand, or a hit of a rule that no packet is.
+    fn trigger(
         &mut self,
         (now, at_ns): (Moment, Option<i64>),
         key: Option<String>,
-        request: &TriggerRequest,
+        (rule, request): (Option<(usize, Arc<str>)>, &TriggerRequest),
         mut expression: Expression,
     ) -> Result<Triggered, String> {
-        if let Some(dump) = key.as_ref().and_then(|key| self.keys.dump(key)) {
+        let is_of_rule = rule.is_some();
+        let keys = &self.keys[usize::from(is_of_rule)];
+        if let Some(dump) = key.as_ref().and_then(|key| keys.dumps.get(key)) {
             return Ok(Triggered {
-                dump,
+                dump: *dump,
                 existed: true,
             });
+        }
+        let (number, called) = rule.unzip();
+        if number.is_some_and(|number| !self.rules.contains_key(&number)) {
+            return Err("the rule was changed or removed meanwhile: ask again".to_owned());
         }
         let time_ns = match at_ns {
             Some(at_ns) => at_ns,
@@ -103,9 +127,10 @@ impl Core {
             source: 0,
             producer: 0,
             record: u64::MAX,
-            rule: MANUAL,
+            rule: number.unwrap_or(MANUAL),
         };
-        let terms = Terms::new(request, self.parts.window);
+        let mut terms = Terms::new(request, self.parts.window);
+        terms.called = called;
         let window = terms.window;
         expression.into.clone_from(&terms.into);
         let hit = Hit {
@@ -113,21 +138,32 @@ impl Core {
             terms,
             expression: Ok(expression.clone()),
         };
-        self.director.manual(hit, &mut self.orders);
+        if is_of_rule {
+            self.director.hit(hit, &mut self.orders);
+        } else {
+            self.director.manual(hit, &mut self.orders);
+        }
         let triggered = match self.orders.last() {
             Some(Order::Open { id, hit, .. }) if *hit == order => Ok((*id, false)),
             Some(Order::Refused { hit, why }) if *hit == order => Err(why.to_string()),
             _ => {
                 let open = self
                     .director
-                    .dump_of((MANUAL, &expression), window, time_ns);
-                let open = open.ok_or_else(|| "it started no dump".to_owned());
+                    .dump_of((order.rule, &expression), window, time_ns);
+                let open = open.ok_or_else(|| {
+                    let why = if self.director.armed {
+                        "it started no dump: the rule holds the expression off (hold-off)"
+                    } else {
+                        "it started no dump: the first one disarmed all rules (--single)"
+                    };
+                    why.to_owned()
+                });
                 open.map(|dump| (dump, true))
             }
         };
         let (dump, existed) = triggered?;
         if let Some(key) = key {
-            self.keys.add(key, dump);
+            self.keys[usize::from(is_of_rule)].add(key, dump);
         }
         Ok(Triggered { dump, existed })
     }

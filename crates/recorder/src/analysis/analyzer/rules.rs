@@ -15,6 +15,7 @@ use crate::{
     },
     control::{commands::Settings, events::Event},
     dump::order::Message,
+    start::rules::NO_PACKET,
 };
 
 /// Bytes of packets from files between two looks at what dumps cost: many against the tens of microseconds that one takes.
@@ -248,7 +249,7 @@ impl Core {
         }
         for rule in self.rules.values() {
             let hits = rule.hits.as_ref().map(|hits| hits.load(Ordering::Relaxed));
-            if hits != Some(0) {
+            if hits != Some(0) || rule.name == NO_PACKET {
                 continue;
             }
             let text = &rule.name;

@@ -9,6 +9,7 @@ const MS: i64 = 1_000_000;
 pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
     Terms {
         alert: None,
+        called: None,
         window: Window {
             past_ns,
             future_ns,

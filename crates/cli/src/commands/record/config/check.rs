@@ -4,7 +4,7 @@ use std::{fs, ops::Range, path::Path, sync::Arc};
 
 use retroscope_capture::SourceError;
 use retroscope_filter::FilterError;
-use retroscope_recorder::{Config, check_expression, check_template};
+use retroscope_recorder::{Config, check_alert_template, check_expression, check_template};
 use retroscope_script::{Limits, LuaModule, Machine, Script, ScriptError};
 
 use super::{Loaded, What, text::Fault};
@@ -82,33 +82,34 @@ fn numbers(loaded: &Loaded) -> Vec<Fault> {
 
 fn expressions(loaded: &Loaded) -> Vec<Fault> {
     let mut faults = Vec::new();
-    let mut check = |text: &str, is_template, span: Option<Range<usize>>, what: &str| {
-        let checked = if is_template {
-            check_template(text)
-        } else {
-            check_expression(text)
-        };
-        if let Err(error) = checked {
+    type Check = fn(&str) -> Result<(), FilterError>;
+    let mut check = |text: &str, check: Check, span: Option<Range<usize>>, what: &str| {
+        if let Err(error) = check(text) {
             faults.push(of_expression(what, &error, span));
         }
     };
     for expression in loaded.args.expressions() {
         let (option, number) = expression.option;
         let span = loaded.spans_of(option).get(number).cloned();
-        check(expression.text, expression.is_template, span, option);
+        let template: Check = match expression.is_template {
+            true => check_template,
+            false => check_expression,
+        };
+        check(expression.text, template, span, option);
     }
     for rule in &loaded.rules {
         let (it, span) = (&rule.rule, |key| Some(rule.span_of(key)));
         if let What::Filter(text) = &it.what {
-            check(text, false, span("filter"), &format!("rule '{}'", it.name));
+            let what = format!("rule '{}'", it.name);
+            check(text, check_expression, span("filter"), &what);
         }
         if let Some(text) = &it.request.dump {
-            check(
-                text,
-                true,
-                span("dump"),
-                &format!("dump of rule '{}'", it.name),
-            );
+            let what = format!("dump of rule '{}'", it.name);
+            check(text, check_template, span("dump"), &what);
+        }
+        if let Some(text) = &it.request.alert_dump {
+            let what = format!("alert-dump of rule '{}'", it.name);
+            check(text, check_alert_template, span("alert-dump"), &what);
         }
     }
     faults

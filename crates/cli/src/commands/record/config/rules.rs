@@ -3,7 +3,7 @@
 use std::{collections::HashMap, ops::Range, path::PathBuf};
 
 use clap::{Args as _, Command, FromArgMatches};
-use retroscope_recorder::{TriggerRequest, check_name};
+use retroscope_recorder::{NO_PACKET, TriggerRequest, check_name};
 use toml::{Spanned, de::DeValue};
 
 use super::{
@@ -151,9 +151,10 @@ fn of_settings(
         (Some(filter), None, None) => What::Filter(filter),
         (None, Some(path), None) => What::Lua(path),
         (None, None, Some(path)) => What::Module(path),
+        (None, None, None) if request.alert_dump.is_some() => What::Filter(NO_PACKET.to_owned()),
         _ => {
             return Err(of_rule(format!(
-                "rule '{name}' needs one of the keys filter, lua and module"
+                "rule '{name}' needs one of the keys filter, lua and module, or alert-dump"
             )));
         }
     };

@@ -241,11 +241,11 @@ fn what_is_wrong_is_told_with_its_place() {
         ("rule = [3]", "f:2:9: a rule is a table"),
         (
             "[[rule]]\nname = 'a'",
-            "f:2:1: rule 'a' needs one of the keys filter, lua and module",
+            "f:2:1: rule 'a' needs one of the keys filter, lua and module, or alert-dump",
         ),
         (
             "[[rule]]\nname = 'a'\nfilter = 'udp'\nlua = 'x'",
-            "f:2:1: rule 'a' needs one of the keys filter, lua and module",
+            "f:2:1: rule 'a' needs one of the keys filter, lua and module, or alert-dump",
         ),
         ("[[rule]]\nfilter = 'udp'", "f:2:1: a rule needs a name"),
         (
@@ -271,6 +271,14 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             "[[rule]]\nname = 'a'\nfilter = 'udp'\ndump = '$x'",
             "f:5:8: dump of rule 'a': unknown variable",
+        ),
+        (
+            "[[rule]]\nname = 'a'\nalert-dump = 'host {x} or {y}'",
+            "f:4:14: alert-dump of rule 'a': before {y} stands `host`",
+        ),
+        (
+            "[[rule]]\nname = 'a'\nalert-dump = 'portt {x} or port {x}'",
+            "f:4:14: alert-dump of rule 'a': ",
         ),
         (
             "[[rule]]\nname = 'a'\nfilter = 'udp'\n[[rule]]\nname = 'a'\nfilter = 'tcp'",
@@ -393,7 +401,7 @@ fn the_example_has_every_key() {
     let text = fs::read_to_string(path).unwrap();
     // As it stands it is right.
     let loaded = load(&text, &[]).unwrap();
-    assert_eq!(loaded.args.rules.len(), 2);
+    assert_eq!(loaded.args.rules.len(), 3);
     // With what it shows of all else, each key by itself.
     let all = text.lines().map(|line| match line.strip_prefix('#') {
         Some(key) if !key.starts_with(' ') => key,

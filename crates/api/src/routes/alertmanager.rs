@@ -1,0 +1,223 @@
+//! Alerts of Prometheus, by the webhook of Alertmanager: each starts a dump of the rule that it names.
+//!
+//! Alertmanager sends a notification again when it is answered with 5xx, and gives it up at 4xx (`Retrier.Check` in its `notify/util.go`); so what can be done later
+//! is a 503, and what never can a 422. It repeats alerts that go on (`repeat_interval`), and several of its instances may send one alert each: the fingerprint and
+//! the start of an alert are its key, by which it has one dump.
+
+use axum::{Extension, extract::State};
+use retroscope_recorder::{
+    ByHand, Clock, CommandError, Handle, LabelFilled, LabelTemplate, RuleStatus, SystemClock,
+    TriggerRequest, parse_time,
+};
+use sha2::{Digest, Sha256};
+
+use super::{Asking, Shared, rules::find};
+use crate::{
+    app::waiting,
+    bodies::alertmanager::{
+        AlertStatus, AnswerBody, DoneBody, NotificationBody, NotificationQuery, NotifiedAlert,
+        Outcome,
+    },
+    caller::Caller,
+    extract::{Json, LongJson, Parameters},
+    problem::Problem,
+};
+
+/// The label that names the rule.
+const RULE_LABEL: &str = "retroscope_rule";
+/// Alerts of a notification.
+const ALERTS_MAX: usize = 1024;
+/// Bytes of a name or fingerprint that are repeated.
+const SHOWN_BYTES: usize = 128;
+
+/// Why an alert started no dump.
+enum Failed {
+    /// It never will.
+    Refused(String),
+    /// It may when it comes again.
+    Suppressed(String),
+    /// Nobody knows: the whole notification is to come again.
+    Unknown(CommandError),
+}
+
+impl From<CommandError> for Failed {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::Filter(error) => Self::Refused(error.render()),
+            CommandError::Refused(why) => Self::Suppressed(why),
+            error => Self::Unknown(error),
+        }
+    }
+}
+
+/// Start a dump for each alert that fires: the webhook of Prometheus' Alertmanager
+///
+/// The rule says in `alert_dump` what is dumped, and labels of the alert fill it in; its window lies around `startsAt`. An alert that was sent before, by its
+/// fingerprint and `startsAt`, has the dump that it started then. Where all that fire are refused, so is the notification.
+#[utoipa::path(
+    post, path = "/v1/alertmanager", tag = "dumps",
+    params(NotificationQuery),
+    request_body = NotificationBody,
+    responses((status = 200, body = AnswerBody)),
+)]
+pub(crate) async fn notify(
+    State(app): Shared,
+    Extension(caller): Asking,
+    Parameters(asked): Parameters<NotificationQuery>,
+    LongJson(notification): LongJson<NotificationBody>,
+) -> Result<Json<AnswerBody>, Problem> {
+    if let Some(fault) = notification.fault() {
+        return Err(Problem::senseless(fault));
+    }
+    if notification.alerts.len() > ALERTS_MAX {
+        let why = format!(
+            "a notification has {ALERTS_MAX} alerts at most: set `max_alerts` of the receiver"
+        );
+        return Err(Problem::senseless(why));
+    }
+    waiting(move || {
+        if let Some(name) = &asked.rule {
+            find(&app.handle, name)?;
+        }
+        let mut done = Vec::with_capacity(notification.alerts.len());
+        for alert in &notification.alerts {
+            done.push(act(&app.handle, &caller, asked.rule.as_deref(), alert)?);
+        }
+        tell_refused(&app.handle, &notification.receiver, &done)?;
+        Ok(Json(AnswerBody {
+            alerts: done,
+            truncated: notification.truncated_alerts,
+        }))
+    })
+    .await
+}
+
+/// Nobody reads what a notification is answered: what was refused of it is told as an event, and by the status where that is all.
+fn tell_refused(handle: &Handle, receiver: &str, done: &[DoneBody]) -> Result<(), Problem> {
+    let refused = done.iter().filter(|it| it.outcome == Outcome::Refused);
+    let Some(why) = refused.clone().find_map(|it| it.reason.as_deref()) else {
+        return Ok(());
+    };
+    let (count, of) = (refused.count(), firing(done));
+    let receiver = cut(receiver);
+    let text = format!(
+        "{count} of {of} alerts of Alertmanager's receiver {receiver:?} were refused, the first: {why}"
+    );
+    handle.tell_notice(text.clone());
+    if count == of {
+        return Err(Problem::senseless(text));
+    }
+    Ok(())
+}
+
+fn firing(done: &[DoneBody]) -> usize {
+    let firing = done.iter().filter(|it| it.outcome != Outcome::Resolved);
+    firing.count()
+}
+
+fn act(
+    handle: &Handle,
+    caller: &Caller,
+    rule: Option<&str>,
+    alert: &NotifiedAlert,
+) -> Result<DoneBody, Problem> {
+    let done = |outcome, dump, reason| DoneBody {
+        fingerprint: cut(&alert.fingerprint).to_owned(),
+        outcome,
+        dump,
+        reason,
+    };
+    if alert.status == AlertStatus::Resolved {
+        return Ok(done(Outcome::Resolved, None, None));
+    }
+    let triggered = by_hand(handle, caller, rule, alert)
+        .map_err(Failed::Refused)
+        .and_then(|by_hand| Ok(handle.trigger_by_hand(by_hand)?));
+    Ok(match triggered {
+        Ok(triggered) if triggered.existed => done(Outcome::Existed, Some(triggered.dump), None),
+        Ok(triggered) => done(Outcome::Dump, Some(triggered.dump), None),
+        Err(Failed::Suppressed(why)) => done(Outcome::Suppressed, None, Some(why)),
+        Err(Failed::Refused(why)) => done(Outcome::Refused, None, Some(why)),
+        Err(Failed::Unknown(error)) => return Err(error.into()),
+    })
+}
+
+/// What an alert triggers, or why it cannot.
+fn by_hand(
+    handle: &Handle,
+    caller: &Caller,
+    rule: Option<&str>,
+    alert: &NotifiedAlert,
+) -> Result<ByHand, String> {
+    let label = |name: &str| alert.labels.get(name).map(String::as_str);
+    let name = rule
+        .or_else(|| label(RULE_LABEL))
+        .ok_or_else(|| format!("neither `?rule=NAME` nor a label `{RULE_LABEL}` names a rule"))?;
+    let known = handle.rule(name);
+    let RuleStatus { name, request, .. } =
+        known.ok_or_else(|| format!("there is no rule {:?}", cut(name)))?;
+    let text = request.alert_dump.as_deref();
+    let text =
+        text.ok_or_else(|| format!("rule {name:?} is not for alerts: it has no `alert_dump`"))?;
+    let LabelFilled {
+        expression,
+        interface,
+    } = LabelTemplate::new(text)?.fill(label)?;
+    let interface = interface.map(|wanted| {
+        let all = handle.interfaces().unwrap_or_default();
+        let at = all.iter().position(|interface| interface.name == wanted);
+        let id = at.and_then(|at| u16::try_from(at).ok());
+        id.ok_or_else(|| format!("no interface {wanted:?} is recorded"))
+    });
+    let starts_ns = parse_time(&alert.starts_at)?;
+    if starts_ns <= 0 {
+        return Err(format!(
+            "`startsAt` is {:?}: it never began",
+            alert.starts_at
+        ));
+    }
+    // The values in it were read and written anew, and with any such values it compiles by itself: so it stays within its parentheses.
+    let expression = match (&caller.filter, expression.trim()) {
+        (None, _) => expression,
+        (Some(own), "") => own.to_string(),
+        (Some(own), _) => format!("({own}) and ({expression})"),
+    };
+    let alert_name = cut(label("alertname").unwrap_or_default());
+    Ok(ByHand {
+        key: Some(key(caller, &name, alert, starts_ns)),
+        // Its clock may be ahead of ours.
+        at_ns: Some(starts_ns.min(SystemClock.now().wall_ns)),
+        interface: interface.transpose()?,
+        request: TriggerRequest {
+            dump: Some(expression),
+            asked_by: request
+                .asked_by
+                .clone()
+                .or(Some(caller.account.to_string())),
+            reason: Some(format!(
+                "alert {alert_name:?} of Alertmanager, {:?}, since {}",
+                cut(&alert.fingerprint),
+                cut(&alert.starts_at),
+            )),
+            ..request
+        },
+        rule: Some(name),
+        ..ByHand::default()
+    })
+}
+
+/// What two notifications of one alert have in common. Where it has no fingerprint, its labels are that.
+fn key(caller: &Caller, rule: &str, alert: &NotifiedAlert, starts_ns: i64) -> String {
+    let labels = Some(&alert.labels).filter(|_| alert.fingerprint.is_empty());
+    let meaning = (&caller.account, rule, &alert.fingerprint, labels, starts_ns);
+    let digest = Sha256::digest(format!("{meaning:?}"));
+    digest[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// The beginning of a text of others.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(SHOWN_BYTES)]
+}
