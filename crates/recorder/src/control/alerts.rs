@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -21,6 +21,8 @@ pub struct AlertConfig {
     pub alerts: Vec<Arc<Alert>>,
     /// What the lines of those files were.
     pub lines: AlertLines,
+    /// Live: there are sources that alerts may come from.
+    pub are_expected: bool,
     /// So long after its time an alert acts, at the earliest.
     pub delay: Duration,
     /// Packet time dumped before and after an alert that names no packet of IP, at most; …
@@ -37,6 +39,7 @@ impl Default for AlertConfig {
         Self {
             alerts: Vec::new(),
             lines: AlertLines::default(),
+            are_expected: false,
             delay: Duration::ZERO,
             window: Duration::from_secs(1),
             window_bytes: 64 << 20,
@@ -142,6 +145,8 @@ pub(crate) fn shared<S: Serializer>(
 /// What became of alerts so far. Of one that opened or joined a dump that ends without a packet, that is counted too.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AlertCounts {
+    /// Whether there are sources that they may come from.
+    pub are_expected: bool,
     /// What lines were.
     pub lines: AlertLines,
     /// Alerts by [`AlertOutcome::ALL`].
@@ -202,6 +207,7 @@ impl Serialize for AlertCounts {
             .map(|outcome| (outcome.as_str(), self.of(outcome)))
             .collect();
         serde_json::json!({
+            "expected": self.are_expected,
             "lines": self.lines,
             "acted": self.total(),
             "outcomes": outcomes,
@@ -274,6 +280,7 @@ fn age(ns: u64) -> String {
 /// The counters. The analyzer counts outcomes as it acts and ages, the dumper what it finds.
 #[derive(Debug, Default)]
 pub(crate) struct AlertCounters {
+    are_expected: AtomicBool,
     lines: Mutex<AlertLines>,
     outcomes: [AtomicU64; AlertOutcome::ALL.len()],
     pub(crate) with_start: AtomicU64,
@@ -285,6 +292,13 @@ pub(crate) struct AlertCounters {
 }
 
 impl AlertCounters {
+    /// What the configuration has of them.
+    pub(crate) fn begin(&self, config: &AlertConfig) {
+        let are_expected = config.are_expected || !config.alerts.is_empty();
+        self.are_expected.store(are_expected, Relaxed);
+        self.add_lines(&config.lines);
+    }
+
     /// So many lines more.
     pub(crate) fn add_lines(&self, more: &AlertLines) {
         let mut lines = lock(&self.lines);
@@ -305,6 +319,7 @@ impl AlertCounters {
         let load = |count: &AtomicU64| count.load(Relaxed);
         let (ages, ages_sum_ns) = self.ages.histogram_of(&crate::AgeHistogram::BELOW_NS);
         AlertCounts {
+            are_expected: self.are_expected.load(Relaxed),
             lines: *lock(&self.lines),
             outcomes: std::array::from_fn(|at| load(&self.outcomes[at])),
             with_start: load(&self.with_start),

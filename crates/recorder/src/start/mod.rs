@@ -200,7 +200,7 @@ impl Recorder {
         let intake = Intake::new(sources, Arc::new(interfaces), config.offline);
         let wall_clock = Arc::clone(&clock);
         let common = Common::new(ring, clock, intake);
-        common.alerts.add_lines(&config.alerts.lines);
+        common.alerts.begin(&config.alerts);
         // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
         let (analyzers, who, scripts, notice) = without_capabilities(|| {
             native.start();

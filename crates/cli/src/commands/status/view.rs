@@ -49,6 +49,7 @@ pub(super) fn view(
     told.rates();
     told.losses();
     told.dumps();
+    told.alerts();
     told.sources();
     let rules = now.rules.as_ref();
     match rules {
@@ -204,6 +205,38 @@ impl Told<'_> {
         }
     }
 
+    /// What became of alerts, where there may be any, and how late they are.
+    fn alerts(&mut self) {
+        let alerts = &self.now["alerts"];
+        let lines = |kind: &str| alerts["lines"][kind].as_u64().unwrap_or(0);
+        if alerts["expected"] != true {
+            return;
+        }
+        let of = |name: &str| alerts[name].as_u64().unwrap_or(0);
+        let (received, unmatched, torn) = (lines("alerts"), of("unmatched"), lines("torn"));
+        let found = of("acted").saturating_sub(unmatched);
+        let rate = self.rate(|status| status["alerts"]["lines"]["alerts"].as_u64());
+        let rate = rate.filter(|rate| *rate > 0.0);
+        let rate = rate.map_or(String::new(), |rate| format!(", now {rate:.0} in a second"));
+        let mut text = format!(
+            "alerts    {received} received{rate}, {found} found, {unmatched} unmatched; torn lines {torn}"
+        );
+        let mut look = Look::Plain;
+        if let lost @ 1.. = lines("lost") {
+            text += &format!(", lost {lost}");
+            look = Look::Alarm;
+        }
+        self.line(look, text);
+        let age = |name: &str| alerts[name].as_f64().map(seconds);
+        if let (Some(p50), Some(p99)) = (age("age_p50_seconds"), age("age_p99_seconds")) {
+            let part = (100 * of("found_start")).checked_div(of("with_start"));
+            let part = part.map(|part| format!("; {part} % still found their first packet"));
+            let part = part.unwrap_or_default();
+            let text = format!("          age p50 {p50}, p99 {p99}{part}");
+            self.line(Look::Plain, text);
+        }
+    }
+
     fn sources(&mut self) {
         let empty = Vec::new();
         let sources = self.now["sources"].as_array().unwrap_or(&empty);
@@ -303,6 +336,16 @@ fn lost_of(source: &Value) -> u64 {
 fn lost_known(status: &Value) -> u64 {
     let sources = status["sources"].as_array().into_iter().flatten();
     sources.map(lost_of).sum()
+}
+
+/// `41 s`, `1.3 s`, `25 ms`.
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        ..0.001 => "under 1 ms".to_owned(),
+        0.001..1.0 => format!("{:.0} ms", seconds * 1e3),
+        1.0..10.0 => format!("{seconds:.1} s"),
+        _ => format!("{seconds:.0} s"),
+    }
 }
 
 #[cfg(test)]

@@ -95,6 +95,7 @@ impl AlertArgs {
     /// What the recorder is to do. With -r all alerts are read here.
     pub(crate) fn config(&self, offline: bool) -> Result<AlertConfig, Failure> {
         let mut config = AlertConfig {
+            are_expected: !self.alerts.is_empty(),
             delay: self.alerts_delay,
             max_dumps: self.alerts_max_dumps as usize,
             window_bytes: self.alerts_budget,

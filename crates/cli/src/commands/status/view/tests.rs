@@ -87,3 +87,42 @@ fn who_does_not_answer_is_told_above_what_it_told_before() {
     );
     assert!(texts(&lines).contains(&"rules     not told to this token"));
 }
+
+#[test]
+fn alerts_are_told_where_there_may_be_any() {
+    let told = |alerts: Value, before: Option<Value>| {
+        let with = |alerts: Value| {
+            let mut status = status(1, 0);
+            status["alerts"] = alerts;
+            status
+        };
+        let now = Instant::now();
+        let before = before.map(|alerts| sample(with(alerts), 0, now));
+        let now = sample(with(alerts), 0, now + Duration::from_secs(2));
+        let lines = view("tap", &now, before.as_ref(), None, (140, 50));
+        let mut lines = lines.into_iter();
+        let line = lines.find(|line| line.text.starts_with("alerts"))?;
+        let age = lines.next()?.text;
+        let age = age.trim_start().strip_prefix("age ").unwrap_or_default();
+        Some((line.text, age.to_owned(), line.look))
+    };
+    assert_eq!(told(json!({ "expected": false }), None), None);
+    let none = json!({ "expected": true, "lines": { "alerts": 0, "torn": 0, "lost": 0 }, "acted": 0, "unmatched": 0, "with_start": 0, "found_start": 0, "age_p50_seconds": null, "age_p99_seconds": null });
+    let text = "alerts    0 received, 0 found, 0 unmatched; torn lines 0";
+    assert_eq!(
+        told(none.clone(), None),
+        Some((text.to_owned(), String::new(), Look::Plain))
+    );
+    let some = json!({ "expected": true, "lines": { "alerts": 862, "torn": 3, "lost": 0 }, "acted": 860, "unmatched": 2, "with_start": 800, "found_start": 750, "age_p50_seconds": 0.025, "age_p99_seconds": 41.3 });
+    let text = "alerts    862 received, now 431 in a second, 858 found, 2 unmatched; torn lines 3";
+    let age = "p50 25 ms, p99 41 s; 93 % still found their first packet";
+    assert_eq!(
+        told(some.clone(), Some(none)),
+        Some((text.to_owned(), age.to_owned(), Look::Plain))
+    );
+    let mut lost = some;
+    lost["lines"]["lost"] = json!(7);
+    let (text, _, look) = told(lost, None).unwrap();
+    assert!(text.ends_with(", lost 7"), "{text}");
+    assert_eq!(look, Look::Alarm);
+}
