@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Runs the commands of README's "The last 30 seconds of this host" as they stand there, on two machines: network namespaces with a link between them.
+# Runs the commands of README's "The packets of an alert" and "The last 30 seconds of this host" as they stand there, on two machines: network namespaces with a
+# link between them.
 #
 # Above each block a comment says where it runs: on the tap (`first`, before it records; `records`, in the background; or while it does), or on the laptop. The
-# laptop is 192.0.2.7 and is given the token and the certificate. Each command that asks has to print the laptop's packets, and `query` that they are all.
+# laptop is 192.0.2.7 and is given the token and the certificate. Each command that asks has to print the laptop's packets, and `query` that they are all. The alert's
+# are run on the tap too; where there is no Suricata, its line is written as it would be.
 #
-# Needs root, ip, tshark, curl and openssl, and says SKIP without. What it makes outside its temporary folder is in a mount namespace of its own.
+# Needs root, ip, ping, tshark, curl and openssl, and says SKIP without. What it makes outside its temporary folder is in a mount namespace of its own.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -33,6 +35,59 @@ ask() {
 	done < <(blocks "$2")
 }
 
+# Waits until a file has a line with these words, while a process runs.
+await() {
+	local waited
+	for ((waited = 0; waited < 600; waited++)); do
+		grep -qs "$1" "$2" && return
+		kill -0 "$3" 2>/dev/null || break
+		sleep 0.1
+	done
+	die "readme-check: FAIL: $(cat "$2")"
+}
+
+# The five commands of an alert.
+alert() {
+	local command commands waited log=/var/log/suricata
+	suricata=
+	mkdir -p "$log"
+	mount -t tmpfs none "$log"
+	command=$(blocks "alerts, records")
+	echo "tap: $command"
+	(cd "$FOLDER/tap" && exec bash -c "exec $command") 2>"$FOLDER/words" &
+	recorder=$!
+	trap 'kill "$recorder" $suricata 2>/dev/null || true; wait; umount "$FOLDER/net"' EXIT
+	await 'recording on' "$FOLDER/words" "$recorder"
+	mapfile -t commands < <(blocks "alerts, suricata")
+	(cd "$FOLDER/tap" && bash -c "${commands[0]}")
+	if command -v suricata >/dev/null; then
+		printf 'tap: %s\n' "${commands[@]}"
+		(cd "$FOLDER/tap" && exec bash -c "exec ${commands[1]}") >"$FOLDER/suricata" 2>&1 &
+		suricata=$!
+		await 'Engine started' "$FOLDER/suricata" "$suricata"
+	fi
+	mapfile -t commands < <(blocks alerts)
+	[ "${#commands[@]}" -eq 2 ] || die "readme-check: FAIL: ${#commands[@]} commands of an alert were found in README.md, and not 2"
+	echo "tap: ${commands[0]}"
+	bash -c "${commands[0]}" >"$FOLDER/out" || die "readme-check: FAIL with $?: $(cat "$FOLDER/out")"
+	if [ -z "$suricata" ]; then
+		printf '{"timestamp":"%s","event_type":"alert","src_ip":"192.0.2.1","dest_ip":"192.0.2.7","proto":"ICMP","alert":{"signature_id":1,"signature":"somebody pings"}}\n' \
+			"$(date -u +%FT%T.%6N+0000)" >>"$log/eve.json"
+	fi
+	echo "tap: ${commands[1]}"
+	# As often as it takes for the dump to be there.
+	for ((waited = 0; waited < 300; waited++)); do
+		(cd "$FOLDER/tap" && bash -c "${commands[1]}") >"$FOLDER/out" 2>"$FOLDER/err" && break
+		sleep 0.1
+	done
+	[ "$(grep -c 'Echo (ping) re' "$FOLDER/out")" -eq 2 ] || die "readme-check: FAIL: $(cat "$FOLDER/out" "$FOLDER/err" "$FOLDER/words")"
+	# shellcheck disable=SC2086
+	kill -INT "$recorder" $suricata
+	wait "$recorder" || die "readme-check: FAIL: the recorder ended with $?: $(cat "$FOLDER/words")"
+	wait
+	umount "$log"
+}
+
 if [ "${1:-}" = inside ]; then
 	# Of our own, and gone with us.
 	mount -t tmpfs none /etc/retroscope
@@ -51,6 +106,7 @@ if [ "${1:-}" = inside ]; then
 	$laptop ip addr add 192.0.2.7/24 dev eth0
 	$laptop ip link set eth0 up
 
+	alert
 	while IFS= read -r command; do
 		echo "tap: $command"
 		(cd "$FOLDER/tap" && bash -c "$command") 2>"$FOLDER/err" || die "readme-check: FAIL with $?: $(cat "$FOLDER/err")"
@@ -61,11 +117,7 @@ if [ "${1:-}" = inside ]; then
 	(cd "$FOLDER/tap" && exec bash -c "exec $command") 2>"$FOLDER/words" &
 	recorder=$!
 	trap 'kill "$recorder" 2>/dev/null || true; wait; umount "$FOLDER/net"' EXIT
-	for ((waited = 0; waited < 600; waited++)); do
-		grep -q 'HTTP at' "$FOLDER/words" && break
-		kill -0 "$recorder" 2>/dev/null || die "readme-check: FAIL: $(cat "$FOLDER/words")"
-		sleep 0.1
-	done
+	await 'HTTP at' "$FOLDER/words" "$recorder"
 	# Packets of the laptop, which are over when they are asked for.
 	$laptop bash -c 'for number in 1 2 3; do echo "$number" >/dev/udp/192.0.2.1/9; done'
 	asked=0
@@ -82,7 +134,7 @@ if [ "$(id -u)" -ne 0 ]; then
 	echo "SKIP: README's commands (not root)"
 	exit 0
 fi
-for tool in ip tshark curl openssl nsenter; do
+for tool in ip ping tshark curl openssl nsenter; do
 	if ! command -v "$tool" >/dev/null; then
 		echo "SKIP: README's commands ($tool is not installed)"
 		exit 0
