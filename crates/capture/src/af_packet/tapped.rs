@@ -224,6 +224,8 @@ impl TappedInterface {
         socket
             .attach_filter(&REJECT_ALL)
             .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error))?;
+        // Another program on the interface, as an IDS, then tells the same time of a packet as we do. Without it ours are as good.
+        let _ = socket.stamp_on_arrival();
         if self.ignores_outgoing() && !self.is_shared {
             // Before Linux 4.20 the filter alone rejects them.
             let _ = socket.ignore_outgoing();

@@ -121,6 +121,12 @@ impl PacketSocket {
         self.set_packet(libc::PACKET_DROP_MEMBERSHIP, &promiscuity(interface_index))
     }
 
+    /// Has the kernel stamp packets once, where they enter, for all sockets (`net_enable_timestamp`, socket(7) `SO_TIMESTAMPNS`). Otherwise each packet socket stamps
+    /// those of its ring for itself, a little later than the one before it.
+    pub(crate) fn stamp_on_arrival(&self) -> io::Result<()> {
+        set_option(self, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
+    }
+
     /// Leaves out frames that this host sends. Since Linux 4.20.
     pub(crate) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set_packet(libc::PACKET_IGNORE_OUTGOING, &1_i32)
