@@ -31,6 +31,7 @@ mod engines;
 mod flows;
 mod interfaces;
 mod ledger;
+mod marked;
 #[path = "../../../capture/tests/capture/support/namespace.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]
 mod namespace;
@@ -41,6 +42,7 @@ mod recorder;
 mod refusals;
 mod signals;
 mod speed;
+mod suricata;
 #[allow(dead_code, reason = "no test needs all of it")]
 mod terminal;
 mod top;

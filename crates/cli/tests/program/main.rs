@@ -14,6 +14,8 @@ mod filter;
 mod flows;
 mod generate;
 mod lua;
+#[path = "../live/marked.rs"]
+mod marked;
 mod modules;
 #[path = "../../../capture/tests/capture/support/namespace.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]

@@ -12,15 +12,10 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
 use super::record;
-use crate::support::{shared, stderr};
-
-/// A packet of a dump.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Dumped {
-    pub(super) time_us: i64,
-    pub(super) data: Vec<u8>,
-    pub(super) is_marked: bool,
-}
+use crate::{
+    marked::{Dumped, packets},
+    support::{shared, stderr},
+};
 
 /// What a run left: its dumps, by file, and what it said in the end.
 pub(super) struct Run {
@@ -29,29 +24,6 @@ pub(super) struct Run {
     pub(super) summary: Value,
     pub(super) code: i32,
     pub(super) told: String,
-}
-
-/// The packets of a pcapng file of ours, by the blocks' own form: which of them have a comment, readers do not tell.
-fn packets(path: &Path) -> Vec<Dumped> {
-    let bytes = fs::read(path).unwrap();
-    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    let (mut at, mut all) = (0, Vec::new());
-    while at < bytes.len() {
-        let (kind, len) = (number(at), number(at + 4) as usize);
-        if kind == 6 {
-            let captured = number(at + 20) as usize;
-            let time_ns = u64::from(number(at + 12)) << 32 | u64::from(number(at + 16));
-            let options = &bytes[at + 28 + captured.next_multiple_of(4)..at + len - 4];
-            let mark = b"retroscope: trigger packet";
-            all.push(Dumped {
-                time_us: i64::try_from(time_ns / 1000).unwrap(),
-                data: bytes[at + 28..at + 28 + captured].to_vec(),
-                is_marked: options.windows(mark.len()).any(|it| it == mark),
-            });
-        }
-        at += len;
-    }
-    all
 }
 
 pub(super) fn run(capture: &Path, alerts: &Path, more: &[&str]) -> Run {
