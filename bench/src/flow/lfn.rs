@@ -7,7 +7,7 @@ use std::{
     hash::BuildHasherDefault,
     io,
     net::Ipv4Addr,
-    sync::{Mutex, PoisonError},
+    sync::{Barrier, Mutex, PoisonError},
     thread,
     time::Instant,
 };
@@ -31,8 +31,8 @@ const FLOWS: u32 = 10_000;
 const PUTS: u64 = 20;
 /// Shards of the map of our own making.
 const SHARDS: usize = 64;
-/// Operations between two looks at the clock.
-const AT_ONCE: u64 = 1 << 16;
+/// Operations between two looks at the clock: so many that threads share the table for most of the time, though one ends before the other.
+const AT_ONCE: u64 = 1 << 22;
 
 /// A table that threads share.
 trait Table: Sync {
@@ -147,11 +147,13 @@ fn running<'a>(table: impl Table + 'a, keys: &[Key], threads: usize) -> Run<'a> 
         table.put(key, flow << 32);
     }
     Box::new(move |operations| {
+        let all_are_there = Barrier::new(threads);
         let operate = |thread: u64| {
             // As packets come: the next one is at hand, and its flow is anywhere in the table.
             let mut order: Vec<(u32, Key)> = (0..).zip(keys.iter().copied()).collect();
             fastrand::Rng::with_seed(thread).shuffle(&mut order);
             let (mut missed, mut wrong) = (0, 0);
+            all_are_there.wait();
             let start = Instant::now();
             for (number, (flow, key)) in (0..operations).zip(order.iter().cycle()) {
                 if number % PUTS == 0 {
