@@ -14,7 +14,7 @@ const VERSION: &str = "4";
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NotificationBody {
     /// `4`.
-    #[schema(example = "4")]
+    #[schema(example = "4", pattern = "^4$")]
     version: String,
     /// Who is notified, as Alertmanager's configuration calls it.
     #[serde(default)]

@@ -17,6 +17,7 @@
     reason = "test code, also outside of test functions"
 )]
 
+mod alert_speed;
 #[path = "../../../recorder/src/query/tests/blocks.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]
 mod blocks;

@@ -1,0 +1,272 @@
+//! How soon an alert's packets are in its file while a busy link is recorded: a measurement, for a release build.
+//!
+//! `cargo test --release -p retroscope-cli --test live alert_speed -- --ignored --nocapture`
+//!
+//! Alerts are about flows of the traffic, of a packet of 20 ms before; beside each alert 20 lines of other kinds come, as an IDS writes them. The time goes from
+//! the call that writes an alert's line into the socket to when its dump's file has a packet, which inotify(7) tells: in the file, not past a power failure.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::{ErrorKind, Write as _},
+    os::{fd::AsFd as _, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::scope,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use retroscope_packet::{LinkType, parse};
+use retroscope_pcapfile::Reader;
+use retroscope_recorder::rfc3339;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::inotify,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    marked::packets,
+    namespace::Namespace,
+    quiet,
+    recorder::{PROGRAM, Recorder, cpu_time},
+};
+
+const FLOWS: u32 = 10_000;
+/// Alerts in a second, and how many in all.
+const RATE: u32 = 100;
+const ALERTS: u32 = 2000;
+/// Lines of other kinds to each.
+const OTHERS: usize = 20;
+/// How old the packet is that an alert is about.
+const LAG_US: i64 = 20_000;
+
+/// A program beside the recorder, killed when the value is dropped.
+struct Beside(Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The flows that `retroscope generate` makes, as fields of EVE.
+fn flows(folder: &Path) -> Vec<Value> {
+    let file = folder.join("flows.pcap");
+    let mut command = Command::new(PROGRAM);
+    command.args([
+        "generate",
+        "-q",
+        "--flows",
+        &FLOWS.to_string(),
+        "-c",
+        &FLOWS.to_string(),
+        "-w",
+    ]);
+    assert!(command.arg(&file).status().unwrap().success());
+    let mut reader = Reader::open(&file).unwrap();
+    let mut flows = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        let parsed = parse(LinkType::ETHERNET, record.data);
+        let (ip, ports) = (parsed.network.unwrap(), parsed.transport.unwrap());
+        flows.push(json!({
+            "src_ip": ip.src.to_string(), "dest_ip": ip.dst.to_string(), "src_port": ports.src, "dest_port": ports.dst, "proto": "UDP",
+        }));
+    }
+    flows
+}
+
+fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_micros()).unwrap()
+}
+
+fn stamp(us: i64) -> String {
+    format!("{}+0000", &rfc3339(us * 1000)[..26])
+}
+
+/// Writes alerts at their rate. By the time of the trigger, as it stands in a file's name: when each was written. Lines that found no room.
+fn alert(socket: &Path, flows: &[Value]) -> (HashMap<String, Instant>, u64) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    // As Suricata does.
+    stream.set_nonblocking(true).unwrap();
+    let mut refused = 0;
+    let mut write = |line: String| match stream.write(format!("{line}\n").as_bytes()) {
+        Ok(length) => assert_eq!(length, line.len() + 1, "a line is torn"),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => refused += 1,
+        Err(error) => panic!("{error}"),
+    };
+    let mut written = HashMap::new();
+    let other = json!({ "timestamp": stamp(0), "event_type": "flow", "src_ip": "10.0.0.1", "dest_ip": "10.0.0.2", "pad": "x".repeat(600) }).to_string();
+    let start = Instant::now();
+    for number in 0..ALERTS {
+        while start.elapsed() < Duration::from_secs(1) * number / RATE {
+            std::thread::park_timeout(Duration::from_micros(200));
+        }
+        (0..OTHERS).for_each(|_| write(other.clone()));
+        let us = now_us() - LAG_US;
+        // No flow twice, so that each alert has a dump of its own.
+        let mut line = flows[number as usize * 3 % flows.len()].clone();
+        line["timestamp"] = json!(stamp(us));
+        line["event_type"] = json!("alert");
+        line["pkt_src"] = json!("wire/pcap");
+        line["flow"] = json!({ "start": stamp(us - 100_000) });
+        line["alert"] =
+            json!({ "gid": 1, "signature_id": number, "rev": 1, "signature": "a measurement" });
+        let name = rfc3339(us * 1000).replace(['-', ':'], "");
+        written.insert(name, Instant::now());
+        write(line.to_string());
+    }
+    (written, refused)
+}
+
+/// When files of the directory had a packet for the first time, by the time in their names: until all have, or none has for a while.
+fn watch(directory: &Path) -> HashMap<String, Instant> {
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&watch, directory, inotify::WatchFlags::MODIFY).unwrap();
+    let mut seen: HashMap<String, Instant> = HashMap::new();
+    let mut buffer = vec![std::mem::MaybeUninit::uninit(); 64 << 10];
+    let mut last = Instant::now();
+    while seen.len() < ALERTS as usize && last.elapsed() < Duration::from_secs(10) {
+        let mut polled = [PollFd::new(&watch, PollFlags::IN)];
+        let wait = Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        };
+        poll(&mut polled, Some(&wait)).unwrap();
+        let mut events = inotify::Reader::new(watch.as_fd(), &mut buffer);
+        while let Ok(event) = events.next() {
+            let when = Instant::now();
+            let name = event
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned());
+            let Some(name) = name.filter(|name| name.ends_with(".pcapng.part")) else {
+                continue;
+            };
+            let time = name.split('-').next().unwrap_or_default();
+            if !seen.contains_key(time) && has_packet(&directory.join(&name)) {
+                seen.insert(time.to_owned(), when);
+                last = when;
+            }
+        }
+    }
+    seen
+}
+
+/// Whether an unfinished file has a packet: the blocks that are whole.
+fn has_packet(path: &Path) -> bool {
+    let bytes = fs::read(path).unwrap_or_default();
+    let mut at = 0;
+    while let Some(head) = bytes.get(at..at + 8) {
+        let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap());
+        let length = number(4) as usize;
+        if number(0) == 6 {
+            return at + length <= bytes.len();
+        }
+        at += length.max(12);
+    }
+    false
+}
+
+/// Prints what there was of each rate of packets, with pasts of one and ten seconds.
+#[test]
+#[ignore = "a measurement: takes minutes of an idle machine"]
+fn alerts_are_answered_while_a_busy_link_is_recorded() {
+    let _machine = quiet();
+    let number =
+        |name: &str, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
+    let (rates, pasts) = (number("RATES", "100,300,500"), number("PASTS", "1,10"));
+    for past in pasts.split(',') {
+        for rate in rates.split(',') {
+            let Some(namespace) = Namespace::with_veth("alerts") else {
+                return;
+            };
+            measure(&namespace, rate, past);
+        }
+    }
+}
+
+fn measure(namespace: &Namespace, kpps: &str, past: &str) {
+    let folder = TempDir::with_prefix("retroscope-alerts-").unwrap();
+    let flows = flows(folder.path());
+    let socket = folder.path().join("alerts.sock");
+    let line = format!(
+        "-i v1 --ring 1GiB --past {past}s --future 1s --alerts unix:{}",
+        socket.display()
+    );
+    let recorder = Recorder::start_wrapped(namespace, &[], &crate::recorder::words(&line));
+    let mut generate = Command::new(PROGRAM);
+    generate.args([
+        "generate",
+        "-i",
+        "v0",
+        "--json",
+        "--flows",
+        &FLOWS.to_string(),
+        "--rate",
+        &format!("{kpps}kpps"),
+    ]);
+    generate.stdout(Stdio::piped()).stderr(Stdio::null());
+    let start = Instant::now();
+    let mut generate = Beside(namespace.enter(|| generate.spawn()).unwrap());
+    // The past is to be there.
+    let warm = Duration::from_secs(past.parse::<u64>().unwrap() + 2);
+    while start.elapsed() < warm {
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    fs::create_dir_all(recorder.directory()).unwrap();
+    let directory: PathBuf = recorder.directory().to_owned();
+    let before = (cpu_time(recorder.pid()), Instant::now());
+    let ((written, refused), seen) = scope(|scope| {
+        let watching = scope.spawn(|| watch(&directory));
+        let told = alert(&socket, &flows);
+        (told, watching.join().unwrap())
+    });
+    let cpu =
+        (cpu_time(recorder.pid()) - before.0).as_secs_f64() / before.1.elapsed().as_secs_f64();
+    let pid = rustix::process::Pid::from_child(&generate.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(generate.0.stdout.as_mut().unwrap(), &mut said).unwrap();
+    let sent: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    drop(generate);
+    let outcome = recorder.stop();
+
+    let mut times: Vec<Duration> = written
+        .iter()
+        .filter_map(|(name, when)| Some(seen.get(name)?.duration_since(*when)))
+        .collect();
+    times.sort_unstable();
+    let at = |part: f64| {
+        let index = (times.len() as f64 * part) as usize;
+        times
+            .get(index.min(times.len().saturating_sub(1)))
+            .map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+    };
+    let (alerts, source) = (&outcome.json["alerts"], outcome.source());
+    let packets: usize = outcome
+        .dumps()
+        .iter()
+        .map(|dump| packets(&crate::capture::path(dump)).len())
+        .sum();
+    eprintln!(
+        "asked {kpps} kpps, past {past} s: {} of {ALERTS} alerts with packets in p50 {:.0} ms, p99 {:.0} ms, at most {:.0} ms; age p99 {:.0} ms; refused lines {refused}, lost {}, torn {}",
+        times.len(),
+        at(0.5),
+        at(0.99),
+        at(1.0),
+        alerts["age_p99_seconds"].as_f64().unwrap_or(f64::NAN) * 1e3,
+        alerts["lines"]["lost"],
+        alerts["lines"]["torn"],
+    );
+    eprintln!(
+        "  received {} lost {} lapped {}; recorder {cpu:.2} CPUs; {packets} packets in dumps; sent {sent}; {}",
+        source.received, source.lost, outcome.json["analyzers"]["lapped"], alerts["outcomes"],
+    );
+    assert_eq!(
+        (refused, &alerts["lines"]["lost"], &alerts["lines"]["torn"]),
+        (0, &json!(0), &json!(0))
+    );
+}
