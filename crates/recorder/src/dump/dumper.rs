@@ -382,6 +382,11 @@ impl Dumper {
         if let Some(full) = full {
             self.parts.common.costs.fill(full);
         }
+        // The first packets of a dump do not wait for the rest of its past, of which there may be seconds to look through.
+        let dump = self.active.get_mut(id);
+        if dump.is_some_and(|dump| dump.told_bytes == 0 && dump.taken.packets > 0) {
+            self.flush(id);
+        }
     }
 
     fn flush(&mut self, id: u64) {
