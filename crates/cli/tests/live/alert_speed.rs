@@ -13,12 +13,12 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::scope,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use retroscope_packet::{LinkType, parse};
 use retroscope_pcapfile::Reader;
-use retroscope_recorder::rfc3339;
+use retroscope_recorder::{Clock as _, SystemClock, rfc3339};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::inotify,
@@ -79,8 +79,7 @@ fn flows(folder: &Path) -> Vec<Value> {
 }
 
 fn now_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    i64::try_from(since.as_micros()).unwrap()
+    SystemClock.now().wall_ns / 1000
 }
 
 fn stamp(us: i64) -> String {
@@ -239,11 +238,9 @@ fn measure(namespace: &Namespace, kpps: &str, past: &str) {
         .filter_map(|(name, when)| Some(seen.get(name)?.duration_since(*when)))
         .collect();
     times.sort_unstable();
-    let at = |part: f64| {
-        let index = (times.len() as f64 * part) as usize;
-        times
-            .get(index.min(times.len().saturating_sub(1)))
-            .map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+    let at = |percent: usize| {
+        let time = times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
+        time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
     };
     let (alerts, source) = (&outcome.json["alerts"], outcome.source());
     let packets: usize = outcome
@@ -254,9 +251,9 @@ fn measure(namespace: &Namespace, kpps: &str, past: &str) {
     eprintln!(
         "asked {kpps} kpps, past {past} s: {} of {ALERTS} alerts with packets in p50 {:.0} ms, p99 {:.0} ms, at most {:.0} ms; age p99 {:.0} ms; refused lines {refused}, lost {}, torn {}",
         times.len(),
-        at(0.5),
-        at(0.99),
-        at(1.0),
+        at(50),
+        at(99),
+        at(100),
         alerts["age_p99_seconds"].as_f64().unwrap_or(f64::NAN) * 1e3,
         alerts["lines"]["lost"],
         alerts["lines"]["torn"],
