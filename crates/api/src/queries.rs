@@ -230,7 +230,12 @@ impl Queries {
         let last = self.lock();
         let found = last.records.iter().find(|it| it.id == id);
         let may = |it: &&QueryRecord| it.caller == caller.name || caller.may(Role::Admin);
-        found.filter(may).cloned()
+        let mut found = found.filter(may).cloned()?;
+        let report = found.report.as_mut().filter(|_| caller.is_restricted());
+        if let Some(dumps) = report.and_then(|report| report.dumps.as_mut()) {
+            dumps.dumps.clear(); // somebody else's, who may ask for them
+        }
+        Some(found)
     }
 
     /// Ends one that this caller asked; of an admin, any. It has the verdict of what it has. `false`: there is none.

@@ -54,7 +54,10 @@ pub use dump::{
     template::NameTemplate,
 };
 pub use intake::counters::{INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, SourceSnapshot};
-pub use query::{Answer, Cancel, Empty, IndexUse, PacketId, Query, QueryError, QueryReport, Seen};
+pub use query::{
+    Answer, Cancel, DumpAnswer, DumpsAsked, Empty, FromDumps, IndexUse, PacketId, Query,
+    QueryError, QueryReport, Seen,
+};
 pub use retroscope_alert::{Alert, Identity as AlertIdentity, LabelFilled, LabelTemplate};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use retroscope_filter::KnownFlow;

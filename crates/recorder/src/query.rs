@@ -12,7 +12,8 @@
 //! |---|---|
 //! | `reading.rs` | the pass over the buckets, once or again and again |
 //! | `contents.rs` | what a region says that it holds, and what must be missing |
-//! | `merge.rs`, `stream.rs` | packets of many buckets in one order, and as pcapng |
+//! | `merge.rs`, `giving.rs`, `stream.rs` | packets of many buckets in one order, those of them that are given, and as pcapng |
+//! | `dumped.rs`, `dump_file.rs`, `shelf.rs` | what has left the ring, from dumps that hold it |
 //! | `resume.rs`, `packet_id.rs` | going on behind a packet |
 //! | `seen.rs` | packets that are looked at rather than written |
 //! | `newest.rs` | the last so many packets |
@@ -21,7 +22,10 @@
 
 mod cancel;
 mod contents;
+mod dump_file;
+mod dumped;
 mod ending;
+mod giving;
 pub(crate) mod index;
 mod lost;
 mod matching;
@@ -32,6 +36,7 @@ mod reading;
 mod report;
 mod resume;
 mod seen;
+mod shelf;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -49,17 +54,19 @@ use retroscope_ring::{Attached, CopyError};
 pub use self::{
     cancel::Cancel,
     packet_id::PacketId,
-    report::{Empty, IndexUse, QueryReport},
+    report::{DumpAnswer, Empty, FromDumps, IndexUse, QueryReport},
     seen::Seen,
 };
 
 use self::{
     contents::{Contents, Window},
+    dumped::Dumped,
     index::Index,
     matching::Matching,
     packet_id::Numbering,
     reading::Reading,
     resume::Resume,
+    shelf::Shelf,
     stream::Stream,
 };
 use crate::{Handle, control::common::Common};
@@ -100,6 +107,20 @@ pub struct Query {
     /// Goes on behind these packets of an answer before: its last one, or the last of each producer ([`QueryReport::after`]), which is exact
     /// also where some were overwritten meanwhile. Nothing comes twice, and what is missing is told.
     pub after: Vec<PacketId>,
+    /// What has left the ring comes from dumps, of a recorder that is asked itself ([`Handle::query`]). Not with `after`: packets of dumps have no names.
+    pub dumps: DumpsAsked,
+}
+
+/// Whether an answer has packets of dumps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DumpsAsked {
+    /// Those of the ring only.
+    #[default]
+    No,
+    /// Of dumps too; the verdict says of how many.
+    Counted,
+    /// The same; the verdict says of which.
+    Named,
 }
 
 /// Why a query has no answer.
@@ -139,6 +160,8 @@ pub struct Answer {
     recorder: Option<Weak<Common>>,
     /// Of the same recorder.
     index: Option<Arc<Index>>,
+    /// Where its dumps are.
+    shelf: Option<Arc<dyn Shelf>>,
 }
 
 impl Query {
@@ -167,6 +190,7 @@ impl Query {
             clock: Arc::new(SystemClock),
             recorder: None,
             index: None,
+            shelf: None,
         })
     }
 
@@ -209,7 +233,8 @@ impl Handle {
     pub fn query(&self, query: &Query) -> Result<Answer, QueryError> {
         let common = self.common().map_err(|_| QueryError::Ended)?;
         let answer = query.of(common.ring.attached())?;
-        Ok(answer.with_losses_of(&common))
+        let answer = answer.with_losses_of(&common);
+        Ok(answer.with_dumps_of(Arc::new(self.clone())))
     }
 }
 
@@ -222,6 +247,25 @@ impl Answer {
             index: Some(Arc::clone(&common.index)).filter(|index| !index.is_empty()),
             ..self
         }
+    }
+
+    /// Lets dumps give what has left the ring.
+    fn with_dumps_of(self, shelf: Arc<dyn Shelf>) -> Self {
+        let is_asked = self.query.dumps != DumpsAsked::No && self.query.after.is_empty();
+        let shelf = Some(shelf).filter(|_| is_asked);
+        Self { shelf, ..self }
+    }
+
+    /// The dumps that may have what has left the ring; `None`: nothing has that is asked for.
+    fn dumped(&self) -> Option<Dumped> {
+        let shelf = self.shelf.as_ref()?;
+        let recorder = self.recorder.as_ref().and_then(Weak::upgrade);
+        let is_live = recorder.is_some_and(|recorder| recorder.is_live());
+        let begin_ns = self.attached.info().created_ns.filter(|_| is_live);
+        let wanted = self.contents.before_the_ring(&self.window, begin_ns)?;
+        let has_evicted = self.contents.evicted(&self.window).is_some();
+        let dumped = Dumped::new(shelf, wanted, has_evicted, &self.query);
+        Some(dumped).filter(|dumped| has_evicted || !dumped.is_empty())
     }
 
     /// Lets an index tell which buckets need not be read.

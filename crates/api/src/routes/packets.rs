@@ -124,7 +124,7 @@ pub(crate) struct PacketPage {
 
 /// Packets of a window, one line each
 ///
-/// In pages: `next` leads to the one behind. A page ends earlier where its packets have 4 MiB, with `hex`.
+/// Of the ring only, not of dumps, whose packets have no IDs. In pages: `next` leads to the one behind. A page ends earlier where its packets have 4 MiB, with `hex`.
 #[utoipa::path(
     get, path = "/v1/packets", tag = "packets",
     params(PacketParameters),

@@ -14,7 +14,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use retroscope_recorder::{
-    Cancel, Clock, Export, PacketId, Query, QueryError, QueryReport, SystemClock, rfc3339,
+    Cancel, Clock, DumpsAsked, Export, PacketId, Query, QueryError, QueryReport, SystemClock,
+    rfc3339,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::spawn_blocking};
@@ -110,11 +111,19 @@ impl Asked {
             headers,
             follow: self.follow.unwrap_or(false),
             after: after.collect::<Result<_, _>>()?,
+            dumps: if caller.is_restricted() {
+                DumpsAsked::Counted
+            } else {
+                DumpsAsked::Named
+            },
         })
     }
 }
 
 /// Packets of the past, as a pcapng file
+///
+/// What has left the ring comes from the finished dumps that have it, but behind `after`: packets of dumps have no `epb_packetid`. `dumps` in the
+/// verdict names them, and the stretches that none of them covers; for tokens with a filter or a snap length it has counts only.
 ///
 /// The answer may be read while it comes. Its verdict stands in a comment of the last packet and of each interface's statistics; afterwards at
 /// `Location`; and in trailers, where the request has `TE: trailers`: `Retroscope-Verdict` (`complete` or `incomplete`), `Retroscope-Packets`,

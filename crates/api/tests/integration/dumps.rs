@@ -245,3 +245,93 @@ fn a_rule_keeps_what_it_says_from_then_on() {
     );
     assert_eq!(list(), ["b"]);
 }
+
+/// What has left the ring comes from a dump, byte for byte, with a verdict that names it to who may ask for dumps.
+#[test]
+fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
+    let served = Served::recording("generate:flows=10,size=1500,rate=10kpps", |_| None);
+    served.wait_for_packets(2000);
+    let number = trigger(&served, "50ms");
+    let report = finished(&served, number);
+    let file = fs::read(report["file"].as_str().unwrap()).unwrap();
+    let [from, to] = ["from", "to"].map(|name| report[name].as_str().unwrap());
+    let ask = |what: &str, token: &str| {
+        let target = format!("/v1/query?from={from}&to={to}{what}");
+        let answer = served.ask(&get(&target).token(token));
+        assert_eq!(
+            (answer.status, answer.is_whole),
+            (200, true),
+            "{}",
+            answer.text()
+        );
+        answer
+    };
+    let of_packets = served.token("packets");
+    // 32 MiB have some 20,000 packets.
+    let stored = served.handle.status().unwrap().stored;
+    served.wait_for_packets(stored + 30_000);
+    let answer = ask("", of_packets);
+    let all = |bytes: &[u8]| {
+        let mut capture = Reader::new(bytes).unwrap();
+        let mut all = Vec::new();
+        while let Some(packet) = capture.next().unwrap() {
+            all.push((
+                packet.meta.time_ns,
+                packet.meta.wire_len,
+                packet.data.to_vec(),
+            ));
+        }
+        all
+    };
+    assert!(all(&answer.body) == all(&file), "the packets are others");
+    let verdict = get(&answer.headers["location"]).token(of_packets);
+    let told = served.ask(&verdict).done(200)["report"].clone();
+    assert_eq!(told["verdict"], "complete", "{told}");
+    let dumps = &told["dumps"];
+    assert_eq!(
+        (&dumps["read"], &dumps["packets"]),
+        (&json!(1), &report["packets"])
+    );
+    assert_eq!(dumps["dumps"][0]["id"], report["id"]);
+    assert_eq!(
+        dumps["dumps"][0]["files"][0],
+        report["stored"]["files"][0]["name"]
+    );
+
+    // Who may not ask for dumps learns how many there were, and its snap length and filter hold.
+    let limited = served.new_token("limited", &[Role::Packets], |line| {
+        line.snaplen = Some(40);
+        line.filter = Some("udp".to_owned());
+    });
+    let id = report["id"].as_str().unwrap();
+    let answer = ask("", &limited);
+    assert!(all(&answer.body).iter().all(|packet| packet.2.len() == 40));
+    let holds = |bytes: &[u8]| bytes.windows(id.len()).any(|it| it == id.as_bytes());
+    assert!(!holds(&answer.body));
+    let counted = ask("&count=true", &limited).json();
+    assert!(!holds(counted.to_string().as_bytes()));
+    assert_eq!(counted["dumps"]["read"], 1, "{counted}");
+    let packets = all(&answer.body).len();
+    assert_eq!(counted["packets"], packets);
+    let none = ask("&filter=tcp+port+1&count=true", of_packets).json();
+    assert_eq!(
+        (&none["packets"], &none["verdict"]),
+        (&json!(0), &json!("complete"))
+    );
+
+    // A page of lines is of the ring.
+    let page = get(&format!("/v1/packets?from={from}&to={to}")).token(of_packets);
+    let page = served.ask(&page).done(200);
+    assert_eq!(page["packets"], json!([]));
+    assert_eq!(page["looked"]["verdict"], "incomplete");
+
+    // Without the dump nothing is left of that time, and that is told.
+    let delete = request("DELETE", &format!("/v1/dumps/{number}"));
+    assert_eq!(served.ask_unix(&delete).status, 204);
+    let gone = ask("&count=true", of_packets).json();
+    assert_eq!(
+        (&gone["packets"], &gone["verdict"]),
+        (&json!(0), &json!("incomplete"))
+    );
+    assert_eq!(gone["dumps"]["failed"], 1, "{gone}");
+}

@@ -44,6 +44,11 @@ impl Served {
     }
 
     pub(crate) fn with_tls(tls: impl FnOnce(&TempDir) -> Option<TlsFiles>) -> Self {
+        Self::recording("generate:flows=10,rate=10kpps", tls)
+    }
+
+    /// Of this traffic.
+    pub(crate) fn recording(traffic: &str, tls: impl FnOnce(&TempDir) -> Option<TlsFiles>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let tokens = folder.path().join("tokens");
         let socket = folder.path().join("socket");
@@ -79,9 +84,7 @@ impl Served {
             ..RecorderConfig::default()
         };
         let sources = || -> Result<Vec<Box<dyn Source>>, _> {
-            Ok(vec![Box::new(GeneratorSource::parse(
-                "generate:flows=10,rate=10kpps",
-            )?)])
+            Ok(vec![Box::new(GeneratorSource::parse(traffic)?)])
         };
         let mut opened = || Ok(());
         let recorder = Recorder::start(

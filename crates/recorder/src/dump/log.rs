@@ -123,6 +123,13 @@ impl DumpLog {
         found.map(|dump| dump.id.clone())
     }
 
+    /// Those of the last dumps that are wanted, in the order in which they were finished.
+    pub(crate) fn those(&self, is_wanted: impl Fn(&DumpReport) -> bool) -> Vec<DumpReport> {
+        let logged = lock(&self.0);
+        let those = logged.last.iter().filter(|dump| is_wanted(dump));
+        those.cloned().collect()
+    }
+
     /// What all are together.
     pub(crate) fn totals(&self) -> DumpTotals {
         lock(&self.0).totals.clone()

@@ -281,7 +281,7 @@ fn lossy_all<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S
 pub(super) const UNKNOWN: &str = "an unknown number of packets";
 
 /// `1 packet`, `2 packets`.
-pub(super) fn packets(count: u64) -> String {
+pub(crate) fn packets(count: u64) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} packet{plural}")
 }

@@ -275,7 +275,7 @@ fn sha256_of(file: &dyn DiskFile) -> io::Result<String> {
     Ok(hexadecimal(digest))
 }
 
-pub(super) fn hexadecimal(digest: Sha256) -> String {
+pub(crate) fn hexadecimal(digest: Sha256) -> String {
     let bytes = digest.finalize();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -10,7 +10,10 @@ use retroscope_ring::{
     Writer,
 };
 
-use super::Empty;
+use super::{
+    Empty,
+    shelf::{Stretch, uncovered},
+};
 use crate::Missing;
 
 /// The region at one moment.
@@ -274,14 +277,60 @@ impl Contents {
         newest.map_or(0, |stored| stored.latest_offset_ns)
     }
 
-    /// What the region itself shows to be missing of a window. What of these producers is, somebody else tells.
-    pub(super) fn missing(&self, window: &Window, without: impl Fn(usize) -> bool) -> Losses {
+    /// Stamps of a window that are before what the ring still has all of, ns, where the window asks for them; `begin_ns`: when the recording began, if
+    /// that is known. Among them are what was overwritten, and what was before the recording.
+    pub(super) fn before_the_ring(
+        &self,
+        window: &Window,
+        begin_ns: Option<i64>,
+    ) -> Option<Stretch> {
+        let evicted = self.producers.iter().filter(|stored| stored.evicted > 0);
+        let evicted_ns = evicted.map(|stored| stored.evicted_to_ns).max();
+        let is_ranged = window.from_ring_ns != i64::MIN;
+        if window.is_movable && (is_ranged || evicted_ns.is_none()) {
+            return None; // it begins where the ring is whole
+        }
+        let from_ns = match window.from_ns {
+            i64::MIN if is_ranged => window.told.0,
+            i64::MIN => begin_ns,
+            from_ns => Some(from_ns),
+        };
+        let first = |it: &Candidate| {
+            let (least_ns, _) = offsets(&self.steps, it.bucket.producer);
+            it.reach_ns.0.saturating_add(least_ns)
+        };
+        let first_ns = self.buckets.iter().map(first).min();
+        let to_ns = match evicted_ns {
+            // Stamps are in the order of the ring: dumps may have packets beside it.
+            Some(evicted_ns) if self.steps.is_empty() => evicted_ns,
+            _ => first_ns.map_or(i64::MAX, |ns| ns.saturating_sub(1)),
+        };
+        let stretch = (from_ns.unwrap_or(i64::MIN), to_ns.min(window.to_ns));
+        (stretch.0 <= stretch.1).then_some(stretch)
+    }
+
+    /// The stamps of a window of which records were overwritten, ns.
+    pub(super) fn evicted(&self, window: &Window) -> Option<Stretch> {
+        let producers = self.producers.iter();
+        let parts = producers.filter_map(|stored| stored.evicted_in(window));
+        parts.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+
+    /// What the region itself shows to be missing of a window, but for stamps that others have. What of these producers is, somebody else tells.
+    pub(super) fn missing(
+        &self,
+        window: &Window,
+        without: impl Fn(usize) -> bool,
+        covered: &[Stretch],
+    ) -> Losses {
         let mut losses = Losses::default();
         for stored in self.producers.iter().filter(|stored| !without(stored.id)) {
-            let evicted_ns = (i64::MIN, stored.evicted_to_ns);
-            if stored.evicted > 0 && window.touches(evicted_ns, stored.offsets) {
-                let stamps = window.part(evicted_ns, stored.offsets);
-                losses.add("evicted", stamps, Some(stored.evicted));
+            let stamps = stored.evicted_in(window);
+            let left = stamps.map(|stamps| uncovered(stamps, covered));
+            let left = left.unwrap_or_default();
+            if let (Some(first), Some(last)) = (left.first(), left.last()) {
+                let from_ns = first.0.max(window.all().0).min(last.1);
+                losses.add("evicted", (from_ns, last.1), Some(stored.evicted));
             }
             if stored.lost > 0 {
                 losses.add("damaged", window.all(), Some(stored.lost));
@@ -372,6 +421,17 @@ impl Stored {
     }
 }
 
+impl Stored {
+    /// The stamps of a window of which records were overwritten, ns.
+    fn evicted_in(&self, window: &Window) -> Option<Stretch> {
+        let evicted_ns = (i64::MIN, self.evicted_to_ns);
+        let is_any = self.evicted > 0 && window.touches(evicted_ns, self.offsets);
+        let (from_ns, to_ns) = window.part(evicted_ns, self.offsets);
+        let is_open = window.from_ns.max(window.from_ring_ns) == i64::MIN;
+        is_any.then_some((if is_open { i64::MIN } else { from_ns }, to_ns))
+    }
+}
+
 impl Window {
     /// Begins behind `ring_ns`, whose stamp is so far ahead, if it may: records up to then are gone.
     pub(super) fn begin_behind(&mut self, ring_ns: i64, offset_ns: i64) -> bool {
@@ -406,6 +466,11 @@ impl Window {
         let end_ns = stamp_ns.or(self.told.0);
         self.told.1 = end_ns.map(|end_ns| end_ns.min(self.to_ns)).max(self.told.0);
         self.to_ns = self.told.1.unwrap_or(self.to_ns);
+    }
+
+    /// Begins no later than this stamp, which is in the answer.
+    pub(super) fn begin_by(&mut self, stamp_ns: i64) {
+        self.told.0 = self.told.0.map(|from_ns| from_ns.min(stamp_ns));
     }
 
     /// Begins with this stamp: what is older was not asked for.
@@ -461,6 +526,11 @@ impl Losses {
         let one = self.0.entry(cause).or_insert((from_ns, to_ns, Some(0)));
         let sum = one.2.zip(at_most).map(|(a, b)| a.saturating_add(b));
         *one = (from_ns.min(one.0), to_ns.max(one.1), sum);
+    }
+
+    /// Whether something is missing by this cause.
+    pub(super) fn has(&self, cause: &str) -> bool {
+        self.0.contains_key(cause)
     }
 
     /// Adds others.

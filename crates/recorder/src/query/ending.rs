@@ -5,12 +5,8 @@ use std::io;
 use retroscope_ring::Writer;
 
 use super::{
-    QueryError, QueryReport,
-    contents::Window,
-    lost::lost_before_the_ring,
-    newest::Newest,
-    reading::{Reading, Tally},
-    report::Empty,
+    DumpsAsked, QueryError, QueryReport, contents::Window, dumped::Dumped,
+    lost::lost_before_the_ring, newest::Newest, reading::Reading, report::Empty,
 };
 use crate::{Verdict, rfc3339};
 
@@ -26,6 +22,11 @@ impl<W: io::Write> Reading<'_, W> {
         if by == Some("limit") || (by == Some("cancelled") && !is_follow) {
             let end_ns = self.tally.last_ns.or(window.told.0);
             window.end_with(end_ns.unwrap_or_default());
+        }
+        if let Some(first_ns) = self.tally.first_ns
+            && self.dumped.is_some()
+        {
+            window.begin_by(first_ns);
         }
         if let Some(first_ns) = self.tally.first_ns
             && self.newest.as_ref().is_some_and(Newest::left_some_out)
@@ -46,8 +47,13 @@ impl<W: io::Write> Reading<'_, W> {
         } = self;
         let window = self.final_window();
         let tells_gaps = |producer| answer.resume.end_of(producer).is_some();
-        let mut losses = start.missing(&window, tells_gaps);
+        let dumped = self.dumped.as_ref();
+        let covered = dumped.map(Dumped::covered).unwrap_or_default();
+        let mut losses = start.missing(&window, tells_gaps, &covered);
         losses.add_all(&self.losses);
+        if let Some(dumped) = dumped {
+            dumped.add_losses(&window, &mut losses);
+        }
         if !matches!(tally.ended_by, Some("cancelled" | "limit")) {
             latest.add_unpublished(&window, &mut losses);
         }
@@ -70,6 +76,7 @@ impl<W: io::Write> Reading<'_, W> {
             ));
         }
         let to = window.told.1.map(rfc3339);
+        let has_evicted = losses.has("evicted");
         let mut missing = losses.missing();
         let mut losses_known_to = None;
         let recorder = answer.recorder.as_ref().and_then(std::sync::Weak::upgrade);
@@ -84,13 +91,13 @@ impl<W: io::Write> Reading<'_, W> {
         let is_cut = self.newest.as_ref().is_some_and(Newest::left_some_out);
         let limit = is_cut.then_some("limit");
         let is_whole = !is_cut && tally.ended_by.is_none_or(|by| by == "end");
-        let empty = (tally.packets == 0 && is_whole).then(|| self.emptiness(&window));
+        let empty = (tally.packets == 0 && is_whole).then(|| self.emptiness(&window, has_evicted));
         QueryReport {
             from: window.told.0.map(rfc3339),
             to,
             packets: tally.packets,
             bytes: tally.bytes,
-            looked_at: tally.looked_at,
+            looked_at: self.looked_at(),
             verdict: if missing.is_empty() {
                 Verdict::Complete
             } else {
@@ -100,14 +107,25 @@ impl<W: io::Write> Reading<'_, W> {
             clipped: limit.into_iter().chain(tally.ended_by).collect(),
             empty,
             losses_known_to,
+            dumps: dumped.map(|dumped| {
+                let is_named = answer.query.dumps == DumpsAsked::Named;
+                dumped.report(window.to_ns, start.evicted(&window), is_named)
+            }),
             index: self.needed.as_ref().map(|_| tally.index),
             notes,
             after: self.progress.iter().filter_map(|it| it.last).collect(),
         }
     }
 
-    pub(super) fn emptiness(&self, window: &Window) -> Empty {
-        let Tally { looked_at, .. } = self.tally;
+    /// Packets that were asked, also those of dumps.
+    fn looked_at(&self) -> u64 {
+        let dumped = self.dumped.as_ref().map_or(0, |dumped| dumped.looked_at);
+        self.tally.looked_at + dumped
+    }
+
+    /// `has_evicted`: some were overwritten, and no dump has them all.
+    fn emptiness(&self, window: &Window, has_evicted: bool) -> Empty {
+        let looked_at = self.looked_at();
         if self.answer.matching.lacks_interfaces() {
             let names = self
                 .latest
@@ -118,7 +136,9 @@ impl<W: io::Write> Reading<'_, W> {
                 interfaces: names.collect(),
             };
         }
-        let why = self.latest.emptiness(window).filter(|_| looked_at == 0);
+        let is_it =
+            |why: &Empty| looked_at == 0 && (has_evicted || !matches!(why, Empty::AgedOut { .. }));
+        let why = self.latest.emptiness(window).filter(is_it);
         why.unwrap_or(Empty::NothingMatched { of: looked_at })
     }
 

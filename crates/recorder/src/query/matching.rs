@@ -83,20 +83,34 @@ impl Matching {
         for entry in entries.iter().skip(self.interfaces.len()) {
             let is_asked = self.names.is_empty() || self.names.contains(&entry.name);
             self.interfaces.push(is_asked);
-            for filter in self.filter.iter_mut().chain(&mut self.within) {
-                filter.prepare(LinkType(entry.link_type));
-                let programs = filter
-                    .filter
-                    .programs(LinkType(entry.link_type), filter.mode);
-                let short = |program: &&retroscope_filter::Program| {
-                    program.instructions().len() <= INSTRUCTIONS_MAX
-                };
-                for program in programs.unwrap_or_default().iter().filter(short) {
-                    // Where it cannot be, the interpreter runs on.
-                    let _ = program.make_native();
-                }
+            self.prepare(LinkType(entry.link_type));
+        }
+    }
+
+    /// Takes up an interface that the ring does not have. Whether its packets are asked for.
+    pub(super) fn learn_other(&mut self, entry: &InterfaceEntry) -> bool {
+        self.prepare(LinkType(entry.link_type));
+        self.names.is_empty() || self.names.contains(&entry.name)
+    }
+
+    fn prepare(&mut self, link_type: LinkType) {
+        for filter in self.filter.iter_mut().chain(&mut self.within) {
+            filter.prepare(link_type);
+            let programs = filter.filter.programs(link_type, filter.mode);
+            let short = |program: &&retroscope_filter::Program| {
+                program.instructions().len() <= INSTRUCTIONS_MAX
+            };
+            for program in programs.unwrap_or_default().iter().filter(short) {
+                // Where it cannot be, the interpreter runs on.
+                let _ = program.make_native();
             }
         }
+    }
+
+    /// Whether it holds names of hosts, whose addresses may have been others before.
+    pub(super) fn has_names(&self) -> bool {
+        let mut filters = self.filter.iter().chain(&self.within);
+        filters.any(|filter| filter.filter.has_names())
     }
 
     /// Whether packets of an interface may match.

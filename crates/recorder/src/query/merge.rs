@@ -7,6 +7,8 @@ use std::{collections::BTreeMap, io, ops::Range};
 
 use retroscope_ring::Packet;
 
+use super::{PacketId, packet_id::Numbering};
+
 /// Bytes of packets that may wait, at least and at most, and how many buckets' worth for each producer: one is being written while the
 /// next begins. A region in which more overlap has its stamps in disorder, or is made to look like it.
 const WAITING_BYTES: std::ops::RangeInclusive<u64> = 256 << 20..=2 << 30;
@@ -21,7 +23,7 @@ pub(super) struct Found {
     pub(super) wire_len: u32,
     pub(super) interface: u16,
     pub(super) direction: u8,
-    /// Whose it is, and its number.
+    /// Whose it is, and its number; [`FROM_DUMP`].
     pub(super) producer: usize,
     pub(super) record: u64,
     /// Records of its producer that are missing before it.
@@ -29,6 +31,39 @@ pub(super) struct Found {
     /// Bytes of it in the answer.
     pub(super) captured: u32,
     data: Range<usize>,
+}
+
+/// Whose a packet of a dump is, in the place of a producer.
+pub(super) const FROM_DUMP: usize = usize::MAX;
+
+impl Found {
+    /// A packet of a dump, where ring time and stamp are one.
+    pub(super) fn of_dump(
+        stamp_ns: i64,
+        (interface, direction): (u16, u8),
+        wire_len: u32,
+        data: &[u8],
+    ) -> Self {
+        Self {
+            time_ns: stamp_ns,
+            stamp_ns,
+            wire_len,
+            interface,
+            direction,
+            producer: FROM_DUMP,
+            record: 0,
+            dropped: 0,
+            captured: u32::try_from(data.len()).unwrap_or(u32::MAX), // at most 256 KiB
+            data: 0..0,
+        }
+    }
+
+    /// Its name; `None`: it has none, as one of a dump.
+    pub(super) fn id(&self, numbering: Numbering) -> Option<PacketId> {
+        (self.producer != FROM_DUMP)
+            .then(|| numbering.id(self.producer, self.record))
+            .flatten()
+    }
 }
 
 /// The packets of one bucket.
@@ -121,12 +156,12 @@ impl Merge {
     }
 
     /// Takes packets out, in order, that nothing of `until_ns` or later comes before; and others, where too many wait. `take` says
-    /// whether it wants more.
+    /// whether it wants more, and so does the result.
     pub(super) fn take_before(
         &mut self,
         until_ns: Option<i64>,
         mut take: impl FnMut(&Found, &[u8]) -> io::Result<bool>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         while let Some(first) = self.pieces.first_entry() {
             let &(time_ns, _, _, number) = first.key();
             let is_early = until_ns.is_none_or(|until_ns| time_ns < until_ns);
@@ -141,10 +176,10 @@ impl Merge {
             piece.next += 1;
             self.wait(piece, number);
             if !goes_on {
-                break;
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Puts a piece at its place, if packets are left in it.

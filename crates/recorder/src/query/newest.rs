@@ -14,6 +14,7 @@ use retroscope_ring::BucketRef;
 use super::{
     QueryError,
     contents::Contents,
+    dumped::Dumped,
     index::Says,
     reading::{Reading, Visit},
 };
@@ -122,5 +123,33 @@ impl<W: io::Write> Reading<'_, W> {
         self.newest = Some(newest);
         self.forget_counts();
         Ok(visits)
+    }
+
+    /// Adds what dumps have, where the ring has not enough. They and the ring may have the same packets, which only a whole answer tells: this is one
+    /// that nobody sees.
+    pub(super) fn count_dumped(
+        &mut self,
+        contents: &Contents,
+        visits: &[Visit<'_>],
+    ) -> Result<(), QueryError> {
+        let Some(mut newest) = self.newest.take_if(|newest| !newest.is_cut) else {
+            self.dumped = None;
+            return Ok(());
+        };
+        if self.dumped.is_some() {
+            let (stream, looker) = (self.stream.take(), self.looker.take());
+            let query = &mut self.answer.query;
+            let limits = (query.limit_packets.take(), query.limit_bytes.take());
+            let looked = self.pass(contents, visits, None);
+            let query = &mut self.answer.query;
+            (query.limit_packets, query.limit_bytes) = limits;
+            (self.stream, self.looker) = (stream, looker);
+            looked?;
+            (newest.packets, newest.bytes) = (self.tally.packets, self.tally.bytes);
+            self.dumped = self.dumped.take().map(Dumped::again);
+            self.begin_again();
+        }
+        self.newest = Some(newest);
+        Ok(())
     }
 }

@@ -6,13 +6,15 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use retroscope_ring::{AttachedState, Buffer, CopyError, Step};
+use retroscope_ring::{AttachedState, Buffer, CopyError, InterfaceEntry, Step};
 
 use super::{
     Answer, IndexUse, PacketId, QueryError, QueryReport,
     contents::{Candidate, Contents, Losses, offset_ns, offsets},
+    dumped::{Asking, Dumped},
+    giving::Giving,
     index::{Needed, Says},
-    merge::{Merge, Piece},
+    merge::{Found, Merge, Piece},
     newest::Newest,
     seen::{Looker, Seen},
     stream::{Statistics, Stream},
@@ -38,6 +40,8 @@ pub(super) struct Reading<'v, W: io::Write> {
     pub(super) latest: Arc<Contents>,
     pub(super) buffer: Buffer,
     pub(super) merge: Merge,
+    /// What has left the ring, where it is asked for.
+    pub(super) dumped: Option<Dumped>,
     /// `None`: packets are counted only.
     pub(super) stream: Option<Stream<W>>,
     /// Who looks at packets that are not written.
@@ -114,6 +118,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             start,
             buffer: Buffer::new(),
             merge: Merge::new(info.producers, info.bucket_bytes),
+            dumped: None,
             stream,
             looker: None,
             losses: Losses::default(),
@@ -134,6 +139,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
     }
 
     pub(super) fn run(mut self) -> Result<QueryReport, QueryError> {
+        self.dumped = self.answer.dumped();
         if self.answer.query.follow {
             self.follow()?;
         } else {
@@ -141,6 +147,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             let mut visits = self.visits(&contents);
             if self.answer.query.newest {
                 visits = self.find_newest(&contents, visits)?;
+                self.count_dumped(&contents, &visits)?;
             }
             self.pass(&contents, &visits, None)?;
         }
@@ -262,7 +269,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
     }
 
     /// Reads these buckets and writes what comes before `until_ns` of ring time; `None`: all.
-    fn pass(
+    pub(super) fn pass(
         &mut self,
         contents: &Contents,
         visits: &[Visit<'_>],
@@ -287,6 +294,18 @@ impl<'v, W: io::Write> Reading<'v, W> {
             ended_by: self.tally.ended_by,
             ..Tally::default()
         };
+    }
+
+    /// Nothing was read yet either.
+    pub(super) fn begin_again(&mut self) {
+        let info = self.answer.attached.info();
+        self.forget_counts();
+        self.merge = Merge::new(info.producers, info.bucket_bytes);
+        self.losses = Losses::default();
+        self.passes = 0;
+        for progress in &mut self.progress {
+            (progress.dropped, progress.last) = (0, None);
+        }
     }
 
     /// Whether there is no more to be done.
@@ -419,7 +438,9 @@ impl<'v, W: io::Write> Reading<'v, W> {
             .query
             .headers
             .map_or(usize::MAX, |bytes| bytes.get() as usize);
-        let is_kept = self.stream.is_some() || self.looker.is_some();
+        // A dump may have the same packets.
+        let is_compared = self.dumped.as_ref().is_some_and(|it| !it.is_done());
+        let is_kept = self.stream.is_some() || self.looker.is_some() || is_compared;
         let mut piece = Piece::default();
         let found = self.each_match(contents, visit, |packet, record, stamp_ns| {
             let data = &packet.data[..packet.data.len().min(snaplen)];
@@ -497,6 +518,8 @@ impl<'v, W: io::Write> Reading<'v, W> {
             tally,
             newest,
             progress,
+            merge,
+            dumped,
             ..
         } = self;
         let Answer {
@@ -505,52 +528,48 @@ impl<'v, W: io::Write> Reading<'v, W> {
             numbering,
             clock,
             cancel,
+            matching,
             ..
-        } = &*answer;
+        } = answer;
         let before = tally.packets;
-        let written = self.merge.take_before(until_ns, |packet, data| {
+        let mut giving = Giving {
+            query,
+            numbering: *numbering,
+            cancel,
+            stream,
+            looker,
+            tally,
+            newest,
+            progress,
+        };
+        let mut asking = Asking {
+            query,
+            matching,
+            interfaces: &contents.interfaces,
+            cancel,
+        };
+        let mut give =
+            |entry: &InterfaceEntry, packet: &Found, data: &[u8]| giving.give(entry, packet, data);
+        let written = merge.take_before(until_ns, |packet, data| {
             // The window may have begun later since.
-            let is_inside = window.holds(packet.time_ns, packet.stamp_ns);
-            let captured = u64::from(packet.captured);
-            let is_newest = newest.as_mut().is_none_or(|newest| newest.takes(captured));
-            if !is_inside || !is_newest {
+            if !window.holds(packet.time_ns, packet.stamp_ns) {
                 return Ok(true);
             }
-            let bytes = tally.bytes + captured;
-            let is_full = query
-                .limit_packets
-                .is_some_and(|limit| tally.packets >= limit)
-                || query.limit_bytes.is_some_and(|limit| bytes > limit);
-            if is_full {
-                tally.ended_by = Some("limit");
-                return Ok(false);
-            }
-            if cancel.is_cancelled() {
-                // A reader that is slow would hold up the end for all of what waits here.
-                tally.ended_by = Some("cancelled");
-                return Ok(false);
-            }
-            tally.packets += 1;
-            tally.bytes = bytes;
-            tally.restamped += u64::from(packet.stamp_ns < 0);
-            tally.first_ns = tally.first_ns.or(Some(packet.stamp_ns));
-            tally.last_ns = Some(packet.stamp_ns);
-            progress[packet.producer].last = numbering.id(packet.producer, packet.record);
             let entry = &contents.interfaces[usize::from(packet.interface)];
-            if let Some(stream) = stream {
-                stream.packet(entry, packet, data)?;
+            if let Some(dumped) = dumped {
+                if !dumped.give_before(Some(packet.stamp_ns), &mut asking, &mut give)? {
+                    return Ok(false);
+                }
+                dumped.leave_out(entry, packet, data, asking.interfaces);
             }
-            if let Some(looker) = looker
-                && !looker.look(entry, packet, data, *numbering)
-            {
-                tally.ended_by = Some("limit");
+            Ok(give(entry, packet, data)?.goes_on)
+        });
+        let written = written.and_then(|goes_on| match dumped {
+            Some(dumped) if goes_on => {
+                let given = dumped.give_before(until_ns, &mut asking, &mut give);
+                given.map(drop)
             }
-            let is_full = query.limit_packets == Some(tally.packets)
-                || query.limit_bytes == Some(tally.bytes);
-            if is_full && newest.is_none() {
-                tally.ended_by = Some("limit");
-            }
-            Ok(tally.ended_by.is_none())
+            _ => Ok(()),
         });
         if tally.packets > before {
             tally.came_ns = clock.mono_ns();

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::PacketId;
-use crate::{Missing, Verdict, control::time::seconds};
+use crate::{Missing, Verdict, control::time::seconds, dump::report::packets};
 
 /// What a query found. Times are RFC 3339.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,7 +27,8 @@ pub struct QueryReport {
     /// What is missing, one entry a cause, or source and cause for what was lost before the ring: `evicted` (also what a follow was too slow
     /// for), `unpublished` (a recorder that was killed, or goes on, had not shown it), `damaged` (the
     /// region contradicts itself), `interface-limit` (of interfaces that the region does not list), `restamped` (in the answer as of 1970:
-    /// pcapng has no earlier time).
+    /// pcapng has no earlier time), `snapped` (in the answer with fewer bytes than their interface gives now, of dumps of other recordings),
+    /// `not-recorded` (of the time of other recordings, of which only dumps are left).
     pub missing: Vec<Missing>,
     /// What ended the answer before its window does, without losing anything: `limit`, `cancelled`, `end` (of the recording, in a follow).
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -37,6 +38,9 @@ pub struct QueryReport {
     pub empty: Option<Empty>,
     /// Up to when `missing` has what was lost before the ring: in the NIC, in the kernel, for want of a free bucket. `null`: it does not tell.
     pub losses_known_to: Option<String>,
+    /// What dumps gave of the time that has left the ring; absent where no dump was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dumps: Option<FromDumps>,
     /// What the index did; `None`: it was not asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<IndexUse>,
@@ -47,6 +51,49 @@ pub struct QueryReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub after: Vec<PacketId>,
+}
+
+/// What dumps gave to an answer whose window begins before the ring.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FromDumps {
+    /// Dumps that were looked into.
+    pub read: u64,
+    /// Those that are not in the answer as they should be: deleted, damaged, or unreadable.
+    pub failed: u64,
+    /// Packets of the answer that are from dumps.
+    pub packets: u64,
+    /// The first 64 dumps, by the start of their windows. None for who may not ask for dumps: tokens with a filter or a snap length.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dumps: Vec<DumpAnswer>,
+    /// The first 64 stretches that have left the ring and that no dump is sure to have all of: start and end, RFC 3339.
+    pub uncovered: Vec<[String; 2]>,
+    /// Why there is no list of dumps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unlisted: Option<String>,
+}
+
+/// What a dump gave to an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DumpAnswer {
+    /// See [`StoredDump::id`](crate::StoredDump::id).
+    pub id: String,
+    /// Its captures, without a directory.
+    pub files: Vec<String>,
+    /// Start of its window, RFC 3339.
+    pub from: String,
+    /// End of its window.
+    pub to: String,
+    /// Packets of the answer that are from it; of those that several dumps have, one of them gave each.
+    pub packets: u64,
+    /// It takes all that the query asks for, and has all of its window but what its own verdict names.
+    pub covers: bool,
+    /// This recorder wrote it since its start; of other recordings nobody knows what their dumps lack.
+    pub is_of_this_recording: bool,
+    /// Why it is not in the answer, or not all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// What became of closed buckets of a window by the index. They may be read twice for the newest packets.
@@ -124,6 +171,25 @@ fn as_seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_f64(*ns as f64 / 1e9)
 }
 
+/// `; 12 packets from 2 dumps, 1 of them not read whole`; nothing, where there was none.
+impl fmt::Display for FromDumps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(why) = &self.unlisted {
+            write!(f, "; dumps not looked into: {why}")?;
+        }
+        if self.read + self.failed == 0 {
+            return Ok(());
+        }
+        let plural = if self.read == 1 { "" } else { "s" };
+        let (packets, read) = (packets(self.packets), self.read);
+        write!(f, "; {packets} from {read} dump{plural}")?;
+        match self.failed {
+            0 => Ok(()),
+            failed => write!(f, ", {failed} not read whole"),
+        }
+    }
+}
+
 impl QueryReport {
     /// The verdict with its reasons: `incomplete: up to 12 packets evicted; losses before the ring unknown`.
     #[must_use]
@@ -143,7 +209,9 @@ impl QueryReport {
             [] => String::new(),
             by => format!(" (ended by: {})", by.join(", ")),
         };
-        format!("{verdict}{separator}{missing}{losses}{empty}{clipped}")
+        let dumps = self.dumps.as_ref().map(FromDumps::to_string);
+        let dumps = dumps.unwrap_or_default();
+        format!("{verdict}{separator}{missing}{losses}{empty}{dumps}{clipped}")
     }
 
     /// The report as a comment of a file, which has room for 65,535 bytes: without remarks where they are too long, and where that is not
@@ -160,6 +228,7 @@ impl QueryReport {
             ..self.clone()
         };
         short.missing.truncate(64);
+        short.dumps.iter_mut().for_each(|it| it.dumps.clear());
         short.after.truncate(256);
         let short = json(&short);
         if short.len() <= ROOM {
@@ -168,6 +237,7 @@ impl QueryReport {
         json(&Self {
             missing: Vec::new(),
             empty: None,
+            dumps: None,
             notes: vec!["details left out: there are too many".to_owned()],
             after: Vec::new(),
             ..self.clone()

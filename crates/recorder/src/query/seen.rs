@@ -50,7 +50,7 @@ impl<'v> Looker<'v> {
     ) -> bool {
         (self.0)(&Seen {
             stamp_ns: packet.stamp_ns,
-            id: numbering.id(packet.producer, packet.record),
+            id: packet.id(numbering),
             interface: &entry.name,
             link_type: LinkType(entry.link_type),
             wire_len: packet.wire_len,

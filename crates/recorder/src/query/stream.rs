@@ -4,7 +4,10 @@
 //! of the last packet, which waits here until it is known to be the last, and, as JSON, of each interface's statistics at the end; in a
 //! follow every second, where the last packet waits no longer than a moment.
 
-use std::io;
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    io,
+};
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{Interface, InterfaceStatistics, PacketOptions, PcapNgWriter};
@@ -22,8 +25,8 @@ pub(super) struct Stream<W: io::Write> {
     writer: PcapNgWriter<W>,
     numbering: Numbering,
     snaplen: u32,
-    /// By number in the ring, the number in the file and the packets.
-    interfaces: Vec<Option<(u32, u64)>>,
+    /// By number in the ring, or what stands for it, the number in the file and the packets.
+    interfaces: BTreeMap<u16, (u32, u64)>,
     last: Option<(u32, Found, Vec<u8>)>,
     is_flushed: bool,
 }
@@ -51,7 +54,7 @@ impl<W: io::Write> Stream<W> {
             writer: PcapNgWriter::new(out, &section(headline, None)).map_err(plain)?,
             numbering,
             snaplen: snaplen.unwrap_or(SNAPLEN).min(SNAPLEN),
-            interfaces: Vec::new(),
+            interfaces: BTreeMap::new(),
             last: None,
             is_flushed: false,
         };
@@ -59,7 +62,7 @@ impl<W: io::Write> Stream<W> {
         Ok(stream)
     }
 
-    /// Adds a packet of an interface of the ring.
+    /// Adds a packet of an interface of the ring or of a dump.
     pub(super) fn packet(
         &mut self,
         entry: &InterfaceEntry,
@@ -102,9 +105,9 @@ impl<W: io::Write> Stream<W> {
         all: &Statistics<'_>,
         counts: impl Fn(u16) -> InterfaceCounts,
     ) -> io::Result<()> {
-        let numbered = (0_u16..).zip(&self.interfaces);
+        let numbered = self.interfaces.iter();
         let mut interfaces: Vec<_> = numbered
-            .filter_map(|(number, known)| known.map(|(index, packets)| (index, number, packets)))
+            .map(|(number, (index, packets))| (*index, *number, *packets))
             .collect();
         interfaces.sort_unstable();
         let (from_ns, to_ns) = all.span_ns;
@@ -142,7 +145,7 @@ impl<W: io::Write> Stream<W> {
         let Some((index, packet, data)) = self.last.take() else {
             return Ok(Vec::new());
         };
-        let id = self.numbering.id(packet.producer, packet.record);
+        let id = packet.id(self.numbering);
         let options = PacketOptions {
             flags: (packet.direction != 0).then(|| u32::from(packet.direction)),
             dropped: (packet.dropped > 0).then_some(packet.dropped),
@@ -157,13 +160,9 @@ impl<W: io::Write> Stream<W> {
     }
 
     fn interface(&mut self, number: u16, entry: &InterfaceEntry) -> io::Result<&mut (u32, u64)> {
-        let number = usize::from(number);
-        if number >= self.interfaces.len() {
-            self.interfaces.resize(number + 1, None);
-        }
-        match &mut self.interfaces[number] {
-            Some(known) => Ok(known),
-            place => {
+        match self.interfaces.entry(number) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => {
                 let block = Interface {
                     name: entry.name.clone(),
                     snaplen: self.snaplen,

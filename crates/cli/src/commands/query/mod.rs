@@ -251,6 +251,12 @@ fn tell(args: &Args, target: Option<&Target>, told: &Value) -> Result<ExitCode, 
         say(&printable(note.as_str().unwrap_or_default()));
     }
     let text = |value: &Value| value.as_str().map(printable);
+    for dump in report["dumps"]["dumps"].as_array().into_iter().flatten() {
+        let [id, from, to] = ["id", "from", "to"].map(|name| text(&dump[name]).unwrap_or_default());
+        let packets = counted(dump["packets"].as_u64().unwrap_or(0), "packet");
+        let why = text(&dump["error"]).map_or(String::new(), |why| format!(": {why}"));
+        say(&format!("dump {id} from {from} to {to}: {packets}{why}"));
+    }
     let verdict = text(&report["verdict"]).unwrap_or_else(|| "unknown".to_owned());
     if args.json {
         put_json(report)?;

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    io,
+    io::{self, Read},
     path::PathBuf,
     sync::{
         Arc, Mutex,
@@ -108,6 +108,27 @@ impl DumpFileReader {
         let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let most = buffer.len().min(left);
         self.file.read_at(&mut buffer[..most], offset)
+    }
+
+    /// Reads it from its start to its end.
+    pub(crate) fn into_reader(self) -> impl Read + Send {
+        FromStart {
+            file: self,
+            offset: 0,
+        }
+    }
+}
+
+struct FromStart {
+    file: DumpFileReader,
+    offset: u64,
+}
+
+impl Read for FromStart {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod asking;
 mod blocks;
+mod dumped;
+mod dumped_lists;
 mod following;
 mod indexed;
 

@@ -1,0 +1,102 @@
+//! A dump's capture file, packet by packet, and whether it is as it was written.
+
+use std::{
+    fmt,
+    io::{self, Read},
+    sync::{Arc, Mutex},
+};
+
+use retroscope_pcapfile::{Interface, Reader, RecordMeta};
+use sha2::{Digest, Sha256};
+
+use super::Cancel;
+use crate::{control::lock, dump::stream::hexadecimal};
+
+/// A packet, its bytes and its interface.
+type Record<'f> = (RecordMeta, &'f [u8], &'f Interface);
+
+/// See the module.
+pub(super) struct DumpFile {
+    reader: Reader<Hashed>,
+    digest: Arc<Mutex<Sha256>>,
+    expected: Option<String>,
+    /// The next packet of the burst.
+    at: usize,
+}
+
+/// Adds up what is read.
+struct Hashed {
+    file: Box<dyn Read + Send>,
+    digest: Arc<Mutex<Sha256>>,
+}
+
+impl fmt::Debug for DumpFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DumpFile").finish_non_exhaustive()
+    }
+}
+
+impl Read for Hashed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        lock(&self.digest).update(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+impl DumpFile {
+    /// Begins a file whose SHA-256 should be `expected`, where that is known.
+    ///
+    /// # Errors
+    /// It is no capture, or cannot be read.
+    pub(super) fn new(
+        file: Box<dyn Read + Send>,
+        expected: Option<String>,
+    ) -> Result<Self, String> {
+        let digest = Arc::<Mutex<Sha256>>::default();
+        let hashed = Hashed {
+            file,
+            digest: Arc::clone(&digest),
+        };
+        Ok(Self {
+            reader: Reader::new(hashed).map_err(|error| error.to_string())?,
+            digest,
+            expected,
+            at: 0,
+        })
+    }
+
+    /// The next packet, with its bytes and interface; `None`: there is none, and the file is as it was written, or it is cancelled.
+    ///
+    /// # Errors
+    /// The file is damaged, or cannot be read on.
+    pub(super) fn next(&mut self, cancel: &Cancel) -> Result<Option<Record<'_>>, String> {
+        while self.at == self.reader.records().len() {
+            if cancel.is_cancelled() {
+                return Ok(None);
+            }
+            self.at = 0;
+            match self.reader.poll() {
+                Ok(Some(0)) => return self.check().map(|()| None),
+                Ok(_) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let meta = self.reader.records()[self.at];
+        self.at += 1;
+        let data = &self.reader.memory()[meta.offset..][..meta.captured_len as usize];
+        let interface = &self.reader.interfaces()[usize::from(meta.interface)];
+        Ok(Some((meta, data, interface)))
+    }
+
+    /// At its end.
+    fn check(&self) -> Result<(), String> {
+        let digest = hexadecimal(lock(&self.digest).clone());
+        match &self.expected {
+            Some(expected) if *expected != digest => {
+                Err("it is not as it was written: it has another SHA-256".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}

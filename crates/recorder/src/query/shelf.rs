@@ -1,0 +1,342 @@
+//! Where finished dumps are found, and what one of them is sure to have.
+//!
+//! Dumps of this recording are those that its log has: their reports tell which stamps they have all of, as far as their filter goes. What dumps of
+//! other recordings lack of a time nobody here knows.
+
+use std::{collections::HashMap, fmt, io::Read};
+
+use super::Query;
+use crate::{
+    CommandError, DumpReport, Handle, StoredFile, Verdict, control::common::Common, parse_time,
+};
+
+/// Stamps, ns: both ends included.
+pub(super) type Stretch = (i64, i64);
+
+/// A place where dumps lie. It is asked from the query's thread.
+pub(super) trait Shelf: fmt::Debug + Send + Sync {
+    /// The finished dumps whose windows touch these stamps, and those of this recording that should be there and are not.
+    ///
+    /// # Errors
+    /// Why there is no list, in words.
+    fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String>;
+
+    /// Opens a capture file of a dump; with the dump's expression.
+    ///
+    /// # Errors
+    /// Why it cannot be read, in words.
+    fn open(&self, id: &str, name: &str) -> Result<(Box<dyn Read + Send>, String), String>;
+}
+
+/// A dump that may be read.
+#[derive(Debug, Clone)]
+pub(super) struct Shelved {
+    pub(super) id: String,
+    /// Its window, as it tells it, …
+    pub(super) from: String,
+    pub(super) to: String,
+    /// … and in ns.
+    pub(super) span: Stretch,
+    pub(super) files: Vec<StoredFile>,
+    /// The stamps of which it has all that its filter takes of this recording; `None`: it is of another one.
+    pub(super) claims: Option<Vec<Stretch>>,
+    /// It is not there, and why.
+    pub(super) gone: Option<String>,
+}
+
+impl Shelf for Handle {
+    fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String> {
+        let common = self.common().map_err(|error| error.to_string())?;
+        let touches = |(from_ns, to_ns): Stretch| from_ns <= wanted.1 && to_ns >= wanted.0;
+        let own = (common.log).those(|dump| span(&dump.from, &dump.to).is_some_and(touches));
+        let mut own: HashMap<String, DumpReport> =
+            own.into_iter().map(|it| (it.id.clone(), it)).collect();
+        let listed = match Handle::dumps(self) {
+            // Nothing is dumped.
+            Err(CommandError::Refused(_)) => return Ok(Vec::new()),
+            listed => listed.map_err(|error| error.to_string())?,
+        };
+        let mut shelved = Vec::new();
+        for dump in listed {
+            let report = own.remove(&dump.id);
+            let span = span(&dump.from, &dump.to).filter(|span| touches(*span));
+            let Some(span) = span.filter(|_| !dump.is_open) else {
+                continue;
+            };
+            shelved.push(Shelved {
+                id: dump.id,
+                from: dump.from,
+                to: dump.to,
+                span,
+                files: dump.files,
+                claims: report.map(|report| claims(&report, span, &common)),
+                gone: None,
+            });
+        }
+        // Without a sidecar it is in no list.
+        own.retain(|_, report| report.sidecar && report.verdict != Verdict::Failed);
+        shelved.extend(own.into_values().filter_map(|report| {
+            Some(Shelved {
+                span: span(&report.from, &report.to)?,
+                id: report.id,
+                from: report.from,
+                to: report.to,
+                files: Vec::new(),
+                claims: Some(Vec::new()),
+                gone: Some("it is deleted, or not as it was written".to_owned()),
+            })
+        }));
+        Ok(shelved)
+    }
+
+    fn open(&self, id: &str, name: &str) -> Result<(Box<dyn Read + Send>, String), String> {
+        let told = self.dump(id).map_err(|error| error.to_string())?;
+        let (_, told) = told.ok_or("it was deleted meanwhile")?;
+        let expression = told["expression"].as_str();
+        let expression = expression
+            .ok_or("its sidecar has no expression")?
+            .to_owned();
+        let file = self.open_dump_file(id, name);
+        let file = file.map_err(|error| error.to_string())?;
+        Ok((Box::new(file.into_reader()), expression))
+    }
+}
+
+fn span(from: &str, to: &str) -> Option<Stretch> {
+    let (from_ns, to_ns) = (parse_time(from).ok()?, parse_time(to).ok()?);
+    (from_ns <= to_ns).then_some((from_ns, to_ns))
+}
+
+/// The stamps of which a dump of this recording has all that its filter takes. What was lost before the ring, a live recorder tells itself.
+fn claims(report: &DumpReport, (from_ns, to_ns): Stretch, common: &Common) -> Vec<Stretch> {
+    let is_clipped = |by: &str| report.clipped.contains(&by);
+    let is_less = is_clipped("limit") || is_clipped("flow");
+    if report.verdict == Verdict::Failed
+        || report.is_stepped
+        || report.is_disordered
+        || is_less
+        || !is_once(report, (from_ns, to_ns), common)
+    {
+        return Vec::new();
+    }
+    // Of a clock that was never set, what is older than the recording is not of it.
+    let is_steady = common.ring.steps().is_empty() && common.clock.count() == 0;
+    let from_ns = if is_clipped("start") && is_steady {
+        i64::MIN
+    } else {
+        from_ns
+    };
+    let missing = report.missing.iter();
+    let missing = missing.filter(|missing| missing.source.is_none() || !common.is_live());
+    let without: Vec<Stretch> = missing
+        .map(|missing| span(&missing.from, &missing.to).unwrap_or((i64::MIN, i64::MAX)))
+        .collect();
+    uncovered((from_ns, to_ns), &without)
+}
+
+/// Whether the clocks showed the stamps of a dump's window then, and never again.
+fn is_once(report: &DumpReport, (from_ns, to_ns): Stretch, common: &Common) -> bool {
+    if !common.is_live() {
+        return common.ring.steps().is_empty();
+    }
+    let mut times = common.ring_times((from_ns, to_ns));
+    times.dedup();
+    let ring_ns = |ns: i64| ns.saturating_sub(report.offset_ns);
+    times == [(ring_ns(from_ns), ring_ns(to_ns))]
+}
+
+/// What of `whole` none of the others has, in order.
+pub(super) fn uncovered(whole: Stretch, covered: &[Stretch]) -> Vec<Stretch> {
+    let mut covered = covered.to_vec();
+    covered.sort_unstable();
+    let mut left = Vec::new();
+    let mut next = Some(whole.0);
+    for (from_ns, to_ns) in covered {
+        let Some(at_ns) = next.filter(|at_ns| *at_ns <= whole.1) else {
+            break;
+        };
+        if to_ns < at_ns {
+            continue;
+        }
+        if from_ns > at_ns {
+            left.push((at_ns, (from_ns - 1).min(whole.1)));
+        }
+        next = to_ns.checked_add(1);
+    }
+    left.extend(
+        next.filter(|at_ns| *at_ns <= whole.1)
+            .map(|at_ns| (at_ns, whole.1)),
+    );
+    left
+}
+
+/// Whether a filter is sure to take all that a query asks for: it takes everything, is what the query asks for, or stands at its head, with `and`
+/// behind it and no `or` beside. An expression with names of hosts may mean others today: see the caller.
+pub(super) fn takes_all_of(filter: &str, query: &Query) -> bool {
+    let filter = filter.trim();
+    // What is tried on a part of each packet may take more than on the whole.
+    let is_whole = query.tried_bytes.is_none() && !query.tried_headers;
+    let asked = Some(query.expression.trim()).filter(|_| is_whole);
+    let asked: Vec<&str> = asked.into_iter().chain([query.within.trim()]).collect();
+    filter.is_empty() || asked.into_iter().any(|asked| is_head(filter, asked))
+}
+
+/// Whether `asked` is `filter`, or `filter and …`.
+fn is_head(filter: &str, asked: &str) -> bool {
+    if asked == filter {
+        return true;
+    }
+    let in_parentheses = format!("({filter})");
+    let rest = match asked.strip_prefix(&in_parentheses) {
+        Some(rest) => Some(rest),
+        None => asked.strip_prefix(filter).filter(|_| !has_or(filter)),
+    };
+    let rest = rest.map(str::trim_start).filter(|rest| {
+        let is_word = |rest: &str| rest.starts_with([' ', '\t', '\n', '(', '!']);
+        rest.strip_prefix("and").is_some_and(is_word) || rest.starts_with("&&")
+    });
+    rest.is_some_and(|rest| !has_or(rest))
+}
+
+/// Whether an `or` may stand outside of parentheses. Quotes and patterns may hold anything.
+fn has_or(text: &str) -> bool {
+    let mut depth = 0_i32;
+    let mut outside = String::new();
+    for c in text.chars() {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        outside.push(if depth == 0 { c } else { ' ' });
+    }
+    let is_word = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    let mut words = outside.split(|c| !is_word(c));
+    text.contains(['"', '\'', '\\']) || outside.contains('|') || words.any(|word| word == "or")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{num::NonZeroU32, sync::atomic::Ordering};
+
+    use super::*;
+    use crate::{
+        Missing,
+        dump::report::report_of_test,
+        rfc3339,
+        tests::rig::{Rig, RigConfig, S},
+    };
+
+    #[test]
+    fn what_a_dump_is_sure_to_have() {
+        const START: i64 = 1000 * S;
+        let dir = tempfile::tempdir().unwrap();
+        let rig = Rig::new(&RigConfig::default(), START, dir.path());
+        let window = (START + S, START + 3 * S);
+        let report = || DumpReport {
+            from: rfc3339(window.0),
+            to: rfc3339(window.1),
+            clipped: Vec::new(),
+            ..report_of_test()
+        };
+        let claimed = |report: &DumpReport| claims(report, window, &rig.common);
+        rig.pass(5 * S);
+        assert_eq!(claimed(&report()), [window]);
+        let clipped = |by| DumpReport {
+            clipped: vec![by],
+            ..report()
+        };
+        assert_eq!(claimed(&clipped("start")), [(i64::MIN, window.1)]);
+        assert_eq!(claimed(&clipped("stop")), [window]);
+        let less = [
+            clipped("limit"),
+            clipped("flow"),
+            DumpReport {
+                is_stepped: true,
+                ..report()
+            },
+            DumpReport {
+                is_disordered: true,
+                ..report()
+            },
+            DumpReport {
+                verdict: Verdict::Failed,
+                ..report()
+            },
+        ];
+        less.iter().for_each(|it| assert_eq!(claimed(it), []));
+        // What was lost before the ring, the recorder tells itself.
+        let mut lacking = report();
+        let missing = Missing::new("evicted", window.0, window.0 + 9, None);
+        let before = Missing {
+            source: Some("eth0".to_owned()),
+            ..Missing::new("kernel", window.0 + S, window.1, Some(7))
+        };
+        lacking.missing = vec![missing, before];
+        assert_eq!(claimed(&lacking), [(window.0 + 10, window.1)]);
+        // Stamps that a clock shows again are not all in it; those of long before are.
+        rig.clock.wall_ns.fetch_sub(3 * S, Ordering::SeqCst);
+        rig.common.clock.now();
+        assert_eq!(claimed(&report()), []);
+        let early = (START - 9 * S, START - 8 * S);
+        assert_eq!(claims(&clipped("start"), early, &rig.common), [early]);
+    }
+
+    #[test]
+    fn what_is_left_of_a_stretch() {
+        const ALL: Stretch = (i64::MIN, i64::MAX);
+        for (whole, covered, left) in [
+            ((0, 9), &[][..], &[(0, 9)][..]),
+            ((0, 9), &[(0, 9)], &[]),
+            ((0, 9), &[(5, 20), (-3, 4)], &[]),
+            ((0, 9), &[(6, 7), (2, 3), (2, 5)], &[(0, 1), (8, 9)]),
+            ((0, 9), &[(10, 20), (-9, -1)], &[(0, 9)]),
+            ((0, 9), &[(3, 3), (20, 30)], &[(0, 2), (4, 9)]),
+            (ALL, &[(0, i64::MAX)], &[(i64::MIN, -1)]),
+            (ALL, &[(i64::MIN, 0)], &[(1, i64::MAX)]),
+            (ALL, &[ALL], &[]),
+            ((9, 0), &[], &[]),
+        ] {
+            assert_eq!(uncovered(whole, covered), left, "{whole:?} {covered:?}");
+        }
+    }
+
+    #[test]
+    fn a_filter_takes_all_of_a_query_or_that_is_not_known() {
+        let query = |expression: &str, within: &str| Query {
+            expression: expression.to_owned(),
+            within: within.to_owned(),
+            ..Query::default()
+        };
+        for (filter, expression, within, takes) in [
+            ("", "", "", true),
+            ("", "udp", "tcp", true),
+            ("tcp", "", "", false),
+            ("tcp", "udp", "", false),
+            ("tcp", " tcp ", "", true),
+            ("tcp", "udp", "tcp", true),
+            ("tcp", "tcp and port 80", "", true),
+            ("tcp", "tcp and(port 80 or port 81)", "", true),
+            ("tcp", "tcp && port 80", "", true),
+            ("tcp", "(tcp) and port 80", "", true),
+            ("tcp", "tcp and port 80 or udp", "", false),
+            ("tcp", "tcp and port 80 || udp", "", false),
+            ("tcp", "tcp or udp", "", false),
+            ("tcp", "tcp port 80", "", false),
+            ("tcp", "tcp andover", "", false),
+            ("tcp", "not tcp", "", false),
+            ("tcp or udp", "tcp or udp and port 80", "", false),
+            ("tcp or udp", "(tcp or udp) and port 80", "", true),
+            ("tcp", "tcp and payload contains \" or \"", "", false),
+        ] {
+            let taken = takes_all_of(filter, &query(expression, within));
+            assert_eq!(taken, takes, "{filter} {expression} {within}");
+        }
+        let partly = Query {
+            tried_bytes: NonZeroU32::new(60),
+            ..query("tcp", "udp")
+        };
+        assert!(!takes_all_of("tcp", &partly) && takes_all_of("udp", &partly));
+        let headers = Query {
+            tried_headers: true,
+            ..query("tcp", "")
+        };
+        assert!(!takes_all_of("tcp", &headers) && takes_all_of("", &headers));
+    }
+}

@@ -1,0 +1,627 @@
+//! What has left the ring, from dumps: against plain lists, and one by one.
+
+use std::{
+    collections::BTreeMap,
+    io::Read,
+    num::NonZeroU32,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use retroscope_pcapfile::{Interface, PacketOptions, PcapNgWriter, SectionOptions};
+use retroscope_ring::Record;
+use sha2::{Digest, Sha256};
+
+use super::{
+    super::shelf::{Shelf, Shelved, Stretch},
+    *,
+};
+use crate::{StoredFile, dump::stream::hexadecimal};
+
+/// A packet as it was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Sent {
+    pub(super) time_ns: i64,
+    pub(super) interface: &'static str,
+    pub(super) bytes: usize,
+    pub(super) mark: u16,
+}
+
+impl Sent {
+    pub(super) fn frame(&self) -> Vec<u8> {
+        let mut frame = vec![0; self.bytes];
+        frame[6..8].copy_from_slice(&self.mark.to_be_bytes());
+        frame
+    }
+
+    pub(super) fn is_taken(&self, expression: &str) -> bool {
+        match expression {
+            "" => true,
+            "len > 1000" => self.bytes > 1000,
+            _ => self.mark & 1 == 0,
+        }
+    }
+}
+
+pub(super) const EXPRESSIONS: [&str; 3] = ["", "len > 1000", "ether[7] & 1 = 0"];
+
+/// A dump, and what becomes of it.
+#[derive(Debug, Clone)]
+pub(super) struct Dump {
+    pub(super) shelved: Shelved,
+    expression: &'static str,
+    file: Vec<u8>,
+    pub(super) is_deleted: bool,
+}
+
+/// Dumps that lie nowhere.
+#[derive(Debug, Default)]
+pub(super) struct Shelves {
+    dumps: Vec<Dump>,
+    /// Bytes that were read of files.
+    read: Arc<AtomicUsize>,
+    lists: Mutex<Vec<Stretch>>,
+}
+
+struct Counted(io::Cursor<Vec<u8>>, Arc<AtomicUsize>);
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        self.1.fetch_add(read, Ordering::SeqCst);
+        Ok(read)
+    }
+}
+
+impl Shelf for Shelves {
+    fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String> {
+        self.lists.lock().unwrap().push(wanted);
+        let dumps = self.dumps.iter().map(|dump| dump.shelved.clone());
+        let touches = |it: &Shelved| it.span.0 <= wanted.1 && it.span.1 >= wanted.0;
+        Ok(dumps.filter(touches).collect())
+    }
+
+    fn open(&self, id: &str, name: &str) -> Result<(Box<dyn Read + Send>, String), String> {
+        let mut dumps = self.dumps.iter();
+        let dump = dumps.find(|it| it.shelved.id == id && !it.is_deleted);
+        let dump = dump.ok_or("it was deleted meanwhile")?;
+        assert_eq!(dump.shelved.files[0].name, name);
+        let file = Counted(io::Cursor::new(dump.file.clone()), Arc::clone(&self.read));
+        Ok((Box::new(file), dump.expression.to_owned()))
+    }
+}
+
+/// A complete dump of this recording, of these packets in this order.
+pub(super) fn dump<'s>(
+    id: &str,
+    span: Stretch,
+    expression: &'static str,
+    packets: impl IntoIterator<Item = &'s Sent>,
+) -> Dump {
+    dump_cut(id, span, expression, packets, usize::MAX)
+}
+
+pub(super) fn dump_cut<'s>(
+    id: &str,
+    span: Stretch,
+    expression: &'static str,
+    packets: impl IntoIterator<Item = &'s Sent>,
+    snaplen: usize,
+) -> Dump {
+    let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
+    let mut numbers = BTreeMap::new();
+    for packet in packets {
+        let number = *numbers.entry(packet.interface).or_insert_with(|| {
+            let interface = Interface {
+                name: packet.interface.to_owned(),
+                ..Interface::new(LinkType::ETHERNET)
+            };
+            writer.add_interface(&interface).unwrap()
+        });
+        let (frame, wire_len) = (packet.frame(), packet.bytes.try_into().unwrap());
+        let data = &frame[..frame.len().min(snaplen)];
+        let options = PacketOptions::default();
+        let written = writer.packet(number, packet.time_ns, wire_len, data, &options);
+        written.unwrap();
+    }
+    if numbers.is_empty() {
+        let interface = Interface::new(LinkType::ETHERNET);
+        writer.add_interface(&interface).unwrap();
+    }
+    let file = writer.finish().unwrap();
+    let digest = Sha256::new_with_prefix(&file);
+    Dump {
+        shelved: Shelved {
+            id: id.to_owned(),
+            from: rfc3339(span.0),
+            to: rfc3339(span.1),
+            span,
+            files: vec![StoredFile {
+                name: format!("{id}.pcapng"),
+                bytes: file.len() as u64,
+                sha256: Some(hexadecimal(digest)),
+            }],
+            claims: Some(vec![span]),
+            gone: None,
+        },
+        expression,
+        file,
+        is_deleted: false,
+    }
+}
+
+impl Dump {
+    pub(super) fn of_others(mut self) -> Self {
+        self.shelved.claims = None;
+        self
+    }
+
+    fn damaged(mut self, damage: impl FnOnce(&mut Vec<u8>)) -> Self {
+        damage(&mut self.file);
+        self
+    }
+}
+
+/// An answer's packets: stamp, interface, length on the wire, captured bytes, mark.
+pub(super) type Given = (i64, String, u32, usize, u16);
+
+pub(super) fn given(sent: &Sent, snaplen: usize) -> Given {
+    let captured = sent.bytes.min(snaplen);
+    let name = sent.interface.to_owned();
+    let wire_len = u32::try_from(sent.bytes).unwrap();
+    (
+        sent.time_ns,
+        name,
+        wire_len,
+        captured,
+        if captured < 8 { 0 } else { sent.mark },
+    )
+}
+
+fn packets(out: &[u8]) -> Vec<Given> {
+    let mut reader = Reader::new(out).unwrap();
+    let mut packets = Vec::new();
+    while reader.fill().unwrap() > 0 {
+        for meta in reader.records() {
+            let data = &reader.memory()[meta.offset..][..meta.captured_len as usize];
+            let mark = data
+                .get(6..8)
+                .map_or(0, |mark| u16::from_be_bytes([mark[0], mark[1]]));
+            let interface = reader.interfaces()[usize::from(meta.interface)]
+                .name
+                .clone();
+            packets.push((meta.time_ns, interface, meta.wire_len, data.len(), mark));
+        }
+    }
+    packets
+}
+
+/// A ring and what dumps hold beside it.
+pub(super) struct Past {
+    written: Written,
+    pub(super) all: Vec<Sent>,
+    shelves: Arc<Shelves>,
+}
+
+impl Past {
+    pub(super) fn new() -> Self {
+        Self {
+            written: Written::new(),
+            all: Vec::new(),
+            shelves: Arc::default(),
+        }
+    }
+
+    pub(super) fn send(&mut self, sent: Sent) {
+        let producer = usize::from(sent.interface == "right");
+        let frame = sent.frame();
+        let number = u16::try_from(producer).unwrap();
+        let record = Record::whole(sent.time_ns, number, &frame);
+        self.written.producers[producer].store(&record).unwrap();
+        self.all.push(sent);
+    }
+
+    /// So many packets of 2 KiB, by turns, 10 ns apart from 1000 on.
+    fn fill(&mut self, packets: i64) {
+        for number in 0..packets {
+            self.send(Sent {
+                time_ns: 1000 + 10 * number,
+                interface: ["left", "right"][usize::from(number % 2 == 1)],
+                bytes: 2048,
+                mark: u16::try_from(number).unwrap(),
+            });
+        }
+        self.publish();
+    }
+
+    pub(super) fn publish(&mut self) {
+        for producer in &mut self.written.producers {
+            producer.publish();
+            producer.set_watermark(1_000_000);
+        }
+    }
+
+    /// Those of a window.
+    fn those(&self, (from_ns, to_ns): Stretch) -> impl Iterator<Item = &Sent> {
+        let window = from_ns..=to_ns;
+        self.all
+            .iter()
+            .filter(move |it| window.contains(&it.time_ns))
+    }
+
+    pub(super) fn shelve(&mut self, dumps: Vec<Dump>) {
+        self.shelves = Arc::new(Shelves {
+            dumps,
+            ..Shelves::default()
+        });
+    }
+
+    fn answer(&self, query: &Query) -> Answer {
+        let attached = Attached::open(&self.written.folder.path().join("ring")).unwrap();
+        let shelves = Arc::clone(&self.shelves);
+        query.of(attached).unwrap().with_dumps_of(shelves)
+    }
+
+    pub(super) fn ask(&self, query: &Query) -> (QueryReport, Vec<Given>) {
+        let mut out = Vec::new();
+        let report = self.answer(query).write_to(&mut out).unwrap();
+        let packets = packets(&out);
+        assert_eq!(report.packets, packets.len() as u64);
+        // Counting is the same.
+        let counted = self.answer(query).count().unwrap();
+        assert_eq!(counted, report);
+        (report, packets)
+    }
+}
+
+pub(super) fn named(from_ns: i64, to_ns: i64) -> Query {
+    Query {
+        from_ns: Some(from_ns),
+        to_ns: Some(to_ns),
+        dumps: DumpsAsked::Named,
+        ..Query::default()
+    }
+}
+
+fn causes(report: &QueryReport) -> Vec<&'static str> {
+    report.missing.iter().map(|missing| missing.cause).collect()
+}
+
+fn errors(report: &QueryReport) -> Vec<String> {
+    let dumps = &report.dumps.as_ref().unwrap().dumps;
+    dumps.iter().filter_map(|dump| dump.error.clone()).collect()
+}
+
+#[test]
+fn a_dump_of_all_gives_what_has_left_the_ring() {
+    let mut past = Past::new();
+    past.fill(3000); // 6 MiB into 2
+    let end_ns = 1000 + 10 * 2999;
+    let window = (1000, 25_000);
+    past.shelve(vec![dump("a", window, "", past.those(window))]);
+    let (report, packets) = past.ask(&named(1000, end_ns));
+    let expected: Vec<_> = past.all.iter().map(|it| given(it, usize::MAX)).collect();
+    assert_eq!(packets, expected);
+    assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+    let dumps = report.dumps.clone().unwrap();
+    assert_eq!((dumps.read, dumps.failed, dumps.uncovered.len()), (1, 0, 0));
+    assert!(dumps.packets > 1000 && dumps.dumps[0].packets == dumps.packets);
+    assert!(dumps.dumps[0].covers && dumps.dumps[0].files == ["a.pcapng"]);
+    assert!(
+        report.reasons().contains("packets from 1 dump"),
+        "{}",
+        report.reasons()
+    );
+    // Where nothing matches, that is known.
+    let nothing = Query {
+        expression: "ether[0] = 7".to_owned(),
+        ..named(1000, 2000)
+    };
+    let (report, _) = past.ask(&nothing);
+    assert_eq!(report.empty, Some(Empty::NothingMatched { of: 101 }));
+    assert_eq!(report.verdict, Verdict::Complete);
+    // Who may not ask for dumps is told how many.
+    let counted = Query {
+        dumps: DumpsAsked::Counted,
+        ..named(1000, end_ns)
+    };
+    let (report, _) = past.ask(&counted);
+    let text = serde_json::to_string(&report).unwrap();
+    assert!(
+        !text.contains("pcapng") && text.contains("\"read\":1"),
+        "{text}"
+    );
+    // Other questions are the ring's alone: whose start nobody named, and those that go on behind a packet.
+    let resumed = Query {
+        after: report.after.clone(),
+        ..named(1000, end_ns)
+    };
+    let open = Query {
+        from_ns: None,
+        to_ns: None,
+        ..named(0, 0)
+    };
+    for query in [named(28_000, end_ns), resumed, open] {
+        assert_eq!(past.ask(&query).0.dumps, None, "{query:?}");
+    }
+}
+
+#[test]
+fn what_no_dump_covers_is_missing() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let (first, second) = ((1000, 9000), (11_000, 25_000));
+    let all = |window| dump("all", window, "", past.those(window));
+    let marked = |expression: &'static str| {
+        let those = past
+            .those((1000, 25_000))
+            .filter(|it| it.is_taken(expression));
+        dump("marked", (1000, 25_000), expression, those)
+    };
+    let even = "ether[7] & 1 = 0";
+    let dumps = [
+        vec![all(first), dump("more", second, "", past.those(second))],
+        vec![marked(even)],
+        vec![],
+    ];
+    let [two, one, none] = dumps;
+    past.shelve(two);
+    let (report, packets) = past.ask(&named(1000, 20_000));
+    let hole = [
+        "1970-01-01T00:00:00.000009001Z",
+        "1970-01-01T00:00:00.000010999Z",
+    ];
+    assert_eq!(
+        report.dumps.as_ref().unwrap().uncovered,
+        [hole.map(str::to_owned)]
+    );
+    assert_eq!(causes(&report), ["evicted"]);
+    assert_eq!(
+        (
+            report.missing[0].from.as_str(),
+            report.missing[0].to.as_str()
+        ),
+        (hole[0], hole[1])
+    );
+    assert_eq!(
+        packets.len(),
+        past.those(first).count() + past.those((11_000, 20_000)).count()
+    );
+    let (report, _) = past.ask(&named(1000, 8000));
+    assert_eq!(report.verdict, Verdict::Complete);
+
+    past.shelve(one);
+    for (expression, is_complete) in [
+        ("", false),
+        ("len > 1000", false),
+        (even, true),
+        ("ether[7] & 1 = 0 and len > 1000", true),
+        ("ether[7] & 1 = 0 or len > 1000", false),
+    ] {
+        let query = Query {
+            expression: expression.to_owned(),
+            ..named(1000, 8000)
+        };
+        let (report, packets) = past.ask(&query);
+        assert_eq!(
+            report.verdict == Verdict::Complete,
+            is_complete,
+            "{expression}"
+        );
+        assert!(!packets.is_empty());
+    }
+    past.shelve(none);
+    let (report, _) = past.ask(&named(1000, 8000));
+    assert_eq!(causes(&report), ["evicted"]);
+    assert!(
+        matches!(report.empty, Some(Empty::AgedOut { .. })),
+        "{:?}",
+        report.empty
+    );
+}
+
+#[test]
+fn dumps_that_are_gone_or_damaged_are_named() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (1000, 25_000);
+    let whole = dump("a", window, "", past.those(window));
+    let gone = |mut dump: Dump| {
+        dump.shelved.gone = Some("it is deleted".to_owned());
+        dump.shelved.files.clear();
+        dump
+    };
+    let deleted = Dump {
+        is_deleted: true,
+        ..whole.clone()
+    };
+    let pcap = |mut dump: Dump| {
+        dump.shelved.files[0].name = "a.pcap".to_owned();
+        dump
+    };
+    let flipped = |it: &mut Vec<u8>| it[100_000] ^= 1;
+    for (dump, error, is_empty) in [
+        (
+            whole.clone().damaged(|it| it.truncate(1_000_001)),
+            "the file ends",
+            false,
+        ),
+        (whole.clone().damaged(flipped), "SHA-256", false),
+        (whole.clone().damaged(|it| it.fill(7)), "", true),
+        (whole.clone().damaged(Vec::clear), "", true),
+        (deleted, "deleted meanwhile", true),
+        (gone(whole.clone()), "it is deleted", true),
+        (pcap(whole.clone()), "neither interfaces", true),
+    ] {
+        past.shelve(vec![dump]);
+        let (report, packets) = past.ask(&named(1000, 8000));
+        let errors = errors(&report);
+        assert!(errors.len() == 1 && errors[0].contains(error), "{errors:?}");
+        assert_eq!(causes(&report), ["evicted"]);
+        assert_eq!(packets.is_empty(), is_empty, "{error}");
+        assert!(
+            report.reasons().contains("1 not read whole"),
+            "{}",
+            report.reasons()
+        );
+    }
+}
+
+#[test]
+fn other_recordings_give_what_they_have_and_cover_nothing() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (200, 4000);
+    let before = Sent {
+        time_ns: 300,
+        interface: "elsewhere",
+        bytes: 300,
+        mark: 7,
+    };
+    let sent: Vec<Sent> = past.those(window).cloned().collect();
+    let packets = || [&before].into_iter().chain(&sent);
+    let whole = dump("own", (0, 25_000), "", past.those((0, 25_000)));
+    let cut = dump_cut("others", window, "", packets(), 60).of_others();
+    past.shelve(vec![cut.clone()]);
+    let (report, found) = past.ask(&named(200, 4000));
+    assert_eq!(found.len(), packets().count());
+    assert_eq!(found[0], given(&before, 60));
+    assert_eq!(causes(&report), ["evicted", "not-recorded", "snapped"]);
+    assert_eq!(report.missing[2].at_most, Some(found.len() as u64));
+    // Of two copies the longer one.
+    past.shelve(vec![whole, cut]);
+    let (report, found) = past.ask(&named(200, 4000));
+    assert_eq!(found.len(), packets().count());
+    assert!(found[1..].iter().all(|it| it.3 == 2048));
+    assert_eq!(causes(&report), ["not-recorded", "snapped"]);
+    let headers = Query {
+        headers: NonZeroU32::new(50),
+        ..named(200, 4000)
+    };
+    let (report, found) = past.ask(&headers);
+    assert_eq!(causes(&report), ["not-recorded"]);
+    assert!(found.iter().all(|it| it.3 == 50) && found.len() == packets().count());
+    // Interfaces choose by name.
+    let elsewhere = Query {
+        interfaces: vec!["elsewhere".to_owned()],
+        ..named(200, 4000)
+    };
+    assert_eq!(past.ask(&elsewhere).1, [given(&before, 60)]);
+}
+
+#[test]
+fn a_file_whose_stamps_go_back_is_left_there() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (1000, 25_000);
+    let mut packets: Vec<Sent> = past.those(window).cloned().collect();
+    packets[500..].iter_mut().for_each(|it| it.time_ns -= 3000);
+    let stepped = dump("stepped", window, "", &packets);
+    past.shelve(vec![stepped]);
+    let (report, found) = past.ask(&named(1000, 20_000));
+    assert!(errors(&report)[0].contains("go back"), "{report:?}");
+    assert_eq!(causes(&report), ["evicted"]);
+    assert_eq!(found.len(), 500);
+    // A window behind the step is in order.
+    let (report, found) = past.ask(&named(9000, 20_000));
+    assert_eq!((errors(&report).len(), found.len() > 1000), (0, true));
+}
+
+/// The stamps of the ring come twice then, and some of them are in dumps as well.
+#[test]
+fn a_clock_that_is_set_back_gives_nothing_twice() {
+    let mut past = Past::new();
+    past.fill(1500);
+    for producer in &mut past.written.producers {
+        assert!(producer.step(0, -20_000));
+    }
+    for number in 1500..3000 {
+        past.send(Sent {
+            time_ns: 1000 + 10 * number,
+            interface: "left",
+            bytes: 2048,
+            mark: u16::try_from(number).unwrap(),
+        });
+    }
+    past.publish();
+    let stamped: Vec<Sent> = past.all[2000..]
+        .iter()
+        .map(|it| Sent {
+            time_ns: it.time_ns - 20_000,
+            ..it.clone()
+        })
+        .collect();
+    let window = (stamped[0].time_ns, stamped[stamped.len() - 1].time_ns);
+    past.shelve(vec![dump("late", window, "", &stamped)]);
+    let (report, mut found) = past.ask(&named(-10_000, 30_000));
+    let count = found.len();
+    found.sort();
+    found.dedup();
+    assert_eq!(found.len(), count);
+    assert_eq!(report.verdict, Verdict::Incomplete);
+}
+
+#[test]
+fn a_follow_asks_dumps_once_and_goes_on() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (1000, 25_000);
+    past.shelve(vec![dump("a", window, "", past.those(window))]);
+    for producer in &mut past.written.producers {
+        producer.set_watermark(i64::MAX);
+    }
+    let query = Query {
+        follow: true,
+        to_ns: None,
+        ..named(1000, 0)
+    };
+    let mut out = Vec::new();
+    let report = past.answer(&query).write_to(&mut out).unwrap();
+    let expected: Vec<_> = past.all.iter().map(|it| given(it, usize::MAX)).collect();
+    assert_eq!(packets(&out), expected);
+    assert_eq!(report.verdict, Verdict::Complete, "{report:?}");
+    assert_eq!(past.shelves.lists.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn who_is_gone_has_nothing_read() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (1000, 25_000);
+    let rare: Vec<Dump> = (0..5)
+        .map(|n| dump(&format!("{n}"), window, "", past.those(window)))
+        .collect();
+    let bytes: usize = rare.iter().map(|dump| dump.file.len()).sum();
+    past.shelve(rare);
+    // The first packet ends it.
+    let cancel = Cancel::default();
+    let answer = past.answer(&named(1000, 20_000)).until(&cancel);
+    let mut seen = 0;
+    let report = answer.each(|_| {
+        seen += 1;
+        cancel.cancel();
+        true
+    });
+    assert_eq!((report.unwrap().clipped, seen), (vec!["cancelled"], 1));
+    let read = past.shelves.read.load(Ordering::SeqCst);
+    assert!(read < bytes / 2, "{read} of {bytes}");
+    let cancelled = Cancel::default();
+    cancelled.cancel();
+    let answer = past.answer(&named(1000, 20_000)).until(&cancelled);
+    assert_eq!(answer.count().unwrap().packets, 0);
+}
+
+#[test]
+fn too_many_dumps_of_one_time_are_told() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (1000, 25_000);
+    let dumps = (0..70).map(|n| dump(&format!("{n:02}"), window, "", past.those((1000, 2000))));
+    let dumps = dumps.collect();
+    past.shelve(dumps);
+    let (report, found) = past.ask(&named(1000, 2000));
+    assert_eq!(found.len(), 101);
+    assert_eq!(report.dumps.unwrap().failed, 6);
+}

@@ -1,0 +1,201 @@
+//! What has left the ring, from random dumps, against plain lists.
+
+use std::{collections::BTreeMap, num::NonZeroU32};
+
+use super::{
+    super::shelf::{Stretch, uncovered},
+    dumped::{EXPRESSIONS, Given, Past, Sent, dump, given, named},
+    *,
+};
+
+/// Random packets, of which some are alike, a ring that laps, random dumps and questions: against lists.
+#[test]
+fn answers_are_what_lists_say() {
+    let mut outcomes = BTreeMap::<(bool, bool), u32>::new();
+    for seed in 0..40 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut past = Past::new();
+        let right = random.u32(1..10);
+        for number in 0..random.i64(500..2500) {
+            let sent = Sent {
+                time_ns: 2000 + 10 * number + random.i64(-15..15),
+                interface: ["left", "right"][usize::from(random.u32(..10) < right)],
+                bytes: [60, 900, 2048, 3000][random.usize(..4)],
+                mark: random.u16(..),
+            };
+            let copies = if random.u32(..20) == 0 { 2 } else { 1 };
+            (0..copies).for_each(|_| past.send(sent.clone()));
+        }
+        past.publish();
+        let ring = Query {
+            from_ns: Some(0),
+            to_ns: Some(100_000),
+            ..Query::default()
+        };
+        let (ring, in_ring) = past.ask(&ring);
+        let evicted = ring
+            .missing
+            .iter()
+            .any(|missing| missing.cause == "evicted");
+        let evicted_to = |name: &str| {
+            let own: Vec<&Sent> = past.all.iter().filter(|it| it.interface == name).collect();
+            let kept = in_ring.iter().filter(|it| it.1 == name).count();
+            own[..own.len() - kept].iter().map(|it| it.time_ns).max()
+        };
+        let gap_ns = evicted_to("left").max(evicted_to("right"));
+        assert_eq!(evicted, gap_ns.is_some());
+        let mut sorted = past.all.clone();
+        sorted.sort_by_key(|it| it.time_ns); // stable
+        let mut dumps = Vec::new();
+        // What each of them has, if it can be read, and what it is sure to have.
+        let mut has = Vec::new();
+        for number in 0..random.usize(..8) {
+            let from_ns = random.i64(1500..25_000);
+            let span = (from_ns, from_ns + random.i64(0..15_000));
+            let expression = EXPRESSIONS[random.usize(..3) * random.usize(..2)];
+            let lost_ns = random.i64(span.0..=span.1);
+            let lost = (lost_ns, lost_ns + random.i64(0..3000));
+            let lost: Vec<Stretch> = Vec::from_iter((random.u32(..4) == 0).then_some(lost));
+            let claims = uncovered(span, &lost);
+            let is_there = |it: &&Sent| {
+                let has = |(from_ns, to_ns): &Stretch| (*from_ns..=*to_ns).contains(&it.time_ns);
+                claims.iter().any(has) && it.is_taken(expression)
+            };
+            let packets: Vec<&Sent> = sorted.iter().filter(is_there).collect();
+            let mut made = dump(
+                &number.to_string(),
+                span,
+                expression,
+                packets.iter().copied(),
+            );
+            made.shelved.claims = Some(claims.clone());
+            made.is_deleted = random.u32(..6) == 0;
+            if random.u32(..6) == 0 {
+                made = made.of_others();
+            }
+            if !made.is_deleted {
+                let packets: Vec<Sent> = packets.into_iter().cloned().collect();
+                let is_own = made.shelved.claims.is_some();
+                has.push((packets, expression, is_own.then_some(claims)));
+            }
+            dumps.push(made);
+        }
+        past.shelve(dumps);
+        for _ in 0..12 {
+            let from_ns = random.i64(1500..20_000);
+            let to_ns = from_ns + random.i64(0..25_000);
+            let expression = EXPRESSIONS[random.usize(..3)];
+            let mut maybe =
+                |range: std::ops::Range<u64>| (random.u32(..3) == 0).then(|| random.u64(range));
+            let (limit_packets, limit_bytes) = (maybe(1..800), maybe(60..400_000));
+            let headers = maybe(1..1000).and_then(|it| NonZeroU32::new(u32::try_from(it).unwrap()));
+            let has_limit = limit_packets.or(limit_bytes).is_some();
+            let query = Query {
+                expression: expression.to_owned(),
+                limit_packets,
+                limit_bytes,
+                newest: has_limit && random.bool(),
+                headers,
+                ..named(from_ns, to_ns)
+            };
+            let snaplen = headers.map_or(usize::MAX, |it| it.get() as usize);
+            let is_asked =
+                |it: &&Sent| (from_ns..=to_ns).contains(&it.time_ns) && it.is_taken(expression);
+            // Of packets that are alike, as many as who has the most of them.
+            let mut most = BTreeMap::<Sent, usize>::new();
+            let in_ring: Vec<Sent> = ["left", "right"]
+                .iter()
+                .flat_map(|name| {
+                    let own: Vec<&Sent> =
+                        past.all.iter().filter(|it| it.interface == *name).collect();
+                    let kept = in_ring.iter().filter(|it| it.1 == *name).count();
+                    own[own.len() - kept..]
+                        .iter()
+                        .copied()
+                        .cloned()
+                        .collect::<Vec<_>>()
+                })
+                .collect();
+            // With a gap before the ring, else nothing is asked of dumps.
+            let first_ns = in_ring.iter().map(|it| it.time_ns).min().unwrap();
+            let is_before = from_ns <= gap_ns.unwrap_or(first_ns - 1);
+            let of_dumps = has.iter().map(|dump| &dump.0).filter(|_| is_before);
+            for source in of_dumps.chain([&in_ring]) {
+                let mut counts = BTreeMap::<Sent, usize>::new();
+                source
+                    .iter()
+                    .filter(is_asked)
+                    .for_each(|it| *counts.entry(it.clone()).or_default() += 1);
+                for (sent, count) in counts {
+                    let known = most.entry(sent).or_default();
+                    *known = count.max(*known);
+                }
+            }
+            let expected = most
+                .iter()
+                .flat_map(|(sent, count)| vec![given(sent, snaplen); *count]);
+            let mut expected: Vec<Given> = expected.collect();
+            expected.sort();
+            let (report, mut found) = past.ask(&query);
+            let what = format!("seed {seed}: {query:?} {report:?}");
+            assert!(found.is_sorted_by_key(|it| it.0), "{what}");
+            let total = expected.len();
+            if query.newest || report.clipped.contains(&"limit") {
+                // Of one stamp, any.
+                if query.newest {
+                    expected.reverse();
+                    found.reverse();
+                }
+                let mut bytes = 0;
+                let fits = |it: &&Given| {
+                    bytes += it.3 as u64;
+                    limit_bytes.is_none_or(|limit| bytes <= limit)
+                };
+                let count = found.iter().take_while(fits).count();
+                assert_eq!(count, found.len(), "{what}");
+                assert!(
+                    limit_packets.is_none_or(|limit| count as u64 <= limit),
+                    "{what}"
+                );
+                let stamps =
+                    |all: &[Given]| all.iter().map(|it| it.0).take(count).collect::<Vec<_>>();
+                assert_eq!(stamps(&found), stamps(&expected), "{what}");
+                let is_full = limit_packets == Some(count as u64);
+                assert!(is_full || limit_bytes.is_some() || count == total, "{what}");
+            } else {
+                found.sort();
+                assert_eq!(found, expected, "{what}");
+            }
+            // Nothing is called whole that is not, and all that is sure to be there is.
+            let whole = past.all.iter().filter(is_asked).count() as u64;
+            let is_clipped = !report.clipped.is_empty();
+            let lacks = report.missing.iter().any(|it| it.cause == "evicted");
+            assert!(lacks || is_clipped || report.packets >= whole, "{what}");
+            let sure: Vec<Stretch> = has
+                .iter()
+                .filter(|(_, taken, _)| taken.is_empty() || *taken == expression)
+                .flat_map(|(_, _, claims)| claims.clone().unwrap_or_default())
+                .collect();
+            let gap = gap_ns
+                .filter(|gap_ns| from_ns <= *gap_ns)
+                .map(|ns| (from_ns, ns.min(to_ns)));
+            let left = gap.map(|gap| uncovered(gap, &sure)).unwrap_or_default();
+            if !is_clipped {
+                assert_eq!(lacks, !left.is_empty(), "{what}");
+            }
+            if lacks
+                && !is_clipped
+                && let Some(dumps) = &report.dumps
+            {
+                let left = left.iter().map(|(from, to)| [rfc3339(*from), rfc3339(*to)]);
+                assert_eq!(dumps.uncovered, left.collect::<Vec<_>>(), "{what}");
+            }
+            let from_dumps = report.dumps.as_ref().is_some_and(|it| it.packets > 0);
+            *outcomes.entry((lacks, from_dumps)).or_default() += 1;
+        }
+    }
+    assert!(
+        outcomes.len() == 4 && outcomes.values().all(|count| *count > 10),
+        "{outcomes:?}"
+    );
+}
