@@ -29,6 +29,8 @@ use crate::intake::interfaces::Interface;
 
 /// Numbers tried for a name that is taken before giving up.
 const NAME_TRIES: u64 = 100_000;
+/// Of them, those that are tried one by one.
+const NAME_TRIES_EACH: u64 = 32;
 
 /// A dump as files `NAME.EXTENSION`, with `.part` behind it until they are complete.
 #[derive(Debug)]
@@ -124,12 +126,17 @@ impl DumpFile {
     fn create_first(&mut self) -> io::Result<()> {
         let first = self.known.first_key_value();
         let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);
-        for again in 1..NAME_TRIES {
+        let mut again = 1;
+        while again < NAME_TRIES {
             match self.open(link_type) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    if again == NAME_TRIES_EACH {
+                        again = self.first_free();
+                    }
                     let facts = &self.facts;
                     let number = facts.next_number.fetch_add(1, Ordering::Relaxed);
                     self.stem = self.directory.stem(&facts.names, number, again);
+                    again += 1;
                     continue;
                 }
                 opened => opened?,
@@ -142,6 +149,38 @@ impl DumpFile {
             return Ok(());
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Where one name is for all dumps, and so many of its numbers are taken already that looking at each would take long: one that is free,
+    /// found by halves. Those behind it may be taken.
+    fn first_free(&self) -> u64 {
+        let (mut taken, mut free) = (NAME_TRIES_EACH - 1, 2 * NAME_TRIES_EACH);
+        let facts = &self.facts;
+        let is_taken = |again| {
+            let number = facts.next_number.load(Ordering::Relaxed);
+            let stem = self.directory.stem(&facts.names, number, again);
+            let extension = self.directory.format.extension();
+            let mut names = [
+                "json".to_owned(),
+                extension.to_owned(),
+                format!("{extension}.part"),
+            ]
+            .into_iter();
+            let disk = self.directory.disk();
+            names.any(|end| disk.exists(&self.directory.path().join(format!("{stem}.{end}"))))
+        };
+        while free < NAME_TRIES && is_taken(free) {
+            (taken, free) = (free, 2 * free);
+        }
+        while free - taken > 1 {
+            let middle = taken.midpoint(free);
+            if is_taken(middle) {
+                taken = middle;
+            } else {
+                free = middle;
+            }
+        }
+        free
     }
 
     /// Opens the output of a link type, the first before all others, which are in the order of link types; refuses with `AlreadyExists` if any name of it is taken.
@@ -328,13 +367,8 @@ impl Sink for DumpFile {
         let json = sidecar.json(&self.files(), self.directory.below_name())?;
         let path = self.named("json");
         let (part, disk) = (part(&path), self.directory.disk());
-        if again
-            && !self
-                .captures
-                .iter()
-                .any(|capture| disk.exists(&capture.path))
-        {
-            // It was deleted.
+        if again && !self.captures.iter().any(|it| it.is_there(disk)) {
+            // It was deleted, and what lies there under its name is somebody else's.
             return Ok(false);
         }
         let file = match disk.create(&part) {

@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use retroscope_capture::{InterfaceInfo, TimeDomain};
@@ -17,11 +17,16 @@ use super::{
     file::{DumpFile, FileFacts},
     names::Directory,
     packet::{Key, PacketMeta},
+    report::{PROGRAM, report_of_test},
+    sidecar::{Origin, Sidecar, SidecarFacts},
     sink::{End, Sink},
     stream::Heading,
-    template::NameFacts,
+    template::{NameFacts, NameTemplate},
 };
-use crate::intake::interfaces::{InterfaceCache, Interfaces};
+use crate::{
+    control::hits::Suppressions,
+    intake::interfaces::{InterfaceCache, Interfaces},
+};
 
 const COMPLETE: &str = "verdict: complete";
 const AMENDED: &str = "verdict: incomplete: 1 packet late";
@@ -56,11 +61,8 @@ fn names() -> InterfaceCache {
     InterfaceCache::new(interfaces.into())
 }
 
-/// A finished dump of packets with these times and payloads, in this order.
-fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFile {
-    let directory = Directory::open(directory, format).unwrap();
-    let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
-    let facts = FileFacts {
+fn facts(headline: String) -> FileFacts {
+    FileFacts {
         names: NameFacts {
             rule: "rule".to_owned(),
             ..NameFacts::default()
@@ -73,8 +75,14 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
             headline,
             expected: COMPLETE.to_owned(),
         },
-    };
-    let mut file = DumpFile::new(&directory, facts);
+    }
+}
+
+/// A finished dump of packets with these times and payloads, in this order.
+fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFile {
+    let directory = Directory::open(directory, format).unwrap();
+    let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
+    let mut file = DumpFile::new(&directory, facts(headline));
     if let Some(interface) = names().interface(0) {
         file.interface(0, interface);
     }
@@ -214,9 +222,68 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
         );
         assert!(fs::read(&path).unwrap() == bytes, "{what}");
     }
+    // Another file of the same bytes, under its name.
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = dump(dir.path(), Format::PcapNg, std::slice::from_ref(&packet));
+    let sidecar = sidecar();
+    assert!(file.sidecar(&sidecar, false).unwrap());
+    let (capture, bytes) = (path(&file), fs::read(path(&file)).unwrap());
+    let told = capture.with_extension("json");
+    fs::write(dir.path().join("copy"), &bytes).unwrap();
+    fs::rename(dir.path().join("copy"), &capture).unwrap();
+    let error = file.amend(AMENDED).unwrap_err();
+    assert!(error.to_string().contains("somebody else"), "{error}");
+    assert!(fs::read(&capture).unwrap() == bytes);
+    fs::write(&told, "theirs").unwrap();
+    assert!(!file.sidecar(&sidecar, true).unwrap());
+    assert_eq!(fs::read(&told).unwrap(), b"theirs");
     let dir = tempfile::tempdir().unwrap();
     let mut file = dump(dir.path(), Format::PcapNg, &[packet]);
     fs::remove_file(path(&file)).unwrap();
     let error = file.amend(AMENDED).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+}
+
+/// One that says nothing in particular.
+fn sidecar() -> Sidecar {
+    Sidecar {
+        report: report_of_test(),
+        facts: SidecarFacts {
+            expression: String::new(),
+            trigger_packet: None,
+            alerts: Vec::new(),
+            suppressed: 0,
+            suppressed_hits: Vec::new(),
+            suppressed_before: Suppressions::default(),
+        },
+        interfaces: Vec::new(),
+        origin: Origin::default(),
+        program: PROGRAM,
+        created: None,
+    }
+}
+
+/// Where one name is for all dumps, the next free number is found without trying them one by one.
+#[test]
+fn a_name_of_many_dumps_is_found_soon() {
+    for taken in [0_u64, 1, 2, 31, 32, 33, 34, 63, 64, 65, 5000] {
+        let dir = tempfile::tempdir().unwrap();
+        let name = |again: u64| match again {
+            1 => "all".to_owned(),
+            again => format!("all-{again}"),
+        };
+        for again in 1..=taken {
+            let extension = ["json", "pcapng", "pcapng.part"][usize::try_from(again % 3).unwrap()];
+            fs::write(dir.path().join(format!("{}.{extension}", name(again))), "").unwrap();
+        }
+        let template = NameTemplate::new("all").unwrap();
+        let directory = Directory::open(dir.path(), Format::PcapNg).unwrap();
+        let directory = directory.with_names(&template, "here");
+        let facts = facts(String::new());
+        let tries = Arc::clone(&facts.next_number);
+        let mut file = DumpFile::new(&directory, facts);
+        file.create().unwrap();
+        assert_eq!(file.held().id, name(taken + 1));
+        assert!(tries.load(Ordering::Relaxed) < 40, "{tries:?}");
+    }
 }

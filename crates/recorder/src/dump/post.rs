@@ -20,7 +20,9 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
+    process::{
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+    },
 };
 use serde::Serialize;
 
@@ -384,7 +386,16 @@ impl Shared {
     }
 
     fn run_for(&self, dump: &Finished) -> PostOutcome {
-        match self.start(dump).and_then(|mut child| self.wait(&mut child)) {
+        let ended = self.start(dump).and_then(|mut child| {
+            let waited = self.wait(&child);
+            if !matches!(waited, Ok(true)) {
+                // Until its leader is reaped, nobody else can have the group's number.
+                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+            }
+            let status = child.wait()?;
+            waited.map(|is_ended| is_ended.then_some(status))
+        });
+        match ended {
             Ok(Some(status)) => outcome(status),
             Ok(None) => PostOutcome::TimedOut,
             Err(error) => PostOutcome::NotStarted {
@@ -416,36 +427,34 @@ impl Shared {
             .spawn()
     }
 
-    /// Waits until it has ended; `None`: it was ended.
-    fn wait(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    /// Waits until it has ended by itself, and reaps nothing. False: it was asked to end, and what is left of its group is to be ended.
+    fn wait(&self, child: &Child) -> io::Result<bool> {
         let since = Instant::now();
         while since.elapsed() < self.config.limit && !self.is_aborted.load(Ordering::SeqCst) {
             let left = self.config.limit.saturating_sub(since.elapsed());
-            if let Some(status) = wait_for(child, left.min(LOOK))? {
-                return Ok(Some(status));
+            if wait_for(child, left.min(LOOK))? {
+                return Ok(true);
             }
         }
-        let group = Pid::from_child(child);
-        let _ = kill_process_group(group, Signal::TERM);
+        let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
         let since = Instant::now();
-        while since.elapsed() < GRACE && wait_for(child, LOOK)?.is_none() {}
-        // Those that it started and that still run, as well.
-        let _ = kill_process_group(group, Signal::KILL);
-        child.wait()?;
-        Ok(None)
+        while since.elapsed() < GRACE && !wait_for(child, LOOK)? {}
+        Ok(false)
     }
 }
 
-/// Waits for a child for some time at most.
-fn wait_for(child: &mut Child, time: Duration) -> io::Result<Option<ExitStatus>> {
-    if let Ok(ended) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
+/// Waits for the end of a child for some time at most, and does not reap it. Whether it has ended.
+fn wait_for(child: &Child, time: Duration) -> io::Result<bool> {
+    let pid = Pid::from_child(child);
+    if let Ok(ended) = pidfd_open(pid, PidfdFlags::empty()) {
         let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
         let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&timeout));
     } else {
         // Before Linux 5.3.
         std::thread::park_timeout(time.min(Duration::from_millis(20)));
     }
-    child.try_wait()
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Ok(waitid(WaitId::Pid(pid), look)?.is_some())
 }
 
 fn outcome(status: ExitStatus) -> PostOutcome {
@@ -612,6 +621,20 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// A command that has ended is not reaped until its group is done with: until then its number is nobody else's.
+    #[test]
+    fn a_leader_that_has_ended_is_there_until_it_is_reaped() {
+        let mut child = Command::new("true").process_group(0).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !wait_for(&child, LOOK).unwrap() {
+            assert!(Instant::now() < deadline);
+        }
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        assert!(stat.contains(") Z "), "{stat}");
+        kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
+        assert!(child.wait().unwrap().success());
     }
 
     /// Nobody waits for a command; when all is to end at once, those that run are ended and the others skipped.

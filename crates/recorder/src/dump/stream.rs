@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::{
     behind::{Behind, Block},
     direct::DIRECT_BYTES_MIN,
-    disk::{Disk, DiskFile, KeptFile},
+    disk::{Disk, DiskFile, KeptFile, changed_by_somebody},
     encode::VerdictField,
     names::Directory,
 };
@@ -83,6 +83,8 @@ pub(super) struct Stream {
 #[derive(Debug, Clone)]
 pub(super) struct Finished {
     pub(super) path: PathBuf,
+    /// What tells it from others, whatever their names.
+    identity: (u64, u64),
     /// Where the verdict stands, if it does.
     pub(super) field: Option<VerdictField>,
     pub(super) bytes: u64,
@@ -222,7 +224,9 @@ impl Stream {
         file.sync()?;
         let is_expected = self.field.is_none() || verdict == self.expected;
         let digest = self.digest.take().filter(|_| is_expected);
+        let identity = file.identity()?;
         Ok(Finished {
+            identity,
             path: self.file.path.clone(),
             field: self.field.clone(),
             bytes: self.len,
@@ -245,8 +249,17 @@ impl Finished {
             return Ok(());
         };
         let file = disk.open(&self.path)?;
+        if file.identity()? != self.identity {
+            return Err(changed_by_somebody());
+        }
         self.sha256 = None;
         field.write(&*file, verdict)
+    }
+
+    /// Whether it is there, and no other file under its name.
+    pub(super) fn is_there(&self, disk: &dyn Disk) -> bool {
+        let there = disk.open_to_read(&self.path).and_then(|it| it.identity());
+        there.is_ok_and(|it| it == self.identity)
     }
 
     /// Computes the digest, if that was not done. A file that cannot be read has none.

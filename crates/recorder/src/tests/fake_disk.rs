@@ -43,6 +43,8 @@ type Bytes = Arc<Mutex<Vec<u8>>>;
 /// What somebody does with a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deed {
+    /// Looking whether it is there, or opening it to be read.
+    Look,
     Create,
     Write,
     Sync,
@@ -197,11 +199,13 @@ impl Disk for FakeDisk {
     }
 
     fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.delay(Deed::Look, path);
         let bytes = self.state().named.get(path).cloned();
         Ok(self.file(path, bytes.ok_or(Errno::NOENT)?))
     }
 
     fn exists(&self, path: &Path) -> bool {
+        self.delay(Deed::Look, path);
         self.state().named.contains_key(path)
     }
 

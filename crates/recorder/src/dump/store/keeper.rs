@@ -240,8 +240,10 @@ pub(super) struct Keeping {
     look_ns: i64,
     /// … and until when nothing is deleted.
     rest_ns: i64,
-    /// It was told that there is too little room and nothing to delete.
+    /// It was told that there is too little room and nothing to delete, …
     is_short: bool,
+    /// … and that held dumps alone are more than is to be kept.
+    is_held_up: bool,
 }
 
 impl Keeping {
@@ -270,6 +272,7 @@ impl Keeping {
             look_ns: i64::MIN,
             rest_ns: i64::MIN,
             is_short: false,
+            is_held_up: false,
         };
         (keeper, keeping)
     }
@@ -366,7 +369,7 @@ impl Keeping {
 
     /// All dumps, the oldest first, open ones last.
     fn all(&self) -> Vec<StoredDump> {
-        let open = lock(&self.open);
+        let open = self.open();
         let of_open = open.iter().map(|(id, dump)| self.stored(id, dump));
         // One whose sidecar is just written may be both for a moment.
         let finished = self.listing.dumps().cloned();
@@ -377,6 +380,11 @@ impl Keeping {
         all
     }
 
+    /// The dumps that are being written. Those who write them wait for the lock: no disk is asked while it is held.
+    fn open(&self) -> OpenDumps {
+        lock(&self.open).clone()
+    }
+
     fn stored(&self, id: &str, open: &OpenDump) -> StoredDump {
         StoredDump {
             is_held: self.listing.is_held(id),
@@ -385,7 +393,7 @@ impl Keeping {
     }
 
     fn get(&self, id: &str) -> Option<(StoredDump, Value)> {
-        if let Some(open) = lock(&self.open).get(id) {
+        if let Some(open) = self.open().get(id) {
             return Some((self.stored(id, open), Value::Null));
         }
         let known = self.listing.get(id)?;
@@ -395,7 +403,7 @@ impl Keeping {
 
     fn open_file(&mut self, id: &str, name: &str) -> io::Result<DumpFileReader> {
         let disk = self.listing.disk();
-        if let Some(open) = lock(&self.open).get(id) {
+        if let Some(open) = self.open().get(id) {
             let mut files = open.files.iter();
             let file = files.find(|(path, _)| path.file_name().is_some_and(|it| it == name));
             let (path, bytes) = file.ok_or(io::ErrorKind::NotFound)?;
@@ -487,8 +495,23 @@ impl Keeping {
                 return;
             }
         }
+        self.tell_held();
         if let Some(min_free) = self.config.min_free {
             self.leave_room(min_free);
+        }
+    }
+
+    /// Where held dumps alone are more than is to be kept, every other one goes as soon as it is finished: that is told once.
+    fn tell_held(&mut self) {
+        let held = self.listing.dumps().filter(|dump| dump.is_held);
+        let held = held.fold(0_u64, |sum, dump| sum.saturating_add(dump.bytes));
+        let most = self.config.limits.all.bytes;
+        let was_held_up =
+            std::mem::replace(&mut self.is_held_up, most.is_some_and(|most| held > most));
+        if self.is_held_up && !was_held_up {
+            self.tell(format!(
+                "--keep: the dumps that are held have {held} bytes, more than are to be kept: all others are deleted when they are finished"
+            ));
         }
     }
 

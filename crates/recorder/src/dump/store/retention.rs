@@ -111,3 +111,131 @@ fn oldest_first<'d>(dumps: impl Iterator<Item = &'d StoredDump>) -> Vec<&'d Stor
     dumps.sort_by(|one, other| (one.made_ns, &one.id).cmp(&(other.made_ns, &other.id)));
     dumps
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::tests::rig::S;
+
+    /// Any dumps and limits: what is due is what a simple count says.
+    #[test]
+    fn what_is_due_agrees_with_an_oracle() {
+        let mut random = fastrand::Rng::with_seed(50);
+        for round in 0..3000 {
+            let rules = ["udp", "tcp", "icmp"];
+            let dump = |number: usize, random: &mut fastrand::Rng| StoredDump {
+                id: format!("{number}"),
+                number: None,
+                is_open: false,
+                is_held: random.u8(..5) == 0,
+                rule: "udp".to_owned(),
+                rule_name: Some(rules[random.usize(..3)].to_owned()),
+                trigger_time: String::new(),
+                from: String::new(),
+                to: String::new(),
+                verdict: None,
+                packets: 0,
+                bytes: random.u64(..100),
+                made_ns: random.i64(0..20) * S,
+                files: Vec::new(),
+            };
+            let dumps: Vec<_> = (0..random.usize(..12))
+                .map(|n| dump(n, &mut random))
+                .collect();
+            let limit = |random: &mut fastrand::Rng| Keep {
+                bytes: random.bool().then(|| random.u64(..600)),
+                age: random.bool().then(|| Duration::from_secs(random.u64(..25))),
+            };
+            let limits = Limits {
+                all: limit(&mut random),
+                rules: rules[1..]
+                    .iter()
+                    .map(|it| {
+                        let keep = limit(&mut random);
+                        let expression = None;
+                        ((*it).to_owned(), RuleKeep { keep, expression })
+                    })
+                    .collect(),
+            };
+            let (open_bytes, now_ns) = (random.u64(..200), random.i64(0..30) * S);
+            let due = limits.due(dumps.iter(), open_bytes, now_ns);
+            let gone = |id: &str| due.iter().any(|(dump, _)| dump.id == id);
+            // All but held ones are within the limits, and none went without need.
+            let left: Vec<_> = dumps.iter().filter(|dump| !gone(&dump.id)).collect();
+            let may_go = |dump: &&&StoredDump| !dump.is_held;
+            let none = Keep::default();
+            for rule in rules {
+                let own = limits.rules.get(rule).map_or(&none, |it| &it.keep);
+                let of_rule: Vec<_> = left
+                    .iter()
+                    .filter(|it| it.rule_name.as_deref() == Some(rule))
+                    .collect();
+                let bytes: u64 = of_rule.iter().map(|it| it.bytes).sum();
+                let is_within = own.bytes.is_none_or(|most| bytes <= most);
+                assert!(
+                    is_within || !of_rule.iter().any(|it| !it.is_held),
+                    "round {round}"
+                );
+                let age_ns = |dump: &StoredDump| now_ns - dump.made_ns;
+                for dump in of_rule.iter().filter(|it| !it.is_held) {
+                    for age in [own.age, limits.all.age].into_iter().flatten() {
+                        assert!(
+                            age_ns(dump) <= i64::try_from(age.as_nanos()).unwrap(),
+                            "round {round}"
+                        );
+                    }
+                }
+            }
+            let bytes = open_bytes + left.iter().map(|dump| dump.bytes).sum::<u64>();
+            let is_within = limits.all.bytes.is_none_or(|most| bytes <= most);
+            assert!(
+                is_within || left.iter().find(may_go).is_none(),
+                "round {round}"
+            );
+            for (place, (dump, why)) in due.iter().enumerate() {
+                assert!(!dump.is_held);
+                if *why == WhyDeleted::Bytes {
+                    // An older one of those that count stays only if it is held.
+                    let older = left
+                        .iter()
+                        .filter(|it| it.made_ns < dump.made_ns && !it.is_held);
+                    let is_all = limits.all.bytes.is_some();
+                    let name = dump.rule_name.as_deref().unwrap();
+                    let own = limits.rules.get(name).and_then(|it| it.keep.bytes);
+                    let is_rule = own.is_some();
+                    let is_counted = |it: &&&StoredDump| !is_rule || it.rule_name == dump.rule_name;
+                    assert!(
+                        is_all || older.clone().find(|it| is_counted(it)).is_none(),
+                        "round {round}"
+                    );
+                    // With it, and what went later, it would be too much.
+                    let back = due[place..].iter().map(|(dump, _)| dump.bytes).sum::<u64>();
+                    let of_rule: u64 = left
+                        .iter()
+                        .filter(|it| it.rule_name == dump.rule_name)
+                        .map(|it| it.bytes)
+                        .sum();
+                    let back_of_rule = due[place..].iter();
+                    let back_of_rule = back_of_rule.filter(|it| it.0.rule_name == dump.rule_name);
+                    let back_of_rule: u64 = back_of_rule.map(|it| it.0.bytes).sum();
+                    let too_much = limits.all.bytes.is_some_and(|most| bytes + back > most);
+                    let too_much_of_rule = own.is_some_and(|most| of_rule + back_of_rule > most);
+                    assert!(too_much || too_much_of_rule, "round {round}");
+                }
+            }
+            let wanted = random.u64(..500);
+            let room = for_room(dumps.iter(), wanted);
+            let made: u64 = room.iter().map(|dump| dump.bytes).sum();
+            let all: u64 = dumps
+                .iter()
+                .filter(|it| !it.is_held)
+                .map(|it| it.bytes)
+                .sum();
+            assert!(made >= wanted.min(all) && room.iter().all(|dump| !dump.is_held));
+            let last = room.last().map_or(0, |dump| dump.bytes);
+            assert!(wanted == 0 || made - last < wanted, "no more than it takes");
+        }
+    }
+}
