@@ -12,10 +12,11 @@ use std::{
     thread::Builder,
 };
 
+use clap::{Arg, Command};
 use retroscope_recorder::{Config, Handle};
 
-use super::{ConfigRule, Loaded, What, check::Depth};
-use crate::failure::say;
+use super::{ConfigRule, Loaded, What, check::Depth, command, keys::option_of};
+use crate::{failure::say, units};
 
 /// Options that may change while the recording runs; of rules those that are expressions may.
 pub(super) const RELOADED: [&str; 16] = [
@@ -124,12 +125,30 @@ impl Reloader {
     }
 }
 
+/// Whether values of an option say the same in other words: `1GiB` is `1024MiB`.
+fn are_same(command: &Command, option: &str, new: &[OsString], old: &[OsString]) -> bool {
+    let names = option_of(command, option).and_then(Arg::get_value_names);
+    let read = |text: &OsString| {
+        let text = text.to_str()?;
+        match names?.first()?.as_str() {
+            "SIZE" => units::size_or_none(text).ok().map(u128::from),
+            "TIME" => units::duration(text).ok().map(|time| time.as_nanos()),
+            _ => None,
+        }
+    };
+    let mut pairs = new.iter().zip(old);
+    new.len() == old.len() && pairs.all(|(new, old)| read(new).is_some() && read(new) == read(old))
+}
+
 /// What differs that cannot change.
 fn fixed(loaded: &Loaded, followed: &Followed) -> BTreeSet<String> {
     let options = loaded.given.keys().chain(followed.given.keys());
+    let command = command();
     let differs = |option: &&String| {
-        !RELOADED.contains(&option.as_str())
-            && loaded.given.get(*option) != followed.given.get(*option)
+        let (new, old) = (loaded.given.get(*option), followed.given.get(*option));
+        let is_same = new == old
+            || (new.zip(old)).is_some_and(|(new, old)| are_same(&command, option, new, old));
+        !RELOADED.contains(&option.as_str()) && !is_same
     };
     let options = options.filter(differs).cloned();
     let is_script = |rule: &&ConfigRule| !matches!(rule.what, What::Filter(_));
@@ -148,4 +167,25 @@ fn fixed(loaded: &Loaded, followed: &Followed) -> BTreeSet<String> {
         }
     }
     differing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_says_the_same_has_not_changed() {
+        let command = command();
+        let are_same = |option: &str, new: &[&str], old: &[&str]| {
+            let read = |texts: &[&str]| texts.iter().map(OsString::from).collect::<Vec<_>>();
+            are_same(&command, option, &read(new), &read(old))
+        };
+        assert!(are_same("ring", &["1GiB"], &["1024MiB"]));
+        assert!(are_same("history-goal", &["90s"], &["1.5m"]));
+        assert!(!are_same("ring", &["1GiB"], &["1000MiB"]));
+        assert!(!are_same("ring", &["1GiB", "1GiB"], &["1024MiB"]));
+        assert!(!are_same("ring", &["much"], &["more"]));
+        assert!(!are_same("name", &["1s"], &["1"]));
+        assert!(!are_same("no-such-option", &["1s"], &["1"]));
+    }
 }
