@@ -32,6 +32,8 @@ pub use hyper::Method;
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// How long the other end may say nothing in the middle of an answer. A follow and events say something every second, or every 15.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How long it may say nothing before an answer that it looks through the ring for.
+const LOOK_WAIT: Duration = Duration::from_secs(3600);
 /// Bytes of an answer that is kept as a whole.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -104,6 +106,8 @@ pub struct Ask {
     target: String,
     headers: Vec<(HeaderName, String)>,
     body: Option<Value>,
+    /// How long the answer may not begin.
+    wait: Duration,
 }
 
 impl Ask {
@@ -115,7 +119,15 @@ impl Ask {
             target: target.into(),
             headers: Vec::new(),
             body: None,
+            wait: SILENCE,
         }
+    }
+
+    /// For what is counted in all of a large ring before there is an answer.
+    #[must_use]
+    pub fn patient(mut self) -> Self {
+        self.wait = LOOK_WAIT;
+        self
     }
 
     /// GET.
@@ -204,8 +216,9 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn send(&self, ask: Ask) -> Result<Answer<'_>, ClientError> {
+        let wait = ask.wait;
         let request = self.request(ask)?;
-        let (response, sender) = self.runtime.block_on(self.exchange(request))?;
+        let (response, sender) = self.runtime.block_on(self.exchange(request, wait))?;
         let answer = Answer {
             client: self,
             response,
@@ -243,6 +256,7 @@ impl Client {
     async fn exchange(
         &self,
         request: Request<Full<Bytes>>,
+        wait: Duration,
     ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), ClientError> {
         let endpoint = &self.config.endpoint;
         let unreachable = |why: String| ClientError::Connect {
@@ -259,9 +273,9 @@ impl Client {
             http1::handshake(TokioIo::new(stream)).await.map_err(gone)?;
         // Its errors are those of the answer.
         tokio::spawn(connection);
-        let response = timeout(SILENCE, sender.send_request(request)).await;
-        let response = response
-            .map_err(|_| unreachable(format!("no answer within {} s", SILENCE.as_secs())))?;
+        let response = timeout(wait, sender.send_request(request)).await;
+        let response =
+            response.map_err(|_| unreachable(format!("no answer within {} s", wait.as_secs())))?;
         Ok((response.map_err(gone)?, sender))
     }
 
