@@ -65,14 +65,15 @@ impl From<&QueryReport> for Looked {
 }
 
 impl Wanted {
-    /// Shows the packets, in order, to `look`, on a thread that may wait; `look` says whether it wants more. Takes the place of a query.
+    /// Shows the packets, in order, to `look`, on a thread that may wait; `look` says whether it wants more. Takes the place of a query. With
+    /// them comes what was asked in the end.
     pub(crate) async fn look<T: Send + 'static>(
         self,
         app: Arc<App>,
         caller: Caller,
         mut state: T,
         mut look: impl FnMut(&mut T, &Seen<'_>) -> bool + Send + 'static,
-    ) -> Result<(T, QueryReport), Problem> {
+    ) -> Result<(T, QueryReport, Query), Problem> {
         let stretch = self.stretch.read()?;
         let place = app.running.take(&caller)?;
         let awaited = WhileAwaited::default();
@@ -94,7 +95,7 @@ impl Wanted {
             };
             let answer = handle.query(&query)?.until(&cancel);
             let report = answer.each(|seen| look(&mut state, seen))?;
-            Ok((state, report))
+            Ok((state, report, query))
         });
         let looked = looked.await;
         drop(awaited);

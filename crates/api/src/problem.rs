@@ -103,6 +103,7 @@ impl From<CommandError> for Problem {
         match error {
             CommandError::Filter(error) => error.into(),
             CommandError::Refused(_) => Self::conflict(text),
+            CommandError::RuleExists { .. } => Self::new(StatusCode::PRECONDITION_FAILED, text),
             CommandError::Busy | CommandError::Late => {
                 Self::unavailable(text, Duration::from_secs(1))
             }

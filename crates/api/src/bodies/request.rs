@@ -13,7 +13,7 @@ use serde::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use crate::{caller::Caller, problem::Problem};
+use crate::{caller::Caller, problem::Problem, role::Role};
 
 /// Characters of `asked_by`, as the document says.
 const ASKED_BY_MAX: usize = 256;
@@ -41,7 +41,7 @@ macro_rules! with_window {
             /// Where files go: a directory of this name below that of the dumps.
             #[schema(example = "voip", pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$")]
             pub(crate) into: Option<String>,
-            /// Who asks, for the report and the sidecar; left out, the token's name, or the user at the unix socket.
+            /// Who asks, for the report and the sidecar, which also have the `caller`: the token's name, or the user at the unix socket; left out, the same.
             #[schema(max_length = 256)]
             pub(crate) asked_by: Option<String>,
         }
@@ -65,6 +65,7 @@ macro_rules! with_window {
                     dump: None,
                     into: into.map_err(Problem::senseless)?,
                     asked_by: Some(asked_by.unwrap_or_else(|| caller.account.to_string())),
+                    caller: Some(caller.account.to_string()),
                     ..TriggerRequest::default()
                 })
             }
@@ -153,7 +154,9 @@ impl TriggerBody {
             _ => return Err(Problem::senseless("`flow` or `community_id`, not both")),
         };
         let mut request = self.window(caller)?;
-        request.dump = self.filter;
+        // Of a flow all of it is dumped, whatever is dumped by hand else.
+        let of_flow = flow.as_ref().map(|_| String::new());
+        request.dump = self.filter.or(of_flow);
         Ok(ByHand {
             key,
             at_ns: self.time.as_deref().map(time).transpose()?,
@@ -299,22 +302,53 @@ pub(crate) fn time(text: &str) -> Result<i64, Problem> {
     parse_time(text).map_err(Problem::senseless)
 }
 
-/// An expression that takes what was asked for, of what this caller may see. Each stands in parentheses, and what was asked compiles by itself: so it cannot
-/// end the other's.
+/// An expression that takes what was asked for, of what this caller may see; where nothing was, of what a trigger by hand dumps. Each stands in
+/// parentheses, and what was asked compiles by itself: so it cannot end the other's.
 pub(crate) fn within(
     handle: &Handle,
     caller: &Caller,
     asked: Option<String>,
 ) -> Result<Option<String>, Problem> {
+    if let Some(asked) = &asked
+        && !(caller.may(Role::Packets) && caller.snaplen.is_none())
+    {
+        check_headers_only(asked, caller)?;
+    }
     let Some(own) = &caller.filter else {
         return Ok(asked);
     };
-    let asked = asked.unwrap_or_default();
+    let is_new = asked.is_some();
+    let asked = asked.unwrap_or_else(|| handle.manual_dump());
     if asked.trim().is_empty() {
         return Ok(Some(own.to_string()));
     }
-    handle.check_expression(&asked)?;
+    if is_new {
+        handle.check_expression(&asked)?;
+    }
     Ok(Some(format!("({own}) and ({asked})")))
+}
+
+/// Refuses an expression that asks for bytes of packets: a dump's filter is tried on all of each, and how many packets it takes would tell of them one by
+/// one.
+fn check_headers_only(asked: &str, caller: &Caller) -> Result<(), Problem> {
+    let mut text: String = asked.split_whitespace().collect();
+    text.make_ascii_lowercase();
+    for of_headers in [
+        "tcp[tcpflags]",
+        "icmp[icmptype]",
+        "icmp[icmpcode]",
+        "icmp6[icmp6type]",
+        "icmp6[icmp6code]",
+    ] {
+        text = text.replace(of_headers, "0");
+    }
+    if text.contains('[') || text.contains("payload") {
+        let name = &caller.name;
+        return Err(Problem::forbidden(format!(
+            "token '{name}' may not see bytes of packets, and the filter asks for some, by '[' or `payload`: of those only `tcp[tcpflags]`, `icmp[icmptype]` and the like are headers"
+        )));
+    }
+    Ok(())
 }
 
 /// A count, as the document says of it: of 63 bits at most, because what is beyond is a mistake rather than a limit; `7.0` is 7, as JSON Schema has it.
@@ -372,6 +406,29 @@ impl<'de, T: TryFrom<u64>> Visitor<'de> for Count<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_may_see_no_bytes_asks_for_none() {
+        let caller = Caller::anybody();
+        for (text, is_good) in [
+            ("", true),
+            ("udp port 53 and host 192.0.2.7", true),
+            (
+                "tcp[tcpflags] & tcp-rst != 0 or icmp [ icmptype ] = 8",
+                true,
+            ),
+            ("TCP [tcpflags] & (tcp-syn|tcp-fin) != 0", true),
+            ("tcp[20:4] = 0x47455420", false),
+            ("tcp[tcpflags + 7] = 0", false),
+            ("udp[tcpflags] = 0", false),
+            ("ether[60] = 1", false),
+            ("tcp[((tcp[12:1]&0xf0)>>2):4]=0", false),
+            ("udp and payload contains \"x\"", false),
+            ("PAYLOAD\tmatches /x/", false),
+        ] {
+            assert_eq!(check_headers_only(text, &caller).is_ok(), is_good, "{text}");
+        }
+    }
 
     #[test]
     fn counts_are_whole_numbers_however_they_are_written() {

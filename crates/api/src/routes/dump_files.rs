@@ -66,6 +66,8 @@ struct Opened {
 
 struct Whole {
     packets: u64,
+    /// RFC 3339.
+    window: (String, String),
     sha256: Option<String>,
 }
 
@@ -82,6 +84,7 @@ impl Opened {
             };
             let whole = Whole {
                 packets: stored.packets,
+                window: (stored.from.clone(), stored.to.clone()),
                 sha256: file.sha256.clone(),
             };
             let name = file.name.strip_suffix(PART).filter(|_| stored.is_open);
@@ -261,6 +264,8 @@ impl Sending {
     fn run(mut self, opened: Opened, range: Option<(u64, u64)>) {
         let id = opened.id.clone();
         let packets = opened.whole.as_ref().map(|whole| whole.packets);
+        let window = opened.whole.as_ref().map(|whole| whole.window.clone());
+        let (from, to) = window.unzip();
         let sent = match (range, packets) {
             (Some((first, end)), _) => self.send(&opened.reader, first, end).map(|_| None),
             (None, Some(_)) => {
@@ -272,10 +277,12 @@ impl Sending {
         self.app.handle.tell_export(Export {
             who: self.caller.name.to_string(),
             what: format!("dump {id}"),
-            filter: String::new(),
+            from,
+            to,
             packets: sent.as_ref().ok().copied().flatten(),
             bytes: self.bytes,
             error: sent.as_ref().err().cloned(),
+            ..Export::default()
         });
         if sent.is_ok() {
             self.sender.end(None);

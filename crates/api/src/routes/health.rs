@@ -1,13 +1,14 @@
 //! Whether it lives, whether it records; metrics.
 
 use axum::{
+    Extension,
     extract::State,
     http::HeaderMap,
     http::header,
     response::{IntoResponse, Response},
 };
 
-use super::Shared;
+use super::{Asking, Shared};
 use crate::{
     app::waiting,
     extract::{Nothing, Parameters},
@@ -39,13 +40,19 @@ pub(crate) async fn readyz(
 #[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let accept = headers.get_all(header::ACCEPT).into_iter();
     let format = Format::negotiate(accept.filter_map(|line| line.to_str().ok()));
     let text = waiting(move || {
-        let status = app.handle.status()?;
+        let mut status = app.handle.status()?;
+        if caller.is_restricted() {
+            // Rules are named to who may ask for them: all are `other` here.
+            let rules = status.hits_by_rule.iter_mut();
+            rules.for_each(|it| it.rule = None);
+        }
         Ok(render(&status, &Process::read(), format))
     })
     .await?;

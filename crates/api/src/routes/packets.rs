@@ -169,27 +169,20 @@ pub(crate) async fn list(
         },
     };
     let is_newest = wanted.query.newest;
-    let (handle, who, filter) = (
-        app.handle.clone(),
-        caller.name.to_string(),
-        wanted.filter.clone(),
-    );
+    let handle = app.handle.clone();
+    let who = caller.name.clone();
     let looked = wanted.look(app, caller, Vec::new(), move |lines, seen| {
         lines.push(PacketLine::new(seen, with_hex));
         true
     });
-    let (packets, report) = looked.await?;
+    let (packets, report, query) = looked.await?;
     if with_hex {
+        let bytes = packets.iter().map(|line: &PacketLine| line.captured as u64);
+        let mut export = Export::new(&who, "packets", &query);
+        export.answered(&report);
         handle.tell_export(Export {
-            who,
-            what: "packets".to_owned(),
-            filter: filter.unwrap_or_default(),
-            packets: Some(report.packets),
-            bytes: packets
-                .iter()
-                .map(|line: &PacketLine| line.captured as u64)
-                .sum(),
-            error: None,
+            bytes: bytes.sum(),
+            ..export
         });
     }
     let is_more = !is_newest && report.clipped.contains(&"limit");

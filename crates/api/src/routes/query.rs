@@ -286,14 +286,12 @@ impl Task {
         });
         let bytes = out.bytes;
         let outcome = written.map_err(|error| error.to_string());
-        handle.tell_export(Export {
-            who: self.caller.name.to_string(),
-            what: "query".to_owned(),
-            filter: query.whole_expression(),
-            packets: outcome.as_ref().ok().map(|report| report.packets),
-            bytes,
-            error: outcome.as_ref().err().cloned(),
-        });
+        let mut export = Export::new(&self.caller.name, "query", &query);
+        match &outcome {
+            Ok(report) => export.answered(report),
+            Err(why) => export.error = Some(why.clone()),
+        }
+        handle.tell_export(Export { bytes, ..export });
         let trailers = outcome.as_ref().ok().map(trailers);
         begun.end(outcome);
         if trailers.is_some() {

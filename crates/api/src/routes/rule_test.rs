@@ -121,7 +121,7 @@ pub(crate) async fn test(
         }
         true
     });
-    let (found, report) = looked.await?;
+    let (found, report, _) = looked.await?;
     Ok(Json(RuleTestedBody {
         hits: found.hits,
         first: found.first_ns.map(rfc3339),

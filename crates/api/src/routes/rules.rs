@@ -46,6 +46,8 @@ pub(crate) struct RuleBody {
     keep_bytes: Option<u64>,
     keep_age_seconds: Option<f64>,
     asked_by: Option<String>,
+    /// As whom those were let in who asked for it.
+    caller: Option<String>,
 }
 
 /// All rules.
@@ -93,6 +95,7 @@ impl From<RuleStatus> for RuleBody {
                 .as_ref()
                 .map(|into| SubDirectory::as_str(into).to_owned()),
             asked_by: request.asked_by,
+            caller: request.caller,
         }
     }
 }
@@ -128,7 +131,7 @@ pub(crate) async fn read(
 /// Make a rule as it is wanted: a new one, or another expression, dump, window and limits in the place of what is there
 ///
 /// Each packet is looked at by the old rule or by the new one. Dumps that are open go on as they were asked for. With `If-None-Match: *` a rule
-/// that is there, and is another one, stays as it is, and the request is refused.
+/// that is there stays as it is, and the request is refused (412).
 #[utoipa::path(
     put, path = "/v1/rules/{name}", tag = "rules",
     params(

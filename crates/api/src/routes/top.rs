@@ -307,6 +307,6 @@ pub(crate) async fn top(
         all.add(seen);
         true
     });
-    let (all, report) = looked.await?;
+    let (all, report, _) = looked.await?;
     Ok(Json(all.told(count, Looked::from(&report))))
 }

@@ -7,6 +7,7 @@ mod dumps;
 mod follow;
 mod history;
 mod hostile;
+mod limited;
 mod operations;
 mod support;
 mod tls;

@@ -43,7 +43,16 @@ fn rules_come_change_and_go() {
     let only_new = request("PUT", "/v1/rules/dns")
         .json(&other)
         .header("If-None-Match", "*");
-    ask(only_new).refused(409);
+    let why = ask(only_new).refused(412);
+    assert!(why.contains("another expression"), "{why}");
+    let only_new = |name: &str| {
+        let put = request("PUT", &format!("/v1/rules/{name}")).json(&wanted);
+        ask(put.header("If-None-Match", "*"))
+    };
+    let why = only_new("dns").refused(412);
+    assert!(why.contains("as it is wanted"), "{why}");
+    only_new("new").done(201);
+    ask(request("DELETE", "/v1/rules/new")).done(204);
     let changed = put("dns", &other).done(200);
     assert_eq!(
         (&changed["expression"], &changed["enabled"]),

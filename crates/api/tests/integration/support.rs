@@ -80,6 +80,7 @@ impl Served {
             triggers: vec!["tcp port 9".to_owned()],
             past: Duration::from_secs(1),
             future: Duration::from_millis(50),
+            manual_dump: "not ip6 proto 99".to_owned(),
             directory: Some(folder.path().join("dumps")),
             ..RecorderConfig::default()
         };

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use retroscope_api::client::{Ask, Client, Method, target};
+use retroscope_api::client::{Answer, Ask, Client, ClientError, Method, target};
 use serde_json::{Value, json};
 
 use super::{
@@ -96,13 +96,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Command::Add(rule) => {
             let request = Ask::new(Method::PUT, path(&rule.name)).header("if-none-match", "*");
-            put_rule(
-                &client,
-                request,
-                &rule,
-                args.json,
-                ["is added", "was there"],
-            )
+            let (answer, what) = match client.send(request.json(body(&rule)?)) {
+                Err(ClientError::Refused {
+                    status: 412,
+                    detail,
+                }) if detail.ends_with("as it is wanted") => {
+                    (ask(&client, Ask::get(path(&rule.name)))?, "was there")
+                }
+                answer => (answer.and_then(Answer::json).map_err(failure)?, "is added"),
+            };
+            told(&rule.name, &answer, args.json, what)
         }
         Command::Change(rule) => {
             let path = path(&rule.name);
@@ -129,7 +132,9 @@ fn test(client: &Client, rule: &TestArgs, json: bool) -> Result<ExitCode, Failur
     for (name, text) in rule.stretch.parameters()? {
         body[name] = text.into();
     }
-    let request = Ask::new(Method::POST, "/v1/rules/test").json(body);
+    let request = Ask::new(Method::POST, "/v1/rules/test")
+        .json(body)
+        .patient();
     let tested = ask(client, request)?;
     if json {
         return put_json(&tested);
@@ -167,18 +172,6 @@ fn tried(tested: &Value) -> String {
         "{} in {of}{when}: {reasons}\n{table}{more}",
         counted(hits, "hit")
     )
-}
-
-fn put_rule(
-    client: &Client,
-    request: Ask,
-    rule: &RuleArgs,
-    json: bool,
-    [new, old]: [&str; 2],
-) -> Result<ExitCode, Failure> {
-    let answer = client.send(request.json(body(rule)?)).map_err(failure)?;
-    let what = if answer.status() == 201 { new } else { old };
-    told(&rule.name, &answer.json().map_err(failure)?, json, what)
 }
 
 fn enable(

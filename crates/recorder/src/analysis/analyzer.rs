@@ -470,6 +470,7 @@ impl Core {
             rule_number: hit.rule,
             into: terms.into,
             asked_by: terms.asked_by,
+            caller: terms.caller,
             reason: terms.reason,
             rule_name: self.common.outcomes.name(hit.rule),
             window: terms.window,

@@ -43,6 +43,8 @@ pub struct TriggerRequest {
     /// Who asked, for the report and the sidecar; of longer texts the first 256 bytes. It does not tell triggers apart: a second one that asks for
     /// the same belongs to the dump of the first.
     pub asked_by: Option<String>,
+    /// As whom the control plane let in who asked, whatever they call themselves: a token's name, or a user. `None`: it was no command.
+    pub caller: Option<String>,
     /// Why, in the words of who asked: an alert, a ticket. It stands in the report, the sidecar and the file's first comment; of longer texts the first 1,000 bytes.
     pub reason: Option<String>,
     /// How many of a rule's dumps are kept, and how long, beside what is kept of all.
@@ -81,6 +83,7 @@ pub(crate) struct Terms {
     pub(crate) window: Window,
     pub(crate) into: Option<SubDirectory>,
     pub(crate) asked_by: Option<Arc<str>>,
+    pub(crate) caller: Option<Arc<str>>,
     pub(crate) reason: Option<Arc<str>>,
     /// The flow that it is of, where a module says when that is over.
     pub(crate) flow: Option<Key>,
@@ -180,6 +183,7 @@ impl Terms {
             },
             into: request.into.clone(),
             asked_by: kept(&request.asked_by, ASKED_BY_BYTES),
+            caller: kept(&request.caller, ASKED_BY_BYTES),
             reason: kept(&request.reason, REASON_BYTES),
             flow: None,
             alert: None,

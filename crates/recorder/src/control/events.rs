@@ -2,6 +2,7 @@
 //! news waits for who reads them, but the analyzer, for a moment, for one that writes them to a file, and who wakes a listener for the mutex with which that goes to sleep.
 
 use std::{
+    num::NonZeroU32,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst, fence},
@@ -15,8 +16,9 @@ use retroscope_flow::{Cursor, Feed, Heard};
 use serde::Serialize;
 
 use crate::{
+    Query, QueryReport,
     analysis::flows::FlowWaker,
-    control::{alerts::AlertNews, lock},
+    control::{alerts::AlertNews, lock, time::rfc3339},
     dump::{log::DumpCounts, post::Posted, report::DumpReport, store::DeletedDump},
 };
 
@@ -59,7 +61,7 @@ pub enum Event {
 }
 
 /// Packets that left the recorder because somebody asked for them: who, what, and how much.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Export {
     /// Who asked, as the control plane knows them: a token's name, or a user and process.
@@ -68,12 +70,52 @@ pub struct Export {
     pub what: String,
     /// The expression that was answered; empty: every packet.
     pub filter: String,
+    /// Of what Community ID; `None`: of any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub community_id: Option<String>,
+    /// Of what interfaces; empty: of all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<String>,
+    /// From when on, RFC 3339: of the answer, or where it failed as it was asked for; `None`: from the oldest packet on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Up to when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Bytes of each packet, at most; `None`: all that were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snaplen: Option<u32>,
     /// Packets that were given; `None`: it failed, and nobody knows how many were received.
     pub packets: Option<u64>,
     /// Bytes that were given to the client's connection.
     pub bytes: u64,
     /// Why it was not all; `None`: it was.
     pub error: Option<String>,
+}
+
+impl Export {
+    /// What is known of an answer before there is one.
+    #[must_use]
+    pub fn new(who: &str, what: &str, query: &Query) -> Self {
+        Self {
+            who: who.to_owned(),
+            what: what.to_owned(),
+            filter: query.whole_expression(),
+            community_id: query.community_id.clone(),
+            interfaces: query.interfaces.clone(),
+            from: query.from_ns.map(rfc3339),
+            to: query.to_ns.map(rfc3339),
+            snaplen: query.headers.map(NonZeroU32::get),
+            ..Self::default()
+        }
+    }
+
+    /// It was given so much, by what it says of itself.
+    pub fn answered(&mut self, report: &QueryReport) {
+        self.packets = Some(report.packets);
+        self.from.clone_from(&report.from);
+        self.to.clone_from(&report.to);
+    }
 }
 
 /// How many news of each kind were missed. Nothing else is lost with them: [`crate::Summary`] has the dumps.

@@ -618,6 +618,7 @@ impl Active {
             rule: order.rule.clone(),
             rule_name: order.rule_name.as_deref().map(str::to_owned),
             asked_by: order.asked_by.as_deref().map(str::to_owned),
+            caller: order.caller.as_deref().map(str::to_owned),
             reason: order.reason.as_deref().map(str::to_owned),
             trigger_time: stamp(order.trigger_ns),
             from: stamp(order.from_ns),
@@ -657,8 +658,7 @@ impl Active {
     }
 
     fn missing(&self, close: &CloseOrder, intake: &Intake) -> Vec<Missing> {
-        let order = &self.order;
-        let offset_ns = order.offset_ns;
+        let (order, offset_ns) = (&self.order, self.order.offset_ns);
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
         let entry = |cause, from_ns: i64, to_ns: i64, packets| {
             Missing::new(cause, stamp(from_ns), stamp(to_ns), packets)

@@ -74,10 +74,10 @@ pub(super) fn compress(
     };
     let made = make(directory, &plain, &*file, level).and_then(|frames| {
         file.sync()?;
-        Ok(frames)
+        Ok((frames, file.identity()?))
     });
     match made {
-        Ok((bytes, sha256)) => {
+        Ok(((bytes, sha256), identity)) => {
             // Where it cannot be removed it is one file too many, which says that it is a part.
             let _ = disk.remove(&plain.path);
             let field = plain.field.map(|field| field.behind(RAW_HEADER_BYTES));
@@ -86,6 +86,7 @@ pub(super) fn compress(
                 field,
                 bytes,
                 sha256,
+                identity,
             })
         }
         Err(error) => {

@@ -149,6 +149,8 @@ pub(crate) struct DumpOrder {
     pub(crate) into: Option<SubDirectory>,
     /// Who asked for it, if that is told.
     pub(crate) asked_by: Option<Arc<str>>,
+    /// As whom they were let in.
+    pub(crate) caller: Option<Arc<str>>,
     /// Why, if that is.
     pub(crate) reason: Option<Arc<str>>,
     /// What its rule is called; `None`: it has none.

@@ -137,6 +137,9 @@ pub struct DumpReport {
     /// Who asked for it, where the trigger tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<String>,
+    /// As whom the control plane let them in, whatever they call themselves: a token's name, or a user at the unix socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<String>,
     /// Why, in their words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -320,6 +323,7 @@ mod tests {
             rule: "udp".into(),
             rule_name: None,
             asked_by: None,
+            caller: None,
             reason: None,
             trigger_time: rfc3339(5_000_000_000),
             from: rfc3339(0),

@@ -84,7 +84,7 @@ pub(super) struct Stream {
 pub(super) struct Finished {
     pub(super) path: PathBuf,
     /// What tells it from others, whatever their names.
-    identity: (u64, u64),
+    pub(super) identity: (u64, u64),
     /// Where the verdict stands, if it does.
     pub(super) field: Option<VerdictField>,
     pub(super) bytes: u64,

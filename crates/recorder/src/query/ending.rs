@@ -97,7 +97,7 @@ impl<W: io::Write> Reading<'_, W> {
             to,
             packets: tally.packets,
             bytes: tally.bytes,
-            looked_at: self.looked_at(),
+            looked_at: self.told_looked_at(),
             verdict: if missing.is_empty() {
                 Verdict::Complete
             } else {
@@ -111,7 +111,9 @@ impl<W: io::Write> Reading<'_, W> {
                 let is_named = answer.query.dumps == DumpsAsked::Named;
                 dumped.report(window.to_ns, start.evicted(&window), is_named)
             }),
-            index: self.needed.as_ref().map(|_| tally.index),
+            index: (self.needed.as_ref())
+                .filter(|_| answer.query.within.is_empty())
+                .map(|_| tally.index),
             notes,
             after: self.progress.iter().filter_map(|it| it.last).collect(),
         }
@@ -121,6 +123,15 @@ impl<W: io::Write> Reading<'_, W> {
     fn looked_at(&self) -> u64 {
         let dumped = self.dumped.as_ref().map_or(0, |dumped| dumped.looked_at);
         self.tally.looked_at + dumped
+    }
+
+    /// Who sees a part of the packets is told nothing of the others.
+    fn told_looked_at(&self) -> u64 {
+        if self.answer.query.within.is_empty() {
+            self.looked_at()
+        } else {
+            self.tally.packets
+        }
     }
 
     /// `has_evicted`: some were overwritten, and no dump has them all.
@@ -139,7 +150,9 @@ impl<W: io::Write> Reading<'_, W> {
         let is_it =
             |why: &Empty| looked_at == 0 && (has_evicted || !matches!(why, Empty::AgedOut { .. }));
         let why = self.latest.emptiness(window).filter(is_it);
-        why.unwrap_or(Empty::NothingMatched { of: looked_at })
+        why.unwrap_or(Empty::NothingMatched {
+            of: self.told_looked_at(),
+        })
     }
 
     pub(super) fn end(mut self) -> Result<QueryReport, QueryError> {

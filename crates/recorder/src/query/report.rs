@@ -20,7 +20,8 @@ pub struct QueryReport {
     pub packets: u64,
     /// Captured bytes of these packets.
     pub bytes: u64,
-    /// Packets of the window that were asked whether they match, those of buckets among them that the index ruled out.
+    /// Packets of the window that were asked whether they match, those of buckets among them that the index ruled out. Where
+    /// [`Query::within`](crate::Query::within) is given, those in the answer only.
     pub looked_at: u64,
     /// See [`Verdict`]; never `failed`.
     pub verdict: Verdict,
@@ -41,7 +42,7 @@ pub struct QueryReport {
     /// What dumps gave of the time that has left the ring; absent where no dump was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dumps: Option<FromDumps>,
-    /// What the index did; `None`: it was not asked.
+    /// What the index did; `None`: it was not asked, or who asks sees a part of the packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<IndexUse>,
     /// Remarks.
@@ -161,7 +162,7 @@ impl fmt::Display for Empty {
                 "aged out: it ends {} before the oldest packet in the ring",
                 span(ns)
             ),
-            Self::NothingMatched { of: 0 } => f.write_str("no packet at that time"),
+            Self::NothingMatched { of: 0 } => f.write_str("no such packet at that time"),
             Self::NothingMatched { of } => write!(f, "nothing matched of {of} packets"),
         }
     }

@@ -10,6 +10,7 @@ use crate::{
     control::{
         alerts::AlertLines,
         commands::{Command, Triggered},
+        lock,
     },
     start::handle::{CommandError, Handle, check_name, late},
 };
@@ -106,6 +107,12 @@ impl Handle {
         })?;
         let triggered = answer.recv_timeout(self.answer_wait).map_err(late)?;
         triggered.map_err(CommandError::Refused)
+    }
+
+    /// What a trigger by hand dumps that does not say: `manual_dump` of the configuration that is followed. Waits for a reload that goes on.
+    #[must_use]
+    pub fn manual_dump(&self) -> String {
+        lock(&self.rules.configured).config.manual_dump.clone()
     }
 
     /// Triggers by hand, and does not wait: what became of it, the events tell.

@@ -42,6 +42,17 @@ pub enum CommandError {
     /// Usage: an expression does not compile.
     #[error("{}", .0.render())]
     Filter(#[from] FilterError),
+    /// There is a rule of this name, and it was to be a new one.
+    #[error(
+        "rule '{name}' is there already{}",
+        if *.is_as_wanted { ", as it is wanted" } else { ", with another expression, window or limit: change it, or remove it first" }
+    )]
+    RuleExists {
+        /// Its name.
+        name: String,
+        /// Whether it has this expression, window and limits.
+        is_as_wanted: bool,
+    },
     /// What it says.
     #[error("{0}")]
     Refused(String),

@@ -94,6 +94,8 @@ struct Wanted<'a> {
     is_enabled: Option<bool>,
     /// In the place of what is there under it, rather than beside.
     is_change: bool,
+    /// Only if there is none under it.
+    is_new: bool,
 }
 
 /// A rule at one moment.
@@ -273,6 +275,10 @@ impl Numbered {
         match self.by_name.get(name) {
             None if wanted.is_change => Err(no_rule(name)),
             None => Ok(false),
+            Some(entry) if wanted.is_new => Err(CommandError::RuleExists {
+                name: name.to_owned(),
+                is_as_wanted: entry.is_so(wanted),
+            }),
             Some(entry) if entry.is_so(wanted) => Ok(true),
             Some(entry) if wanted.is_change => entry.check_no_script(name).map(|()| false),
             Some(_) => Err(CommandError::Refused(format!(
@@ -288,7 +294,10 @@ impl Numbered {
         let text_bytes = |is_added, (expression, request): (&str, &TriggerRequest)| {
             let len = |text: &Option<String>| text.as_ref().map_or(0, String::len);
             let expressions = expression.len() + len(&request.dump) + len(&request.alert_dump);
-            len(&request.asked_by) + len(&request.reason) + if is_added { expressions } else { 0 }
+            len(&request.asked_by)
+                + len(&request.caller)
+                + len(&request.reason)
+                + if is_added { expressions } else { 0 }
         };
         let others = self.by_name.iter();
         let others = others.filter(|(name, _)| name.as_str() != wanted.name);
@@ -364,6 +373,7 @@ impl Handle {
             request,
             is_enabled: None,
             is_change: false,
+            is_new: false,
         })
     }
 
@@ -385,6 +395,7 @@ impl Handle {
             request,
             is_enabled: None,
             is_change: true,
+            is_new: false,
         })?;
         Ok(!was_so)
     }
@@ -393,7 +404,7 @@ impl Handle {
     /// new rule so): none is a hit before that is known. Whether the rule was there.
     ///
     /// # Errors
-    /// Those of [`Self::add_rule`] and [`Self::change_rule`].
+    /// Those of [`Self::add_rule`] and [`Self::change_rule`]; `RuleExists`: with `only_new`, where there is a rule of this name.
     pub fn put_rule(
         &self,
         name: &str,
@@ -408,6 +419,7 @@ impl Handle {
             request,
             is_enabled,
             is_change: is_there && !only_new,
+            is_new: only_new,
         })?;
         Ok(is_there || was_so)
     }

@@ -18,6 +18,7 @@ pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
         },
         into: None,
         asked_by: None,
+        caller: None,
         reason: None,
         flow: None,
         limits: RuleLimits::default(),
