@@ -34,6 +34,8 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(60);
 /// How long it may say nothing before an answer that it looks through the ring for.
 const LOOK_WAIT: Duration = Duration::from_secs(3600);
+/// How often who waits for a piece may look at something else.
+const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of an answer that is kept as a whole.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -333,7 +335,16 @@ impl Answer<'_> {
     /// # Errors
     /// [`ClientError::Cut`].
     pub fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
+        self.piece_or(|| ())
+    }
+
+    /// As [`Self::piece`], and calls `waiting` every 100 ms while nothing comes.
+    ///
+    /// # Errors
+    /// [`ClientError::Cut`].
+    pub fn piece_or(&mut self, mut waiting: impl FnMut()) -> Result<Option<Bytes>, ClientError> {
         let client = self.client;
+        let mut silence = Duration::ZERO;
         let cut = |why: String| ClientError::Cut {
             to: client.config.endpoint.to_string(),
             why,
@@ -342,9 +353,15 @@ impl Answer<'_> {
             let frame = self.response.body_mut().frame();
             let frame = client
                 .runtime
-                .block_on(async { timeout(SILENCE, frame).await });
-            let frame =
-                frame.map_err(|_| cut(format!("nothing came for {} s", SILENCE.as_secs())))?;
+                .block_on(async { timeout(LOOK, frame).await });
+            let Ok(frame) = frame else {
+                silence += LOOK;
+                if silence >= SILENCE {
+                    return Err(cut(format!("nothing came for {} s", SILENCE.as_secs())));
+                }
+                waiting();
+                continue;
+            };
             let Some(frame) = frame else {
                 return Ok(None);
             };
