@@ -32,6 +32,7 @@ enum Command {
     Generate(commands::generate::Args),
     Status(commands::status::Args),
     Query(Box<commands::query::Args>),
+    Extcap(Box<commands::extcap::Args>),
     Trigger(commands::trigger::Args),
     Rules(commands::rules::Args),
     Dumps(commands::dumps::Args),
@@ -47,11 +48,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = match Cli::try_parse() {
+    let arguments = commands::extcap::arguments(std::env::args_os());
+    let command = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli.command,
         Err(error) => match commands::record::with_file(&error) {
             Some(args) => Command::Record(Box::new(args)),
-            None => return failure::arguments(&error),
+            None => {
+                let code = failure::arguments(&error);
+                commands::extcap::refused(&arguments);
+                return code;
+            }
         },
     };
     let result = match command {
@@ -62,6 +68,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => commands::generate::run(args),
         Command::Status(args) => commands::status::run(&args),
         Command::Query(args) => commands::query::run(&args),
+        Command::Extcap(args) => commands::extcap::run(*args),
         Command::Trigger(args) => commands::trigger::run(&args),
         Command::Rules(args) => commands::rules::run(args),
         Command::Dumps(args) => commands::dumps::run(args),

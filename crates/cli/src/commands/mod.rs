@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod control;
 pub(crate) mod doctor;
 pub(crate) mod dumps;
+pub(crate) mod extcap;
 pub(crate) mod filter;
 pub(crate) mod flows;
 pub(crate) mod generate;

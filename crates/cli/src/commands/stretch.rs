@@ -11,31 +11,39 @@ use crate::{failure::Failure, units::duration};
 pub(crate) struct StretchArgs {
     /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970 (s, ms, µs or ns, by its size)
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
-    from: Option<Given<i64>>,
+    pub(super) from: Option<Given<i64>>,
 
     /// Packets up to this time, included
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "last")]
-    to: Option<Given<i64>>,
+    pub(super) to: Option<Given<i64>>,
 
     /// Packets of this long, up to the last that the recorder knew of: while it runs, up to now but for some tens of milliseconds
     #[arg(long, value_name = "DURATION", value_parser = length)]
-    last: Option<Given<Duration>>,
+    pub(super) last: Option<Given<Duration>>,
 }
 
 /// A value and how it was written: a recorder is told what the user wrote, which is the shortest way that changes nothing.
 #[derive(Debug, Clone)]
-struct Given<T> {
+pub(super) struct Given<T> {
     text: String,
     value: T,
 }
 
-fn time(text: &str) -> Result<Given<i64>, String> {
+/// A time.
+///
+/// # Errors
+/// A sentence that says what to write instead.
+pub(super) fn time(text: &str) -> Result<Given<i64>, String> {
     let value = parse_time(text)?;
     let text = text.to_owned();
     Ok(Given { text, value })
 }
 
-fn length(text: &str) -> Result<Given<Duration>, String> {
+/// A length of time.
+///
+/// # Errors
+/// A sentence that says what to write instead.
+pub(super) fn length(text: &str) -> Result<Given<Duration>, String> {
     let value = duration(text)?;
     let text = text.to_owned();
     Ok(Given { text, value })

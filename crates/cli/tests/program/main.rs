@@ -10,6 +10,7 @@ mod config;
 mod control;
 mod doctor;
 mod dumps;
+mod extcap;
 mod filter;
 mod flows;
 mod generate;

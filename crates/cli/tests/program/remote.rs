@@ -301,7 +301,7 @@ fn metrics_are_served_alone() {
 }
 
 /// A token of a role, in a file of its own.
-fn token(folder: &Path, tokens: &Path, name: &str, role: &str) -> String {
+pub(crate) fn token(folder: &Path, tokens: &Path, name: &str, role: &str) -> String {
     let made = Command::new(PROGRAM)
         .args(["token", "--name", name, "--role", role, "--tokens"])
         .arg(tokens)

@@ -160,6 +160,16 @@ fn report(name: &str, found: Found) -> Result<ExitCode, Failure> {
     Ok(Code::Failed.into())
 }
 
+/// Whether an expression can be used, for Ethernet.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check(expression: &str) -> Result<(), FilterError> {
+    let mut filter = Filter::plain(expression)?;
+    let context = program::context_alone(&filter, None);
+    filter.prepare(context)
+}
+
 /// An expression that cannot be used.
 fn refused(error: &FilterError) -> Failure {
     Failure::usage(error.render())

@@ -51,7 +51,7 @@ pub(super) fn print(
 
 /// What a filter is compiled for without a file, where there is no telling whether a capture would be live or not: what a
 /// file cannot answer, such as `inbound`, is compiled as for an interface.
-fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> LinkContext {
+pub(super) fn context_alone(filter: &Filter, link_type: Option<LinkType>) -> LinkContext {
     let savefile = search::context(link_type.unwrap_or(LinkType::ETHERNET), SNAPLEN_DEFAULT);
     let live = LinkContext {
         mode: Mode::Live,

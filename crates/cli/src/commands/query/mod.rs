@@ -5,7 +5,7 @@ mod blocks;
 mod remote;
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{BufWriter, ErrorKind},
     num::NonZeroU32,
     path::{Path, PathBuf},
@@ -35,7 +35,7 @@ use crate::{
 ///
 /// Without a window: from where the ring is whole, to its end. The verdict is printed, and stands in the file in a comment of the last
 /// packet and of each interface's statistics.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 nobody there, refused, or the file not written, 2 wrong arguments, 3 done but packets are missing.\n\n\
                   What happened in the last 30 seconds:  retroscope query host 192.0.2.7 --last 30s -w - | tshark -r -"
@@ -43,67 +43,67 @@ use crate::{
 pub(crate) struct Args {
     /// Read the file of `record --ring-file`, or the /proc/PID/fd/N that `record --ring-memfd` names, and ask no recorder
     #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "url"])]
-    ring_file: Option<PathBuf>,
+    pub(super) ring_file: Option<PathBuf>,
 
     #[command(flatten)]
-    stretch: StretchArgs,
+    pub(super) stretch: StretchArgs,
 
     /// The capture file, made anew; - is stdout
     #[arg(short, value_name = "FILE", required_unless_present = "count")]
-    write: Option<PathBuf>,
+    pub(super) write: Option<PathBuf>,
 
     /// Count the packets, and write none
     #[arg(long, conflicts_with_all = ["write", "follow", "headers"])]
-    count: bool,
+    pub(super) count: bool,
 
     /// Go on with the packets that come, until --to, a limit, ^C, or the end of the recording
     #[arg(long, conflicts_with = "newest")]
-    follow: bool,
+    pub(super) follow: bool,
 
     /// Go on behind this packet of an answer before, its epb_packetid; repeat for several producers. Nothing comes twice, and what is
     /// missing is told
     #[arg(long, value_name = "ID", conflicts_with = "newest")]
-    after: Vec<PacketId>,
+    pub(super) after: Vec<PacketId>,
 
     /// No more packets than these
     #[arg(short = 'c', long, value_name = "N")]
-    limit_packets: Option<u64>,
+    pub(super) limit_packets: Option<u64>,
 
     /// No more captured bytes than these, as 100MiB
     #[arg(long, value_name = "SIZE", value_parser = size)]
-    limit_bytes: Option<u64>,
+    pub(super) limit_bytes: Option<u64>,
 
     /// With a limit: the last packets instead of the first
     #[arg(long)]
-    newest: bool,
+    pub(super) newest: bool,
 
     /// So many bytes of each packet
     #[arg(long, value_name = "N")]
-    headers: Option<NonZeroU32>,
+    pub(super) headers: Option<NonZeroU32>,
 
     /// Packets of the connection with this Community ID (version 1, seed 0) only
     #[arg(long, value_name = "ID")]
-    community_id: Option<String>,
+    pub(super) community_id: Option<String>,
 
     /// Packets of this interface only; repeat for several
     #[arg(short, long, value_name = "NAME")]
-    interface: Vec<String>,
+    pub(super) interface: Vec<String>,
 
     /// Print one JSON object instead of the sentence
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 
     /// Which packets, as pcap-filter(7) says; all of them unless given
     #[arg(value_name = "EXPRESSION")]
-    expression: Vec<String>,
+    pub(super) expression: Vec<String>,
 
     #[command(flatten)]
-    remote: RemoteArgs,
+    pub(super) remote: RemoteArgs,
 }
 
 /// What became of a query.
 #[derive(Debug)]
-enum Outcome {
+pub(super) enum Outcome {
     /// An object with the `report` and the verdict in words, `reasons`.
     Told(Value),
     /// Who read the packets did not want them all.
@@ -178,12 +178,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let outcome = match &args.ring_file {
         Some(path) => read(args, path, &cancel)?,
-        None => remote::run(args, &cancel)?,
+        None => remote::run(args, &cancel, open)?,
     };
     match outcome {
         Outcome::ReaderLeft => Ok(ExitCode::SUCCESS),
         Outcome::Told(told) => tell(args, target.as_ref(), &told),
     }
+}
+
+/// As [`run`] asks a recorder, for who opens the file and tells the verdict itself.
+pub(super) fn ask(
+    args: &Args,
+    cancel: &Cancel,
+    open: impl FnOnce(&Target) -> Result<File, Failure>,
+) -> Result<Outcome, Failure> {
+    remote::run(args, cancel, open)
+}
+
+fn open(target: &Target) -> Result<File, Failure> {
+    let opened = target.open();
+    opened.map_err(|error| Failure::failed(format_args!("{error:#}")))
 }
 
 /// From now on ^C ends a follow, which then has a verdict.
@@ -224,12 +238,7 @@ fn read(args: &Args, path: &Path, cancel: &Cancel) -> Result<Outcome, Failure> {
     let answer = query.of(attached).map_err(failed)?.until(cancel);
     let report = match target {
         None => answer.count(),
-        Some(target) => {
-            let file = target
-                .open()
-                .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
-            answer.write_to(BufWriter::with_capacity(BUFFER_BYTES, file))
-        }
+        Some(target) => answer.write_to(BufWriter::with_capacity(BUFFER_BYTES, open(&target)?)),
     };
     let report = match report {
         // Whoever read the answer has left.

@@ -2,17 +2,27 @@
 //!
 //! ^C asks the recorder to end a follow, whose answer then comes to its end with a verdict.
 
-use std::io::{self, ErrorKind, Write};
+use std::{
+    fs::File,
+    io::{self, ErrorKind, Write},
+};
 
 use retroscope_api::client::{Answer, Ask, Client, ClientError, Method, target};
 use retroscope_recorder::Cancel;
 use serde_json::{Value, json};
 
 use super::{Args, Outcome, blocks::Blocks};
-use crate::{commands::remote::failure, failure::Failure};
+use crate::{
+    commands::{remote::failure, target::Target},
+    failure::Failure,
+};
 
-/// Asks, and writes the packets.
-pub(super) fn run(args: &Args, cancel: &Cancel) -> Result<Outcome, Failure> {
+/// Asks, and writes the packets to what `open` opens.
+pub(super) fn run(
+    args: &Args,
+    cancel: &Cancel,
+    open: impl FnOnce(&Target) -> Result<File, Failure>,
+) -> Result<Outcome, Failure> {
     let client = args.remote.client()?;
     let parameters = args.parameters()?;
     let parameters: Vec<(&str, &str)> = parameters
@@ -30,9 +40,7 @@ pub(super) fn run(args: &Args, cancel: &Cancel) -> Result<Outcome, Failure> {
         return Ok(Outcome::Told(record(answer.json().map_err(failure)?)));
     };
     let place = answer.header("location").map(str::to_owned);
-    let file = target
-        .open()
-        .map_err(|error| Failure::failed(format_args!("{error:#}")))?;
+    let file = open(&target)?;
     let mut blocks = Blocks::default();
     let end = |place: &str| client.send(Ask::new(Method::DELETE, place));
     let end = || _ = place.as_deref().map(end);
@@ -71,11 +79,14 @@ fn copy(
     (cancel, end): (&Cancel, &dyn Fn()),
 ) -> Result<Value, Stop> {
     let mut is_ended = false;
-    while let Some(piece) = answer.piece().map_err(Stop::Answer)? {
-        blocks.push(&piece, &mut file).map_err(Stop::File)?;
+    let mut look = || {
         if cancel.is_cancelled() && !std::mem::replace(&mut is_ended, true) {
             end();
         }
+    };
+    while let Some(piece) = answer.piece_or(&mut look).map_err(Stop::Answer)? {
+        blocks.push(&piece, &mut file).map_err(Stop::File)?;
+        look();
     }
     file.flush().map_err(Stop::File)?;
     let number = |name| {

@@ -1,0 +1,447 @@
+//! `retroscope extcap`: a recorder as an interface of Wireshark, tshark and dumpcap: extcap(4), and "Extcap: Developer Guide" in the
+//! Wireshark Developer's Guide.
+//!
+//! Wireshark runs what lies in its folder for extcap, without our subcommand: [`arguments`] puts it there. What is asked for then is
+//! `retroscope query` into a pipe that Wireshark made.
+//!
+//! - `capture`: the packets, until Wireshark has enough,
+//! - `install`: the link in Wireshark's folder.
+
+mod capture;
+mod install;
+
+use std::{ffi::OsString, num::NonZeroU32, path::PathBuf, process::ExitCode};
+
+use super::{
+    filter,
+    query::Args as Query,
+    remote::RemoteArgs,
+    stretch::{Given, StretchArgs, length, time},
+};
+use crate::failure::{Failure, put};
+
+/// The name of the interface, of the link in Wireshark's folder, and of the group of preferences.
+const NAME: &str = "retroscope";
+/// The argument that is an expression, also where it is empty.
+const CAPTURE_FILTER: &str = "--extcap-capture-filter";
+/// How much of the past comes unless something else is asked for.
+const PAST: &str = "30s";
+/// What asks for all of the past.
+const ALL: &str = "all";
+
+/// Make a recorder an interface of Wireshark and tshark: `tshark -i retroscope -f 'udp port 53'`
+///
+/// Packets of the past come first, then those that come, filtered by the recorder. Options are preferences of Wireshark,
+/// extcap.retroscope.NAME, where NAME is that of an option below without hyphens, as `-o extcap.retroscope.past:5m`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 nobody there, refused, or not installed, 2 wrong arguments or expression, 3 done but packets are missing.\n\n\
+                  What a DNS server was asked in the last minute, and is asked now:\n  \
+                  retroscope extcap --install\n  \
+                  tshark -i retroscope -o extcap.retroscope.past:1m -f 'udp port 53'"
+)]
+pub(crate) struct Args {
+    /// Put a link to this program into Wireshark's folder for extcap, and see whether `tshark -D` lists it
+    #[arg(long, conflicts_with = "uninstall")]
+    install: bool,
+
+    /// Remove that link
+    #[arg(long)]
+    uninstall: bool,
+
+    /// The folder, in the place of the user's own that `tshark -G folders` tells
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// So much of the past, as 5m; 0s: none; all: all that is there. Where --from or --to is given it counts for nothing
+    #[arg(long, value_name = "DURATION", default_value = PAST, value_parser = past, help_heading = OPTIONS)]
+    past: Past,
+
+    /// Go on with the packets that come
+    #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = OPTIONS)]
+    follow: bool,
+
+    /// Packets from this time on: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970 (s, ms, µs or ns, by its size)
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = OPTIONS)]
+    from: Option<Given<i64>>,
+
+    /// Packets up to this time, included, which ends the capture
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = OPTIONS)]
+    to: Option<Given<i64>>,
+
+    /// Packets of these interfaces of the recorder only, with commas between
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = OPTIONS)]
+    interface: Vec<String>,
+
+    /// So many bytes of each packet
+    #[arg(long, value_name = "N", help_heading = OPTIONS)]
+    headers: Option<NonZeroU32>,
+
+    #[command(flatten)]
+    remote: RemoteArgs,
+
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// Above the options in the help.
+const OPTIONS: &str = "Packets of the interface";
+
+/// What Wireshark asks for, by its own options.
+#[derive(Debug, clap::Args)]
+struct Asked {
+    #[arg(long, hide = true)]
+    extcap_interfaces: bool,
+    #[arg(long, hide = true)]
+    extcap_dlts: bool,
+    #[arg(long, hide = true)]
+    extcap_config: bool,
+    #[arg(long, hide = true, requires = "fifo")]
+    capture: bool,
+    #[arg(long, hide = true)]
+    extcap_interface: Option<String>,
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    extcap_capture_filter: Option<String>,
+    #[arg(long, hide = true)]
+    fifo: Option<PathBuf>,
+    /// Wireshark's own.
+    #[arg(long, hide = true)]
+    extcap_version: Option<String>,
+    /// Nothing of ours is reloaded.
+    #[arg(long, hide = true)]
+    extcap_reload_option: Option<String>,
+}
+
+/// How much of the past comes.
+#[derive(Debug, Clone)]
+enum Past {
+    All,
+    Last(Given<std::time::Duration>),
+}
+
+fn past(text: &str) -> Result<Past, String> {
+    if text == ALL {
+        return Ok(Past::All);
+    }
+    let last = length(text).map_err(|why| format!("{why}; or `{ALL}`"))?;
+    Ok(Past::Last(last))
+}
+
+/// The arguments of this program as clap is to see them: what Wireshark says gets the subcommand that it leaves out, and loses the options
+/// that were left empty in a dialog.
+pub(crate) fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let all: Vec<OsString> = all.collect();
+    let text = |at: usize| all.get(at).and_then(|word| word.to_str()).unwrap_or("-");
+    if !(text(1) == "--capture" || text(1).starts_with("--extcap-")) {
+        return all;
+    }
+    let mut told = vec![all[0].clone(), "extcap".into()];
+    let mut at = 1;
+    while at < all.len() {
+        let is_left_empty =
+            text(at).starts_with("--") && text(at) != CAPTURE_FILTER && text(at + 1).is_empty();
+        if is_left_empty {
+            at += 2;
+            continue;
+        }
+        told.push(all[at].clone());
+        at += 1;
+    }
+    told
+}
+
+/// Has Wireshark not wait for packets where it named an option that is none, and something was said about it.
+pub(crate) fn refused(arguments: &[OsString]) {
+    let is = |word: &OsString, what: &str| word == what;
+    let is_capture = arguments.iter().any(|word| is(word, "--capture"));
+    let fifo = arguments.iter().position(|word| is(word, "--fifo"));
+    let fifo = fifo.and_then(|at| arguments.get(at + 1));
+    if let (Some("extcap"), true, Some(fifo)) = (
+        arguments.get(1).and_then(|it| it.to_str()),
+        is_capture,
+        fifo,
+    ) {
+        capture::release_unused(fifo.as_ref());
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let asked = &args.asked;
+    if args.install {
+        return install::install(args.dir.as_deref());
+    }
+    if args.uninstall {
+        return install::uninstall(args.dir.as_deref());
+    }
+    if asked.extcap_interfaces {
+        return put(&interfaces());
+    }
+    match asked.extcap_interface.as_deref() {
+        Some(NAME) => {}
+        Some(other) => {
+            return Err(Failure::usage(format_args!(
+                "there is no interface {other:?}: {NAME:?} is the only one"
+            )));
+        }
+        None => {
+            return Err(Failure::usage(
+                "say --install, which makes it an interface of Wireshark, or --uninstall (see --help)",
+            ));
+        }
+    }
+    if asked.extcap_dlts {
+        return put(DLTS);
+    }
+    if asked.extcap_config {
+        return put(&configuration());
+    }
+    if let (true, Some(fifo)) = (asked.capture, asked.fifo.clone()) {
+        return match args.query(fifo.clone()) {
+            Ok(query) => capture::run(query, &fifo),
+            Err(failure) => {
+                let code = failure.report();
+                capture::release_unused(&fifo);
+                Ok(code)
+            }
+        };
+    }
+    match &asked.extcap_capture_filter {
+        Some(expression) => put(&verified(expression)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+impl Args {
+    /// What is asked of the recorder, into a pipe.
+    fn query(self, fifo: PathBuf) -> Result<Query, Failure> {
+        let last = match self.past {
+            Past::Last(last) if self.from.is_none() && self.to.is_none() => Some(last),
+            _ => None,
+        };
+        let stretch = StretchArgs {
+            from: self.from,
+            to: self.to,
+            last,
+        };
+        stretch.ns()?;
+        Ok(Query {
+            stretch,
+            write: Some(fifo),
+            follow: self.follow,
+            headers: self.headers,
+            interface: self.interface,
+            expression: self.asked.extcap_capture_filter.into_iter().collect(),
+            remote: self.remote,
+            ..Query::default()
+        })
+    }
+}
+
+/// Which interfaces there are. Nobody is asked: this is called whenever Wireshark starts.
+fn interfaces() -> String {
+    format!(
+        "extcap {{version={}}}{{display=Retroscope}}{{help={}}}\n\
+         interface {{value={NAME}}}{{display=Retroscope recorder}}\n",
+        env!("CARGO_PKG_VERSION"),
+        env!("CARGO_PKG_REPOSITORY"),
+    )
+}
+
+/// Link types, of which Wireshark wants one to begin with. The capture says for each of its interfaces which one it has.
+const DLTS: &str = "dlt {number=1}{name=EN10MB}{display=Ethernet, or what the capture says}\n";
+
+/// What may be configured, of which Wireshark makes a dialog and preferences.
+fn configuration() -> String {
+    // Option, name, what it is, type and default, tab.
+    let all = [
+        (
+            "past",
+            "Past",
+            "So much of the past: 30s, 5m; 0s: none; all: all that is there",
+            "{type=string}{default=30s}",
+            "Packets",
+        ),
+        (
+            "follow",
+            "Go on with the packets that come",
+            "Otherwise the capture ends where the past does",
+            "{type=boolean}{default=true}",
+            "Packets",
+        ),
+        (
+            "from",
+            "From",
+            "Instead of Past: 2026-11-20T19:15:03.5Z with any offset, or a number since 1970",
+            "{type=string}",
+            "Packets",
+        ),
+        (
+            "to",
+            "To",
+            "Up to this time, which ends the capture",
+            "{type=string}",
+            "Packets",
+        ),
+        (
+            "interface",
+            "Interfaces",
+            "Those of the recorder, with commas between; left empty: all",
+            "{type=string}",
+            "Packets",
+        ),
+        (
+            "headers",
+            "Bytes of each packet",
+            "Left empty: all",
+            "{type=string}",
+            "Packets",
+        ),
+        (
+            "socket",
+            "Socket",
+            "That of record --api unix:PATH; left empty: /run/retroscope/retroscope.sock, or $XDG_RUNTIME_DIR/retroscope.sock",
+            "{type=fileselect}",
+            "Recorder",
+        ),
+        (
+            "url",
+            "URL",
+            "The address of record --api ADDR, as https://tap.example:8443",
+            "{type=string}",
+            "Recorder",
+        ),
+        (
+            "token-file",
+            "File of the token",
+            "The file with the token that retroscope token printed",
+            "{type=fileselect}",
+            "Recorder",
+        ),
+        (
+            "ca",
+            "Authorities",
+            "Certificates of the authorities of the URL (PEM), in the place of the system's",
+            "{type=fileselect}",
+            "Recorder",
+        ),
+        (
+            "client-cert",
+            "Own certificate",
+            "For a recorder that asks for one (PEM)",
+            "{type=fileselect}",
+            "Recorder",
+        ),
+        (
+            "client-key",
+            "Own key",
+            "That of the own certificate (PEM)",
+            "{type=fileselect}",
+            "Recorder",
+        ),
+    ];
+    let line = |(number, (option, display, tooltip, kind, group))| {
+        format!(
+            "arg {{number={number}}}{{call=--{option}}}{{display={display}}}{{tooltip={tooltip}}}{kind}{{group={group}}}\n"
+        )
+    };
+    all.into_iter().enumerate().map(line).collect()
+}
+
+/// What is wrong with an expression, in one line; nothing: it is one.
+fn verified(expression: &str) -> String {
+    let wrong = filter::check(expression).err();
+    wrong.map_or_else(String::new, |error| {
+        error.to_string().replace(char::is_control, " ") + "\n"
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::{Cli, Command};
+
+    fn told(words: &[&str]) -> Vec<String> {
+        let words = words.iter().map(OsString::from);
+        let told = arguments(words);
+        told.iter()
+            .map(|word| word.to_str().unwrap().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn what_wireshark_says_gets_its_subcommand() {
+        assert_eq!(
+            told(&["x", "--extcap-interfaces", "--extcap-version=4.0"]),
+            ["x", "extcap", "--extcap-interfaces", "--extcap-version=4.0"]
+        );
+        let empty = [
+            "x",
+            "--capture",
+            "--url",
+            "",
+            CAPTURE_FILTER,
+            "",
+            "--past",
+            "",
+        ];
+        assert_eq!(
+            told(&empty),
+            ["x", "extcap", "--capture", CAPTURE_FILTER, ""]
+        );
+        for other in [&["x"][..], &["x", "query", "--capture"], &["x", "--help"]] {
+            assert_eq!(told(other), other);
+        }
+    }
+
+    #[test]
+    fn every_option_that_is_configured_is_one() {
+        let defaults = [("--follow", "true"), ("--past", PAST)];
+        let mut count = 0;
+        for line in configuration().lines() {
+            let (_, option) = line.split_once("{call=").unwrap();
+            let (option, _) = option.split_once('}').unwrap();
+            let default = defaults.iter().find(|(name, _)| *name == option);
+            let is_told =
+                default.is_none_or(|(_, value)| line.contains(&format!("{{default={value}}}")));
+            assert!(is_told, "{line}");
+            // Nothing but the braces of its own: the grammar has no way to quote them.
+            assert_eq!(line.matches('{').count(), line.matches('}').count());
+            let value = match option {
+                "--follow" => "false",
+                "--past" => "all",
+                "--url" => "https://tap.example:8443",
+                _ => "1",
+            };
+            let mut words = vec!["x", "--capture", "--extcap-interface", NAME, "--fifo", "f"];
+            words.extend([option, value]);
+            match option {
+                "--client-cert" => words.extend(["--client-key", "1"]),
+                "--client-key" => words.extend(["--client-cert", "1"]),
+                _ => {}
+            }
+            let cli = Cli::try_parse_from(told(&words)).unwrap();
+            assert!(matches!(cli.command, Command::Extcap(_)), "{line}");
+            count += 1;
+        }
+        assert_eq!(count, 12);
+    }
+
+    #[test]
+    fn an_expression_is_verified() {
+        for right in [
+            "",
+            "udp port 53",
+            "udp and payload contains \"x\"",
+            "inbound",
+        ] {
+            assert_eq!(verified(right), "", "{right}");
+        }
+        for wrong in ["port prot", "host", "host $srcIP"] {
+            let why = verified(wrong);
+            assert!(why.len() > 1 && why.lines().count() == 1, "{why}");
+        }
+    }
+}
