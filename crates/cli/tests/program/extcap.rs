@@ -283,24 +283,29 @@ impl User {
         (fs::read(&file).unwrap(), packets(&file))
     }
 
-    /// No process that was told of the socket, and no pipe.
+    /// No process, and no pipe.
     fn leaves_nothing(&self, socket: &Path) {
-        let begin = Instant::now();
-        let told = format!("--socket\0{}\0", socket.display());
-        let is_one = |entry: &fs::DirEntry| {
-            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line);
-            line.contains("--capture\0") && line.contains(&told)
-        };
-        while fs::read_dir("/proc")
-            .unwrap()
-            .flatten()
-            .any(|entry| is_one(&entry))
-        {
-            assert!(begin.elapsed() < SOON, "a process is left");
-        }
+        no_process(socket);
         let mut left = fs::read_dir(self.home.path()).unwrap().flatten();
         assert!(!left.any(|entry| entry.file_name().to_string_lossy().contains("extcap_")));
+    }
+}
+
+/// No process that captures was told of the socket, soon.
+fn no_process(socket: &Path) {
+    let begin = Instant::now();
+    let told = format!("--socket\0{}\0", socket.display());
+    let is_one = |entry: &fs::DirEntry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        line.contains("--capture\0") && line.contains(&told)
+    };
+    while fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .any(|entry| is_one(&entry))
+    {
+        assert!(begin.elapsed() < SOON, "a process is left");
     }
 }
 
@@ -439,6 +444,18 @@ fn tshark_is_interrupted() {
         user.leaves_nothing(&socket);
         assert_eq!(packets(&file).is_empty(), filter == "less 1");
     }
+
+    // Killed, while nothing comes. It leaves its pipe.
+    let file = user.home.path().join("killed.pcapng");
+    let mut command = user.capture(&socket, &["-f", "less 1", "-w"]);
+    let mut child = command.arg(&file).spawn().unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    while fs::metadata(&file).map_or(0, |file| file.len()) == 0 {
+        assert!(Instant::now() < deadline, "nothing is captured");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    no_process(&socket);
     recording.told(&["stop"]);
     assert_eq!(recording.end().0.code(), Some(0));
 }

@@ -1,11 +1,12 @@
 //! Packets into the pipe that Wireshark made, until it has enough.
 //!
 //! What Wireshark reads on stderr it shows as an error: nothing is said about packets that are all there. It stops by closing the pipe, and
-//! by SIGTERM behind that. One thread asks and writes, one waits for signals, one for the end of who reads, and the main thread ends the
-//! program, whatever the recorder and the pipe are waiting for then.
+//! by SIGTERM behind that. One thread asks and writes, others wait for signals, for the end of who reads and for that of Wireshark, and the
+//! main thread ends the program, whatever the recorder and the pipe are waiting for then.
 
 use std::{
     fs::File,
+    os::fd::AsFd,
     path::Path,
     process::ExitCode,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -14,7 +15,11 @@ use std::{
 };
 
 use retroscope_recorder::Cancel;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    process::{PidfdFlags, getppid, pidfd_open},
+};
 use serde_json::Value;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
@@ -42,7 +47,8 @@ enum News {
     Opening,
     Opened,
     Signal,
-    ReaderLeft,
+    /// Who reads, or who started us.
+    Gone,
     Done(Result<Outcome, Failure>),
 }
 
@@ -50,6 +56,11 @@ enum News {
 pub(super) fn run(query: Query, pipe: &Path) -> Result<ExitCode, Failure> {
     let (tell, news) = channel();
     tell_signals(tell.clone())?;
+    // A Wireshark that was killed closes no pipe: its dumpcap reads on while nothing comes.
+    let parent = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
+    if let Some(parent) = parent {
+        tell_of(parent, PollFlags::IN, tell.clone());
+    }
     let cancel = Cancel::default();
     let mut is_opened = false;
     thread::spawn({
@@ -83,7 +94,7 @@ pub(super) fn run(query: Query, pipe: &Path) -> Result<ExitCode, Failure> {
             }
             Ok(News::Done(outcome)) => return tell_outcome(outcome?),
             // Who asked has enough.
-            Ok(News::Signal | News::ReaderLeft) => return Ok(ExitCode::SUCCESS),
+            Ok(News::Signal | News::Gone) => return Ok(ExitCode::SUCCESS),
             Err(_) if cancel.is_cancelled() => return Ok(ExitCode::SUCCESS),
             Err(_) => return Err(Failure::failed("nobody reads the pipe of --fifo")),
         }
@@ -105,6 +116,21 @@ fn release(pipe: &Path, tell: Sender<News>, news: &Receiver<News>) {
     });
     // A signal ends it too.
     let _ = news.recv_timeout(RELEASE_WAIT);
+}
+
+/// Tells that Wireshark has gone, once something becomes of a descriptor.
+fn tell_of(watched: impl AsFd + Send + 'static, what: PollFlags, tell: Sender<News>) {
+    thread::spawn(move || {
+        let mut waited = [PollFd::new(&watched, what)];
+        loop {
+            match poll(&mut waited, None) {
+                Err(Errno::INTR) => {}
+                Err(_) => return,
+                Ok(_) => break,
+            }
+        }
+        let _ = tell.send(News::Gone);
+    });
 }
 
 fn tell_signals(tell: Sender<News>) -> Result<(), Failure> {
@@ -132,19 +158,8 @@ fn open(target: &Target, tell: &Sender<News>) -> Result<File, Failure> {
     };
     let _ = tell.send(News::Opened);
     let watched = pipe.try_clone().map_err(failed)?;
-    let tell = tell.clone();
-    thread::spawn(move || {
-        // An error is all that is waited for: there is no reader any more.
-        let mut waited = [PollFd::new(&watched, PollFlags::empty())];
-        loop {
-            match poll(&mut waited, None) {
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return,
-                Ok(_) => break,
-            }
-        }
-        let _ = tell.send(News::ReaderLeft);
-    });
+    // An error is all that is waited for: there is no reader any more.
+    tell_of(watched, PollFlags::empty(), tell.clone());
     Ok(pipe)
 }
 
