@@ -26,6 +26,7 @@ mod record_files;
 mod recording;
 mod remote;
 mod screen;
+mod service;
 mod status;
 mod support;
 #[path = "../live/terminal.rs"]

@@ -39,6 +39,7 @@ use crate::{
         lock,
         outcomes::RuleCounters,
         progress::{Reading, promised},
+        pulse::Pulse,
         ring_time::{Moment, Stamps},
         time::rfc3339,
     },
@@ -143,6 +144,7 @@ struct Core {
     /// Of triggers by hand, and of those that are hits of rules.
     keys: [Keys; 2],
     alerts: Alerts,
+    pulse: Pulse,
 }
 
 impl Analyzer {
@@ -214,6 +216,7 @@ impl Analyzer {
             unseen: Unseen::default(),
             keys: Keys::both(),
             alerts: Alerts::new(&mut parts.alerts),
+            pulse: common.pulses.of("analyzer"),
             common,
             parts,
         };
@@ -345,6 +348,7 @@ impl Core {
 
     /// Clocks and commands.
     fn look_after(&mut self, now: Moment, promised_ns: Option<i64>) {
+        self.pulse.beat();
         self.take_hits();
         if self.live {
             if let Some(promised_ns) = promised_ns {

@@ -22,7 +22,7 @@ use crate::{
         seats::{Gap, Seats},
         shard::{Findings, Numbered, Numbers, Over, Shard},
     },
-    control::{common::Common, hits::Refusal, progress::promised},
+    control::{common::Common, hits::Refusal, progress::promised, pulse::Pulse},
 };
 
 /// Batches between two looks at clocks.
@@ -52,6 +52,7 @@ pub(crate) struct ShardReader {
     is_time_over: bool,
     /// The end of that time: the producer of the last packets, and how many of their batch were left.
     left: (usize, u64),
+    pulse: Pulse,
 }
 
 /// What was found and is not told yet.
@@ -105,7 +106,6 @@ impl ShardReader {
                 files: Vec::new(),
                 has_any: false,
             },
-            common,
             seats,
             seat,
             reader,
@@ -114,6 +114,8 @@ impl ShardReader {
             stopped_ns: None,
             is_time_over: false,
             left: (0, 0),
+            pulse: common.pulses.of(format!("shard-{seat}")),
+            common,
         }
     }
 
@@ -142,6 +144,7 @@ impl ShardReader {
 
     /// Looks at what is there, live at most some batches, and tells what it found. False: nothing was there.
     pub(crate) fn step(&mut self) -> bool {
+        self.pulse.beat();
         let live = self.common.is_live();
         let seats = Arc::clone(&self.seats);
         let seat = &seats.all()[self.seat];
@@ -180,10 +183,12 @@ impl ShardReader {
             let mut packets = Numbers::from(batch.first, batch.iter()).filter(is_mine);
             let found = &mut self.found;
             let (control, clock) = (&self.common.control, &self.common.clock);
+            let pulse = &self.pulse;
             let look = |shard: &mut Shard| {
                 seat.refresh(shard, &mut found.live);
                 let mut chunk = Chunk::new();
                 loop {
+                    pulse.beat();
                     // A script may be slow: none is asked about many packets behind the time to stop.
                     let is_stopping = live && control.stopping();
                     chunk.most = if is_stopping { 1 } else { MANY };

@@ -17,6 +17,7 @@ use crate::{
         outcomes::Outcomes,
         pins::Pins,
         progress::{AnalyzerCounters, Control, Costs, Gate},
+        pulse::Pulses,
         ring_time::{RingClock, ring_times_at},
     },
     dump::log::DumpLog,
@@ -56,6 +57,8 @@ pub(crate) struct Common {
     pub(crate) alerts: AlertCounters,
     /// When the last ones were.
     pub(crate) triggers: TriggerLog,
+    /// Whether inserters, analyzers and the dumper go round.
+    pub(crate) pulses: Pulses,
 }
 
 impl Common {
@@ -79,6 +82,7 @@ impl Common {
             trigger_ages: TriggerAges::default(),
             alerts: AlertCounters::default(),
             triggers: TriggerLog::default(),
+            pulses: Pulses::default(),
         })
     }
 

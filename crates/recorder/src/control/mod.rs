@@ -9,6 +9,7 @@ pub(crate) mod hits;
 pub(crate) mod outcomes;
 pub(crate) mod pins;
 pub(crate) mod progress;
+pub(crate) mod pulse;
 pub(crate) mod ring_time;
 pub(crate) mod time;
 pub(crate) mod unprivileged;

@@ -48,6 +48,7 @@ use crate::{
         common::Common,
         events::{Event, Events},
         progress::{Progress, Reach},
+        pulse::Pulse,
         ring_time::Stamps,
         time::rfc3339,
     },
@@ -107,6 +108,7 @@ pub(crate) struct Dumper {
     is_last: bool,
     /// The analyzer waits for an answer ([`Message::Account`]).
     asked: Option<Account>,
+    pulse: Pulse,
 }
 
 /// Up to which records, and where the answer goes.
@@ -124,6 +126,7 @@ pub(crate) struct Bounds {
 impl Dumper {
     pub(crate) fn new(parts: DumperParts, rules: Rules) -> Self {
         let common = &parts.common;
+        let pulse = common.pulses.of("dumper");
         Self {
             names: common.intake.interface_cache(),
             stamps: Stamps::new(&common.ring),
@@ -132,6 +135,7 @@ impl Dumper {
             parts,
             scanner: Scanner::new(rules),
             asked: None,
+            pulse,
             is_last: false,
             ending: BTreeMap::new(),
             finished: BTreeMap::new(),
@@ -143,12 +147,13 @@ impl Dumper {
 
     /// Waits for a message, at most as long as open dumps allow; false when all senders are gone and nothing is open.
     pub(crate) fn wait(&mut self) -> bool {
+        self.pulse.beat();
         // The last round may have taken the analyzer's wake before it could see what it was for.
         if self.asked.is_some() || self.parts.common.gate.asked_of_dumper().is_some() {
             return true;
         }
         let wait = if self.active.is_empty() && self.ending.is_empty() {
-            Duration::MAX
+            IDLE_DUMPER_WAIT
         } else {
             DUMPER_WAIT
         };
@@ -316,6 +321,7 @@ impl Dumper {
     }
 
     fn scan(&mut self, visit: &Visit) {
+        self.pulse.beat();
         let bucket = visit.info.bucket;
         let held = self.views.get(&bucket).and_then(Weak::upgrade);
         let ring = &self.parts.common.ring;
@@ -591,3 +597,5 @@ fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
 /// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long
 /// against the microseconds that an idle round costs.
 const DUMPER_WAIT: Duration = Duration::from_millis(5);
+/// The longest that the dumper waits for a message while nothing is open: then it shows that it does not hang.
+const IDLE_DUMPER_WAIT: Duration = Duration::from_secs(1);

@@ -420,6 +420,10 @@ impl Shared {
             .env("RETROSCOPE_VERDICT", dump.verdict)
             .env("RETROSCOPE_NUMBER", dump.number.to_string())
             .env("RETROSCOPE_TRIGGER_TIME", &dump.trigger_time)
+            // It does not speak for the service: sd_notify(3), sd_watchdog_enabled(3).
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("WATCHDOG_USEC")
+            .env_remove("WATCHDOG_PID")
             .stdin(Stdio::null())
             .stdout(stderr()?)
             .stderr(stderr()?)

@@ -293,6 +293,23 @@ impl Recorder {
         Status::of(&self.common, &self.handle)
     }
 
+    /// The threads of the data path that have not ended, and how many turns each has made: live one a second at least, also without packets,
+    /// so that one whose number stands still hangs. From files none are told: there a thread waits for the others as long as it takes.
+    #[must_use]
+    pub fn turns(&self) -> Vec<(String, u64)> {
+        if self.common.is_live() {
+            self.common.pulses.list()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Whether it was asked to stop, or stops by itself.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.common.control.stopping()
+    }
+
     /// Sums up without waiting for threads that may hang.
     #[must_use]
     pub fn abandon(self) -> Summary {

@@ -11,6 +11,7 @@ mod flow_args;
 mod input;
 mod live;
 mod screen;
+mod service;
 mod signals;
 mod summary;
 mod top;
@@ -49,6 +50,7 @@ pub(crate) use file_args::keep;
 pub(crate) use flow_args::FlowArgs;
 pub(crate) use input::InputArgs;
 use screen::Screen;
+use service::Service;
 use top::Top;
 pub(crate) use top::{FLOWS_MAX as TOP_FLOWS_MAX, TopArgs};
 
@@ -136,6 +138,7 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let privileges = privileges.map_err(Failure::usage)?;
     let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
+    let mut service = Service::from_environment();
     let tell = Say(Arc::new(say));
     let api = task.api.and_then(|args| args.config(privileges.owner()));
     let api = api.map(|config| Bound::new(&config, &tell)).transpose();
@@ -152,10 +155,11 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     });
     let writer = writer.transpose().map_err(Failure::failed)?;
     let mut screen = Screen::new(input.quiet, config.directory.is_some());
-    let mut recorder = start(input, config, &signals, &privileges, &mut screen)?;
+    let shown = (&mut screen, &mut service);
+    let mut recorder = start(input, config, &signals, &privileges, shown)?;
     let reloader = task.loaded.map(|loaded| {
-        let handle = recorder.handle();
-        Arc::new(Reloader::new(loaded, config.clone(), handle))
+        let (handle, notify) = (recorder.handle(), service.notify().clone());
+        Arc::new(Reloader::new(loaded, config.clone(), handle, notify))
     });
     let api = api.map(|bound| {
         let urls = bound.urls();
@@ -189,7 +193,8 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let alerts = alerts.transpose().map_err(Failure::failed)?;
     let reload = reloader.map(Reloader::serve);
     let reload = reload.transpose().map_err(Failure::failed)?;
-    let result = watch(recorder, input, &signals, screen, (eve, top, reload));
+    let shown = (screen, service);
+    let result = watch(recorder, input, &signals, shown, (eve, top, reload));
     alerts.into_iter().for_each(AlertThreads::end);
     api.into_iter()
         .for_each(|api| api.end(|| signals.aborted()));
@@ -201,7 +206,7 @@ fn start(
     config: &Config,
     signals: &signals::Signals,
     privileges: &Privileges,
-    screen: &mut Screen,
+    (screen, service): (&mut Screen, &mut Service),
 ) -> Result<Recorder, Failure> {
     privileges.prepare_directory().map_err(Failure::failed)?;
     let mut left = CapabilitySet::empty();
@@ -215,7 +220,10 @@ fn start(
     let stop = signals.stop_flag();
     let cpus = args.live.cpus();
     let sources = || open_sources(args, &cpus, &stop);
-    let mut progress = |done, total| screen.filling(done, total);
+    let mut progress = |done, total| {
+        screen.filling(done, total);
+        service.filling(done, total);
+    };
     let result = Recorder::start(
         config,
         &sources,
@@ -232,6 +240,7 @@ fn start(
     // Whoever reads that it records may send a signal at once.
     signals.connect(recorder.handle(), config.directory.is_some());
     screen.started(&names(args), &engine(args), recorder.ring());
+    service.recording();
     if args.verbose
         && left.contains(CapabilitySet::DAC_OVERRIDE)
         && let Some(directory) = &config.directory
@@ -290,7 +299,7 @@ fn watch(
     recorder: Recorder,
     args: &InputArgs,
     signals: &signals::Signals,
-    mut screen: Screen,
+    (mut screen, mut service): (Screen, Service),
     (eve, mut top, reload): (Option<EveThread>, Option<Top>, Option<SyncSender<()>>),
 ) -> Result<ExitCode, Failure> {
     let mut aborted_at = None;
@@ -330,6 +339,14 @@ fn watch(
                 }
                 None => {}
             }
+            if reload.is_none() {
+                // The manager waits for both.
+                service.notify().reloading();
+                service.notify().ready();
+            }
+        }
+        if let Some(sentence) = service.tick(&recorder) {
+            screen.line(&sentence);
         }
         match &mut top {
             Some(top) => {
@@ -337,9 +354,10 @@ fn watch(
                     recorder.handle().stop();
                 }
             }
-            None => screen.tick(&recorder),
+            None => screen.tick(&recorder, service.is_on()),
         }
     }
+    service.stopping();
     drop(top);
     let ring = recorder.ring().clone();
     let summary = recorder.join();

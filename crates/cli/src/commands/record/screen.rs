@@ -105,7 +105,40 @@ pub(crate) struct Screen {
     /// The last dumps that are not complete, by number, of those that were heard of; and whether others may not have been.
     not_complete: BTreeSet<u64>,
     has_missed: bool,
+    line: StatusLine,
+}
+
+/// The status in a line, with rates since the one before.
+#[derive(Debug, Default)]
+pub(super) struct StatusLine {
+    /// When that was, packets and bytes by then.
     last: Option<(Instant, u64, u64)>,
+}
+
+impl StatusLine {
+    /// The recording begins.
+    pub(super) fn begin(&mut self) {
+        self.last = Some((Instant::now(), 0, 0));
+    }
+
+    /// The line, if the one before, or the beginning, is `period` ago.
+    pub(super) fn due(&mut self, period: Duration, recorder: &Recorder) -> Option<String> {
+        let now = Instant::now();
+        let (before, packets, bytes) = *self.last.get_or_insert((now, 0, 0));
+        let elapsed = now.duration_since(before);
+        if elapsed < period {
+            return None;
+        }
+        let status = recorder.status();
+        let (stored, stored_bytes) = (sum(&status, |s| s.stored), sum(&status, |s| s.stored_bytes));
+        let per_second = |count: u64| count as f64 / elapsed.as_secs_f64();
+        let rates = (
+            per_second(stored - packets),
+            per_second(stored_bytes - bytes) * 8.0,
+        );
+        self.last = Some((now, stored, stored_bytes));
+        Some(status_text(&status, Some(rates)))
+    }
 }
 
 impl Screen {
@@ -134,7 +167,7 @@ impl Screen {
 
     /// Every source is open and the ring is filled.
     pub(crate) fn started(&mut self, names: &str, engine: &str, ring: &Ring) {
-        self.last = Some((Instant::now(), 0, 0));
+        self.line.begin();
         if self.quiet {
             return;
         }
@@ -262,8 +295,8 @@ impl Screen {
         say(&status_text(status, None));
     }
 
-    /// Draws or prints the status when it is time.
-    pub(crate) fn tick(&mut self, recorder: &Recorder) {
+    /// Draws or prints the status when it is time. Where a service manager shows it (`is_shown`), no lines of it fill the log.
+    pub(crate) fn tick(&mut self, recorder: &Recorder, is_shown: bool) {
         let since = self.lines.since;
         if since.is_some_and(|since| since.elapsed() >= LINES_PERIOD)
             && let Some(text) = self.lines.cut(self.quiet)
@@ -271,21 +304,12 @@ impl Screen {
             self.line(&text);
         }
         let period = Duration::from_secs(if self.terminal { 1 } else { 10 });
-        let now = Instant::now();
-        let (before, packets, bytes) = *self.last.get_or_insert((now, 0, 0));
-        let elapsed = now.duration_since(before);
-        if self.quiet || elapsed < period {
+        if self.quiet || is_shown && !self.terminal {
             return;
         }
-        let status = recorder.status();
-        let (stored, stored_bytes) = (sum(&status, |s| s.stored), sum(&status, |s| s.stored_bytes));
-        let per_second = |count: u64| count as f64 / elapsed.as_secs_f64();
-        let rates = (
-            per_second(stored - packets),
-            per_second(stored_bytes - bytes) * 8.0,
-        );
-        self.last = Some((now, stored, stored_bytes));
-        let text = status_text(&status, Some(rates));
+        let Some(text) = self.line.due(period, recorder) else {
+            return;
+        };
         if self.terminal {
             self.draw(&text)
         } else {

@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{parts::SOURCE_WAIT, queue_intake::QueueIntake};
 use crate::{
-    control::ring_time::Moment,
+    control::{pulse::Pulse, ring_time::Moment},
     intake::{inline::Inline, shedding::Shedding},
 };
 
@@ -51,6 +51,7 @@ pub(crate) struct LiveInserter {
     enough: bool,
     /// The latest promise, ns of ring time.
     watermark_ns: i64,
+    pulse: Pulse,
 }
 
 impl LiveInserter {
@@ -66,7 +67,9 @@ impl LiveInserter {
         let shedding = classes.map(|classes| Box::new(Shedding::new(classes, None)));
         intake.writer.shedding = shedding;
         intake.writer.inline = inline.map(|parts| Inline::new(parts, producer.id()));
-        let start_mono_ns = intake.parts.common.clock.mono_ns();
+        let common = &intake.parts.common;
+        let start_mono_ns = common.clock.mono_ns();
+        let pulse = common.pulses.of(format!("inserter-{}", producer.id()));
         Self {
             intake,
             producer,
@@ -78,6 +81,7 @@ impl LiveInserter {
             stopped: false,
             enough: false,
             watermark_ns: i64::MIN,
+            pulse,
         }
     }
 
@@ -103,6 +107,7 @@ impl LiveInserter {
     /// What was stored is published, and the watermark moved, when the source has run dry: not after each of many small
     /// bursts. The ring publishes by itself when much is waiting.
     pub(crate) fn step(&mut self) -> bool {
+        self.pulse.beat();
         let is_awaited = self.intake.parts.common.counters.are_dumps_unfinished();
         // A wait would look like work, if the source runs dry just now.
         let wait = match self.is_dry {

@@ -16,7 +16,7 @@ use clap::{Arg, Command};
 use retroscope_recorder::{Config, Handle};
 
 use super::{ConfigRule, Loaded, What, check::Depth, command, keys::option_of};
-use crate::{failure::say, units};
+use crate::{commands::record::service::Notify, failure::say, units};
 
 /// Options that may change while the recording runs; of rules those that are expressions may.
 pub(super) const RELOADED: [&str; 16] = [
@@ -44,6 +44,7 @@ pub(crate) struct Reloader {
     path: PathBuf,
     command_line: Vec<OsString>,
     handle: Handle,
+    notify: Notify,
     followed: Mutex<Followed>,
 }
 
@@ -56,8 +57,8 @@ struct Followed {
 }
 
 impl Reloader {
-    /// For a recording that was started with this.
-    pub(crate) fn new(loaded: &Loaded, config: Config, handle: Handle) -> Self {
+    /// For a recording that was started with this. `notify` hears when the file is read, and when that is over.
+    pub(crate) fn new(loaded: &Loaded, config: Config, handle: Handle, notify: Notify) -> Self {
         let followed = Followed {
             given: loaded.given.clone(),
             rules: loaded.args.rules.clone(),
@@ -67,6 +68,7 @@ impl Reloader {
             path: loaded.path.clone(),
             command_line: loaded.command_line.clone(),
             handle,
+            notify,
             followed: Mutex::new(followed),
         }
     }
@@ -78,10 +80,17 @@ impl Reloader {
     /// All that is wrong, in lines; the recording goes on as it was.
     pub(crate) fn reload(&self) -> Result<(String, bool), String> {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.notify.reloading();
+        let told = self.follow(&mut followed);
+        self.notify.ready();
+        told
+    }
+
+    fn follow(&self, followed: &mut Followed) -> Result<(String, bool), String> {
         let loaded = Loaded::new(&self.path, &self.command_line);
         let loaded = loaded.map_err(|refused| refused.text())?;
         let name = self.path.display();
-        let fixed = fixed(&loaded, &followed);
+        let fixed = fixed(&loaded, followed);
         if !fixed.is_empty() {
             let fixed = Vec::from_iter(fixed).join(", ");
             return Err(format!(
