@@ -63,16 +63,13 @@ struct Frames<'d> {
 /// What the system says. The finished file is as it was then, and no other is left.
 pub(super) fn compress(
     directory: &Directory,
-    plain: Finished,
+    plain: &Finished,
     level: ZstdLevel,
-) -> Result<Finished, (Finished, io::Error)> {
+) -> io::Result<Finished> {
     let path = plain.path.with_extension("zst.part");
     let disk = directory.disk();
-    let file = match directory.with_room(0, || disk.create(&path)) {
-        Ok(file) => file,
-        Err(error) => return Err((plain, error)),
-    };
-    let made = make(directory, &plain, &*file, level).and_then(|frames| {
+    let file = directory.with_room(0, || disk.create(&path))?;
+    let made = make(directory, plain, &*file, level).and_then(|frames| {
         file.sync()?;
         Ok((frames, file.identity()?))
     });
@@ -80,10 +77,10 @@ pub(super) fn compress(
         Ok(((bytes, sha256), identity)) => {
             // Where it cannot be removed it is one file too many, which says that it is a part.
             let _ = disk.remove(&plain.path);
-            let field = plain.field.map(|field| field.behind(RAW_HEADER_BYTES));
+            let field = plain.field.clone();
             Ok(Finished {
                 path,
-                field,
+                field: field.map(|field| field.behind(RAW_HEADER_BYTES)),
                 bytes,
                 sha256,
                 identity,
@@ -91,7 +88,7 @@ pub(super) fn compress(
         }
         Err(error) => {
             let _ = disk.remove(&path);
-            Err((plain, error))
+            Err(error)
         }
     }
 }
@@ -263,7 +260,7 @@ mod tests {
             let plain = finished(&directory, bytes);
             let mut expected = disk.read(Path::new(PART)).unwrap();
             let level = ZstdLevel::new(3).unwrap();
-            let mut made = compress(&directory, plain, level).unwrap();
+            let mut made = compress(&directory, &plain, level).unwrap();
             assert_eq!(disk.names(), [Path::new(ZST)]);
             for verdict in [
                 None,
@@ -298,10 +295,10 @@ mod tests {
         let expected = disk.read(Path::new(PART)).unwrap();
         disk.set_capacity(expected.len() + 5000);
         let level = ZstdLevel::new(1).unwrap();
-        let (left, error) = compress(&directory, plain, level).unwrap_err();
+        let error = compress(&directory, &plain, level).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(disk.names(), [Path::new(PART)]);
-        assert!(disk.read(&left.path).unwrap() == expected);
+        assert!(disk.read(&plain.path).unwrap() == expected);
     }
 
     #[test]

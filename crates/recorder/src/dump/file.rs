@@ -214,10 +214,10 @@ impl DumpFile {
     /// Compresses its captures; one for which that fails stays as it is.
     fn compress(&mut self, captures: Vec<Finished>, level: ZstdLevel) -> Vec<Finished> {
         let compressed = captures.into_iter().map(|capture| {
-            compress(&self.directory, capture, level).unwrap_or_else(|(plain, error)| {
-                let name = file_name(&plain.path).display().to_string();
+            compress(&self.directory, &capture, level).unwrap_or_else(|error| {
+                let name = file_name(&capture.path).display().to_string();
                 self.not_compressed = Some(format!("{name}: not compressed: {error}"));
-                plain
+                capture
             })
         });
         compressed.collect()
