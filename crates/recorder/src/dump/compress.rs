@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use zstd::{bulk::Compressor, zstd_safe::CParameter};
 
 use super::{
-    disk::DiskFile,
+    disk::{DiskFile, changed_by_somebody},
     names::Directory,
     stream::{Digests, Finished, hexadecimal},
 };
@@ -49,7 +49,6 @@ impl ZstdLevel {
 
 /// A file that is made: what it has, where its frames are, and its digest.
 struct Frames<'d> {
-    directory: &'d Directory,
     file: &'d dyn DiskFile,
     bytes: u64,
     digest: Option<Sha256>,
@@ -57,10 +56,12 @@ struct Frames<'d> {
     table: Vec<[u32; 2]>,
 }
 
-/// Puts a file as zstd in the place of a finished one, under the same name with `.zst` before its `.part`.
+/// Makes of a finished file another one as zstd, with `.zst` before its `.part`. The finished one stays: it goes when the other has its name.
+///
+/// Room for both is not made by deleting dumps: the second one is needed for a moment only.
 ///
 /// # Errors
-/// What the system says. The finished file is as it was then, and no other is left.
+/// What the system says, or somebody changed the finished file. No other is left then.
 pub(super) fn compress(
     directory: &Directory,
     plain: &Finished,
@@ -68,15 +69,13 @@ pub(super) fn compress(
 ) -> io::Result<Finished> {
     let path = plain.path.with_extension("zst.part");
     let disk = directory.disk();
-    let file = directory.with_room(0, || disk.create(&path))?;
+    let file = disk.create(&path)?;
     let made = make(directory, plain, &*file, level).and_then(|frames| {
         file.sync()?;
         Ok((frames, file.identity()?))
     });
     match made {
         Ok(((bytes, sha256), identity)) => {
-            // Where it cannot be removed it is one file too many, which says that it is a part.
-            let _ = disk.remove(&plain.path);
             let field = plain.field.clone();
             Ok(Finished {
                 path,
@@ -101,9 +100,11 @@ fn make(
     ZstdLevel(level): ZstdLevel,
 ) -> io::Result<(u64, Option<String>)> {
     let from = directory.disk().open_to_read(&plain.path)?;
+    if from.identity()? != plain.identity {
+        return Err(changed_by_somebody());
+    }
     let mut reader = from.reader();
     let mut frames = Frames {
-        directory,
         file,
         bytes: 0,
         digest: (directory.digests != Digests::Never).then(Sha256::new),
@@ -135,6 +136,10 @@ fn make(
         }
     }
     from.let_go();
+    let content = frames.table.iter().map(|[_, content]| u64::from(*content));
+    if content.sum::<u64>() != plain.bytes {
+        return Err(changed_by_somebody());
+    }
     frames.end()
 }
 
@@ -162,9 +167,7 @@ impl Frames<'_> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let file = self.file;
-        self.directory
-            .with_room(bytes.len(), || file.write_all_at(bytes, self.bytes))?;
+        self.file.write_all_at(bytes, self.bytes)?;
         self.bytes += bytes.len() as u64;
         if let Some(digest) = &mut self.digest {
             digest.update(bytes);
@@ -205,6 +208,7 @@ mod tests {
     use super::*;
     use crate::{
         dump::{
+            disk::Disk,
             encode::{Encoder, Format},
             stream::Stream,
         },
@@ -261,7 +265,7 @@ mod tests {
             let mut expected = disk.read(Path::new(PART)).unwrap();
             let level = ZstdLevel::new(3).unwrap();
             let mut made = compress(&directory, &plain, level).unwrap();
-            assert_eq!(disk.names(), [Path::new(ZST)]);
+            assert_eq!(disk.names(), [PART, ZST].map(Path::new));
             for verdict in [
                 None,
                 Some("verdict: incomplete: 7 late"),
@@ -285,6 +289,22 @@ mod tests {
                 assert_eq!(made.sha256.as_ref(), Some(&digest));
             }
         }
+    }
+
+    #[test]
+    fn what_is_not_as_it_was_written_is_not_compressed() {
+        let disk = FakeDisk::default();
+        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let plain = finished(&directory, 5000);
+        let level = ZstdLevel::new(3).unwrap();
+        let file = disk.open(Path::new(PART)).unwrap();
+        file.set_len(3000).unwrap();
+        let error = compress(&directory, &plain, level).unwrap_err();
+        assert_eq!(error.to_string(), changed_by_somebody().to_string());
+        disk.remove(Path::new(PART)).unwrap();
+        disk.create(Path::new(PART)).unwrap();
+        assert!(compress(&directory, &plain, level).is_err());
+        assert_eq!(disk.names(), [Path::new(PART)]);
     }
 
     #[test]

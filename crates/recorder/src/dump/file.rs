@@ -336,9 +336,17 @@ impl Sink for DumpFile {
         for (_, output) in &mut self.outputs {
             captures.push(output.finish(end, &self.known)?);
         }
+        let plain: Vec<_> = captures
+            .iter()
+            .map(|capture| capture.path.clone())
+            .collect();
         if let Some(level) = self.directory.zstd {
             captures = self.compress(captures, level);
         }
+        let made = captures.iter().map(|capture| capture.path.clone());
+        let replaced: Vec<_> = (plain.into_iter().zip(made))
+            .filter_map(|(plain, made)| (plain != made).then_some(plain))
+            .collect();
         let link_types: Vec<LinkType> = self.outputs.iter().map(|(it, _)| *it).collect();
         for (link_type, capture) in link_types.into_iter().zip(&mut captures) {
             capture.path = self.rename(&capture.path, link_type)?;
@@ -349,6 +357,10 @@ impl Sink for DumpFile {
         (self.captures, self.interfaces) = (captures, interfaces);
         self.outputs.clear();
         self.tell_bytes();
+        for plain in replaced {
+            // Where it cannot be removed it is one file too many, which says that it is a part.
+            let _ = self.directory.disk().remove(&plain);
+        }
         Ok(())
     }
 
