@@ -3,7 +3,10 @@
 use std::{
     fmt,
     io::{self, Read},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use retroscope_pcapfile::{Interface, Reader, RecordMeta};
@@ -20,6 +23,9 @@ pub(super) struct DumpFile {
     reader: Reader<Hashed>,
     digest: Arc<Mutex<Sha256>>,
     expected: Option<String>,
+    /// Its bytes, and how many were read.
+    bytes: u64,
+    read: Arc<AtomicU64>,
     /// The next packet of the burst.
     at: usize,
 }
@@ -28,6 +34,7 @@ pub(super) struct DumpFile {
 struct Hashed {
     file: Box<dyn Read + Send>,
     digest: Arc<Mutex<Sha256>>,
+    read: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for DumpFile {
@@ -40,21 +47,25 @@ impl Read for Hashed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         lock(&self.digest).update(&buffer[..read]);
+        self.read.fetch_add(read as u64, Relaxed);
         Ok(read)
     }
 }
 
 impl DumpFile {
-    /// Begins a file whose SHA-256 should be `expected`, where that is known.
+    /// Begins a file of so many `bytes`, whose SHA-256 should be `expected`, where that is known.
     ///
     /// # Errors
     /// It is no capture, or cannot be read.
     pub(super) fn new(
         file: Box<dyn Read + Send>,
+        bytes: u64,
         expected: Option<String>,
     ) -> Result<Self, String> {
         let digest = Arc::<Mutex<Sha256>>::default();
+        let read = Arc::<AtomicU64>::default();
         let hashed = Hashed {
+            read: Arc::clone(&read),
             file,
             digest: Arc::clone(&digest),
         };
@@ -62,18 +73,20 @@ impl DumpFile {
             reader: Reader::new(hashed).map_err(|error| error.to_string())?,
             digest,
             expected,
+            bytes,
+            read,
             at: 0,
         })
     }
 
-    /// The next packet, with its bytes and interface; `None`: there is none, and the file is as it was written, or it is cancelled.
+    /// The next packet, with its bytes and interface; `None`: there is none, and the file is as it was written.
     ///
     /// # Errors
-    /// The file is damaged, or cannot be read on.
+    /// The file is damaged, or cannot be read on, or the query is cancelled.
     pub(super) fn next(&mut self, cancel: &Cancel) -> Result<Option<Record<'_>>, String> {
         while self.at == self.reader.records().len() {
             if cancel.is_cancelled() {
-                return Ok(None);
+                return Err("the query was cancelled".to_owned());
             }
             self.at = 0;
             match self.reader.poll() {
@@ -91,6 +104,13 @@ impl DumpFile {
 
     /// At its end.
     fn check(&self) -> Result<(), String> {
+        let read = self.read.load(Relaxed);
+        if read != self.bytes {
+            let bytes = self.bytes;
+            return Err(format!(
+                "it is not as it was written: it has {read} bytes, not {bytes}"
+            ));
+        }
         let digest = hexadecimal(lock(&self.digest).clone());
         match &self.expected {
             Some(expected) if *expected != digest => {

@@ -6,7 +6,7 @@
 //! checksum. Memory: half a MiB a file that is open, and the packets of one stamp.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
     io,
     sync::Arc,
 };
@@ -28,6 +28,13 @@ use crate::{StoredFile, dump::encode::SNAPLEN, rfc3339};
 
 /// Files that are read at once.
 const OPEN_MAX: usize = 64;
+/// Packets of one stamp, and bytes of them, that are held together: all of a stamp are looked at at once. Files of others may have only one.
+const BATCH_MAX: usize = 65_536;
+const BATCH_BYTES_MAX: usize = 64 << 20;
+const TOO_MANY_ALIKE: &str = "it has more packets of one time stamp than are compared";
+/// Interfaces of an answer.
+const INTERFACES_MAX: usize = 4096;
+const TOO_MANY_INTERFACES: &str = "it has more interfaces than an answer may have";
 /// Dumps that are told by name, and stretches that no dump covers.
 const TOLD_MAX: usize = 64;
 /// Bytes of a packet that its hash goes by at most: where a snap length is larger, two copies of it have the same.
@@ -50,6 +57,7 @@ pub(super) struct Dumped {
     /// Packets of one stamp that are ready, …
     batch: Vec<Held>,
     batch_ns: Option<i64>,
+    batch_bytes: usize,
     /// … where they are, by hash, if there are many, …
     places: HashMap<u64, VecDeque<usize>>,
     /// … and the last stamp that any were ready of.
@@ -164,6 +172,7 @@ impl Dumped {
             open: 0,
             batch: Vec::new(),
             batch_ns: None,
+            batch_bytes: 0,
             ready_ns: i64::MIN,
             places: HashMap::new(),
             others: Vec::new(),
@@ -195,6 +204,7 @@ impl Dumped {
             open: 0,
             batch: Vec::new(),
             batch_ns: None,
+            batch_bytes: 0,
             ready_ns: i64::MIN,
             places: HashMap::new(),
             looked_at: 0,
@@ -275,6 +285,7 @@ impl Dumped {
         self.places.clear();
         let (headers, others) = (asking.query.headers, &self.others);
         let headers = headers.map_or(usize::MAX, |bytes| bytes.get() as usize);
+        self.batch_bytes = 0;
         for held in self.batch.drain(..).filter(|held| !held.is_given) {
             let entry = asking.interfaces.get(usize::from(held.interface));
             let entry = entry.or_else(|| others.get(usize::from(u16::MAX - held.interface)));
@@ -318,6 +329,11 @@ impl Dumped {
                 (self.batch_ns, self.ready_ns) = (Some(next_ns), next_ns);
                 let is_ready = |held: &mut Held| held.stamp_ns == next_ns;
                 while let Some(held) = self.sources[index].next.take_if(is_ready) {
+                    self.batch_bytes += held.data.len();
+                    if self.batch.len() >= BATCH_MAX || self.batch_bytes > BATCH_BYTES_MAX {
+                        self.sources[index].fail(TOO_MANY_ALIKE.to_owned());
+                        break;
+                    }
                     self.add(held);
                     self.read_on(index, asking);
                 }
@@ -382,7 +398,7 @@ impl Dumped {
         };
         let opened = self.shelf.open(&source.dump.id, &file.name);
         let opened = opened.and_then(|(read, expression)| {
-            let file = DumpFile::new(read, file.sha256.clone())?;
+            let file = DumpFile::new(read, file.bytes, file.sha256.clone())?;
             Ok((file, expression))
         });
         match opened {
@@ -443,11 +459,16 @@ impl Dumped {
             if !(wanted.0..=wanted.1).contains(&meta.time_ns) {
                 continue;
             }
-            let number = numbers.entry(meta.interface).or_insert_with(|| {
-                let name = (interface.name.as_str(), interface.link_type.0);
-                find(asking, others, name)
-            });
-            let (number, is_asked) = *number;
+            let (number, is_asked) = match numbers.entry(meta.interface) {
+                Entry::Occupied(number) => *number.get(),
+                Entry::Vacant(place) => {
+                    let name = (interface.name.as_str(), interface.link_type.0);
+                    match find(asking, others, name) {
+                        Some(number) => *place.insert(number),
+                        None => break Some(TOO_MANY_INTERFACES.to_owned()),
+                    }
+                }
+            };
             if !is_asked {
                 continue;
             }
@@ -602,16 +623,20 @@ fn number_of(interfaces: &[InterfaceEntry], name: &str, link_type: u16) -> Optio
     u16::try_from(place).ok()
 }
 
-/// The number that an interface of a dump has in the answer, and whether its packets are asked for.
+/// The number that an interface of a dump has in the answer, and whether its packets are asked for; `None`: there are too many.
 fn find(
     asking: &mut Asking<'_>,
     others: &mut Vec<InterfaceEntry>,
     (name, link_type): (&str, u16),
-) -> (u16, bool) {
+) -> Option<(u16, bool)> {
     if let Some(number) = number_of(asking.interfaces, name, link_type) {
-        return (number, asking.matching.asks(number));
+        return Some((number, asking.matching.asks(number)));
     }
-    let place = number_of(others, name, link_type).unwrap_or_else(|| {
+    let known = number_of(others, name, link_type);
+    if known.is_none() && asking.interfaces.len() + others.len() >= INTERFACES_MAX {
+        return None;
+    }
+    let place = known.unwrap_or_else(|| {
         others.push(InterfaceEntry {
             name: name.to_owned(),
             link_type,
@@ -622,5 +647,5 @@ fn find(
         u16::try_from(others.len() - 1).unwrap_or(u16::MAX)
     });
     let is_asked = asking.matching.learn_other(&others[usize::from(place)]);
-    (u16::MAX - place, is_asked)
+    Some((u16::MAX - place, is_asked))
 }

@@ -150,6 +150,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 self.count_dumped(&contents, &visits)?;
             }
             self.pass(&contents, &visits, None)?;
+            self.is_ended();
         }
         self.end()
     }

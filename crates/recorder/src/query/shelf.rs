@@ -58,7 +58,11 @@ impl Shelf for Handle {
         };
         let mut shelved = Vec::new();
         for dump in listed {
-            let report = own.remove(&dump.id);
+            // Another dump may have its name by now.
+            let is_it = |report: &DumpReport| {
+                (&report.from, &report.to, report.packets) == (&dump.from, &dump.to, dump.packets)
+            };
+            let report = own.remove(&dump.id).filter(is_it);
             let span = span(&dump.from, &dump.to).filter(|span| touches(*span));
             let Some(span) = span.filter(|_| !dump.is_open) else {
                 continue;
