@@ -75,7 +75,10 @@ pub(crate) async fn notify(
         );
         return Err(Problem::senseless(why));
     }
+    let place = app.running.take(&caller)?;
     waiting(move || {
+        // Many alerts take a while: one who sends many notifications leaves threads to others.
+        let _place = place;
         if let Some(name) = &asked.rule {
             find(&app.handle, name)?;
         }
@@ -190,6 +193,7 @@ fn by_hand(
         interface: interface.transpose()?,
         request: TriggerRequest {
             dump: Some(expression),
+            caller: Some(caller.account.to_string()),
             asked_by: request
                 .asked_by
                 .clone()

@@ -100,6 +100,8 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
         ),
         (&json!("web"), &json!("a test"), &alert["startsAt"])
     );
+    // Not who put the rule.
+    assert_eq!(report["caller"], "trigger");
     assert!(report["packets"].as_u64() > Some(0), "{report}");
     let reason = report["reason"].as_str().unwrap();
     assert!(
