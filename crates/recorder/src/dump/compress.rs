@@ -21,7 +21,7 @@ use super::{
     stream::{Digests, Finished, hexadecimal},
 };
 
-/// Bytes of the file in a frame, 256 for each of its own at the best: who wants one packet reads 2 MiB.
+/// Bytes of the file in a frame: who wants one packet decompresses so many.
 const FRAME_BYTES: usize = 2 << 20;
 /// So many frames are read before the page cache is told that they are not wanted again.
 const FRAMES_KEPT: usize = 4;

@@ -3,7 +3,7 @@
 //! The files are read side by side, in the order of stamps, each from when its window begins, and none with a lock held. All packets of one stamp
 //! are looked at together: one that several dumps hold, or the ring does too, is given once. Dumps hold no numbers of packets, so a packet is
 //! known by its interface, direction, length and bytes; of two that are alike in one dump, both are given. A file is read to its end, for its
-//! checksum. Memory: half a MiB a file that is open, and the packets of one stamp.
+//! checksum, unless a limit ends the answer before: then it is taken for what it was so far. Memory: half a MiB a file that is open, and the packets of one stamp.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
@@ -114,7 +114,7 @@ struct Held {
     wire_len: u32,
     data: Vec<u8>,
     source: usize,
-    /// Who was the last to have it as well.
+    /// The dump that last brought this packet, or [`RING`]: the next one alike of the same dump is another packet.
     claimed: usize,
     is_given: bool,
 }
@@ -157,15 +157,10 @@ impl Key<'_> {
 }
 
 impl Dumped {
-    /// Finds the dumps that may have something of these stamps; those of this recording only where it `has_evicted` some of it.
-    pub(super) fn new(
-        shelf: &Arc<dyn Shelf>,
-        wanted: Stretch,
-        has_evicted: bool,
-        query: &Query,
-    ) -> Self {
-        let mut dumped = Self {
-            shelf: Arc::clone(shelf),
+    /// None yet.
+    fn of(shelf: Arc<dyn Shelf>, wanted: Stretch, hashed: usize) -> Self {
+        Self {
+            shelf,
             wanted,
             sources: Vec::new(),
             queue: BTreeSet::new(),
@@ -178,10 +173,21 @@ impl Dumped {
             others: Vec::new(),
             looked_at: 0,
             unlisted: None,
-            hashed: query
-                .headers
-                .map_or(HASHED_BYTES, |bytes| HASHED_BYTES.min(bytes.get() as usize)),
-        };
+            hashed,
+        }
+    }
+
+    /// Finds the dumps that may have something of these stamps; those of this recording only where it `has_evicted` some of it.
+    pub(super) fn new(
+        shelf: &Arc<dyn Shelf>,
+        wanted: Stretch,
+        has_evicted: bool,
+        query: &Query,
+    ) -> Self {
+        let hashed = query
+            .headers
+            .map_or(HASHED_BYTES, |bytes| HASHED_BYTES.min(bytes.get() as usize));
+        let mut dumped = Self::of(Arc::clone(shelf), wanted, hashed);
         let found = shelf.dumps(wanted);
         let mut found = found.unwrap_or_else(|why| {
             dumped.unlisted = Some(why);
@@ -200,15 +206,9 @@ impl Dumped {
         let sources = self.sources.into_iter();
         let mut again = Self {
             sources: sources.map(|it| Source::new(it.dump)).collect(),
-            queue: BTreeSet::new(),
-            open: 0,
-            batch: Vec::new(),
-            batch_ns: None,
-            batch_bytes: 0,
-            ready_ns: i64::MIN,
-            places: HashMap::new(),
-            looked_at: 0,
-            ..self
+            others: self.others,
+            unlisted: self.unlisted,
+            ..Self::of(self.shelf, self.wanted, self.hashed)
         };
         again.begin();
         again
@@ -290,7 +290,7 @@ impl Dumped {
             let entry = asking.interfaces.get(usize::from(held.interface));
             let entry = entry.or_else(|| others.get(usize::from(u16::MAX - held.interface)));
             let Some(entry) = entry else {
-                continue; // it was made for a packet
+                continue; // never: `find` made one for each packet that is held
             };
             let data = &held.data[..held.data.len().min(headers)];
             let Held {
@@ -376,7 +376,7 @@ impl Dumped {
                 places.push_back(place);
             }
         }
-        // Those that were claimed last stand behind.
+        // Places are searched from the one that was found longest ago.
         let places = self.places.get_mut(&key.hash(self.hashed))?;
         let at = places.iter().position(|place| is_it(&batch[*place]))?;
         let place = places.remove(at)?;
@@ -544,15 +544,20 @@ impl Dumped {
         })
     }
 
-    /// What the verdict says of them, in an answer that ends with `to_ns`; `gap`: what has left the ring of it.
+    /// What the verdict says of them, in an answer that ends with `to_ns`; `gap`: what has left the ring of it. Unless `is_named`, neither which they are nor when
+    /// they are of.
     pub(super) fn report(&self, to_ns: i64, gap: Option<Stretch>, is_named: bool) -> FromDumps {
-        let left = gap.map(|gap| uncovered(gap, &self.covered()));
+        let left = gap.filter(|_| is_named);
+        let left = left.map(|gap| uncovered(gap, &self.covered()));
         let left = left.unwrap_or_default().into_iter().take(TOLD_MAX);
         let mut report = FromDumps {
             uncovered: left
                 .map(|(from_ns, to_ns)| [rfc3339(from_ns), rfc3339(to_ns)])
                 .collect(),
-            unlisted: self.unlisted.clone(),
+            unlisted: self.unlisted.as_ref().map(|why| match is_named {
+                true => why.clone(),
+                false => "they cannot be listed".to_owned(),
+            }),
             ..FromDumps::default()
         };
         for source in self.touched(to_ns) {

@@ -67,7 +67,7 @@ pub struct FromDumps {
     /// The first 64 dumps, by the start of their windows. None for who may not ask for dumps: tokens with a filter or a snap length.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dumps: Vec<DumpAnswer>,
-    /// The first 64 stretches that have left the ring and that no dump is sure to have all of: start and end, RFC 3339.
+    /// The first 64 stretches that have left the ring and that no dump is sure to have all of: start and end, RFC 3339. None for the same.
     pub uncovered: Vec<[String; 2]>,
     /// Why there is no list of dumps.
     #[serde(skip_serializing_if = "Option::is_none")]
