@@ -372,6 +372,7 @@ impl Secret {
 }
 
 /// Both IPv4 addresses, which are in the bytes in front.
+#[inline]
 fn low_halves(a: u64, b: u64) -> u64 {
     let [a, b] = [a, b].map(|word| {
         let bytes = word.to_le_bytes();

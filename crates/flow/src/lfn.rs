@@ -1,9 +1,11 @@
 //! A hash table of fixed size that any number of threads write and read without locks, with few false negatives.
 //!
 //! R-Scope's LFN table (R-Scope paper, section 2.4; Ros-Giralt et al., "Lockless hash tables with low false negatives", HPEC 2014). A key has
-//! one cell, and takes it from whatever was there. Beside the value the cell holds a hash of key and value together, so that a reader knows
-//! whether both are of its key, and of one writer: where two writers or a writer and a reader meet in a cell, the hash does not fit, and
-//! nothing is found. So a cell needs no order between its two words, and atomic loads and stores are all there is.
+//! one cell, and takes it from whatever was there. Beside the value the cell holds the exclusive or of the key's hash and the value (Hyatt and
+//! Mann, "A lock-less transposition table implementation for parallel search chess engines", ICGA Journal 25, 2002), so that a reader knows
+//! whether both are of its key, and of one writer: where two writers or a writer and a reader meet in a cell, the hash does not come out, and
+//! nothing is found. So a cell needs no order between its two words, and atomic loads and stores are all there is. Values of writers that meet
+//! may differ in any way: hashes depend on a secret that no value depends on, so that their difference is that of two values once in 2^64.
 //!
 //! With `k` keys in `n` cells a key that was put is not found, because a later one has its cell, with probability (k - 1) / 2n; a key that has another one's
 //! 64-bit hash is found though it was not put, with (k - 1) / 2^65. Keys that nobody asks for any more need no time-out: others take their cells.
@@ -21,8 +23,9 @@ pub struct LfnTable<const HASH_BITS: u32 = 64> {
 #[derive(Debug)]
 struct Cell {
     value: AtomicU64,
-    /// Of key and value; 0: nothing was put here.
-    hash: AtomicU64,
+    /// The exclusive or of the key's hash and the value. What hash comes out of an empty cell, or of one whose key was
+    /// taken out, no key has but one in 2^64.
+    checked: AtomicU64,
 }
 
 impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
@@ -46,7 +49,7 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
         advise(addresses(&memory));
         memory.resize_with(cells, || Cell {
             value: AtomicU64::new(0),
-            hash: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
         });
         Self {
             secret,
@@ -61,7 +64,7 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
         let cell = self.cell(hash);
         // Relaxed, as all below: a reader that sees one store without the other sees a hash that does not fit.
         cell.value.store(value, Relaxed);
-        cell.hash.store(with_value(hash, value), Relaxed);
+        cell.checked.store(hash ^ value, Relaxed);
     }
 
     /// The value that was put to a key last; `None`: none was, or another key has its cell, or a writer is just there.
@@ -71,14 +74,14 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
         let hash = self.hash(key);
         let cell = self.cell(hash);
         let value = cell.value.load(Relaxed);
-        (cell.hash.load(Relaxed) == with_value(hash, value)).then_some(value)
+        (cell.checked.load(Relaxed) ^ value == hash).then_some(value)
     }
 
     /// Takes a key out, if it is there. One that is put in the same cell at the same time may be gone too.
     #[inline]
     pub fn remove(&self, key: &Key) {
         if self.get(key).is_some() {
-            self.cell(self.hash(key)).hash.store(0, Relaxed);
+            self.cell(self.hash(key)).checked.store(0, Relaxed);
         }
     }
 
@@ -99,17 +102,6 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
         let place = (u128::from(hash) * self.cells.len() as u128) >> HASH_BITS;
         &self.cells[usize::try_from(place).unwrap_or(0)]
     }
-}
-
-/// A hash of a key and its value, never 0. For each value it is a permutation of the keys' hashes, but for one pair: it adds no
-/// false positives.
-#[inline]
-fn with_value(hash: u64, value: u64) -> u64 {
-    // Steps of MurmurHash3's finalizer, each of which can be undone.
-    let mut mixed = hash ^ value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    mixed = (mixed ^ mixed >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    (mixed ^ mixed >> 33).max(1)
 }
 
 #[cfg(all(test, not(loom)))]
