@@ -204,7 +204,7 @@ pub(crate) async fn file(
         caller,
         sender,
         bytes: 0,
-        _place: place,
+        place,
     };
     spawn_blocking(move || sending.run(opened, range));
     Ok(response)
@@ -257,7 +257,7 @@ struct Sending {
     caller: Caller,
     sender: Sender,
     bytes: u64,
-    _place: Place,
+    place: Place,
 }
 
 impl Sending {
@@ -284,6 +284,8 @@ impl Sending {
             error: sent.as_ref().err().cloned(),
             ..Export::default()
         });
+        // Who has read it to its end may ask for another one at once.
+        drop(self.place);
         if sent.is_ok() {
             self.sender.end(None);
         }

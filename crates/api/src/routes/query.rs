@@ -169,7 +169,7 @@ pub(crate) async fn query(
         caller,
         sender,
         cancel,
-        _place: place,
+        place,
         _watch: Tied(watch),
     };
     spawn_blocking(move || task.run(asked, ready));
@@ -254,7 +254,7 @@ struct Task {
     caller: Caller,
     sender: Sender,
     cancel: Cancel,
-    _place: Place,
+    place: Place,
     /// Ends it where its caller may not have it any more.
     _watch: Tied,
 }
@@ -294,6 +294,8 @@ impl Task {
         handle.tell_export(Export { bytes, ..export });
         let trailers = outcome.as_ref().ok().map(trailers);
         begun.end(outcome);
+        // Who has read the answer to its end may ask again at once.
+        drop(self.place);
         if trailers.is_some() {
             self.sender.end(trailers);
         }

@@ -216,7 +216,7 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
     assert!(kills > 2);
 }
 
-/// Twenty dumps of everything are written and five clients ask, while packets come at full speed: none is lost, and each answer begins at once.
+/// Twenty dumps of everything are written and six clients ask, as many as one account may have, while packets come at full speed: none is lost, and each answer begins at once.
 #[test]
 fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
     const DUMPS: u16 = 20;
@@ -239,7 +239,7 @@ fn dumps_and_queries_lose_no_packet_and_begin_at_once() {
     let is_over = AtomicBool::new(false);
     let mut firsts = thread::scope(|scope| {
         let (path, is_over) = (&path, &is_over);
-        let asking: Vec<_> = (0..5)
+        let asking: Vec<_> = (0..6)
             .map(|client| {
                 scope.spawn(move || {
                     // Everything, one host in 256, and what is not there.
