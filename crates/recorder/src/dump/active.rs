@@ -19,7 +19,7 @@ use super::{
     order::{CloseOrder, DATAGRAM_NS, DumpOrder},
     output::Written,
     packet::{Key, PacketMeta},
-    pool::{Pool, SinkQueue, why_all_failed},
+    pool::{SinkQueue, why_all_failed},
     reading::{Lost, Reading},
     report::{DumpReport, Missing, Verdict},
     sidecar::{SidecarFacts, TriggerPacket},
@@ -440,7 +440,6 @@ impl Active {
         &mut self,
         packet: &WaitingPacket,
         aside: bool,
-        pool: &mut Pool,
         names: &mut InterfaceCache,
     ) -> bool {
         let (meta, data) = (&packet.meta, packet.bytes.data());
@@ -468,7 +467,7 @@ impl Active {
             if let Some(interface) = interface {
                 sink.interface(meta.interface, interface);
             }
-            sink.packet(meta, data, aside, pool);
+            sink.packet(meta, data, aside);
         }
         let mut formats = self.sinks.iter().map(|sink| sink.format);
         let is_held = formats.all(|format| format.holds(meta.stamp_ns));
@@ -509,8 +508,8 @@ impl Active {
     }
 
     /// Hands what was put to the sinks to whoever looks. Returns what they were given, or what is safe where all have failed.
-    pub(super) fn flush(&mut self, pool: &mut Pool) -> Written {
-        self.sinks.iter_mut().for_each(|sink| sink.flush(pool));
+    pub(super) fn flush(&mut self) -> Written {
+        self.sinks.iter_mut().for_each(SinkQueue::flush);
         why_all_failed(&self.sinks).map_or(self.taken, |fault| fault.held.safe)
     }
 

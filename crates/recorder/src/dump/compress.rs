@@ -223,8 +223,14 @@ mod tests {
         let mut encoder = Encoder::new(Format::PcapNg, LinkType::ETHERNET, "a dump").unwrap();
         let field = encoder.verdict_field().cloned();
         let header = encoder.buffer();
-        let mut stream =
-            Stream::create(directory, PART.into(), header, field, "verdict: complete").unwrap();
+        let mut stream = Stream::create(
+            directory,
+            PART.into(),
+            header.bytes(),
+            field,
+            "verdict: complete",
+        )
+        .unwrap();
         let body: Vec<u8> = (0..bytes)
             .map(|_| fastrand::u8(..) & fastrand::u8(..) & 3)
             .collect();

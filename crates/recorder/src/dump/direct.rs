@@ -120,7 +120,7 @@ impl DiskFile for SystemFile {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, io::Write};
 
     use super::*;
     use crate::dump::behind::Block;
@@ -156,7 +156,8 @@ mod tests {
                 let length = [10, 5000, 70_000, 65_536, 300_000][rng.usize(..5)];
                 let bytes: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();
                 let offset = expected.len() as u64;
-                block.fill(&bytes, offset);
+                block.start(offset);
+                block.write_all(&bytes).unwrap();
                 assert!(is_in_phase(block.bytes(), offset));
                 file.write_all_at(block.bytes(), offset).unwrap();
                 expected.extend_from_slice(&bytes);

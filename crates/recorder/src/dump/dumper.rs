@@ -343,7 +343,7 @@ impl Dumper {
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
         let mut full = None;
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
-        let (pool, names) = (&mut self.parts.pool, &mut self.names);
+        let names = &mut self.names;
         self.active.change(id, |dump| {
             dump.is_stalled = dump.is_stalled && !dump.can_put(0);
             if dump.waiting.is_empty() || dump.is_stalled && !holds_much(views, held_max) {
@@ -359,7 +359,7 @@ impl Dumper {
                 .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
             dump.waiting = later;
             let mut is_put = |packet: &WaitingPacket| {
-                !dump.is_full() && dump.put(packet, !is_ready(packet.meta.key), pool, names)
+                !dump.is_full() && dump.put(packet, !is_ready(packet.meta.key), names)
             };
             let first_left = ready.iter().position(|packet| !is_put(packet));
             let left = ready.split_off(first_left.unwrap_or(ready.len()));
@@ -399,7 +399,7 @@ impl Dumper {
         let Some(dump) = self.active.get_mut(id) else {
             return;
         };
-        let written = dump.flush(&mut self.parts.pool);
+        let written = dump.flush();
         let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
         let news = bytes.saturating_sub(std::mem::replace(&mut dump.told_bytes, bytes));
         if news > 0 {

@@ -14,6 +14,7 @@ use retroscope_pcapfile::{
 };
 
 use super::{
+    behind::Block,
     disk::{DiskFile, changed_by_somebody},
     packet::PacketMeta,
     report::PROGRAM,
@@ -82,8 +83,8 @@ pub(crate) struct Encoder {
 
 #[derive(Debug)]
 enum Kind {
-    PcapNg(PcapNgWriter<Vec<u8>>, VerdictField),
-    Pcap(PcapWriter<Vec<u8>>),
+    PcapNg(PcapNgWriter<Block>, VerdictField),
+    Pcap(PcapWriter<Block>),
 }
 
 impl Encoder {
@@ -93,12 +94,12 @@ impl Encoder {
             Format::Pcap => {
                 let mut options = PcapOptions::new(link_type);
                 options.snaplen = SNAPLEN;
-                Kind::Pcap(PcapWriter::new(Vec::new(), options).map_err(plain)?)
+                Kind::Pcap(PcapWriter::new(Block::default(), options).map_err(plain)?)
             }
             Format::PcapNg => {
                 let options = section(headline, Some(field(UNFINISHED)));
-                let mut writer = PcapNgWriter::new(Vec::new(), &options).map_err(plain)?;
-                let field = VerdictField::of(writer.inner_mut());
+                let mut writer = PcapNgWriter::new(Block::default(), &options).map_err(plain)?;
+                let field = VerdictField::of(writer.inner_mut().bytes());
                 let field = field.ok_or_else(|| io::Error::other("no verdict field"))?;
                 Kind::PcapNg(writer, field)
             }
@@ -137,9 +138,13 @@ impl Encoder {
                 if meta.direction != 0 {
                     options.flags = Some(u32::from(meta.direction));
                 }
-                let trigger = meta.is_trigger.then_some("retroscope: trigger packet");
-                let comments: Vec<&str> = comment.into_iter().chain(trigger).collect();
-                options.comments = &comments;
+                let both = [comment.unwrap_or_default(), "retroscope: trigger packet"];
+                options.comments = match (comment, meta.is_trigger) {
+                    (None, false) => &[],
+                    (Some(_), false) => &both[..1],
+                    (None, true) => &both[1..],
+                    (Some(_), true) => &both,
+                };
                 let index = u32::try_from(interface).map_err(io::Error::other)?;
                 writer.packet(index, time_ns, meta.wire_len, data, &options)
             }
@@ -175,7 +180,7 @@ impl Encoder {
     }
 
     /// What was encoded and not taken away yet.
-    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+    pub(super) fn buffer(&mut self) -> &mut Block {
         match &mut self.kind {
             Kind::PcapNg(writer, _) => writer.inner_mut(),
             Kind::Pcap(writer) => writer.inner_mut(),

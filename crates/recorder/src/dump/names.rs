@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    behind::{BLOCK_BYTES, Blocks},
+    behind::{BLOCK_BYTES, Files},
     compress::ZstdLevel,
     disk::{Disk, SystemDisk},
     encode::Format,
@@ -33,7 +33,7 @@ pub(crate) struct Directory {
     pub(super) digests: Digests,
     /// Files give more bytes than these to others to write.
     pub(super) block_bytes: usize,
-    pub(super) blocks: Blocks,
+    pub(super) behind: Files,
     /// Its file system takes writes past the page cache.
     goes_directly: bool,
     /// Who looks after it.
@@ -87,7 +87,7 @@ impl Directory {
             naming: Arc::default(),
             digests: Digests::Never,
             block_bytes: BLOCK_BYTES,
-            blocks: Blocks::default(),
+            behind: Files::default(),
             goes_directly: true,
             keeper: None,
         }

@@ -59,8 +59,8 @@ pub(crate) struct Output {
     encoder: Encoder,
     /// Packets that are wholly in the file: what a failed dump still holds.
     pub(super) safe: Written,
-    /// Including what is being written.
-    begun: Written,
+    /// Including what is being written, with the length of the file when it is there.
+    begun: VecDeque<(u64, Written)>,
     /// Including what is not written out yet.
     appended: Written,
     last: Option<Key>,
@@ -94,8 +94,8 @@ impl Output {
         let mut encoder = Encoder::new(directory.format, link_type, &heading.headline)?;
         let field = encoder.verdict_field().cloned();
         let header = encoder.buffer();
-        let stream = Stream::create(directory, part, header, field, &heading.expected)?;
-        header.clear();
+        let stream = Stream::create(directory, part, header.bytes(), field, &heading.expected)?;
+        header.start(stream.len());
         Ok(Self {
             directory: directory.clone(),
             link_type,
@@ -103,7 +103,7 @@ impl Output {
             stream,
             encoder,
             safe: Written::default(),
-            begun: Written::default(),
+            begun: VecDeque::new(),
             appended: Written::default(),
             last: None,
             interfaces: Vec::new(),
@@ -195,11 +195,8 @@ impl Output {
 
     /// Gives them back until they are needed.
     pub(crate) fn close_files(&mut self) {
-        if self.stream.close(&self.directory) {
-            self.safe = self.begun;
-        } else {
-            self.begun = self.safe;
-        }
+        let is_settled = self.stream.close(&self.directory);
+        self.see_settled(is_settled);
         if let Some(file) = self.late.as_mut().and_then(|late| late.file.as_mut()) {
             file.close();
         }
@@ -248,35 +245,37 @@ impl Output {
         if self.encoder.buffer().len() < self.directory.block_bytes {
             return Ok(());
         }
-        self.settle()?;
-        let buffer = self.encoder.buffer();
-        self.stream.begin(&self.directory, buffer)?;
-        buffer.clear();
-        self.begun = self.appended;
-        Ok(())
+        let block = self.encoder.buffer();
+        self.begun
+            .push_back((self.stream.end() + block.len() as u64, self.appended));
+        let begun = self.stream.begin(&self.directory, block);
+        self.see_settled(begun.is_ok());
+        begun
     }
 
-    /// What was begun is there now, or is not to be.
-    fn settle(&mut self) -> io::Result<()> {
-        let settled = self.stream.settle(&self.directory);
-        match &settled {
-            Ok(()) => self.safe = self.begun,
-            Err(_) => self.begun = self.safe,
+    /// What of that which was begun is there now. `or_will_be`: the rest may still come.
+    fn see_settled(&mut self, or_will_be: bool) {
+        let len = self.stream.len();
+        while let Some((_, written)) = self.begun.pop_front_if(|(end, _)| *end <= len) {
+            self.safe = written;
         }
-        settled
+        if !or_will_be {
+            self.begun.clear();
+        }
     }
 
     /// Hands everything to the file system.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.settle()?;
-        let buffer = self.encoder.buffer();
-        if !buffer.is_empty() {
-            self.stream.write(&self.directory, buffer)?;
-            buffer.clear();
-            buffer.shrink_to(MEMORY_KEPT);
-            self.stream.shrink_to(MEMORY_KEPT);
+        let settled = self.stream.settle(&self.directory);
+        self.see_settled(settled.is_ok());
+        settled?;
+        let block = self.encoder.buffer();
+        if block.len() > 0 {
+            self.stream.write(&self.directory, block.bytes())?;
+            block.shrink_to(MEMORY_KEPT);
+            block.start(self.stream.len());
         }
-        (self.safe, self.begun) = (self.appended, self.appended);
+        self.safe = self.appended;
         Ok(())
     }
 

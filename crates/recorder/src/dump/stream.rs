@@ -16,7 +16,6 @@ use sha2::{Digest, Sha256};
 
 use super::{
     behind::{Behind, Block},
-    direct::DIRECT_BYTES_MIN,
     disk::{Disk, DiskFile, KeptFile, changed_by_somebody},
     encode::VerdictField,
     names::Directory,
@@ -71,8 +70,6 @@ pub(super) struct Stream {
     behind: Option<Behind>,
     /// Why that failed, where nobody was told yet.
     error: Option<io::Error>,
-    /// Memory for the next block.
-    block: Block,
     /// Of all that is written, if the verdict is as it is expected. `None`: it is computed later, if at all.
     digest: Option<Sha256>,
     field: Option<VerdictField>,
@@ -106,7 +103,6 @@ impl Stream {
             len: 0,
             behind: None,
             error: None,
-            block: Block::default(),
             digest: None,
             field,
             expected: expected.to_owned(),
@@ -148,11 +144,6 @@ impl Stream {
         self.error.is_none()
     }
 
-    /// Gives back memory that only a stream of many bytes needs.
-    pub(super) fn shrink_to(&mut self, bytes: usize) {
-        self.block.shrink_to(bytes);
-    }
-
     /// The file, to be read; all of it is there.
     pub(super) fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
         self.file.take(disk)
@@ -162,12 +153,6 @@ impl Stream {
     pub(super) fn write(&mut self, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
         self.settle(directory)?;
         let file = self.file.get(directory.disk())?;
-        let bytes = if bytes.len() < DIRECT_BYTES_MIN {
-            bytes
-        } else {
-            self.block.fill(bytes, self.len);
-            self.block.bytes()
-        };
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
         if let Err(error) = written {
             // Leave whole blocks behind; failing at that too changes nothing for the caller.
@@ -181,17 +166,30 @@ impl Stream {
         Ok(())
     }
 
-    /// Begins to write whole blocks behind those before, which are there when it returns.
-    pub(super) fn begin(&mut self, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
-        self.settle(directory)?;
-        let Some(permit) = directory.blocks.permit() else {
-            return self.write(directory, bytes);
+    /// Begins to write whole blocks behind those before, of which not all need be there when it returns. Memory for the next ones is left in the place of these.
+    pub(super) fn begin(&mut self, directory: &Directory, block: &mut Block) -> io::Result<()> {
+        if self.behind.is_none() {
+            self.settle(directory)?;
+            let file = (self.file.share(directory.disk())?, self.len);
+            self.behind = Behind::start(directory, file, self.digest.as_ref());
+        }
+        let is_full = self.behind.as_ref().is_some_and(Behind::is_full);
+        let spare = match is_full {
+            true => self.settle_one(directory)?,
+            false => Block::default(),
         };
-        self.block.fill(bytes, self.len);
-        let file = (self.file.share(directory.disk())?, self.len);
-        let (block, digest) = (std::mem::take(&mut self.block), self.digest.take());
-        self.behind = Some(Behind::begin(directory, file, block, digest, permit));
+        if let Some(behind) = &mut self.behind {
+            behind.begin(std::mem::replace(block, spare));
+        } else {
+            self.write(directory, block.bytes())?;
+        }
+        block.start(self.end());
         Ok(())
+    }
+
+    /// Where the file will end when all that was begun is there.
+    pub(super) fn end(&self) -> u64 {
+        self.len + self.behind.as_ref().map_or(0, Behind::bytes)
     }
 
     /// Waits for what was begun.
@@ -199,19 +197,31 @@ impl Stream {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
-        let Some(behind) = self.behind.take() else {
-            return Ok(());
-        };
-        let settled = behind.settle();
-        self.digest = settled.digest;
-        self.block = settled.block.unwrap_or_default();
-        if let Err(error) = settled.written {
-            // As in `write`.
-            let _ = (self.file.get(directory.disk())).and_then(|file| file.set_len(self.len));
-            return Err(error);
+        while self.behind.as_ref().is_some_and(|it| it.len() > 0) {
+            self.settle_one(directory)?;
         }
-        self.len += settled.bytes;
+        if let Some(behind) = self.behind.take() {
+            self.digest = behind.end();
+        }
         Ok(())
+    }
+
+    /// Waits for the oldest block of what was begun; its memory can be filled again.
+    fn settle_one(&mut self, directory: &Directory) -> io::Result<Block> {
+        let settled = self.behind.as_mut().map(Behind::settle);
+        match settled.unwrap_or_else(|| Ok((0, Block::default()))) {
+            Ok((bytes, block)) => {
+                self.len += bytes;
+                Ok(block)
+            }
+            Err(error) => {
+                // Its threads end before anything else is done with the file.
+                (self.behind, self.digest) = (None, None);
+                // As in `write`.
+                let _ = (self.file.get(directory.disk())).and_then(|file| file.set_len(self.len));
+                Err(error)
+            }
+        }
     }
 
     /// Puts the verdict in its place, and has all of it stored.
@@ -232,13 +242,6 @@ impl Stream {
             bytes: self.len,
             sha256: digest.map(hexadecimal),
         })
-    }
-}
-
-impl Drop for Stream {
-    /// Its threads end before it does.
-    fn drop(&mut self) {
-        self.behind.take().map(Behind::settle);
     }
 }
 

@@ -36,7 +36,7 @@ fn dump_rate(
         size: FRAME_BYTES,
         // The ring has room for all of it, and more.
         rate: Some(Rate::BitsPerSecond(ring_bytes * 8 * 3 / 4)),
-        duration: Some(TRIGGER_AFTER + Duration::from_millis(100)),
+        duration: Some(TRIGGER_AFTER + Duration::from_millis(10)),
         trigger_after: Some(TRIGGER_AFTER),
         ..GeneratorConfig::default()
     };

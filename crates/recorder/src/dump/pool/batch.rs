@@ -25,6 +25,8 @@ pub(in crate::dump) struct Batch {
     /// Of the packets, one behind the other.
     bytes: Vec<u8>,
     cost: usize,
+    /// More follow at once: what is here need not be seen before they are.
+    pub(super) is_followed: bool,
     queued: Arc<AtomicUsize>,
     limits: Arc<Limits>,
 }
@@ -62,11 +64,13 @@ impl Limits {
 }
 
 impl Batch {
-    pub(super) fn new(queued: &Arc<AtomicUsize>, limits: &Arc<Limits>) -> Self {
+    /// `bytes`: of the packets that it will probably have.
+    pub(super) fn new(queued: &Arc<AtomicUsize>, limits: &Arc<Limits>, bytes: usize) -> Self {
         Self {
             items: Vec::new(),
-            bytes: Vec::new(),
+            bytes: Vec::with_capacity(bytes),
             cost: 0,
+            is_followed: false,
             queued: Arc::clone(queued),
             limits: Arc::clone(limits),
         }
@@ -75,6 +79,11 @@ impl Batch {
     /// What its packets count for.
     pub(super) fn cost(&self) -> usize {
         self.cost
+    }
+
+    /// Bytes of its packets.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
     }
 
     pub(super) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {

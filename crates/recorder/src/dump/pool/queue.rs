@@ -34,6 +34,10 @@ pub(in crate::dump) struct SinkQueue {
     queued: Arc<AtomicUsize>,
     /// Copies that were not handed over yet.
     batch: Option<Batch>,
+    /// Bytes of the packets handed over last, as the next ones may have …
+    last_bytes: usize,
+    /// … and whether more were to follow.
+    is_followed: bool,
     /// The sink, where the dumper does the work itself.
     pub(super) body: Option<Body>,
     /// Why it has failed.
@@ -75,6 +79,8 @@ impl SinkQueue {
             shared: Arc::clone(shared),
             queued: Arc::default(),
             batch: None,
+            last_bytes: 0,
+            is_followed: false,
             body: None,
             fault: None,
             completed: held,
@@ -103,13 +109,7 @@ impl SinkQueue {
     }
 
     /// Takes a packet, for which there is room. `aside`: as in [`Sink::packet`].
-    pub(in crate::dump) fn packet(
-        &mut self,
-        meta: &PacketMeta,
-        data: &[u8],
-        aside: bool,
-        pool: &mut Pool,
-    ) {
+    pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) {
         if let Some(body) = &mut self.body {
             let failed = body.attempt(|sink| sink.packet(meta, data, aside));
             body.count_files();
@@ -118,7 +118,7 @@ impl SinkQueue {
             let batch = self.batch();
             batch.push(meta, data, aside);
             if batch.cost() >= BATCH_BYTES {
-                self.flush(pool);
+                self.hand_over(true);
             }
         }
     }
@@ -148,21 +148,31 @@ impl SinkQueue {
     }
 
     /// What came is to be seen soon.
-    pub(in crate::dump) fn flush(&mut self, pool: &mut Pool) {
+    pub(in crate::dump) fn flush(&mut self) {
         if let Some(body) = &mut self.body {
             let failed = body.attempt(|sink| sink.flush());
             body.count_files();
             self.fault = self.fault.take().or(failed);
-        } else if let Some(batch) = self.batch.take() {
-            self.submit(Work::Packets(batch), pool);
+        } else {
+            if self.is_followed {
+                self.batch();
+            }
+            self.hand_over(false);
+        }
+    }
+
+    /// Hands over what was copied.
+    fn hand_over(&mut self, is_followed: bool) {
+        if let Some(mut batch) = self.batch.take() {
+            (batch.is_followed, self.is_followed) = (is_followed, is_followed);
+            self.last_bytes = batch.bytes();
+            self.shared.submit(self.id, Work::Packets(batch));
         }
     }
 
     /// Something to do after all that came before.
     pub(in crate::dump) fn submit(&mut self, work: Work, pool: &mut Pool) {
-        if let Some(batch) = self.batch.take() {
-            self.shared.submit(self.id, Work::Packets(batch));
-        }
+        self.hand_over(true);
         let Some(body) = &mut self.body else {
             self.shared.submit(self.id, work);
             return;
@@ -176,7 +186,8 @@ impl SinkQueue {
     }
 
     fn batch(&mut self) -> &mut Batch {
-        (self.batch).get_or_insert_with(|| Batch::new(&self.queued, &self.shared.limits))
+        let new = || Batch::new(&self.queued, &self.shared.limits, self.last_bytes);
+        self.batch.get_or_insert_with(new)
     }
 }
 

@@ -49,7 +49,7 @@ fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
 #[test]
 fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let limits = Arc::new(limits());
-    let packets = || Work::Packets(Batch::new(&Arc::default(), &limits));
+    let packets = || Work::Packets(Batch::new(&Arc::default(), &limits, 0));
     let end = || Work::Finish(Box::default());
     let tell = Work::Tell {
         amended: None,

@@ -113,9 +113,11 @@ pub(super) struct Task {
 impl Shared {
     pub(super) fn submit(&self, id: SinkId, work: Work) {
         let mut state = lock(&self.state);
-        let given_up = state.submit(id, work);
+        let (is_ready, given_up) = state.submit(id, work);
         drop(state);
-        self.work.notify_one();
+        if is_ready {
+            self.work.notify_one();
+        }
         drop(given_up);
     }
 
@@ -152,12 +154,14 @@ impl Shared {
 }
 
 impl State {
-    /// Adds work behind that of the sink. Returned is what is given up for it, to be dropped without the lock.
-    pub(super) fn submit(&mut self, id: SinkId, work: Work) -> VecDeque<Work> {
+    /// Adds work behind that of the sink. Returned is whether that is something to do for one more worker, and what is given up for it, to be dropped without the lock.
+    pub(super) fn submit(&mut self, id: SinkId, work: Work) -> (bool, VecDeque<Work>) {
         let Some(slot) = self.slots.get_mut(&id) else {
-            return VecDeque::from([work]);
+            return (false, VecDeque::from([work]));
         };
-        let is_listed = slot.body.is_some() && !slot.work.is_empty();
+        // A worker that has the sink looks for more itself.
+        let is_free = slot.body.is_some();
+        let is_listed = is_free && !slot.work.is_empty();
         let given_up = if matches!(work, Work::Leave) {
             std::mem::take(&mut slot.work)
         } else {
@@ -167,7 +171,7 @@ impl State {
         if !is_listed {
             self.list(id);
         }
-        given_up
+        (is_free && !is_listed, given_up)
     }
 
     /// Lists a sink that nobody works on and that has work.
@@ -267,7 +271,11 @@ impl Body {
             Work::Packets(batch) => self
                 .attempt(|sink| {
                     batch.write(sink)?;
-                    if is_last { sink.flush() } else { Ok(()) }
+                    if is_last && !batch.is_followed {
+                        sink.flush()
+                    } else {
+                        Ok(())
+                    }
                 })
                 .map(Outcome::Failed),
             Work::Flush => {
