@@ -148,7 +148,7 @@ fn answer(socket: &Path, target: &str) -> UnixStream {
 /// come once, in order, but those that the stream says are missing.
 #[test]
 fn who_follows_and_is_killed_misses_only_what_it_is_told() {
-    /// Frames between two words of the sender.
+    /// Frames between two words of the sender; a pause is at least five times as long, and longer than the ring.
     const STEP: u64 = 50_000;
     let _machine = quiet();
     let Some(namespace) = Namespace::with_veth("follow") else {
@@ -191,8 +191,10 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
             (followed, kills, pauses)
         });
         let mut sender = Sender::new(&namespace, "v0");
+        let mut told = 0;
         let took = sender.flood(count, Some(rate), traffic::number, |sent, _| {
-            if sent % STEP < 64 {
+            if sent / STEP > told {
+                told = sent / STEP;
                 let _ = tell.send(());
             }
         });
@@ -214,6 +216,7 @@ fn who_follows_and_is_killed_misses_only_what_it_is_told() {
     assert_eq!(untold, outcome.source().lost);
     assert_eq!(packets + dropped + untold, count);
     assert!(kills > 2);
+    assert_eq!(pauses > 0, dropped > 0, "a pause is longer than the ring");
 }
 
 /// Twenty dumps of everything are written and six clients ask, as many as one account may have, while packets come at full speed: none is lost, and each answer begins at once.
