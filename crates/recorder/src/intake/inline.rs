@@ -5,7 +5,7 @@
 //! behind storing them, and wakes the analyzer only where there is a hit, and now and then to move on.
 //!
 //! Where too much waits at the source ([placement](super::placement)), the shard goes back to its [seat](crate::analysis::seats), and the analyzer,
-//! which has a thread of its own, takes over. So it does for bursts whose frames are not stored as they stand.
+//! which has a thread of its own, takes over. So it does for bursts whose frames are cut, or are of several interfaces.
 
 use std::sync::Arc;
 
@@ -145,7 +145,7 @@ impl Inline {
             wire_len: meta.wire_len,
             interface,
             direction: meta.direction as u8,
-            tag_restored: false,
+            tag_restored: meta.vlan.is_some(),
             shard: 0,
             data: &burst.memory[meta.offset..meta.offset + meta.captured_len as usize],
         });

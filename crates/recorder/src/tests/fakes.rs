@@ -11,9 +11,10 @@ use std::{
 
 use retroscope_capture::{
     Burst, Direction, Event as SourceEvent, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue,
-    SourceError, SourceStatistics, Status, TimeDomain,
+    SourceError, SourceStatistics, Status, TimeDomain, VlanTag,
     clock::{Clock, Now},
 };
+use retroscope_packet::LinkType;
 
 use crate::intake::inserter::live::LiveInserter;
 
@@ -99,6 +100,20 @@ pub(super) struct FakeQueue {
     pub(super) frames: Vec<FrameMeta>,
 }
 
+impl FakeQueue {
+    /// Takes the outer tag out of a frame, as the kernel does.
+    fn take_tag(&self, data: &mut Vec<u8>) -> Option<VlanTag> {
+        let tag: [u8; 4] = data.get(12..16)?.try_into().ok()?;
+        let [tpid, tci] = [[tag[0], tag[1]], [tag[2], tag[3]]].map(u16::from_be_bytes);
+        let is_tag = matches!(tpid, 0x8100 | 0x88a8);
+        if self.interfaces[0].link_type != LinkType::ETHERNET || !is_tag {
+            return None;
+        }
+        data.drain(12..16);
+        Some(VlanTag { tpid, tci })
+    }
+}
+
 impl Queue for FakeQueue {
     fn interfaces(&self) -> &[InterfaceInfo] {
         &self.interfaces
@@ -113,7 +128,8 @@ impl Queue for FakeQueue {
         }
         self.memory.clear();
         self.frames.clear();
-        while let Some((time_ns, data)) = feed.frames.pop_front() {
+        while let Some((time_ns, mut data)) = feed.frames.pop_front() {
+            let vlan = self.take_tag(&mut data);
             let captured_len = u32::try_from(data.len()).unwrap();
             self.frames.push(FrameMeta {
                 time_ns,
@@ -122,7 +138,7 @@ impl Queue for FakeQueue {
                 wire_len: captured_len,
                 interface: 0,
                 direction: Direction::Inbound,
-                vlan: None,
+                vlan,
             });
             self.memory.extend(data);
             feed.received += 1;

@@ -20,6 +20,7 @@ mod script;
 mod sinks;
 mod slow_filter;
 mod slow_script;
+mod tags;
 mod verdict;
 mod watched;
 mod windows;

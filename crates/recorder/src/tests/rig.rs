@@ -26,7 +26,7 @@ use crate::{
         native::NativeCode,
         prepared::{LinkTypes, mode},
         rules::Rules,
-        seats::Lookers,
+        seats::{Lookers, Seats},
         shard_reader::ShardReader,
         terms::{Terms, TriggerRequest, Window},
     },
@@ -82,6 +82,7 @@ pub(crate) struct Rig {
     dumper: Dumper,
     /// The analyzer's.
     positions: Positions,
+    pub(crate) seats: Arc<Seats>,
     events: Subscription,
     pub(crate) handle: Handle,
     pub(crate) notices: Vec<String>,
@@ -95,6 +96,7 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) queues: usize,
     /// So many of them, the last ones, have a clock of their own and promise no watermark.
     pub(crate) foreign_queues: usize,
+    pub(crate) link_type: LinkType,
     pub(crate) ring_bytes: u64,
     /// What the ring remembers of what it overwrote.
     pub(crate) eviction_detail: EvictionDetail,
@@ -120,6 +122,7 @@ impl Default for RigConfig<'static> {
         Self {
             queues: 1,
             foreign_queues: 0,
+            link_type: LinkType::RAW,
             ring_bytes: 8 << 20,
             eviction_detail: EvictionDetail::Sampled,
             triggers: &["udp port 9"],
@@ -225,7 +228,7 @@ impl Rig {
             cutoffs: &[],
         };
         let native = Arc::new(NativeCode::new());
-        let link_types = LinkTypes::new(&[LinkType::RAW], &Vec::new);
+        let link_types = LinkTypes::new(std::slice::from_ref(&plan.link_type), &Vec::new);
         let expressions = Expressions::new(&texts, &link_types, false, &native).unwrap();
         native.start();
         let intake = Intake::new(
@@ -307,7 +310,7 @@ impl Rig {
             let is_foreign = index >= plan.queues - plan.foreign_queues;
             let info = InterfaceInfo {
                 name: format!("fake{index}"),
-                link_type: LinkType::RAW,
+                link_type: plan.link_type,
                 snaplen: 0,
                 time_domain: if is_foreign {
                     TimeDomain::Foreign
@@ -376,7 +379,7 @@ impl Rig {
         };
         let analyzer = Analyzer::new(
             Arc::clone(&common),
-            (seats, derivation),
+            (Arc::clone(&seats), derivation),
             parts,
             reader,
             config,
@@ -405,6 +408,7 @@ impl Rig {
             analyzer: Some(analyzer),
             dumper,
             positions,
+            seats,
             events,
             handle,
             notices: Vec::new(),

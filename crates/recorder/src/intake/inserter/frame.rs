@@ -1,6 +1,6 @@
 //! Frames as they were on the wire.
 
-use retroscope_capture::Frame;
+use retroscope_capture::{Burst, Frame, FrameMeta};
 use retroscope_packet::LinkType;
 
 /// Whether an Ethernet frame carries an 802.1Q, 802.1ad or QinQ tag.
@@ -25,18 +25,25 @@ pub(crate) struct WireFrame<'a> {
 
 /// Bytes before a VLAN tag: two MAC addresses.
 const MACS: usize = 12;
+/// Bytes of a tag.
+pub(super) const TAG_BYTES: u32 = 4;
 
 impl<'a> WireFrame<'a> {
-    pub(crate) fn new(frame: &Frame<'a>, link_type: LinkType) -> Self {
-        let meta = &frame.meta;
-        let plain = Self {
+    /// Of a frame that stands in memory as it was on the wire.
+    pub(crate) fn whole(frame: &Frame<'a>) -> Self {
+        Self {
             head: frame.data,
             tag: [0; 4],
             tag_len: 0,
             tail: &[],
-            wire_len: meta.wire_len,
-            direction: meta.direction as u8,
-        };
+            wire_len: frame.meta.wire_len,
+            direction: frame.meta.direction as u8,
+        }
+    }
+
+    pub(crate) fn new(frame: &Frame<'a>, link_type: LinkType) -> Self {
+        let meta = &frame.meta;
+        let plain = Self::whole(frame);
         match meta.vlan {
             Some(vlan) if link_type == LinkType::ETHERNET && frame.data.len() >= MACS => {
                 let ([a, b], [c, d]) = (vlan.tpid.to_be_bytes(), vlan.tci.to_be_bytes());
@@ -46,7 +53,7 @@ impl<'a> WireFrame<'a> {
                     tag: [a, b, c, d],
                     tag_len: 4,
                     tail,
-                    wire_len: meta.wire_len.saturating_add(4),
+                    wire_len: meta.wire_len.saturating_add(TAG_BYTES),
                     ..plain
                 }
             }
@@ -79,10 +86,58 @@ impl<'a> WireFrame<'a> {
     }
 }
 
+/// Copies of frames, in which the tags that the NIC took out of some are back in their places.
+#[derive(Debug, Default)]
+pub(super) struct PutBack {
+    memory: Vec<u8>,
+    /// As the copies are; `vlan` tells what was put back.
+    pub(super) frames: Vec<FrameMeta>,
+}
+
+impl PutBack {
+    /// So many bytes are copied at once: they are looked at from the cache then. One longer frame is copied by itself.
+    pub(super) const BYTES: usize = 96 << 10;
+
+    /// Copies the first of `frames` in the place of those before. Returns how many.
+    pub(super) fn fill(
+        &mut self,
+        burst: &Burst<'_>,
+        frames: &[FrameMeta],
+        link_type: LinkType,
+    ) -> usize {
+        self.memory.clear();
+        self.frames.clear();
+        for meta in frames {
+            let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
+            let wire = WireFrame::new(&Frame { meta: *meta, data }, link_type);
+            let offset = self.memory.len();
+            if offset > 0 && offset + wire.captured_len() > Self::BYTES {
+                break;
+            }
+            (wire.parts().into_iter()).for_each(|part| self.memory.extend_from_slice(part));
+            self.frames.push(FrameMeta {
+                offset,
+                #[expect(clippy::cast_possible_truncation, reason = "no frame has 4 GiB")]
+                captured_len: wire.captured_len() as u32,
+                wire_len: wire.wire_len,
+                ..*meta
+            });
+        }
+        self.frames.len()
+    }
+
+    pub(super) fn burst(&self) -> Burst<'_> {
+        Burst {
+            memory: &self.memory,
+            frames: &self.frames,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use retroscope_capture::{Direction, FrameMeta, VlanTag};
+    use retroscope_capture::{Direction, VlanTag};
 
     fn frame(data: &[u8], vlan: Option<VlanTag>) -> Frame<'_> {
         let captured_len = u32::try_from(data.len()).unwrap();

@@ -7,7 +7,7 @@ use retroscope_ring::{Producer, RingError};
 
 use super::{
     ahead::{Ahead, Step},
-    frame_writer::{FrameWriter, plain},
+    frame_writer::{FrameWriter, together},
     host::{HostStamps, Part},
     parts::{InserterParts, Known, SOURCE_WAIT},
     sequence::Misplaced,
@@ -374,36 +374,26 @@ impl QueueIntake {
             _ => self.queue.burst(),
         };
         let frames = &burst.frames[range.clone()];
-        if let Some(interface) = plain(frames, &self.interfaces, self.parts.snaplen) {
-            return match self.parts.filter {
-                _ if self.writer.shedding.is_some() => {
-                    self.writer
-                        .store_kept(&burst, frames, interface, producer, &mut self.parts)
-                }
-                None => {
-                    let granted = &frames[..self.parts.reserve(frames.len())];
-                    let shards = self.parts.shards.as_ref();
-                    self.writer
-                        .store_plain(&burst, granted, interface, producer, shards);
-                    granted.len()
-                }
-                Some(_) => {
-                    self.writer
-                        .store_filtered(&burst, frames, interface, producer, &mut self.parts)
-                }
-            };
+        let (writer, parts) = (&mut self.writer, &mut self.parts);
+        match together(frames, &self.interfaces, parts.snaplen) {
+            Some((interface, false)) => {
+                return writer.store_together(&burst, frames, interface, producer, parts);
+            }
+            Some((interface, true)) => {
+                return writer.store_tagged(&burst, frames, interface, producer, parts);
+            }
+            None => {}
         }
-        if let Some(inline) = &mut self.writer.inline {
+        if let Some(inline) = &mut writer.inline {
             inline.leave();
         }
-        let writer = &mut self.writer;
         let mut is_stored = |index: &usize| {
             let frame = burst.frame(*index);
-            let goes_on = writer.store(&frame, &self.interfaces, producer, &mut self.parts);
+            let goes_on = writer.store(&frame, &self.interfaces, producer, parts);
             // At once, and each for itself: a window is told those that were in it, however bursts fall. From files it may end with the next
             // record.
             if let Some(ns) = writer.unnumbered_ns.take() {
-                let intake = &self.parts.common.intake;
+                let intake = &parts.common.intake;
                 let record = if intake.offline { producer.stored() } else { 0 };
                 let losses = &intake.losses;
                 losses.push(record, self.source, LOST_INTERFACE_LIMIT, [(ns, ns); 2], 1);
