@@ -7,12 +7,12 @@ use std::sync::{
 
 use crate::control::lock;
 
-/// The turns of one thread, which has it and alone raises them. When it is dropped the thread has ended, and nobody expects turns any more.
-#[derive(Debug)]
+/// The turns of one thread, which has it and alone raises them. When all of its clones are dropped the thread has ended, and nobody expects turns any more.
+#[derive(Debug, Clone)]
 pub(crate) struct Pulse(Arc<AtomicU64>);
 
 impl Pulse {
-    /// Another turn: once a round of the loop or a bucket of the ring, never for a packet.
+    /// Another turn: once a round of the loop, a bucket of the ring or a chunk of packets that scripts may be slow with, never for a packet.
     pub(crate) fn beat(&self) {
         // Relaxed: nothing but the number is shared.
         self.0.fetch_add(1, Relaxed);

@@ -21,7 +21,7 @@ use crate::{
         seats::{Seat, Seats},
         shard::{Findings, Numbers, Over, Shard},
     },
-    control::{common::Common, hits::Refusal},
+    control::{common::Common, hits::Refusal, pulse::Pulse},
     intake::placement::{Placement, Placing},
 };
 
@@ -55,6 +55,8 @@ pub(crate) struct Inline {
     /// Bytes stored since the analyzer was last called, and the number from which on it is called at any rate.
     unread: u64,
     unread_max: u64,
+    /// That of the inserter.
+    pulse: Pulse,
 }
 
 /// Hits of the records that are stored since the last publication.
@@ -81,8 +83,8 @@ impl Findings for Found {
 }
 
 impl Inline {
-    /// For the inserter of a producer.
-    pub(crate) fn new(parts: InlineParts, producer: usize) -> Self {
+    /// For the inserter of a producer, whose turns `pulse` counts.
+    pub(crate) fn new(parts: InlineParts, producer: usize, pulse: Pulse) -> Self {
         Self {
             unread_max: parts.placing.part_of_ring(RING_SHARE),
             producer,
@@ -94,6 +96,7 @@ impl Inline {
             placement: Placement::new(Arc::clone(&parts.placing)),
             is_due: false,
             unread: 0,
+            pulse,
             parts,
         }
     }
@@ -152,7 +155,10 @@ impl Inline {
         let mut packets = Numbers::from(first, packets);
         let look = || {
             let mut chunk = Chunk::new();
-            while shard.look(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {}
+            // A script may be slow, and a burst long.
+            while shard.look(self.producer, &mut packets, &mut chunk, &mut self.found) > 0 {
+                self.pulse.beat();
+            }
             frames.len()
         };
         let seat = self.parts.seats.of(self.producer);

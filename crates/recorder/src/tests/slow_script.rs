@@ -100,6 +100,30 @@ fn sidecar(report: &DumpReport) -> serde_json::Value {
     serde_json::from_slice(&sidecar).unwrap()
 }
 
+/// A script that makes its way through a long burst does not hang.
+#[test]
+fn an_inserter_goes_round_amidst_a_burst() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        ring_bytes: 64 << 20,
+        analyzers: Analyzers::Inline,
+        ..RigConfig::default()
+    };
+    let mut rig = by_plan(20 * MS, plan, &dir);
+    let turns = |rig: &Rig| {
+        let all = rig.common.pulses.list();
+        let own = all.into_iter().find(|(thread, _)| thread == "inserter-0");
+        own.unwrap().1
+    };
+    rig.pass(S);
+    let (before, begin_ns) = (turns(&rig), mono_ns(&rig));
+    arrive(&mut rig, 640);
+    let took_ns = mono_ns(&rig) - begin_ns;
+    assert!(took_ns > 640 * 20 * MS, "it looked at them: {took_ns}");
+    assert!(turns(&rig) - before > 640 / 64, "{}", turns(&rig) - before);
+    rig.stop();
+}
+
 #[test]
 fn a_window_ends_by_the_clock_amidst_a_batch() {
     for packet_ns in [MS / 10, 2 * MS / 5, 3 * MS / 2, 20 * MS] {

@@ -89,7 +89,7 @@ impl Rig {
         let producer = common.ring.producer().unwrap();
         let seats = Arc::clone(&parts.seats);
         Self {
-            inline: Inline::new(parts, producer.id()),
+            inline: Inline::new(parts, producer.id(), common.pulses.of("inserter-0")),
             producer,
             reader,
             seats,

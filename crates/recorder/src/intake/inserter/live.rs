@@ -66,10 +66,11 @@ impl LiveInserter {
         let classes = intake.parts.classes.take();
         let shedding = classes.map(|classes| Box::new(Shedding::new(classes, None)));
         intake.writer.shedding = shedding;
-        intake.writer.inline = inline.map(|parts| Inline::new(parts, producer.id()));
         let common = &intake.parts.common;
         let start_mono_ns = common.clock.mono_ns();
         let pulse = common.pulses.of(format!("inserter-{}", producer.id()));
+        let inline = inline.map(|parts| Inline::new(parts, producer.id(), pulse.clone()));
+        intake.writer.inline = inline;
         Self {
             intake,
             producer,
@@ -430,7 +431,7 @@ mod tests {
             let common = &inserter.intake.parts.common;
             let (parts, _reader) =
                 crate::intake::inline::inline_of_test(rule, LinkType::ETHERNET, common);
-            inserter.intake.writer.inline = Some(Inline::new(parts, 0));
+            inserter.intake.writer.inline = Some(Inline::new(parts, 0, inserter.pulse.clone()));
             inserter.step();
             inserter.step();
             let wait_ns = asked.wait_ns.load(Ordering::SeqCst);
