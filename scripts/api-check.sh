@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Asks a live recorder whatever its OpenAPI document allows and forbids: schemathesis with all its checks.
+# Asks a live recorder whatever its OpenAPI document allows and forbids: schemathesis with all its checks. Each operation of the document has to be carried out
+# (2xx) once at least, by schemathesis or curl. EXAMPLES (50) is how many requests are made up for each operation, SEED (1) which.
 #
 # Says SKIP where schemathesis is missing (`pip install schemathesis`). Two operations are asked by curl: one ends the recording, and the answer of the other
-# has no end. 422, 409 and 416 stand beside the answers that schemathesis takes for a request of the document's form: no schema says which text is a filter, or how long a
+# has no end. 422, 409, 412 and 416 stand beside the answers that schemathesis takes for a request of the document's form: no schema says which text is a filter, or how long a
 # file is. What needs an answer's `Location` is asked by curl too.
 
 . "$(dirname "$0")/lib.sh"
@@ -23,18 +24,25 @@ cleanup() {
 trap cleanup EXIT
 
 token=$("$program" token --tokens "$folder/tokens" --name check --role admin)
+# It may be read again. Dumps end at once: only then can they be deleted.
+printf 'past = "100ms"\nfuture = "0s"\n' >"$folder/retroscope.toml"
 "$program" record -i generate:flows=20,rate=5kpps --ring 64MiB --max-dumps 4096 --dumps-per-minute 0 --trigger 'tcp port 9' -w "$folder/dumps" \
-	--api 127.0.0.1:0 --tokens "$folder/tokens" 2>"$folder/words" &
+	--config "$folder/retroscope.toml" --api 127.0.0.1:0 --tokens "$folder/tokens" 2>"$folder/words" &
 recorder=$!
 until grep -q 'HTTP at' "$folder/words"; do
 	kill -0 "$recorder" || { cat "$folder/words"; exit 1; }
 done
 url=$(sed -n 's/.*HTTP at //p' "$folder/words" | head -1)
 ask() { curl -sS -f -H "Authorization: Bearer $token" "$@"; }
+# Asks, and notes that the operation, as the document calls it, was carried out.
+reach() {
+	ask -X "${1% *}" "${@:2}"
+	echo "$1" >>"$folder/reached"
+}
 
 cat >"$folder/schemathesis.toml" <<END
 [checks.positive_data_acceptance]
-expected-statuses = ["2xx", 401, 403, 404, 409, 416, 422, 503]
+expected-statuses = ["2xx", 401, 403, 404, 409, 412, 416, 422, 503]
 # Links by Location headers are guessed wrong: /v1/dumps/N is taken for a rule.
 [phases.stateful.inference]
 algorithms = ["dependency-analysis"]
@@ -46,15 +54,37 @@ END
 # It keeps what it found in the directory where it is started.
 cd "$folder"
 schemathesis --config-file "$folder/schemathesis.toml" run "$url/v1/openapi.json" --header "Authorization: Bearer $token" --checks all \
-	--exclude-path /v1/stop --exclude-path /v1/events --max-examples "${EXAMPLES:-50}" --seed 1 --request-timeout 20 --workers 2 \
+	--exclude-path /v1/stop --exclude-path /v1/events --max-examples "${EXAMPLES:-50}" --seed "${SEED:-1}" --request-timeout 20 --workers 2 \
 	--report ndjson --report-ndjson-path "$folder/report" --output-sanitize true
 place=$(ask -D - -o "$folder/answer" "$url/v1/query?limit_packets=1" | tr -d '\r' | sed -n 's/^location: //p')
-ask "$url$place" | grep -q '"state":"done"'
-ask -X DELETE "$url$place"
+reach 'GET /v1/queries/{id}' "$url$place" | grep -q '"state":"done"'
+reach 'DELETE /v1/queries/{id}' "$url$place"
+as_json=(-H 'Content-Type: application/json')
+ask -X PUT "${as_json[@]}" -d '{"alert_dump":"udp"}' "$url/v1/rules/alerts"
+fired='{"version":"4","alerts":[{"status":"firing","labels":{},"startsAt":"'$(date -u +%FT%TZ)'"}]}'
+reach 'POST /v1/alertmanager' "${as_json[@]}" -d "$fired" "$url/v1/alertmanager?rule=alerts" | grep -q '"outcome":"dump"'
 ask "$url/v1/events?from=0" --max-time 3 >"$folder/events" || [ $? -eq 28 ]
 grep -q '^event: ' "$folder/events"
+echo 'GET /v1/events' >>"$folder/reached"
+ask "$url/v1/openapi.json" >"$folder/openapi.json"
 ask "$url/v1/status" | grep -q '"lapped":0'
-ask -X POST "$url/v1/stop"
+reach 'POST /v1/stop' "$url/v1/stop"
 wait "$recorder"
 recorder=
+python3 - "$folder" <<'END'
+import json, sys
+
+folder = sys.argv[1]
+paths = json.load(open(f"{folder}/openapi.json"))["paths"]
+left = {f"{method.upper()} {path}" for path in paths for method in paths[path]}
+left -= set(open(f"{folder}/reached").read().splitlines())
+for line in open(f"{folder}/report"):
+    asked = json.loads(line).get("ScenarioFinished", {}).get("recorder", {})
+    for id, exchange in asked.get("interactions", {}).items():
+        if exchange["response"] and exchange["response"]["status_code"] // 100 == 2:
+            case = asked["cases"][id]["value"]
+            left.discard(f"{case['method']} {case['path']}")
+if left:
+    sys.exit(f"never carried out: {', '.join(sorted(left))}")
+END
 echo "api-check: ok"

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::request::count;
+
 /// The version of the notification that is understood, of Alertmanager since 0.14.
 const VERSION: &str = "4";
 
@@ -22,8 +24,8 @@ pub(crate) struct NotificationBody {
     /// The alerts of a group.
     pub(crate) alerts: Vec<NotifiedAlert>,
     /// How many were left out (`max_alerts`).
-    #[serde(default)]
-    pub(crate) truncated_alerts: u64,
+    #[serde(default, deserialize_with = "count")]
+    pub(crate) truncated_alerts: Option<u64>,
 }
 
 /// An alert.

@@ -226,7 +226,7 @@ impl RulePut {
         given.ok_or_else(|| {
             let why =
                 "a rule has an `expression`, which takes packets, or an `alert_dump`, for alerts";
-            Problem::malformed(why)
+            Problem::senseless(why)
         })
     }
 

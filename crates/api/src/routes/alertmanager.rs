@@ -89,7 +89,7 @@ pub(crate) async fn notify(
         tell_refused(&app.handle, &notification.receiver, &done)?;
         Ok(Json(AnswerBody {
             alerts: done,
-            truncated: notification.truncated_alerts,
+            truncated: notification.truncated_alerts.unwrap_or_default(),
         }))
     })
     .await

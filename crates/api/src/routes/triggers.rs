@@ -58,8 +58,9 @@ pub(crate) async fn trigger(
     let mut keys = headers.get_all("idempotency-key").iter();
     let (key, more) = (keys.next(), keys.next());
     let key = key.map(|key| {
-        let text = key.to_str().ok().filter(|_| more.is_none());
-        text.ok_or_else(|| Problem::malformed("`Idempotency-Key` is one line of printable ASCII"))
+        let is_word = |text: &&str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        let text = key.to_str().ok().filter(is_word).filter(|_| more.is_none());
+        text.ok_or_else(|| Problem::malformed("`Idempotency-Key` is one word of printable ASCII"))
     });
     let key = key.transpose()?.map(str::to_owned);
     if let Some(key) = &key {

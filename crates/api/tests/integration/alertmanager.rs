@@ -246,10 +246,15 @@ fn what_does_not_fit_is_refused_with_a_reason() {
         json!({}),
         json!([]),
         json!({ "version": 4, "alerts": [] }),
+        json!({ "version": "4", "alerts": [], "truncatedAlerts": 1_u64 << 63 }),
         json!({ "version": "4", "alerts": [{ "status": "odd" }] }),
     ] {
         alerted.send("/v1/alertmanager", &body).refused(400);
     }
+    // JSON knows no difference between 2 and 2.0.
+    let body = json!({ "version": "4", "alerts": [], "truncatedAlerts": 2.0 });
+    let answer = alerted.send("/v1/alertmanager", &body).done(200);
+    assert_eq!(answer["truncated"], 2);
     let many = vec![json!({ "status": "resolved", "labels": {}, "startsAt": "" }); 1025];
     let why = alerted
         .send("/v1/alertmanager", &notification(&many))

@@ -80,7 +80,6 @@ fn rules_come_change_and_go() {
     let why = refused(422, json!({ "expression": "udp prt 9" }));
     assert!(why.contains("prt") && why.contains('^'), "the place: {why}");
     for (body, told) in [
-        (json!({}), "expression"),
         (json!({ "expression": 7 }), "a string"),
         (json!({ "expression": "udp", "pasta": "1s" }), "pasta"),
         (json!({ "expression": "udp", "past": 1 }), "a string"),
@@ -93,6 +92,8 @@ fn rules_come_change_and_go() {
         let why = refused(400, body.clone());
         assert!(why.contains(told), "{body}: {why}");
     }
+    let why = refused(422, json!({}));
+    assert!(why.contains("alert_dump"), "{why}");
     refused(422, json!({ "expression": "udp", "past": "soon" }));
     refused(422, json!({ "expression": "udp", "into": "../x" }));
     refused(400, json!({ "expression": "udp", "packets": u64::MAX }));
@@ -178,10 +179,12 @@ fn a_trigger_starts_one_dump_for_a_key() {
     );
     let why = trigger(&json!({ "filter": "port $srcPort" }), None).refused(422);
     assert!(why.contains("$srcPort"), "{why}");
-    for key in ["", &"k".repeat(65), "a\tb"] {
+    for key in ["", &"k".repeat(65)] {
         trigger(&wanted, Some(key)).refused(422);
     }
-    trigger(&wanted, Some("\u{fc}")).refused(400);
+    for key in ["a b", "a\tb", "\u{fc}"] {
+        trigger(&wanted, Some(key)).refused(400);
+    }
     let list = ask(get("/v1/dumps")).done(200);
     assert_eq!(
         (&list["dumps"][0]["number"], &list["before"]),
