@@ -3,9 +3,10 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc, Condvar, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use retroscope_ring::{BucketInfo, Positions, Ring};
@@ -302,11 +303,26 @@ impl Costs {
 pub(crate) struct Control {
     stop: AtomicBool,
     abort: AtomicBool,
+    /// When somebody first asked it to stop.
+    asked: OnceLock<Instant>,
 }
 
 impl Control {
+    /// It stops by itself.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
+    }
+
+    /// Somebody asks it to stop, and may wait for that.
+    pub(crate) fn ask_to_stop(&self) {
+        self.asked.get_or_init(Instant::now);
+        self.stop();
+    }
+
+    /// Whether all is to end at once, or somebody asked it to stop so long ago: what may take minutes is given up then.
+    pub(crate) fn is_urgent(&self, grace: Duration) -> bool {
+        let is_late = |asked: &Instant| asked.elapsed() >= grace;
+        self.aborting() || self.asked.get().is_some_and(is_late)
     }
 
     pub(crate) fn stopping(&self) -> bool {

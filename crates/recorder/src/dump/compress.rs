@@ -10,6 +10,7 @@
 use std::{
     io::{self, Read},
     path::Path,
+    time::Duration,
 };
 
 use sha2::{Digest, Sha256};
@@ -21,6 +22,8 @@ use super::{
     stream::{Digests, Finished, hexadecimal},
 };
 
+/// So long after somebody asked the recording to stop compressing may go on: at level 3 for some GB, at level 19 for some ten MB.
+const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Bytes of the file in a frame: who wants one packet decompresses so many.
 const FRAME_BYTES: usize = 2 << 20;
 /// So many frames are read before the page cache is told that they are not wanted again.
@@ -58,19 +61,21 @@ struct Frames<'d> {
 
 /// Makes of a finished file another one as zstd, with `.zst` before its `.part`. The finished one stays: it goes when the other has its name.
 ///
-/// Room for both is not made by deleting dumps: the second one is needed for a moment only.
+/// Room for both is not made by deleting dumps: the second one is needed for a moment only. `tell` hears, behind each frame, how many bytes it has.
 ///
 /// # Errors
-/// What the system says, or somebody changed the finished file. No other is left then.
+/// What the system says, somebody changed the finished file, or the recording has to end: at once, or it was asked to stop [`STOP_GRACE`] ago. No other is left
+/// then.
 pub(super) fn compress(
     directory: &Directory,
     plain: &Finished,
     level: ZstdLevel,
+    tell: &mut dyn FnMut(u64),
 ) -> io::Result<Finished> {
     let path = plain.path.with_extension("zst.part");
     let disk = directory.disk();
     let file = disk.create(&path)?;
-    let made = make(directory, plain, &*file, level).and_then(|frames| {
+    let made = make(directory, plain, &*file, level, tell).and_then(|frames| {
         file.sync()?;
         Ok((frames, file.identity()?))
     });
@@ -98,6 +103,7 @@ fn make(
     plain: &Finished,
     file: &dyn DiskFile,
     ZstdLevel(level): ZstdLevel,
+    tell: &mut dyn FnMut(u64),
 ) -> io::Result<(u64, Option<String>)> {
     let from = directory.disk().open_to_read(&plain.path)?;
     if from.identity()? != plain.identity {
@@ -127,10 +133,14 @@ fn make(
         if buffer.is_empty() {
             break;
         }
+        if directory.is_urgent(STOP_GRACE) {
+            return Err(io::Error::other("the recording ends"));
+        }
         compressed.clear();
         compressed.reserve(zstd::zstd_safe::compress_bound(buffer.len()));
         compressor.compress_to_buffer(&buffer, &mut compressed)?;
         frames.push(&compressed, buffer.len())?;
+        tell(frames.bytes);
         if read.is_multiple_of(FRAMES_KEPT) {
             from.let_go();
         }
@@ -207,6 +217,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        control::progress::Control,
         dump::{
             disk::Disk,
             encode::{Encoder, Format},
@@ -270,7 +281,7 @@ mod tests {
             let plain = finished(&directory, bytes);
             let mut expected = disk.read(Path::new(PART)).unwrap();
             let level = ZstdLevel::new(3).unwrap();
-            let mut made = compress(&directory, &plain, level).unwrap();
+            let mut made = compress(&directory, &plain, level, &mut |_| ()).unwrap();
             assert_eq!(disk.names(), [PART, ZST].map(Path::new));
             for verdict in [
                 None,
@@ -305,11 +316,11 @@ mod tests {
         let level = ZstdLevel::new(3).unwrap();
         let file = disk.open(Path::new(PART)).unwrap();
         file.set_len(3000).unwrap();
-        let error = compress(&directory, &plain, level).unwrap_err();
+        let error = compress(&directory, &plain, level, &mut |_| ()).unwrap_err();
         assert_eq!(error.to_string(), changed_by_somebody().to_string());
         disk.remove(Path::new(PART)).unwrap();
         disk.create(Path::new(PART)).unwrap();
-        assert!(compress(&directory, &plain, level).is_err());
+        assert!(compress(&directory, &plain, level, &mut |_| ()).is_err());
         assert_eq!(disk.names(), [Path::new(PART)]);
     }
 
@@ -321,9 +332,35 @@ mod tests {
         let expected = disk.read(Path::new(PART)).unwrap();
         disk.set_capacity(expected.len() + 5000);
         let level = ZstdLevel::new(1).unwrap();
-        let error = compress(&directory, &plain, level).unwrap_err();
+        let error = compress(&directory, &plain, level, &mut |_| ()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(disk.names(), [Path::new(PART)]);
+        assert!(disk.read(&plain.path).unwrap() == expected);
+    }
+
+    /// Compression ends between two frames, and leaves the file as it is.
+    #[test]
+    fn who_ends_the_recording_does_not_wait_for_compression() {
+        let disk = FakeDisk::default();
+        let control = Arc::<Control>::default();
+        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
+            .ended_by(&control);
+        let plain = finished(&directory, 5 * FRAME_BYTES);
+        let expected = disk.read(Path::new(PART)).unwrap();
+        let level = ZstdLevel::new(1).unwrap();
+        // Of a recording that was just asked to stop it goes on.
+        control.ask_to_stop();
+        assert!(!control.is_urgent(STOP_GRACE) && control.is_urgent(Duration::ZERO));
+        let mut frames = 0;
+        let error = compress(&directory, &plain, level, &mut |_| {
+            frames += 1;
+            if frames == 2 {
+                control.abort();
+            }
+        });
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("recording ends"), "{error}");
+        assert_eq!((frames, disk.names()), (2, vec![PART.into()]));
         assert!(disk.read(&plain.path).unwrap() == expected);
     }
 

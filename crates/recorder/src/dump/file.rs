@@ -94,15 +94,16 @@ impl DumpFile {
             rule_name: facts.rule_name.as_deref().map(str::to_owned),
             trigger_ns: facts.names.trigger_ns,
             files: self.paths(),
+            twice: 0,
         };
         keeper.is_open(&id, dump);
         self.told = Some(id);
     }
 
-    /// Tells it how far it is.
-    fn tell_bytes(&self) {
+    /// Tells it how far it is. `twice`: as in [`OpenDump`].
+    fn tell_bytes(&self, twice: u64) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.told) {
-            keeper.has_grown(id, self.paths());
+            keeper.has_grown(id, self.paths(), twice);
         }
     }
 
@@ -160,14 +161,15 @@ impl DumpFile {
             let number = facts.next_number.load(Ordering::Relaxed);
             let stem = self.directory.stem(&facts.names, number, again);
             let extension = self.directory.format.extension();
-            let mut names = [
-                "json".to_owned(),
-                extension.to_owned(),
-                format!("{extension}.part"),
-            ]
-            .into_iter();
+            let named = |end: &str| self.directory.path().join(format!("{stem}.{end}"));
+            let capture = named(extension);
+            let compressed = zst(&capture);
+            let parts = [part(&capture), part(&compressed)];
+            let mut names = [named("json"), capture, compressed]
+                .into_iter()
+                .chain(parts);
             let disk = self.directory.disk();
-            names.any(|end| disk.exists(&self.directory.path().join(format!("{stem}.{end}"))))
+            names.any(|name| disk.exists(&name))
         };
         while free < NAME_TRIES && is_taken(free) {
             (taken, free) = (free, 2 * free);
@@ -187,8 +189,8 @@ impl DumpFile {
     fn open(&mut self, link_type: LinkType) -> io::Result<()> {
         let path = self.path(link_type);
         let disk = self.directory.disk();
-        let is_taken = |path: &Path| disk.exists(path) || disk.exists(&zst(path));
-        if is_taken(&path) || disk.exists(&self.named("json")) {
+        let names = [self.named("json"), zst(&path), part(&zst(&path))];
+        if disk.exists(&path) || names.iter().any(|name| disk.exists(name)) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let heading = &self.facts.heading;
@@ -213,14 +215,24 @@ impl DumpFile {
 
     /// Compresses its captures; one for which that fails stays as it is.
     fn compress(&mut self, captures: Vec<Finished>, level: ZstdLevel) -> Vec<Finished> {
-        let compressed = captures.into_iter().map(|capture| {
-            compress(&self.directory, &capture, level).unwrap_or_else(|error| {
-                let name = file_name(&capture.path).display().to_string();
-                self.not_compressed = Some(format!("{name}: not compressed: {error}"));
-                capture
-            })
-        });
-        compressed.collect()
+        let mut made_bytes = 0;
+        let mut compressed = Vec::with_capacity(captures.len());
+        for capture in captures {
+            let mut tell = |bytes| self.tell_bytes(made_bytes + bytes);
+            match compress(&self.directory, &capture, level, &mut tell) {
+                Ok(made) => {
+                    made_bytes += made.bytes;
+                    compressed.push(made);
+                }
+                Err(error) => {
+                    let name = file_name(&capture.path).display().to_string();
+                    self.not_compressed = Some(format!("{name}: not compressed: {error}"));
+                    compressed.push(capture);
+                }
+            }
+        }
+        self.tell_bytes(made_bytes);
+        compressed
     }
 
     /// The name of a file with this extension.
@@ -326,7 +338,7 @@ impl Sink for DumpFile {
     fn flush(&mut self) -> io::Result<()> {
         let mut outputs = self.outputs.iter_mut();
         outputs.try_for_each(|(_, output)| output.flush())?;
-        self.tell_bytes();
+        self.tell_bytes(0);
         Ok(())
     }
 
@@ -338,15 +350,16 @@ impl Sink for DumpFile {
         }
         let plain: Vec<_> = captures
             .iter()
-            .map(|capture| capture.path.clone())
+            .map(|capture| (capture.path.clone(), capture.bytes))
             .collect();
         if let Some(level) = self.directory.zstd {
             captures = self.compress(captures, level);
         }
         let made = captures.iter().map(|capture| capture.path.clone());
-        let replaced: Vec<_> = (plain.into_iter().zip(made))
-            .filter_map(|(plain, made)| (plain != made).then_some(plain))
-            .collect();
+        let replaced: (Vec<_>, Vec<u64>) = (plain.into_iter().zip(made))
+            .filter_map(|(plain, made)| (plain.0 != made).then_some(plain))
+            .unzip();
+        let (replaced, replaced_bytes) = (replaced.0, replaced.1.iter().sum());
         let link_types: Vec<LinkType> = self.outputs.iter().map(|(it, _)| *it).collect();
         for (link_type, capture) in link_types.into_iter().zip(&mut captures) {
             capture.path = self.rename(&capture.path, link_type)?;
@@ -356,11 +369,12 @@ impl Sink for DumpFile {
         let Held { interfaces, .. } = self.held();
         (self.captures, self.interfaces) = (captures, interfaces);
         self.outputs.clear();
-        self.tell_bytes();
+        self.tell_bytes(replaced_bytes);
         for plain in replaced {
             // Where it cannot be removed it is one file too many, which says that it is a part.
             let _ = self.directory.disk().remove(&plain);
         }
+        self.tell_bytes(0);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{
@@ -17,7 +18,7 @@ use super::{
     stream::Digests,
     template::{NameFacts, NameTemplate},
 };
-use crate::analysis::terms::SubDirectory;
+use crate::{analysis::terms::SubDirectory, control::progress::Control};
 
 /// Where dumps are written, and how: the same for all dumps of a recorder.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ pub(crate) struct Directory {
     goes_directly: bool,
     /// Who looks after it.
     keeper: Option<Keeper>,
+    /// Who says that the recording is to end.
+    control: Arc<Control>,
 }
 
 /// How files are named.
@@ -90,6 +93,7 @@ impl Directory {
             behind: Files::default(),
             goes_directly: true,
             keeper: None,
+            control: Arc::default(),
         }
     }
 
@@ -124,6 +128,17 @@ impl Directory {
     pub(crate) fn kept_by(self, keeper: &Keeper) -> Self {
         let keeper = Some(keeper.clone());
         Self { keeper, ..self }
+    }
+
+    /// The same for a recording that is ended so.
+    pub(crate) fn ended_by(self, control: &Arc<Control>) -> Self {
+        let control = Arc::clone(control);
+        Self { control, ..self }
+    }
+
+    /// Whether what may take minutes is to be given up: see [`Control::is_urgent`].
+    pub(super) fn is_urgent(&self, grace: Duration) -> bool {
+        self.control.is_urgent(grace)
     }
 
     pub(super) fn keeper(&self) -> Option<&Keeper> {

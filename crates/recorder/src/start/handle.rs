@@ -93,7 +93,7 @@ pub struct Stretch {
 impl Handle {
     /// Ends the capture; open windows are closed and their files completed.
     pub fn stop(&self) {
-        self.control.stop();
+        self.control.ask_to_stop();
         self.waker.wake();
     }
 

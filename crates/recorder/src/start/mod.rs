@@ -363,6 +363,7 @@ impl Recorder {
             Some(keeper) => directory.kept_by(keeper.keeper()),
             None => directory,
         };
+        let directory = directory.ended_by(&common.control);
         let kept_by = keeper.as_ref().map(|thread| thread.keeper().clone());
         let parts = DumperParts {
             directories: vec![directory],

@@ -2,7 +2,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use serde_json::Value;
@@ -12,7 +15,7 @@ use crate::{
     Format, NameTemplate, TriggerRequest, Verdict, ZstdLevel,
     dump::{disk::Disk, names::Directory, stream::Digests},
     tests::{
-        fake_disk::FakeDisk,
+        fake_disk::{Deed, FakeDisk},
         live::START,
         rig::{MS, Rig, RigConfig, S, udp},
     },
@@ -190,6 +193,34 @@ fn nothing_is_overwritten_by_a_name_that_is_not_unique() {
     for (bytes, path) in before {
         assert_eq!(disk.read(&path), bytes, "{}", path.display());
     }
+}
+
+/// Names that only compressed captures have are taken, too: a free one is found by halves, not one by one.
+#[test]
+fn a_free_name_is_soon_found_beside_compressed_captures() {
+    let disk = FakeDisk::default();
+    for number in 1..5000 {
+        let name = match number {
+            1 => "dumps/dump.pcapng.zst".to_owned(),
+            number => format!("dumps/dump-{number}.pcapng.zst"),
+        };
+        disk.create(Path::new(&name)).unwrap();
+    }
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&looks);
+    disk.set_slow(move |deed, _| {
+        counted.fetch_add(usize::from(deed == Deed::Look), Ordering::SeqCst);
+    });
+    let mut rig = Rig::on(&RigConfig::default(), START, directory(&disk, "dump"));
+    rig.pass(MS);
+    rig.trigger(TriggerRequest::default());
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    let name = Path::new("dumps/dump-5000.pcapng");
+    assert_eq!(rig.reports[0].file, name);
+    let looks = looks.load(Ordering::SeqCst);
+    assert!(looks < 500, "{looks}");
 }
 
 /// A recorder that was ended as it wrote a sidecar left its beginning: the next dump of this name has its own.

@@ -62,6 +62,8 @@ pub(crate) struct OpenDump {
     pub(crate) trigger_ns: i64,
     /// Its files, and how many bytes of each hold whole packets.
     pub(crate) files: Vec<(PathBuf, u64)>,
+    /// Bytes of others that have the same: while it is compressed, what is made beside `files`, then what these replace.
+    pub(crate) twice: u64,
 }
 
 /// What the thread is asked.
@@ -146,9 +148,9 @@ impl Keeper {
     }
 
     /// How many bytes its files have now.
-    pub(crate) fn has_grown(&self, id: &str, files: Vec<(PathBuf, u64)>) {
+    pub(crate) fn has_grown(&self, id: &str, files: Vec<(PathBuf, u64)>, twice: u64) {
         if let Some(dump) = lock(&self.open).get_mut(id) {
-            dump.files = files;
+            (dump.files, dump.twice) = (files, twice);
         }
     }
 
@@ -327,13 +329,12 @@ impl Keeping {
             }
             Request::Rules(keeps) => self.config.limits.rules = keeps,
             Request::List(reply) => {
+                // Which are open is asked first: one that is finished meanwhile is found then.
+                let open = self.open();
                 self.refresh();
-                let _ = reply.send(self.all());
+                let _ = reply.send(self.all(&open));
             }
-            Request::Get(id, reply) => {
-                self.listing.look_again(&id);
-                let _ = reply.send(self.get(&id));
-            }
+            Request::Get(id, reply) => _ = reply.send(self.get(&id)),
             Request::Open(id, name, reply) => _ = reply.send(self.open_file(&id, &name)),
             Request::Hold(id, is_held, reply) => _ = reply.send(self.hold(&id, is_held)),
             Request::Delete(id, by, reply) => _ = reply.send(self.delete_asked(&id, by)),
@@ -368,8 +369,7 @@ impl Keeping {
     }
 
     /// All dumps, the oldest first, open ones last.
-    fn all(&self) -> Vec<StoredDump> {
-        let open = self.open();
+    fn all(&self, open: &OpenDumps) -> Vec<StoredDump> {
         let of_open = open.iter().map(|(id, dump)| self.stored(id, dump));
         // One whose sidecar is just written may be both for a moment.
         let finished = self.listing.dumps().cloned();
@@ -392,10 +392,12 @@ impl Keeping {
         }
     }
 
-    fn get(&self, id: &str) -> Option<(StoredDump, Value)> {
+    fn get(&mut self, id: &str) -> Option<(StoredDump, Value)> {
+        // As in a list.
         if let Some(open) = self.open().get(id) {
             return Some((self.stored(id, open), Value::Null));
         }
+        self.listing.look_again(id);
         let known = self.listing.get(id)?;
         let told = known.told(self.listing.disk()).ok()?;
         Some((known.dump.clone(), told))
@@ -518,8 +520,10 @@ impl Keeping {
     /// The dumps that may be deleted or are held, and the bytes of others, which count as well.
     fn deletable(&self) -> (Vec<&StoredDump>, u64) {
         let open = lock(&self.open);
-        let files = open.values().flat_map(|dump| &dump.files);
-        let open_bytes = files.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        let kept = |dump: &OpenDump| dump.bytes() - dump.given_back();
+        let open_bytes = open
+            .values()
+            .fold(0_u64, |sum, dump| sum.saturating_add(kept(dump)));
         let dumps = self.listing.dumps();
         let (refused, dumps) = dumps.partition::<Vec<_>, _>(|it| self.refused.contains(&it.id));
         let refused = refused.iter().map(|dump| dump.bytes);
@@ -527,10 +531,14 @@ impl Keeping {
     }
 
     fn leave_room(&mut self, min_free: MinFree) {
+        // What compression gives back in a moment is as good as free: who finds no room for a packet before asks for it. What it gives back while the room
+        // is looked at counts twice, until the next look.
+        let given_back = lock(&self.open).values().map(OpenDump::given_back).sum();
         let Ok(space) = self.listing.space() else {
             return;
         };
-        let wanted = min_free.bytes(space).saturating_sub(space.free);
+        let free = space.free.saturating_add(given_back);
+        let wanted = min_free.bytes(space).saturating_sub(free);
         if wanted == 0 {
             self.is_short = false;
         } else if !self.delete_for_room(wanted) && !self.is_short {
@@ -589,6 +597,17 @@ impl Keeping {
 }
 
 impl OpenDump {
+    /// Bytes of it on the disk.
+    fn bytes(&self) -> u64 {
+        let files = self.files.iter();
+        files.fold(self.twice, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// Bytes that compression will give back, whatever comes of it: one of two copies goes.
+    fn given_back(&self) -> u64 {
+        self.twice.min(self.bytes() - self.twice)
+    }
+
     fn stored(&self, id: &str) -> StoredDump {
         let name = |path: &PathBuf| {
             path.file_name()
@@ -611,7 +630,7 @@ impl OpenDump {
             to: String::new(),
             verdict: None,
             packets: 0,
-            bytes: self.files.iter().map(|(_, bytes)| *bytes).sum(),
+            bytes: self.bytes(),
             made_ns: self.trigger_ns,
             files: files.collect(),
         }

@@ -292,6 +292,7 @@ fn open(files: &[(&str, u64)]) -> OpenDump {
             .iter()
             .map(|(path, bytes)| (path.into(), *bytes))
             .collect(),
+        twice: 0,
     }
 }
 
@@ -321,13 +322,80 @@ fn open_dumps_are_listed_and_left_alone() {
     assert!(bench.ask(delete).unwrap_err().contains("open"));
     bench.keeping.keep();
     assert_eq!(bench.news(), (vec![], vec![]));
-    bench.keeper.has_grown("new", vec![(part.into(), 900)]);
+    bench.keeper.has_grown("new", vec![(part.into(), 900)], 0);
     assert_eq!(read(&mut bench), 800);
     bench.keeping.keep();
     assert_eq!(bench.news().0, [("old".to_owned(), WhyDeleted::Bytes)]);
     let hold = |reply| Request::Hold("new".to_owned(), true, reply);
     assert!(bench.ask(hold).unwrap());
     assert!(bench.ask(Request::List)[0].is_held);
+}
+
+/// Both copies of a dump that is being compressed lie on the disk; the one that goes in a moment costs no other dump, unless its room is needed before.
+#[test]
+fn a_copy_that_goes_in_a_moment_costs_no_dump() {
+    let part = "dumps/new.pcapng.part";
+    for (config, is_needed) in [(keep(Some(2500), None), false), (min_free(1400), true)] {
+        let mut bench = Bench::new(config);
+        let disk = bench.disk.clone();
+        put_dump(&disk, "dumps", "old", 500, S, "udp");
+        put(&disk, part, &[1; 1000]);
+        put(&disk, "dumps/new.pcapng.zst.part", &[2; 900]);
+        let sidecar = disk.read(Path::new("dumps/old.json")).unwrap().len();
+        // 1,000 bytes are free, and 900 are about to be.
+        disk.set_capacity(500 + sidecar + 1900 + 1000);
+        bench.keeper.is_open("new", open(&[(part, 1000)]));
+        bench
+            .keeper
+            .has_grown("new", vec![(part.into(), 1000)], 900);
+        assert_eq!(bench.ask(Request::List)[1].bytes, 1900);
+        bench.keeping.keep();
+        assert_eq!(bench.news(), (vec![], vec![]));
+        if is_needed {
+            // Others fill it up: what is given back does not do any more.
+            put(&disk, "dumps/foreign", &[3; 600]);
+            bench.pass(1);
+            bench.keeping.keep();
+            let deleted = bench.news().0;
+            assert_eq!(deleted, [("old".to_owned(), WhyDeleted::MinFree)]);
+            continue;
+        }
+        // What is made is larger than what it is made of: that is what is left.
+        bench
+            .keeper
+            .has_grown("new", vec![(part.into(), 1000)], 2300);
+        bench.keeping.keep();
+        assert_eq!(bench.news().0, [("old".to_owned(), WhyDeleted::Bytes)]);
+    }
+}
+
+fn min_free(bytes: u64) -> KeeperConfig {
+    KeeperConfig {
+        min_free: Some(MinFree::Bytes(bytes)),
+        ..KeeperConfig::default()
+    }
+}
+
+/// A dump that is finished while somebody looks is in the list: as open, or as finished.
+#[test]
+fn a_dump_that_is_finished_during_a_look_is_listed() {
+    let mut bench = Bench::new(keep(None, None));
+    let disk = bench.disk.clone();
+    put_dump(&disk, "dumps", "a", 100, 1, "udp");
+    bench.keeper.is_open("x", open(&[]));
+    let (keeper, finishing) = (bench.keeper.clone(), disk.clone());
+    let looks = AtomicUsize::new(0);
+    // The directory was listed, and what lies there is being looked at.
+    disk.set_slow(move |deed, path| {
+        let is_it = deed == Deed::Look && path == Path::new("dumps/a.json");
+        if is_it && looks.fetch_add(1, Ordering::SeqCst) == 0 {
+            put_dump(&finishing, "dumps", "x", 100, 2, "udp");
+            keeper.is_over("x", "x");
+        }
+    });
+    assert_eq!(bench.ids(), ["a", "x"]);
+    let last = bench.ask(Request::List).pop().unwrap();
+    assert_eq!((last.id.as_str(), last.is_open), ("x", false));
 }
 
 /// What is kept of a rule is kept of its own dumps, and acts when it is told; of a rule that is known by its place, of those of its expression.
@@ -387,7 +455,7 @@ fn nobody_who_writes_waits_for_who_looks() {
         if deed == Deed::Look && path.to_string_lossy().contains("new") {
             let (keeper, (done, is_done)) = (keeper.clone(), mpsc::channel());
             std::thread::spawn(move || {
-                keeper.has_grown("new", vec![(part.into(), 900)]);
+                keeper.has_grown("new", vec![(part.into(), 900)], 0);
                 let _ = done.send(());
             });
             counting.fetch_add(1, Ordering::SeqCst);
