@@ -264,7 +264,7 @@ impl Answer {
         let begin_ns = self.attached.info().created_ns.filter(|_| is_live);
         let wanted = self.contents.before_the_ring(&self.window, begin_ns)?;
         let has_evicted = self.contents.evicted(&self.window).is_some();
-        let dumped = Dumped::new(shelf, wanted, has_evicted, &self.query);
+        let dumped = Dumped::new(shelf, wanted, has_evicted);
         Some(dumped).filter(|dumped| has_evicted || !dumped.is_empty())
     }
 

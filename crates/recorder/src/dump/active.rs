@@ -632,6 +632,8 @@ impl Active {
             is_stepped: false,
             is_disordered: false,
             offset_ns: order.offset_ns,
+            expression: order.expression.clone(),
+            files: Vec::new(),
             losses_unknown: intake.unknown_losses(),
             not_analyzed: close.unseen,
             number: self.number,

@@ -345,6 +345,30 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
+    /// Not even a link to the very file.
+    #[test]
+    fn a_link_in_the_place_of_a_file_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = SystemDisk { owner: None };
+        let (file, moved) = (dir.path().join("file"), dir.path().join("moved"));
+        let mut kept = KeptFile::create(&disk, file.clone()).unwrap();
+        kept.close();
+        fs::rename(&file, &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, &file).unwrap();
+        let refused = [
+            kept.get(&disk).map(drop),
+            disk.open(&file).map(drop),
+            disk.open_to_read(&file).map(drop),
+        ];
+        for refused in refused {
+            let error = refused.unwrap_err();
+            let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
+            assert!(is_link, "{error}");
+        }
+        fs::rename(&moved, &file).unwrap();
+        kept.get(&disk).unwrap();
+    }
+
     #[test]
     fn so_does_that_of_tests() {
         keeps_its_promises(&FakeDisk::default(), Path::new("dumps"));

@@ -98,7 +98,12 @@ impl Ending {
                 });
             }
             Outcome::Done { held, .. } => sink.completed = held,
-            Outcome::Told { amended, sidecar } => {
+            Outcome::Told {
+                amended,
+                sidecar,
+                files,
+            } => {
+                sink.completed.files = files;
                 let name = sink.held().locations.first();
                 let name = name.map_or_else(String::new, |path| path.display().to_string());
                 if let Err(error) = amended {
@@ -162,6 +167,7 @@ impl Ending {
         report.error = fault.map(|fault| fault.error.clone());
         let first = self.sinks.first();
         report.id = first.map_or_else(String::new, |sink| sink.held().id.clone());
+        report.files = first.map_or_else(Vec::new, |sink| sink.held().files.clone());
         let mut files = Vec::new();
         for sink in &self.sinks {
             let locations = sink.held().locations.iter().cloned();

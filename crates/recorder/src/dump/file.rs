@@ -19,9 +19,9 @@ use super::{
     output::{Known, Output, Written},
     packet::PacketMeta,
     report::file_name,
-    sidecar::{Sidecar, SidecarFile},
+    sidecar::Sidecar,
     sink::{End, Gap, Held, Sink},
-    store::keeper::OpenDump,
+    store::{StoredFile, keeper::OpenDump},
     stream::{Finished, Heading},
     template::NameFacts,
 };
@@ -249,14 +249,15 @@ impl DumpFile {
     }
 
     /// Its capture files, as the sidecar lists them.
-    pub(super) fn files(&self) -> Vec<SidecarFile> {
-        let captures = self.captures.iter().map(|capture| SidecarFile {
-            name: file_name(&capture.path),
+    pub(super) fn files(&self) -> Vec<StoredFile> {
+        let name = |path: &Path| file_name(path).to_string_lossy().into_owned();
+        let captures = self.captures.iter().map(|capture| StoredFile {
+            name: name(&capture.path),
             bytes: capture.bytes,
             sha256: capture.sha256.clone(),
         });
-        let parts = self.outputs.iter().map(|(_, output)| SidecarFile {
-            name: file_name(output.path()),
+        let parts = self.outputs.iter().map(|(_, output)| StoredFile {
+            name: name(output.path()),
             bytes: output.bytes(),
             sha256: None,
         });
@@ -437,6 +438,7 @@ impl Sink for DumpFile {
             locations,
             interfaces: self.interfaces.iter().chain(described).copied().collect(),
             id: self.directory.id(&self.stem),
+            files: self.files(),
             note: self.not_compressed.clone(),
         }
     }

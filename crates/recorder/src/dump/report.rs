@@ -8,6 +8,7 @@ use std::{
 
 use serde::{Serialize, Serializer};
 
+use super::store::StoredFile;
 use crate::control::time::{rfc3339, seconds};
 
 /// Whether a file holds everything that its filter takes of its window.
@@ -178,6 +179,12 @@ pub struct DumpReport {
     /// Stamp less ring time of the trigger packet, ns.
     #[serde(skip)]
     pub(crate) offset_ns: i64,
+    /// The filled-in dump expression, as its sidecar was given it; empty: everything.
+    #[serde(skip)]
+    pub(crate) expression: String,
+    /// Its captures, as its sidecar was given them.
+    #[serde(skip)]
+    pub(crate) files: Vec<StoredFile>,
     /// Those of the remarks that name losses that no counter tells. `complete` then says that none is known.
     #[serde(skip)]
     pub losses_unknown: Vec<String>,
@@ -339,6 +346,8 @@ mod tests {
             is_stepped: false,
             is_disordered: false,
             offset_ns: 0,
+            expression: String::new(),
+            files: Vec::new(),
             losses_unknown: Vec::new(),
             number: 1,
             trigger_ns: 5_000_000_000,

@@ -1,14 +1,11 @@
 //! The JSON file beside a dump: its report, where it comes from, and its files.
 
-use std::{io, path::PathBuf};
+use std::io;
 
 use retroscope_packet::{LinkType, community_id, parse, summary};
 use serde::{Serialize, Serializer};
 
-use super::{
-    alerted::AlertEntry,
-    report::{DumpReport, lossy},
-};
+use super::{alerted::AlertEntry, report::DumpReport, store::StoredFile};
 use crate::control::{hits::Suppressions, time::rfc3339};
 
 /// See the module.
@@ -29,18 +26,6 @@ pub(crate) struct Sidecar {
     pub(crate) created: Option<String>,
 }
 
-/// A capture file as a sidecar lists it.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct SidecarFile {
-    /// Without a directory: that of the sidecar.
-    #[serde(serialize_with = "lossy")]
-    pub(crate) name: PathBuf,
-    pub(crate) bytes: u64,
-    /// Of all its bytes; absent from a file that is not complete.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) sha256: Option<String>,
-}
-
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
@@ -48,12 +33,12 @@ struct Whole<'a> {
     /// The directory that it lies in, below that of the dumps.
     #[serde(skip_serializing_if = "Option::is_none")]
     into: Option<&'a str>,
-    files: &'a [SidecarFile],
+    files: &'a [StoredFile],
 }
 
 impl Sidecar {
     /// What the file holds.
-    pub(super) fn json(&self, files: &[SidecarFile], into: Option<&str>) -> io::Result<Vec<u8>> {
+    pub(super) fn json(&self, files: &[StoredFile], into: Option<&str>) -> io::Result<Vec<u8>> {
         let whole = Whole {
             sidecar: self,
             into,

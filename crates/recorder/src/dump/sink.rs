@@ -11,6 +11,7 @@ use super::{
     packet::PacketMeta,
     report::{UNKNOWN, packets},
     sidecar::Sidecar,
+    store::StoredFile,
 };
 use crate::{control::time::rfc3339, intake::interfaces::Interface};
 
@@ -67,6 +68,8 @@ pub(super) struct Held {
     pub(super) locations: Vec<PathBuf>,
     /// What it is called among the dumps.
     pub(super) id: String,
+    /// Its captures, as its sidecar lists them.
+    pub(super) files: Vec<StoredFile>,
     /// Ring-wide identifiers of the interfaces that are described in it, in their order.
     pub(super) interfaces: Vec<u16>,
     /// What its user should know.

@@ -37,7 +37,7 @@ const INTERFACES_MAX: usize = 4096;
 const TOO_MANY_INTERFACES: &str = "it has more interfaces than an answer may have";
 /// Dumps that are told by name, and stretches that no dump covers.
 const TOLD_MAX: usize = 64;
-/// Bytes of a packet that its hash goes by at most: where a snap length is larger, two copies of it have the same.
+/// Bytes of a packet that its hash goes by: where a snap length is larger, two copies of it have the same.
 const HASHED_BYTES: usize = 64;
 /// Packets of one stamp that are searched one by one.
 const SEARCHED_MAX: usize = 16;
@@ -62,8 +62,6 @@ pub(super) struct Dumped {
     places: HashMap<u64, VecDeque<usize>>,
     /// … and the last stamp that any were ready of.
     ready_ns: i64,
-    /// Bytes of a packet that its hash goes by.
-    hashed: usize,
     /// Interfaces that the ring does not have, from number 65,535 down.
     others: Vec<InterfaceEntry>,
     pub(super) looked_at: u64,
@@ -147,8 +145,8 @@ struct Key<'a> {
 }
 
 impl Key<'_> {
-    fn hash(&self, bytes: usize) -> u64 {
-        let data = &self.data[..self.data.len().min(bytes)];
+    fn hash(&self) -> u64 {
+        let data = &self.data[..self.data.len().min(HASHED_BYTES)];
         let part = u64::from(self.interface) << 32 ^ u64::from(self.wire_len);
         data.iter().fold(part, |hash, byte| {
             (hash.rotate_left(5) ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -158,7 +156,7 @@ impl Key<'_> {
 
 impl Dumped {
     /// None yet.
-    fn of(shelf: Arc<dyn Shelf>, wanted: Stretch, hashed: usize) -> Self {
+    fn of(shelf: Arc<dyn Shelf>, wanted: Stretch) -> Self {
         Self {
             shelf,
             wanted,
@@ -173,21 +171,12 @@ impl Dumped {
             others: Vec::new(),
             looked_at: 0,
             unlisted: None,
-            hashed,
         }
     }
 
     /// Finds the dumps that may have something of these stamps; those of this recording only where it `has_evicted` some of it.
-    pub(super) fn new(
-        shelf: &Arc<dyn Shelf>,
-        wanted: Stretch,
-        has_evicted: bool,
-        query: &Query,
-    ) -> Self {
-        let hashed = query
-            .headers
-            .map_or(HASHED_BYTES, |bytes| HASHED_BYTES.min(bytes.get() as usize));
-        let mut dumped = Self::of(Arc::clone(shelf), wanted, hashed);
+    pub(super) fn new(shelf: &Arc<dyn Shelf>, wanted: Stretch, has_evicted: bool) -> Self {
+        let mut dumped = Self::of(Arc::clone(shelf), wanted);
         let found = shelf.dumps(wanted);
         let mut found = found.unwrap_or_else(|why| {
             dumped.unlisted = Some(why);
@@ -203,12 +192,16 @@ impl Dumped {
 
     /// The same once more, from its start.
     pub(super) fn again(self) -> Self {
-        let sources = self.sources.into_iter();
+        let again = |it: Source| Source {
+            // What could not be read is not tried again: nobody counts on it.
+            fault: it.fault.filter(|_| it.packets == 0),
+            ..Source::new(it.dump)
+        };
         let mut again = Self {
-            sources: sources.map(|it| Source::new(it.dump)).collect(),
+            sources: self.sources.into_iter().map(again).collect(),
             others: self.others,
             unlisted: self.unlisted,
-            ..Self::of(self.shelf, self.wanted, self.hashed)
+            ..Self::of(self.shelf, self.wanted)
         };
         again.begin();
         again
@@ -216,7 +209,8 @@ impl Dumped {
 
     fn begin(&mut self) {
         for (index, source) in self.sources.iter_mut().enumerate() {
-            match source.dump.gone.clone() {
+            let fault = source.fault.take();
+            match source.dump.gone.clone().or(fault) {
                 Some(why) => source.fail(why),
                 None => _ = self.queue.insert((source.dump.span.0, false, index)),
             }
@@ -355,7 +349,7 @@ impl Dumped {
             return;
         }
         if !self.places.is_empty() {
-            let places = self.places.entry(held.key().hash(self.hashed)).or_default();
+            let places = self.places.entry(held.key().hash()).or_default();
             places.push_back(self.batch.len());
         }
         self.batch.push(held);
@@ -372,12 +366,12 @@ impl Dumped {
         }
         if self.places.is_empty() {
             for (place, held) in batch.iter().enumerate() {
-                let places = self.places.entry(held.key().hash(self.hashed)).or_default();
+                let places = self.places.entry(held.key().hash()).or_default();
                 places.push_back(place);
             }
         }
         // Places are searched from the one that was found longest ago.
-        let places = self.places.get_mut(&key.hash(self.hashed))?;
+        let places = self.places.get_mut(&key.hash())?;
         let at = places.iter().position(|place| is_it(&batch[*place]))?;
         let place = places.remove(at)?;
         batch[place].claimed = by;
@@ -396,17 +390,15 @@ impl Dumped {
             [file] if is_pcapng(file) => file,
             _ => return source.fail("pcap tells neither interfaces nor directions".to_owned()),
         };
-        let opened = self.shelf.open(&source.dump.id, &file.name);
-        let opened = opened.and_then(|(read, expression)| {
-            let file = DumpFile::new(read, file.bytes, file.sha256.clone())?;
-            Ok((file, expression))
-        });
+        let opened = self.shelf.open(&source.dump, &file.name);
+        let opened = opened.and_then(|read| DumpFile::new(read, file.bytes, file.sha256.clone()));
         match opened {
-            Ok((file, expression)) => {
+            Ok(file) => {
+                let expression = &source.dump.expression;
                 self.open += 1;
                 source.state = State::Open(Box::new(file));
                 let has_names = asking.matching.has_names() && !expression.trim().is_empty();
-                source.covers = !has_names && takes_all_of(&expression, asking.query);
+                source.covers = !has_names && takes_all_of(expression, asking.query);
             }
             Err(why) => source.fail(why),
         }

@@ -29,9 +29,9 @@ impl<W: io::Write> Reading<'_, W> {
             window.begin_by(first_ns);
         }
         if let Some(first_ns) = self.tally.first_ns
-            && self.newest.as_ref().is_some_and(Newest::left_some_out)
+            && let Some(newest) = self.newest.as_ref().filter(|it| it.left_some_out())
         {
-            window.begin_with(first_ns);
+            window.begin_with(newest.begin_ns().unwrap_or(first_ns).min(first_ns));
         }
         window
     }
@@ -53,6 +53,11 @@ impl<W: io::Write> Reading<'_, W> {
         losses.add_all(&self.losses);
         if let Some(dumped) = dumped {
             dumped.add_losses(&window, &mut losses);
+        }
+        // What could be read when it was counted, and could not any more.
+        let gone = self.newest.as_ref().map_or(0, Newest::did_not_come);
+        if gone > 0 && tally.ended_by.is_none() && !losses.has("evicted") {
+            losses.add("evicted", window.all(), Some(gone));
         }
         if !matches!(tally.ended_by, Some("cancelled" | "limit")) {
             latest.add_unpublished(&window, &mut losses);

@@ -54,7 +54,10 @@ impl<W: io::Write> Giving<'_, '_, W> {
             goes_on,
         };
         let captured = u64::from(packet.captured);
-        if !newest.as_mut().is_none_or(|newest| newest.takes(captured)) {
+        if !newest
+            .as_mut()
+            .is_none_or(|newest| newest.takes(packet.stamp_ns, captured))
+        {
             return Ok(left_out(true));
         }
         let bytes = tally.bytes + captured;

@@ -89,19 +89,18 @@ pub(super) struct Merge {
 }
 
 impl Piece {
-    /// Adds a record of a producer, of which `data` is to be in the answer; `is_kept`: and not only counted.
+    /// Adds a record of a producer, of which no more bytes than `snaplen` are to be in the answer, and so many are `kept` until then.
     pub(super) fn push(
         &mut self,
         packet: &Packet<'_>,
         (producer, record): (usize, u64),
         stamp_ns: i64,
-        data: &[u8],
-        is_kept: bool,
+        (snaplen, kept): (usize, usize),
     ) {
         let start = self.data.len();
-        if is_kept {
-            self.data.extend_from_slice(data);
-        }
+        let captured = packet.data.len().min(snaplen);
+        let kept = packet.data.len().min(kept);
+        self.data.extend_from_slice(&packet.data[..kept]);
         self.packets.push(Found {
             time_ns: packet.time_ns,
             stamp_ns,
@@ -111,7 +110,7 @@ impl Piece {
             producer,
             record,
             dropped: 0,
-            captured: u32::try_from(data.len()).unwrap_or(u32::MAX), // at most 256 KiB
+            captured: u32::try_from(captured).unwrap_or(u32::MAX), // at most 256 KiB
             data: start..self.data.len(),
         });
     }

@@ -2,10 +2,13 @@
 //!
 //! Buckets are counted from the newest back, until those that no older bucket reaches into have enough. Then they are read again, and the
 //! first packets left out. So memory follows no answer, and an old bucket is not read at all.
+//!
+//! Where dumps may have packets among them, the whole answer is looked at once, and the stamp kept from which on the last packets come. What can be read only one of
+//! the two times then changes nothing of the others: the answer has the newest that are left, and lacks what it tells.
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
+    collections::{BTreeMap, BinaryHeap, VecDeque},
     io,
 };
 
@@ -24,23 +27,120 @@ use super::{
 pub(super) struct Newest {
     packets_max: u64,
     bytes_max: u64,
-    /// What is still to come.
+    /// The whole answer is being looked at, and these of its packets may be the last.
+    last: Option<Last>,
+    /// Before a packet of this stamp came, all are left out: see [`Group::reached_ns`].
+    from_ns: Option<i64>,
+    reached_ns: i64,
+    /// What is still to come from there on, as it was counted.
     packets: u64,
     bytes: u64,
-    of: BTreeMap<BucketRef, (u64, u64)>,
+    of: BTreeMap<BucketRef, Counted>,
     left_out: u64,
     /// Older buckets were not looked at.
     is_cut: bool,
 }
 
+/// What a bucket had when it was counted.
+#[derive(Debug)]
+struct Counted {
+    /// `None`: it could not be read.
+    found: Option<(u64, u64)>,
+    /// Packets that were counted and are newer than all of it.
+    newer: u64,
+}
+
+/// The last packets of an answer that nobody sees, as many as are asked for and a few more.
+#[derive(Debug, Default)]
+struct Last {
+    groups: VecDeque<Group>,
+    packets: u64,
+    bytes: u64,
+    reached_ns: i64,
+}
+
+/// Packets that follow each other.
+#[derive(Debug)]
+struct Group {
+    /// The largest stamp up to its first packet, ns: it never goes back, as stamps may.
+    reached_ns: i64,
+    packets: u64,
+    bytes: u64,
+}
+
+/// Groups that are held: 24 MiB. With as many packets, each stamp has its own.
+const GROUPS_MAX: usize = 1 << 20;
+
+impl Last {
+    /// Takes the next packet, and forgets the first ones where enough come behind them.
+    fn push(&mut self, (stamp_ns, bytes): (i64, u64), (packets_max, bytes_max): (u64, u64)) {
+        self.reached_ns = match self.groups.is_empty() {
+            true => stamp_ns,
+            false => self.reached_ns.max(stamp_ns),
+        };
+        self.packets += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        match self.groups.back_mut() {
+            Some(group) if group.reached_ns == self.reached_ns => {
+                group.packets += 1;
+                group.bytes = group.bytes.saturating_add(bytes);
+            }
+            _ => self.groups.push_back(Group {
+                reached_ns: self.reached_ns,
+                packets: 1,
+                bytes,
+            }),
+        }
+        while let Some(first) = self.groups.front()
+            && self.groups.len() > 1
+            && (self.packets - first.packets >= packets_max
+                || self.bytes - first.bytes >= bytes_max)
+        {
+            self.packets -= first.packets;
+            self.bytes -= first.bytes;
+            self.groups.pop_front();
+        }
+        if self.groups.len() > GROUPS_MAX {
+            self.halve();
+        }
+    }
+
+    /// Makes one group of two.
+    fn halve(&mut self) {
+        let mut groups = std::mem::take(&mut self.groups).into_iter();
+        while let Some(mut group) = groups.next() {
+            if let Some(next) = groups.next() {
+                group.packets += next.packets;
+                group.bytes = group.bytes.saturating_add(next.bytes);
+            }
+            self.groups.push_back(group);
+        }
+    }
+}
+
 impl Newest {
-    /// Whether the next packet, of so many bytes, is among the last that were asked for.
-    pub(super) fn takes(&mut self, bytes: u64) -> bool {
-        let takes = self.packets <= self.packets_max && self.bytes <= self.bytes_max;
-        self.packets = self.packets.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(bytes);
+    /// Whether the next packet, of this stamp and so many bytes, is among the last that were asked for.
+    pub(super) fn takes(&mut self, stamp_ns: i64, bytes: u64) -> bool {
+        if let Some(last) = &mut self.last {
+            last.push((stamp_ns, bytes), (self.packets_max, self.bytes_max));
+            return true;
+        }
+        self.reached_ns = self.reached_ns.max(stamp_ns);
+        let is_before = self
+            .from_ns
+            .is_some_and(|from_ns| self.reached_ns < from_ns);
+        let takes = !is_before && self.packets <= self.packets_max && self.bytes <= self.bytes_max;
+        if !is_before {
+            self.pass(bytes);
+        }
         self.left_out += u64::from(!takes);
         takes
+    }
+
+    /// A packet that was counted is none of the answer's: the window has begun later since.
+    pub(super) fn pass(&mut self, bytes: u64) {
+        self.packets = self.packets.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     /// Whether there were more than that.
@@ -48,15 +148,27 @@ impl Newest {
         self.is_cut || self.left_out > 0
     }
 
-    /// A bucket that was counted is gone, with so many records of the window. How many of them the answer may lack.
+    /// Packets that were counted and did not come: no more than these of the last ones are missing.
+    pub(super) fn did_not_come(&self) -> u64 {
+        self.packets.min(self.packets_max)
+    }
+
+    /// Where the last ones begin, as they were counted, where not all of them came.
+    pub(super) fn begin_ns(&self) -> Option<i64> {
+        self.from_ns.filter(|_| self.packets > 0)
+    }
+
+    /// A bucket that was counted is gone, with so many records of the window. How many of them the answer may lack, where the ring alone is asked: of those that
+    /// dumps have too nobody knows.
     pub(super) fn lose(&mut self, bucket: BucketRef, records: u64) -> u64 {
-        let Some((packets, bytes)) = self.of.remove(&bucket) else {
-            return records;
+        let Some(counted) = self.of.remove(&bucket) else {
+            return records.min(self.packets_max);
         };
+        let (packets, bytes) = counted.found.unwrap_or_default();
         self.packets = self.packets.saturating_sub(packets);
         self.bytes = self.bytes.saturating_sub(bytes);
-        let missing = self.packets_max.saturating_sub(self.packets);
-        packets.min(missing)
+        let packets = counted.found.map_or(records, |(packets, _)| packets);
+        packets.min(self.packets_max.saturating_sub(counted.newer))
     }
 }
 
@@ -78,10 +190,18 @@ impl<W: io::Write> Reading<'_, W> {
         visits.sort_by_key(|visit| Reverse(visit.candidate.span_ns.1));
         // Counted, but for buckets that an older one may reach into: by their smallest time.
         let (mut packets, mut bytes) = (0_u64, 0_u64);
+        // Beside what dumps may have, there may be other packets. Where a clock was set, nobody knows which.
+        let dumped_ns =
+            self.dumped
+                .as_ref()
+                .map_or(i64::MIN, |dumped| match contents.steps.is_empty() {
+                    true => dumped.wanted.1,
+                    false => i64::MAX,
+                });
         let mut reached = BinaryHeap::<(i64, u64, u64)>::new();
         let mut counted = 0;
         for visit in &visits {
-            let older_ns = visit.candidate.span_ns.1;
+            let older_ns = visit.candidate.span_ns.1.max(dumped_ns);
             while let Some(&(first_ns, its_packets, its_bytes)) = reached.peek()
                 && first_ns > older_ns
             {
@@ -95,6 +215,7 @@ impl<W: io::Write> Reading<'_, W> {
             }
             counted += 1;
             let bucket = &visit.candidate.bucket;
+            let newer = packets;
             if self.ask_index(contents, visit) == Some(Says::Nothing) {
                 continue;
             }
@@ -105,6 +226,8 @@ impl<W: io::Write> Reading<'_, W> {
                 .copy_bucket_from(bucket.bucket, visit.skip, &mut self.buffer)
                 .is_err()
             {
+                let found = None;
+                newest.of.insert(bucket.bucket, Counted { found, newer });
                 continue;
             }
             let (mut its_packets, mut its_bytes) = (0_u64, 0_u64);
@@ -114,7 +237,8 @@ impl<W: io::Write> Reading<'_, W> {
             });
             newest.packets += its_packets;
             newest.bytes = newest.bytes.saturating_add(its_bytes);
-            newest.of.insert(bucket.bucket, (its_packets, its_bytes));
+            let found = Some((its_packets, its_bytes));
+            newest.of.insert(bucket.bucket, Counted { found, newer });
             reached.push((visit.candidate.span_ns.0, its_packets, its_bytes));
         }
         newest.is_cut = counted < visits.len();
@@ -137,6 +261,9 @@ impl<W: io::Write> Reading<'_, W> {
             return Ok(());
         };
         if self.dumped.is_some() {
+            newest.of.clear();
+            newest.last = Some(Last::default());
+            self.newest = Some(newest);
             let (stream, looker) = (self.stream.take(), self.looker.take());
             let query = &mut self.answer.query;
             let limits = (query.limit_packets.take(), query.limit_bytes.take());
@@ -145,9 +272,16 @@ impl<W: io::Write> Reading<'_, W> {
             (query.limit_packets, query.limit_bytes) = limits;
             (self.stream, self.looker) = (stream, looker);
             looked?;
-            (newest.packets, newest.bytes) = (self.tally.packets, self.tally.bytes);
             self.dumped = self.dumped.take().map(Dumped::again);
             self.begin_again();
+            let Some(counted) = self.newest.take() else {
+                return Ok(());
+            };
+            newest = counted;
+            let last = newest.last.take().unwrap_or_default();
+            newest.from_ns = last.groups.front().map(|first| first.reached_ns);
+            newest.reached_ns = i64::MIN;
+            (newest.packets, newest.bytes) = (last.packets, last.bytes);
         }
         self.newest = Some(newest);
         Ok(())

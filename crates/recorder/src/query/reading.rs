@@ -4,7 +4,7 @@
 //! before any more. In a follow that is what every producer's watermark has passed, so that the order is that of an answer given later, and
 //! a reader may go on behind any packet of it (`resume.rs`). What a pass has read of a bucket that is still open, the next one leaves out.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{cell::RefCell, io, sync::Arc, time::Duration};
 
 use retroscope_ring::{AttachedState, Buffer, CopyError, InterfaceEntry, Step};
 
@@ -221,7 +221,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
     }
 
     /// What there is to be read, by time: buckets with records that were not read before.
-    fn visits<'c>(&mut self, contents: &'c Contents) -> Vec<Visit<'c>> {
+    pub(super) fn visits<'c>(&mut self, contents: &'c Contents) -> Vec<Visit<'c>> {
         let mut order: Vec<usize> = (0..contents.buckets.len()).collect();
         order.sort_by_key(|index| {
             let bucket = &contents.buckets[*index].bucket;
@@ -381,6 +381,9 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 let is_first = self.tally.packets == 0 && self.passes == 0;
                 let window = &mut self.answer.window;
                 if is_first && window.begin_behind(span_ns.1, offset_ns) {
+                    if let Some(newest) = &mut self.newest {
+                        newest.lose(bucket.bucket, left);
+                    }
                     return Ok(());
                 }
                 self.progress[producer].dropped += left;
@@ -388,8 +391,9 @@ impl<'v, W: io::Write> Reading<'v, W> {
             }
             Err(error) => return Err(error.into()),
         };
+        // Of a damaged one that could be copied all came that could be read.
         let missing = match &mut self.newest {
-            Some(newest) if cause == "evicted" => newest.lose(bucket.bucket, left),
+            Some(newest) if copied.is_err() => newest.lose(bucket.bucket, left),
             _ => left,
         };
         if missing > 0 {
@@ -439,13 +443,17 @@ impl<'v, W: io::Write> Reading<'v, W> {
             .query
             .headers
             .map_or(usize::MAX, |bytes| bytes.get() as usize);
-        // A dump may have the same packets.
+        // A dump may have the same packets: all of their bytes tell.
         let is_compared = self.dumped.as_ref().is_some_and(|it| !it.is_done());
-        let is_kept = self.stream.is_some() || self.looker.is_some() || is_compared;
+        let kept = match self.stream.is_some() || self.looker.is_some() {
+            _ if is_compared => usize::MAX,
+            true => snaplen,
+            false => 0,
+        };
         let mut piece = Piece::default();
         let found = self.each_match(contents, visit, |packet, record, stamp_ns| {
-            let data = &packet.data[..packet.data.len().min(snaplen)];
-            piece.push(packet, (bucket.producer, record), stamp_ns, data, is_kept);
+            let place = (bucket.producer, record);
+            piece.push(packet, place, stamp_ns, (snaplen, kept));
         });
         let dropped = &mut self.progress[bucket.producer].dropped;
         if !piece.is_empty() {
@@ -533,7 +541,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             ..
         } = answer;
         let before = tally.packets;
-        let mut giving = Giving {
+        let giving = RefCell::new(Giving {
             query,
             numbering: *numbering,
             cancel,
@@ -542,18 +550,22 @@ impl<'v, W: io::Write> Reading<'v, W> {
             tally,
             newest,
             progress,
-        };
+        });
         let mut asking = Asking {
             query,
             matching,
             interfaces: &contents.interfaces,
             cancel,
         };
-        let mut give =
-            |entry: &InterfaceEntry, packet: &Found, data: &[u8]| giving.give(entry, packet, data);
+        let mut give = |entry: &InterfaceEntry, packet: &Found, data: &[u8]| {
+            giving.borrow_mut().give(entry, packet, data)
+        };
         let written = merge.take_before(until_ns, |packet, data| {
             // The window may have begun later since.
             if !window.holds(packet.time_ns, packet.stamp_ns) {
+                if let Some(newest) = &mut *giving.borrow_mut().newest {
+                    newest.pass(packet.captured.into());
+                }
                 return Ok(true);
             }
             let entry = &contents.interfaces[usize::from(packet.interface)];
@@ -563,6 +575,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 }
                 dumped.leave_out(entry, packet, data, asking.interfaces);
             }
+            let data = &data[..data.len().min(packet.captured as usize)];
             Ok(give(entry, packet, data)?.goes_on)
         });
         let written = written.and_then(|goes_on| match dumped {

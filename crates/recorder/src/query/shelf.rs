@@ -21,11 +21,11 @@ pub(super) trait Shelf: fmt::Debug + Send + Sync {
     /// Why there is no list, in words.
     fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String>;
 
-    /// Opens a capture file of a dump; with the dump's expression.
+    /// Opens a capture file of a dump.
     ///
     /// # Errors
-    /// Why it cannot be read, in words.
-    fn open(&self, id: &str, name: &str) -> Result<(Box<dyn Read + Send>, String), String>;
+    /// Why it cannot be read, in words, or its sidecar is not as it was written.
+    fn open(&self, dump: &Shelved, name: &str) -> Result<Box<dyn Read + Send>, String>;
 }
 
 /// A dump that may be read.
@@ -40,6 +40,8 @@ pub(super) struct Shelved {
     pub(super) files: Vec<StoredFile>,
     /// The stamps of which it has all that its filter takes of this recording; `None`: it is of another one.
     pub(super) claims: Option<Vec<Stretch>>,
+    /// Its filter, as the recorder knows it; of other recordings empty.
+    pub(super) expression: String,
     /// It is not there, and why.
     pub(super) gone: Option<String>,
 }
@@ -48,14 +50,20 @@ impl Shelf for Handle {
     fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String> {
         let common = self.common().map_err(|error| error.to_string())?;
         let touches = |(from_ns, to_ns): Stretch| from_ns <= wanted.1 && to_ns >= wanted.0;
-        let own = (common.log).those(|dump| span(&dump.from, &dump.to).is_some_and(touches));
-        let mut own: HashMap<String, DumpReport> =
-            own.into_iter().map(|it| (it.id.clone(), it)).collect();
+        let own = || {
+            let own = (common.log).those(|dump| span(&dump.from, &dump.to).is_some_and(touches));
+            let own = own.into_iter().map(|it| (it.id.clone(), it));
+            own.collect::<HashMap<String, DumpReport>>()
+        };
+        // What is finished before it is listed should be in the list.
+        let before = own();
         let listed = match Handle::dumps(self) {
             // Nothing is dumped.
             Err(CommandError::Refused(_)) => return Ok(Vec::new()),
             listed => listed.map_err(|error| error.to_string())?,
         };
+        // What is in the list may be finished since.
+        let mut own = own();
         let mut shelved = Vec::new();
         for dump in listed {
             // Another dump may have its name by now.
@@ -67,18 +75,26 @@ impl Shelf for Handle {
             let Some(span) = span.filter(|_| !dump.is_open) else {
                 continue;
             };
+            // Whoever writes the sidecar may list files of theirs, with their checksums.
+            let is_changed = report
+                .as_ref()
+                .is_some_and(|report| report.files != dump.files);
             shelved.push(Shelved {
                 id: dump.id,
                 from: dump.from,
                 to: dump.to,
                 span,
                 files: dump.files,
-                claims: report.map(|report| claims(&report, span, &common)),
-                gone: None,
+                claims: (report.as_ref()).map(|report| claims(report, span, &common)),
+                expression: report.map_or_else(String::new, |report| report.expression),
+                gone: is_changed
+                    .then(|| "its sidecar lists other files than were written".to_owned()),
             });
         }
         // Without a sidecar it is in no list.
-        own.retain(|_, report| report.sidecar && report.verdict != Verdict::Failed);
+        own.retain(|id, report| {
+            before.contains_key(id) && report.sidecar && report.verdict != Verdict::Failed
+        });
         shelved.extend(own.into_values().filter_map(|report| {
             Some(Shelved {
                 span: span(&report.from, &report.to)?,
@@ -87,22 +103,22 @@ impl Shelf for Handle {
                 to: report.to,
                 files: Vec::new(),
                 claims: Some(Vec::new()),
+                expression: report.expression,
                 gone: Some("it is deleted, or not as it was written".to_owned()),
             })
         }));
         Ok(shelved)
     }
 
-    fn open(&self, id: &str, name: &str) -> Result<(Box<dyn Read + Send>, String), String> {
-        let told = self.dump(id).map_err(|error| error.to_string())?;
+    fn open(&self, dump: &Shelved, name: &str) -> Result<Box<dyn Read + Send>, String> {
+        let told = self.dump(&dump.id).map_err(|error| error.to_string())?;
         let (_, told) = told.ok_or("it was deleted meanwhile")?;
-        let expression = told["expression"].as_str();
-        let expression = expression
-            .ok_or("its sidecar has no expression")?
-            .to_owned();
-        let file = self.open_dump_file(id, name);
+        if dump.claims.is_some() && told["expression"].as_str() != Some(&dump.expression) {
+            return Err("its sidecar has another expression than it was made with".to_owned());
+        }
+        let file = self.open_dump_file(&dump.id, name);
         let file = file.map_err(|error| error.to_string())?;
-        Ok((Box::new(file.into_reader()), expression))
+        Ok(Box::new(file.into_reader()))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
     dump::{
         sidecar::Sidecar,
         sink::{End, Held, Sink},
+        store::StoredFile,
     },
 };
 
@@ -45,10 +46,11 @@ pub(in crate::dump) enum Outcome {
     Failed(Fault),
     /// To [`Work::Flush`] and [`Work::Finish`].
     Done { failed: Option<Fault>, held: Held },
-    /// To [`Work::Tell`]: whether there is a sidecar now.
+    /// To [`Work::Tell`]: whether there is a sidecar now, and what it was told of the files.
     Told {
         amended: io::Result<()>,
         sidecar: io::Result<bool>,
+        files: Vec<StoredFile>,
     },
 }
 
@@ -290,7 +292,11 @@ impl Body {
                 let is_again = amended.is_some();
                 let amended = amended.map_or(Ok(()), |verdict| self.sink.amend(&verdict));
                 let sidecar = sidecar.map_or(Ok(false), |it| self.sink.sidecar(&it, is_again));
-                Some(Outcome::Told { amended, sidecar })
+                Some(Outcome::Told {
+                    amended,
+                    sidecar,
+                    files: self.sink.held().files,
+                })
             }
             Work::Leave => None,
         };

@@ -6,6 +6,8 @@ mod dumped;
 mod dumped_lists;
 mod following;
 mod indexed;
+mod newest;
+mod recorders;
 
 use std::{
     fs::{self, OpenOptions},

@@ -1,0 +1,187 @@
+//! The newest packets, of which some are overwritten, or in dumps that are deleted, between being counted and being read: against lists.
+
+use std::collections::BTreeMap;
+
+use super::{
+    super::{reading::Reading, stream::Stream},
+    dumped::{Given, Past, Sent, dump, given, named, packets},
+    *,
+};
+
+/// An answer during which something happens, behind the count.
+fn ask(
+    past: &mut Past,
+    query: &Query,
+    between: impl FnOnce(&mut Past),
+) -> (QueryReport, Vec<Given>) {
+    let answer = past.answer(query);
+    let mut out = Vec::new();
+    let stream = Stream::new(&mut out, "", None, answer.numbering).unwrap();
+    let mut reading = Reading::new(answer, Some(stream));
+    reading.dumped = reading.answer.dumped();
+    let contents = Arc::clone(&reading.start);
+    let visits = reading.visits(&contents);
+    let visits = reading.find_newest(&contents, visits).unwrap();
+    reading.count_dumped(&contents, &visits).unwrap();
+    between(past);
+    reading.pass(&contents, &visits, None).unwrap();
+    reading.is_ended();
+    let report = reading.end().unwrap();
+    let packets = packets(&out);
+    assert_eq!(report.packets, packets.len() as u64);
+    (report, packets)
+}
+
+/// Packets, and how many there are of each: of several sources, as many as who has the most.
+type Bag = BTreeMap<Given, usize>;
+
+fn bag<'g>(sources: impl IntoIterator<Item = &'g Vec<Given>>) -> Bag {
+    let mut all = Bag::new();
+    for source in sources {
+        let mut own = Bag::new();
+        source
+            .iter()
+            .for_each(|it| *own.entry(it.clone()).or_default() += 1);
+        for (packet, count) in own {
+            let known = all.entry(packet).or_default();
+            *known = count.max(*known);
+        }
+    }
+    all
+}
+
+fn count<'b>(bag: impl IntoIterator<Item = (&'b Given, &'b usize)>) -> u64 {
+    bag.into_iter().map(|(_, count)| *count as u64).sum()
+}
+
+/// What the ring has now of these stamps.
+fn in_ring(past: &Past, end_ns: i64) -> Vec<Given> {
+    let query = Query {
+        from_ns: Some(0),
+        to_ns: Some(end_ns),
+        ..Query::default()
+    };
+    past.ask(&query).1
+}
+
+/// Where an answer begins whose start nobody named.
+fn begin_ns(past: &Past, query: &Query, end_ns: i64) -> i64 {
+    if query.from_ns.is_some() {
+        return 0;
+    }
+    let open = Query {
+        to_ns: Some(end_ns),
+        ..Query::default()
+    };
+    let from = past.ask(&open).0.from.unwrap();
+    crate::parse_time(&from).unwrap()
+}
+
+#[test]
+fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
+    let mut outcomes = BTreeMap::<(bool, bool), u32>::new();
+    for seed in 0..150 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut past = Past::new();
+        let right = random.u32(0..10);
+        let send = |past: &mut Past, random: &mut fastrand::Rng, number: i64| {
+            past.send(Sent {
+                time_ns: 2000 + 10 * number + random.i64(-15..15),
+                interface: ["left", "right"][usize::from(random.u32(..10) < right)],
+                bytes: [60, 900, 2048, 3000][random.usize(..4)],
+                mark: random.u16(..),
+            });
+        };
+        let sent = random.i64(300..2500);
+        (0..sent).for_each(|number| send(&mut past, &mut random, number));
+        past.publish();
+        let end_ns = 2000 + 10 * sent + 15;
+        let mut sorted = past.all.clone();
+        sorted.sort_by_key(|it| it.time_ns); // stable
+        let mut dumps = Vec::new();
+        let mut held = Vec::new();
+        for number in 0..random.usize(..4) * random.usize(..2) {
+            let from_ns = random.i64(1500..20_000);
+            let span = (from_ns, from_ns + random.i64(0..20_000));
+            let those = || {
+                sorted
+                    .iter()
+                    .filter(|it| (span.0..=span.1).contains(&it.time_ns))
+            };
+            let mut made = dump(&number.to_string(), span, "", those());
+            if random.u32(..4) == 0 {
+                made = made.of_others();
+            }
+            let is_lost = random.bool();
+            held.push((those().map(|it| given(it, usize::MAX)).collect(), is_lost));
+            dumps.push(made);
+        }
+        let has_dumps = !dumps.is_empty();
+        past.shelve(dumps);
+        let limit = [random.u64(1..60), random.u64(1..2000)][random.usize(..2)];
+        let mut query = Query {
+            newest: true,
+            limit_packets: Some(limit),
+            ..named(0, end_ns)
+        };
+        if random.u32(..3) == 0 {
+            query.from_ns = None;
+        }
+        let ring_before = in_ring(&past, end_ns);
+        let begun_ns = begin_ns(&past, &query, end_ns);
+        let more = random.i64(..1500) * i64::from(random.bool());
+        let lost = held.iter().enumerate().filter(|(_, held)| held.1);
+        let lost: Vec<String> = lost.map(|(number, _)| number.to_string()).collect();
+        let (report, found) = ask(&mut past, &query, |past| {
+            lost.iter().for_each(|id| past.delete(id));
+            (0..more).for_each(|number| send(past, &mut random, sent + 10 + number));
+            past.publish();
+        });
+        let what = format!("seed {seed}: {query:?} {report:?}");
+        // Which of them dumps are asked for, the answer tells.
+        let is_dumped = report.dumps.is_some();
+        let dumped = |is_left: bool| {
+            let those = held.iter().filter(move |held| !(is_left && held.1));
+            those.map(|held| &held.0).filter(move |_| is_dumped)
+        };
+        let before = bag(dumped(false).chain([&ring_before]));
+        let ring_after = in_ring(&past, end_ns);
+        let after = bag(dumped(true).chain([&ring_after]));
+        // Nothing is made up.
+        let answer = bag([&found]);
+        assert!(found.is_sorted_by_key(|it| it.0), "{what}");
+        assert!(
+            answer.iter().all(|(it, count)| after[it] >= *count),
+            "{what}"
+        );
+        assert!(report.packets <= limit, "{what}");
+        // From this stamp on they were the newest.
+        let newest = before
+            .iter()
+            .rev()
+            .flat_map(|(it, count)| vec![it.0; *count]);
+        let first_ns = newest.take(usize::try_from(limit).unwrap()).last().unwrap();
+        let moved_ns = begin_ns(&past, &query, end_ns);
+        for (it, count) in &after {
+            let is_sure = it.0 > first_ns && it.0 >= moved_ns;
+            assert!(!is_sure || answer.get(it) == Some(count), "{it:?} {what}");
+        }
+        // What is not there any more is told.
+        let is_newest = |(it, _): &(&Given, &usize)| it.0 > first_ns && it.0 >= moved_ns;
+        let gone = count(before.iter().filter(is_newest)) - count(after.iter().filter(is_newest));
+        let told: Vec<Option<u64>> = report.missing.iter().map(|it| it.at_most).collect();
+        let is_told = told.contains(&None) || told.iter().flatten().sum::<u64>() >= gone;
+        assert!(gone == 0 || !told.is_empty() && is_told, "{gone} {what}");
+        if gone == 0 && lost.is_empty() && more == 0 {
+            let asked = before.iter().filter(|(it, _)| it.0 >= begun_ns);
+            assert_eq!(report.packets, limit.min(count(asked)), "{what}");
+        }
+        *outcomes
+            .entry((gone > 0, is_dumped && has_dumps))
+            .or_default() += 1;
+    }
+    assert!(
+        outcomes.len() == 4 && outcomes.values().all(|count| *count > 5),
+        "{outcomes:?}"
+    );
+}
