@@ -120,6 +120,7 @@ impl PutBack {
                 #[expect(clippy::cast_possible_truncation, reason = "no frame has 4 GiB")]
                 captured_len: wire.captured_len() as u32,
                 wire_len: wire.wire_len,
+                vlan: meta.vlan.filter(|_| wire.tag_len > 0),
                 ..*meta
             });
         }
