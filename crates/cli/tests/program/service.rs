@@ -185,6 +185,43 @@ fn commands_of_dumps_do_not_speak_for_the_service() {
     }
 }
 
+/// A stop has as long as commands of dumps take, each within its own limit.
+#[test]
+fn a_stop_is_given_more_time_while_commands_of_dumps_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let manager = Manager::at_path(folder.path());
+    let gate = folder.path().join("gate");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&gate)
+            .status()
+            .unwrap()
+            .success()
+    );
+    // It runs until the test opens the pipe.
+    let post = format!("sh -c ': <{}'", gate.display());
+    let mut command = record(folder.path(), &["--post", &post]);
+    let mut recording = manager.spawn(folder, &mut command);
+    manager.hear_until("READY=1");
+    recording.asked(&["trigger"]);
+    signal(&recording.child, Signal::TERM);
+    let before = manager.hear_until("STOPPING=1");
+    assert!(
+        before.iter().all(|it| !it.contains("EXTEND_")),
+        "{before:?}"
+    );
+    let is_extended = |heard: &[String]| {
+        assert_eq!(
+            heard.last().unwrap(),
+            "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=stopping: 1 commands of --post run or wait"
+        );
+    };
+    is_extended(&manager.hear_until("EXTEND_TIMEOUT_USEC="));
+    is_extended(&manager.hear_until("EXTEND_TIMEOUT_USEC="));
+    fs::write(&gate, "").unwrap();
+    assert!(recording.child.wait().unwrap().success());
+}
+
 #[test]
 fn a_socket_that_nobody_has_is_told_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -15,8 +15,8 @@ use watchdog::{Judgement, Watchdog};
 
 /// Between two messages while memory is filled, and between two about the state.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How much longer the start may take, counted from each message while memory is filled.
-const FILLING_EXTENSION: Duration = Duration::from_secs(30);
+/// How much longer a start or a stop may take, counted from each message while memory is filled or commands of `--post` run.
+const EXTENSION: Duration = Duration::from_secs(30);
 
 /// See the module. Without a service manager nothing happens.
 #[derive(Debug)]
@@ -24,7 +24,8 @@ pub(super) struct Service {
     notify: Notify,
     watchdog: Option<Watchdog>,
     line: StatusLine,
-    filling_told: Option<Instant>,
+    /// When it was last given more time.
+    extended: Option<Instant>,
     /// Threads that hang, as they were last told.
     hanging: Vec<String>,
     is_stopping: bool,
@@ -37,7 +38,7 @@ impl Service {
             watchdog: Watchdog::from_environment().filter(|_| notify.is_on()),
             notify,
             line: StatusLine::default(),
-            filling_told: None,
+            extended: None,
             hanging: Vec::new(),
             is_stopping: false,
         }
@@ -54,18 +55,22 @@ impl Service {
 
     /// Memory is being filled, which takes as long as it takes: the start is given more time.
     pub(super) fn filling(&mut self, done: u64, total: u64) {
-        let told = self.filling_told;
-        if self.is_on() && told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            self.filling_told = Some(Instant::now());
-            let (time_us, done, total) = (
-                FILLING_EXTENSION.as_micros(),
-                show_size(done),
-                show_size(total),
-            );
-            self.notify.send(&format!(
-                "EXTEND_TIMEOUT_USEC={time_us}\nSTATUS=filling the ring: {done} of {total}"
-            ));
+        if self.is_extension_due() {
+            let (done, total) = (show_size(done), show_size(total));
+            self.extend(&format!("filling the ring: {done} of {total}"));
         }
+    }
+
+    fn is_extension_due(&self) -> bool {
+        let told = self.extended;
+        self.is_on() && told.is_none_or(|told| told.elapsed() >= TELL_EVERY)
+    }
+
+    /// Asks for more time, and says what for.
+    fn extend(&mut self, status: &str) {
+        self.extended = Some(Instant::now());
+        let time_us = EXTENSION.as_micros();
+        (self.notify).send(&format!("EXTEND_TIMEOUT_USEC={time_us}\nSTATUS={status}"));
     }
 
     /// It records.
@@ -76,11 +81,12 @@ impl Service {
 
     /// Tells how the recording is, and that it goes on, if it does. Returns a sentence for the log, when threads begin to hang or no longer do.
     pub(super) fn tick(&mut self, recorder: &Recorder) -> Option<String> {
-        if !self.is_on() || self.is_stopping {
+        if !self.is_on() {
             return None;
         }
-        if recorder.is_stopping() {
+        if self.is_stopping || recorder.is_stopping() {
             self.stopping();
+            self.wait_for_commands(recorder);
             return None;
         }
         let mut sentence = None;
@@ -109,6 +115,18 @@ impl Service {
             self.notify.send(&format!("STATUS={line}"));
         }
         sentence
+    }
+
+    /// While commands of `--post` run or wait the stop is given more time: each has a limit of its own. Dumps are not waited for so, because a disk that
+    /// hangs has none.
+    fn wait_for_commands(&mut self, recorder: &Recorder) {
+        if !self.is_extension_due() {
+            return;
+        }
+        let left = recorder.status().post.map_or(0, |post| post.to_be_done);
+        if left > 0 {
+            self.extend(&format!("stopping: {left} commands of --post run or wait"));
+        }
     }
 
     /// It records no more, and completes what it writes.
