@@ -178,6 +178,38 @@ fn a_capture_ends_at_once_and_says_nothing() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
+/// Who started it ended before it could look who that was: another process is its parent from its first instruction on.
+#[test]
+fn a_capture_ends_with_a_wireshark_that_was_gone_before_it_began() {
+    let recording = Recording::start(&["--trigger", "tcp port 9"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (gate, pipe) = (folder.path().join("gate"), folder.path().join("pipe"));
+    for path in [&gate, &pipe] {
+        let made = Command::new("mkfifo").arg(path).status().unwrap();
+        assert!(made.success());
+    }
+    let mut starter = Command::new("sh")
+        .args(["-c", "(read -r _ <\"$0\"; exec \"$@\") &"])
+        .arg(&gate)
+        .args([PROGRAM, "--capture", "--extcap-interface", "retroscope"])
+        .args(["--extcap-capture-filter", "less 1", "--fifo"])
+        .arg(&pipe)
+        .arg("--socket")
+        .arg(recording.socket())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(starter.wait().unwrap().success());
+    fs::write(&gate, "\n").unwrap();
+    let mut read = File::open(&pipe).unwrap();
+    // It has begun, and nothing of what it records is asked for.
+    read.read_exact(&mut [0; 20]).unwrap();
+    drop(starter.stderr.take());
+    read.read_to_end(&mut Vec::new()).unwrap();
+    no_process(&recording.socket());
+}
+
 fn verdict_in(capture: &[u8]) -> bool {
     let text = String::from_utf8_lossy(capture);
     text.contains(r#""verdict":"complete""#)

@@ -6,6 +6,7 @@
 
 use std::{
     fs::File,
+    io,
     os::fd::AsFd,
     path::Path,
     process::ExitCode,
@@ -56,7 +57,10 @@ enum News {
 pub(super) fn run(query: Query, pipe: &Path) -> Result<ExitCode, Failure> {
     let (tell, news) = channel();
     tell_signals(tell.clone())?;
-    // A Wireshark that was killed closes no pipe: its dumpcap reads on while nothing comes.
+    // Of a Wireshark that was killed dumpcap is left, which reads on while nothing comes. But nobody reads stderr any more then, however early that
+    // was, …
+    tell_of(io::stderr(), PollFlags::empty(), tell.clone());
+    // … where it is a pipe, and no other process was given its other end. Who started us may be gone already, and this be who took us in: it stays.
     let parent = getppid().and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
     if let Some(parent) = parent {
         tell_of(parent, PollFlags::IN, tell.clone());
@@ -118,7 +122,7 @@ fn release(pipe: &Path, tell: Sender<News>, news: &Receiver<News>) {
     let _ = news.recv_timeout(RELEASE_WAIT);
 }
 
-/// Tells that Wireshark has gone, once something becomes of a descriptor.
+/// Tells that Wireshark has gone, once something becomes of a descriptor. Errors are always waited for: of a pipe that is written, that nobody reads it.
 fn tell_of(watched: impl AsFd + Send + 'static, what: PollFlags, tell: Sender<News>) {
     thread::spawn(move || {
         let mut waited = [PollFd::new(&watched, what)];
@@ -158,7 +162,6 @@ fn open(target: &Target, tell: &Sender<News>) -> Result<File, Failure> {
     };
     let _ = tell.send(News::Opened);
     let watched = pipe.try_clone().map_err(failed)?;
-    // An error is all that is waited for: there is no reader any more.
     tell_of(watched, PollFlags::empty(), tell.clone());
     Ok(pipe)
 }
