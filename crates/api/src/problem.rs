@@ -102,9 +102,11 @@ impl From<CommandError> for Problem {
         let text = error.to_string();
         match error {
             CommandError::Filter(error) => error.into(),
-            CommandError::Refused(_) => Self::conflict(text),
+            CommandError::Refused(_) | CommandError::Suppressed(_) | CommandError::Gone(_) => {
+                Self::conflict(text)
+            }
             CommandError::RuleExists { .. } => Self::new(StatusCode::PRECONDITION_FAILED, text),
-            CommandError::Busy | CommandError::Late => {
+            CommandError::Busy | CommandError::Late | CommandError::RuleChanged => {
                 Self::unavailable(text, Duration::from_secs(1))
             }
             _ => Self::unavailable(text, Duration::from_secs(60)),

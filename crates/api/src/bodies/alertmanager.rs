@@ -92,7 +92,7 @@ pub(crate) struct DoneBody {
 
 /// What an alert led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
     /// A dump was started.
     Dump,
@@ -100,6 +100,10 @@ pub(crate) enum Outcome {
     Existed,
     /// A limit of the rule or of the recorder let it start none. It is tried again when Alertmanager repeats it.
     Suppressed,
+    /// Nothing of its window is there: the ring has moved on.
+    AgedOut,
+    /// Nothing of its window is there: the recording began later.
+    NotRecorded,
     /// It can start none: its labels do not fit, or there is no such rule.
     Refused,
     /// It is over, and nothing is done.

@@ -6,7 +6,7 @@
 
 use axum::{Extension, extract::State};
 use retroscope_recorder::{
-    ByHand, Clock, CommandError, Handle, LabelFilled, LabelTemplate, RuleStatus, SystemClock,
+    ByHand, Clock, CommandError, Gone, Handle, LabelFilled, LabelTemplate, RuleStatus, SystemClock,
     TriggerRequest, parse_time,
 };
 use sha2::{Digest, Sha256};
@@ -36,6 +36,8 @@ enum Failed {
     Refused(String),
     /// It may when it comes again.
     Suppressed(String),
+    /// Its packets are not there.
+    Gone(Gone),
     /// Nobody knows: the whole notification is to come again.
     Unknown(CommandError),
 }
@@ -44,7 +46,9 @@ impl From<CommandError> for Failed {
     fn from(error: CommandError) -> Self {
         match error {
             CommandError::Filter(error) => Self::Refused(error.render()),
-            CommandError::Refused(why) => Self::Suppressed(why),
+            CommandError::Refused(why) => Self::Refused(why),
+            CommandError::Suppressed(why) => Self::Suppressed(why),
+            CommandError::Gone(gone) => Self::Gone(gone),
             error => Self::Unknown(error),
         }
     }
@@ -53,7 +57,7 @@ impl From<CommandError> for Failed {
 /// Start a dump for each alert that fires: the webhook of Prometheus' Alertmanager
 ///
 /// The rule says in `alert_dump` what is dumped, and labels of the alert fill it in; its window lies around `startsAt`. An alert that was sent before, by its
-/// fingerprint and `startsAt`, has the dump that it started then. Where all that fire are refused, so is the notification.
+/// fingerprint and `startsAt`, has the dump that it started then; one whose window ends before what the ring has, after a restart for example, has none. Where all that fire are refused, so is the notification.
 #[utoipa::path(
     post, path = "/v1/alertmanager", tag = "dumps",
     params(NotificationQuery),
@@ -86,6 +90,7 @@ pub(crate) async fn notify(
         for alert in &notification.alerts {
             done.push(act(&app.handle, &caller, asked.rule.as_deref(), alert)?);
         }
+        tell_gone(&app.handle, &notification.receiver, &done);
         tell_refused(&app.handle, &notification.receiver, &done)?;
         Ok(Json(AnswerBody {
             alerts: done,
@@ -111,6 +116,19 @@ fn tell_refused(handle: &Handle, receiver: &str, done: &[DoneBody]) -> Result<()
         return Err(Problem::senseless(text));
     }
     Ok(())
+}
+
+/// Alertmanager repeats an alert as long as it goes on: one that began before a restart is told by an event, and is no failure.
+fn tell_gone(handle: &Handle, receiver: &str, done: &[DoneBody]) {
+    let is_gone = |it: &&DoneBody| matches!(it.outcome, Outcome::AgedOut | Outcome::NotRecorded);
+    let gone = done.iter().filter(is_gone);
+    let Some(why) = gone.clone().find_map(|it| it.reason.as_deref()) else {
+        return;
+    };
+    let (count, of, receiver) = (gone.count(), firing(done), cut(receiver));
+    handle.tell_notice(format!(
+        "{count} of {of} alerts of Alertmanager's receiver {receiver:?} have no packets here, the first: {why}"
+    ));
 }
 
 fn firing(done: &[DoneBody]) -> usize {
@@ -140,6 +158,13 @@ fn act(
         Ok(triggered) if triggered.existed => done(Outcome::Existed, Some(triggered.dump), None),
         Ok(triggered) => done(Outcome::Dump, Some(triggered.dump), None),
         Err(Failed::Suppressed(why)) => done(Outcome::Suppressed, None, Some(why)),
+        Err(Failed::Gone(gone)) => {
+            let outcome = match gone {
+                Gone::AgedOut { .. } => Outcome::AgedOut,
+                Gone::NotRecorded { .. } => Outcome::NotRecorded,
+            };
+            done(outcome, None, Some(gone.to_string()))
+        }
         Err(Failed::Refused(why)) => done(Outcome::Refused, None, Some(why)),
         Err(Failed::Unknown(error)) => return Err(error.into()),
     })

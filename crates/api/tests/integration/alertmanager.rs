@@ -45,6 +45,23 @@ impl Alerted {
         }
     }
 
+    fn next_event(&self) -> u64 {
+        let status = self.served.ask_unix(&get("/v1/status")).done(200);
+        status["next_event"].as_u64().unwrap()
+    }
+
+    /// The first notice of the events from this one on.
+    fn notice(&self, from: u64) -> String {
+        let mut events = self.served.handle.subscribe(Some(from));
+        let deadline = std::time::Instant::now() + crate::support::DEADLINE;
+        loop {
+            assert!(std::time::Instant::now() < deadline, "no notice");
+            if let Ok(Event::Notice(text)) = events.take(std::time::Duration::from_secs(1)) {
+                return text;
+            }
+        }
+    }
+
     fn put(&self, name: &str, rule: Value) {
         let put = request("PUT", &format!("/v1/rules/{name}")).json(&rule);
         self.served.ask_unix(&put).done(201);
@@ -143,6 +160,41 @@ fn an_alert_that_fires_has_one_dump_of_its_rule() {
     );
 }
 
+/// A recorder that was started anew knows no alerts of before: one that goes on has no empty dump, and is no failure.
+#[test]
+fn an_alert_from_before_the_recording_has_no_dump() {
+    let alerted = Alerted::new();
+    let mut old = alerted.alert("old");
+    let began = SystemClock.now().wall_ns - 3_600_000_000_000;
+    old["startsAt"] = json!(rfc3339(began));
+    let from = alerted.next_event();
+    let answer = alerted
+        .send("/v1/alertmanager", &notification(&[old.clone()]))
+        .done(200);
+    let told = &answer["alerts"][0];
+    assert_eq!(
+        (&told["outcome"], &told["dump"]),
+        (&json!("not-recorded"), &Value::Null),
+        "{answer}"
+    );
+    let why = told["reason"].as_str().unwrap();
+    assert!(why.contains("before the recording began"), "{why}");
+    let notice = alerted.notice(from);
+    assert!(
+        notice.starts_with("1 of 1 alerts") && notice.ends_with(why),
+        "{notice}"
+    );
+    // A window that reaches into the recording has a dump, of what there is.
+    alerted.put(
+        "long",
+        json!({ "alert_dump": "", "past": "10s", "future": "1h" }),
+    );
+    let answer = alerted
+        .send("/v1/alertmanager?rule=long", &notification(&[old]))
+        .done(200);
+    assert_eq!(answer["alerts"][0]["outcome"], "dump", "{answer}");
+}
+
 /// Labels are data of strangers.
 #[test]
 fn what_does_not_fit_is_refused_with_a_reason() {
@@ -205,9 +257,7 @@ fn what_does_not_fit_is_refused_with_a_reason() {
         .refused(422);
     assert!(why.contains("names a rule"), "{why}");
     // One of several: what can be done is, and an event tells of the rest.
-    let from = alerted.served.ask_unix(&get("/v1/status")).done(200)["next_event"]
-        .as_u64()
-        .unwrap();
+    let from = alerted.next_event();
     let mixed = notification(&[with("instance", "x y"), alerted.alert("g")]);
     let answer = alerted.send("/v1/alertmanager", &mixed).done(200);
     assert_eq!(
@@ -218,15 +268,8 @@ fn what_does_not_fit_is_refused_with_a_reason() {
         (&json!("refused"), &json!("dump")),
         "{answer}"
     );
-    let mut events = alerted.served.handle.subscribe(Some(from));
-    let deadline = std::time::Instant::now() + crate::support::DEADLINE;
-    loop {
-        assert!(std::time::Instant::now() < deadline, "no notice");
-        if let Ok(Event::Notice(text)) = events.take(std::time::Duration::from_secs(1)) {
-            assert!(text.starts_with("1 of 2 alerts"), "{text}");
-            break;
-        }
-    }
+    let text = alerted.notice(from);
+    assert!(text.starts_with("1 of 2 alerts"), "{text}");
     // The URL's rule is that of all of them.
     let sent = notification(&[with("retroscope_rule", "none"), nameless]);
     let answer = alerted.send("/v1/alertmanager?rule=web", &sent).done(200);

@@ -8,11 +8,14 @@ use std::sync::{
 
 use retroscope_alert::Alert;
 
-use crate::analysis::{
-    director::SharedLimits,
-    predicate::Expression,
-    terms::{TriggerRequest, Window},
-    triggers::RuleChange,
+use crate::{
+    analysis::{
+        director::SharedLimits,
+        predicate::Expression,
+        terms::{TriggerRequest, Window},
+        triggers::RuleChange,
+    },
+    control::held::{Gone, Held},
 };
 
 /// Commands that wait at once.
@@ -28,11 +31,13 @@ pub(crate) enum Command {
         at_ns: Option<i64>,
         /// The rule whose hit it is, by number and name; `None`: of none.
         rule: Option<(usize, Arc<str>)>,
+        /// What the ring has: a hit of a rule starts no dump of what is gone.
+        held: Option<Held>,
         request: Box<TriggerRequest>,
         /// What is dumped, if that is not as the recorder is configured.
         expression: Option<Expression>,
         /// `None`: nobody waits.
-        reply: Option<SyncSender<Result<Triggered, String>>>,
+        reply: Option<SyncSender<Result<Triggered, NoDump>>>,
     },
     /// Alerts.
     Alerts(Vec<Arc<Alert>>),
@@ -55,6 +60,19 @@ pub(crate) struct Settings {
     pub(crate) limits: SharedLimits,
     /// What a trigger by hand dumps.
     pub(crate) manual: Expression,
+}
+
+/// Why a trigger by hand started no dump.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoDump {
+    /// A limit: which. Later it may start one.
+    Limit(String),
+    /// Nothing of what it asks for is there.
+    Gone(Gone),
+    /// The rule whose hit it is was changed or removed.
+    RuleChanged,
+    /// What it says.
+    Other(String),
 }
 
 /// What a trigger by hand led to.

@@ -5,6 +5,7 @@ pub(crate) mod commands;
 pub(crate) mod common;
 pub(crate) mod durations;
 pub(crate) mod events;
+pub(crate) mod held;
 pub(crate) mod hits;
 pub(crate) mod outcomes;
 pub(crate) mod pins;

@@ -10,6 +10,7 @@ use crate::{
     control::{
         alerts::AlertLines,
         commands::{Command, Triggered},
+        held::Held,
         lock,
     },
     start::handle::{CommandError, Handle, check_name, late},
@@ -26,8 +27,8 @@ pub struct ByHand {
     pub flow: Option<KnownFlow>,
     /// What it asks for.
     pub request: TriggerRequest,
-    /// The rule whose hit it is, by name: its limits are kept to, and it is counted as the rule's. `None`: a trigger by hand, of no rule. Keys are remembered apart,
-    /// the last 4,096 of rules.
+    /// The rule whose hit it is, by name: its limits are kept to, it is counted as the rule's, and starts no dump where all of its window is before what the ring
+    /// has. `None`: a trigger by hand, of no rule. Keys are remembered apart, the last 4,096 of rules.
     pub rule: Option<String>,
     /// The interface that `$iface` of the request's expression stands for, a ring-wide number.
     pub interface: Option<u16>,
@@ -54,8 +55,8 @@ impl Handle {
     /// Triggers by hand, perhaps for a time before now, or for a flow, and waits until the dump is open.
     ///
     /// # Errors
-    /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or asks for a trigger packet; `Refused`: why there is no
-    /// dump, for example because its time is to come.
+    /// [`CommandError`]; `Filter`: the dump expression does not compile for any source, or asks for a trigger packet; `Suppressed`, `Gone`, `Refused`: why there
+    /// is no dump, for example because its time is to come.
     pub fn trigger_by_hand(&self, by_hand: ByHand) -> Result<Triggered, CommandError> {
         let ByHand {
             key,
@@ -95,18 +96,20 @@ impl Handle {
             }
         };
         let expression = expression.transpose()?.map(Expression::plain);
+        let held = rule.as_ref().map(|_| self.held()).transpose()?;
         let (reply, answer) = sync_channel(1);
         let reply = Some(reply);
         self.send(Command::Trigger {
             key,
             at_ns,
             rule,
+            held,
             request: Box::new(request),
             expression,
             reply,
         })?;
         let triggered = answer.recv_timeout(self.answer_wait).map_err(late)?;
-        triggered.map_err(CommandError::Refused)
+        Ok(triggered?)
     }
 
     /// What a trigger by hand dumps that does not say: `manual_dump` of the configuration that is followed. Waits for a reload that goes on.
@@ -124,6 +127,7 @@ impl Handle {
             key: None,
             at_ns: None,
             rule: None,
+            held: None,
             request: Box::default(),
             expression: None,
             reply: None,
@@ -147,6 +151,23 @@ impl Handle {
         {
             common.alerts.add_lines(more);
         }
+    }
+
+    /// What the ring has now.
+    fn held(&self) -> Result<Held, CommandError> {
+        let common = self.common()?;
+        let now = common.clock.now();
+        let since_ns = |start_ns| now.mono_ns.saturating_sub(start_ns);
+        let ring = common.ring.attached();
+        let buckets = ring.buckets().map_err(|_| CommandError::Ended)?;
+        let producers = ring.producers().map_err(|_| CommandError::Ended)?;
+        Ok(Held {
+            begun_ns: (self.start_mono_ns).map_or(i64::MIN, |start_ns| {
+                now.ring_ns.saturating_sub(since_ns(start_ns))
+            }),
+            oldest_ns: buckets.iter().filter_map(|it| Some(it.span_ns?.0)).min(),
+            evicted_ns: producers.iter().filter_map(|it| it.evicted_ns).max(),
+        })
     }
 
     /// When a stamp was, in ring time; where the clock showed it several times, the last.

@@ -15,7 +15,14 @@ use retroscope_filter::FilterError;
 use retroscope_ring::{Mode, Waker};
 
 use crate::{
-    control::{commands::Command, common::Common, events::EventLog, pins::Pin, progress::Control},
+    control::{
+        commands::{Command, NoDump},
+        common::Common,
+        events::EventLog,
+        held::Gone,
+        pins::Pin,
+        progress::Control,
+    },
     dump::{post::PostCounter, store::keeper::Keeper},
     intake::shedding::History,
     start::rules::RuleBook,
@@ -53,9 +60,29 @@ pub enum CommandError {
         /// Whether it has this expression, window and limits.
         is_as_wanted: bool,
     },
+    /// A limit of a rule, or of the recorder, let a trigger start no dump, or its rule is disabled: which. Later it may start one.
+    #[error("{0}")]
+    Suppressed(String),
+    /// Nothing of what a hit of a rule would dump is there.
+    #[error("{0}")]
+    Gone(Gone),
+    /// A rule whose hit was to be told is another one now, or gone.
+    #[error("the rule was changed or removed meanwhile: ask again")]
+    RuleChanged,
     /// What it says.
     #[error("{0}")]
     Refused(String),
+}
+
+impl From<NoDump> for CommandError {
+    fn from(why: NoDump) -> Self {
+        match why {
+            NoDump::Limit(why) => Self::Suppressed(why),
+            NoDump::Gone(gone) => Self::Gone(gone),
+            NoDump::RuleChanged => Self::RuleChanged,
+            NoDump::Other(why) => Self::Refused(why),
+        }
+    }
 }
 
 /// Controls a recorder from any thread.

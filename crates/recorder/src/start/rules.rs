@@ -240,7 +240,7 @@ impl RuleBook {
         let entry = rules.by_name.get(name).ok_or_else(|| no_rule(name))?;
         if !entry.is_enabled {
             let why = format!("rule '{name}' is disabled");
-            return Err(CommandError::Refused(why));
+            return Err(CommandError::Suppressed(why));
         }
         Ok(entry.number)
     }

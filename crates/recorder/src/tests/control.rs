@@ -7,7 +7,8 @@ use std::{
 };
 
 use crate::{
-    ByHand, CommandError, DumpReport, Handle, NO_PACKET, Query, Stretch, TriggerRequest, Verdict,
+    ByHand, CommandError, DumpReport, Gone, Handle, NO_PACKET, Query, Stretch, TriggerRequest,
+    Verdict,
     tests::{
         live::{START, config, packets},
         rig::{MS, Rig, RigConfig, S, udp},
@@ -515,6 +516,7 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     // Another of its window, and one beyond its limit.
     assert_eq!(ask(&mut rig, "b", "udp port 8", at_ns).unwrap(), again);
     let why = ask(&mut rig, "c", "udp port 7", at_ns).unwrap_err();
+    assert!(matches!(why, CommandError::Suppressed(_)), "{why:?}");
     assert!(why.to_string().contains("too many dumps"), "{why}");
     let by_hand = asked(&mut rig, |it| {
         it.trigger(Some("a"), TriggerRequest::default())
@@ -529,7 +531,35 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     let costs = costs.iter().find(|it| it.rule.as_deref() == Some("web"));
     let counts = &costs.unwrap().counts;
     assert_eq!((counts.triggers, counts.suppressed.total()), (1, 2));
+    // Windows before what there is; the key of an alert that had its dump still stands for that.
+    let gone = |rig: &mut Rig, at_ns| match ask(rig, "e", "udp", at_ns) {
+        Err(CommandError::Gone(gone)) => gone,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        gone(&mut rig, START - 10 * S),
+        Gone::NotRecorded {
+            ns: 7 * 1_000_000_000
+        }
+    );
+    for _ in 0..20 {
+        (0..100).for_each(|_| rig.arrive(0, vec![0; 9000]));
+        rig.step();
+        rig.pass(S);
+    }
+    let told = gone(&mut rig, START + S);
+    assert!(
+        matches!(
+            told,
+            Gone::AgedOut {
+                ns: 1_000_000_000..
+            }
+        ),
+        "{told:?}"
+    );
+    assert_eq!(ask(&mut rig, "a", "udp port 8", at_ns).unwrap(), again);
     asked(&mut rig, |it| it.enable_rule("web", false)).unwrap();
     let why = ask(&mut rig, "d", "udp", at_ns).unwrap_err();
+    assert!(matches!(why, CommandError::Suppressed(_)), "{why:?}");
     assert!(why.to_string().contains("disabled"), "{why}");
 }

@@ -546,6 +546,7 @@ impl Rig {
             at_ns: None,
             key: None,
             rule: None,
+            held: None,
             request: Box::new(request),
             expression: None,
             reply: None,

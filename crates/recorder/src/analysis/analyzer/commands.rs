@@ -13,8 +13,10 @@ use crate::{
         terms::{Terms, TriggerRequest},
     },
     control::{
-        commands::{Command, Triggered, WAITING_MAX},
+        commands::{Command, NoDump, Triggered, WAITING_MAX},
         events::Event,
+        held::Held,
+        hits::Refusal,
         ring_time::Moment,
     },
 };
@@ -66,12 +68,14 @@ impl Core {
                     key,
                     at_ns,
                     rule,
+                    held,
                     request,
                     expression,
                     reply,
                 } => {
                     let expression = expression.unwrap_or_else(|| self.parts.manual.clone());
-                    let triggered = self.trigger((now, at_ns), key, (rule, &request), expression);
+                    let triggered =
+                        self.trigger((now, at_ns, held), key, (rule, &request), expression);
                     self.execute();
                     if let Some(reply) = reply {
                         let _ = reply.try_send(triggered);
@@ -95,11 +99,11 @@ impl Core {
     /// A trigger by hand, or a hit of a rule that no packet is.
     fn trigger(
         &mut self,
-        (now, at_ns): (Moment, Option<i64>),
+        (now, at_ns, held): (Moment, Option<i64>, Option<Held>),
         key: Option<String>,
         (rule, request): (Option<(usize, Arc<str>)>, &TriggerRequest),
         mut expression: Expression,
-    ) -> Result<Triggered, String> {
+    ) -> Result<Triggered, NoDump> {
         let is_of_rule = rule.is_some();
         let keys = &self.keys[usize::from(is_of_rule)];
         if let Some(dump) = key.as_ref().and_then(|key| keys.dumps.get(key)) {
@@ -110,7 +114,7 @@ impl Core {
         }
         let (number, called) = rule.unzip();
         if number.is_some_and(|number| !self.rules.contains_key(&number)) {
-            return Err("the rule was changed or removed meanwhile: ask again".to_owned());
+            return Err(NoDump::RuleChanged);
         }
         let time_ns = match at_ns {
             Some(at_ns) => at_ns,
@@ -120,7 +124,7 @@ impl Core {
         if time_ns == i64::MIN {
             let nothing = "nothing is recorded yet, no dump";
             self.tell(Event::Notice(format!("a trigger by hand: {nothing}")));
-            return Err(nothing.to_owned());
+            return Err(NoDump::Other(nothing.to_owned()));
         }
         let order = HitOrder {
             time_ns,
@@ -132,6 +136,9 @@ impl Core {
         let mut terms = Terms::new(request, self.parts.window);
         terms.called = called;
         let window = terms.window;
+        if let Some(gone) = held.and_then(|held| held.gone(window.end_ns(time_ns))) {
+            return Err(NoDump::Gone(gone));
+        }
         expression.into.clone_from(&terms.into);
         let hit = Hit {
             order,
@@ -145,7 +152,10 @@ impl Core {
         }
         let triggered = match self.orders.last() {
             Some(Order::Open { id, hit, .. }) if *hit == order => Ok((*id, false)),
-            Some(Order::Refused { hit, why }) if *hit == order => Err(why.to_string()),
+            Some(Order::Refused { hit, why }) if *hit == order => Err(match why {
+                Refusal::Limit(_) => NoDump::Limit(why.to_string()),
+                Refusal::Variable(_) | Refusal::Script(_) => NoDump::Other(why.to_string()),
+            }),
             _ => {
                 let open = self
                     .director
@@ -156,7 +166,7 @@ impl Core {
                     } else {
                         "it started no dump: the first one disarmed all rules (--single)"
                     };
-                    why.to_owned()
+                    NoDump::Limit(why.to_owned())
                 });
                 open.map(|dump| (dump, true))
             }
