@@ -51,16 +51,19 @@ pub(super) fn together(
 ) -> Option<(Known, bool)> {
     let index = frames.first()?.interface;
     let longest = if snaplen == 0 { u32::MAX } else { snaplen };
-    let mut are_tagged = false;
-    let is_one_of_them = |meta: &FrameMeta| {
-        let is_tagged = meta.vlan.is_some();
-        are_tagged |= is_tagged;
-        let tag_bytes = if is_tagged { TAG_BYTES } else { 0 };
+    let is_plain = |meta: &FrameMeta| {
+        meta.interface == index && meta.vlan.is_none() && meta.captured_len <= longest
+    };
+    let is_plain_but_for_a_tag = |meta: &FrameMeta| {
+        let tag_bytes = if meta.vlan.is_some() { TAG_BYTES } else { 0 };
         meta.interface == index && meta.captured_len.saturating_add(tag_bytes) <= longest
     };
     let known = *interfaces.get(usize::from(index))?;
-    let are_together = frames.iter().all(is_one_of_them);
-    are_together.then_some((known, are_tagged))
+    if frames.iter().all(is_plain) {
+        return Some((known, false));
+    }
+    let are_together = frames.iter().all(is_plain_but_for_a_tag);
+    are_together.then_some((known, true))
 }
 
 impl FrameWriter {
@@ -140,8 +143,7 @@ impl FrameWriter {
         let offset_ns = self.offset_ns;
         let data =
             |meta: &FrameMeta| &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-        let is_tagged =
-            |meta: &FrameMeta| is_ethernet && (meta.vlan.is_some() || has_tag(data(meta)));
+        let is_tagged = |data: &[u8]| is_ethernet && has_tag(data);
         if let Some(inline) = &mut self.inline {
             inline.before_storing(frames.len(), producer);
         }
@@ -152,7 +154,7 @@ impl FrameWriter {
             let record = |meta: &FrameMeta| {
                 let data = data(meta);
                 bytes += u64::from(meta.captured_len);
-                tagged += u64::from(is_tagged(meta));
+                tagged += u64::from(is_tagged(data));
                 Record {
                     time_ns: meta.time_ns.wrapping_sub(offset_ns),
                     wire_len: meta.wire_len,
@@ -175,7 +177,7 @@ impl FrameWriter {
             {
                 // It was taken, and so counted, but not stored.
                 bytes -= u64::from(refused.captured_len);
-                tagged -= u64::from(is_tagged(refused));
+                tagged -= u64::from(is_tagged(data(refused)));
                 self.refuse(refused.time_ns);
                 rest = behind;
             }
