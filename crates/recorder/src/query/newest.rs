@@ -31,6 +31,8 @@ pub(super) struct Newest {
     last: Option<Last>,
     /// Before a packet of this stamp came, all are left out: see [`Group::reached_ns`].
     from_ns: Option<i64>,
+    /// From here on none is left out, whatever of those before came.
+    all_from_ns: Option<i64>,
     reached_ns: i64,
     /// What is still to come from there on, as it was counted.
     packets: u64,
@@ -129,7 +131,9 @@ impl Newest {
         let is_before = self
             .from_ns
             .is_some_and(|from_ns| self.reached_ns < from_ns);
-        let takes = !is_before && self.packets <= self.packets_max && self.bytes <= self.bytes_max;
+        let is_sure = self.all_from_ns.is_some_and(|ns| self.reached_ns >= ns);
+        let are_enough = self.packets <= self.packets_max && self.bytes <= self.bytes_max;
+        let takes = is_sure || !is_before && are_enough;
         if !is_before {
             self.pass(bytes);
         }
@@ -280,6 +284,7 @@ impl<W: io::Write> Reading<'_, W> {
             newest = counted;
             let last = newest.last.take().unwrap_or_default();
             newest.from_ns = last.groups.front().map(|first| first.reached_ns);
+            newest.all_from_ns = last.groups.get(1).map(|second| second.reached_ns);
             newest.reached_ns = i64::MIN;
             (newest.packets, newest.bytes) = (last.packets, last.bytes);
         }
