@@ -204,6 +204,31 @@ fn requests_are_not_smuggled() {
     assert_eq!(served.ask(&get("/healthz")).status, 200);
 }
 
+/// A body of unknown length is for HTTP/1.1: by HTTP/1.0 nobody could tell whether it is whole. What has a length is told to HTTP/1.0, too.
+#[test]
+fn an_old_client_gets_no_body_that_may_be_cut_unseen() {
+    let served = Served::new();
+    served.wait_for_packets(100);
+    let token = served.token("admin");
+    for (target, status) in [
+        ("/v1/query", 505),
+        ("/v1/events", 505),
+        ("/v1/query?count=true", 200),
+        ("/v1/status", 200),
+    ] {
+        let fields = format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
+        let heard = said(
+            &served,
+            format!("GET {target} HTTP/1.0\r\n{fields}").as_bytes(),
+        );
+        let answer = Answer::parse(&heard);
+        assert_eq!(answer.status, status, "{target}: {}", answer.text());
+        assert!(answer.is_whole && !answer.headers.contains_key("transfer-encoding"));
+        let is_told = answer.text().contains("ask by HTTP/1.1");
+        assert_eq!(is_told, status == 505, "{target}: {}", answer.text());
+    }
+}
+
 /// 100 MB without an end in sight: no more of them is taken than sockets hold, and the recording goes on.
 #[test]
 fn a_body_that_is_too_large_is_not_taken() {

@@ -238,6 +238,10 @@ fn a_reload_is_all_or_nothing() {
         ),
         (format!("{RULE}{goes_on}"), "snaplen cannot change"),
         (
+            format!("snaplen = 100\nted = 16\nhistory-goal = '60s'\n{RULE}{goes_on}"),
+            "history-goal, ted cannot change while the recording runs",
+        ),
+        (
             format!("snaplen = 100\n{RULE}{goes_on}[[rule]]\nname = 's'\nlua = 'x.lua'\n"),
             "rule 's', which is a script cannot change",
         ),

@@ -10,6 +10,7 @@ use std::{
 };
 
 use rcgen::{CertificateParams, KeyPair};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::{
@@ -149,6 +150,46 @@ fn an_answer_that_is_cut_or_foreign_is_a_failure() {
         0,
         "of the foreign answer nothing"
     );
+}
+
+/// Which dumps gave to an answer is said on stderr, a line each, and why one of them did not. Text of others does nothing to a terminal.
+#[test]
+fn dumps_of_an_answer_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let body = json!({
+        "from": "A", "to": "B", "packets": 4, "bytes": 240, "verdict": "incomplete",
+        "reasons": "incomplete: up to 7 packets evicted; 1 packet from 1 dump, 1 not read whole",
+        "dumps": { "read": 1, "failed": 1, "packets": 1, "dumps": [
+            { "id": "0001", "from": "F1", "to": "T1", "packets": 1 },
+            { "id": "in/0002", "from": "F2", "to": "T2", "packets": 0, "error": "it is deleted\u{1b}[2J" },
+        ] },
+    });
+    let body = body.to_string();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:";
+    let answer = format!("{head} {}\r\n\r\n{body}", body.len());
+    for more in [&[][..], &["--json"]] {
+        let _ = fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).unwrap();
+        let output = thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            run(&socket, &[&["query", "--count"], more].concat())
+        });
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        let lines = [
+            "retroscope: dump 0001 from F1 to T1: 1 packet\n",
+            "retroscope: dump in/0002 from F2 to T2: 0 packets: it is deleted?[2J\n",
+        ];
+        assert_eq!(said, lines.concat());
+        let told = String::from_utf8(output.stdout).unwrap();
+        let expected = "4 packets from A to B: incomplete: up to 7 packets evicted; 1 packet from 1 dump, 1 not read whole\n";
+        assert_eq!(told == expected, more.is_empty(), "{told}");
+    }
 }
 
 /// Tokens over TCP: none, a wrong one, one of another role, the right one, by option and environment.
