@@ -4,8 +4,9 @@
 //! one cell, and takes it from whatever was there. Beside the value the cell holds the exclusive or of the key's hash and the value (Hyatt and
 //! Mann, "A lock-less transposition table implementation for parallel search chess engines", ICGA Journal 25, 2002), so that a reader knows
 //! whether both are of its key, and of one writer: where two writers or a writer and a reader meet in a cell, the hash does not come out, and
-//! nothing is found. So a cell needs no order between its two words, and atomic loads and stores are all there is. Values of writers that meet
-//! may differ in any way: hashes depend on a secret that no value depends on, so that their difference is that of two values once in 2^64.
+//! nothing is found. So a cell needs no order between its two words, and atomic loads and stores are all there is. A torn cell
+//! is taken for a key's only if the two hashes differ in exactly the bits in which the two values do: hashes depend on a secret that no value depends on, so
+//! that is once in 2^64.
 //!
 //! With `k` keys in `n` cells a key that was put is not found, because a later one has its cell, with probability (k - 1) / 2n; a key that has another one's
 //! 64-bit hash is found though it was not put, with (k - 1) / 2^65. Keys that nobody asks for any more need no time-out: others take their cells.

@@ -204,7 +204,7 @@ pub(crate) async fn file(
         caller,
         sender,
         bytes: 0,
-        place,
+        place: Some(place),
     };
     spawn_blocking(move || sending.run(opened, range));
     Ok(response)
@@ -257,7 +257,8 @@ struct Sending {
     caller: Caller,
     sender: Sender,
     bytes: u64,
-    place: Place,
+    /// Given back with the last piece.
+    place: Option<Place>,
 }
 
 impl Sending {
@@ -284,7 +285,6 @@ impl Sending {
             error: sent.as_ref().err().cloned(),
             ..Export::default()
         });
-        // Who has read it to its end may ask for another one at once.
         drop(self.place);
         if sent.is_ok() {
             self.sender.end(None);
@@ -304,6 +304,10 @@ impl Sending {
                 break;
             }
             piece.truncate(count);
+            if at + count as u64 == end {
+                // Who has read it to its end may ask for another one at once.
+                self.place = None;
+            }
             if !self.sender.send(Bytes::from(piece)) {
                 return Err("the client has left".to_owned());
             }

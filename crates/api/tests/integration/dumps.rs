@@ -59,9 +59,7 @@ fn the_file_of_a_finished_dump_is_sent_as_it_is() {
         format!("attachment; filename=\"{name}\"")
     );
     let exported = loop {
-        if let retroscope_recorder::Event::Exported(export) =
-            listener.take(crate::support::DEADLINE).unwrap()
-        {
+        if let retroscope_recorder::Event::Exported(export) = listener.take(DEADLINE).unwrap() {
             break export;
         }
     };
@@ -184,7 +182,7 @@ fn dumps_are_held_released_and_deleted() {
     assert_eq!(ask("DELETE", &hold).done(200), told(false, true));
     let mut listener = served.handle.subscribe(None);
     assert_eq!(ask("DELETE", &target).status, 204);
-    let deleted = listener.take(crate::support::DEADLINE).unwrap();
+    let deleted = listener.take(DEADLINE).unwrap();
     let retroscope_recorder::Event::Deleted(deleted) = deleted else {
         panic!("{deleted:?}");
     };
@@ -225,7 +223,7 @@ fn a_rule_keeps_what_it_says_from_then_on() {
     );
     put("b", &json!({}));
     let mut next = |is_it: &dyn Fn(&retroscope_recorder::Event) -> bool| loop {
-        let event = listener.take(crate::support::DEADLINE).unwrap();
+        let event = listener.take(DEADLINE).unwrap();
         if is_it(&event) {
             break event;
         }

@@ -30,7 +30,7 @@ const FILES_MAX: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Block {
     memory: Vec<u8>,
-    /// Where they begin: behind a multiple of [`UNIT`] by `phase`. 0 without memory.
+    /// Where in `memory` they begin; its address is behind a multiple of [`UNIT`] by `phase`.
     from: usize,
     phase: usize,
 }
@@ -57,7 +57,7 @@ struct Lane<S> {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Files(Arc<AtomicUsize>);
 
-/// That one may.
+/// Leave for one file to have blocks on their way.
 #[derive(Debug)]
 struct Permit(Files);
 
@@ -70,6 +70,14 @@ impl Block {
         self.memory.clear();
         if self.memory.capacity() > 0 {
             self.align();
+        }
+    }
+
+    /// An empty one with as much memory.
+    pub(super) fn with_memory_of(other: &Self) -> Self {
+        Self {
+            memory: Vec::with_capacity(other.memory.capacity()),
+            ..Self::default()
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Directory {
     pub(super) zstd: Option<ZstdLevel>,
     naming: Arc<Naming>,
     pub(super) digests: Digests,
-    /// Files give more bytes than these to others to write.
+    /// From so many encoded bytes on a file hands its block to threads of its own.
     pub(super) block_bytes: usize,
     pub(super) behind: Files,
     /// Its file system takes writes past the page cache.

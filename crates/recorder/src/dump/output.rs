@@ -253,13 +253,13 @@ impl Output {
         begun
     }
 
-    /// What of that which was begun is there now. `or_will_be`: the rest may still come.
-    fn see_settled(&mut self, or_will_be: bool) {
+    /// What of that which was begun is there now. `may_follow`: the rest may still come.
+    fn see_settled(&mut self, may_follow: bool) {
         let len = self.stream.len();
         while let Some((_, written)) = self.begun.pop_front_if(|(end, _)| *end <= len) {
             self.safe = written;
         }
-        if !or_will_be {
+        if !may_follow {
             self.begun.clear();
         }
     }

@@ -10,6 +10,7 @@ use std::{
     io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use sha2::{Digest, Sha256};
@@ -176,7 +177,7 @@ impl Stream {
         let is_full = self.behind.as_ref().is_some_and(Behind::is_full);
         let spare = match is_full {
             true => self.settle_one(directory)?,
-            false => Block::default(),
+            false => Block::with_memory_of(block),
         };
         if let Some(behind) = &mut self.behind {
             behind.begin(std::mem::replace(block, spare));
@@ -269,13 +270,13 @@ impl Finished {
     pub(super) fn digest(&mut self, directory: &Directory) {
         if self.sha256.is_none() && directory.digests != Digests::Never {
             let file = directory.disk().open_to_read(&self.path);
-            self.sha256 = file.and_then(|file| sha256_of(&*file)).ok();
+            self.sha256 = file.and_then(|file| sha256_of(&*file, directory)).ok();
         }
     }
 }
 
-/// Reads a file through.
-fn sha256_of(file: &dyn DiskFile) -> io::Result<String> {
+/// Reads a file through, unless the recording is to end at once.
+fn sha256_of(file: &dyn DiskFile, directory: &Directory) -> io::Result<String> {
     let (mut digest, mut reader) = (Sha256::new(), file.reader());
     let mut buffer = vec![0; READ_BYTES];
     for reads in 1_usize.. {
@@ -284,6 +285,9 @@ fn sha256_of(file: &dyn DiskFile) -> io::Result<String> {
             bytes => digest.update(&buffer[..bytes]),
         }
         if reads.is_multiple_of(READS_KEPT) {
+            if directory.is_urgent(Duration::MAX) {
+                return Err(io::Error::other("the recording ends"));
+            }
             file.let_go();
         }
     }

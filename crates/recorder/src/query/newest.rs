@@ -29,7 +29,7 @@ pub(super) struct Newest {
     bytes_max: u64,
     /// The whole answer is being looked at, and these of its packets may be the last.
     last: Option<Last>,
-    /// Before a packet of this stamp came, all are left out: see [`Group::reached_ns`].
+    /// Packets before the first one of this stamp are left out: see [`Group::reached_ns`].
     from_ns: Option<i64>,
     /// From here on none is left out, whatever of those before came.
     all_from_ns: Option<i64>,
@@ -160,6 +160,15 @@ impl Newest {
     /// Where the last ones begin, as they were counted, where not all of them came.
     pub(super) fn begin_ns(&self) -> Option<i64> {
         self.from_ns.filter(|_| self.packets > 0)
+    }
+
+    /// What a bucket has now that it is read: fewer packets than when it was counted, where the window begins later since.
+    pub(super) fn count_again(&mut self, bucket: BucketRef, (packets, bytes): (u64, u64)) {
+        if let Some(found) = self.of.get_mut(&bucket).and_then(|it| it.found.as_mut()) {
+            self.packets = (self.packets + packets).saturating_sub(found.0);
+            self.bytes = self.bytes.saturating_add(bytes).saturating_sub(found.1);
+            *found = (packets, bytes);
+        }
     }
 
     /// A bucket that was counted is gone, with so many records of the window. How many of them the answer may lack, where the ring alone is asked: of those that

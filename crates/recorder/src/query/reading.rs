@@ -339,6 +339,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             }
         }
         if !window.touches(visit.candidate.reach_ns, offsets) || visit.skip >= bucket.packets {
+            self.leave_to_the_window(visit);
             return Ok(());
         }
         let before_ns = until_ns.map_or(span_ns.0, |until_ns| until_ns.min(span_ns.0));
@@ -374,6 +375,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             Ok(()) | Err(CopyError::Damaged { .. }) => "damaged",
             // As it was when its header was read, it had nothing of the window.
             Err(CopyError::Overwritten(_)) if !window.touches(*span_ns, offsets) => {
+                self.leave_to_the_window(visit);
                 return Ok(());
             }
             Err(CopyError::Overwritten(_)) => {
@@ -381,9 +383,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
                 let is_first = self.tally.packets == 0 && self.passes == 0;
                 let window = &mut self.answer.window;
                 if is_first && window.begin_behind(span_ns.1, offset_ns) {
-                    if let Some(newest) = &mut self.newest {
-                        newest.lose(bucket.bucket, left);
-                    }
+                    self.leave_to_the_window(visit);
                     return Ok(());
                 }
                 self.progress[producer].dropped += left;
@@ -401,6 +401,13 @@ impl<'v, W: io::Write> Reading<'v, W> {
             self.losses.add(cause, stamps, Some(missing));
         }
         Ok(())
+    }
+
+    /// The window begins behind a bucket since it was counted: none of its packets is to come.
+    fn leave_to_the_window(&mut self, visit: &Visit<'_>) {
+        if let Some(newest) = &mut self.newest {
+            newest.lose(visit.candidate.bucket.bucket, 0);
+        }
     }
 
     /// What the index says of a bucket; `None`: it is not asked.
@@ -451,10 +458,16 @@ impl<'v, W: io::Write> Reading<'v, W> {
             false => 0,
         };
         let mut piece = Piece::default();
+        let (mut packets, mut bytes) = (0_u64, 0_u64);
         let found = self.each_match(contents, visit, |packet, record, stamp_ns| {
             let place = (bucket.producer, record);
+            packets += 1;
+            bytes += packet.data.len().min(snaplen) as u64;
             piece.push(packet, place, stamp_ns, (snaplen, kept));
         });
+        if let Some(newest) = &mut self.newest {
+            newest.count_again(bucket.bucket, (packets, bytes));
+        }
         let dropped = &mut self.progress[bucket.producer].dropped;
         if !piece.is_empty() {
             piece.sort(std::mem::take(dropped));

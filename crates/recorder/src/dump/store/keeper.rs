@@ -62,7 +62,7 @@ pub(crate) struct OpenDump {
     pub(crate) trigger_ns: i64,
     /// Its files, and how many bytes of each hold whole packets.
     pub(crate) files: Vec<(PathBuf, u64)>,
-    /// Bytes of others that have the same: while it is compressed, what is made beside `files`, then what these replace.
+    /// Bytes of its second copy while it is compressed: of the compressed file, then of the plain one until that is removed.
     pub(crate) twice: u64,
 }
 

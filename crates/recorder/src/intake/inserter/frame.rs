@@ -41,6 +41,11 @@ impl<'a> WireFrame<'a> {
         }
     }
 
+    /// Whether a tag is put back that does not stand in memory.
+    pub(super) fn has_own_tag(&self) -> bool {
+        self.tag_len > 0
+    }
+
     pub(crate) fn new(frame: &Frame<'a>, link_type: LinkType) -> Self {
         let meta = &frame.meta;
         let plain = Self::whole(frame);
@@ -106,6 +111,7 @@ impl PutBack {
         link_type: LinkType,
     ) -> usize {
         self.memory.clear();
+        self.memory.reserve(Self::BYTES);
         self.frames.clear();
         for meta in frames {
             let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
@@ -120,7 +126,7 @@ impl PutBack {
                 #[expect(clippy::cast_possible_truncation, reason = "no frame has 4 GiB")]
                 captured_len: wire.captured_len() as u32,
                 wire_len: wire.wire_len,
-                vlan: meta.vlan.filter(|_| wire.tag_len > 0),
+                vlan: meta.vlan.filter(|_| wire.has_own_tag()),
                 ..*meta
             });
         }

@@ -346,15 +346,15 @@ impl FrameWriter {
         if parts.reserve(1) == 0 {
             return false;
         }
+        let is_restored = wire.has_own_tag();
         let is_cut = wire.cut(parts.snaplen);
-        let is_tagged =
-            link_type == LinkType::ETHERNET && (frame.meta.vlan.is_some() || has_tag(frame.data));
+        let is_tagged = is_restored || link_type == LinkType::ETHERNET && has_tag(frame.data);
         let record = Record {
             time_ns,
             wire_len: wire.wire_len,
             interface: id,
             direction: frame.meta.direction as u8,
-            tag_restored: frame.meta.vlan.is_some(),
+            tag_restored: is_restored,
             shard: (parts.shards.as_ref()).map_or(0, |shards| shards.of(link_type, frame.data)),
             parts: wire.parts(),
         };

@@ -82,7 +82,8 @@ fn begin_ns(past: &Past, query: &Query, end_ns: i64) -> i64 {
 #[test]
 fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
     let mut outcomes = BTreeMap::<(bool, bool), u32>::new();
-    for seed in 0..200 {
+    // In 805 the window moves into a bucket that was counted.
+    for seed in (0..200).chain([805]) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut past = Past::new();
         let right = random.u32(0..10);
@@ -166,7 +167,11 @@ fn the_newest_that_are_left_are_there_and_what_is_gone_is_told() {
             .rev()
             .flat_map(|(it, count)| vec![it.0; *count]);
         let first_ns = newest.take(usize::try_from(limit).unwrap()).last().unwrap();
-        let moved_ns = begin_ns(&past, &query, end_ns);
+        // An answer whose start nobody named begins behind what was overwritten under it.
+        let moved_ns = match query.from_ns {
+            None => crate::parse_time(report.from.as_deref().unwrap()).unwrap(),
+            Some(_) => 0,
+        };
         for (it, count) in &after {
             let is_sure = it.0 > first_ns && it.0 >= moved_ns;
             assert!(!is_sure || answer.get(it) == Some(count), "{it:?} {what}");
