@@ -1,11 +1,6 @@
 //! Dumps and their files: got, while they grow too, held, deleted.
 
-use std::{
-    fs::{self, File},
-    io::Write,
-    os::unix::fs::FileExt,
-    time::Instant,
-};
+use std::{fs, io::Write};
 
 use retroscope_api::Role;
 use retroscope_pcapfile::Reader;
@@ -339,61 +334,4 @@ fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
         (&json!(0), &json!("incomplete"))
     );
     assert_eq!(gone["dumps"]["failed"], 1, "{gone}");
-}
-
-/// A count that would take minutes, because it reads a dump of 200 GB, ends with its client and leaves its place.
-#[test]
-fn a_count_whose_client_has_left_is_cancelled() {
-    let served = Served::new();
-    served.wait_for_packets(100);
-    let dumps = served.socket.with_file_name("dumps");
-    // Blocks of no known kind, which have nothing but holes in the file.
-    let (blocks, block_bytes) = (12_000_u64, 16_u32 << 20);
-    let head = [
-        [0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28].as_slice(),
-        &[1, 20, 1, 0, 20],
-    ];
-    let mut bytes: Vec<u8> = head
-        .concat()
-        .into_iter()
-        .flat_map(u32::to_le_bytes)
-        .collect();
-    let file = File::create(dumps.join("others.pcapng")).unwrap();
-    let mut offset = 0;
-    for number in 0..=blocks {
-        if number < blocks {
-            bytes.extend([0x0bad_0001, block_bytes].map(u32::to_le_bytes).concat());
-        }
-        file.write_all_at(&bytes, offset).unwrap();
-        offset += bytes.len() as u64 + u64::from(block_bytes) - 12;
-        bytes = block_bytes.to_le_bytes().to_vec();
-    }
-    let bytes = file.metadata().unwrap().len();
-    let (from, to) = ("2001-01-01T00:00:00Z", "2001-01-01T01:00:00Z");
-    let told = json!({
-        "program": "retroscope 0.1.0", "rule": "udp", "trigger_time": from, "from": from, "to": to, "packets": 1, "verdict": "complete",
-        "expression": "", "files": [{ "name": "others.pcapng", "bytes": bytes }],
-    });
-    fs::write(dumps.join("others.json"), told.to_string()).unwrap();
-    let token = served.token("packets");
-    let long = get(&format!("/v1/query?count=true&from={from}&to={to}")).token(token);
-    let soon = get("/v1/query?count=true").token(token);
-    let deadline = Instant::now() + DEADLINE;
-    let mut clients = Vec::new();
-    while served.ask(&soon).status == 200 {
-        assert!(Instant::now() < deadline, "{} have no place", clients.len());
-        let mut client = served.connect();
-        client.write_all(&long.bytes("localhost")).unwrap();
-        clients.push(client);
-    }
-    drop(clients);
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        let answer = served.ask(&soon);
-        if answer.status == 200 {
-            break;
-        }
-        assert!([429, 503].contains(&answer.status), "{}", answer.text());
-        assert!(Instant::now() < deadline, "they go on: {}", answer.text());
-    }
 }
