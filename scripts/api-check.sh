@@ -66,7 +66,7 @@ reach 'POST /v1/alertmanager' "${as_json[@]}" -d "$fired" "$url/v1/alertmanager?
 ask "$url/v1/events?from=0" --max-time 3 >"$folder/events" || [ $? -eq 28 ]
 grep -q '^event: ' "$folder/events"
 echo 'GET /v1/events' >>"$folder/reached"
-ask "$url/v1/openapi.json" >"$folder/openapi.json"
+reach 'GET /v1/openapi.json' "$url/v1/openapi.json" >"$folder/openapi.json"
 ask "$url/v1/status" | grep -q '"lapped":0'
 reach 'POST /v1/stop' "$url/v1/stop"
 wait "$recorder"

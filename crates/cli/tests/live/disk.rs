@@ -3,17 +3,22 @@
 //! The dump directory is a tmpfs in a mount namespace of the recorder's own; it is reached through `/proc/PID/root`.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
+    io::{ErrorKind, Write},
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use serde_json::{Value, json};
 
 use crate::{
     capture,
+    client::{Api, Events},
+    control::socket,
     namespace::Namespace,
-    recorder::{Outcome, Recorder},
+    recorder::{Outcome, PROGRAM, Recorder, words},
     shared,
     traffic::{Sender, udp},
 };
@@ -26,8 +31,10 @@ fn packet(host: u8, triggers: bool) -> Vec<u8> {
     udp(host, 1000, 60000, &[u8::from(triggers); 958])
 }
 
-/// Starts a recorder whose dump directory is a file system of 256 KiB.
-fn start(namespace: &Namespace) -> Option<Recorder> {
+/// Starts a recorder whose dump directory is a file system of so many KiB, with more arguments, those [of a line](words).
+fn start(namespace: &Namespace, size_kib: u32, more: &str) -> Option<Recorder> {
+    let mount =
+        format!(r#"mkdir -p "$0" && mount -t tmpfs -o size={size_kib}k tmpfs "$0" && exec "$@""#);
     // Not the default propagation of unshare(1) is relied on: nothing gets out.
     let wrapper = [
         "unshare",
@@ -36,7 +43,7 @@ fn start(namespace: &Namespace) -> Option<Recorder> {
         "private",
         "sh",
         "-c",
-        r#"mkdir -p "$0" && mount -t tmpfs -o size=256k tmpfs "$0" && exec "$@""#,
+        &mount,
         "DIR",
     ];
     let can_mount = Command::new("unshare")
@@ -55,19 +62,8 @@ fn start(namespace: &Namespace) -> Option<Recorder> {
         eprintln!("SKIP: no mounting in a namespace of our own here");
         return None;
     }
-    let arguments = [
-        "-i",
-        "v1",
-        "--ring",
-        "128MiB",
-        "--past",
-        "60s",
-        "--future",
-        "50ms",
-        "--trigger",
-        TRIGGER,
-    ];
-    Some(Recorder::start_wrapped(namespace, &wrapper, &arguments))
+    let line = format!("-i v1 --ring 128MiB --past 60s --future 50ms --trigger '{TRIGGER}' {more}");
+    Some(Recorder::start_wrapped(namespace, &wrapper, &words(&line)))
 }
 
 /// The recorder's path of a file or directory, seen from here.
@@ -113,7 +109,7 @@ fn a_full_disk_fails_one_dump() {
     let Some(namespace) = Namespace::with_veth("full") else {
         return;
     };
-    let Some(recorder) = start(&namespace) else {
+    let Some(recorder) = start(&namespace, 256, "") else {
         return;
     };
     let mut sender = Sender::new(&namespace, "v0");
@@ -169,7 +165,7 @@ fn a_read_only_disk_fails_one_dump() {
     let Some(namespace) = Namespace::with_veth("readonly") else {
         return;
     };
-    let Some(recorder) = start(&namespace) else {
+    let Some(recorder) = start(&namespace, 256, "") else {
         return;
     };
     let remount = |how: &str| {
@@ -199,4 +195,175 @@ fn a_read_only_disk_fails_one_dump() {
         "{failed}"
     );
     assert_eq!(outcome.source().stored, 2);
+}
+
+/// Says so to another thread when it is dropped, also by a test that fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writes a file until there is no room, and frees some of it, again and again at points that are made up, until it is told to end.
+fn fill(path: &Path, mut random: fastrand::Rng, is_over: &AtomicBool) {
+    let open = File::options().append(true).create(true).open(path);
+    let mut file = open.unwrap();
+    let mut lasts = |most: u32| {
+        let turns = random.u32(..most);
+        (0..turns).for_each(|_| std::thread::yield_now());
+        random.u8(1..8)
+    };
+    while !is_over.load(Ordering::Relaxed) {
+        let full = std::iter::repeat_with(|| file.write_all(&[0x5a; 4096]));
+        let full = full.filter_map(Result::err).next().unwrap();
+        assert_eq!(full.kind(), ErrorKind::StorageFull);
+        let eighths = lasts(20_000);
+        let bytes = file.metadata().unwrap().len();
+        file.set_len(bytes / 8 * u64::from(eighths)).unwrap();
+        lasts(2000);
+    }
+    remove(path);
+}
+
+/// What the next event is; dumps that are deleted are noted, none twice.
+fn told(events: &mut Events, deleted: &mut BTreeSet<String>) -> String {
+    let event = events.until(|_| true);
+    if event["event"] == "deleted" {
+        let id = event["id"].as_str().unwrap();
+        assert!(deleted.insert(id.to_owned()), "{id} is deleted twice");
+    }
+    event["event"].as_str().unwrap().to_owned()
+}
+
+/// Waits for the end of a dump.
+fn finished(events: &mut Events, deleted: &mut BTreeSet<String>) {
+    while told(events, deleted) != "finished" {}
+}
+
+/// Another writer fills the disk and frees it again while dumps are written, and old ones are deleted for them. What a dump lost by that its verdict
+/// tells; who has the disk alone is complete; nothing is lost before it, and nothing is deleted that is held, or without an event.
+#[test]
+fn another_writer_fills_the_disk() {
+    const ROUNDS: usize = 24;
+    let _machine = shared();
+    let Some(namespace) = Namespace::with_veth("another") else {
+        return;
+    };
+    let seed =
+        std::env::var("DISK_SEED").map_or_else(|_| fastrand::u64(..), |s| s.parse().unwrap());
+    eprintln!("DISK_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (_folder, path) = socket();
+    let more = format!("--keep 1500KiB --min-free 5% --api unix:{}", path.display());
+    let Some(recorder) = start(&namespace, 4096, &more) else {
+        return;
+    };
+    let (api, mut events) = (Api::at(&path), Events::of(PROGRAM, &path));
+    let mut sender = Sender::new(&namespace, "v0");
+    let (mut held, mut deleted) = (BTreeSet::new(), BTreeSet::new());
+    let mut due = Vec::new();
+    for round in 0..ROUNDS {
+        let host = u8::try_from(2 * round).unwrap();
+        let packets = random.u64(..500);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _ends = Ends(&is_over);
+            let (other, random) = (seen(&recorder, "other"), random.fork());
+            let is_over = &is_over;
+            scope.spawn(move || fill(&other, random, is_over));
+            (0..packets).for_each(|_| sender.send(&packet(host, false)));
+            sender.send(&packet(host, true));
+            finished(&mut events, &mut deleted);
+        });
+        // As a user would.
+        let orphan = |name: &&String| {
+            let sidecar = name
+                .strip_suffix(".pcapng.part")
+                .map(|stem| format!("{stem}.json"));
+            sidecar.is_some_and(|sidecar| !seen(&recorder, &sidecar).exists())
+        };
+        for part in names(&recorder).iter().filter(orphan) {
+            remove(&seen(&recorder, part));
+        }
+        sender.send(&packet(host + 1, true));
+        finished(&mut events, &mut deleted);
+        due.extend([packets + 1, 1]);
+        if held.len() < 3 && random.u8(..3) == 0 {
+            let number = 2 * round + 2;
+            let target = format!("/v1/dumps/{number}");
+            // It may be deleted at once.
+            if api.ask("PUT", &format!("{target}/hold"), None).is_ok() {
+                let id = api.done("GET", &target, None)["stored"]["id"].clone();
+                held.insert(id.as_str().unwrap().to_owned());
+            }
+        }
+    }
+    recorder.settle(sender.sent());
+    let stored = api.done("GET", "/v1/dumps", None)["stored"].clone();
+    let left: BTreeSet<String> = names(&recorder).into_iter().collect();
+    for dump in stored.as_array().unwrap() {
+        let file = seen(&recorder, dump["files"][0]["name"].as_str().unwrap());
+        assert_eq!(dump["packets"], capture::readable(&file), "{dump}");
+    }
+    assert_eq!(api.status()["analyzers"]["lapped"], 0);
+    api.stop();
+    while told(&mut events, &mut deleted) != "end" {}
+    let outcome = recorder.wait();
+    assert_eq!(
+        (outcome.source().stored, outcome.source().lost),
+        (sender.sent(), 0)
+    );
+    assert!(deleted.is_disjoint(&held), "{deleted:?} {held:?}");
+    let mut expected: BTreeSet<String> = held.iter().map(|id| format!("{id}.hold")).collect();
+    let mut failed = 0;
+    for ((number, dump), due) in outcome.dumps().iter().enumerate().zip(due) {
+        let missing = dump["missing"].as_array().unwrap();
+        let lost: u64 = missing
+            .iter()
+            .map(|it| it["packets"].as_u64().unwrap())
+            .sum();
+        assert_eq!(dump["packets"].as_u64().unwrap() + lost, due, "{dump}");
+        let path = capture::path(dump);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let id = name.trim_end_matches(".part").trim_end_matches(".pcapng");
+        if dump["verdict"] == "complete" {
+            assert!(missing.is_empty(), "{dump}");
+        } else {
+            failed += 1;
+            assert!(number % 2 == 0, "a dump with the disk alone: {dump}");
+            assert_eq!(dump["verdict"], "failed", "{dump}");
+            assert!(
+                dump["error"].as_str().unwrap().contains("No space left"),
+                "{dump}"
+            );
+            assert!(missing.iter().all(|it| it["cause"] == "disk"), "{dump}");
+        }
+        let sidecar = format!("{id}.json");
+        // One that is complete may have found no room for its sidecar.
+        let is_there = left.contains(name);
+        let is_deleted = deleted.contains(id);
+        // Of one that failed there may be no sidecar, and the file was removed above.
+        assert!(
+            is_there || is_deleted || dump["verdict"] == "failed",
+            "{dump}"
+        );
+        expected.extend([name.to_owned(), sidecar]);
+    }
+    let more: Vec<_> = left.difference(&expected).collect();
+    assert!(more.is_empty(), "left over: {more:?}");
+    for id in &held {
+        assert!(
+            left.contains(&format!("{id}.pcapng")),
+            "{id} is held: {left:?}"
+        );
+    }
+    eprintln!(
+        "{failed} of {ROUNDS} failed, {} deleted, {} held",
+        deleted.len(),
+        held.len()
+    );
+    assert!(failed > 0 && !deleted.is_empty());
+    outcome.expect_code(3);
 }

@@ -14,6 +14,7 @@ mod extcap;
 mod filter;
 mod flows;
 mod generate;
+mod hostile;
 mod lua;
 #[path = "../live/marked.rs"]
 mod marked;
