@@ -183,8 +183,7 @@ impl Active {
 
     /// Whether its window is closed and wholly within reach.
     pub(super) fn is_over(&self, reach: &Reach) -> bool {
-        let close = self.close.as_ref();
-        close.is_some_and(|close| reach.covers(&close.ends))
+        (self.close.as_ref()).is_some_and(|close| reach.covers(&close.ends))
     }
 
     /// Whether packets can be written.
