@@ -302,18 +302,18 @@ impl Key {
     #[inline]
     fn words(&self) -> [u64; 6] {
         let [low, high] = self.addresses.map(u128::from_le_bytes);
-        let [a, b] = self.ports.map(u64::from);
-        let [c, d, e] = self.vlans.map(u64::from);
+        // Written so that each half is one load.
+        let pair = |low: u16, high: u16| u64::from(u32::from(low) | u32::from(high) << 16);
+        let ([a, b], [c, d, e]) = (self.ports, self.vlans);
+        let kinds = u16::from(self.proto) | u16::from(self.family as u8) << 8;
         #[expect(clippy::cast_possible_truncation, reason = "one half of each")]
         [
             low as u64,
             (low >> 64) as u64,
             high as u64,
             (high >> 64) as u64,
-            a | b << 16 | c << 32 | d << 48,
-            e | u64::from(self.proto) << 16
-                | u64::from(self.family as u8) << 24
-                | u64::from(self.protocol) << 32,
+            pair(a, b) | pair(c, d) << 32,
+            pair(e, kinds) | u64::from(self.protocol) << 32,
         ]
     }
 }
@@ -357,17 +357,25 @@ impl Secret {
         let mut sum = self.addend;
         sum = sum.wrapping_add(product(0, e)).wrapping_add(product(1, f));
         // The family is in one of the words above, so each may count what it has in its own way.
-        if key.family == Family::V4 {
-            sum = sum.wrapping_add(product(2, low_halves(a, c)));
+        sum = if key.family == Family::V4 {
+            sum.wrapping_add(product(2, low_halves(a, c)))
         } else {
-            for (factor, word) in [(2, a), (3, b), (4, c), (5, d)] {
-                sum = sum.wrapping_add(product(factor, word));
-            }
-        }
+            self.with_wide(sum, [a, b, c, d])
+        };
         // Keys that differ in their lowest bits only would have hashes at even distances.
         let word = (sum >> 64) as u64;
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ mixed >> 32
+    }
+
+    /// The sum with addresses of 16 bytes: apart, so that the rest is small enough to stand where it is asked for.
+    #[inline(never)]
+    fn with_wide(&self, sum: u128, words: [u64; 4]) -> u128 {
+        let factors = &self.factors[2..];
+        let products = factors.iter().zip(words);
+        products.fold(sum, |sum, (factor, word)| {
+            sum.wrapping_add(factor.wrapping_mul(u128::from(word)))
+        })
     }
 }
 
