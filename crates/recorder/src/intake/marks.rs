@@ -298,7 +298,7 @@ mod tests {
                 });
             }
         });
-        assert!(found.into_inner() > 0);
+        assert!(found.load(Acquire) > 0);
         let of = |flows: std::ops::Range<i64>| {
             flows
                 .filter(|flow| marks.get(&key(*flow)).is_some())
