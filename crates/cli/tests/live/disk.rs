@@ -227,19 +227,36 @@ fn fill(path: &Path, mut random: fastrand::Rng, is_over: &AtomicBool) {
     remove(path);
 }
 
-/// What the next event is; dumps that are deleted are noted, none twice.
-fn told(events: &mut Events, deleted: &mut BTreeSet<String>) -> String {
+/// What events say of dumps, by their names without an end.
+#[derive(Debug, Default)]
+struct Noted {
+    deleted: BTreeSet<String>,
+    /// For their sidecars there was no room.
+    without_sidecar: BTreeSet<String>,
+}
+
+/// What the next event is, noted; no dump is deleted twice.
+fn told(events: &mut Events, noted: &mut Noted) -> String {
     let event = events.until(|_| true);
     if event["event"] == "deleted" {
         let id = event["id"].as_str().unwrap();
-        assert!(deleted.insert(id.to_owned()), "{id} is deleted twice");
+        let is_new = noted.deleted.insert(id.to_owned());
+        assert!(is_new, "{id} is deleted twice");
+    }
+    if event["event"] == "notice"
+        && let Some((path, why)) = event["text"].as_str().unwrap().split_once(": no sidecar: ")
+    {
+        assert!(why.contains("No space left"), "{event}");
+        let name = Path::new(path).file_name().unwrap().to_str().unwrap();
+        let id = name.trim_end_matches(".part").trim_end_matches(".pcapng");
+        noted.without_sidecar.insert(id.to_owned());
     }
     event["event"].as_str().unwrap().to_owned()
 }
 
 /// Waits for the end of a dump.
-fn finished(events: &mut Events, deleted: &mut BTreeSet<String>) {
-    while told(events, deleted) != "finished" {}
+fn finished(events: &mut Events, noted: &mut Noted) {
+    while told(events, noted) != "finished" {}
 }
 
 /// Another writer fills the disk and frees it again while dumps are written, and old ones are deleted for them. What a dump lost by that its verdict
@@ -262,7 +279,7 @@ fn another_writer_fills_the_disk() {
     };
     let (api, mut events) = (Api::at(&path), Events::of(PROGRAM, &path));
     let mut sender = Sender::new(&namespace, "v0");
-    let (mut held, mut deleted) = (BTreeSet::new(), BTreeSet::new());
+    let (mut held, mut noted) = (BTreeSet::new(), Noted::default());
     let mut due = Vec::new();
     for round in 0..ROUNDS {
         let host = u8::try_from(2 * round).unwrap();
@@ -275,7 +292,7 @@ fn another_writer_fills_the_disk() {
             scope.spawn(move || fill(&other, random, is_over));
             (0..packets).for_each(|_| sender.send(&packet(host, false)));
             sender.send(&packet(host, true));
-            finished(&mut events, &mut deleted);
+            finished(&mut events, &mut noted);
         });
         // As a user would.
         let orphan = |name: &&String| {
@@ -288,7 +305,7 @@ fn another_writer_fills_the_disk() {
             remove(&seen(&recorder, part));
         }
         sender.send(&packet(host + 1, true));
-        finished(&mut events, &mut deleted);
+        finished(&mut events, &mut noted);
         due.extend([packets + 1, 1]);
         if held.len() < 3 && random.u8(..3) == 0 {
             let number = 2 * round + 2;
@@ -309,7 +326,11 @@ fn another_writer_fills_the_disk() {
     }
     assert_eq!(api.status()["analyzers"]["lapped"], 0);
     api.stop();
-    while told(&mut events, &mut deleted) != "end" {}
+    while told(&mut events, &mut noted) != "end" {}
+    let Noted {
+        deleted,
+        without_sidecar,
+    } = noted;
     let outcome = recorder.wait();
     assert_eq!(
         (outcome.source().stored, outcome.source().lost),
@@ -341,8 +362,9 @@ fn another_writer_fills_the_disk() {
             assert!(missing.iter().all(|it| it["cause"] == "disk"), "{dump}");
         }
         let sidecar = format!("{id}.json");
-        // One that is complete may have found no room for its sidecar.
-        let is_there = left.contains(name);
+        // Where there was no room for its sidecar, that is told.
+        let is_there =
+            left.contains(name) && (left.contains(&sidecar) || without_sidecar.contains(id));
         let is_deleted = deleted.contains(id);
         // Of one that failed there may be no sidecar, and the file was removed above.
         assert!(
@@ -360,8 +382,9 @@ fn another_writer_fills_the_disk() {
         );
     }
     eprintln!(
-        "{failed} of {ROUNDS} failed, {} deleted, {} held",
+        "{failed} of {ROUNDS} failed, {} deleted, {} without sidecar, {} held",
         deleted.len(),
+        without_sidecar.len(),
         held.len()
     );
     assert!(failed > 0 && !deleted.is_empty());
