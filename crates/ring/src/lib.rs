@@ -165,5 +165,5 @@ pub use reservations::Reservation;
 pub use ring::{InterfaceEntry, Numa, Pages, Ring, RingStatistics};
 pub use steps::Step;
 #[cfg(not(loom))]
-pub use storage::ask_for_huge_pages;
+pub use storage::{LargeBuffer, ask_for_huge_pages};
 pub use view::{BucketInfo, BucketRef, BucketView, Packets};

@@ -46,7 +46,7 @@ mod table;
 #[cfg(loom)]
 use heap::{ALIGNMENT, Memory, Table};
 #[cfg(not(loom))]
-pub use mapping::ask_for_huge_pages;
+pub use mapping::{LargeBuffer, ask_for_huge_pages};
 #[cfg(not(loom))]
 use {
     mapping::{ALIGNMENT, Memory},

@@ -9,6 +9,7 @@
 //! Which ones were got is read from the kernel, not concluded. A node is preferred before the first touch.
 #![expect(unsafe_code, reason = "maps memory and hands out its address")]
 
+mod buffer;
 mod file;
 mod numa;
 mod pages;
@@ -23,6 +24,7 @@ use rustix::{
     mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap},
 };
 
+pub use self::buffer::LargeBuffer;
 use self::{
     file::{Medium, RegionFile},
     populate::Progress,

@@ -358,12 +358,42 @@ fn memory_of_the_allocator_is_marked_for_huge_pages() {
     // No whole page, and a range that ends before it starts: nothing happens.
     ask_for_huge_pages(range.start..range.start.wrapping_add(100));
     ask_for_huge_pages(range.end..range.start);
-    let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
-    let inside = (range.start.addr() + ALIGNMENT) as u64;
-    let mut lines = smaps.lines();
-    let found = lines.any(|line| pages::mapping_range(line).is_some_and(|it| it.contains(&inside)));
-    assert!(found, "{smaps}");
-    let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+    let (flags, all) = flags_of(range.start.addr() + ALIGNMENT);
     let has_huge_pages = fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap();
-    assert_eq!(flags.contains(" hg"), has_huge_pages, "{flags}");
+    assert_eq!(flags.contains(" hg"), has_huge_pages, "{all}");
+}
+
+#[test]
+fn a_large_buffer_is_aligned_zeroed_writable_and_marked() {
+    for bytes in [0, 1, ALIGNMENT, ALIGNMENT + 1] {
+        let mut buffer = LargeBuffer::new(bytes).unwrap();
+        assert_eq!(
+            buffer.len(),
+            bytes.max(1).next_multiple_of(ALIGNMENT),
+            "{bytes}"
+        );
+        assert!(buffer.as_ptr().addr().is_multiple_of(ALIGNMENT));
+        assert!(buffer.iter().all(|byte| *byte == 0));
+        buffer.fill(7);
+        assert_eq!(buffer.last(), Some(&7));
+        let (flags, all) = flags_of(buffer.as_ptr().addr());
+        let has_huge_pages = fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap();
+        assert_eq!(flags.contains(" hg"), has_huge_pages, "{all}");
+        assert!(flags.contains(" dd"), "{all}");
+    }
+    for bytes in [1 << 62, usize::MAX] {
+        let error = LargeBuffer::new(bytes).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "{error:?}");
+    }
+}
+
+/// `VmFlags` of the mapping that holds an address (proc_pid_smaps(5)), and all that the kernel tells.
+fn flags_of(address: usize) -> (String, String) {
+    let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let inside = |line: &str| {
+        pages::mapping_range(line).is_some_and(|range| range.contains(&(address as u64)))
+    };
+    let mut lines = smaps.lines().skip_while(|line| !inside(line));
+    let flags = lines.find(|line| line.starts_with("VmFlags:"));
+    (flags.unwrap().to_owned(), smaps)
 }
