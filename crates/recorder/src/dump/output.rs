@@ -31,8 +31,6 @@ pub(super) type Known = BTreeMap<u16, Arc<Interface>>;
 
 /// Bytes of late packets that are collected before a write(2).
 const LATE_BYTES: usize = 256 * 1024;
-/// Bytes of memory that a file keeps whose packets come slowly.
-const MEMORY_KEPT: usize = 256 * 1024;
 /// Longest comment of one packet: a few gaps. An option of the file could not be longer than 64 KiB.
 const COMMENT_BYTES: usize = 1000;
 
@@ -266,15 +264,9 @@ impl Output {
 
     /// Hands everything to the file system.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        let settled = self.stream.settle(&self.directory);
-        self.see_settled(settled.is_ok());
-        settled?;
-        let block = self.encoder.buffer();
-        if block.len() > 0 {
-            self.stream.write(&self.directory, block.bytes())?;
-            block.shrink_to(MEMORY_KEPT);
-            block.start(self.stream.len());
-        }
+        let flushed = self.stream.flush(&self.directory, self.encoder.buffer());
+        self.see_settled(flushed.is_ok());
+        flushed?;
         self.safe = self.appended;
         Ok(())
     }
@@ -326,7 +318,7 @@ impl Output {
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
-        let main = self.stream.take(self.directory.disk())?;
+        let main = self.stream.take(&self.directory)?;
         let mut main = Reader::new(main.reader()).map_err(io::Error::other)?;
         let mut late = late.into_sorted()?;
         let mut next_late = late.next()?;

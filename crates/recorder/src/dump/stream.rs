@@ -24,6 +24,8 @@ use super::{
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 * 1024;
+/// Bytes of memory that a file keeps whose packets come slowly.
+const MEMORY_KEPT: usize = 256 * 1024;
 /// So often the page cache is told that what was read is not wanted again.
 const READS_KEPT: usize = 32;
 
@@ -69,6 +71,8 @@ pub(super) struct Stream {
     len: u64,
     /// What is being written behind `len`.
     behind: Option<Behind>,
+    /// Blocks were begun since the last flush.
+    is_busy: bool,
     /// Why that failed, where nobody was told yet.
     error: Option<io::Error>,
     /// Of all that is written, if the verdict is as it is expected. `None`: it is computed later, if at all.
@@ -103,6 +107,7 @@ impl Stream {
             file: directory.with_room(0, || KeptFile::create(directory.disk(), path.clone()))?,
             len: 0,
             behind: None,
+            is_busy: false,
             error: None,
             digest: None,
             field,
@@ -140,19 +145,20 @@ impl Stream {
 
     /// Gives its descriptor back until it is needed again; all that was begun is there. False: it has failed, as the next call tells.
     pub(super) fn close(&mut self, directory: &Directory) -> bool {
-        self.error = self.settle(directory).err();
+        self.error = self.end_threads(directory).err();
         self.file.close();
         self.error.is_none()
     }
 
-    /// The file, to be read; all of it is there.
-    pub(super) fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
-        self.file.take(disk)
+    /// The file, to be read, with all that was begun.
+    pub(super) fn take(&mut self, directory: &Directory) -> io::Result<Arc<dyn DiskFile>> {
+        self.end_threads(directory)?;
+        self.file.take(directory.disk())
     }
 
     /// Writes whole blocks behind those before, and returns when they are there.
     pub(super) fn write(&mut self, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
-        self.settle(directory)?;
+        self.end_threads(directory)?;
         let file = self.file.get(directory.disk())?;
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
         if let Err(error) = written {
@@ -174,13 +180,35 @@ impl Stream {
             let file = (self.file.share(directory.disk())?, self.len);
             self.behind = Behind::start(directory, file, self.digest.as_ref());
         }
-        let is_full = self.behind.as_ref().is_some_and(Behind::is_full);
-        let spare = match is_full {
-            true => self.settle_one(directory)?,
-            false => Block::with_memory_of(block),
-        };
+        self.is_busy = true;
+        self.hand_over(directory, block)
+    }
+
+    /// Writes what does not fill a block, and returns when all is there. Threads that had no block since the last time end.
+    pub(super) fn flush(&mut self, directory: &Directory, block: &mut Block) -> io::Result<()> {
+        self.settle(directory)?;
+        let was_busy = std::mem::take(&mut self.is_busy);
+        if !was_busy {
+            self.end_threads(directory)?;
+        }
+        if block.len() > 0 {
+            self.hand_over(directory, block)?;
+            self.settle(directory)?;
+        }
+        if self.behind.is_none() {
+            block.shrink_to(MEMORY_KEPT);
+            block.start(self.len);
+        }
+        Ok(())
+    }
+
+    /// Has a block written by the threads, or writes it where there are none. The next one begins behind it, in other memory or in the same.
+    fn hand_over(&mut self, directory: &Directory, block: &mut Block) -> io::Result<()> {
+        if self.behind.as_ref().is_some_and(Behind::is_full) {
+            self.settle_one(directory)?;
+        }
         if let Some(behind) = &mut self.behind {
-            behind.begin(std::mem::replace(block, spare));
+            behind.begin(block);
         } else {
             self.write(directory, block.bytes())?;
         }
@@ -194,26 +222,31 @@ impl Stream {
     }
 
     /// Waits for what was begun.
-    pub(super) fn settle(&mut self, directory: &Directory) -> io::Result<()> {
+    fn settle(&mut self, directory: &Directory) -> io::Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
         while self.behind.as_ref().is_some_and(|it| it.len() > 0) {
             self.settle_one(directory)?;
         }
+        Ok(())
+    }
+
+    /// The same; what follows is written by whoever calls.
+    fn end_threads(&mut self, directory: &Directory) -> io::Result<()> {
+        self.settle(directory)?;
         if let Some(behind) = self.behind.take() {
             self.digest = behind.end();
         }
         Ok(())
     }
 
-    /// Waits for the oldest block of what was begun; its memory can be filled again.
-    fn settle_one(&mut self, directory: &Directory) -> io::Result<Block> {
-        let settled = self.behind.as_mut().map(Behind::settle);
-        match settled.unwrap_or_else(|| Ok((0, Block::default()))) {
-            Ok((bytes, block)) => {
+    /// Waits for the oldest block of what was begun.
+    fn settle_one(&mut self, directory: &Directory) -> io::Result<()> {
+        match self.behind.as_mut().map_or(Ok(0), Behind::settle) {
+            Ok(bytes) => {
                 self.len += bytes;
-                Ok(block)
+                Ok(())
             }
             Err(error) => {
                 // Its threads end before anything else is done with the file.
@@ -227,7 +260,7 @@ impl Stream {
 
     /// Puts the verdict in its place, and has all of it stored.
     pub(super) fn finish(&mut self, directory: &Directory, verdict: &str) -> io::Result<Finished> {
-        self.settle(directory)?;
+        self.end_threads(directory)?;
         let file = self.file.get(directory.disk())?;
         if let Some(field) = &mut self.field {
             field.write(file, verdict)?;
