@@ -281,6 +281,10 @@ impl Dumper {
     /// Scans what is new within `reach` for all dumps. `is_waited_for`: as in [`Dumps::visits`]. `everything`: emit without waiting for
     /// older packets.
     fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
+        // Those that have room again read on in this pass.
+        for dump in self.active.without_room() {
+            self.emit(dump, reach.frontier_ns(everything), reach);
+        }
         for mut visit in self.active.visits(reach, is_waited_for) {
             self.active.leave_out_full(&mut visit, reach);
             if !visit.records().is_empty() {
@@ -298,9 +302,6 @@ impl Dumper {
             self.emit(dump, i64::MAX, reach);
         }
         self.emit_due(frontier_ns, reach);
-        for dump in self.active.without_room() {
-            self.emit(dump, frontier_ns, reach);
-        }
         for dump in self.active.due(i64::MAX) {
             if !self.holds_much() {
                 break;

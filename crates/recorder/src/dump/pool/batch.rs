@@ -18,13 +18,19 @@ use crate::{
     intake::interfaces::Interface,
 };
 
+/// Bytes that a batch counts at once, at least.
+const COUNTED_BYTES: usize = 8 * 1024;
+
 /// Copies of packets. While they are there they count against the budget.
 #[derive(Debug)]
 pub(in crate::dump) struct Batch {
     items: Vec<Item>,
     /// Of the packets, one behind the other.
     bytes: Vec<u8>,
+    /// What they count for, …
     cost: usize,
+    /// … and what is counted so far: some more, so that few packets touch what threads share.
+    counted: usize,
     /// More follow at once: what is here need not be seen before they are.
     pub(super) is_followed: bool,
     queued: Arc<AtomicUsize>,
@@ -70,6 +76,7 @@ impl Batch {
             items: Vec::new(),
             bytes: Vec::with_capacity(bytes),
             cost: 0,
+            counted: 0,
             is_followed: false,
             queued: Arc::clone(queued),
             limits: Arc::clone(limits),
@@ -101,10 +108,13 @@ impl Batch {
     }
 
     pub(super) fn push(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) {
-        let cost = cost(data.len());
-        self.queued.fetch_add(cost, Ordering::Relaxed);
-        self.limits.queued.fetch_add(cost, Ordering::Relaxed);
-        self.cost += cost;
+        self.cost += cost(data.len());
+        if self.cost > self.counted {
+            let more = (self.cost - self.counted).max(COUNTED_BYTES);
+            self.queued.fetch_add(more, Ordering::Relaxed);
+            self.limits.queued.fetch_add(more, Ordering::Relaxed);
+            self.counted += more;
+        }
         self.bytes.extend_from_slice(data);
         self.items.push(Item::Packet {
             meta: *meta,
@@ -133,8 +143,10 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        self.queued.fetch_sub(self.cost, Ordering::Relaxed);
-        self.limits.queued.fetch_sub(self.cost, Ordering::Relaxed);
+        self.queued.fetch_sub(self.counted, Ordering::Relaxed);
+        self.limits
+            .queued
+            .fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
