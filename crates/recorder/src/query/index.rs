@@ -37,6 +37,8 @@ const ID_BITS_PER_1000_BYTES: usize = 64;
 const HASHES: u32 = 4;
 /// A filter that is wrong more often is not kept.
 const FALSE_POSITIVES_MAX: f64 = 0.1;
+/// The first of so many parts of a bucket's packets tells whether a filter of all is worth making: a flood of addresses is given up there, not when the filter is full.
+const PARTS_TRIED: usize = 8;
 
 /// See the module. One for each recorder; any thread may use it.
 #[derive(Debug)]
@@ -183,7 +185,7 @@ impl Index {
         needed: &Needed,
         (hosts, ids): (bool, bool),
         interfaces: &[InterfaceEntry],
-        packets: impl Iterator<Item = Packet<'p>> + Clone,
+        packets: impl ExactSizeIterator<Item = Packet<'p>> + Clone,
     ) {
         let Some(place) = self.buckets.get(bucket.index as usize) else {
             return;
@@ -231,10 +233,11 @@ impl Index {
     }
 
     /// Of the addresses of packets; `None` among them: one that cannot be read.
-    fn hosts(&self, packets: impl Iterator<Item = Option<[Option<IpAddr>; 2]>>) -> Part {
+    fn hosts(&self, packets: impl ExactSizeIterator<Item = Option<[Option<IpAddr>; 2]>>) -> Part {
         let mut filling = Filling::new(self.bucket_bytes, HOST_BITS_PER_1000_BYTES);
-        for hosts in packets {
-            let Some(hosts) = hosts else {
+        let count = packets.len();
+        for (before, hosts) in packets.enumerate() {
+            let Some(hosts) = hosts.filter(|_| filling.may_fit(before, count)) else {
                 return Part::Useless;
             };
             for host in hosts.iter().flatten() {
@@ -247,12 +250,16 @@ impl Index {
     }
 
     /// Of the Community IDs of packets; `None` among them: one that cannot be read.
-    fn ids<'p>(&self, packets: impl Iterator<Item = Option<(LinkType, &'p [u8])>>) -> Part {
+    fn ids<'p>(
+        &self,
+        packets: impl ExactSizeIterator<Item = Option<(LinkType, &'p [u8])>>,
+    ) -> Part {
         let mut filling = Filling::new(self.bucket_bytes, ID_BITS_PER_1000_BYTES);
+        let count = packets.len();
         // An identifier takes longer to make than a flow to be found here.
         let mut known = HashSet::<FlowKey>::new();
-        for packet in packets {
-            let Some((link_type, data)) = packet else {
+        for (before, packet) in packets.enumerate() {
+            let Some((link_type, data)) = packet.filter(|_| filling.may_fit(before, count)) else {
                 return Part::Useless;
             };
             let parsed = parse(link_type, data);
@@ -338,6 +345,11 @@ impl Filling {
     fn add(&mut self, hash: u64) -> bool {
         self.entries += usize::from(!self.filter.insert_hash(hash));
         self.entries <= self.entries_max
+    }
+
+    /// Whether entries of a bucket of so many packets may have room; `before`: of how many packets they are so far.
+    fn may_fit(&self, before: usize, packets: usize) -> bool {
+        before != packets / PARTS_TRIED || self.entries <= self.entries_max / PARTS_TRIED
     }
 
     fn part(self) -> Part {
