@@ -580,6 +580,7 @@ impl Active {
             per_interface: self.per_interface,
             window: (self.order.from_ns, self.end_ns),
             sinks: self.sinks,
+            lacks_sidecar: false,
             alerted: self.alerted,
             unmatched,
             facts: SidecarFacts {

@@ -62,6 +62,10 @@ const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// that it does not know.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
+/// How long after a sidecar could not be written the next one is tried, ns of the monotonic clock; and how many dumps may wait for that.
+const TRY_AGAIN_NS: i64 = 1_000_000_000;
+const LACKING_MAX: usize = 1000;
+
 /// How far ahead of the watermarks a packet of a source without one may be, ns, to wait for them: they follow soon.
 const WATERMARK_WAIT_NS: i64 = 100_000_000;
 
@@ -98,6 +102,9 @@ pub(crate) struct Dumper {
     ending: BTreeMap<u64, Ending>,
     /// … and those that a late packet can still amend.
     finished: BTreeMap<u64, Ending>,
+    /// Those whose sidecar is tried again then, ns of the monotonic clock.
+    lacking: BTreeMap<u64, Ending>,
+    try_again_ns: i64,
     /// The buckets that were visited, of which those are held that packets wait in.
     views: HashMap<BucketRef, Weak<BucketView>>,
     /// Of the next file's name.
@@ -139,6 +146,8 @@ impl Dumper {
             is_last: false,
             ending: BTreeMap::new(),
             finished: BTreeMap::new(),
+            lacking: BTreeMap::new(),
+            try_again_ns: 0,
             views: HashMap::new(),
             next_number: Arc::new(AtomicU64::new(1)),
             stopped: String::new(),
@@ -223,6 +232,7 @@ impl Dumper {
             }
             self.complete(&reach);
         }
+        self.try_sidecar_again();
         if let Some((_, reply)) = account {
             let _ = reply.send(());
         }
@@ -507,15 +517,47 @@ impl Dumper {
                     post.submit(&report);
                 }
                 self.tell(Event::Finished(report));
-                let late_news = ending.late_news.take();
-                if !ending.is_given_up && why_all_failed(&ending.sinks).is_none() {
-                    self.finished.insert(id, ending);
-                }
-                if let Some(news) = late_news {
-                    self.give_up(news);
-                }
+                self.put_by(id, ending);
             }
-            Stage::Amending => self.tell(Event::Amended(ending.report())),
+            Stage::TellingAgain => {
+                if !ending.lacks_sidecar {
+                    self.parts.common.log.amend(&ending.report());
+                    // There is room now.
+                    self.try_again_ns = i64::MIN;
+                }
+                self.put_by(id, ending);
+            }
+            Stage::Amending => {
+                self.tell(Event::Amended(ending.report()));
+                self.put_by(id, ending);
+            }
+        }
+    }
+
+    /// A dump is done with, unless late packets may amend it, or its sidecar could not be written: the disk is full, for example. Without one its files are in no list.
+    fn put_by(&mut self, id: u64, mut ending: Ending) {
+        let late_news = ending.late_news.take();
+        if ending.lacks_sidecar {
+            self.try_again_ns = self.parts.common.clock.mono_ns() + TRY_AGAIN_NS;
+            if self.lacking.len() < LACKING_MAX && self.parts.common.is_live() {
+                self.lacking.insert(id, ending);
+            }
+        } else if !ending.is_given_up && why_all_failed(&ending.sinks).is_none() {
+            self.finished.insert(id, ending);
+        }
+        if let Some(news) = late_news {
+            self.give_up(news);
+        }
+    }
+
+    fn try_sidecar_again(&mut self) {
+        if self.lacking.is_empty() || self.parts.common.clock.mono_ns() < self.try_again_ns {
+            return;
+        }
+        self.try_again_ns = i64::MAX;
+        if let Some((id, mut ending)) = self.lacking.pop_first() {
+            self.write_sidecars(Stage::TellingAgain, None, &mut ending);
+            self.await_sinks(id, ending);
         }
     }
 
@@ -549,10 +591,13 @@ impl Dumper {
             ending.late_news = Some(news);
             return;
         }
-        let Some(mut ending) = self.finished.remove(&id) else {
+        let put_by = (self.finished.remove(&id)).or_else(|| self.lacking.remove(&id));
+        let Some(mut ending) = put_by else {
             return;
         };
+        ending.is_given_up = true;
         if !news.is_any() {
+            self.put_by(id, ending);
             return;
         }
         let missing = news.missing(ending.draft.offset_ns);

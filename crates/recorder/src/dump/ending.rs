@@ -37,6 +37,8 @@ pub(super) struct Ending {
     /// The window, ns of ring time.
     pub(super) window: (i64, i64),
     pub(super) sinks: Vec<SinkQueue>,
+    /// A sidecar of it could not be written, and is tried again.
+    pub(super) lacks_sidecar: bool,
     pub(super) facts: SidecarFacts,
     pub(super) alerted: Alerted,
     /// Why it has no packet of the alerts that it is of, if so.
@@ -52,6 +54,8 @@ pub(super) enum Stage {
     Stopping,
     /// They put sidecars beside it.
     Telling,
+    /// They try that again.
+    TellingAgain,
     /// They change the verdict.
     Amending,
 }
@@ -65,7 +69,10 @@ impl Ending {
         mut work: impl FnMut(&SinkQueue) -> Work,
     ) {
         self.stage = stage;
-        let to_all = matches!(stage, Stage::Telling | Stage::Amending);
+        let to_all = matches!(
+            stage,
+            Stage::Telling | Stage::TellingAgain | Stage::Amending
+        );
         for sink in &mut self.sinks {
             if to_all || sink.fault.is_none() {
                 let work = work(sink);
@@ -109,8 +116,15 @@ impl Ending {
                 if let Err(error) = amended {
                     notices.push(format!("{name}: verdict not changed: {error}"));
                 }
-                if let Err(error) = &sidecar {
-                    notices.push(format!("{name}: no sidecar: {error}"));
+                let lacked = std::mem::replace(&mut self.lacks_sidecar, sidecar.is_err());
+                match &sidecar {
+                    Err(error) if !lacked => notices.push(format!(
+                        "{name}: no sidecar: {error} (it is tried again every second)"
+                    )),
+                    Ok(true) if lacked => {
+                        notices.push(format!("{name}: its sidecar is written now"));
+                    }
+                    _ => {}
                 }
                 self.draft.sidecar &= matches!(sidecar, Ok(true));
             }

@@ -394,7 +394,9 @@ impl Sink for DumpFile {
         let json = sidecar.json(&self.files(), self.directory.below_name())?;
         let path = self.named("json");
         let (part, disk) = (part(&path), self.directory.disk());
-        if again && !self.captures.iter().any(|it| it.is_there(disk)) {
+        let mut captures = self.captures.iter();
+        let mut parts = self.outputs.iter();
+        if !captures.any(|it| it.is_there(disk)) && !parts.any(|(_, it)| disk.exists(it.path())) {
             // It was deleted, and what lies there under its name is somebody else's.
             return Ok(false);
         }

@@ -113,7 +113,10 @@ impl Stream {
             field,
             expected: expected.to_owned(),
         };
-        stream.write(directory, header)?;
+        stream.write(directory, header).inspect_err(|_| {
+            // Nobody would know of it.
+            let _ = directory.disk().remove(stream.path());
+        })?;
         // Of what is compressed later that of the compressed file is told.
         let is_now = directory.digests == Digests::AsWritten && directory.zstd.is_none();
         stream.digest = is_now.then(|| match &stream.field {

@@ -240,6 +240,57 @@ fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
     assert!(!disk.exists(Path::new("dumps/dump.json.part")));
 }
 
+/// Where there is no room for the sidecars of dumps, complete or failed, they are written when there is some, and told of once. A dump that somebody deleted meanwhile has none.
+#[test]
+fn sidecars_without_room_come_later() {
+    let disk = FakeDisk::default();
+    let mut rig = Rig::on(&RigConfig::default(), START, directory(&disk, "{number}"));
+    let mut dump = |rig: &mut Rig, capacity: &dyn Fn(usize) -> usize| {
+        disk.set_capacity(usize::MAX);
+        rig.pass(MS);
+        rig.trigger(TriggerRequest::default());
+        rig.step();
+        let names = disk.names();
+        let used = names.iter().filter_map(|path| disk.read(path));
+        disk.set_capacity(capacity(used.map(|bytes| bytes.len()).sum()));
+        rig.arrive(0, udp(7, 7, 1));
+        rig.step();
+        rig.pass(2 * S);
+        rig.step();
+        rig.pass(2 * S);
+        rig.step();
+    };
+    // Room for the packet and the statistics of the interface; for nothing; for both of the former again.
+    dump(&mut rig, &|used| used + 600);
+    dump(&mut rig, &|used| used);
+    dump(&mut rig, &|used| used + 600);
+    let verdicts: Vec<_> = rig.reports.iter().map(|it| it.verdict).collect();
+    assert_eq!(
+        verdicts,
+        [Verdict::Complete, Verdict::Failed, Verdict::Complete]
+    );
+    assert!(rig.reports.iter().all(|report| !report.sidecar));
+    let stems = ["0001", "0002", "0003"];
+    let path = |stem: &str| PathBuf::from(format!("dumps/{stem}.json"));
+    assert!(!stems.iter().any(|stem| disk.exists(&path(stem))));
+    let told = |rig: &Rig, what: &str| rig.notices.iter().filter(|it| it.contains(what)).count();
+    assert_eq!(told(&rig, "no sidecar: "), 3, "{:?}", rig.notices);
+    disk.remove(Path::new("dumps/0003.pcapng")).unwrap();
+    disk.set_capacity(usize::MAX);
+    rig.pass(S);
+    (0..4).for_each(|_| rig.step());
+    assert_eq!(told(&rig, "its sidecar is written now"), 2);
+    assert_eq!(told(&rig, "no sidecar: "), 3, "{:?}", rig.notices);
+    assert_eq!(assert_listed(&disk, &sidecar(&disk, "0001")), 1);
+    let failed = sidecar(&disk, "0002");
+    assert_eq!(failed["verdict"], "failed");
+    assert_eq!(failed["files"][0]["name"], "0002.pcapng.part");
+    assert!(!disk.exists(&path("0003")));
+    let logged = rig.common.log.those(|_| true);
+    let have: Vec<bool> = logged.iter().map(|report| report.sidecar).collect();
+    assert_eq!(have, [true, true, false]);
+}
+
 /// A dump has the number that was told when it was triggered, whatever its files are called.
 #[test]
 fn names_that_are_taken_change_no_number() {
