@@ -38,7 +38,7 @@ const HASHES: u32 = 4;
 /// A filter that is wrong more often is not kept.
 const FALSE_POSITIVES_MAX: f64 = 0.1;
 /// The first of so many parts of a bucket's packets tells whether a filter of all is worth making: a flood of addresses is given up there, not when the filter is full.
-const PARTS_TRIED: usize = 8;
+const PARTS_TRIED: usize = 16;
 
 /// See the module. One for each recorder; any thread may use it.
 #[derive(Debug)]
