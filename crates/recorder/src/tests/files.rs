@@ -245,7 +245,7 @@ fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
 fn sidecars_without_room_come_later() {
     let disk = FakeDisk::default();
     let mut rig = Rig::on(&RigConfig::default(), START, directory(&disk, "{number}"));
-    let mut dump = |rig: &mut Rig, capacity: &dyn Fn(usize) -> usize| {
+    let dump = |rig: &mut Rig, capacity: &dyn Fn(usize) -> usize| {
         disk.set_capacity(usize::MAX);
         rig.pass(MS);
         rig.trigger(TriggerRequest::default());
