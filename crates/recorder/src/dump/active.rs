@@ -363,8 +363,7 @@ impl Active {
             let time_ns = kept.1.meta.key.time_ns;
             forgot_first || time_ns < start_ns || time_ns > end_ns
         };
-        let waiting = self.kept.iter().filter(may_be).count();
-        self.forgotten_fragments + waiting as u64
+        self.forgotten_fragments + self.kept.iter().filter(may_be).count() as u64
     }
 
     /// Asks its own reading what was overwritten before it was read; whether anything was.
