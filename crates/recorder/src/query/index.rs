@@ -37,8 +37,8 @@ const ID_BITS_PER_1000_BYTES: usize = 64;
 const HASHES: u32 = 4;
 /// A filter that is wrong more often is not kept.
 const FALSE_POSITIVES_MAX: f64 = 0.1;
-/// The first of so many parts of a bucket's packets tells whether a filter of all is worth making: a flood of addresses is given up there, not when the filter is full.
-const PARTS_TRIED: usize = 16;
+/// The second of so many parts of a bucket's packets tells whether a filter of all is worth making: a flood of addresses is given up there, not when the filter is full.
+const TRIED_PARTS: usize = 24;
 
 /// See the module. One for each recorder; any thread may use it.
 #[derive(Debug)]
@@ -317,6 +317,8 @@ fn bytes_of(part: &Part) -> u64 {
 struct Filling {
     filter: BloomFilter,
     entries: usize,
+    /// Of them, those of the first part.
+    of_first: usize,
     entries_max: usize,
 }
 
@@ -337,6 +339,7 @@ impl Filling {
         Self {
             filter,
             entries: 0,
+            of_first: 0,
             entries_max,
         }
     }
@@ -347,12 +350,43 @@ impl Filling {
         self.entries <= self.entries_max
     }
 
-    /// Whether entries of a bucket of so many packets may have room; `before`: of how many packets they are so far.
-    fn may_fit(&self, before: usize, packets: usize) -> bool {
-        before != packets / PARTS_TRIED || self.entries <= self.entries_max / PARTS_TRIED
+    /// Whether entries of a bucket of so many packets may have room, if each part has as many new ones as the second; `before`: of how many packets they are so far.
+    fn may_fit(&mut self, before: usize, packets: usize) -> bool {
+        let part = packets / TRIED_PARTS;
+        if before == part {
+            self.of_first = self.entries;
+        }
+        before != 2 * part || {
+            let of_second = self.entries - self.of_first;
+            self.entries + (TRIED_PARTS - 2) * of_second <= self.entries_max
+        }
     }
 
     fn part(self) -> Part {
         Part::Made(Box::new(self.filter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_given_up_early_and_many_hosts_are_not() {
+        const PACKETS: u32 = 30_000;
+        let index = Index::new(1, 2 << 20);
+        for (addresses, is_made) in [(u32::MAX, false), (PACKETS / 4, true)] {
+            let mut random = fastrand::Rng::with_seed(1);
+            let mut seen = 0;
+            let packets = (0..PACKETS).map(|_| {
+                seen += 1;
+                let mut host = || Some(IpAddr::from(random.u32(..addresses).to_be_bytes()));
+                Some([host(), host()])
+            });
+            let part = index.hosts(packets);
+            assert_eq!(matches!(part, Part::Made(_)), is_made, "{addresses}");
+            let expected = if is_made { PACKETS } else { PACKETS / 12 + 1 };
+            assert_eq!(seen, expected, "{addresses}");
+        }
     }
 }
