@@ -53,7 +53,7 @@ enum Memory {
 #[derive(Debug)]
 pub(super) struct Behind {
     blocks: VecDeque<Arc<Block>>,
-    /// Their memory, when they are there.
+    /// Memory of blocks that are written, for the next ones.
     spare: Vec<Block>,
     writing: Lane<()>,
     digesting: Option<Lane<Sha256>>,

@@ -93,7 +93,8 @@ impl dyn DiskFile + '_ {
 #[derive(Debug)]
 pub(super) struct KeptFile {
     pub(super) path: PathBuf,
-    identity: (u64, u64),
+    /// See [`DiskFile::identity`].
+    pub(super) identity: (u64, u64),
     open: Option<Arc<dyn DiskFile>>,
 }
 
@@ -138,6 +139,15 @@ impl KeptFile {
 
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
+    }
+}
+
+/// Whether the file of this identity lies there, and no other one under its name.
+pub(super) fn is_there(disk: &dyn Disk, path: &Path, identity: (u64, u64)) -> io::Result<bool> {
+    match disk.open_to_read(path) {
+        Ok(file) => Ok(file.identity()? == identity),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

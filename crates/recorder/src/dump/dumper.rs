@@ -35,7 +35,7 @@ use super::{
     names::Directory,
     order::{LateNews, Message},
     packet::Key,
-    pool::{Outcome, Pool, SinkId, Work, why_all_failed},
+    pool::{Outcome, Pool, SinkId, SinkQueue, Work, why_all_failed},
     post::PostQueue,
     scan::Scanner,
     sidecar::Origin,
@@ -62,9 +62,11 @@ const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// that it does not know.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
-/// How long after a sidecar could not be written the next one is tried, ns of the monotonic clock; and how many dumps may wait for that.
+/// How long after a sidecar could not be written the next one that is missing is tried, ns of the monotonic clock; and how many dumps may wait for that.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
 const LACKING_MAX: usize = 1000;
+/// So often sinks that nothing comes for are told so, ns of the monotonic clock.
+const REST_NS: i64 = 1_000_000_000;
 
 /// How far ahead of the watermarks a packet of a source without one may be, ns, to wait for them: they follow soon.
 const WATERMARK_WAIT_NS: i64 = 100_000_000;
@@ -102,8 +104,13 @@ pub(crate) struct Dumper {
     ending: BTreeMap<u64, Ending>,
     /// … and those that a late packet can still amend.
     finished: BTreeMap<u64, Ending>,
-    /// Those whose sidecar is tried again then, ns of the monotonic clock.
+    /// When sinks that nothing comes for are told so, ns of the monotonic clock.
+    rest_ns: i64,
+    /// Those whose sidecar could not be written, …
     lacking: BTreeMap<u64, Ending>,
+    /// … of which this one was tried last, …
+    tried_last: u64,
+    /// … and the one behind it is at this time, ns of the monotonic clock.
     try_again_ns: i64,
     /// The buckets that were visited, of which those are held that packets wait in.
     views: HashMap<BucketRef, Weak<BucketView>>,
@@ -147,6 +154,8 @@ impl Dumper {
             ending: BTreeMap::new(),
             finished: BTreeMap::new(),
             lacking: BTreeMap::new(),
+            rest_ns: 0,
+            tried_last: 0,
             try_again_ns: 0,
             views: HashMap::new(),
             next_number: Arc::new(AtomicU64::new(1)),
@@ -233,6 +242,7 @@ impl Dumper {
             self.complete(&reach);
         }
         self.try_sidecar_again();
+        self.rest();
         if let Some((_, reply)) = account {
             let _ = reply.send(());
         }
@@ -291,9 +301,10 @@ impl Dumper {
     /// Scans what is new within `reach` for all dumps. `is_waited_for`: as in [`Dumps::visits`]. `everything`: emit without waiting for
     /// older packets.
     fn pass(&mut self, reach: &Reach, is_waited_for: bool, everything: bool) {
-        // Those that have room again read on in this pass.
+        // Those that have room again read on in this pass. What they read so far is complete up to where the last pass went.
+        let passed_ns = self.active.passed().frontier_ns;
         for dump in self.active.without_room() {
-            self.emit(dump, reach.frontier_ns(everything), reach);
+            self.emit(dump, passed_ns, reach);
         }
         for mut visit in self.active.visits(reach, is_waited_for) {
             self.active.leave_out_full(&mut visit, reach);
@@ -520,10 +531,19 @@ impl Dumper {
                 self.put_by(id, ending);
             }
             Stage::TellingAgain => {
-                if !ending.lacks_sidecar {
-                    self.parts.common.log.amend(&ending.report());
+                self.try_again_ns = match ending.lacks_sidecar {
+                    true => self.parts.common.clock.mono_ns() + TRY_AGAIN_NS,
                     // There is room now.
-                    self.try_again_ns = i64::MIN;
+                    false => i64::MIN,
+                };
+                if !ending.lacks_sidecar {
+                    let report = ending.report();
+                    self.parts.common.log.amend(&report);
+                    // That of a complete dump has run.
+                    let post = self.parts.post.as_ref();
+                    if let Some(post) = post.filter(|_| report.error.is_some()) {
+                        post.submit(&report);
+                    }
                 }
                 self.put_by(id, ending);
             }
@@ -537,11 +557,12 @@ impl Dumper {
     /// A dump is done with, unless late packets may amend it, or its sidecar could not be written: the disk is full, for example. Without one its files are in no list.
     fn put_by(&mut self, id: u64, mut ending: Ending) {
         let late_news = ending.late_news.take();
-        if ending.lacks_sidecar {
-            self.try_again_ns = self.parts.common.clock.mono_ns() + TRY_AGAIN_NS;
-            if self.lacking.len() < LACKING_MAX && self.parts.common.is_live() {
-                self.lacking.insert(id, ending);
+        let is_tried_again = ending.lacks_sidecar && self.parts.common.is_live();
+        if is_tried_again && self.lacking.len() < LACKING_MAX {
+            if self.lacking.is_empty() && ending.stage != Stage::TellingAgain {
+                self.try_again_ns = self.parts.common.clock.mono_ns() + TRY_AGAIN_NS;
             }
+            self.lacking.insert(id, ending);
         } else if !ending.is_given_up && why_all_failed(&ending.sinks).is_none() {
             self.finished.insert(id, ending);
         }
@@ -550,12 +571,26 @@ impl Dumper {
         }
     }
 
+    /// Sinks that nothing comes for give back what they keep for more.
+    fn rest(&mut self) {
+        let now_ns = self.parts.common.clock.mono_ns();
+        if now_ns >= self.rest_ns {
+            self.rest_ns = now_ns.saturating_add(REST_NS);
+            let sinks = self.active.iter_mut().flat_map(|dump| &mut dump.sinks);
+            sinks.for_each(SinkQueue::rest);
+        }
+    }
+
     fn try_sidecar_again(&mut self) {
         if self.lacking.is_empty() || self.parts.common.clock.mono_ns() < self.try_again_ns {
             return;
         }
         self.try_again_ns = i64::MAX;
-        if let Some((id, mut ending)) = self.lacking.pop_first() {
+        let mut behind = self.lacking.range(self.tried_last + 1..);
+        let next = behind.next().or_else(|| self.lacking.first_key_value());
+        let next = next.map(|(id, _)| *id);
+        if let Some((id, mut ending)) = next.and_then(|id| self.lacking.remove_entry(&id)) {
+            self.tried_last = id;
             self.write_sidecars(Stage::TellingAgain, None, &mut ending);
             self.await_sinks(id, ending);
         }
@@ -597,7 +632,9 @@ impl Dumper {
         };
         ending.is_given_up = true;
         if !news.is_any() {
-            self.put_by(id, ending);
+            if ending.lacks_sidecar {
+                self.lacking.insert(id, ending);
+            }
             return;
         }
         let missing = news.missing(ending.draft.offset_ns);

@@ -118,9 +118,7 @@ impl Ending {
                 }
                 let lacked = std::mem::replace(&mut self.lacks_sidecar, sidecar.is_err());
                 match &sidecar {
-                    Err(error) if !lacked => notices.push(format!(
-                        "{name}: no sidecar: {error} (it is tried again every second)"
-                    )),
+                    Err(error) if !lacked => notices.push(format!("{name}: no sidecar: {error}")),
                     Ok(true) if lacked => {
                         notices.push(format!("{name}: its sidecar is written now"));
                     }

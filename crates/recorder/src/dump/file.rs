@@ -14,6 +14,7 @@ use retroscope_packet::LinkType;
 
 use super::{
     compress::{ZstdLevel, compress, is_compressed},
+    disk::is_there,
     encode::Format,
     names::Directory,
     output::{Known, Output, Written},
@@ -46,6 +47,7 @@ pub(crate) struct DumpFile {
     known: Known,
     /// What the keeper was told that it is called.
     told: Option<String>,
+    has_sidecar: bool,
     /// Why a capture is not compressed that was to be.
     not_compressed: Option<String>,
 }
@@ -77,6 +79,7 @@ impl DumpFile {
             interfaces: Vec::new(),
             known: Known::new(),
             told: None,
+            has_sidecar: false,
             not_compressed: None,
         }
     }
@@ -241,6 +244,22 @@ impl DumpFile {
         self.directory.path().join(name)
     }
 
+    /// Whether any of its files is there.
+    fn is_there(&self) -> io::Result<bool> {
+        let disk = self.directory.disk();
+        for capture in &self.captures {
+            if is_there(disk, &capture.path, capture.identity)? {
+                return Ok(true);
+            }
+        }
+        for (_, output) in &self.outputs {
+            if is_there(disk, output.path(), output.identity())? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Of those files that have none.
     pub(super) fn compute_digests(&mut self) {
         for capture in &mut self.captures {
@@ -386,20 +405,19 @@ impl Sink for DumpFile {
     }
 
     /// By way of a `.part` file. There is none where no capture file could be made.
-    fn sidecar(&mut self, sidecar: &Sidecar, again: bool) -> io::Result<bool> {
-        if self.outputs.is_empty() && self.captures.is_empty() {
+    fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
+        if !self.is_there()? {
+            // No capture file could be made, or it was deleted, and what lies there under its name is somebody else's.
             return Ok(false);
         }
+        // Of one that has failed: nothing more is written.
+        self.outputs
+            .iter_mut()
+            .for_each(|(_, output)| output.give_memory_back());
         self.compute_digests();
         let json = sidecar.json(&self.files(), self.directory.below_name())?;
         let path = self.named("json");
         let (part, disk) = (part(&path), self.directory.disk());
-        let mut captures = self.captures.iter();
-        let mut parts = self.outputs.iter();
-        if !captures.any(|it| it.is_there(disk)) && !parts.any(|(_, it)| disk.exists(it.path())) {
-            // It was deleted, and what lies there under its name is somebody else's.
-            return Ok(false);
-        }
         let file = match disk.create(&part) {
             // What a recorder left that was ended meanwhile: the name is that of these captures now.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -412,7 +430,7 @@ impl Sink for DumpFile {
             .with_room(json.len(), || file.write_all_at(&json, 0))
             .and_then(|()| file.sync());
         let renamed = written.and_then(|()| {
-            if again {
+            if self.has_sidecar {
                 disk.rename(&part, &path)
             } else {
                 disk.rename_new(&part, &path)
@@ -421,8 +439,10 @@ impl Sink for DumpFile {
         if renamed.is_err() {
             let _ = disk.remove(&part);
         }
+        renamed?;
+        self.has_sidecar = true;
         self.tell_over();
-        renamed.map(|()| true)
+        Ok(true)
     }
 
     /// Where no file could be made, the one that was to be made is named.

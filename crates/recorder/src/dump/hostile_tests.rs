@@ -226,7 +226,7 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let mut file = dump(dir.path(), Format::PcapNg, std::slice::from_ref(&packet));
     let sidecar = sidecar();
-    assert!(file.sidecar(&sidecar, false).unwrap());
+    assert!(file.sidecar(&sidecar).unwrap());
     let (capture, bytes) = (path(&file), fs::read(path(&file)).unwrap());
     let told = capture.with_extension("json");
     fs::write(dir.path().join("copy"), &bytes).unwrap();
@@ -235,7 +235,7 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
     assert!(error.to_string().contains("somebody else"), "{error}");
     assert!(fs::read(&capture).unwrap() == bytes);
     fs::write(&told, "theirs").unwrap();
-    assert!(!file.sidecar(&sidecar, true).unwrap());
+    assert!(!file.sidecar(&sidecar).unwrap());
     assert_eq!(fs::read(&told).unwrap(), b"theirs");
     let dir = tempfile::tempdir().unwrap();
     let mut file = dump(dir.path(), Format::PcapNg, &[packet]);

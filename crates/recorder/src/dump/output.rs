@@ -17,6 +17,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{Reader, Record};
 
 use super::{
+    behind::Block,
     disk::KeptFile,
     encode::{Encoder, Format},
     names::Directory,
@@ -177,6 +178,17 @@ impl Output {
     /// Where it is now.
     pub(crate) fn path(&self) -> &Path {
         self.stream.path()
+    }
+
+    /// What tells its file from others.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        self.stream.identity()
+    }
+
+    /// Gives back what it keeps for more, in memory and on the disk: it has failed, and nothing more comes.
+    pub(crate) fn give_memory_back(&mut self) {
+        self.late = None;
+        *self.encoder.buffer() = Block::default();
     }
 
     /// How much of it is there.

@@ -46,8 +46,8 @@ pub(super) trait Sink: fmt::Debug + Send {
     /// Changes the verdict of what is complete.
     fn amend(&mut self, verdict: &str) -> io::Result<()>;
 
-    /// Puts this beside it, with what it knows of its own files, in the place of the last one if there was one (`again`). False: there is no place for it.
-    fn sidecar(&mut self, sidecar: &Sidecar, again: bool) -> io::Result<bool>;
+    /// Puts this beside it, with what it knows of its own files, in the place of the last one if there was one. False: there is no place for it.
+    fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool>;
 
     /// What it holds now.
     fn held(&self) -> Held;

@@ -131,6 +131,11 @@ impl Stream {
         &self.file.path
     }
 
+    /// What tells it from others, whatever their names.
+    pub(super) fn identity(&self) -> (u64, u64) {
+        self.file.identity
+    }
+
     /// It was renamed.
     pub(super) fn rename(&mut self, path: &Path) {
         path.clone_into(&mut self.file.path);
@@ -235,7 +240,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The same; what follows is written by whoever calls.
+    /// Waits for what was begun and for the threads to end, so that the file can be written here again.
     fn end_threads(&mut self, directory: &Directory) -> io::Result<()> {
         self.settle(directory)?;
         if let Some(behind) = self.behind.take() {
@@ -294,12 +299,6 @@ impl Finished {
         }
         self.sha256 = None;
         field.write(&*file, verdict)
-    }
-
-    /// Whether it is there, and no other file under its name.
-    pub(super) fn is_there(&self, disk: &dyn Disk) -> bool {
-        let there = disk.open_to_read(&self.path).and_then(|it| it.identity());
-        there.is_ok_and(|it| it == self.identity)
     }
 
     /// Computes the digest, if that was not done. A file that cannot be read has none.

@@ -240,7 +240,8 @@ fn a_sidecar_that_was_left_unfinished_is_in_nobodys_way() {
     assert!(!disk.exists(Path::new("dumps/dump.json.part")));
 }
 
-/// Where there is no room for the sidecars of dumps, complete or failed, they are written when there is some, and told of once. A dump that somebody deleted meanwhile has none.
+/// Where there is no room for the sidecars of dumps, complete or failed, they are written when there is some, and told of once. A dump that somebody deleted meanwhile has none,
+/// and one whose sidecar can never be written holds up no other one.
 #[test]
 fn sidecars_without_room_come_later() {
     let disk = FakeDisk::default();
@@ -260,35 +261,42 @@ fn sidecars_without_room_come_later() {
         rig.pass(2 * S);
         rig.step();
     };
-    // Room for the packet and the statistics of the interface; for nothing; for both of the former again.
+    // Room for the packet and the statistics of the interface, and twice for nothing more than the header.
+    dump(&mut rig, &|used| used + 600);
     dump(&mut rig, &|used| used + 600);
     dump(&mut rig, &|used| used);
     dump(&mut rig, &|used| used + 600);
+    dump(&mut rig, &|used| used);
+    let (complete, failed) = (Verdict::Complete, Verdict::Failed);
     let verdicts: Vec<_> = rig.reports.iter().map(|it| it.verdict).collect();
-    assert_eq!(
-        verdicts,
-        [Verdict::Complete, Verdict::Failed, Verdict::Complete]
-    );
+    assert_eq!(verdicts, [complete, complete, failed, complete, failed]);
     assert!(rig.reports.iter().all(|report| !report.sidecar));
-    let stems = ["0001", "0002", "0003"];
+    let stems = ["0001", "0002", "0003", "0004", "0005"];
     let path = |stem: &str| PathBuf::from(format!("dumps/{stem}.json"));
     assert!(!stems.iter().any(|stem| disk.exists(&path(stem))));
     let told = |rig: &Rig, what: &str| rig.notices.iter().filter(|it| it.contains(what)).count();
-    assert_eq!(told(&rig, "no sidecar: "), 3, "{:?}", rig.notices);
-    disk.remove(Path::new("dumps/0003.pcapng")).unwrap();
+    assert_eq!(told(&rig, "no sidecar: "), 5, "{:?}", rig.notices);
     disk.set_capacity(usize::MAX);
-    rig.pass(S);
-    (0..4).for_each(|_| rig.step());
+    // The name of the first one is taken, and so is that of the last one, by a file of somebody else; one is deleted.
+    disk.create(&path("0001")).unwrap();
+    disk.remove(Path::new("dumps/0004.pcapng")).unwrap();
+    disk.remove(Path::new("dumps/0005.pcapng.part")).unwrap();
+    disk.create(Path::new("dumps/0005.pcapng.part")).unwrap();
+    for _ in 0..8 {
+        rig.pass(S);
+        rig.step();
+    }
     assert_eq!(told(&rig, "its sidecar is written now"), 2);
-    assert_eq!(told(&rig, "no sidecar: "), 3, "{:?}", rig.notices);
-    assert_eq!(assert_listed(&disk, &sidecar(&disk, "0001")), 1);
-    let failed = sidecar(&disk, "0002");
+    assert_eq!(told(&rig, "no sidecar: "), 5, "{:?}", rig.notices);
+    assert_eq!(assert_listed(&disk, &sidecar(&disk, "0002")), 1);
+    let failed = sidecar(&disk, "0003");
     assert_eq!(failed["verdict"], "failed");
-    assert_eq!(failed["files"][0]["name"], "0002.pcapng.part");
-    assert!(!disk.exists(&path("0003")));
+    assert_eq!(failed["files"][0]["name"], "0003.pcapng.part");
     let logged = rig.common.log.those(|_| true);
     let have: Vec<bool> = logged.iter().map(|report| report.sidecar).collect();
-    assert_eq!(have, [true, true, false]);
+    assert_eq!(have, [false, true, true, false, false]);
+    assert_eq!(disk.read(&path("0001")).unwrap(), b"");
+    assert!(!disk.exists(&path("0004")) && !disk.exists(&path("0005")));
 }
 
 /// A dump has the number that was told when it was triggered, whatever its files are called.

@@ -301,6 +301,52 @@ fn what_waits_is_written_when_there_is_room() {
     }
 }
 
+/// A dump that catches up stalls while a packet waits that another queue may still send older ones than. When there is room these are read first.
+#[test]
+fn a_dump_that_has_room_again_is_given_nothing_before_what_is_older() {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        queues: 2,
+        ring_bytes: 16 << 20,
+        ..RigConfig::default()
+    };
+    // Of two long packets the second one has no room.
+    let pool = PoolConfig {
+        budget_bytes: 100_000,
+        ..PoolConfig::new(true)
+    };
+    let mut rig = Rig::with_pool(&plan, START, vec![directory(&disk, "dumps")], pool);
+    let barrier = Barrier::on(&disk, Deed::Write, "");
+    let feed = |rig: &Rig, queue: usize, ms: i64, data| {
+        let frame = (START + ms * MS, data);
+        rig.feeds[queue].lock().unwrap().frames.push_back(frame);
+    };
+    let long = |number| [udp(1, 7, number), vec![0; 30_000]].concat();
+    rig.pass(10 * MS);
+    feed(&rig, 0, 10, udp(1, 9, 0));
+    rig.insert();
+    rig.look();
+    rig.pass(30 * MS);
+    feed(&rig, 0, 20, long(1));
+    feed(&rig, 0, 21, long(2));
+    feed(&rig, 0, 40, udp(1, 7, 4));
+    // The watermarks are 39 ms.
+    rig.step();
+    rig.pass(20 * MS);
+    feed(&rig, 1, 39, udp(1, 7, 3));
+    rig.insert();
+    barrier.open();
+    while copied_bytes(&rig) > 0 {
+        std::thread::yield_now();
+    }
+    let written = || {
+        let packets = packets(&disk, &named(&disk, "-0001-"));
+        packets.into_iter().map(|it| it.1).collect::<Vec<u32>>()
+    };
+    rig.step_until(|_| written().last() == Some(&4));
+    assert_eq!(written(), [0, 1, 2, 3, 4]);
+}
+
 /// What 300 dumps hold, among them packets that are sorted in at the end: files by name.
 fn many_dumps(pool: PoolConfig) -> (BTreeMap<PathBuf, Vec<u8>>, usize) {
     let disk = FakeDisk::default();
@@ -475,6 +521,42 @@ fn a_dump_is_amended_when_it_is_on_disk() {
     for path in [&report.file, &sidecar] {
         assert!(holds(&disk, path, "incomplete"), "{path:?}");
     }
+}
+
+/// There is no room for the sidecar of an amended dump: the old one is replaced when there is.
+#[test]
+fn an_amended_sidecar_without_room_comes_later() {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        queues: 2,
+        foreign_queues: 1,
+        ring_bytes: 16 << 20,
+        ..RigConfig::default()
+    };
+    let mut rig = Rig::on(&plan, START, directory(&disk, "dumps"));
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    let in_window_ns = rig.clock.wall_ns.load(Ordering::SeqCst) + 10;
+    rig.step();
+    rig.pass(3 * S);
+    rig.step_until(|rig| rig.reports.len() == 1);
+    let sidecar = rig.reports[0].file.with_extension("json");
+    disk.set_capacity(0);
+    let late = (in_window_ns, udp(1, 7, 2));
+    rig.feeds[1].lock().unwrap().frames.push_back(late);
+    rig.step();
+    rig.stop();
+    rig.step_until(|rig| rig.reports.len() == 2);
+    rig.pass(S);
+    rig.step();
+    assert!(!holds(&disk, &sidecar, "incomplete"));
+    disk.set_capacity(usize::MAX);
+    rig.pass(S);
+    rig.step();
+    assert!(holds(&disk, &sidecar, "incomplete"), "{:?}", rig.notices);
+    let told = |what: &str| rig.notices.iter().filter(|it| it.contains(what)).count();
+    let told = [told("no sidecar: "), told("its sidecar is written now")];
+    assert_eq!(told, [1, 1], "{:?}", rig.notices);
 }
 
 /// Everything ends at once: what was copied is written, and the parts say what they hold.

@@ -123,6 +123,14 @@ impl Batch {
         });
     }
 
+    /// Nothing more is added: what was counted beyond its packets is not any more.
+    pub(super) fn end(&mut self) {
+        let surplus = self.counted - self.cost;
+        self.counted = self.cost;
+        self.queued.fetch_sub(surplus, Ordering::Relaxed);
+        self.limits.queued.fetch_sub(surplus, Ordering::Relaxed);
+    }
+
     pub(super) fn write(&self, sink: &mut dyn Sink) -> io::Result<()> {
         let mut rest = self.bytes.as_slice();
         for item in &self.items {

@@ -38,6 +38,8 @@ pub(in crate::dump) struct SinkQueue {
     last_bytes: usize,
     /// … and whether more were to follow.
     is_followed: bool,
+    /// It was told that nothing comes, and nothing came since.
+    is_resting: bool,
     /// The sink, where the dumper does the work itself.
     pub(super) body: Option<Body>,
     /// Why it has failed.
@@ -81,6 +83,7 @@ impl SinkQueue {
             batch: None,
             last_bytes: 0,
             is_followed: false,
+            is_resting: false,
             body: None,
             fault: None,
             completed: held,
@@ -147,6 +150,15 @@ impl SinkQueue {
         }
     }
 
+    /// Nothing came for a while: the sink may give back what it keeps for more.
+    pub(in crate::dump) fn rest(&mut self) {
+        if self.body.is_none() && self.batch.is_none() && !self.is_resting {
+            self.batch();
+            self.hand_over(false);
+            self.is_resting = true;
+        }
+    }
+
     /// What came is to be seen soon.
     pub(in crate::dump) fn flush(&mut self) {
         if let Some(body) = &mut self.body {
@@ -165,7 +177,9 @@ impl SinkQueue {
     fn hand_over(&mut self, is_followed: bool) {
         if let Some(mut batch) = self.batch.take() {
             (batch.is_followed, self.is_followed) = (is_followed, is_followed);
+            self.is_resting = false;
             self.last_bytes = batch.bytes();
+            batch.end();
             self.shared.submit(self.id, Work::Packets(batch));
         }
     }

@@ -289,9 +289,8 @@ impl Body {
                 Some(self.done())
             }
             Work::Tell { amended, sidecar } => {
-                let is_again = amended.is_some();
                 let amended = amended.map_or(Ok(()), |verdict| self.sink.amend(&verdict));
-                let sidecar = sidecar.map_or(Ok(false), |it| self.sink.sidecar(&it, is_again));
+                let sidecar = sidecar.map_or(Ok(false), |it| self.sink.sidecar(&it));
                 Some(Outcome::Told {
                     amended,
                     sidecar,
