@@ -38,7 +38,9 @@ const HASHES: u32 = 4;
 /// A filter that is wrong more often is not kept.
 const FALSE_POSITIVES_MAX: f64 = 0.1;
 /// The second of so many parts of a bucket's packets tells whether a filter of all is worth making: a flood of addresses is given up there, not when the filter is full.
-const TRIED_PARTS: usize = 24;
+const HOST_PARTS: usize = 24;
+/// The same of Community IDs, which take longer to make than all else.
+const ID_PARTS: usize = 48;
 
 /// See the module. One for each recorder; any thread may use it.
 #[derive(Debug)]
@@ -234,7 +236,7 @@ impl Index {
 
     /// Of the addresses of packets; `None` among them: one that cannot be read.
     fn hosts(&self, packets: impl ExactSizeIterator<Item = Option<[Option<IpAddr>; 2]>>) -> Part {
-        let mut filling = Filling::new(self.bucket_bytes, HOST_BITS_PER_1000_BYTES);
+        let mut filling = Filling::new(self.bucket_bytes, HOST_BITS_PER_1000_BYTES, HOST_PARTS);
         let count = packets.len();
         for (before, hosts) in packets.enumerate() {
             let Some(hosts) = hosts.filter(|_| filling.may_fit(before, count)) else {
@@ -254,7 +256,7 @@ impl Index {
         &self,
         packets: impl ExactSizeIterator<Item = Option<(LinkType, &'p [u8])>>,
     ) -> Part {
-        let mut filling = Filling::new(self.bucket_bytes, ID_BITS_PER_1000_BYTES);
+        let mut filling = Filling::new(self.bucket_bytes, ID_BITS_PER_1000_BYTES, ID_PARTS);
         let count = packets.len();
         // An identifier takes longer to make than a flow to be found here.
         let mut known = HashSet::<FlowKey>::new();
@@ -317,13 +319,15 @@ fn bytes_of(part: &Part) -> u64 {
 struct Filling {
     filter: BloomFilter,
     entries: usize,
-    /// Of them, those of the first part.
+    /// Into so many the packets are divided, …
+    parts: usize,
+    /// … of which the first one has so many entries.
     of_first: usize,
     entries_max: usize,
 }
 
 impl Filling {
-    fn new(bucket_bytes: usize, bits_per_1000_bytes: usize) -> Self {
+    fn new(bucket_bytes: usize, bits_per_1000_bytes: usize, parts: usize) -> Self {
         let bits = bucket_bytes / 1000 * bits_per_1000_bytes;
         let builder: BuilderWithBits = BloomFilter::with_num_bits(bits.max(64));
         let filter = builder.hashes(HASHES);
@@ -339,6 +343,7 @@ impl Filling {
         Self {
             filter,
             entries: 0,
+            parts,
             of_first: 0,
             entries_max,
         }
@@ -352,13 +357,13 @@ impl Filling {
 
     /// Whether entries of a bucket of so many packets may have room, if each part has as many new ones as the second; `before`: of how many packets they are so far.
     fn may_fit(&mut self, before: usize, packets: usize) -> bool {
-        let part = packets / TRIED_PARTS;
+        let part = packets / self.parts;
         if before == part {
             self.of_first = self.entries;
         }
         before != 2 * part || {
             let of_second = self.entries - self.of_first;
-            self.entries + (TRIED_PARTS - 2) * of_second <= self.entries_max
+            self.entries + (self.parts - 2) * of_second <= self.entries_max
         }
     }
 
