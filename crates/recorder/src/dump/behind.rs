@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use super::{direct::UNIT, disk::DiskFile, names::Directory};
 
 /// Bytes of a block, at least. With its last packet, of up to 64 KiB, it lies in one huge page, which is one piece to the disk instead of 512: one direct write at a time then
-/// reaches 3.0 to 3.5 GB/s on a virtio disk instead of 2.0 to 2.4, and eight at once reach no more than that.
+/// reaches 3.0 to 3.5 GB/s on a virtio disk instead of 2.0 to 2.4.
 pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 /// Bytes of a huge page.
 const LARGE_BYTES: usize = 2 << 20;

@@ -65,7 +65,7 @@ const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 /// How long after a sidecar could not be written the next one that is missing is tried, ns of the monotonic clock; and how many dumps may wait for that.
 const TRY_AGAIN_NS: i64 = 1_000_000_000;
 const LACKING_MAX: usize = 1000;
-/// So often sinks that nothing comes for are told so, ns of the monotonic clock.
+/// How often sinks without new packets are asked to give back threads and memory, ns of the monotonic clock.
 const REST_NS: i64 = 1_000_000_000;
 
 /// How far ahead of the watermarks a packet of a source without one may be, ns, to wait for them: they follow soon.
@@ -104,13 +104,13 @@ pub(crate) struct Dumper {
     ending: BTreeMap<u64, Ending>,
     /// … and those that a late packet can still amend.
     finished: BTreeMap<u64, Ending>,
-    /// When sinks that nothing comes for are told so, ns of the monotonic clock.
+    /// When sinks without new packets are asked next to give back threads and memory, ns of the monotonic clock.
     rest_ns: i64,
-    /// Those whose sidecar could not be written, …
+    /// By number, dumps whose sidecar could not be written.
     lacking: BTreeMap<u64, Ending>,
-    /// … of which this one was tried last, …
+    /// The number of the one of them that was tried last.
     tried_last: u64,
-    /// … and the one behind it is at this time, ns of the monotonic clock.
+    /// When the one behind it is tried, ns of the monotonic clock.
     try_again_ns: i64,
     /// The buckets that were visited, of which those are held that packets wait in.
     views: HashMap<BucketRef, Weak<BucketView>>,
