@@ -40,4 +40,7 @@ pub use read::{
     Reader, Record, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance, scan_link_types,
 };
 pub use retroscope_packet::LinkType;
-pub use write::{InterfaceStatistics, PacketOptions, PcapNgWriter, PcapWriter, SectionOptions};
+pub use write::{
+    InterfaceStatistics, PACKET_HEADER_BYTES, PacketOptions, PcapNgWriter, PcapWriter,
+    SectionOptions,
+};

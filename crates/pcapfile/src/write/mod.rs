@@ -7,4 +7,4 @@ mod sink;
 
 pub use options::{InterfaceStatistics, PacketOptions, SectionOptions};
 pub use pcap::PcapWriter;
-pub use pcapng::PcapNgWriter;
+pub use pcapng::{PACKET_HEADER_BYTES, PcapNgWriter};

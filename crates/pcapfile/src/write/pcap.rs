@@ -68,7 +68,7 @@ impl<W: Write> PcapWriter<W> {
     /// [`WriteError::TooLong`] if `data` is longer than the snap length; [`WriteError::Io`] and
     /// [`WriteError::Failed`] end the writer.
     pub fn record(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> Result<(), WriteError> {
-        let captured_len = captured_len(data, self.captured_len_max)?;
+        let captured_len = captured_len(data.len(), self.captured_len_max)?;
         let order = self.options.byte_order;
         let held_ns = time_ns.clamp(0, TIME_NS_MAX);
         self.times_clamped += u64::from(held_ns != time_ns);

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Bytes of an enhanced packet block before the packet.
-const PACKET_HEADER_BYTES: usize = BLOCK_HEADER_BYTES + 20;
+pub const PACKET_HEADER_BYTES: usize = BLOCK_HEADER_BYTES + 20;
 
 /// Writes a pcapng section to any stream.
 ///
@@ -116,8 +116,40 @@ impl<W: Write> PcapNgWriter<W> {
         data: &[u8],
         options: &PacketOptions<'_>,
     ) -> Result<(), WriteError> {
+        self.encode_packet(interface, time_ns, wire_len, data.len(), options)?;
+        let (head, tail) = self.scratch.split_at(PACKET_HEADER_BYTES);
+        self.sink.write([head, data, tail])
+    }
+
+    /// Writes nothing: returns the [`PACKET_HEADER_BYTES`] before a packet of `bytes` and what stands behind it, for a caller that has packets
+    /// where they are to be in the stream. Otherwise as [`Self::packet`].
+    ///
+    /// # Errors
+    /// As [`Self::packet`], but for those of the stream.
+    pub fn around_packet(
+        &mut self,
+        interface: u32,
+        time_ns: i64,
+        wire_len: u32,
+        bytes: usize,
+        options: &PacketOptions<'_>,
+    ) -> Result<(&[u8], &[u8]), WriteError> {
+        self.encode_packet(interface, time_ns, wire_len, bytes, options)?;
+        Ok(self.scratch.split_at(PACKET_HEADER_BYTES))
+    }
+
+    /// Encodes a packet's block, but for the packet, into `scratch`.
+    #[inline]
+    fn encode_packet(
+        &mut self,
+        interface: u32,
+        time_ns: i64,
+        wire_len: u32,
+        bytes: usize,
+        options: &PacketOptions<'_>,
+    ) -> Result<(), WriteError> {
         let written = self.interface(interface)?;
-        let captured_len = captured_len(data, written.captured_len_max)?;
+        let captured_len = captured_len(bytes, written.captured_len_max)?;
         let order = self.byte_order;
         let mut block = Encoder::new(&mut self.scratch, order, ENHANCED_PACKET);
         block
@@ -126,7 +158,7 @@ impl<W: Write> PcapNgWriter<W> {
             .u32(captured_len)
             .u32(wire_len);
         // The packet stands here, and is not copied.
-        block.padding(data.len());
+        block.padding(bytes);
         if let Some(flags) = options.flags {
             block.option(option::PACKET_FLAGS, &order.bytes(flags.to_le_bytes()))?;
         }
@@ -138,10 +170,9 @@ impl<W: Write> PcapNgWriter<W> {
             block.number(code, bytes)?;
         }
         block.comments(options.comments)?;
-        block.end(data.len())?;
+        block.end(bytes)?;
         self.times_clamped += u64::from(time_ns < 0);
-        let (head, tail) = self.scratch.split_at(PACKET_HEADER_BYTES);
-        self.sink.write([head, data, tail])
+        Ok(())
     }
 
     /// Writes an interface statistics block. There may be several for an interface; the last one counts.

@@ -58,14 +58,14 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// The captured length of a packet of which readers accept `limit` bytes.
-pub(super) fn captured_len(data: &[u8], limit: u32) -> Result<u32, WriteError> {
-    let captured_len = u32::try_from(data.len()).ok();
+/// The captured length of a packet of `bytes`, of which readers accept `limit`.
+pub(super) fn captured_len(bytes: usize, limit: u32) -> Result<u32, WriteError> {
+    let captured_len = u32::try_from(bytes).ok();
     captured_len
         .filter(|length| *length <= limit)
         .ok_or(WriteError::TooLong {
             what: "a packet",
-            bytes: data.len(),
+            bytes,
             limit: limit as usize,
         })
 }

@@ -1,7 +1,7 @@
 //! A dump that reads the ring: what it has read, what waits, what it lost.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     path::PathBuf,
     rc::Rc,
     sync::Arc,
@@ -94,7 +94,7 @@ pub(super) struct Active {
     pub(super) is_given_up: bool,
     /// What the sinks were given.
     pub(super) taken: Written,
-    pub(super) per_interface: HashMap<u16, u64>,
+    pub(super) per_interface: BTreeMap<u16, u64>,
     /// Bytes of its sinks that were told to the director.
     pub(super) told_bytes: u64,
     pub(super) close: Option<CloseOrder>,

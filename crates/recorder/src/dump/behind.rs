@@ -9,8 +9,7 @@ use std::{
     ops::{Deref, DerefMut, Range},
     panic::resume_unwind,
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex,
         mpsc::{self, Receiver, Sender},
     },
     thread::{Builder, JoinHandle},
@@ -19,7 +18,8 @@ use std::{
 use retroscope_ring::LargeBuffer;
 use sha2::{Digest, Sha256};
 
-use super::{direct::UNIT, disk::DiskFile, names::Directory};
+use super::{direct::UNIT, disk::DiskFile, names::Directory, pool::BUDGET_BYTES};
+use crate::control::lock;
 
 /// Bytes of a block, at least. With its last packet, of up to 64 KiB, it lies in one huge page, which is one piece to the disk instead of 512: one direct write at a time then
 /// reaches 3.0 to 3.5 GB/s on a virtio disk instead of 2.0 to 2.4.
@@ -32,6 +32,10 @@ const SMALL_BYTES_MAX: usize = 256 * 1024;
 const BLOCKS_MAX: usize = 4;
 /// Files with blocks on their way at once; where there are more, who made a block writes it.
 const FILES_MAX: usize = 4;
+/// Blocks that packets are [copied](super::spaced) into, of all dumps together: as many as the budget for copies has room for.
+const LENT_MAX: usize = BUDGET_BYTES / LARGE_BYTES;
+/// Blocks without use that are kept while files have blocks on their way: more than one dump has.
+const SPARE_MAX: usize = 16;
 
 /// Bytes in memory that lies as their place in the file does, so that they can be written directly.
 #[derive(Debug, Default)]
@@ -53,11 +57,9 @@ enum Memory {
 #[derive(Debug)]
 pub(super) struct Behind {
     blocks: VecDeque<Arc<Block>>,
-    /// Memory of blocks that are written, for the next ones.
-    spare: Vec<Block>,
     writing: Lane<()>,
     digesting: Option<Lane<Sha256>>,
-    _permit: Permit,
+    permit: Permit,
 }
 
 /// A thread that does something with one block after the other, until that fails once. It has a state, which is given back in the end.
@@ -69,13 +71,30 @@ struct Lane<S> {
     thread: Option<JoinHandle<S>>,
 }
 
-/// How many files have blocks on their way.
+/// The files that have blocks on their way, and memory for more.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Files(Arc<AtomicUsize>);
+pub(crate) struct Files(Arc<Mutex<FilesState>>);
+
+#[derive(Debug, Default)]
+struct FilesState {
+    /// Files with blocks on their way.
+    busy: usize,
+    /// Blocks that are lent.
+    lent: usize,
+    /// Memory of blocks that are written, for the next ones; none where no file is busy.
+    spare: Vec<Block>,
+}
 
 /// Leave for one file to have blocks on their way.
 #[derive(Debug)]
 struct Permit(Files);
+
+/// A block with memory for [`BLOCK_BYTES`] and a packet, which counts as lent until it is taken out.
+#[derive(Debug)]
+pub(super) struct LentBlock {
+    block: Block,
+    files: Files,
+}
 
 impl Default for Memory {
     fn default() -> Self {
@@ -117,6 +136,18 @@ impl DerefMut for Memory {
 }
 
 impl Block {
+    /// With memory of a huge page.
+    fn large() -> io::Result<Self> {
+        Ok(Self {
+            memory: Memory::new(LARGE_BYTES - 2 * UNIT)?,
+            ..Self::default()
+        })
+    }
+
+    fn is_large(&self) -> bool {
+        self.memory.len() == LARGE_BYTES
+    }
+
     /// For bytes that belong there.
     pub(super) fn start(&mut self, offset: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "below a unit")]
@@ -125,14 +156,6 @@ impl Block {
         self.place = 0..0;
         if !self.memory.is_empty() {
             self.align();
-        }
-    }
-
-    /// An empty one with as much memory, if that is to be had.
-    pub(super) fn with_memory_of(other: &Self) -> Self {
-        Self {
-            memory: Memory::new(other.memory.len().saturating_sub(2 * UNIT)).unwrap_or_default(),
-            ..Self::default()
         }
     }
 
@@ -148,6 +171,21 @@ impl Block {
 
     pub(super) fn len(&self) -> usize {
         self.place.len()
+    }
+
+    /// The same, to be changed.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.place.clone()]
+    }
+
+    /// Bytes that can still be added to the memory that it has.
+    pub(super) fn room(&self) -> usize {
+        self.memory.len() - self.place.end
+    }
+
+    /// Adds so many bytes, for which there is [room](Self::room), to be filled in later.
+    pub(super) fn leave(&mut self, bytes: usize) {
+        self.place.end += bytes;
     }
 
     /// Gives back memory for more bytes than these, and forgets what is there.
@@ -175,7 +213,7 @@ impl Block {
 impl Write for Block {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.memory.len() - self.place.end < bytes.len() {
+        if self.room() < bytes.len() {
             self.grow(self.len() + bytes.len())?;
         }
         let end = self.place.end + bytes.len();
@@ -191,16 +229,78 @@ impl Write for Block {
 
 impl Files {
     fn permit(&self) -> Option<Permit> {
-        // A number that stands alone.
-        let more = |now| (now < FILES_MAX).then_some(now + 1);
-        let taken = (self.0).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.ok().map(|_| Permit(self.clone()))
+        let mut state = lock(&self.0);
+        let is_free = state.busy < FILES_MAX;
+        state.busy += usize::from(is_free);
+        is_free.then(|| Permit(self.clone()))
+    }
+
+    /// An empty block for bytes that belong there. `None`: too many are lent, or there is no memory to be had.
+    pub(super) fn lend(&self, offset: u64) -> Option<LentBlock> {
+        let mut state = lock(&self.0);
+        if state.lent >= LENT_MAX {
+            return None;
+        }
+        let mut block = match state.spare.pop() {
+            Some(block) => block,
+            None => Block::large().ok()?,
+        };
+        state.lent += 1;
+        drop(state);
+        block.start(offset);
+        let files = self.clone();
+        Some(LentBlock { block, files })
+    }
+
+    /// An empty block, with memory if that is to be had.
+    pub(super) fn spare(&self) -> Block {
+        let spare = lock(&self.0).spare.pop();
+        spare.unwrap_or_else(|| Block::large().unwrap_or_default())
+    }
+
+    /// Takes a block back for the next ones.
+    pub(super) fn give(&self, block: Block) {
+        let mut state = lock(&self.0);
+        if state.busy > 0 && state.spare.len() < SPARE_MAX && block.is_large() {
+            state.spare.push(block);
+        }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        let mut state = lock(&self.0.0);
+        state.busy -= 1;
+        if state.busy == 0 {
+            state.spare = Vec::new();
+        }
+    }
+}
+
+impl LentBlock {
+    /// Takes the block out, whose place another one may take.
+    pub(super) fn take(mut self) -> Block {
+        std::mem::take(&mut self.block)
+    }
+}
+
+impl Deref for LentBlock {
+    type Target = Block;
+
+    fn deref(&self) -> &Block {
+        &self.block
+    }
+}
+
+impl DerefMut for LentBlock {
+    fn deref_mut(&mut self) -> &mut Block {
+        &mut self.block
+    }
+}
+
+impl Drop for LentBlock {
+    fn drop(&mut self) {
+        lock(&self.files.0).lent -= 1;
     }
 }
 
@@ -285,10 +385,9 @@ impl Behind {
         let digesting = digest.map(|digest| Lane::start("dump-digest", digest.clone(), update));
         Some(Self {
             blocks: VecDeque::new(),
-            spare: Vec::new(),
             digesting: digesting.transpose().ok()?,
             writing: Lane::start("dump-block", (), write).ok()?,
-            _permit: permit,
+            permit,
         })
     }
 
@@ -307,11 +406,9 @@ impl Behind {
         self.blocks.len() >= BLOCKS_MAX
     }
 
-    /// Begins to write the next block, in whose place it leaves other memory.
-    pub(super) fn begin(&mut self, block: &mut Block) {
-        let spare = self.spare.pop();
-        let spare = spare.unwrap_or_else(|| Block::with_memory_of(block));
-        let block = Arc::new(std::mem::replace(block, spare));
+    /// Begins to write the next block.
+    pub(super) fn begin(&mut self, block: Block) {
+        let block = Arc::new(block);
         self.writing.push(&block);
         if let Some(digesting) = &self.digesting {
             digesting.push(&block);
@@ -329,7 +426,9 @@ impl Behind {
             digesting.settle()?;
         }
         let bytes = block.len() as u64;
-        self.spare.extend(Arc::into_inner(block));
+        if let Some(block) = Arc::into_inner(block) {
+            self.permit.0.give(block);
+        }
         Ok(bytes)
     }
 

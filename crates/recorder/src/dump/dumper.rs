@@ -376,10 +376,12 @@ impl Dumper {
             let soon_ns = frontier_ns.saturating_add(WATERMARK_WAIT_NS);
             let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
             let is_aside = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
-            let (mut ready, later): (Vec<_>, _) = std::mem::take(&mut dump.waiting)
-                .into_iter()
-                .partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
-            dump.waiting = later;
+            let mut ready = std::mem::take(&mut dump.waiting);
+            // Most often all of them are, as the last one tells.
+            if !ready.last().is_some_and(|last| is_ready(last.meta.key)) {
+                (ready, dump.waiting) =
+                    (ready.into_iter()).partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
+            }
             let mut is_put = |packet: &WaitingPacket| {
                 !dump.is_full() && dump.put(packet, !is_ready(packet.meta.key), names)
             };

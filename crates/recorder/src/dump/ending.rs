@@ -1,6 +1,6 @@
 //! A dump that has read all that it wants, while its sinks finish it; and later, as long as a late packet may amend it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::{
     alerted::Alerted,
@@ -33,7 +33,7 @@ pub(super) struct Ending {
     pub(super) late_news: Option<LateNews>,
     /// What the sinks were given.
     pub(super) taken: Written,
-    pub(super) per_interface: HashMap<u16, u64>,
+    pub(super) per_interface: BTreeMap<u16, u64>,
     /// The window, ns of ring time.
     pub(super) window: (i64, i64),
     pub(super) sinks: Vec<SinkQueue>,

@@ -22,6 +22,7 @@ use super::{
     report::file_name,
     sidecar::Sidecar,
     sink::{End, Gap, Held, Sink},
+    spaced::Spaced,
     store::{StoredFile, keeper::OpenDump},
     stream::{Finished, Heading},
     template::NameFacts,
@@ -341,6 +342,10 @@ impl Sink for DumpFile {
         output.map_or(Ok(()), |(_, output)| {
             output.push(meta, data, aside, &self.known)
         })
+    }
+
+    fn spaced(&mut self, spaced: Spaced) -> io::Result<u64> {
+        self.outputs[0].1.spaced(spaced, &self.known)
     }
 
     /// The next packet says so in a comment, where the format has comments.

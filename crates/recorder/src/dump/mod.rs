@@ -28,6 +28,7 @@ pub(crate) mod report;
 mod scan;
 pub(crate) mod sidecar;
 mod sink;
+mod spaced;
 pub(crate) mod store;
 pub(crate) mod stream;
 pub(crate) mod template;

@@ -18,11 +18,13 @@ use retroscope_pcapfile::{Reader, Record};
 
 use super::{
     behind::Block,
+    direct::{DIRECT_BYTES_MIN, is_in_phase},
     disk::KeptFile,
     encode::{Encoder, Format},
     names::Directory,
     packet::{Key, PacketMeta},
     sink::End,
+    spaced::Spaced,
     stream::{Finished, Heading, Stream},
 };
 use crate::{analysis::alerts::is_alerted, intake::interfaces::Interface};
@@ -70,7 +72,7 @@ pub(crate) struct Output {
     /// The interface of each packet of the file, as far as there are several and the format does not tell: pcap.
     origins: Vec<u16>,
     /// By source, from which packet of the file on its stamps are so far from ring time, ns.
-    offsets: HashMap<usize, Vec<(u64, i64)>>,
+    offsets: BTreeMap<usize, Vec<(u64, i64)>>,
     /// Which packets of the file are marked, …
     marked: BTreeSet<u64>,
     /// … and alerts that others turned out to be about.
@@ -108,7 +110,7 @@ impl Output {
             interfaces: Vec::new(),
             interfaces_first: 0,
             origins: Vec::new(),
-            offsets: HashMap::new(),
+            offsets: BTreeMap::new(),
             marked: BTreeSet::new(),
             alerts: Vec::new(),
             comment: None,
@@ -226,8 +228,74 @@ impl Output {
         Ok(self.interfaces.len() - 1)
     }
 
+    /// The index of an interface that was described.
+    fn index(&self, id: u16) -> Option<usize> {
+        self.interfaces.iter().position(|it| *it == id)
+    }
+
+    /// Takes packets that lie in a block of the file already, if it may begin where the file ends; otherwise as [`Self::push`]. Returns how many bytes are before them.
+    pub(crate) fn spaced(&mut self, spaced: Spaced, known: &Known) -> io::Result<u64> {
+        let from = self.stream.end() + self.encoder.buffer().len() as u64;
+        let mut last = self.last;
+        let mut metas = spaced.metas();
+        let is_next = |meta: &PacketMeta| {
+            let is_ordered = last.is_none_or(|last| last <= meta.key);
+            last = Some(meta.key);
+            is_ordered && self.index(meta.interface).is_some()
+        };
+        let is_large = spaced.bytes().len() >= DIRECT_BYTES_MIN;
+        let is_in_place = is_large && is_in_phase(spaced.bytes(), from);
+        if !is_in_place || self.late.is_some() || self.comment.is_some() || !metas.all(is_next) {
+            drop(metas);
+            for (meta, data) in spaced.packets() {
+                self.push(meta, data, false, known)?;
+            }
+            return Ok(from);
+        }
+        drop(metas);
+        if from > self.stream.end() {
+            self.begin()?;
+        }
+        self.last = last;
+        let block = spaced.fill(|meta, head, data, tail| {
+            let index = self.index(meta.interface).unwrap_or_default();
+            self.note(meta, data);
+            (self.encoder).packet_in_place(index, meta, (head, data.len(), tail))
+        })?;
+        let end = from + block.len() as u64;
+        self.begun.push_back((end, self.appended));
+        let begun = self.stream.begin_block(&self.directory, block);
+        self.see_settled(begun.is_ok());
+        self.encoder.buffer().start(self.stream.end());
+        if let Some(written) = begun? {
+            self.directory.behind.give(written);
+        }
+        Ok(from)
+    }
+
+    /// Begins to write what is encoded.
+    fn begin(&mut self) -> io::Result<()> {
+        let block = self.encoder.buffer();
+        self.begun
+            .push_back((self.stream.end() + block.len() as u64, self.appended));
+        let begun = self.stream.begin(&self.directory, block);
+        self.see_settled(begun.is_ok());
+        begun
+    }
+
+    /// Takes note of a packet that is encoded next.
+    fn note(&mut self, meta: &PacketMeta, data: &[u8]) {
+        let offset_ns = meta.stamp_ns.wrapping_sub(meta.key.time_ns);
+        let offsets = self.offsets.entry(meta.key.source).or_default();
+        if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
+            offsets.push((self.encoder.packets, offset_ns));
+        }
+        let is_held = self.directory.format.holds(meta.stamp_ns);
+        self.appended.count(meta, data, is_held);
+    }
+
     fn append(&mut self, meta: &PacketMeta, data: &[u8], known: &Known) -> io::Result<()> {
-        let index = match self.interfaces.iter().position(|i| *i == meta.interface) {
+        let index = match self.index(meta.interface) {
             Some(index) => index,
             None => self.describe(meta.interface, known)?,
         };
@@ -240,27 +308,16 @@ impl Output {
         if meta.is_trigger {
             self.marked.insert(self.encoder.packets);
         }
-        let offset_ns = meta.stamp_ns.wrapping_sub(meta.key.time_ns);
-        let offsets = self.offsets.entry(meta.key.source).or_default();
-        if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
-            offsets.push((self.encoder.packets, offset_ns));
-        }
+        self.note(meta, data);
         let comment = self.comment.take();
         self.encoder.packet(index, meta, data, comment.as_deref())?;
         if let Some(comment) = comment {
             self.comments.insert(self.encoder.packets - 1, comment);
         }
-        let is_held = self.directory.format.holds(meta.stamp_ns);
-        self.appended.count(meta, data, is_held);
         if self.encoder.buffer().len() < self.directory.block_bytes {
             return Ok(());
         }
-        let block = self.encoder.buffer();
-        self.begun
-            .push_back((self.stream.end() + block.len() as u64, self.appended));
-        let begun = self.stream.begin(&self.directory, block);
-        self.see_settled(begun.is_ok());
-        begun
+        self.begin()
     }
 
     /// What of that which was begun is there now. `may_follow`: the rest may still come.

@@ -37,7 +37,7 @@ pub(super) use self::{
     queue::{DISK, Fault, STOPPED, SinkQueue, why_all_failed},
     work::{Outcome, Work},
 };
-use super::{encode::Format, sink::Sink};
+use super::{behind::Files, encode::Format, sink::Sink};
 use crate::control::{common::Common, lock};
 
 /// Workers of a live recorder.
@@ -118,10 +118,15 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Takes a sink, and creates it.
-    pub(super) fn open(&mut self, id: SinkId, format: Format, sink: Box<dyn Sink>) -> SinkQueue {
+    /// Takes a sink, and creates it. `blocks`: of its files.
+    pub(super) fn open(
+        &mut self,
+        id: SinkId,
+        (format, blocks): (Format, &Files),
+        sink: Box<dyn Sink>,
+    ) -> SinkQueue {
         let body = Body::new(sink, &self.shared.limits);
-        let mut queue = SinkQueue::new(id, format, body.sink.held(), &self.shared);
+        let mut queue = SinkQueue::new(id, (format, blocks), body.sink.held(), &self.shared);
         if self.writers.is_empty() {
             queue.body = Some(body);
         } else {

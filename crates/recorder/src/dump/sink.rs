@@ -11,6 +11,7 @@ use super::{
     packet::PacketMeta,
     report::{UNKNOWN, packets},
     sidecar::Sidecar,
+    spaced::Spaced,
     store::StoredFile,
 };
 use crate::{control::time::rfc3339, intake::interfaces::Interface};
@@ -30,6 +31,9 @@ pub(super) trait Sink: fmt::Debug + Send {
 
     /// Takes a packet. `aside`: older ones may follow, and it waits for the end to be sorted in.
     fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) -> io::Result<()>;
+
+    /// Takes packets that are spaced for a pcapng file. Returned is how many bytes of it are before them.
+    fn spaced(&mut self, spaced: Spaced) -> io::Result<u64>;
 
     /// Something is missing between the packets before and those after this call.
     fn gap(&mut self, gap: &Gap);

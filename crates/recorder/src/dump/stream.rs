@@ -183,13 +183,33 @@ impl Stream {
 
     /// Begins to write whole blocks behind those before, of which not all need be there when it returns. Memory for the next ones is left in the place of these.
     pub(super) fn begin(&mut self, directory: &Directory, block: &mut Block) -> io::Result<()> {
+        let written = self.begin_block(directory, std::mem::take(block))?;
+        *block = written.unwrap_or_else(|| directory.behind.spare());
+        block.start(self.end());
+        Ok(())
+    }
+
+    /// The same. The memory comes back where there are no threads, and all is written already.
+    pub(super) fn begin_block(
+        &mut self,
+        directory: &Directory,
+        block: Block,
+    ) -> io::Result<Option<Block>> {
         if self.behind.is_none() {
             self.settle(directory)?;
             let file = (self.file.share(directory.disk())?, self.len);
             self.behind = Behind::start(directory, file, self.digest.as_ref());
         }
         self.is_busy = true;
-        self.hand_over(directory, block)
+        if self.behind.as_ref().is_some_and(Behind::is_full) {
+            self.settle_one(directory)?;
+        }
+        if let Some(behind) = &mut self.behind {
+            behind.begin(block);
+            return Ok(None);
+        }
+        self.write(directory, block.bytes())?;
+        Ok(Some(block))
     }
 
     /// Writes what does not fill a block, and returns when all is there. Threads that had no block since the last time end.
@@ -199,28 +219,20 @@ impl Stream {
         if !was_busy {
             self.end_threads(directory)?;
         }
-        if block.len() > 0 {
-            self.hand_over(directory, block)?;
-            self.settle(directory)?;
+        match &mut self.behind {
+            _ if block.len() == 0 => {}
+            Some(behind) => {
+                behind.begin(std::mem::take(block));
+                self.settle(directory)?;
+                *block = directory.behind.spare();
+                block.start(self.len);
+            }
+            None => self.write(directory, block.bytes())?,
         }
         if self.behind.is_none() {
             block.shrink_to(MEMORY_KEPT);
             block.start(self.len);
         }
-        Ok(())
-    }
-
-    /// Has a block written by the threads, or writes it where there are none. The next one begins behind it, in other memory or in the same.
-    fn hand_over(&mut self, directory: &Directory, block: &mut Block) -> io::Result<()> {
-        if self.behind.as_ref().is_some_and(Behind::is_full) {
-            self.settle_one(directory)?;
-        }
-        if let Some(behind) = &mut self.behind {
-            behind.begin(block);
-        } else {
-            self.write(directory, block.bytes())?;
-        }
-        block.start(self.end());
         Ok(())
     }
 

@@ -164,7 +164,7 @@ fn dumping_everything_is_nearly_as_fast_as_the_disk() {
     let ring_bytes = env::var("RING_MIB").map_or(3072, |mib| mib.parse().unwrap()) << 20;
     let folder = tempfile::tempdir_in(place).unwrap();
     let beside = Rate::FramesPerSecond(500_000);
-    let mut ratios = Vec::new();
+    let (mut alone, mut busy) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         let fio = fio_rate(folder.path(), ring_bytes).expect("fio is needed");
         let mapped = mapped_rate(folder.path(), ring_bytes).expect("python3 is needed");
@@ -181,8 +181,11 @@ fn dumping_everything_is_nearly_as_fast_as_the_disk() {
         eprintln!(
             "fio {fio:.0} MB/s, a growing mapped file {mapped:.0} MB/s, dump {digest}, without SHA-256 {plain}; while {beside:?} of small frames come {busy_digest}, without SHA-256 {busy_plain}"
         );
-        ratios.push(rates[0][0].0 / fio);
+        alone.push(rates[0][0].0 / fio);
+        busy.push(rates[1][0].0 / fio);
     }
-    ratios.sort_by(f64::total_cmp);
-    assert!(ratios[2] >= 0.85, "{ratios:?}");
+    for mut ratios in [alone, busy] {
+        ratios.sort_by(f64::total_cmp);
+        assert!(ratios[2] >= 0.85, "{ratios:?}");
+    }
 }

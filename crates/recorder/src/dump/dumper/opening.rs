@@ -1,7 +1,7 @@
 //! A dump begins.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -68,7 +68,8 @@ impl Dumper {
             if let Some((id, described)) = interface.zip(described) {
                 file.interface(id, described);
             }
-            (parts.pool).open((order.id, index), directory.format, Box::new(file))
+            let how = (directory.format, &directory.behind);
+            (parts.pool).open((order.id, index), how, Box::new(file))
         });
         let sinks = sinks.collect();
         let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
@@ -109,7 +110,7 @@ impl Dumper {
             behind: 0,
             is_given_up: false,
             taken: Written::default(),
-            per_interface: HashMap::new(),
+            per_interface: BTreeMap::new(),
             told_bytes: 0,
             close: None,
             judge_by_ns: None,

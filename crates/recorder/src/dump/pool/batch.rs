@@ -4,7 +4,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -14,10 +14,13 @@ use crate::{
     dump::{
         packet::PacketMeta,
         sink::{Gap, Sink},
+        spaced::Spaced,
     },
     intake::interfaces::Interface,
 };
 
+/// Bytes of copies that are handed over together, at least; before the end of a round.
+pub(super) const BATCH_BYTES: usize = 256 * 1024;
 /// Bytes that a batch counts at once, at least.
 const COUNTED_BYTES: usize = 8 * 1024;
 
@@ -27,6 +30,8 @@ pub(in crate::dump) struct Batch {
     items: Vec<Item>,
     /// Of the packets, one behind the other.
     bytes: Vec<u8>,
+    /// In the place of both, packets that are spaced for a file, and where that should be.
+    spaced: Option<(Spaced, Place)>,
     /// What they count for, …
     cost: usize,
     /// … and what is counted so far: some more, so that few packets touch what threads share.
@@ -35,6 +40,28 @@ pub(in crate::dump) struct Batch {
     pub(super) is_followed: bool,
     queued: Arc<AtomicUsize>,
     limits: Arc<Limits>,
+}
+
+/// Where in a file packets are to be: behind so many bytes of packets, and others that only who writes it knows.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Place {
+    pub(super) packet_bytes: u64,
+    others: Arc<AtomicU64>,
+}
+
+impl Place {
+    /// Bytes before it, as far as they are known.
+    pub(super) fn offset(&self) -> u64 {
+        // A number that stands alone: one that is out of date costs a copy.
+        let others = self.others.load(Ordering::Relaxed);
+        self.packet_bytes.wrapping_add(others)
+    }
+
+    /// It turned out to be behind so many bytes.
+    fn learn(&self, offset: u64) {
+        let others = offset.wrapping_sub(self.packet_bytes);
+        self.others.store(others, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +102,7 @@ impl Batch {
         Self {
             items: Vec::new(),
             bytes: Vec::with_capacity(bytes),
+            spaced: None,
             cost: 0,
             counted: 0,
             is_followed: false,
@@ -83,14 +111,46 @@ impl Batch {
         }
     }
 
-    /// What its packets count for.
-    pub(super) fn cost(&self) -> usize {
-        self.cost
+    /// For packets that are spaced, and nothing else.
+    pub(super) fn spaced(mut self, spaced: Spaced, place: Place) -> Self {
+        self.spaced = Some((spaced, place));
+        self
+    }
+
+    /// Whether a packet can come next.
+    pub(super) fn takes(&self, meta: &PacketMeta, data: &[u8], aside: bool) -> bool {
+        let spaced = self.spaced.as_ref();
+        spaced.is_none_or(|(spaced, _)| !aside && spaced.takes(meta, data))
+    }
+
+    /// Whether something other than a packet can.
+    pub(super) fn takes_others(&self) -> bool {
+        self.spaced.is_none()
+    }
+
+    /// Where its packets are to be, if they are spaced.
+    #[cfg(test)]
+    pub(super) fn place(&self) -> Option<&Place> {
+        self.spaced.as_ref().map(|(_, place)| place)
+    }
+
+    /// Whether it is to be handed over.
+    pub(super) fn is_full(&self) -> bool {
+        match &self.spaced {
+            Some((spaced, _)) => spaced.is_full(),
+            None => self.is_large(),
+        }
+    }
+
+    /// Whether it has as much as a batch has where more follows at once.
+    pub(super) fn is_large(&self) -> bool {
+        self.cost >= BATCH_BYTES
     }
 
     /// Bytes of its packets.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes.len()
+        let spaced = self.spaced.as_ref();
+        spaced.map_or(self.bytes.len(), |(spaced, _)| spaced.bytes().len())
     }
 
     pub(super) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
@@ -115,6 +175,10 @@ impl Batch {
             self.limits.queued.fetch_add(more, Ordering::Relaxed);
             self.counted += more;
         }
+        if let Some((spaced, _)) = &mut self.spaced {
+            spaced.push(meta, data);
+            return;
+        }
         self.bytes.extend_from_slice(data);
         self.items.push(Item::Packet {
             meta: *meta,
@@ -131,7 +195,12 @@ impl Batch {
         self.limits.queued.fetch_sub(surplus, Ordering::Relaxed);
     }
 
-    pub(super) fn write(&self, sink: &mut dyn Sink) -> io::Result<()> {
+    pub(super) fn write(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
+        if let Some((spaced, place)) = self.spaced.take() {
+            let offset = sink.spaced(spaced)?;
+            place.learn(offset);
+            return Ok(());
+        }
         let mut rest = self.bytes.as_slice();
         for item in &self.items {
             match item {

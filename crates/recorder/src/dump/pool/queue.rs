@@ -9,20 +9,19 @@ use retroscope_alert::Alert;
 
 use super::{
     Pool, SinkId,
-    batch::{Batch, cost},
+    batch::{BATCH_BYTES, Batch, Place, cost},
     work::{Body, Outcome, Shared, Work},
 };
 use crate::{
     dump::{
-        encode::Format,
+        behind::Files,
+        encode::{Format, room_around},
         packet::PacketMeta,
         sink::{Gap, Held},
+        spaced::Spaced,
     },
     intake::interfaces::Interface,
 };
-
-/// Bytes of copies that are handed over together, at least; before the end of a round.
-const BATCH_BYTES: usize = 256 * 1024;
 
 /// The dumper's end of a sink. Dropped, it gives up what was not written yet.
 #[derive(Debug)]
@@ -34,8 +33,14 @@ pub(in crate::dump) struct SinkQueue {
     queued: Arc<AtomicUsize>,
     /// Copies that were not handed over yet.
     batch: Option<Batch>,
-    /// Bytes of the packets handed over last, as the next ones may have …
+    /// Whose blocks the copies of much are put into; `None`: its format is another one.
+    blocks: Option<Files>,
+    /// Where the next packet goes in the file.
+    place: Place,
+    /// Bytes of the packets handed over last, as the next ones may have, …
     last_bytes: usize,
+    /// … whether there were many, …
+    were_many: bool,
     /// … and whether more were to follow.
     is_followed: bool,
     /// It was told that nothing comes, and nothing came since.
@@ -74,14 +79,22 @@ pub(in crate::dump) fn why_all_failed(sinks: &[SinkQueue]) -> Option<&Fault> {
 
 impl SinkQueue {
     /// Without a sink of its own: the pool has it.
-    pub(super) fn new(id: SinkId, format: Format, held: Held, shared: &Arc<Shared>) -> Self {
+    pub(super) fn new(
+        id: SinkId,
+        (format, blocks): (Format, &Files),
+        held: Held,
+        shared: &Arc<Shared>,
+    ) -> Self {
         Self {
             id,
             format,
+            blocks: (format == Format::PcapNg).then(|| blocks.clone()),
+            place: Place::default(),
             shared: Arc::clone(shared),
             queued: Arc::default(),
             batch: None,
             last_bytes: 0,
+            were_many: false,
             is_followed: false,
             is_resting: false,
             body: None,
@@ -118,9 +131,18 @@ impl SinkQueue {
             body.count_files();
             self.fault = self.fault.take().or(failed);
         } else if self.fault.is_none() {
+            if (self.batch.as_ref()).is_some_and(|batch| !batch.takes(meta, data, aside)) {
+                self.hand_over(true);
+            }
+            if self.batch.is_none() {
+                self.batch = self.spaced_batch();
+                self.batch.take_if(|batch| !batch.takes(meta, data, aside));
+            }
+            let (before, behind) = room_around(meta, data.len());
+            self.place.packet_bytes += (before + data.len() + behind) as u64;
             let batch = self.batch();
             batch.push(meta, data, aside);
-            if batch.cost() >= BATCH_BYTES {
+            if batch.is_full() {
                 self.hand_over(true);
             }
         }
@@ -130,7 +152,7 @@ impl SinkQueue {
     pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
         match &mut self.body {
             Some(body) => body.sink.interface(id, interface),
-            None => self.batch().interface(id, interface),
+            None => self.batch_of_others().interface(id, interface),
         }
     }
 
@@ -138,7 +160,7 @@ impl SinkQueue {
     pub(in crate::dump) fn gap(&mut self, gap: &Gap) {
         match &mut self.body {
             Some(body) => body.sink.gap(gap),
-            None => self.batch().gap(gap),
+            None => self.batch_of_others().gap(gap),
         }
     }
 
@@ -146,7 +168,7 @@ impl SinkQueue {
     pub(in crate::dump) fn mark(&mut self, alert: &Arc<Alert>) {
         match &mut self.body {
             Some(body) => body.sink.mark(alert),
-            None => self.batch().mark(alert),
+            None => self.batch_of_others().mark(alert),
         }
     }
 
@@ -179,6 +201,7 @@ impl SinkQueue {
             (batch.is_followed, self.is_followed) = (is_followed, is_followed);
             self.is_resting = false;
             self.last_bytes = batch.bytes();
+            self.were_many = batch.is_large();
             batch.end();
             self.shared.submit(self.id, Work::Packets(batch));
         }
@@ -200,8 +223,29 @@ impl SinkQueue {
     }
 
     fn batch(&mut self) -> &mut Batch {
-        let new = || Batch::new(&self.queued, &self.shared.limits, self.last_bytes);
+        let bytes = self.last_bytes.min(BATCH_BYTES);
+        let new = || Batch::new(&self.queued, &self.shared.limits, bytes);
         self.batch.get_or_insert_with(new)
+    }
+
+    /// For what is no packet.
+    fn batch_of_others(&mut self) -> &mut Batch {
+        if self
+            .batch
+            .as_ref()
+            .is_some_and(|batch| !batch.takes_others())
+        {
+            self.hand_over(true);
+        }
+        self.batch()
+    }
+
+    /// One of packets that are spaced for the file, where much comes.
+    fn spaced_batch(&self) -> Option<Batch> {
+        let blocks = self.blocks.as_ref().filter(|_| self.were_many)?;
+        let spaced = Spaced::new(blocks.lend(self.place.offset())?);
+        let batch = Batch::new(&self.queued, &self.shared.limits, 0);
+        Some(batch.spaced(spaced, self.place.clone()))
     }
 }
 

@@ -1,33 +1,40 @@
 use std::{
-    collections::VecDeque,
-    path::Path,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    iter,
+    path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Condvar, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
+use retroscope_capture::TimeDomain;
+use retroscope_packet::LinkType;
+
 use super::{
     batch::{Batch, Limits},
-    work::{Body, Class, Slot, State, Task, Work},
+    queue::SinkQueue,
+    work::{Body, Class, Outcome, Shared, Slot, State, Task, Work},
 };
 use crate::{
+    control::lock,
     dump::{
         encode::Format,
         file::{DumpFile, FileFacts},
         names::Directory,
-        stream::Heading,
+        packet::{Key, PacketMeta},
+        sink::{Gap, Held},
+        stream::{Digests, Heading},
         template::NameFacts,
     },
+    intake::interfaces::Interface,
     tests::fake_disk::FakeDisk,
 };
 
 const BUDGET: usize = 1 << 20;
 
-/// A sink with this work, to be created on a disk of its own.
-fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
-    let disk = Arc::new(FakeDisk::default());
-    let directory = Directory::on(disk, Path::new("dumps"), Format::PcapNg);
+/// A file that is to be created there.
+fn body(directory: &Directory, limits: &Arc<Limits>) -> Body {
     let facts = FileFacts {
         names: NameFacts::default(),
         number: 1,
@@ -36,9 +43,15 @@ fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
         rule_name: None,
         heading: Heading::default(),
     };
-    let body = Body::new(Box::new(DumpFile::new(&directory, facts)), limits);
+    Body::new(Box::new(DumpFile::new(directory, facts)), limits)
+}
+
+/// A sink with this work, to be created on a disk of its own.
+fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
+    let disk = Arc::new(FakeDisk::default());
+    let directory = Directory::on(disk, Path::new("dumps"), Format::PcapNg);
     Slot {
-        body: Some(body),
+        body: Some(body(&directory, limits)),
         work: VecDeque::from([work]),
         has_begun,
     }
@@ -69,7 +82,7 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
         state.slots.insert((id, 0), slot(&limits, has_begun, work));
         state.list((id, 0));
     }
-    let mut tasks: Vec<Task> = std::iter::from_fn(|| state.next(2)).collect();
+    let mut tasks: Vec<Task> = iter::from_fn(|| state.next(2)).collect();
     let taken: Vec<u64> = tasks.iter().map(|task| task.id.0).collect();
     assert_eq!(taken, [4, 5, 6, 0, 1], "2 and 3 are too many");
     assert!(state.next(2).is_none());
@@ -127,4 +140,133 @@ fn queues_share_the_budget_and_leave_some() {
         }
     }
     grown(5000, &mut random);
+}
+
+/// The files of a dump, by name, and their digests.
+type Files = (BTreeMap<PathBuf, Vec<u8>>, Vec<Option<String>>);
+
+/// The files of a dump whose packets, gaps and interfaces a generator with this seed makes, and how many batches of copies were guessed to lie where they came to be. `is_queued`:
+/// they come by way of a queue, in batches; else at once.
+fn files_of(seed: u64, is_queued: bool) -> (Files, usize) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let disk = FakeDisk::default();
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
+        .with_digests(Digests::AsWritten);
+    let limits = Arc::new(Limits {
+        budget_bytes: usize::MAX,
+        ..limits()
+    });
+    let mut body = body(&directory, &limits);
+    assert!(body.perform(Work::Create, true).is_none());
+    let shared = Arc::new(Shared {
+        limits,
+        slow_max: 1,
+        state: Mutex::default(),
+        work: Condvar::new(),
+    });
+    let how = (Format::PcapNg, &directory.behind);
+    let mut queue = SinkQueue::new((1, 0), how, Held::default(), &shared);
+    if is_queued {
+        lock(&shared.state).slots.insert((1, 0), Slot::new(body));
+    } else {
+        queue.body = Some(body);
+    }
+    let (mut outcomes, mut in_place) = (Vec::new(), 0);
+    let mut work = |outcomes: &mut Vec<Outcome>| {
+        let mut state = lock(&shared.state);
+        while let Some(mut task) = state.next(1) {
+            let guess = match &task.work {
+                Work::Packets(batch) => batch.place().map(|place| (place.clone(), place.offset())),
+                _ => None,
+            };
+            outcomes.extend(task.body.perform(task.work, task.is_last));
+            in_place += usize::from(guess.is_some_and(|(place, offset)| place.offset() == offset));
+            state.slow -= usize::from(task.class == Class::Slow);
+            state.put_back(task.id, Some(task.body));
+        }
+    };
+    let mut described = BTreeSet::new();
+    let (mut time_ns, mut bytes) = (1000, 0);
+    // Some are of large packets, some of small ones; in some nearly all are as most packets are.
+    let longest = [100, 1514, 9000, 262_000][random.usize(..4)];
+    let rarity = [20, 500, 10_000, 1_000_000][random.usize(..4)];
+    while bytes < 20 << 20 {
+        let mut is_rare = || random.usize(..rarity) == 0;
+        let (is_late, is_aside, is_trigger, is_gap) = (is_rare(), is_rare(), is_rare(), is_rare());
+        let (is_stepped, is_other) = (is_rare(), is_rare());
+        time_ns += random.i64(0..3);
+        let key = Key {
+            time_ns: time_ns - if is_late { 500 } else { 0 },
+            source: 0,
+            producer: 0,
+            record: bytes as u64,
+        };
+        let meta = PacketMeta {
+            key,
+            stamp_ns: key.time_ns + i64::from(is_stepped),
+            wire_len: 1 << 20,
+            interface: if is_other { 1 } else { 0 },
+            direction: random.u8(..3),
+            is_trigger,
+        };
+        if is_gap {
+            queue.gap(&Gap {
+                packets: Some(7),
+                from_ns: time_ns,
+                to_ns: time_ns,
+            });
+        }
+        if described.insert(meta.interface) {
+            let described = Interface {
+                source: 0,
+                name: format!("eth{}", meta.interface),
+                link_type: LinkType::ETHERNET,
+                time_resolution_ns: 1,
+                time_domain: TimeDomain::File,
+            };
+            queue.interface(meta.interface, &Arc::new(described));
+        }
+        let length = random.usize(..longest);
+        let data: Vec<u8> = iter::repeat_n(random.u8(..), length).collect();
+        queue.packet(&meta, &data, is_aside);
+        bytes += data.len();
+        if random.usize(..4000) == 0 {
+            queue.flush();
+        }
+        if random.usize(..1000) == 0 {
+            work(&mut outcomes);
+        }
+    }
+    queue.flush();
+    match &mut queue.body {
+        Some(body) => outcomes.extend(body.perform(Work::Finish(Box::default()), true)),
+        None => shared.submit((1, 0), Work::Finish(Box::default())),
+    }
+    work(&mut outcomes);
+    let [Outcome::Done { failed: None, held }] = outcomes.as_slice() else {
+        panic!("seed {seed}: {outcomes:?}");
+    };
+    let names = disk.names().into_iter();
+    let files = names.map(|name| (name.clone(), disk.read(&name).unwrap()));
+    let digests = held.files.iter().map(|file| file.sha256.clone());
+    ((files.collect(), digests.collect()), in_place)
+}
+
+#[test]
+fn batches_make_the_same_files_as_packets_that_come_at_once() {
+    let mut in_place = 0;
+    for _ in 0..12 {
+        let seed = fastrand::u64(..);
+        let (queued, some) = files_of(seed, true);
+        let (at_once, none) = files_of(seed, false);
+        assert_eq!(none, 0);
+        in_place += some;
+        assert_eq!(queued.1.len(), 1, "seed {seed}");
+        assert!(
+            queued.1[0].is_some() && queued.1 == at_once.1,
+            "seed {seed}"
+        );
+        assert!(queued.0 == at_once.0, "seed {seed}");
+    }
+    assert!(in_place > 24, "{in_place}");
 }

@@ -109,7 +109,7 @@ pub(super) struct Task {
     pub(super) work: Work,
     pub(super) class: Class,
     /// No packets follow at once.
-    is_last: bool,
+    pub(super) is_last: bool,
 }
 
 impl Shared {
@@ -270,7 +270,7 @@ impl Body {
     pub(super) fn perform(&mut self, work: Work, is_last: bool) -> Option<Outcome> {
         let outcome = match work {
             Work::Create => self.attempt(|sink| sink.create()).map(Outcome::Failed),
-            Work::Packets(batch) => self
+            Work::Packets(mut batch) => self
                 .attempt(|sink| {
                     batch.write(sink)?;
                     if is_last && !batch.is_followed {
