@@ -71,29 +71,32 @@ struct Lane<S> {
     thread: Option<JoinHandle<S>>,
 }
 
-/// The files that have blocks on their way, and memory for more.
+/// How many files have blocks on their way, and memory for more blocks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Files(Arc<Mutex<FilesState>>);
+pub(crate) struct Blocks(Arc<Mutex<BlocksState>>);
 
 #[derive(Debug, Default)]
-struct FilesState {
+struct BlocksState {
     /// Files with blocks on their way.
     busy: usize,
     /// Blocks that are lent.
     lent: usize,
+    /// Blocks that were lent and are written as they are.
+    #[cfg(test)]
+    written: usize,
     /// Memory of blocks that are written, for the next ones; none where no file is busy.
     spare: Vec<Block>,
 }
 
 /// Leave for one file to have blocks on their way.
 #[derive(Debug)]
-struct Permit(Files);
+pub(super) struct Permit(Blocks);
 
-/// A block with memory for [`BLOCK_BYTES`] and a packet, which counts as lent until it is taken out.
+/// A block with memory of a huge page, which counts as lent until it is taken out or dropped.
 #[derive(Debug)]
 pub(super) struct LentBlock {
     block: Block,
-    files: Files,
+    blocks: Blocks,
 }
 
 impl Default for Memory {
@@ -173,7 +176,7 @@ impl Block {
         self.place.len()
     }
 
-    /// The same, to be changed.
+    /// Its bytes, to be changed.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.place.clone()]
     }
@@ -227,8 +230,8 @@ impl Write for Block {
     }
 }
 
-impl Files {
-    fn permit(&self) -> Option<Permit> {
+impl Blocks {
+    pub(super) fn permit(&self) -> Option<Permit> {
         let mut state = lock(&self.0);
         let is_free = state.busy < FILES_MAX;
         state.busy += usize::from(is_free);
@@ -241,15 +244,16 @@ impl Files {
         if state.lent >= LENT_MAX {
             return None;
         }
-        let mut block = match state.spare.pop() {
-            Some(block) => block,
-            None => Block::large().ok()?,
-        };
         state.lent += 1;
+        let block = state.spare.pop().unwrap_or_default();
         drop(state);
-        block.start(offset);
-        let files = self.clone();
-        Some(LentBlock { block, files })
+        let blocks = self.clone();
+        let mut lent = LentBlock { block, blocks };
+        if !lent.is_large() {
+            *lent = Block::large().ok()?;
+        }
+        lent.start(offset);
+        Some(lent)
     }
 
     /// An empty block, with memory if that is to be had.
@@ -259,11 +263,17 @@ impl Files {
     }
 
     /// Takes a block back for the next ones.
-    pub(super) fn give(&self, block: Block) {
+    pub(super) fn take_back(&self, block: Block) {
         let mut state = lock(&self.0);
         if state.busy > 0 && state.spare.len() < SPARE_MAX && block.is_large() {
             state.spare.push(block);
         }
+    }
+
+    /// How many blocks that were lent are written as they are.
+    #[cfg(test)]
+    pub(super) fn written(&self) -> usize {
+        lock(&self.0).written
     }
 }
 
@@ -271,15 +281,22 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = lock(&self.0.0);
         state.busy -= 1;
-        if state.busy == 0 {
-            state.spare = Vec::new();
-        }
+        let spare = match state.busy {
+            0 => std::mem::take(&mut state.spare),
+            _ => Vec::new(),
+        };
+        drop(state);
+        drop(spare);
     }
 }
 
 impl LentBlock {
-    /// Takes the block out, whose place another one may take.
+    /// Takes the block out, to be written.
     pub(super) fn take(mut self) -> Block {
+        #[cfg(test)]
+        {
+            lock(&self.blocks.0).written += 1;
+        }
         std::mem::take(&mut self.block)
     }
 }
@@ -300,7 +317,8 @@ impl DerefMut for LentBlock {
 
 impl Drop for LentBlock {
     fn drop(&mut self) {
-        lock(&self.files.0).lent -= 1;
+        lock(&self.blocks.0).lent -= 1;
+        self.blocks.take_back(std::mem::take(&mut self.block));
     }
 }
 
@@ -427,7 +445,7 @@ impl Behind {
         }
         let bytes = block.len() as u64;
         if let Some(block) = Arc::into_inner(block) {
-            self.permit.0.give(block);
+            self.permit.0.take_back(block);
         }
         Ok(bytes)
     }

@@ -165,6 +165,9 @@ impl Encoder {
         let around =
             writer.around_packet(index, meta.stamp_ns, meta.wire_len, bytes, &direction(meta));
         let (before, behind) = around.map_err(plain)?;
+        if (before.len(), behind.len()) != (head.len(), tail.len()) {
+            return Err(io::Error::other("there is another room around a packet"));
+        }
         head.copy_from_slice(before);
         tail.copy_from_slice(behind);
         Ok(())

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    behind::{BLOCK_BYTES, Files},
+    behind::{BLOCK_BYTES, Blocks},
     compress::ZstdLevel,
     disk::{Disk, SystemDisk},
     encode::Format,
@@ -34,7 +34,7 @@ pub(crate) struct Directory {
     pub(super) digests: Digests,
     /// From so many encoded bytes on a file hands its block to threads of its own.
     pub(super) block_bytes: usize,
-    pub(super) behind: Files,
+    pub(super) behind: Blocks,
     /// Its file system takes writes past the page cache.
     goes_directly: bool,
     /// Who looks after it.
@@ -90,7 +90,7 @@ impl Directory {
             naming: Arc::default(),
             digests: Digests::Never,
             block_bytes: BLOCK_BYTES,
-            behind: Files::default(),
+            behind: Blocks::default(),
             goes_directly: true,
             keeper: None,
             control: Arc::default(),

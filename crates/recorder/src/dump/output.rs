@@ -17,7 +17,7 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::{Reader, Record};
 
 use super::{
-    behind::Block,
+    behind::{BLOCK_BYTES, Block},
     direct::{DIRECT_BYTES_MIN, is_in_phase},
     disk::KeptFile,
     encode::{Encoder, Format},
@@ -233,19 +233,25 @@ impl Output {
         self.interfaces.iter().position(|it| *it == id)
     }
 
-    /// Takes packets that lie in a block of the file already, if it may begin where the file ends; otherwise as [`Self::push`]. Returns how many bytes are before them.
+    /// Takes packets that lie in a block of the file, which is written as it is, if it is worth that, begins where the file ends, and has nothing late; otherwise each
+    /// is [pushed](Self::push). Returns how many bytes are before them.
     pub(crate) fn spaced(&mut self, spaced: Spaced, known: &Known) -> io::Result<u64> {
         let from = self.stream.end() + self.encoder.buffer().len() as u64;
         let mut last = self.last;
         let mut metas = spaced.metas();
         let is_next = |meta: &PacketMeta| {
-            let is_ordered = last.is_none_or(|last| last <= meta.key);
+            let is_late = last.is_some_and(|last| meta.key < last)
+                || (self.late.as_ref()).is_some_and(|late| late.is_before(meta.key));
             last = Some(meta.key);
-            is_ordered && self.index(meta.interface).is_some()
+            !is_late && self.index(meta.interface).is_some()
         };
-        let is_large = spaced.bytes().len() >= DIRECT_BYTES_MIN;
-        let is_in_place = is_large && is_in_phase(spaced.bytes(), from);
-        if !is_in_place || self.late.is_some() || self.comment.is_some() || !metas.all(is_next) {
+        // Threads are not begun for less than a block.
+        let least = match self.stream.has_threads() {
+            true => DIRECT_BYTES_MIN,
+            false => BLOCK_BYTES,
+        };
+        let is_worth = spaced.bytes().len() >= least && is_in_phase(spaced.bytes(), from);
+        if !is_worth || self.comment.is_some() || !metas.all(is_next) {
             drop(metas);
             for (meta, data) in spaced.packets() {
                 self.push(meta, data, false, known)?;
@@ -258,7 +264,7 @@ impl Output {
         }
         self.last = last;
         let block = spaced.fill(|meta, head, data, tail| {
-            let index = self.index(meta.interface).unwrap_or_default();
+            let index = self.index(meta.interface).ok_or(io::ErrorKind::NotFound)?;
             self.note(meta, data);
             (self.encoder).packet_in_place(index, meta, (head, data.len(), tail))
         })?;
@@ -268,7 +274,7 @@ impl Output {
         self.see_settled(begun.is_ok());
         self.encoder.buffer().start(self.stream.end());
         if let Some(written) = begun? {
-            self.directory.behind.give(written);
+            self.directory.behind.take_back(written);
         }
         Ok(from)
     }

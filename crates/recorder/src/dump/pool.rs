@@ -37,7 +37,7 @@ pub(super) use self::{
     queue::{DISK, Fault, STOPPED, SinkQueue, why_all_failed},
     work::{Outcome, Work},
 };
-use super::{behind::Files, encode::Format, sink::Sink};
+use super::{behind::Blocks, encode::Format, sink::Sink};
 use crate::control::{common::Common, lock};
 
 /// Workers of a live recorder.
@@ -122,7 +122,7 @@ impl Pool {
     pub(super) fn open(
         &mut self,
         id: SinkId,
-        (format, blocks): (Format, &Files),
+        (format, blocks): (Format, &Blocks),
         sink: Box<dyn Sink>,
     ) -> SinkQueue {
         let body = Body::new(sink, &self.shared.limits);

@@ -32,8 +32,13 @@ pub(super) trait Sink: fmt::Debug + Send {
     /// Takes a packet. `aside`: older ones may follow, and it waits for the end to be sorted in.
     fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) -> io::Result<()>;
 
-    /// Takes packets that are spaced for a pcapng file. Returned is how many bytes of it are before them.
-    fn spaced(&mut self, spaced: Spaced) -> io::Result<u64>;
+    /// Takes packets that lie in a block of a pcapng file. Returned is how many bytes of the file are before them, if it is one.
+    fn spaced(&mut self, spaced: Spaced) -> io::Result<u64> {
+        for (meta, data) in spaced.packets() {
+            self.packet(meta, data, false)?;
+        }
+        Ok(0)
+    }
 
     /// Something is missing between the packets before and those after this call.
     fn gap(&mut self, gap: &Gap);

@@ -11,7 +11,7 @@ use super::{
     packet::PacketMeta,
 };
 
-/// See the module. Packets as most are: in order, and without a comment.
+/// See the module. They have no comments, and are not put aside; whether one is late, who writes the file finds.
 #[derive(Debug)]
 pub(super) struct Spaced {
     block: LentBlock,

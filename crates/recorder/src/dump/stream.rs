@@ -200,7 +200,7 @@ impl Stream {
             let file = (self.file.share(directory.disk())?, self.len);
             self.behind = Behind::start(directory, file, self.digest.as_ref());
         }
-        self.is_busy = true;
+        self.is_busy |= block.len() >= directory.block_bytes;
         if self.behind.as_ref().is_some_and(Behind::is_full) {
             self.settle_one(directory)?;
         }
@@ -234,6 +234,11 @@ impl Stream {
             block.start(self.len);
         }
         Ok(())
+    }
+
+    /// Whether it has threads that write.
+    pub(super) fn has_threads(&self) -> bool {
+        self.behind.is_some()
     }
 
     /// Where the file will end when all that was begun is there.

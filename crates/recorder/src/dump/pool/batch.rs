@@ -30,8 +30,8 @@ pub(in crate::dump) struct Batch {
     items: Vec<Item>,
     /// Of the packets, one behind the other.
     bytes: Vec<u8>,
-    /// In the place of both, packets that are spaced for a file, and where that should be.
-    spaced: Option<(Spaced, Place)>,
+    /// In the place of both, packets that lie in a block of a file, and where in it they should begin.
+    spaced: Option<(Spaced, OffsetGuess)>,
     /// What they count for, …
     cost: usize,
     /// … and what is counted so far: some more, so that few packets touch what threads share.
@@ -42,16 +42,17 @@ pub(in crate::dump) struct Batch {
     limits: Arc<Limits>,
 }
 
-/// Where in a file packets are to be: behind so many bytes of packets, and others that only who writes it knows.
+/// Where in a file packets are to begin: behind so many bytes of packets, and others, which only who writes it knows.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Place {
+pub(super) struct OffsetGuess {
     pub(super) packet_bytes: u64,
+    /// Of headers, interfaces and comments, less packets that are put aside; modulo 2^64.
     others: Arc<AtomicU64>,
 }
 
-impl Place {
+impl OffsetGuess {
     /// Bytes before it, as far as they are known.
-    pub(super) fn offset(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         // A number that stands alone: one that is out of date costs a copy.
         let others = self.others.load(Ordering::Relaxed);
         self.packet_bytes.wrapping_add(others)
@@ -111,9 +112,9 @@ impl Batch {
         }
     }
 
-    /// For packets that are spaced, and nothing else.
-    pub(super) fn spaced(mut self, spaced: Spaced, place: Place) -> Self {
-        self.spaced = Some((spaced, place));
+    /// For packets that lie in a block of a file, and nothing else.
+    pub(super) fn with_spaced(mut self, spaced: Spaced, offset: OffsetGuess) -> Self {
+        self.spaced = Some((spaced, offset));
         self
     }
 
@@ -128,23 +129,17 @@ impl Batch {
         self.spaced.is_none()
     }
 
-    /// Where its packets are to be, if they are spaced.
-    #[cfg(test)]
-    pub(super) fn place(&self) -> Option<&Place> {
-        self.spaced.as_ref().map(|(_, place)| place)
+    /// What its packets count for.
+    pub(super) fn cost(&self) -> usize {
+        self.cost
     }
 
-    /// Whether it is to be handed over.
+    /// Whether it is to be handed over, however much follows.
     pub(super) fn is_full(&self) -> bool {
         match &self.spaced {
             Some((spaced, _)) => spaced.is_full(),
-            None => self.is_large(),
+            None => self.cost >= BATCH_BYTES,
         }
-    }
-
-    /// Whether it has as much as a batch has where more follows at once.
-    pub(super) fn is_large(&self) -> bool {
-        self.cost >= BATCH_BYTES
     }
 
     /// Bytes of its packets.
@@ -196,10 +191,8 @@ impl Batch {
     }
 
     pub(super) fn write(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
-        if let Some((spaced, place)) = self.spaced.take() {
-            let offset = sink.spaced(spaced)?;
-            place.learn(offset);
-            return Ok(());
+        if let Some((spaced, offset)) = self.spaced.take() {
+            offset.learn(sink.spaced(spaced)?);
         }
         let mut rest = self.bytes.as_slice();
         for item in &self.items {

@@ -9,12 +9,12 @@ use retroscope_alert::Alert;
 
 use super::{
     Pool, SinkId,
-    batch::{BATCH_BYTES, Batch, Place, cost},
+    batch::{BATCH_BYTES, Batch, OffsetGuess, cost},
     work::{Body, Outcome, Shared, Work},
 };
 use crate::{
     dump::{
-        behind::Files,
+        behind::Blocks,
         encode::{Format, room_around},
         packet::PacketMeta,
         sink::{Gap, Held},
@@ -33,14 +33,14 @@ pub(in crate::dump) struct SinkQueue {
     queued: Arc<AtomicUsize>,
     /// Copies that were not handed over yet.
     batch: Option<Batch>,
-    /// Whose blocks the copies of much are put into; `None`: its format is another one.
-    blocks: Option<Files>,
+    /// Blocks of its file, into which packets are copied where full batches come; `None`: it is none of pcapng.
+    blocks: Option<Blocks>,
     /// Where the next packet goes in the file.
-    place: Place,
+    offset: OffsetGuess,
     /// Bytes of the packets handed over last, as the next ones may have, …
     last_bytes: usize,
-    /// … whether there were many, …
-    were_many: bool,
+    /// … whether they fill a batch, …
+    was_full: bool,
     /// … and whether more were to follow.
     is_followed: bool,
     /// It was told that nothing comes, and nothing came since.
@@ -81,7 +81,7 @@ impl SinkQueue {
     /// Without a sink of its own: the pool has it.
     pub(super) fn new(
         id: SinkId,
-        (format, blocks): (Format, &Files),
+        (format, blocks): (Format, &Blocks),
         held: Held,
         shared: &Arc<Shared>,
     ) -> Self {
@@ -89,12 +89,12 @@ impl SinkQueue {
             id,
             format,
             blocks: (format == Format::PcapNg).then(|| blocks.clone()),
-            place: Place::default(),
+            offset: OffsetGuess::default(),
             shared: Arc::clone(shared),
             queued: Arc::default(),
             batch: None,
             last_bytes: 0,
-            were_many: false,
+            was_full: false,
             is_followed: false,
             is_resting: false,
             body: None,
@@ -134,12 +134,11 @@ impl SinkQueue {
             if (self.batch.as_ref()).is_some_and(|batch| !batch.takes(meta, data, aside)) {
                 self.hand_over(true);
             }
-            if self.batch.is_none() {
+            if self.batch.is_none() && !aside && !meta.is_trigger {
                 self.batch = self.spaced_batch();
-                self.batch.take_if(|batch| !batch.takes(meta, data, aside));
             }
             let (before, behind) = room_around(meta, data.len());
-            self.place.packet_bytes += (before + data.len() + behind) as u64;
+            self.offset.packet_bytes += (before + data.len() + behind) as u64;
             let batch = self.batch();
             batch.push(meta, data, aside);
             if batch.is_full() {
@@ -201,7 +200,7 @@ impl SinkQueue {
             (batch.is_followed, self.is_followed) = (is_followed, is_followed);
             self.is_resting = false;
             self.last_bytes = batch.bytes();
-            self.were_many = batch.is_large();
+            self.was_full = batch.cost() >= BATCH_BYTES;
             batch.end();
             self.shared.submit(self.id, Work::Packets(batch));
         }
@@ -240,12 +239,12 @@ impl SinkQueue {
         self.batch()
     }
 
-    /// One of packets that are spaced for the file, where much comes.
+    /// One of packets that lie in a block of the file, where full batches come.
     fn spaced_batch(&self) -> Option<Batch> {
-        let blocks = self.blocks.as_ref().filter(|_| self.were_many)?;
-        let spaced = Spaced::new(blocks.lend(self.place.offset())?);
+        let blocks = self.blocks.as_ref().filter(|_| self.was_full)?;
+        let spaced = Spaced::new(blocks.lend(self.offset.bytes())?);
         let batch = Batch::new(&self.queued, &self.shared.limits, 0);
-        Some(batch.spaced(spaced, self.place.clone()))
+        Some(batch.with_spaced(spaced, self.offset.clone()))
     }
 }
 

@@ -10,6 +10,7 @@ use std::{
 
 use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
+use retroscope_pcapfile::Reader;
 
 use super::{
     batch::{Batch, Limits},
@@ -142,12 +143,16 @@ fn queues_share_the_budget_and_leave_some() {
     grown(5000, &mut random);
 }
 
-/// The files of a dump, by name, and their digests.
-type Files = (BTreeMap<PathBuf, Vec<u8>>, Vec<Option<String>>);
+/// What a dump left: what became of it, its files by name, and how many blocks of copies were written as they are.
+struct Left {
+    outcome: Outcome,
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    in_place: usize,
+}
 
-/// The files of a dump whose packets, gaps and interfaces a generator with this seed makes, and how many batches of copies were guessed to lie where they came to be. `is_queued`:
-/// they come by way of a queue, in batches; else at once.
-fn files_of(seed: u64, is_queued: bool) -> (Files, usize) {
+/// A dump whose packets, gaps and interfaces a generator with this seed makes. `is_queued`: they come by way of a queue, in batches, while files are closed and threads refused now and then;
+/// else at once. `capacity`: bytes that the disk has room for.
+fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let mut random = fastrand::Rng::with_seed(seed);
     let disk = FakeDisk::default();
     let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
@@ -158,6 +163,7 @@ fn files_of(seed: u64, is_queued: bool) -> (Files, usize) {
     });
     let mut body = body(&directory, &limits);
     assert!(body.perform(Work::Create, true).is_none());
+    disk.set_capacity(capacity);
     let shared = Arc::new(Shared {
         limits,
         slow_max: 1,
@@ -171,16 +177,18 @@ fn files_of(seed: u64, is_queued: bool) -> (Files, usize) {
     } else {
         queue.body = Some(body);
     }
-    let (mut outcomes, mut in_place) = (Vec::new(), 0);
+    let (mut chance, mut outcomes) = (random.fork(), Vec::new());
     let mut work = |outcomes: &mut Vec<Outcome>| {
+        let refused = (0..4).map_while(|_| directory.behind.permit());
+        let _refused: Vec<_> = refused
+            .take(if chance.u8(..4) == 0 { 4 } else { 0 })
+            .collect();
         let mut state = lock(&shared.state);
         while let Some(mut task) = state.next(1) {
-            let guess = match &task.work {
-                Work::Packets(batch) => batch.place().map(|place| (place.clone(), place.offset())),
-                _ => None,
-            };
+            if chance.u8(..20) == 0 {
+                task.body.sink.close_files();
+            }
             outcomes.extend(task.body.perform(task.work, task.is_last));
-            in_place += usize::from(guess.is_some_and(|(place, offset)| place.offset() == offset));
             state.slow -= usize::from(task.class == Class::Slow);
             state.put_back(task.id, Some(task.body));
         }
@@ -188,8 +196,8 @@ fn files_of(seed: u64, is_queued: bool) -> (Files, usize) {
     let mut described = BTreeSet::new();
     let (mut time_ns, mut bytes) = (1000, 0);
     // Some are of large packets, some of small ones; in some nearly all are as most packets are.
-    let longest = [100, 1514, 9000, 262_000][random.usize(..4)];
-    let rarity = [20, 500, 10_000, 1_000_000][random.usize(..4)];
+    let longest = [100, 1514, 9000, 262_000][(seed % 4) as usize];
+    let rarity = [20, 500, 10_000, 1_000_000][(seed / 4 % 4) as usize];
     while bytes < 20 << 20 {
         let mut is_rare = || random.usize(..rarity) == 0;
         let (is_late, is_aside, is_trigger, is_gap) = (is_rare(), is_rare(), is_rare(), is_rare());
@@ -230,10 +238,10 @@ fn files_of(seed: u64, is_queued: bool) -> (Files, usize) {
         let data: Vec<u8> = iter::repeat_n(random.u8(..), length).collect();
         queue.packet(&meta, &data, is_aside);
         bytes += data.len();
-        if random.usize(..4000) == 0 {
+        if random.usize(..8 << 20) < length {
             queue.flush();
         }
-        if random.usize(..1000) == 0 {
+        if random.usize(..1 << 20) < length {
             work(&mut outcomes);
         }
     }
@@ -243,30 +251,54 @@ fn files_of(seed: u64, is_queued: bool) -> (Files, usize) {
         None => shared.submit((1, 0), Work::Finish(Box::default())),
     }
     work(&mut outcomes);
-    let [Outcome::Done { failed: None, held }] = outcomes.as_slice() else {
-        panic!("seed {seed}: {outcomes:?}");
-    };
     let names = disk.names().into_iter();
-    let files = names.map(|name| (name.clone(), disk.read(&name).unwrap()));
-    let digests = held.files.iter().map(|file| file.sha256.clone());
-    ((files.collect(), digests.collect()), in_place)
+    Left {
+        outcome: outcomes.pop().unwrap(),
+        files: names
+            .map(|name| (name.clone(), disk.read(&name).unwrap()))
+            .collect(),
+        in_place: directory.behind.written(),
+    }
 }
 
 #[test]
 fn batches_make_the_same_files_as_packets_that_come_at_once() {
     let mut in_place = 0;
-    for _ in 0..12 {
-        let seed = fastrand::u64(..);
-        let (queued, some) = files_of(seed, true);
-        let (at_once, none) = files_of(seed, false);
-        assert_eq!(none, 0);
-        in_place += some;
-        assert_eq!(queued.1.len(), 1, "seed {seed}");
-        assert!(
-            queued.1[0].is_some() && queued.1 == at_once.1,
-            "seed {seed}"
-        );
-        assert!(queued.0 == at_once.0, "seed {seed}");
+    let first = fastrand::u64(..u64::from(u32::MAX)) * 16;
+    for seed in first..first + 16 {
+        let [queued, at_once] = [true, false].map(|is_queued| left(seed, is_queued, usize::MAX));
+        let digests = [&queued, &at_once].map(|left| match &left.outcome {
+            Outcome::Done { failed: None, held } => held.files[0].sha256.clone().unwrap(),
+            outcome => panic!("seed {seed}: {outcome:?}"),
+        });
+        assert_eq!(digests[0], digests[1], "seed {seed}");
+        assert!(queued.files == at_once.files, "seed {seed}");
+        assert_eq!(at_once.in_place, 0);
+        in_place += queued.in_place;
     }
-    assert!(in_place > 24, "{in_place}");
+    assert!(in_place > 16, "seeds from {first}: {in_place}");
+}
+
+/// A dump that the disk has no room for holds the whole packets that it says it does.
+#[test]
+fn batches_that_a_full_disk_refuses_leave_whole_packets() {
+    let first = fastrand::u64(..u64::from(u32::MAX)) * 16;
+    for seed in first..first + 16 {
+        let queued = left(seed, true, fastrand::usize(10_000..18 << 20));
+        let Outcome::Done {
+            failed: Some(fault),
+            ..
+        } = &queued.outcome
+        else {
+            panic!("seed {seed}: {:?}", queued.outcome);
+        };
+        let (held, path) = (&fault.held, &fault.held.locations[0]);
+        let bytes = &queued.files[path];
+        let mut reader = Reader::new(bytes.as_slice()).unwrap();
+        let mut packets = 0;
+        while reader.next().unwrap().is_some() {
+            packets += 1;
+        }
+        assert_eq!(held.safe.packets, packets, "seed {seed}");
+    }
 }
