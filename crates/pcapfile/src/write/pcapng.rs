@@ -116,7 +116,7 @@ impl<W: Write> PcapNgWriter<W> {
         data: &[u8],
         options: &PacketOptions<'_>,
     ) -> Result<(), WriteError> {
-        self.encode_packet(interface, time_ns, wire_len, data.len(), options)?;
+        self.around_packet(interface, time_ns, wire_len, data.len(), options)?;
         let (head, tail) = self.scratch.split_at(PACKET_HEADER_BYTES);
         self.sink.write([head, data, tail])
     }
@@ -126,6 +126,7 @@ impl<W: Write> PcapNgWriter<W> {
     ///
     /// # Errors
     /// As [`Self::packet`], but for those of the stream.
+    #[inline]
     pub fn around_packet(
         &mut self,
         interface: u32,
@@ -134,20 +135,6 @@ impl<W: Write> PcapNgWriter<W> {
         bytes: usize,
         options: &PacketOptions<'_>,
     ) -> Result<(&[u8], &[u8]), WriteError> {
-        self.encode_packet(interface, time_ns, wire_len, bytes, options)?;
-        Ok(self.scratch.split_at(PACKET_HEADER_BYTES))
-    }
-
-    /// Encodes a packet's block, but for the packet, into `scratch`.
-    #[inline]
-    fn encode_packet(
-        &mut self,
-        interface: u32,
-        time_ns: i64,
-        wire_len: u32,
-        bytes: usize,
-        options: &PacketOptions<'_>,
-    ) -> Result<(), WriteError> {
         let written = self.interface(interface)?;
         let captured_len = captured_len(bytes, written.captured_len_max)?;
         let order = self.byte_order;
@@ -172,7 +159,7 @@ impl<W: Write> PcapNgWriter<W> {
         block.comments(options.comments)?;
         block.end(bytes)?;
         self.times_clamped += u64::from(time_ns < 0);
-        Ok(())
+        Ok(self.scratch.split_at(PACKET_HEADER_BYTES))
     }
 
     /// Writes an interface statistics block. There may be several for an interface; the last one counts.

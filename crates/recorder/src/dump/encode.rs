@@ -166,7 +166,9 @@ impl Encoder {
             writer.around_packet(index, meta.stamp_ns, meta.wire_len, bytes, &direction(meta));
         let (before, behind) = around.map_err(plain)?;
         if (before.len(), behind.len()) != (head.len(), tail.len()) {
-            return Err(io::Error::other("there is another room around a packet"));
+            return Err(io::Error::other(
+                "a packet's block has another length than it was given room for",
+            ));
         }
         head.copy_from_slice(before);
         tail.copy_from_slice(behind);

@@ -1,7 +1,7 @@
 //! Packets on their way to a pcapng file, copied into a block of it at once, each with room for what stands before and behind it there. Who writes the
 //! file fills that in and copies nothing.
 //!
-//! For dumps of much that is one copy less. Whether they lie as their place in the file does, so that they can be written [directly](super::direct), is a guess until then.
+//! So a packet of a large dump is copied once instead of twice. Whether they lie as their place in the file does, so that they can be written [directly](super::direct), is a guess until then.
 
 use std::io;
 

@@ -33,7 +33,7 @@ pub(in crate::dump) struct SinkQueue {
     queued: Arc<AtomicUsize>,
     /// Copies that were not handed over yet.
     batch: Option<Batch>,
-    /// Blocks of its file, into which packets are copied where full batches come; `None`: it is none of pcapng.
+    /// Blocks of its file, into which packets are copied where full batches come; `None`: it is not a pcapng file.
     blocks: Option<Blocks>,
     /// Where the next packet goes in the file.
     offset: OffsetGuess,
