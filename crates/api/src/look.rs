@@ -16,7 +16,7 @@ use crate::{
 
 /// Ends a query when the client is gone, and with it the future that waits.
 #[derive(Debug, Default)]
-pub(crate) struct WhileAwaited(pub(crate) Cancel);
+struct WhileAwaited(Cancel);
 
 impl Drop for WhileAwaited {
     fn drop(&mut self) {

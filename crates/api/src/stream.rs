@@ -73,11 +73,11 @@ pub(crate) fn stream(version: Version) -> Result<(Sender, Streamed), Problem> {
         let why = "by HTTP/1.0 nobody could tell whether this answer is whole: ask by HTTP/1.1";
         return Err(Problem::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, why));
     }
-    Ok(stream_of_length())
+    Ok(self_ending_stream())
 }
 
-/// A body whose length is told before it, and where it is written.
-pub(crate) fn stream_of_length() -> (Sender, Streamed) {
+/// A body whose end is known without HTTP, by its length or because it is one JSON value, and where it is written.
+pub(crate) fn self_ending_stream() -> (Sender, Streamed) {
     let (sender, pieces) = mpsc::channel(PIECES);
     let body = Streamed {
         pieces,

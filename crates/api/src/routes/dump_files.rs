@@ -31,7 +31,7 @@ use crate::{
     extract::{Json, Named, Nothing, Parameters},
     problem::Problem,
     queries::Place,
-    stream::{Sender, stream, stream_of_length},
+    stream::{Sender, self_ending_stream, stream},
 };
 
 /// Bytes of a piece.
@@ -192,7 +192,7 @@ pub(crate) async fn file(
         }
     }
     let (sender, body) = match opened.whole {
-        Some(_) => stream_of_length(),
+        Some(_) => self_ending_stream(),
         None => stream(version)?,
     };
     *response.body_mut() = Body::new(body);

@@ -23,15 +23,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{Asking, Shared};
 use crate::{
-    app::{App, Tied, waiting},
+    app::{App, Tied},
     bodies::request::{StretchBody, count as limit},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters, list},
-    look::WhileAwaited,
     problem::Problem,
     queries::{Place, QueryRecord},
     role::Role,
-    stream::{PieceWriter, Sender, stream},
+    stream::{PieceWriter, Sender, self_ending_stream, stream},
 };
 
 /// Bytes of a packet in the ring.
@@ -85,6 +84,11 @@ impl Asked {
             last: self.last,
         };
         let stretch = stretch.read()?;
+        if self.count == Some(true) && self.follow == Some(true) {
+            return Err(Problem::senseless(
+                "`count` and `follow`: what is to come cannot be counted",
+            ));
+        }
         let after = list(self.after.as_deref()).into_iter().map(|id| {
             let read = id.parse::<PacketId>();
             read.map_err(|_| Problem::senseless(format!("`after`: {id:?} is no packet's ID")))
@@ -144,9 +148,7 @@ pub(crate) async fn query(
     version: Version,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    if asked.count == Some(true) {
-        return count(app, caller, asked).await;
-    }
+    let is_count = asked.count == Some(true);
     let places = if asked.follow == Some(true) {
         &app.following
     } else {
@@ -154,7 +156,10 @@ pub(crate) async fn query(
     };
     let place = places.take(&caller)?;
     let cancel = Cancel::default();
-    let (sender, body) = stream(version)?;
+    let (sender, body) = match is_count {
+        true => self_ending_stream(),
+        false => stream(version)?,
+    };
     let body = body.when_left({
         let cancel = cancel.clone();
         move || cancel.cancel()
@@ -186,13 +191,16 @@ pub(crate) async fn query(
         .collect();
     let mut response = Body::new(body).into_response();
     let all = response.headers_mut();
-    all.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/x-pcapng"),
-    );
+    let kind = match is_count {
+        true => "application/json",
+        false => "application/x-pcapng",
+    };
+    all.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     all.insert(header::LOCATION, value(format!("/v1/queries/{id}"))?);
-    let file = format!("attachment; filename=\"retroscope-{name}Z.pcapng\"");
-    all.insert(header::CONTENT_DISPOSITION, value(file)?);
+    if !is_count {
+        let file = format!("attachment; filename=\"retroscope-{name}Z.pcapng\"");
+        all.insert(header::CONTENT_DISPOSITION, value(file)?);
+    }
     if asks_for_trailers(&headers) {
         let names = TRAILERS.join(", ");
         all.insert(header::TRAILER, value(names)?);
@@ -208,28 +216,6 @@ struct CountBody {
     report: QueryReport,
     /// The verdict in words.
     reasons: String,
-}
-
-/// The verdict without the packets.
-async fn count(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, Problem> {
-    if asked.follow == Some(true) {
-        return Err(Problem::senseless(
-            "`count` and `follow`: what is to come cannot be counted",
-        ));
-    }
-    let place = app.running.take(&caller)?;
-    let awaited = WhileAwaited::default();
-    let cancel = awaited.0.clone();
-    let counted = waiting(move || {
-        let _place = place;
-        let query = asked.query(&caller)?;
-        let report = app.handle.query(&query)?.until(&cancel).count()?;
-        let reasons = report.reasons();
-        Ok(Json(CountBody { report, reasons }).into_response())
-    });
-    let counted = counted.await;
-    drop(awaited);
-    counted
 }
 
 /// The fields behind the body.
@@ -262,6 +248,7 @@ struct Task {
 impl Task {
     fn run(self, asked: Asked, ready: oneshot::Sender<Result<String, Problem>>) {
         let handle = &self.app.handle;
+        let is_count = asked.count == Some(true);
         let begin = || -> Result<_, Problem> {
             let query = asked.query(&self.caller)?;
             let answer = handle.query(&query)?.until(&self.cancel);
@@ -279,19 +266,24 @@ impl Task {
             return begun.end(Err("the client has left".to_owned()));
         }
         let mut out = PieceWriter::new(&self.sender);
-        let written = answer.write_to(&mut out);
+        let written = match is_count {
+            true => answer.count().and_then(|report| tell(report, &mut out)),
+            false => answer.write_to(&mut out),
+        };
         let written = written.and_then(|report| {
             out.flush().map_err(QueryError::Output)?;
             Ok(report)
         });
         let bytes = out.bytes;
         let outcome = written.map_err(|error| error.to_string());
-        let mut export = Export::new(&self.caller.name, "query", &query);
-        match &outcome {
-            Ok(report) => export.answered(report),
-            Err(why) => export.error = Some(why.clone()),
+        if !is_count {
+            let mut export = Export::new(&self.caller.name, "query", &query);
+            match &outcome {
+                Ok(report) => export.answered(report),
+                Err(why) => export.error = Some(why.clone()),
+            }
+            handle.tell_export(Export { bytes, ..export });
         }
-        handle.tell_export(Export { bytes, ..export });
         let trailers = outcome.as_ref().ok().map(trailers);
         begun.end(outcome);
         // Who has read the answer to its end may ask again at once.
@@ -300,6 +292,14 @@ impl Task {
             self.sender.end(trailers);
         }
     }
+}
+
+/// Writes the verdict of a query without the packets.
+fn tell(report: QueryReport, out: &mut impl Write) -> Result<QueryReport, QueryError> {
+    let reasons = report.reasons();
+    let counted = CountBody { report, reasons };
+    serde_json::to_writer(out, &counted).map_err(|error| QueryError::Output(error.into()))?;
+    Ok(counted.report)
 }
 
 fn trailers(report: &QueryReport) -> HeaderMap {

@@ -444,11 +444,14 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     let after = record["report"]["after"][0].as_str().unwrap().to_owned();
     let next = ask(&format!("/v1/query?limit_packets=7&after={after}"));
     assert_eq!(packets(&next.body), 7);
-    let counted = ask("/v1/query?count=true&last=1s").done(200);
+    let answer = ask("/v1/query?count=true&last=1s");
+    let counted = answer.done(200);
     assert!(
         counted["packets"].as_u64() > Some(0) && counted["verdict"] == "complete",
         "{counted}"
     );
+    let record = ask(&answer.headers["location"]).done(200);
+    assert_eq!(record["report"]["packets"], counted["packets"]);
     assert_eq!(
         packets(&ask("/v1/query?limit_packets=3&newest=true").body),
         3

@@ -30,10 +30,6 @@ pub(super) fn run(
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
     let request = Ask::get(target(&["v1", "query"], &parameters)).header("te", "trailers");
-    let request = match args.target() {
-        Some(_) => request,
-        None => request.patient(),
-    };
     // A refusal comes before the file is made.
     let answer = client.send(request).map_err(failure)?;
     let Some(target) = args.target() else {
