@@ -105,7 +105,7 @@ pub struct IndexUse {
     pub ruled_out: u64,
     /// Read, and a filter made for the next query.
     pub made: u64,
-    /// Read, because they may have it, or only a part of them is in the window.
+    /// Read, because they may have it, or only a part of them is in the window. Also where those before all had it: then no filter is made.
     pub read: u64,
     /// Read, because their filter would be wrong more often than one time in ten, or packets are of a link type that it does not know.
     pub useless: u64,

@@ -257,6 +257,35 @@ fn a_flood_of_addresses_makes_no_filter_and_says_so() {
     assert_eq!(indexed.index.bytes(), 0);
 }
 
+/// Whoever finds what they ask for in one bucket after the other makes no filters but of the first ones, and of those behind one that lacks it.
+#[test]
+fn what_every_bucket_has_makes_few_filters() {
+    let mut indexed = Indexed::new(16 << 20, BUCKET_BYTES);
+    let interface = indexed.interface(LinkType::ETHERNET, TimeDomain::KernelSoftware);
+    let (elephant, gap) = (udp(0x0a00_0001, 0x0a00_0002), udp(0x0a00_0003, 0x0a00_0004));
+    let mut stored = 0;
+    while indexed.ring.statistics().evicted_packets == 0 {
+        // In the middle there are some buckets without it.
+        let is_gap = (100_000..120_000).contains(&stored);
+        indexed.store(interface, if is_gap { &gap } else { &elephant });
+        stored += 1;
+    }
+    let mut asked = |text: &str| indexed.count(&host(text), true).unwrap().index.unwrap();
+    let first = asked("10.0.0.1");
+    let closed = first.made + first.read;
+    assert!(closed >= 40, "{first:?}");
+    assert!((16..=24).contains(&first.made), "{first:?}");
+    // Who asks for something else makes the others.
+    let other = asked("10.0.0.3");
+    assert_eq!(other.made, first.read, "{other:?}");
+    assert!(other.ruled_out >= 14, "{other:?}");
+    let again = asked("10.0.0.3");
+    assert!(
+        again.made == 0 && again.ruled_out >= closed - 8,
+        "{again:?}"
+    );
+}
+
 /// Of a bucket that was overwritten the filter says nothing, and filters stay within their part of the memory.
 #[test]
 fn overwritten_buckets_are_asked_anew() {
