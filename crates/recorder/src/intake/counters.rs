@@ -126,7 +126,12 @@ impl QueueCounters {
 
     /// Adds a burst. Only the queue's inserter calls this.
     pub(crate) fn add(&self, count: BurstCount) {
-        let add = |counter: &AtomicU64, n: u64| counter.store(counter.load(Relaxed) + n, Relaxed);
+        let add = |counter: &AtomicU64, n: u64| {
+            // Of most nothing was counted: their lines need not be in the cache.
+            if n > 0 {
+                counter.store(counter.load(Relaxed) + n, Relaxed);
+            }
+        };
         add(&self.stored, count.stored);
         add(&self.stored_bytes, count.stored_bytes);
         add(&self.filtered, count.filtered);

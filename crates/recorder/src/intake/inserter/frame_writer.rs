@@ -52,14 +52,15 @@ pub(super) fn together(
     let index = frames.first()?.interface;
     let longest = if snaplen == 0 { u32::MAX } else { snaplen };
     let is_plain = |meta: &FrameMeta| {
-        meta.interface == index && meta.vlan.is_none() && meta.captured_len <= longest
+        (meta.interface == index) & meta.vlan.is_none() & (meta.captured_len <= longest)
     };
     let is_plain_but_for_a_tag = |meta: &FrameMeta| {
         let tag_bytes = if meta.vlan.is_some() { TAG_BYTES } else { 0 };
         meta.interface == index && meta.captured_len.saturating_add(tag_bytes) <= longest
     };
     let known = *interfaces.get(usize::from(index))?;
-    if frames.iter().all(is_plain) {
+    // Nearly always all are, and without a branch for each it is known sooner.
+    if frames.iter().fold(true, |all, meta| all & is_plain(meta)) {
         return Some((known, false));
     }
     let are_together = frames.iter().all(is_plain_but_for_a_tag);
