@@ -4,8 +4,8 @@
 //! for a query that needs one of them makes it, of the copy that it reads anyway, off the path of whoever stores. The next query that
 //! needs an address or an ID looks there before it reads, and leaves the bucket out if it cannot have it. That is certain: a filter says
 //! "may have" of all that it holds, and what is not read as the query's program reads it ([`hosts_of`]) makes a bucket that is never left
-//! out. A filter that would be wrong more often than one time in ten is not kept: its bucket is read. Who finds what they ask for in one bucket after
-//! the other makes none: no filter helps them.
+//! out. A filter that would be wrong more often than one time in ten is not kept: its bucket is read. Who finds what they ask for in eight buckets after
+//! each other makes none until behind one that lacks it: no filter helps them.
 //!
 //! Both together take 2 % of a bucket at most, which the ring is smaller by ([`ring_bytes`]). Filters are of one generation of their
 //! bucket, and nothing has to be told when it is overwritten. Hashes are keyed: whoever sends packets does not choose what collides.

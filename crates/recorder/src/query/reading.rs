@@ -30,6 +30,7 @@ const HELD_BACK_NS: i64 = 200_000_000;
 /// How often a follow writes statistics, ns.
 const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
 /// Behind so many buckets that had what is asked for, no filters are made: all are read anyway, and a filter takes a tenth to a fifth of the time of reading.
+/// Behind so many whose filters were of no use, one in so many is tried.
 const IN_A_ROW: u32 = 8;
 
 /// An answer that is being written.
@@ -94,6 +95,8 @@ pub(super) struct Tally {
     pub(super) index: IndexUse,
     /// Buckets that had something, since the last one that had nothing.
     matched_in_a_row: u32,
+    /// Buckets whose filters are of no use, since the last one with others.
+    useless_in_a_row: u32,
 }
 
 /// A bucket to be read.
@@ -352,21 +355,30 @@ impl<'v, W: io::Write> Reading<'v, W> {
             return Ok(());
         }
         let says = self.ask_index(contents, visit);
+        let useless = self.tally.useless_in_a_row;
+        let is_left_out = useless > IN_A_ROW && !useless.is_multiple_of(IN_A_ROW);
+        let is_everywhere = self.tally.matched_in_a_row >= IN_A_ROW;
         let says = match says {
-            Some(Says::Unknown { .. }) if self.tally.matched_in_a_row >= IN_A_ROW => {
-                Some(Says::Perhaps)
-            }
+            Some(Says::Unknown { .. }) if is_everywhere => Some(Says::Perhaps),
+            Some(Says::Unknown { .. }) if is_left_out => Some(Says::Useless),
             says => says,
         };
         match says {
             Some(Says::Nothing) => {
                 self.tally.matched_in_a_row = 0;
+                self.tally.useless_in_a_row = 0;
                 self.tally.looked_at += bucket.packets;
                 self.tally.index.ruled_out += 1;
                 return Ok(());
             }
-            Some(Says::Perhaps) => self.tally.index.read += 1,
-            Some(Says::Useless) => self.tally.index.useless += 1,
+            Some(Says::Perhaps) => {
+                self.tally.useless_in_a_row = 0;
+                self.tally.index.read += 1;
+            }
+            Some(Says::Useless) => {
+                self.tally.useless_in_a_row += 1;
+                self.tally.index.useless += 1;
+            }
             Some(Says::Unknown { .. }) => self.tally.index.made += 1,
             None => {}
         }
@@ -448,6 +460,9 @@ impl<'v, W: io::Write> Reading<'v, W> {
             let bucket = visit.candidate.bucket.bucket;
             let packets = self.buffer.packets();
             index.make(bucket, needed, (hosts, ids), &contents.interfaces, packets);
+            let is_useless = self.ask_index(contents, visit) == Some(Says::Useless);
+            let in_a_row = &mut self.tally.useless_in_a_row;
+            *in_a_row = if is_useless { *in_a_row + 1 } else { 0 };
         }
     }
 

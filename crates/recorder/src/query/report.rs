@@ -107,7 +107,8 @@ pub struct IndexUse {
     pub made: u64,
     /// Read, because they may have it, or only a part of them is in the window. Also where those before all had it: then no filter is made.
     pub read: u64,
-    /// Read, because their filter would be wrong more often than one time in ten, or packets are of a link type that it does not know.
+    /// Read, because their filter would be wrong more often than one time in ten, or packets are of a link type that it does not know. Also
+    /// most of those behind such ones: few are tried there.
     pub useless: u64,
 }
 
