@@ -32,7 +32,7 @@ pub use hyper::Method;
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// How long the other end may say nothing in the middle of an answer. A follow and events say something every second, or every 15.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long it may say nothing before an answer that it looks through the ring for.
+/// How long it may say nothing before and in an answer that it looks through the ring, and through dumps, for.
 const LOOK_WAIT: Duration = Duration::from_secs(3600);
 /// How often who waits for a piece may look at something else.
 const LOOK: Duration = Duration::from_millis(100);
@@ -108,7 +108,7 @@ pub struct Ask {
     target: String,
     headers: Vec<(HeaderName, String)>,
     body: Option<Value>,
-    /// How long the answer may not begin.
+    /// How long nothing may come of the answer.
     wait: Duration,
 }
 
@@ -125,7 +125,7 @@ impl Ask {
         }
     }
 
-    /// For what is counted in all of a large ring before there is an answer.
+    /// For what is looked for in all of a large ring before there is an answer, or more of it.
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.wait = LOOK_WAIT;
@@ -159,6 +159,8 @@ impl Ask {
 pub struct Answer<'a> {
     client: &'a Client,
     response: Response<Incoming>,
+    /// How long nothing may come.
+    wait: Duration,
     trailers: HeaderMap,
     /// Ends the connection when dropped.
     _sender: SendRequest<Full<Bytes>>,
@@ -224,6 +226,7 @@ impl Client {
         let answer = Answer {
             client: self,
             response,
+            wait,
             trailers: HeaderMap::new(),
             _sender: sender,
         };
@@ -356,8 +359,8 @@ impl Answer<'_> {
                 .block_on(async { timeout(LOOK, frame).await });
             let Ok(frame) = frame else {
                 silence += LOOK;
-                if silence >= SILENCE {
-                    return Err(cut(format!("nothing came for {} s", SILENCE.as_secs())));
+                if silence >= self.wait {
+                    return Err(cut(format!("nothing came for {} s", self.wait.as_secs())));
                 }
                 waiting();
                 continue;
@@ -461,4 +464,46 @@ fn innermost_io(error: &dyn std::error::Error) -> Option<&io::Error> {
         next = cause.source();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    /// As long as who asks wants, before an answer and in it.
+    #[test]
+    fn a_silent_answer_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let silent = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            assert!(stream.read(&mut request).unwrap() > 0);
+            let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+            stream.write_all(head).unwrap();
+            // Until the client has left.
+            while stream.read(&mut request).is_ok_and(|bytes| bytes > 0) {}
+        });
+        let client = Client::new(ClientConfig {
+            endpoint: Endpoint::Url(url.parse().unwrap()),
+            token: None,
+            authorities: None,
+            certificate: None,
+        });
+        let client = client.unwrap();
+        let ask = Ask {
+            wait: Duration::from_secs(1),
+            ..Ask::get("/")
+        };
+        let refused = client.send(ask).unwrap().json().unwrap_err().to_string();
+        assert!(refused.contains("nothing came for 1 s"), "{refused}");
+        drop(client);
+        silent.join().unwrap();
+        assert!(Ask::get("/").patient().wait > SILENCE);
+    }
 }

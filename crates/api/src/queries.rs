@@ -104,9 +104,9 @@ impl Drop for Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum QueryState {
-    /// Packets go to the client.
+    /// It goes on.
     Running,
-    /// All were sent; `report` is there.
+    /// The answer is whole; `report` is there.
     Done,
     /// The client left, or the ring could not be read: what it has is not whole.
     Failed,
@@ -188,8 +188,13 @@ impl Queries {
         let last = &mut last.records;
         if last.len() >= KEPT {
             // Of those that run there are a few.
-            let done = last.iter().position(|it| it.state != QueryState::Running);
-            last.remove(done.unwrap_or(0));
+            let is_done = |it: &QueryRecord| it.state != QueryState::Running;
+            // Whoever asks very often forgets their own first.
+            let own = last
+                .iter()
+                .position(|it| is_done(it) && it.caller == caller.name);
+            let oldest = own.or_else(|| last.iter().position(is_done));
+            last.remove(oldest.unwrap_or(0));
         }
         last.push_back(QueryRecord {
             id: id.clone(),
@@ -289,6 +294,23 @@ mod tests {
             drop((held, of_other, of_third));
             assert!(places.lock().is_empty());
         }
+    }
+
+    #[test]
+    fn who_asks_often_forgets_their_own_queries() {
+        let queries = Arc::<Queries>::default();
+        let (one, other) = (Caller::of_peer(1, 10), Caller::of_peer(2, 20));
+        let ask = |caller: &Caller| {
+            let begun = queries.begin(caller, "", &Cancel::default()).unwrap();
+            let id = begun.id.clone();
+            begun.end(Err("the client has left".to_owned()));
+            id
+        };
+        let (of_other, of_one) = (ask(&other), ask(&one));
+        (0..2 * KEPT).for_each(|_| drop(ask(&one)));
+        assert!(queries.find(&other, &of_other).is_some());
+        assert!(queries.find(&one, &of_one).is_none());
+        assert_eq!(queries.lock().records.len(), KEPT);
     }
 
     #[test]

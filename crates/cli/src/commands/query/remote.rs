@@ -30,6 +30,11 @@ pub(super) fn run(
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
     let request = Ask::get(target(&["v1", "query"], &parameters)).header("te", "trailers");
+    // A follow says something every second.
+    let request = match args.follow {
+        true => request,
+        false => request.patient(),
+    };
     // A refusal comes before the file is made.
     let answer = client.send(request).map_err(failure)?;
     let Some(target) = args.target() else {
