@@ -495,7 +495,7 @@ impl<'v, W: io::Write> Reading<'v, W> {
             newest.count_again(bucket.bucket, (packets, bytes));
         }
         let in_a_row = &mut self.tally.matched_in_a_row;
-        *in_a_row = if packets > 0 { *in_a_row + 1 } else { 0 };
+        *in_a_row = in_a_row.saturating_add(1) * u32::from(packets > 0);
         let dropped = &mut self.progress[bucket.producer].dropped;
         if !piece.is_empty() {
             piece.sort(std::mem::take(dropped));
