@@ -3,7 +3,7 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-dpdk lint bench bench-quick bench-capture verify soak clean
+.PHONY: help setup demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,6 +31,15 @@ bench-quick: setup ## its own tests, then the rows that ring and filters are jud
 
 bench-capture: setup ## live capture over veth, as root: processor time against other programs (5 minutes)
 	@scripts/bench.sh capture
+
+# `make bench-ab REV`: make takes REV for a goal of its own, which does nothing.
+ifeq ($(firstword $(MAKECMDGOALS)),bench-ab)
+REV ?= $(word 2,$(MAKECMDGOALS))
+$(eval .PHONY: $(REV))
+$(eval $(REV):;@:)
+endif
+bench-ab: setup ## compare this checkout with a commit, in turns: make bench-ab REV (ROUNDS=5, ROWS, WHAT=capture)
+	@scripts/bench-ab.sh "$(REV)"
 
 verify: setup ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)
 	@scripts/verify.sh

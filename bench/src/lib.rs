@@ -63,6 +63,7 @@
 
 mod bucket_change;
 pub mod capture;
+pub mod compare;
 pub mod contest;
 mod feeds;
 mod filter;

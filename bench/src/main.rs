@@ -1,4 +1,4 @@
-//! The program behind `make bench-quick`, `make bench` and `make bench-capture`.
+//! The program behind `make bench-quick`, `make bench`, `make bench-capture` and `make bench-ab`.
 //!
 //! `ROWS` selects rows: a comma list of names or of beginnings of names up to a slash.
 
@@ -7,7 +7,7 @@ use std::{env, path::PathBuf, process::ExitCode};
 use clap::{Parser, ValueEnum};
 use retroscope_bench::{
     capture::Programs,
-    flow_path, machine,
+    compare, flow_path, machine,
     measure::Scale,
     report,
     rows::Command,
@@ -43,6 +43,9 @@ struct Arguments {
     /// The queue of `flow-path`: heap or mrpq.
     #[arg(long, default_value = "mrpq")]
     timers: String,
+    /// Turns of each contestant behind a judged row.
+    #[arg(long, default_value_t = QUICK.repetitions)]
+    repetitions: usize,
     /// The packets of `flow-path`.
     #[arg(long, default_value_t = 0)]
     packets: u64,
@@ -57,8 +60,16 @@ enum What {
     Capture,
     Report,
     ReportCapture,
+    /// Compares the rounds of two commits in the folder of results.
+    Compare,
     /// What is run under valgrind.
     FlowPath,
+}
+
+/// The table of `compare` is this program's result, so it goes to standard output.
+#[expect(clippy::print_stdout, reason = "the result of a program")]
+fn print(line: &str) {
+    println!("{line}");
 }
 
 type Failure = Box<dyn std::error::Error>;
@@ -66,7 +77,7 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(true) => return ExitCode::SUCCESS,
-        Ok(false) => say("a check failed: see the rows without figures"),
+        Ok(false) => say("a check failed, or a row got worse: see above"),
         Err(error) => say(&format!("retroscope-bench: {error}")),
     }
     ExitCode::FAILURE
@@ -76,7 +87,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     let Arguments {
         what, out, docs, ..
     } = arguments;
-    let (command, commands, scale) = match what {
+    let (command, commands, mut scale) = match what {
         What::Quick => ("make bench-quick", &[Command::Quick][..], QUICK),
         What::Full => ("make bench", &[Command::Quick, Command::Full][..], QUICK),
         What::Capture => ("make bench-capture", &[Command::Capture][..], SMALL),
@@ -84,6 +95,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
             flow_path(&arguments.timers, arguments.packets)?;
             return Ok(true);
         }
+        What::Compare => return Ok(compare::compare(&out, print)?),
         What::Report | What::ReportCapture => {
             for path in report::report(&out, what == What::ReportCapture, docs.as_deref())? {
                 say(&path.display().to_string());
@@ -91,6 +103,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
             return Ok(true);
         }
     };
+    scale.repetitions = arguments.repetitions.max(1);
     let selection = Selection::parse(&env::var("ROWS").unwrap_or_default());
     if let (&[command], Some(item)) = (commands, selection.unknown(commands[0])) {
         return Err(format!("ROWS={item}: there is no such row of {command:?}").into());
