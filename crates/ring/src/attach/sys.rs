@@ -20,7 +20,7 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
 };
 
@@ -186,22 +186,26 @@ impl Mapped {
         std::array::from_fn(|word| self.load(offset + word * 8, Ordering::Acquire))
     }
 
-    /// Copies `bytes` from a byte offset on, word by word in rising order.
+    /// The byte at an offset.
     ///
     /// # Panics
-    /// Unless the range, widened to words, lies in the mapping.
+    /// Unless it lies in the mapping.
+    fn load_byte(&self, offset: usize) -> u8 {
+        assert!(offset < self.bytes());
+        // SAFETY: inside the mapping, as asserted.
+        let byte = unsafe { self.base.cast::<AtomicU8>().add(offset) };
+        // SAFETY: as in `load`, of one byte.
+        unsafe { byte.as_ref() }.load(Ordering::Relaxed) // ordered by the caller's fence
+    }
+
+    /// Copies bytes from an offset on, in rising order. Loads nothing at or after the end of the range: a writer of this process may
+    /// store there without atomics.
+    ///
+    /// # Panics
+    /// Unless the range lies in the mapping.
     pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
-        let mut out = out;
-        let mut at = offset / 8 * 8;
-        let mut skip = offset % 8;
-        while !out.is_empty() {
-            let word = self.load(at, Ordering::Relaxed).to_ne_bytes(); // ordered by the caller's fence
-            let (now, later) = out.split_at_mut((8 - skip).min(out.len()));
-            now.copy_from_slice(&word[skip..skip + now.len()]);
-            out = later;
-            skip = 0;
-            at += 8;
-        }
+        let word = |at| self.load(at, Ordering::Relaxed); // ordered by the caller's fence
+        copy_by(offset, out, word, |at| self.load_byte(at));
     }
 
     fn leave_out_of_core_dumps(&self) {
@@ -216,6 +220,52 @@ impl Drop for Mapped {
         if let Backing::File { .. } = self.backing {
             // SAFETY: this is the range that `open` mapped, and it is not used after this.
             let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.length) };
+        }
+    }
+}
+
+/// Fills `out` with the bytes from `offset` on: whole words by `word`, which gets multiples of 8, and what is left of the last one by
+/// `byte`. The first word may begin before `offset`.
+fn copy_by(offset: usize, out: &mut [u8], word: impl Fn(usize) -> u64, byte: impl Fn(usize) -> u8) {
+    let end = offset + out.len();
+    let words_end = end / 8 * 8;
+    let (whole, tail) = out.split_at_mut(words_end.saturating_sub(offset));
+    let (mut whole, mut at) = (whole, offset);
+    while !whole.is_empty() {
+        let skip = at % 8;
+        let (now, later) = whole.split_at_mut(8 - skip);
+        now.copy_from_slice(&word(at - skip).to_ne_bytes()[skip..]);
+        whole = later;
+        at += 8 - skip;
+    }
+    for (place, at) in tail.iter_mut().zip(offset.max(words_end)..) {
+        *place = byte(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_loads_nothing_behind_its_end() {
+        let source: Vec<u8> = (0..40).collect();
+        for offset in 0..24 {
+            for length in 0..16 {
+                let end = offset + length;
+                let word = |at: usize| {
+                    assert!(at.is_multiple_of(8) && at + 8 > offset);
+                    assert!(at + 8 <= end, "a word at {at} of {offset}..{end}");
+                    u64::from_ne_bytes(source[at..at + 8].try_into().unwrap())
+                };
+                let byte = |at: usize| {
+                    assert!(at < end, "a byte at {at} of {offset}..{end}");
+                    source[at]
+                };
+                let mut out = vec![0; length];
+                copy_by(offset, &mut out, word, byte);
+                assert_eq!(out, source[offset..end]);
+            }
         }
     }
 }

@@ -112,6 +112,41 @@ fn a_killed_writer_leaves_what_it_had_published() {
     assert_eq!(attached.writer(), Ok(Writer::Ended));
 }
 
+/// A producer stores without atomics right behind the records that are copied: ThreadSanitizer tells whether a copy loads any of that.
+#[test]
+fn an_open_bucket_is_copied_while_it_is_written() {
+    let ring = Ring::new(&small(), None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let attached = ring.attached();
+    let done = AtomicBool::new(false);
+    let mut copied = 0;
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            let mut frame = [0; FRAME_BYTES_MAX];
+            let mut stamp = 0;
+            while !done.load(Ordering::Relaxed) {
+                producer.store(&record(stamp, &mut frame)).unwrap();
+                producer.publish();
+                stamp += 1;
+            }
+        });
+        let mut buffer = Buffer::new();
+        while copied < 2_000 {
+            for bucket in attached.buckets().unwrap() {
+                if bucket.state == AttachedState::Open
+                    && attached.copy_bucket(bucket.bucket, &mut buffer).is_ok()
+                {
+                    buffer.packets().for_each(|packet| check(&packet));
+                    copied += 1;
+                }
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        // ThreadSanitizer sees joins, but not how a scope ends.
+        writing.join().unwrap();
+    });
+}
+
 #[test]
 fn a_name_of_a_bucket_dies_with_its_contents() {
     let ring = Ring::new(
