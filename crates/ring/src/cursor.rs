@@ -47,6 +47,10 @@ impl Cursor {
                     return None;
                 }
                 *lapped += self.find_bucket(ring, group);
+                if self.hold.is_none() {
+                    // The bucket has all the holds that it can have: a later call finds room. Or the producer has none left.
+                    return None;
+                }
                 continue;
             };
             let is_closed = hold.header().control.is_closed(); // before the mark, which is then final

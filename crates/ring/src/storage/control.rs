@@ -80,18 +80,18 @@ impl Control {
         assert_eq!(old & STATE_MASK, OPEN, "only an open bucket can be closed");
     }
 
-    /// Reader: keeps the bucket from being claimed, if it still is of this generation.
-    ///
-    /// # Panics
-    /// If there are 16,383 holds on one bucket already.
+    /// Reader: keeps the bucket from being claimed. `false`: the bucket is of another generation, or has 16,383 holds, which is all that
+    /// the word can count.
     pub(crate) fn hold(&self, generation: u64) -> bool {
         let mut old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
         loop {
             let state = old & STATE_MASK;
-            if old >> GENERATION_SHIFT != generation || (state != OPEN && state != CLOSED) {
+            if old >> GENERATION_SHIFT != generation
+                || (state != OPEN && state != CLOSED)
+                || old & HOLDS_MASK == HOLDS_MASK
+            {
                 return false;
             }
-            assert_ne!(old & HOLDS_MASK, HOLDS_MASK, "too many holds on one bucket");
             // H: Acquire, pairs with O in open(): the header is that of this generation.
             match self.0.compare_exchange_weak(
                 old,
@@ -163,6 +163,21 @@ mod tests {
         assert_eq!(decode(word ^ 1), (AttachedState::Open, 1));
         assert_eq!(decode(1), (AttachedState::Claimed, 0));
         assert_eq!(decode(7 << 16), (AttachedState::Free, 7));
+    }
+
+    #[test]
+    fn a_hold_too_many_is_refused() {
+        let control = Control::default();
+        assert_eq!(control.claim(), Some(1));
+        control.open(1);
+        for _ in 0..16_383 {
+            assert!(control.hold(1));
+        }
+        assert!(!control.hold(1));
+        control.close();
+        assert!(control.is_closed(), "the state is as before");
+        control.release();
+        assert!(control.hold(1));
     }
 
     #[test]
