@@ -300,6 +300,11 @@ impl Reservations {
         (id, has_fallen)
     }
 
+    /// Whether no reservation protects anything: there is none, or all fell.
+    pub(crate) fn is_none_standing(&self) -> bool {
+        self.entries.len() == self.fallen
+    }
+
     /// Those among which a rank is.
     fn windows(&mut self, rank: Rank) -> &mut Windows {
         if rank.is_firm {
