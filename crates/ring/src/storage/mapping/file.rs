@@ -12,6 +12,8 @@ use std::{
         unix::fs::FileExt,
     },
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use rustix::{
@@ -33,6 +35,8 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// `f_type` of statfs(2), from the kernel's include/uapi/linux/magic.h.
 const HUGETLBFS: u64 = 0x958_458f6;
 const TMPFS: u64 = 0x0102_1994;
+/// How often a lock that only readers have is asked for, a millisecond apart.
+const READER_WAITS: u32 = 1000;
 /// The pages that are wanted of a hugetlbfs, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -224,10 +228,8 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     if file.read_exact_at(&mut magic, 0).is_err() || u64::from_ne_bytes(magic) != MAGIC {
         return Err(foreign());
     }
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(held()),
-        Err(error) => return Err(fail("flock", error)),
+    if !lock_abandoned(&file).map_err(|error| fail("flock", error))? {
+        return Err(held());
     }
     // Another recorder may have replaced it between open and lock.
     let named = lstat(path).map_err(|error| fail("lstat", error))?;
@@ -241,6 +243,27 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
         return Err(fail(ROOM, Errno::NOSPC));
     }
     unlink(path).map_err(|error| fail("unlink", error))
+}
+
+/// Locks the file of a ring that has ended. `false`: its recorder still has it.
+///
+/// A recorder's lock is exclusive. A reader that asks whether the recorder lives has a shared lock for an instant
+/// ([`Attached::writer`](crate::Attached::writer)); it is waited for, [`READER_WAITS`] milliseconds at most.
+fn lock_abandoned(file: &File) -> Result<bool, Errno> {
+    for _ in 0..READER_WAITS {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {}
+            outcome => return outcome.map(|()| true),
+        }
+        match flock(file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            outcome => outcome?,
+        }
+        // Two recorders that keep the shared lock would wait for each other.
+        flock(file, FlockOperation::Unlock)?;
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(false)
 }
 
 fn same(a: &Stat, b: &Stat) -> bool {

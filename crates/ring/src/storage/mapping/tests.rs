@@ -3,6 +3,8 @@ use std::{
     fs, io,
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::Path,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
 };
 
 use rustix::fs::{FlockOperation, Mode, OFlags, SealFlags, fcntl_get_seals, flock, open};
@@ -164,6 +166,45 @@ fn only_an_abandoned_ring_file_is_replaced() {
     foreign("a directory");
     fs::remove_dir(&path).unwrap();
     again().unwrap();
+}
+
+/// `retroscope status --ring-file` may ask whether a recorder lives just when the next one starts.
+#[test]
+fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    let config = config(Backing::File(path.clone()));
+    drop(memory(&config));
+    let (asked, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let ask = || {
+        while !is_done.load(Ordering::Relaxed) {
+            // There is no file for a moment while one takes the place of another.
+            let Ok(reader) = open(&path, OFlags::RDONLY, Mode::empty()) else {
+                continue;
+            };
+            for _ in 0..100 {
+                if flock(&reader, FlockOperation::NonBlockingLockShared).is_ok() {
+                    flock(&reader, FlockOperation::Unlock).unwrap();
+                }
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let reader = scope.spawn(ask);
+        let made: Result<Vec<_>, _> = (0..50)
+            .map(|_| {
+                let before = asked.load(Ordering::Relaxed);
+                while asked.load(Ordering::Relaxed) == before {
+                    thread::yield_now();
+                }
+                Memory::new(BYTES, &config, None).map(|_| ())
+            })
+            .collect();
+        is_done.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+        assert!(made.is_ok(), "{made:?}");
+    });
 }
 
 #[test]
