@@ -16,10 +16,17 @@ mod pages;
 mod populate;
 
 use std::{
-    ffi::c_void, io, mem::ManuallyDrop, ops::Range, os::fd::AsFd, path::PathBuf, ptr::NonNull,
+    ffi::c_void,
+    io,
+    mem::ManuallyDrop,
+    ops::Range,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::PathBuf,
+    ptr::NonNull,
 };
 
 use rustix::{
+    fs::{MemfdFlags, ftruncate, memfd_create},
     io::Errno,
     mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap},
 };
@@ -34,7 +41,7 @@ use crate::{Backing, Numa, Pages, RingConfig, RingError};
 
 /// Region and buckets start on this boundary.
 pub(crate) const ALIGNMENT: usize = 2 << 20;
-/// The smallest page, in bytes: one store into each fills the region where the kernel has no call for it.
+/// The smallest page, in bytes: one store into each fills the region before Linux 5.14, which has no call for it.
 const PAGE_BYTES: usize = 4096;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -77,8 +84,8 @@ impl Memory {
     ) -> Result<(Self, MemoryObtained), RingError> {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
         let mut progress = Progress::new(bytes, progress);
-        // What the kernel promises when it maps may still be refused, by a cgroup for example: such pages are taken only
-        // if they are filled at once.
+        // The kernel counts free huge pages when it maps, but a cgroup (`hugetlb.2MB.max`) may refuse one at its first touch, and a
+        // store then raises SIGBUS. So huge pages are used only if they are filled at once, by the kernel, which reports a refusal.
         if config.prefault
             && let Some(memory) = Self::explicit(bytes, &config.backing)
         {
@@ -222,9 +229,14 @@ impl Memory {
     /// Sets a file's room aside, unless filling takes it; with `prefault` fills all pages, else touches one.
     fn fill(&self, prefault: bool, progress: &mut Progress<'_>) -> Result<(), RingError> {
         if let Some(file) = &self.file {
-            // A page that is touched takes room on a file system in memory; elsewhere, and later, it might not find any.
-            let by_touch = file.medium == Medium::Memory && prefault && self.populates();
-            if !by_touch && file.medium != Medium::HugePages {
+            // Filling takes the pages of a file in memory, and reports one that is refused. Without it, and on a disk, a later store might
+            // find no room: SIGBUS.
+            let by_filling = match file.medium {
+                Medium::HugePages => prefault,
+                Medium::Memory => prefault && self.populates(),
+                Medium::Disk => false,
+            };
+            if !by_filling {
                 let reserved = file.reserve(self.bytes);
                 reserved.map_err(|error| self.error("fallocate", error))?;
             }
@@ -233,8 +245,9 @@ impl Memory {
             return self.populate(progress);
         }
         // This page shows which size the kernel gives; a file's first page exists already.
-        self.touch(self.bytes - ALIGNMENT..self.bytes - ALIGNMENT + PAGE_BYTES);
-        Ok(())
+        let last = self.bytes - ALIGNMENT..self.bytes - ALIGNMENT + PAGE_BYTES;
+        let touched = Zero::new().and_then(|zero| self.touch(&zero, last));
+        touched.map_err(|error| self.error("pread", error))
     }
 
     /// Whether the kernel fills a range on request: since Linux 5.14.
@@ -244,13 +257,15 @@ impl Memory {
 
     /// Backs all of the mapping with pages, on all cores.
     fn populate(&self, progress: &mut Progress<'_>) -> Result<(), RingError> {
-        let by_call = self.populates();
-        let fill = |range: Range<usize>| {
-            if by_call {
-                return self.advise(range.start, range.len(), Advice::LinuxPopulateWrite);
-            }
-            self.touch(range);
-            Ok(())
+        let (zero, call) = if self.populates() {
+            (None, "madvise(MADV_POPULATE_WRITE)")
+        } else {
+            let zero = Zero::new().map_err(|error| self.error("memfd_create", error))?;
+            (Some(zero), "pread")
+        };
+        let fill = |range: Range<usize>| match &zero {
+            None => self.advise(range.start, range.len(), Advice::LinuxPopulateWrite),
+            Some(zero) => self.touch(zero, range),
         };
         let helpers = populate::helpers(self.bytes);
         let filled = populate::in_parallel(self.bytes, helpers, progress, fill);
@@ -258,7 +273,7 @@ impl Memory {
             // The kernel's word for "a store here would end the process": no room for the page.
             let is_full = error == Errno::FAULT && self.file.is_some();
             let error = if is_full { Errno::NOSPC } else { error };
-            self.error("madvise(MADV_POPULATE_WRITE)", error)
+            self.error(call, error)
         })
     }
 
@@ -278,15 +293,20 @@ impl Memory {
         unsafe { madvise(start.as_ptr().cast::<c_void>(), bytes, advice) }
     }
 
-    fn touch(&self, range: Range<usize>) {
+    /// Has the kernel store a zero into each page of the range.
+    ///
+    /// # Errors
+    /// `EFAULT`: there is no page to be had, where a store of this process would raise SIGBUS.
+    fn touch(&self, zero: &Zero, range: Range<usize>) -> Result<(), Errno> {
         assert!(range.end <= self.bytes);
         for page in range.step_by(PAGE_BYTES) {
             // SAFETY: `page` is inside the mapping, as asserted.
             let byte = unsafe { self.base.add(page) };
-            // SAFETY: valid for writes, and done before anybody else knows the mapping. All of it is zero but the first bytes of a
-            // new file, and these are written again with the header.
-            unsafe { byte.write_volatile(0) };
+            // SAFETY: one byte of the mapping, before anybody else knows it. All of it is zero but the first bytes of a new file, and
+            // these are written again with the header.
+            unsafe { zero.write_to(byte) }?;
         }
+        Ok(())
     }
 
     /// What backs the mapping, of which `filled` bytes were touched.
@@ -308,6 +328,29 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         unmap(self.base, self.bytes);
+    }
+}
+
+/// A zero that the kernel writes.
+#[derive(Debug)]
+struct Zero(OwnedFd);
+
+impl Zero {
+    /// A file in memory, of one byte.
+    fn new() -> Result<Self, Errno> {
+        let fd = memfd_create("retroscope-zero", MemfdFlags::CLOEXEC)?;
+        ftruncate(&fd, 1)?;
+        Ok(Self(fd))
+    }
+
+    /// # Safety
+    /// Nobody else accesses the byte meanwhile. It may lie on a page that cannot be had: that is `EFAULT`.
+    unsafe fn write_to(&self, byte: NonNull<u8>) -> Result<(), Errno> {
+        // SAFETY: the kernel checks the address, and writes at most the caller's byte.
+        match unsafe { libc::pread(self.0.as_raw_fd(), byte.as_ptr().cast(), 1, 0) } {
+            1 => Ok(()),
+            _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        }
     }
 }
 

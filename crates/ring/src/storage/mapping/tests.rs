@@ -52,8 +52,22 @@ fn memory_is_aligned_zeroed_and_filled() {
 #[test]
 fn touching_fills_as_well() {
     let memory = Memory::aligned(ALIGNMENT, READ_WRITE).unwrap();
-    memory.touch(0..ALIGNMENT);
+    let zero = Zero::new().unwrap();
+    memory.touch(&zero, 0..ALIGNMENT).unwrap();
     assert_eq!(byte(&memory, 0), 0);
+}
+
+/// A page behind the end of a file is refused as a huge page beyond the limit of a cgroup is: a store raises SIGBUS.
+#[test]
+fn a_page_that_cannot_be_had_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = RegionFile::create(&directory.path().join("ring"), BYTES).unwrap();
+    let memory = Memory::shared(BYTES, file).unwrap();
+    let file = memory.file.as_ref().unwrap();
+    ftruncate(&file.fd, ALIGNMENT as u64).unwrap();
+    let zero = Zero::new().unwrap();
+    assert_eq!(memory.touch(&zero, 0..ALIGNMENT), Ok(()));
+    assert_eq!(memory.touch(&zero, 0..BYTES), Err(Errno::FAULT));
 }
 
 #[test]
@@ -373,6 +387,7 @@ fn a_node_is_preferred_or_the_refusal_is_told() {
 #[test]
 fn a_refused_mapping_takes_nothing_from_others() {
     let done = std::sync::atomic::AtomicBool::new(false);
+    let zero = Zero::new().unwrap();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             for _ in 0..2000 {
@@ -383,7 +398,7 @@ fn a_refused_mapping_takes_nothing_from_others() {
         });
         while !done.load(std::sync::atomic::Ordering::Relaxed) {
             let memory = Memory::aligned(BYTES, READ_WRITE).unwrap();
-            memory.touch(0..BYTES);
+            memory.touch(&zero, 0..BYTES).unwrap();
             assert_eq!(byte(&memory, BYTES - 1), 0);
         }
         other.join().unwrap(); // by itself: ThreadSanitizer does not see how a scope ends
