@@ -14,7 +14,7 @@
 //! bucket at once.
 //!
 //! A store fence counts for the thread that runs it. Where a producer was handed to another thread with stores that were not
-//! fenced, the next call has a fence run on every processor ([`Barrier::heavy`]); where the kernel cannot do that, all
+//! fenced, the next call has a fence run on every processor ([`Barrier::heavy`]); where the kernel cannot do that, or no longer, all
 //! stores are regular ones.
 //!
 //! At a publication all that waits is written: whole lines and whole groups of descriptors by the kind of store in use, what is
@@ -309,13 +309,17 @@ impl WriteBuffer {
     }
 
     /// The producer moved to this thread, whose own fence does not reach the stores of the one before.
+    ///
+    /// If a seccomp filter has forbidden membarrier(2) since the start, all later stores are regular ones. The hand-over itself then
+    /// fences the earlier stores: the thread before released a mutex, sent into a channel or ended, each by a locked instruction, which
+    /// waits until its processor has written all buffered stores, those past the cache too (Intel SDM, volume 3A, "Strengthening or
+    /// Weakening the Memory-Ordering Model"; AMD 25112, "Write-Combining Completion Events").
     #[cold]
-    fn fence_everywhere(&self) {
-        let done = self.barrier.heavy();
-        assert!(
-            done,
-            "membarrier(2) was there at the start and is forbidden now"
-        );
+    fn fence_everywhere(&mut self) {
+        if !self.barrier.heavy() {
+            self.barrier = Barrier::Symmetric;
+            self.streaming = false;
+        }
     }
 
     /// Brings the payload up to `end` into memory.

@@ -2,7 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use retroscope_ring::{BurstError, GroupKind, Mode, Packet, Record, Ring, RingConfig, StoreError};
+use retroscope_ring::{
+    BurstError, GroupKind, Mode, Packet, Producer, Record, Ring, RingConfig, StoreError,
+};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// What one record is made of; the bytes are a window of [`noise`].
 #[derive(Debug, Clone)]
@@ -236,6 +239,56 @@ fn a_producer_may_change_threads_before_it_publishes() {
         }
         assert_eq!(seen, 201);
     }
+}
+
+/// A seccomp filter that the process gets after its start may forbid membarrier(2).
+#[test]
+fn a_producer_may_change_threads_where_membarrier_is_forbidden() {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let mut reader = ring.group(GroupKind::Lapped).unwrap();
+    let mut producer = ring.producer().unwrap();
+    let frames: Vec<_> = (0..200_u8).map(|number| [number; 100]).collect();
+    let store = |producer: &mut Producer| {
+        let records = frames.iter().map(|frame| Record::whole(0, 0, frame));
+        producer.store_burst(records).unwrap();
+    };
+    // Enough that stores go past the cache, and unpublished.
+    store(&mut producer);
+    let went_on = std::thread::scope(|scope| {
+        let elsewhere = scope.spawn(|| {
+            if let Err(error) = forbid(libc::SYS_membarrier) {
+                eprintln!("SKIP: no seccomp filter here: {error}");
+                return;
+            }
+            for _ in 0..10 {
+                store(&mut producer);
+                producer.publish();
+            }
+        });
+        elsewhere.join().is_ok()
+    });
+    assert!(went_on);
+    let mut seen = 0;
+    while let Some(batch) = reader.next() {
+        for packet in batch {
+            let number = u8::try_from(seen % 200).unwrap();
+            assert_eq!(packet.data, [number; 100], "record {seen}");
+            seen += 1;
+        }
+    }
+    assert!([0, 200 * 11].contains(&seen), "{seen}");
+}
+
+/// Answers EPERM to this system call of the calling thread from now on.
+fn forbid(call: i64) -> seccompiler::Result<()> {
+    let filter = SeccompFilter::new(
+        [(call, Vec::new())].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EPERM.cast_unsigned()),
+        std::env::consts::ARCH.try_into()?,
+    )?;
+    let program: BpfProgram = filter.try_into()?;
+    seccompiler::apply_filter(&program)
 }
 
 /// What a burst's iterator gave before it panicked is stored but for the last, unfinished group of 32, and nothing else suffers.
