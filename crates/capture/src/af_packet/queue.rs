@@ -12,12 +12,12 @@ use super::{
     nic::InterfaceCounters,
     ring::BlockRing,
     sys::PacketSocket,
-    tapped::TappedInterface,
+    tapped::{Opened, TappedInterface},
     watermark::{BEHIND_NS, PLACING_NS, RETIRE_MS, WATERMARK_BEHIND_NS_MAX},
 };
 use crate::{
-    Burst, Event, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX, SourceBuffer,
-    SourceError, SourceStatistics,
+    Burst, InterfaceInfo, LossCause, OffloadEffects, Queue, REST_NS_MAX, SourceBuffer, SourceError,
+    SourceStatistics,
     clock::{self, SECOND_NS},
     interface::Found,
     live::{CutOff, Engine, Ledger, Live, LiveQueue},
@@ -105,6 +105,8 @@ pub(super) struct PacketEngine {
     gone_since_ns: Option<i64>,
     /// Until when the other threads of an interface that came back are waited for, on the monotonic clock.
     siblings_until_ns: Option<i64>,
+    /// A spare socket that does not receive yet from the interface that came back.
+    replacement: Option<Opened>,
     counters: Counters,
     pulse: Pulse,
 }
@@ -138,7 +140,7 @@ pub(super) fn queue(
     interface: InterfaceInfo,
     is_first: bool,
     cpus: Vec<u32>,
-    (socket, mut ring, notice): (PacketSocket, BlockRing, Option<Event>),
+    (socket, mut ring, notice): Opened,
 ) -> Box<dyn Queue> {
     // Frames that came since the socket was started are older than this queue: two seconds are plenty.
     let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
@@ -158,6 +160,7 @@ pub(super) fn queue(
         is_first,
         gone_since_ns: None,
         siblings_until_ns: None,
+        replacement: None,
         counters: Counters::default(),
         pulse: Pulse {
             blocks: 0,
@@ -360,6 +363,7 @@ mod tests {
             is_first: true,
             gone_since_ns: None,
             siblings_until_ns: None,
+            replacement: None,
             counters: Counters::default(),
             pulse: Pulse {
                 blocks: 0,

@@ -7,13 +7,12 @@ use super::{
     config::{FanoutMode, LiveConfig, Sides},
     interface::link_type,
     kernel_filter, queue,
-    ring::BlockRing,
     sys::PacketSocket,
-    tapped::TappedInterface,
+    tapped::{Opened, TappedInterface},
 };
 use crate::{
-    CpuList, Event, Instruction, InterfaceInfo, Offer, Probed, Queue, Source, SourceError,
-    TimeDomain, interface::Found,
+    CpuList, Instruction, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, TimeDomain,
+    interface::Found,
 };
 use retroscope_packet::LinkType;
 
@@ -50,9 +49,6 @@ impl Source for LiveSource {
     }
 }
 
-/// A socket with its ring, and a notice if that is smaller than wanted.
-type Opened = (PacketSocket, BlockRing, Option<Event>);
-
 /// An interface whose sockets are in its receive path, and reject what comes.
 #[derive(Debug)]
 struct Hooked {
@@ -78,10 +74,9 @@ impl Hooked {
         let opened: Vec<_> = (0..queues)
             .map(|_| {
                 let socket = tapped.open_socket()?;
-                let (ring, notice) = tapped.open_ring(&socket)?;
-                Ok((socket, ring, notice))
+                tapped.with_ring(socket)
             })
-            .collect::<Result<_, SourceError>>()?;
+            .collect::<Result<_, _>>()?;
         for (socket, ..) in &opened {
             tapped.hook(socket, &found)?;
         }

@@ -27,6 +27,7 @@ use super::{
 use crate::{
     Event, Instruction, SourceError,
     interface::{Found, NamedInterface},
+    sys::take_error,
 };
 
 /// Bytes of an Ethernet header, and of a VLAN tag.
@@ -54,6 +55,12 @@ const BLOCK_BYTES: u32 = 256 * 1024;
 
 /// Blocks at least: one is lent while the kernel fills others.
 const BLOCKS_MIN: u32 = 4;
+
+/// How an error names the joining of a fanout group.
+pub(super) const FANOUT_CALL: &str = "setsockopt(PACKET_FANOUT)";
+
+/// A socket with its ring, and a notice if that is smaller than wanted.
+pub(super) type Opened = (PacketSocket, BlockRing, Option<Event>);
 
 /// An interface, and what its sockets have in common.
 #[derive(Debug)]
@@ -120,9 +127,16 @@ impl TappedInterface {
         self.sharing().spares = spares;
     }
 
-    /// A socket that was opened at the start.
-    pub(super) fn take_spare(&self) -> Option<PacketSocket> {
-        self.sharing().spares.pop()
+    /// A socket that was opened at the start, with a ring.
+    pub(super) fn open_spare(&self) -> Result<Opened, SourceError> {
+        let spare = self.sharing().spares.pop();
+        let spare = spare.ok_or_else(|| {
+            SourceError::Unsupported(format!(
+                "{} was removed too often for a recording with several threads: start it again",
+                self.name()
+            ))
+        })?;
+        self.with_ring(spare)
     }
 
     pub(super) fn name(&self) -> &str {
@@ -177,17 +191,14 @@ impl TappedInterface {
         })
     }
 
-    /// Gives a socket its ring. The second value is a notice if that is smaller than wanted.
-    pub(super) fn open_ring(
-        &self,
-        socket: &PacketSocket,
-    ) -> Result<(BlockRing, Option<Event>), SourceError> {
+    /// Gives a socket its ring.
+    pub(super) fn with_ring(&self, socket: PacketSocket) -> Result<Opened, SourceError> {
         let blocks_wanted = self.ring_bytes / BLOCK_BYTES as usize;
         let blocks_wanted = u32::try_from(blocks_wanted)
             .unwrap_or(u32::MAX)
             .max(BLOCKS_MIN);
-        let blocks = self.set_up_ring(socket, blocks_wanted)?;
-        let mapping = Mapping::of_socket(socket, BLOCK_BYTES as usize, blocks as usize)
+        let blocks = self.set_up_ring(&socket, blocks_wanted)?;
+        let mapping = Mapping::of_socket(&socket, BLOCK_BYTES as usize, blocks as usize)
             .map_err(|error| self.error("mmap", error))?;
         let notice = (blocks < blocks_wanted).then(|| {
             let kib = |blocks: u32| u64::from(blocks) * u64::from(BLOCK_BYTES / 1024);
@@ -198,7 +209,7 @@ impl TappedInterface {
                 kib(blocks_wanted)
             ))
         });
-        Ok((BlockRing::new(mapping), notice))
+        Ok((socket, BlockRing::new(mapping), notice))
     }
 
     /// Asks for `blocks` blocks, then for half as many until the kernel has the memory. Returns how many it took.
@@ -221,6 +232,8 @@ impl TappedInterface {
     ///
     /// Calling it again after an error is allowed.
     pub(super) fn hook(&self, socket: &PacketSocket, found: &Found) -> Result<(), SourceError> {
+        // ENETDOWN, if an earlier attempt bound the socket to an interface that was down: no word about this one.
+        let _ = take_error(socket);
         socket
             .attach_filter(&REJECT_ALL)
             .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error))?;
@@ -278,7 +291,7 @@ impl TappedInterface {
 
     /// Joins the group of the interface, or founds it.
     fn join_group(&self, socket: &PacketSocket, index: i32) -> Result<(), SourceError> {
-        let call = "setsockopt(PACKET_FANOUT)";
+        let call = FANOUT_CALL;
         let group = &mut self.sharing().group;
         let fanout = self.config.fanout;
         let mut mode = fanout.mode as u16;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::support::{
-    generate, is_udp_of_generator,
+    DEADLINE, WAIT, generate, is_udp_of_generator,
     namespace::{Namespace, ip},
     open_as,
     traffic::{Taken, frame, is_ours, send, send_with, stop_and_drain, take_until},
@@ -19,6 +19,10 @@ use retroscope_capture::{
     send::LiveSender,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 
 /// Everything that the queues still have, one after the other; each ledger is checked.
 fn drain(queues: &mut [Box<dyn Queue>]) -> Vec<Taken> {
@@ -323,6 +327,86 @@ fn an_interface_is_up_again_when_all_threads_are_there() {
         take_until(queues[0].as_mut(), &mut taken[0], is_up);
         for (queue, taken) in queues.iter_mut().zip(&mut taken) {
             stop_and_drain(queue.as_mut(), taken);
+        }
+    });
+}
+
+/// Answers the calling thread from now on as kernels before Linux 6.13 do while an interface is down: no socket joins a fanout group.
+fn refuse_fanout() -> seccompiler::Result<()> {
+    let is = |argument, value: i32| {
+        let (length, value) = (SeccompCmpArgLen::Dword, u64::from(value.cast_unsigned()));
+        SeccompCondition::new(argument, length, SeccompCmpOp::Eq, value)
+    };
+    let joins = SeccompRule::new(vec![is(1, libc::SOL_PACKET)?, is(2, libc::PACKET_FANOUT)?])?;
+    let filter = SeccompFilter::new(
+        [(libc::SYS_setsockopt, vec![joins])].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EINVAL.cast_unsigned()),
+        std::env::consts::ARCH.try_into()?,
+    )?;
+    let program: BpfProgram = filter.try_into()?;
+    seccompiler::apply_filter(&program)
+}
+
+/// An interface that is made anew is down until somebody sets it up. Each queue has four spare sockets, and looks every few
+/// milliseconds.
+#[test]
+fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
+    let Some(namespace) = Namespace::with_veth("spares") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut queues = open_as(spread(FanoutMode::Hash), 2).unwrap();
+        let mut taken = [Taken::default(), Taken::default()];
+        let count = |taken: &[Taken; 2], what: Event| {
+            let events = taken.iter().flat_map(|taken| &taken.events);
+            events.filter(|event| **event == what).count()
+        };
+        let mut sent = 0;
+        for round in 1..=3 {
+            ip("link del v0");
+            for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+                take_until(queue.as_mut(), taken, |taken| {
+                    let gone = taken.events.iter();
+                    gone.filter(|event| **event == Event::InterfaceGone(0))
+                        .count()
+                        == round
+                });
+            }
+            ip("link add v0 type veth peer name v1");
+            let looks = std::thread::scope(|scope| {
+                let looks = scope.spawn(|| {
+                    refuse_fanout()?;
+                    let looks = (0..30).flat_map(|_| 0..2);
+                    Ok(looks.map(|queue| queues[queue].next(WAIT)).collect())
+                });
+                looks.join().unwrap()
+            });
+            let looks: Result<Vec<_>, seccompiler::Error> = looks;
+            let Ok(looks) = looks.inspect_err(|error| eprintln!("SKIP: no filter here: {error}"))
+            else {
+                return;
+            };
+            let failed = looks.iter().find(|look| look.is_err());
+            assert!(failed.is_none(), "round {round}: {failed:?}");
+            ip("link set v0 up");
+            ip("link set v1 up");
+            namespace.wait_for_carrier("v0");
+            let deadline = Instant::now() + DEADLINE;
+            let mut both_until = |enough: &dyn Fn(&[Taken; 2]) -> bool| {
+                while !enough(&taken) {
+                    assert!(Instant::now() < deadline, "round {round}: {taken:?}");
+                    for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+                        take_until(queue.as_mut(), taken, |_| true);
+                    }
+                }
+            };
+            both_until(&|taken| count(taken, Event::InterfaceUp(0)) == 2 * round);
+            sent += generate("v0", "generate:flows=64,count=200,rate=100kpps");
+            both_until(&|taken| shares(taken).iter().sum::<usize>() as u64 == sent);
+        }
+        for (queue, taken) in queues.iter_mut().zip(&mut taken) {
+            assert_eq!(stop_and_drain(queue.as_mut(), taken).1, 0);
         }
     });
 }

@@ -3,7 +3,7 @@
 use super::{COUNTERS_CALL, PacketEngine};
 use crate::{
     Event, SourceError,
-    af_packet::interface::link_type,
+    af_packet::{interface::link_type, tapped::FANOUT_CALL},
     clock,
     interface::Found,
     live::{CLOSED_DRAIN_NS, Live},
@@ -71,14 +71,7 @@ impl PacketEngine {
             return Err(self.tapped.interface.other_link_type());
         }
         match self.hook_again(live, &found, now_ns - since_ns) {
-            // It went away again meanwhile, or is down and this kernel lets only running sockets share. Counters that cannot be read end the
-            // queue, whatever the error.
-            Err(SourceError::System { call, error, .. })
-                if call != COUNTERS_CALL
-                    && matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EINVAL)) =>
-            {
-                return Ok(());
-            }
+            Err(error) if is_to_be_tried_again(&error) => return Ok(()),
             Ok(false) => return Ok(()),
             result => _ = result?,
         }
@@ -91,7 +84,10 @@ impl PacketEngine {
         Ok(())
     }
 
-    /// Receives from an interface that came back after `away_ns`. False: the old ring is not read to its end yet.
+    /// Receives from an interface that came back after `away_ns`. `false`: the old ring is not read to its end yet, or an interface that
+    /// is down was refused already.
+    ///
+    /// A spare socket and its ring are kept until they receive, so that an attempt that fails costs neither.
     pub(super) fn hook_again(
         &mut self,
         live: &mut Live,
@@ -109,16 +105,16 @@ impl PacketEngine {
         if !is_read_to_its_end && away_ns < CLOSED_DRAIN_NS {
             return Ok(false);
         }
-        let Some(socket) = self.tapped.take_spare() else {
-            let message = format!(
-                "{} was removed too often for a recording with several threads: start it again",
-                self.tapped.name()
-            );
-            return Err(SourceError::Unsupported(message));
+        let (socket, ..) = match &mut self.replacement {
+            Some(_) if !found.flags.is_up() => return Ok(false),
+            Some(opened) => opened,
+            none => none.insert(self.tapped.open_spare()?),
         };
-        let (ring, notice) = self.tapped.open_ring(&socket)?;
-        self.tapped.hook(&socket, found)?;
-        self.tapped.admit(&socket)?;
+        self.tapped.hook(socket, found)?;
+        self.tapped.admit(socket)?;
+        let Some((socket, ring, notice)) = self.replacement.take() else {
+            return Ok(false);
+        };
         live.tell(notice);
         // The old socket's counters were read, and its ring is empty or had its time.
         self.ring = ring;
@@ -132,5 +128,18 @@ impl PacketEngine {
         self.siblings_until_ns.is_none_or(|until_ns| {
             self.tapped.are_all_admitted() || clock::monotonic_ns() >= until_ns
         })
+    }
+}
+
+/// Whether hooking failed for a reason that passes: the interface was removed again, or it is down, and this kernel (before Linux 6.13)
+/// lets only running sockets join a fanout group. Counters that cannot be read end the queue, whatever the error.
+fn is_to_be_tried_again(error: &SourceError) -> bool {
+    let SourceError::System { call, error, .. } = error else {
+        return false;
+    };
+    match error.raw_os_error() {
+        Some(libc::ENODEV) => *call != COUNTERS_CALL,
+        Some(libc::EINVAL) => *call == FANOUT_CALL,
+        _ => false,
     }
 }
