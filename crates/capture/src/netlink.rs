@@ -33,8 +33,9 @@ const ATTRIBUTE: usize = 4;
 /// Bytes of a part of an answer: the kernel makes parts of 32 KiB at most (`netlink_dump` of `net/netlink/af_netlink.c`).
 const PART_BYTES: usize = 64 << 10;
 
-/// How often a list that changes while it is read is asked for.
-const TRIES: usize = 8;
+/// How often a list that changes while it is read is asked for. On a host where pods start and stop all the time a list of links changes
+/// every few milliseconds, and is read in less than one.
+const TRIES: usize = 64;
 
 /// A socket to ask through. Needs no privilege to be made.
 #[derive(Debug)]
@@ -126,7 +127,7 @@ impl Netlink {
     ///
     /// # Errors
     /// What the kernel said. [`io::ErrorKind::InvalidData`]: an answer is damaged or was cut off. [`io::ErrorKind::Interrupted`]: the list
-    /// changed each time that it was read.
+    /// changed each of the [`TRIES`] times that it was read.
     pub(crate) fn list<T>(
         &mut self,
         request: &Request,
@@ -138,7 +139,8 @@ impl Netlink {
                 return Ok(list.kept);
             }
         }
-        Err(io::ErrorKind::Interrupted.into())
+        let message = "the list changed while it was read: try again";
+        Err(io::Error::new(io::ErrorKind::Interrupted, message))
     }
 
     /// Asks, and reads answers up to the message that says that there are no more.

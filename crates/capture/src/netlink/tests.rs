@@ -1,5 +1,7 @@
 //! Messages as the kernel makes them.
 
+use rustix::net::socketpair;
+
 use super::*;
 
 /// A message of a list.
@@ -165,4 +167,48 @@ fn the_loopback_interface_has_no_queue() {
     assert_eq!(netlink.queueing(1).unwrap(), "noqueue");
     let error = netlink.queueing(i32::MAX).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+}
+
+/// Asks for a list of which the kernel says `changes` times that it changed, and then gives it whole.
+fn list_that_changes(changes: u32) -> io::Result<Vec<u32>> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let (kernel, socket) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let mut netlink = Netlink {
+        socket,
+        sequence: 0,
+        part: vec![0; PART_BYTES],
+    };
+    let answer = std::thread::spawn(move || {
+        let mut request = [0; PART_BYTES];
+        for try_number in 1_u32.. {
+            let (length, _) = recv(&kernel, &mut request[..], RecvFlags::empty()).unwrap();
+            if length == 0 {
+                return; // the asking side closed its socket
+            }
+            let body = Request::new(NEW_LINK, &[0; LINK_BYTES]).with(5, &try_number.to_ne_bytes());
+            let mut first = message(NEW_LINK, try_number, &body);
+            if try_number <= changes {
+                first = interrupted(first);
+            }
+            let answer = [first, done(try_number, 0)].concat();
+            send(&kernel, &answer, SendFlags::empty()).unwrap();
+        }
+    });
+    let list = netlink.list(&Request::new(GET_LINK, &[0; LINK_BYTES]), read);
+    drop(netlink);
+    answer.join().unwrap();
+    list
+}
+
+#[test]
+fn a_list_that_changes_is_read_again_and_then_said_to_have_changed() {
+    assert_eq!(list_that_changes(0).unwrap(), [1]);
+    assert_eq!(
+        list_that_changes(40).unwrap(),
+        [41],
+        "the last reading only"
+    );
+    let error = list_that_changes(u32::MAX).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+    assert!(error.to_string().contains("try again"), "{error}");
 }
