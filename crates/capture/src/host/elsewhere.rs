@@ -3,7 +3,10 @@
 //! Such an interface names its lower one by index and namespace, and nothing in the lower's namespace names it. So all namespaces that
 //! can be found are looked through: those with a name under `/run/netns`, those of processes, and those that this namespace has a number
 //! for (`RTM_GETNSID` of ip-netns(8)), which it has for each that one of its interfaces was moved to. A thread of its own enters the
-//! former, which takes CAP_SYS_ADMIN; the latter the kernel lists for CAP_NET_ADMIN. Nothing is changed.
+//! former one after the other, which takes CAP_SYS_ADMIN; the latter the kernel lists for CAP_NET_ADMIN. Nothing is changed.
+//!
+//! A host may have thousands of namespaces, and a recording waits for the search: it stops after [`SEARCH_NS_MAX`], and the rest count as
+//! not seen.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,6 +29,7 @@ use super::{
 };
 use crate::{
     af_packet::sys::InterfaceQuery,
+    clock::{SECOND_NS, monotonic_ns},
     netlink::{Message, Netlink, Request, word},
 };
 
@@ -39,11 +43,20 @@ const FIXED: usize = 1;
 const ID: u16 = 1;
 const BY_DESCRIPTOR: u16 = 3;
 
+/// How long a search may take, ns. One namespace takes some 50 to 100 µs.
+const SEARCH_NS_MAX: i64 = SECOND_NS;
+
 /// The inode of the first PID namespace (`PROC_PID_INIT_INO` of `linux/proc_ns.h`).
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// Namespaces that may be entered, by inode: where each is, and words for it.
-type Entrances = BTreeMap<(u64, u64), (PathBuf, String)>;
+/// A namespace that may be entered: where it is, and words for it.
+type Entrance = (PathBuf, String);
+
+/// Entrances by inode.
+type Entrances = BTreeMap<(u64, u64), Entrance>;
+
+/// The links of another namespace, and the number that it has for ours.
+type Seen = (Vec<Link>, Option<i32>);
 
 impl HostUse {
     /// The first reason why something was not seen is kept.
@@ -60,40 +73,68 @@ impl HostUse {
         }
     }
 
-    /// Looks for what stands on an interface of the calling thread's network namespace in others.
+    /// Looks for what stands on an interface of the calling thread's network namespace in others, until `until_ns` of the monotonic clock.
     pub(super) fn search(&mut self, name: &str) -> io::Result<()> {
+        self.search_until(name, monotonic_ns().saturating_add(SEARCH_NS_MAX))
+    }
+
+    fn search_until(&mut self, name: &str, until_ns: i64) -> io::Result<()> {
         let index = InterfaceQuery::new()?.index(name)?.cast_unsigned();
         let own = File::open("/proc/thread-self/ns/net")?;
         let own_inode = inode(&own.metadata()?);
         let mut places = self.places();
         places.remove(&own_inode);
-        let mut entered = Vec::new();
-        for (path, words) in places.into_values() {
-            let file = match File::open(&path) {
-                Ok(file) => file,
+        let places: Vec<_> = places.into_values().collect();
+        let mut here = Netlink::strict()?;
+        let mut known = BTreeSet::new();
+        let looks = enter_each(&places, until_ns, |file| {
+            let id = id_of(&mut here, file)?;
+            Ok((look(&own)?, id))
+        })?;
+        if looks.len() < places.len() {
+            self.out_of_time(looks.len(), places.len());
+        }
+        for ((_, words), opened) in places.iter().zip(looks) {
+            let (seen, id) = match opened {
+                Ok(Ok((seen, id))) => (Ok(seen), id),
+                Ok(Err(error)) => (Err(error), None),
                 Err(error) => {
-                    self.not_reached(&words, &error);
+                    self.not_reached(words, &error);
                     continue;
                 }
             };
-            if self.add(enter(&file, &own), index, &words) {
-                entered.push(file);
+            if self.add(seen, index, words) {
+                known.extend(id);
             }
         }
-        self.by_number(index, &own, &entered)
+        self.by_number(index, &own, &known, until_ns)
+    }
+
+    fn out_of_time(&mut self, seen: usize, all: usize) {
+        let seconds = SEARCH_NS_MAX / SECOND_NS;
+        self.missed(format!(
+            "{seen} of {all} network namespaces were looked into, which took longer than {seconds} s"
+        ));
     }
 
     /// Asks for those that this namespace has a number for and that were not entered.
-    fn by_number(&mut self, index: u32, own: &File, entered: &[File]) -> io::Result<()> {
+    fn by_number(
+        &mut self,
+        index: u32,
+        own: &File,
+        known: &BTreeSet<i32>,
+        until_ns: i64,
+    ) -> io::Result<()> {
         let mut netlink = Netlink::strict()?;
-        let mut known = BTreeSet::new();
-        for file in entered {
-            known.extend(id_of(&mut netlink, file)?);
-        }
         let request = Request::new(GET_ID, &[0; FIXED]);
-        for id in netlink.list(&request, |message| Some(id_in(message)))? {
+        let ids = netlink.list(&request, |message| Some(id_in(message)))?;
+        for (number, id) in ids.iter().copied().enumerate() {
             if known.contains(&id) || Some(id) == id_of(&mut netlink, own)? {
                 continue;
+            }
+            if monotonic_ns() >= until_ns {
+                self.out_of_time(number, ids.len());
+                break;
             }
             let words = format!("network namespace {id} of 'ip netns list-id'");
             let links = list_links(&mut netlink, Some(id));
@@ -106,7 +147,7 @@ impl HostUse {
 
     /// Adds those of another namespace's links that stand on the interface of this index; `seen` has the number too that the other has for
     /// ours. Returns whether the other was seen.
-    fn add(&mut self, seen: io::Result<(Vec<Link>, Option<i32>)>, index: u32, words: &str) -> bool {
+    fn add(&mut self, seen: io::Result<Seen>, index: u32, words: &str) -> bool {
         let (links, own_id) = match seen {
             Ok(seen) => seen,
             Err(error) => {
@@ -174,19 +215,34 @@ impl HostUse {
     }
 }
 
-/// The links of another namespace, and the number that it has for ours.
-fn enter(namespace: &File, own: &File) -> io::Result<(Vec<Link>, Option<i32>)> {
+/// Looks into the calling thread's namespace; `own` is the one that the search began in.
+fn look(own: &File) -> io::Result<Seen> {
+    let mut netlink = Netlink::strict()?;
+    // An upper has given its lower's namespace a number by then.
+    let links = list_links(&mut netlink, None)?;
+    Ok((links, id_of(&mut netlink, own)?))
+}
+
+/// Enters namespaces in their order on one thread, and calls `look` in each, until `until_ns` of the monotonic clock: the rest have no
+/// outcome. The outer error of an outcome: the namespace could not be opened.
+fn enter_each<T: Send>(
+    places: &[Entrance],
+    until_ns: i64,
+    mut look: impl FnMut(&File) -> io::Result<T> + Send,
+) -> io::Result<Vec<io::Result<io::Result<T>>>> {
+    let mut enter = |(path, _): &Entrance| {
+        let file = File::open(path)?;
+        let entered = move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network));
+        Ok(entered.map_err(io::Error::from).and_then(|()| look(&file)))
+    };
     let work = || {
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        let mut netlink = Netlink::strict()?;
-        // An upper has given its lower's namespace a number by then.
-        let links = list_links(&mut netlink, None)?;
-        Ok((links, id_of(&mut netlink, own)?))
+        let in_time = places.iter().take_while(|_| monotonic_ns() < until_ns);
+        in_time.map(&mut enter).collect()
     };
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("namespaces".to_owned());
         let outcome = thread.spawn_scoped(scope, work)?.join();
-        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        Ok(outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }
 
@@ -211,6 +267,47 @@ fn inode(metadata: &fs::Metadata) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A thread for each namespace costs more than the look.
+    #[test]
+    fn one_thread_enters_all_namespaces() {
+        let own = || (PathBuf::from("/proc/thread-self/ns/net"), String::new());
+        let places = [own(), ("/nonexistent".into(), String::new()), own()];
+        let mut threads = Vec::new();
+        let look = |_: &File| {
+            threads.push(thread::current().id());
+            Ok(())
+        };
+        let looks = enter_each(&places, i64::MAX, look).unwrap();
+        let is_open: Vec<_> = looks.iter().map(Result::is_ok).collect();
+        assert_eq!(is_open, [true, false, true]);
+        if let Some(Ok(Err(error))) = looks.first() {
+            eprintln!("SKIP: no right to enter a namespace: {error}");
+            return;
+        }
+        assert_eq!(threads.len(), 2);
+        assert_eq!(threads[0], threads[1]);
+        assert_ne!(
+            threads[0],
+            thread::current().id(),
+            "this thread stays where it is"
+        );
+    }
+
+    #[test]
+    fn a_search_without_time_says_what_it_has_not_seen() {
+        let places = [(PathBuf::from("/proc/thread-self/ns/net"), String::new())];
+        let looks = enter_each(&places, i64::MIN, |_| Ok(())).unwrap();
+        assert!(looks.is_empty());
+        let mut search = HostUse::default();
+        search.out_of_time(3, 2000);
+        let unseen = search.unseen.unwrap();
+        assert!(
+            unseen.starts_with("3 of 2000 network namespaces"),
+            "{unseen}"
+        );
+        assert!(!HostUse::default().is_used());
+    }
 
     #[test]
     fn only_what_is_gone_is_not_missed() {
