@@ -84,7 +84,7 @@ impl Umem {
     }
 }
 
-/// The words that the program counts in, and that tell it what to do: lines of 64 bytes in a mapped array.
+/// The words that the program counts in, and that tell it what to do: lines of [`LINE_WORDS`] words (128 bytes) in a mapped array.
 #[derive(Debug)]
 pub(crate) struct Counters {
     mapping: Mapping,
@@ -95,7 +95,7 @@ pub(crate) struct Counters {
 pub(crate) const LINE_WORDS: usize = 16;
 
 impl Counters {
-    /// Maps an array of `lines` values of 64 bytes.
+    /// Maps an array of `lines` values of [`LINE_WORDS`] words.
     pub(crate) fn new(array: impl AsFd, lines: u32) -> io::Result<Self> {
         let bytes = (lines as usize * LINE_WORDS * 8).next_multiple_of(4096);
         let mapping = Mapping::shared(array, bytes, 0)?;
