@@ -267,15 +267,17 @@ pub(super) struct Flow4Slot {
 impl Flow4Slot {
     /// The bits of `rest` that belong to the key.
     const KEY: u64 = 0xffff_ffff_0000_0003;
+    /// The greatest number of a rule or a group that a slot has bits for.
     pub(super) const VALUE_MAX: u32 = (1 << 23) - 1;
 
     pub(super) fn one(key: Flow4Key, rule: u32, need: u16, ways: u8) -> Self {
         let views = u32::from(need & (traits::PLAIN | traits::TAGGED)) / u32::from(traits::PLAIN);
-        Self::with(key, views << 2 | u32::from(ways) << 4 | rule << 9)
+        Self::with(key, views << 2 | u32::from(ways) << 4, rule)
     }
 
+    /// Panics if `group` is above [`Self::VALUE_MAX`]: the slot would name another group. So many groups take 16 million rules.
     pub(super) fn group(key: Flow4Key, group: u32) -> Self {
-        Self::with(key, 0x100 | group << 9)
+        Self::with(key, 0x100, group)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
@@ -283,10 +285,11 @@ impl Flow4Slot {
         self.rest as u32
     }
 
-    fn with(key: Flow4Key, word: u32) -> Self {
+    fn with(key: Flow4Key, low: u32, value: u32) -> Self {
+        assert!(value <= Self::VALUE_MAX, "a slot has 23 bits for a number");
         Self {
             addresses: key.addresses,
-            rest: key.ports | u64::from(word),
+            rest: key.ports | u64::from(value << 9 | low),
         }
     }
 }
@@ -462,4 +465,30 @@ fn write_flow<A: Copy, D: fmt::Display>(
     };
     let ([low, high], [low_port, high_port]) = (flow.hosts.map(host), flow.ports);
     write!(f, "flow {name} {low} {high} ports {low_port} {high_port}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Flow4Key = Flow4Key {
+        addresses: 1,
+        ports: 2,
+    };
+
+    #[test]
+    fn a_slot_gives_back_its_number() {
+        for number in [0, 1, Flow4Slot::VALUE_MAX] {
+            assert_eq!(Flow4Slot::group(KEY, number).parts(), (number, true));
+            let one = Flow4Slot::one(KEY, number, traits::ALL, ALL_WAYS);
+            assert_eq!(one.parts(), (number, false));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "23 bits")]
+    fn a_group_number_without_room_is_not_cut() {
+        let slot = Flow4Slot::group(KEY, Flow4Slot::VALUE_MAX + 1);
+        assert_eq!(slot.parts().0, Flow4Slot::VALUE_MAX + 1);
+    }
 }
