@@ -15,6 +15,17 @@ use super::{
 };
 use crate::Frame;
 
+/// The types of generated functions. Sealed: no other module may implement an unsafe trait.
+///
+/// # Safety
+/// The type is a pointer to a function.
+pub(crate) unsafe trait FunctionPointer: Copy {}
+
+// SAFETY: a pointer to a function.
+unsafe impl FunctionPointer for One {}
+// SAFETY: a pointer to a function.
+unsafe impl FunctionPointer for Joined {}
+
 /// Machine code of a function of type `F` that may run.
 #[derive(Debug)]
 pub(crate) struct Code<F> {
@@ -39,7 +50,7 @@ unsafe impl<F: Send> Send for Code<F> {}
 // SAFETY: as above; running writes nothing but the stack of the thread that runs it, and results that only it can reach.
 unsafe impl<F: Sync> Sync for Code<F> {}
 
-impl<F> Code<F> {
+impl<F: FunctionPointer> Code<F> {
     /// Maps what the generator made, from `start` on.
     ///
     /// # Errors
@@ -55,9 +66,9 @@ impl<F> Code<F> {
             compile_time: start.elapsed(),
         };
         Ok(Self {
-            // SAFETY: `Compiled` says that the memory holds nothing but a function of this type, which `emit` or `joint_function` declared
-            // with this signature and calling convention; it was generated for this processor, and stays mapped as long as
-            // `_memory`, beside which the pointer is kept. A pointer to it has the size of `entry`.
+            // SAFETY: `F` points to a function, as `entry` does, and has its size. `Compiled` says that the memory holds nothing but a
+            // function of this type, which `emit` or `joint_function` declared with this signature and calling convention. It was
+            // generated for this processor, and stays mapped as long as `_memory`, next to which the pointer is kept.
             function: unsafe { mem::transmute_copy::<*mut c_void, F>(&entry) },
             _memory: memory,
             _tables: tables,
