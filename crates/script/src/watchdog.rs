@@ -101,8 +101,8 @@ impl Watched {
         }
     }
 
-    /// Stops a call, unless it has just ended. Done again where the script goes on: LuaJIT may have overwritten what was set,
-    /// as it changed the same table of instructions.
+    /// Stops a call, unless it has just ended. The watchdog calls it again if the script goes on: setting a hook races with the script's
+    /// thread (see `Stopper`), which may have overwritten the table of instructions that the hook needs.
     fn stop(&self, call: u64) {
         let stopper = self.stopper.lock().unwrap_or_else(PoisonError::into_inner);
         let marked =
