@@ -476,3 +476,22 @@ fn a_reader_that_dozes_is_woken_by_wakers_only() {
     drop(producer);
     assert!(!reader.doze(Duration::ZERO), "nor by the end of a producer");
 }
+
+/// The control word of a bucket counts 16,383 holds.
+#[test]
+fn a_reader_waits_for_a_bucket_that_has_all_its_holds() {
+    let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+    let mut producer = ring.producer().unwrap();
+    producer.store(&Record::whole(7, 0, b"one")).unwrap();
+    producer.publish();
+    let mut buckets = Vec::new();
+    ring.buckets_from(0, 0, &mut buckets);
+    let bucket = buckets[0].bucket;
+    let mut views: Vec<_> = (0..16_383).map(|_| ring.hold(bucket).unwrap()).collect();
+    assert!(ring.hold(bucket).is_none());
+    let mut reader = ring.group(GroupKind::Lapped).unwrap();
+    assert!(reader.next().is_none());
+    views.pop();
+    assert_eq!(reader.next().map(|batch| batch.len()), Some(1));
+    assert_eq!(reader.lapped(), retroscope_ring::Lapped::default());
+}
