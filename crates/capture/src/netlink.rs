@@ -33,8 +33,9 @@ const ATTRIBUTE: usize = 4;
 /// Bytes of a part of an answer: the kernel makes parts of 32 KiB at most (`netlink_dump` of `net/netlink/af_netlink.c`).
 const PART_BYTES: usize = 64 << 10;
 
-/// How often a list that changes while it is read is asked for. On a host where pods start and stop all the time a list of links changes
-/// every few milliseconds, and is read in less than one.
+/// How often a list that changes while it is read is asked for. Where pods start and stop all the
+/// time, a list of links changes every few milliseconds; reading the list takes less than a
+/// millisecond.
 const TRIES: usize = 64;
 
 /// A socket to ask through. Needs no privilege to be made.

@@ -48,7 +48,8 @@ impl Cursor {
                 }
                 *lapped += self.find_bucket(ring, group);
                 if self.hold.is_none() {
-                    // The bucket has all the holds that it can have: a later call finds room. Or the producer has none left.
+                    // The producer has no bucket left, or the bucket has all the holds that it can
+                    // have: a later call may get one.
                     return None;
                 }
                 continue;

@@ -76,11 +76,12 @@ struct Chain {
     /// Ends of the list of all its buckets, which are linked in the order of its records.
     oldest: Option<u32>,
     newest: Option<u32>,
-    /// Candidates for eviction as (number of the closing, bucket), the first to close first: closed buckets without a keeper. A bucket
-    /// that got a keeper since then stays listed until `victim` drops it. Has room for all buckets of the ring, so that it never
-    /// allocates: 16 bytes a bucket.
+    /// Candidates for eviction as (number of the closing, bucket), the first to close first: closed
+    /// buckets without a keeper. A bucket that got a keeper since then stays listed until `victim`
+    /// drops the entry. The list has room for all buckets of the ring, 16 bytes a bucket, and never
+    /// allocates.
     overwritable: VecDeque<(u64, u32)>,
-    /// `victim` skipped this many candidates in its present walk, or, as `usize::MAX`, all of them.
+    /// Number of candidates that `victim` skipped in its present walk; `usize::MAX`: all.
     skipped: usize,
 }
 
@@ -235,8 +236,8 @@ impl Outer {
             }
         }
         if is_appended {
-            // Each list is a few rising runs: the old entries, and the new ones by index, which goes round the ring. The standard
-            // library's stable sort merges such runs quickly.
+            // Each list is a few rising runs: the old entries, and the new entries by index, which goes
+            // round the ring. The standard library's stable sort merges such runs quickly.
             for chain in chains {
                 chain.overwritable.make_contiguous().sort();
             }
@@ -327,8 +328,9 @@ impl Outer {
         sum
     }
 
-    /// Claims the first candidate to have closed that every gating group has passed and nobody holds. Costs one step for each producer
-    /// and for each held candidate, however many buckets a gating group has still to read.
+    /// Claims the first candidate to have closed that every gating group has passed and nobody holds.
+    /// Takes one step for each producer and each held candidate, however many buckets a gating group
+    /// has still to read.
     fn victim<'s>(&mut self, storage: &'s Arc<Storage>) -> Option<Claimed<'s>> {
         self.chains.iter_mut().for_each(|chain| chain.skipped = 0);
         loop {
@@ -339,7 +341,8 @@ impl Outer {
             let slot = &self.slots[index as usize];
             let (producer, is_wanted) = (slot.producer, slot.keeper.is_some());
             if !is_wanted && !self.passed(slot) {
-                // A group passes the producer's buckets in their order: it has not passed the later ones either.
+                // A group passes the producer's buckets in their order: it has not passed any later
+                // bucket of the producer.
                 self.chains[producer].skipped = usize::MAX;
                 continue;
             }
@@ -361,8 +364,8 @@ impl Outer {
         }
     }
 
-    /// Whether some gating group has not passed a closed bucket. Looks at the newest closed bucket of each producer, which is the last
-    /// one that a group passes.
+    /// Whether some gating group has not passed a closed bucket. Looks at the newest closed bucket of
+    /// each producer, which a group passes last.
     fn is_gated(&self) -> bool {
         self.chains.iter().any(|chain| {
             let mut newest_first = self.linked(chain.newest, |slot| slot.older);
@@ -468,8 +471,8 @@ mod tests {
         now.tv_sec * 1_000_000_000 + now.tv_nsec
     }
 
-    /// An outer queue of 65,535 closed buckets, one packet each, that a gating group has yet to read; all but the last belong to the
-    /// first of two producers. Only a few buckets have memory.
+    /// An outer queue of 65,535 closed buckets, one packet each, that a gating group has yet to read. All
+    /// but the last bucket belong to the first of two producers. Only a few buckets have memory.
     fn unread() -> (Outer, Arc<Storage>) {
         let config = RingConfig {
             prefault: false,
@@ -499,7 +502,7 @@ mod tests {
         (outer, Arc::new(storage))
     }
 
-    /// Each waiting writer tries again whenever a reader moves on, and the mutex is taken meanwhile.
+    /// Each waiting writer tries again whenever a reader moves on, under the mutex.
     #[test]
     fn a_try_costs_the_same_however_many_buckets_are_unread() {
         let (mut outer, storage) = unread();
@@ -511,7 +514,7 @@ mod tests {
         }
         let each_ns = (processor_ns() - before_ns) / TRIES;
         eprintln!("a try on 65,535 unread buckets: {each_ns} ns");
-        // It was 100 µs and more when each try visited all of them.
+        // A try that visits all buckets takes 100 µs and more.
         assert!(each_ns < 20_000, "{each_ns} ns");
     }
 }

@@ -46,15 +46,16 @@ pub(crate) struct Stopper {
     state: *mut lua_State,
 }
 
-// SAFETY: `lua_sethook` is the only call with the pointer. Whoever holds a `Stopper` keeps the state alive: `Machine` drops its watchdog
-// before its state.
+// SAFETY: `lua_sethook` is the only call with the pointer. Whoever holds a `Stopper` keeps the state
+// alive: `Machine` drops its watchdog before its state.
 //
-// The call is a data race that we tolerate: it writes the state's hook and LuaJIT's dispatch table while the state's thread reads, and
-// at times writes, the same words without atomics. C and Rust define no result for that. LuaJIT is built for it all the same
-// (luajit-2.1 src/lj_record.c, at `LUAJIT_ENABLE_CHECKHOOK`: a hook may be set from another native thread or a signal handler). Each of
-// these words is aligned, and stored whole by the processors that LuaJIT knows; the compiler does not see both sides, which are
-// different libraries. The worst that remains is a lost stop: the watchdog repeats it (`Watched::stop`, and `raised`). There is no
-// other way to end a loop in compiled code, which calls nothing.
+// The call is a data race that we tolerate. It writes the state's hook and LuaJIT's dispatch table while
+// the state's thread reads, and at times writes, the same words without atomics. The memory models of C
+// and Rust define no result for that. LuaJIT supports the call all the same (luajit-2.1 src/lj_record.c,
+// at `LUAJIT_ENABLE_CHECKHOOK`: another native thread or a signal handler may set a hook). Each of these
+// words is aligned, and LuaJIT's processors store such a word whole. No compiler sees both sides of the
+// race: they are in different libraries. The worst result is a lost stop, which the watchdog repeats
+// (`Watched::stop`, `raised`). A loop in compiled code calls nothing, so there is no other way to end it.
 unsafe impl Send for Stopper {}
 
 impl Stopper {
@@ -69,7 +70,8 @@ impl Stopper {
     /// Every Lua instruction raises an error from now on, until [`Self::release`]: `pcall` catches one, and the next
     /// instruction raises another.
     pub(crate) fn stop(&self) {
-        // SAFETY: the race is argued for at `Send`; `raise` has the type of a hook and raises a Lua error, as hooks may.
+        // SAFETY: see `Send`, which says why the race is tolerated; `raise` has the type of a hook and
+        // raises a Lua error, as hooks may.
         unsafe { ffi::lua_sethook(self.state, Some(raise), ffi::LUA_MASKCOUNT, 1) };
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Such an interface names its lower one by index and namespace, and nothing in the lower's namespace names it. So all namespaces that
 //! can be found are looked through: those with a name under `/run/netns`, those of processes, and those that this namespace has a number
-//! for (`RTM_GETNSID` of ip-netns(8)), which it has for each that one of its interfaces was moved to. A thread of its own enters the
-//! former one after the other, which takes CAP_SYS_ADMIN; the latter the kernel lists for CAP_NET_ADMIN. Nothing is changed.
+//! for (`RTM_GETNSID` of ip-netns(8)), which it has for each that one of its interfaces was moved to.
+//! One thread enters all namespaces of the first two kinds, which takes CAP_SYS_ADMIN. The kernel lists
+//! the links of the last kind for CAP_NET_ADMIN. Nothing is changed.
 //!
-//! A host may have thousands of namespaces, and a recording waits for the search: it stops after [`SEARCH_NS_MAX`], and the rest count as
-//! not seen.
+//! A host may have thousands of namespaces, and a recording waits for the search. The search stops
+//! after [`SEARCH_NS_MAX`], and reports how many namespaces it has not seen.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +50,7 @@ const SEARCH_NS_MAX: i64 = SECOND_NS;
 /// The inode of the first PID namespace (`PROC_PID_INIT_INO` of `linux/proc_ns.h`).
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// A namespace that may be entered: where it is, and words for it.
+/// A namespace that may be entered: its file, and its name in messages.
 type Entrance = (PathBuf, String);
 
 /// Entrances by inode.
@@ -73,7 +74,8 @@ impl HostUse {
         }
     }
 
-    /// Looks for what stands on an interface of the calling thread's network namespace in others, until `until_ns` of the monotonic clock.
+    /// Looks in other namespaces for what stands on an interface of the calling thread's network
+    /// namespace.
     pub(super) fn search(&mut self, name: &str) -> io::Result<()> {
         self.search_until(name, monotonic_ns().saturating_add(SEARCH_NS_MAX))
     }
@@ -223,8 +225,9 @@ fn look(own: &File) -> io::Result<Seen> {
     Ok((links, id_of(&mut netlink, own)?))
 }
 
-/// Enters namespaces in their order on one thread, and calls `look` in each, until `until_ns` of the monotonic clock: the rest have no
-/// outcome. The outer error of an outcome: the namespace could not be opened.
+/// Enters namespaces in their order on one thread, and calls `look` in each. Stops at `until_ns` of
+/// the monotonic clock: later namespaces have no outcome. The outer error of an outcome: the namespace
+/// could not be opened.
 fn enter_each<T: Send>(
     places: &[Entrance],
     until_ns: i64,

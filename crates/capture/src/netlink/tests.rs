@@ -169,7 +169,7 @@ fn the_loopback_interface_has_no_queue() {
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
 }
 
-/// Asks for a list of which the kernel says `changes` times that it changed, and then gives it whole.
+/// Asks for a list. `changes` times the kernel says that the list changed, then it gives the list.
 fn list_that_changes(changes: u32) -> io::Result<Vec<u32>> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let (kernel, socket) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();

@@ -189,7 +189,7 @@ impl Mapped {
     /// The byte at an offset.
     ///
     /// # Panics
-    /// Unless it lies in the mapping.
+    /// If `offset` is outside of the mapping.
     fn load_byte(&self, offset: usize) -> u8 {
         assert!(offset < self.bytes());
         // SAFETY: inside the mapping, as asserted.
@@ -198,11 +198,11 @@ impl Mapped {
         unsafe { byte.as_ref() }.load(Ordering::Relaxed) // ordered by the caller's fence
     }
 
-    /// Copies bytes from an offset on, in rising order. Loads nothing at or after the end of the range: a writer of this process may
-    /// store there without atomics.
+    /// Copies bytes from an offset on, in rising order. Loads nothing at or after the end of the range:
+    /// a writer of this process may store there without atomics.
     ///
     /// # Panics
-    /// Unless the range lies in the mapping.
+    /// If the range is not inside the mapping.
     pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
         let word = |at| self.load(at, Ordering::Relaxed); // ordered by the caller's fence
         copy_by(offset, out, word, |at| self.load_byte(at));
@@ -224,8 +224,9 @@ impl Drop for Mapped {
     }
 }
 
-/// Fills `out` with the bytes from `offset` on: whole words by `word`, which gets multiples of 8, and what is left of the last one by
-/// `byte`. The first word may begin before `offset`.
+/// Fills `out` with the bytes from `offset` on. `word` loads the words that end in the range, at
+/// multiples of 8; the first word may begin before `offset`. `byte` loads the bytes after the last of
+/// these words.
 fn copy_by(offset: usize, out: &mut [u8], word: impl Fn(usize) -> u64, byte: impl Fn(usize) -> u8) {
     let end = offset + out.len();
     let words_end = end / 8 * 8;

@@ -84,10 +84,11 @@ impl PacketEngine {
         Ok(())
     }
 
-    /// Receives from an interface that came back after `away_ns`. `false`: the old ring is not read to its end yet, or an interface that
-    /// is down was refused already.
+    /// Receives from an interface that came back after `away_ns`. `false`: the old ring is not read to
+    /// its end, or the kernel has refused this interface while it was down.
     ///
-    /// A spare socket and its ring are kept until they receive, so that an attempt that fails costs neither.
+    /// The queue keeps a spare socket and its ring until they receive. An attempt that fails uses up
+    /// no spare.
     pub(super) fn hook_again(
         &mut self,
         live: &mut Live,
@@ -131,8 +132,9 @@ impl PacketEngine {
     }
 }
 
-/// Whether hooking failed for a reason that passes: the interface was removed again, or it is down, and this kernel (before Linux 6.13)
-/// lets only running sockets join a fanout group. Counters that cannot be read end the queue, whatever the error.
+/// Whether another attempt may succeed. The interface was removed again, or it is down: before Linux
+/// 6.13 a socket joins a fanout group only while its interface is up. Counters that cannot be read
+/// end the queue, whatever the error.
 fn is_to_be_tried_again(error: &SourceError) -> bool {
     let SourceError::System { call, error, .. } = error else {
         return false;

@@ -84,7 +84,8 @@ impl Umem {
     }
 }
 
-/// The words that the program counts in, and that tell it what to do: lines of [`LINE_WORDS`] words (128 bytes) in a mapped array.
+/// The words that the program counts in, and that tell it what to do. A mapped array, in lines of
+/// [`LINE_WORDS`] words (128 bytes).
 #[derive(Debug)]
 pub(crate) struct Counters {
     mapping: Mapping,

@@ -35,7 +35,7 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// `f_type` of statfs(2), from the kernel's include/uapi/linux/magic.h.
 const HUGETLBFS: u64 = 0x958_458f6;
 const TMPFS: u64 = 0x0102_1994;
-/// How often a lock that only readers have is asked for, a millisecond apart.
+/// Number of attempts to lock a file that only readers have locked, a millisecond apart.
 const READER_WAITS: u32 = 1000;
 /// The pages that are wanted of a hugetlbfs, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -245,10 +245,11 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     unlink(path).map_err(|error| fail("unlink", error))
 }
 
-/// Locks the file of a ring that has ended. `false`: its recorder still has it.
+/// Locks the file of a ring that has ended. `false`: the recorder of the ring still runs.
 ///
-/// A recorder's lock is exclusive. A reader that asks whether the recorder lives has a shared lock for an instant
-/// ([`Attached::writer`](crate::Attached::writer)); it is waited for, [`READER_WAITS`] milliseconds at most.
+/// A recorder's lock is exclusive. A reader that asks whether the recorder runs has a shared lock for an
+/// instant ([`Attached::writer`](crate::Attached::writer)): this function waits for such readers, for
+/// [`READER_WAITS`] milliseconds at most.
 fn lock_abandoned(file: &File) -> Result<bool, Errno> {
     for _ in 0..READER_WAITS {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -259,7 +260,7 @@ fn lock_abandoned(file: &File) -> Result<bool, Errno> {
             Err(Errno::WOULDBLOCK) => return Ok(false),
             outcome => outcome?,
         }
-        // Two recorders that keep the shared lock would wait for each other.
+        // If two recorders kept the shared lock, they would wait for each other.
         flock(file, FlockOperation::Unlock)?;
         thread::sleep(Duration::from_millis(1));
     }
