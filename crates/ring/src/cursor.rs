@@ -47,11 +47,9 @@ impl Cursor {
                     return None;
                 }
                 *lapped += self.find_bucket(ring, group);
-                if self.hold.is_none() {
-                    // The producer has no bucket left, or the bucket has all the holds that it can
-                    // have: a later call may get one.
-                    return None;
-                }
+                // `None`: the producer has no bucket left, or the bucket has all the holds that it can
+                // have. A later call may get one.
+                self.hold.as_ref()?;
                 continue;
             };
             let is_closed = hold.header().control.is_closed(); // before the mark, which is then final

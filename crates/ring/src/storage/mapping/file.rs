@@ -12,8 +12,6 @@ use std::{
         unix::fs::FileExt,
     },
     path::{Path, PathBuf},
-    thread,
-    time::Duration,
 };
 
 use rustix::{
@@ -22,7 +20,7 @@ use rustix::{
         StatFs, fallocate, fchmod, fcntl_add_seals, flock, fstat, fstatfs, ftruncate, lstat,
         memfd_create, open, unlink,
     },
-    io::{Errno, pwrite},
+    io::{Errno, pwrite, retry_on_intr},
     process::geteuid,
 };
 
@@ -35,8 +33,6 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// `f_type` of statfs(2), from the kernel's include/uapi/linux/magic.h.
 const HUGETLBFS: u64 = 0x958_458f6;
 const TMPFS: u64 = 0x0102_1994;
-/// Number of attempts to lock a file that only readers have locked, a millisecond apart.
-const READER_WAITS: u32 = 1000;
 /// The pages that are wanted of a hugetlbfs, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -247,24 +243,17 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
 
 /// Locks the file of a ring that has ended. `false`: the recorder of the ring still runs.
 ///
-/// A recorder's lock is exclusive. A reader that asks whether the recorder runs has a shared lock for an
-/// instant ([`Attached::writer`](crate::Attached::writer)): this function waits for such readers, for
-/// [`READER_WAITS`] milliseconds at most.
+/// A recorder's lock is exclusive, and lasts as long as the recorder. A reader that asks whether the
+/// recorder runs has a shared lock for an instant ([`Attached::writer`](crate::Attached::writer)): this
+/// function waits for such readers.
 fn lock_abandoned(file: &File) -> Result<bool, Errno> {
-    for _ in 0..READER_WAITS {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {}
-            outcome => return outcome.map(|()| true),
-        }
-        match flock(file, FlockOperation::NonBlockingLockShared) {
-            Err(Errno::WOULDBLOCK) => return Ok(false),
-            outcome => outcome?,
-        }
-        // If two recorders kept the shared lock, they would wait for each other.
-        flock(file, FlockOperation::Unlock)?;
-        thread::sleep(Duration::from_millis(1));
+    match flock(file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => return Ok(false),
+        outcome => outcome?,
     }
-    Ok(false)
+    // The kernel gives the shared lock up first: two recorders do not wait for each other (flock(2)).
+    retry_on_intr(|| flock(file, FlockOperation::LockExclusive))?;
+    Ok(true)
 }
 
 fn same(a: &Stat, b: &Stat) -> bool {

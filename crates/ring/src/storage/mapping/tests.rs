@@ -387,17 +387,17 @@ fn a_node_is_preferred_or_the_refusal_is_told() {
 /// A MAP_FIXED that failed had unmapped its place already, and unmapping that again took it from whoever got it meanwhile.
 #[test]
 fn a_refused_mapping_takes_nothing_from_others() {
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     let zero = Zero::new().unwrap();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let other = scope.spawn(|| {
             for _ in 0..2000 {
                 // Refused where too few huge pages are set aside, which is nearly everywhere.
                 drop(Memory::explicit(1 << 30, &Backing::Memfd));
             }
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            done.store(true, Ordering::Relaxed);
         });
-        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+        while !done.load(Ordering::Relaxed) {
             let memory = Memory::aligned(BYTES, READ_WRITE).unwrap();
             memory.touch(&zero, 0..BYTES).unwrap();
             assert_eq!(byte(&memory, BYTES - 1), 0);
