@@ -54,8 +54,13 @@ within sed -i 's/"eth0"/"v1"/; s/"1GiB"/"64MiB"/; s/^min-free.*/min-free = "1MiB
 # Returns when the service has said that it is ready.
 within systemctl enable --now retroscope || fail "it does not start"
 until_it "systemctl show --property StatusText retroscope | grep history"
+step "a member of the group asks, a stranger may not"
+within useradd --groups retroscope member
+within useradd stranger
+within runuser --user member -- retroscope status || fail "a member of the group may not ask"
+! within runuser --user stranger -- retroscope status || fail "a stranger may ask"
 step "trigger, reload, stop"
-within retroscope trigger
+within runuser --user member -- retroscope trigger || fail "a member of the group may not trigger"
 until_it "ls /var/lib/retroscope/*-manual.json"
 within systemctl reload retroscope || fail "it does not reload"
 until_it "journalctl --unit retroscope | grep 'reloaded /etc/retroscope/retroscope.toml'"

@@ -9,13 +9,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use retroscope_recorder::{Clock, SystemClock};
+use retroscope_unix::Peer;
 
 use crate::{
     app::App,
     caller::Caller,
     operations::{self, Limited},
     problem::Problem,
-    socket::Peer,
     token::Refused,
 };
 

@@ -2,7 +2,7 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | `listen`, `socket`, `tls` | addresses, and the sockets and keys that are had before privileges are given up |
+//! | `listen`, `tls` | addresses, and the sockets and keys that are had before privileges are given up |
 //! | `server`, `connection`, `stream` | threads, connections and their bounds, bodies that are written while they are read |
 //! | `guard`, `token`, `role`, `caller` | who is let in, and what for |
 //! | `operations`, `openapi` | the table of what can be asked for, which makes the routes and the document |
@@ -34,14 +34,13 @@ mod queries;
 mod role;
 mod routes;
 mod server;
-mod socket;
 mod stream;
 mod tls;
 mod token;
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-use rustix::fs::{Gid, Uid};
+pub use retroscope_unix::{Owner, Say};
 
 pub use bodies::{event::EventBody, status::StatusBody};
 pub use listen::{Address, Bound};
@@ -49,19 +48,6 @@ pub use role::Role;
 pub use server::Server;
 pub use tls::TlsFiles;
 pub use token::TokenLine;
-
-/// Whose a unix socket is: those that are not given are the program's own.
-pub type Owner = (Option<Uid>, Option<Gid>);
-
-/// Tells the user a sentence.
-#[derive(Clone)]
-pub struct Say(pub Arc<dyn Fn(&str) + Send + Sync>);
-
-impl fmt::Debug for Say {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Say")
-    }
-}
 
 /// What came of a reload, in words, and whether it changed anything; or why all is as it was.
 pub type Reloaded = Result<(String, bool), String>;

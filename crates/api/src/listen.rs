@@ -9,15 +9,10 @@ use std::{
     sync::Arc,
 };
 
+use retroscope_unix::{Socket, SocketFile};
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::{
-    Config, Say,
-    operations::Part,
-    socket::{Socket, SocketFile},
-    tls,
-    token::Tokens,
-};
+use crate::{Config, Say, operations::Part, tls, token::Tokens};
 
 /// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,11 +89,11 @@ impl Bound {
             let failed = |why: String| format!("{option} {address}: {why}");
             match address {
                 Address::Unix(path) => {
-                    let socket = Socket::bind(path, config.owner, say);
-                    let Socket { file, listener } =
+                    let socket = Socket::<UnixListener>::bind(path, config.owner, say);
+                    let Socket { socket, file } =
                         socket.map_err(|why| format!("{option} unix:{why}"))?;
-                    set_nonblocking(listener.set_nonblocking(true)).map_err(failed)?;
-                    Ok((Listener::Unix(listener, file), part))
+                    set_nonblocking(socket.set_nonblocking(true)).map_err(failed)?;
+                    Ok((Listener::Unix(socket, file), part))
                 }
                 Address::Tcp(at) => {
                     if !at.ip().is_loopback() && server_config.is_none() {

@@ -10,6 +10,7 @@ use std::{
 
 use axum::Router;
 use retroscope_recorder::Handle;
+use retroscope_unix::{Peer, SocketFile};
 use rustix::process::setpriority_process;
 use tokio::{
     net::{TcpListener, UnixListener},
@@ -29,7 +30,6 @@ use crate::{
     operations,
     problem::Problem,
     queries::Places,
-    socket::{Peer, SocketFile},
 };
 
 /// Threads that talk to clients. What takes long is done by others.

@@ -28,6 +28,7 @@ mod recording;
 mod remote;
 mod screen;
 mod service;
+mod socket_group;
 mod status;
 mod support;
 #[path = "../live/terminal.rs"]

@@ -1,0 +1,134 @@
+//! The client at the other end of a unix socket.
+
+use std::{io, os::fd::AsFd};
+
+use rustix::{io::Errno, net::sockopt::socket_peercred, process::geteuid};
+
+use crate::sys::{PeerGroups, peer_groups};
+
+/// Groups that the first system call has room for. Most processes have fewer.
+const GROUPS: usize = 64;
+/// `NGROUPS_MAX` of Linux: include/uapi/linux/limits.h.
+const GROUPS_MAX: usize = 65_536;
+
+/// A client of a unix socket, as of its connect(2): unix(7), `SO_PEERCRED`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Effective user of the client.
+    pub uid: u32,
+    /// Process number of the client.
+    pub pid: i32,
+}
+
+impl Peer {
+    /// The client of `stream` if it is root, runs as this user, or belongs to the group `gid`.
+    ///
+    /// The mode of the socket's file says the same; this check holds if somebody changes the mode.
+    /// It asks the kernel alone. With `ProtectProc=invisible` (systemd.exec(5)) `/proc` does not
+    /// show the client to this process. Any thread may call this function.
+    #[must_use]
+    pub fn of(stream: impl AsFd, gid: u32) -> Option<Self> {
+        let peer = socket_peercred(&stream).ok()?;
+        let is_allowed = peer.uid.is_root()
+            || peer.uid == geteuid()
+            || peer.gid.as_raw() == gid
+            || groups_of(&stream).is_ok_and(|groups| groups.contains(&gid));
+        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+        is_allowed.then_some(Self { uid, pid })
+    }
+}
+
+/// The supplementary groups of a client, as of its connect(2). The kernel never changes this list
+/// afterwards.
+fn groups_of(stream: &impl AsFd) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0; GROUPS];
+    loop {
+        match peer_groups(stream, &mut groups)? {
+            PeerGroups::Count(count) => {
+                groups.truncate(count);
+                return Ok(groups);
+            }
+            PeerGroups::Needs(count) if (groups.len() + 1..=GROUPS_MAX).contains(&count) => {
+                groups.resize(count, 0);
+            }
+            PeerGroups::Needs(_) => return Err(Errno::RANGE.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::net::UnixStream,
+        thread::{Builder, scope},
+    };
+
+    use rustix::{
+        fs::{Gid, Uid},
+        thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
+    };
+
+    use super::*;
+
+    /// Calls `found` for a client with these groups. A separate thread is the client, because
+    /// groups belong to threads.
+    fn with_client<T: Send>(
+        (uid, gid, groups): (u32, u32, &[u32]),
+        found: impl Fn(&UnixStream) -> T + Sync,
+    ) -> Option<T> {
+        if !geteuid().is_root() {
+            eprintln!("SKIP: needs root, to have a client with other groups");
+            return None;
+        }
+        let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        let connect = || {
+            set_thread_groups(&groups).unwrap();
+            set_thread_res_gid(gid, gid, gid).unwrap();
+            set_thread_res_uid(uid, uid, uid).unwrap();
+            UnixStream::pair().unwrap()
+        };
+        // The kernel writes down the groups of the thread that makes the pair.
+        let (ours, _theirs) = scope(|scope| {
+            let thread = Builder::new().spawn_scoped(scope, connect).unwrap();
+            thread.join().unwrap()
+        });
+        Some(found(&ours))
+    }
+
+    #[test]
+    fn few_and_many_groups_are_read() {
+        for count in [0, 1, GROUPS, GROUPS + 1, 300, GROUPS_MAX] {
+            let groups: Vec<u32> = (100_000..).take(count).collect();
+            let client = (12_345, 12_346, &groups[..]);
+            let read = with_client(client, |stream| groups_of(stream).unwrap());
+            assert!(read.is_none_or(|read| read == groups), "{count} groups");
+        }
+    }
+
+    #[test]
+    fn members_of_the_group_are_let_in_and_strangers_are_not() {
+        let many: Vec<u32> = (100_000..100_300).collect();
+        for (client, is_let_in) in [
+            // The group is the primary one, one of few, the last of many.
+            ((12_345, 777, &[][..]), true),
+            ((12_345, 12_346, &[20, 777][..]), true),
+            ((12_345, 12_346, &[&many[..], &[777]].concat()[..]), true),
+            ((12_345, 12_346, &[][..]), false),
+            ((12_345, 12_346, &many[..]), false),
+            ((0, 12_346, &[][..]), true),
+        ] {
+            let peer = with_client(client, |stream| Peer::of(stream, 777));
+            let Some(peer) = peer else { return };
+            let (uid, pid) = (client.0, std::process::id().cast_signed());
+            assert_eq!(peer, is_let_in.then_some(Peer { uid, pid }), "{client:?}");
+        }
+    }
+
+    #[test]
+    fn a_socket_without_a_client_is_an_error() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(groups_of(&socket).is_err());
+        assert_eq!(Peer::of(&socket, 0), None);
+    }
+}

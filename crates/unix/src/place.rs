@@ -1,0 +1,220 @@
+//! The directory and the name that a path leads to: path_resolution(7).
+//!
+//! Root makes files for another user, and this user may replace any part of the path by a link at
+//! any moment. The link must not lead root elsewhere. So [`Place::find`] opens one directory after
+//! the other and keeps the last one open. Later steps use names in that directory only, never the
+//! path again. Links are followed one by one, each from the directory that contains the link. Root
+//! refuses a link if another user may have made the link. A process that is not root follows all
+//! links: it has no right that this user lacks.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
+    path::{Component, Path},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat},
+    io::Errno,
+    process::geteuid,
+};
+
+/// Links in a path at most, as the kernel's `MAXSYMLINKS`.
+const LINKS_MAX: u32 = 40;
+/// Opens what has a name, a link too, without any access to it: open(2).
+const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A name in a directory that is open.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) directory: OwnedFd,
+    pub(crate) name: OsString,
+}
+
+impl Place {
+    /// The place of a file, which need not exist.
+    ///
+    /// # Errors
+    /// A directory of the path is missing or unreadable, the path names a directory, or the path
+    /// leads through a link that another user may have made.
+    pub(crate) fn find(path: &Path) -> io::Result<Self> {
+        let mut walk = Walk::new(path)?;
+        loop {
+            let name = walk.rest.pop().filter(|name| name != "..");
+            let name = name.ok_or(io::ErrorKind::IsADirectory)?;
+            if walk.rest.is_empty() && !is_link(&walk.at, &name) {
+                walk.check_links()?;
+                let directory = walk.at;
+                return Ok(Self { directory, name });
+            }
+            walk.enter(&name)?;
+        }
+    }
+}
+
+/// The way along a path.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    /// The directory that was reached.
+    pub(crate) at: OwnedFd,
+    /// Names that follow, the next one last.
+    pub(crate) rest: Vec<OsString>,
+    links: u32,
+    /// The first link that another user may have made.
+    foreign_link: Option<OsString>,
+}
+
+impl Walk {
+    pub(crate) fn new(path: &Path) -> io::Result<Self> {
+        let mut walk = Self {
+            at: open_directory(".")?,
+            rest: Vec::new(),
+            links: 0,
+            foreign_link: None,
+        };
+        walk.turn(path)?;
+        Ok(walk)
+    }
+
+    /// Goes on along `path` from here.
+    fn turn(&mut self, path: &Path) -> Result<(), Errno> {
+        if path.is_absolute() {
+            self.at = open_directory("/")?;
+        }
+        let names = path.components().rev().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+        });
+        self.rest.extend(names);
+        Ok(())
+    }
+
+    /// Goes into the directory of this name, or follows the link that it is.
+    ///
+    /// # Errors
+    /// `NOENT`: there is nothing of this name. `NOTDIR`: it is something else.
+    pub(crate) fn enter(&mut self, name: &OsStr) -> Result<(), Errno> {
+        // Only with O_DIRECTORY does O_PATH mount what autofs(5) mounts on demand.
+        match openat(&self.at, name, LOOK | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(directory) => {
+                self.at = directory;
+                Ok(())
+            }
+            Err(Errno::NOTDIR) => self.follow(name),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Follows a link.
+    fn follow(&mut self, name: &OsStr) -> Result<(), Errno> {
+        let link = openat(&self.at, name, LOOK, Mode::empty())?;
+        let stat = fstat(&link)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            return Err(Errno::NOTDIR);
+        }
+        self.links += 1;
+        if self.links > LINKS_MAX {
+            return Err(Errno::LOOP);
+        }
+        if self.foreign_link.is_none() && may_be_foreign(&stat, &fstat(&self.at)?) {
+            self.foreign_link = Some(name.to_owned());
+        }
+        let target = readlinkat(&link, "", Vec::new())?.into_bytes();
+        self.turn(Path::new(&OsString::from_vec(target)))
+    }
+
+    /// # Errors
+    /// The path led through a link that another user may have made.
+    pub(crate) fn check_links(&self) -> io::Result<()> {
+        match &self.foreign_link {
+            None => Ok(()),
+            Some(link) => Err(io::Error::other(format!(
+                "{} is a symbolic link that another user can change: name the place where it leads",
+                link.display()
+            ))),
+        }
+    }
+}
+
+fn open_directory(path: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty())
+}
+
+fn is_link(directory: impl AsFd, name: &OsStr) -> bool {
+    let found = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    found.is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::Symlink)
+}
+
+/// Whether another user may have put a link into a directory. In a sticky directory, as `/tmp`,
+/// only the owners of the directory and of a link can replace the link: inode(7).
+fn may_be_foreign(link: &Stat, directory: &Stat) -> bool {
+    let is_sticky = directory.st_mode & 0o1000 != 0;
+    let is_own = is_own(link) && is_own(directory) && is_sticky;
+    is_shared(directory) && !is_own
+}
+
+/// Whether another user can make, rename and remove names in a directory. The bits of the group
+/// include all users whom an access control list lets write: acl(5).
+pub(crate) fn is_shared(directory: &Stat) -> bool {
+    geteuid().is_root() && (!is_own(directory) || directory.st_mode & 0o022 != 0)
+}
+
+fn is_own(file: &Stat) -> bool {
+    file.st_uid == 0 || file.st_uid == geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt, lchown, symlink},
+    };
+
+    use super::*;
+    use crate::tests::{THEIR_UID, theirs};
+
+    #[test]
+    fn links_are_followed_where_no_other_user_can_make_them() {
+        let Some(theirs) = theirs() else { return };
+        let folder = theirs.folder.path();
+        let link = folder.join("link");
+        symlink("victim", &link).unwrap();
+        let is_found = || Place::find(&link.join("passwd")).is_ok();
+        let allow = |mode| fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+        for (mode, links_uid, expected) in [
+            (0o755, 0, true),
+            (0o755, THEIR_UID, true),
+            (0o777, 0, false),
+            (0o775, 0, false),
+            // As /tmp.
+            (0o1777, 0, true),
+            (0o1777, THEIR_UID, false),
+        ] {
+            allow(mode);
+            lchown(&link, Some(links_uid), None).unwrap();
+            assert_eq!(is_found(), expected, "{mode:o}, {links_uid}");
+        }
+        allow(0o1755);
+        lchown(folder, Some(THEIR_UID), None).unwrap();
+        lchown(&link, Some(0), None).unwrap();
+        assert!(
+            !is_found(),
+            "the owner of a sticky directory removes any name"
+        );
+    }
+
+    #[test]
+    fn a_directory_is_no_place_of_a_file() {
+        for path in ["", "/", ".", "..", "/tmp/.."] {
+            assert!(Place::find(Path::new(path)).is_err(), "{path}");
+        }
+        let place = Place::find(Path::new("/proc/self/status")).unwrap();
+        assert_eq!(place.name, "status");
+    }
+}

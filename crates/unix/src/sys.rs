@@ -1,0 +1,48 @@
+//! `SO_PEERGROUPS`, which rustix and nix do not have: unix(7) sockets, since Linux 4.13.
+#![expect(unsafe_code, reason = "a socket option of variable length")]
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd},
+};
+
+use libc::{SO_PEERGROUPS, SOL_SOCKET, gid_t, socklen_t};
+
+/// The answer of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PeerGroups {
+    /// Number of groups that the kernel wrote.
+    Count(usize),
+    /// Number of groups that there must be room for; nothing is written (`ERANGE`).
+    Needs(usize),
+}
+
+/// Reads the supplementary groups of the client of a unix socket into `groups`, getsockopt(2).
+///
+/// # Errors
+/// `ENODATA` if the socket has no client, `ENOPROTOOPT` before Linux 4.13.
+pub(crate) fn peer_groups(socket: impl AsFd, groups: &mut [gid_t]) -> io::Result<PeerGroups> {
+    let descriptor = socket.as_fd().as_raw_fd();
+    let mut bytes = socklen_t::try_from(size_of_val(groups)).unwrap_or(socklen_t::MAX);
+    let pointer = groups.as_mut_ptr();
+    // SAFETY: `pointer` has room for at least `bytes` bytes, any bytes are valid `gid_t`, and both
+    // pointers live across the call.
+    let result = unsafe {
+        libc::getsockopt(
+            descriptor,
+            SOL_SOCKET,
+            SO_PEERGROUPS,
+            pointer.cast(),
+            &raw mut bytes,
+        )
+    };
+    // The kernel writes the needed length with ERANGE too: net/core/sock.c.
+    let count = usize::try_from(bytes).unwrap_or(usize::MAX) / size_of::<gid_t>();
+    if result == 0 {
+        return Ok(PeerGroups::Count(count));
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ERANGE) => Ok(PeerGroups::Needs(count)),
+        error => Err(error),
+    }
+}
