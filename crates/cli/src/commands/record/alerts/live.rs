@@ -13,7 +13,7 @@ use std::{
 };
 
 use retroscope_recorder::{Alert, AlertLines, CommandError, Handle};
-use rustix::fs::{Gid, Uid};
+use retroscope_unix::Owner;
 
 use super::{
     AlertArgs, AlertSource, count,
@@ -42,7 +42,7 @@ impl Bound {
     ///
     /// # Errors
     /// A sentence: a socket is in use, or the system's word.
-    pub(crate) fn new(args: &AlertArgs, owner: (Option<Uid>, Option<Gid>)) -> Result<Self, String> {
+    pub(crate) fn new(args: &AlertArgs, owner: Owner) -> Result<Self, String> {
         let mut bound = Self::default();
         let mut globs = Vec::new();
         for source in &args.alerts {
@@ -55,7 +55,7 @@ impl Bound {
                 }
             };
             let bind = bound.sockets.bind(path, is_stream, owner);
-            bind.map_err(|error| format!("--alerts: {}: {error}", path.display()))?;
+            bind.map_err(|why| format!("--alerts: {why}"))?;
         }
         bound.follower = Some(Follower::new(globs, Instant::now()));
         Ok(bound)

@@ -1,16 +1,14 @@
-//! The sockets that an IDS writes its lines to. They are ours: Suricata connects, and drops lines where nobody takes them at once. One thread does nothing
-//! but take them.
+//! The sockets that an IDS writes its lines to. The recorder binds the sockets, and Suricata
+//! connects. Suricata drops a line that it cannot send at once, so one thread does nothing but
+//! read.
 
 use std::{
-    fs, io,
+    io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{
-            fs::{FileTypeExt as _, PermissionsExt as _},
-            net::{UnixDatagram, UnixListener, UnixStream},
-        },
+        unix::net::{UnixDatagram, UnixListener, UnixStream},
     },
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         mpsc::{SyncSender, TrySendError},
@@ -19,31 +17,22 @@ use std::{
 
 use retroscope_alert::{LINE_BYTES_MAX, Lines};
 use retroscope_recorder::{AlertLines, Handle};
-use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
-    fs::{Gid, Uid, chown},
-};
+use retroscope_unix::{Owner, Say, Socket, SocketFile};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::failure::say;
 
 /// Connections at once, as of an IDS with several threads.
 const CLIENTS_MAX: usize = 64;
 /// Bytes taken together.
 const READ_BYTES: usize = 256 << 10;
 
-/// Sockets that are bound, before anybody gives up privileges; their files go with them.
+/// Sockets that are bound before privileges are given up. Dropping this removes their files.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     listeners: Vec<UnixListener>,
     datagrams: Vec<UnixDatagram>,
-    files: Vec<PathBuf>,
-}
-
-impl Drop for Sockets {
-    fn drop(&mut self) {
-        for path in &self.files {
-            // What cannot be removed is found to be nobody's by the next one that wants it.
-            let _ = fs::remove_file(path);
-        }
-    }
+    files: Vec<SocketFile>,
 }
 
 impl Sockets {
@@ -51,41 +40,27 @@ impl Sockets {
         self.files.is_empty()
     }
 
-    /// Listens at a path, of which the owner and his group may write to it.
+    /// Listens at a path, where the owner and the owner's group may write.
     pub(super) fn bind(
         &mut self,
         path: &Path,
         is_stream: bool,
-        (user, group): (Option<Uid>, Option<Gid>),
-    ) -> io::Result<()> {
-        let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
-        if is_socket {
-            let is_taken = match is_stream {
-                true => UnixStream::connect(path).is_ok(),
-                false => UnixDatagram::unbound()
-                    .and_then(|it| it.connect(path))
-                    .is_ok(),
-            };
-            if is_taken {
-                return Err(io::ErrorKind::AddrInUse.into());
-            }
-            // Of a program that has ended.
-            fs::remove_file(path)?;
-        }
+        owner: Owner,
+    ) -> Result<(), String> {
+        let tell = Say(Arc::new(say));
+        let failed = |error: io::Error| format!("{}: {error}", path.display());
         if is_stream {
-            let listener = UnixListener::bind(path)?;
-            listener.set_nonblocking(true)?;
-            self.listeners.push(listener);
+            let Socket { socket, file } = Socket::<UnixListener>::bind(path, owner, &tell)?;
+            socket.set_nonblocking(true).map_err(failed)?;
+            self.listeners.push(socket);
+            self.files.push(file);
         } else {
-            let socket = UnixDatagram::bind(path)?;
-            socket.set_nonblocking(true)?;
+            let Socket { socket, file } = Socket::<UnixDatagram>::bind(path, owner, &tell)?;
+            socket.set_nonblocking(true).map_err(failed)?;
             self.datagrams.push(socket);
+            self.files.push(file);
         }
-        self.files.push(path.to_owned());
-        if user.is_some() || group.is_some() {
-            chown(path, user, group)?;
-        }
-        fs::set_permissions(path, fs::Permissions::from_mode(0o660))
+        Ok(())
     }
 }
 
@@ -165,5 +140,55 @@ pub(super) fn drain(
             }
         }
         handle.count_alert_lines(&counts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::MetadataExt};
+
+    use rustix::fs::{Gid, Uid};
+
+    use super::*;
+
+    /// The user of `-Z` has replaced the directory of the socket by a link.
+    #[test]
+    fn a_link_of_the_user_gives_no_socket_a_place_elsewhere() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIP: needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (theirs, victim) = (folder.path().join("theirs"), folder.path().join("victim"));
+        fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(12_345), Some(12_345)).unwrap();
+        fs::create_dir(&victim).unwrap();
+        std::os::unix::fs::symlink(&victim, theirs.join("link")).unwrap();
+        let owner = (Some(Uid::from_raw(12_345)), Some(Gid::from_raw(12_345)));
+        let mut sockets = Sockets::default();
+        for is_stream in [true, false] {
+            let refused = sockets.bind(&theirs.join("link/socket"), is_stream, owner);
+            assert!(refused.is_err() && !victim.join("socket").exists());
+            let path = theirs.join(format!("socket-{is_stream}"));
+            sockets.bind(&path, is_stream, owner).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().uid(), 12_345);
+        }
+    }
+
+    /// The user of `-Z` moves the directory away, and a file of the socket's name is there in the end.
+    #[test]
+    fn only_the_socket_itself_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (place, moved) = (folder.path().join("place"), folder.path().join("moved"));
+        fs::create_dir(&place).unwrap();
+        let mut sockets = Sockets::default();
+        let path = place.join("socket");
+        sockets.bind(&path, true, (None, None)).unwrap();
+        fs::rename(&place, &moved).unwrap();
+        fs::create_dir(&place).unwrap();
+        fs::write(&path, "a file").unwrap();
+        drop(sockets);
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+        assert!(!moved.join("socket").exists());
     }
 }
