@@ -6,7 +6,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+        mpsc::RecvTimeoutError,
     },
     thread::{Builder, JoinHandle},
     time::{Duration, Instant},
@@ -18,11 +18,10 @@ use retroscope_unix::Owner;
 use super::{
     AlertArgs, AlertSource, count,
     follow::Follower,
+    line_queue::{LineReceiver, line_queue},
     socket::{Sockets, drain, waker},
 };
 
-/// Lines that wait to be understood, of all sockets.
-const LINES_MAX: usize = 65_536;
 /// Lines understood, or files looked at, between two looks at the other.
 const TURN_LINES: usize = 1024;
 /// How often files are read.
@@ -74,7 +73,7 @@ impl AlertThreads {
     /// # Errors
     /// What the system said about a thread.
     pub(crate) fn start(bound: Bound, handle: Handle) -> io::Result<Self> {
-        let (lines_tx, lines) = sync_channel(LINES_MAX);
+        let (lines_tx, lines) = line_queue();
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), waker()?);
         let mut threads = Vec::new();
         let Bound { sockets, follower } = bound;
@@ -107,12 +106,7 @@ impl AlertThreads {
 }
 
 /// Understands lines, and hands on what is an alert.
-fn read(
-    lines: &Receiver<Vec<u8>>,
-    mut follower: Option<Follower>,
-    handle: &Handle,
-    stop: &AtomicBool,
-) {
+fn read(lines: &LineReceiver, mut follower: Option<Follower>, handle: &Handle, stop: &AtomicBool) {
     let mut buffer = vec![0; 64 << 10];
     let mut is_open = true;
     while !stop.load(Ordering::Relaxed) {
@@ -129,7 +123,7 @@ fn read(
                 std::thread::park_timeout(wait);
                 break;
             }
-            match lines.recv_timeout(wait) {
+            match lines.receive(wait) {
                 Ok(line) => alerts.extend(count(&mut counts, &line)),
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => is_open = false,

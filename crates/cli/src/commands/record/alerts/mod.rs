@@ -2,6 +2,7 @@
 
 mod follow;
 mod glob;
+mod line_queue;
 mod live;
 mod socket;
 

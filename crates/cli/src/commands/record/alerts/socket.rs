@@ -9,23 +9,31 @@ use std::{
         unix::net::{UnixDatagram, UnixListener, UnixStream},
     },
     path::Path,
-    sync::{
-        Arc,
-        mpsc::{SyncSender, TrySendError},
-    },
+    sync::Arc,
+    time::Duration,
 };
 
 use retroscope_alert::{LINE_BYTES_MAX, Lines};
 use retroscope_recorder::{AlertLines, Handle};
 use retroscope_unix::{Owner, Say, Socket, SocketFile};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io::Errno,
+};
 
+use super::line_queue::LineSender;
 use crate::failure::say;
 
 /// Connections at once, as of an IDS with several threads.
 const CLIENTS_MAX: usize = 64;
 /// Bytes taken together.
 const READ_BYTES: usize = 256 << 10;
+/// Datagrams of one socket, and new connections of one listener, before the other sockets have
+/// their turn.
+const TURN: usize = 64;
+/// Time until accept(2) is tried again after it failed, for example because the process has no
+/// free descriptor (`EMFILE`).
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Sockets that are bound before privileges are given up. Dropping this removes their files.
 #[derive(Debug, Default)]
@@ -73,55 +81,95 @@ pub(super) fn waker() -> io::Result<Arc<OwnedFd>> {
 }
 
 /// Takes all that is sent, until `stop` is written to. Lines go to `lines`; what has no room there is lost, and counted.
-pub(super) fn drain(
-    sockets: &Sockets,
-    stop: &OwnedFd,
-    lines: &SyncSender<Vec<u8>>,
-    handle: &Handle,
-) {
-    let mut clients: Vec<(UnixStream, Lines)> = Vec::new();
-    let mut buffer = vec![0; READ_BYTES.max(LINE_BYTES_MAX)];
-    loop {
-        let fds = sockets.listeners.iter().map(AsFd::as_fd);
-        let fds = fds.chain(sockets.datagrams.iter().map(AsFd::as_fd));
-        let fds = fds.chain(clients.iter().map(|(client, _)| client.as_fd()));
-        let fds = std::iter::once(stop.as_fd()).chain(fds);
-        let mut polled: Vec<PollFd<'_>> = fds
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
-        match poll(&mut polled, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
-        }
-        if !polled[0].revents().is_empty() {
-            return;
-        }
-        drop(polled);
+pub(super) fn drain(sockets: &Sockets, stop: &OwnedFd, lines: &LineSender, handle: &Handle) {
+    let mut drain = Drain::new(sockets);
+    while drain.wait(stop) {
         let mut counts = AlertLines::default();
-        let take = |line: &[u8], counts: &mut AlertLines| {
-            if let Err(TrySendError::Full(_)) = lines.try_send(line.to_vec()) {
+        let mut take = |line: &[u8], counts: &mut AlertLines| {
+            if !line.is_empty() && !lines.send(line) {
                 counts.lines += 1;
                 counts.lost += 1;
             }
         };
-        for socket in &sockets.datagrams {
-            while let Ok(count) = socket.recv(&mut buffer) {
-                for line in buffer[..count].split(|byte| *byte == b'\n') {
-                    take(line, &mut counts);
-                }
+        drain.take_datagrams(|line| take(line, &mut counts));
+        drain.take_streams(&mut take, &mut counts);
+        drain.accept();
+        handle.count_alert_lines(&counts);
+    }
+}
+
+/// The state of the thread.
+#[derive(Debug)]
+struct Drain<'s> {
+    sockets: &'s Sockets,
+    clients: Vec<(UnixStream, Lines)>,
+    buffer: Vec<u8>,
+    /// accept(2) failed: a connection that waits would wake the thread again at once.
+    cannot_accept: bool,
+}
+
+impl<'s> Drain<'s> {
+    fn new(sockets: &'s Sockets) -> Self {
+        Self {
+            sockets,
+            clients: Vec::new(),
+            buffer: vec![0; READ_BYTES.max(LINE_BYTES_MAX)],
+            cannot_accept: false,
+        }
+    }
+
+    /// Waits until something is to be done. False: `stop` was written to.
+    fn wait(&mut self, stop: &OwnedFd) -> bool {
+        let listeners = self
+            .sockets
+            .listeners
+            .iter()
+            .filter(|_| !self.cannot_accept);
+        let fds = std::iter::once(stop.as_fd())
+            .chain(listeners.map(AsFd::as_fd))
+            .chain(self.sockets.datagrams.iter().map(AsFd::as_fd))
+            .chain(self.clients.iter().map(|(client, _)| client.as_fd()));
+        let mut polled: Vec<PollFd<'_>> = fds
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let again = Timespec::try_from(ACCEPT_AGAIN).ok();
+        let timeout = again.as_ref().filter(|_| self.cannot_accept);
+        let is_over = match poll(&mut polled, timeout) {
+            Ok(_) | Err(Errno::INTR) => !polled[0].revents().is_empty(),
+            Err(_) => true,
+        };
+        self.cannot_accept = false;
+        !is_over
+    }
+
+    fn take_datagrams(&mut self, mut take: impl FnMut(&[u8])) {
+        for socket in &self.sockets.datagrams {
+            for _ in 0..TURN {
+                let Ok(count) = socket.recv(&mut self.buffer) else {
+                    break;
+                };
+                let lines = self.buffer[..count].split(|byte| *byte == b'\n');
+                lines.for_each(&mut take);
             }
         }
-        clients.retain_mut(|(client, rest)| {
-            let read = io::Read::read(client, &mut buffer);
-            match read {
+    }
+
+    fn take_streams(
+        &mut self,
+        take: &mut impl FnMut(&[u8], &mut AlertLines),
+        counts: &mut AlertLines,
+    ) {
+        let buffer = &mut self.buffer;
+        self.clients
+            .retain_mut(|(client, rest)| match io::Read::read(client, buffer) {
                 Ok(0) => {
                     if let Some(torn) = rest.end() {
-                        take(&torn, &mut counts);
+                        take(&torn, counts);
                     }
                     false
                 }
                 Ok(count) => {
-                    let too_long = rest.push(&buffer[..count], |line| take(line, &mut counts));
+                    let too_long = rest.push(&buffer[..count], |line| take(line, counts));
                     counts.lines += too_long;
                     counts.torn += too_long;
                     true
@@ -130,26 +178,71 @@ pub(super) fn drain(
                     error.kind(),
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                 ),
-            }
-        });
-        for listener in &sockets.listeners {
-            while let Ok((client, _)) = listener.accept() {
-                if clients.len() < CLIENTS_MAX && client.set_nonblocking(true).is_ok() {
-                    clients.push((client, Lines::default()));
+            });
+    }
+
+    fn accept(&mut self) {
+        for listener in &self.sockets.listeners {
+            for _ in 0..TURN {
+                match listener.accept() {
+                    Ok((client, _)) => {
+                        if self.clients.len() < CLIENTS_MAX && client.set_nonblocking(true).is_ok()
+                        {
+                            self.clients.push((client, Lines::default()));
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => {
+                        self.cannot_accept = true;
+                        break;
+                    }
                 }
             }
         }
-        handle.count_alert_lines(&counts);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::MetadataExt};
+    use std::{fs, os::unix::fs::MetadataExt, time::Instant};
 
     use rustix::fs::{Gid, Uid};
 
     use super::*;
+
+    /// A connected socket with a byte to read acts like a listener of a process without a free
+    /// descriptor: poll(2) returns at once, and accept(2) fails.
+    #[test]
+    fn a_connection_that_cannot_be_accepted_is_tried_again_after_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sockets = Sockets::default();
+        let at = |name: &str| folder.path().join(name);
+        let (never, mut writer) = UnixStream::pair().unwrap();
+        io::Write::write_all(&mut writer, b"x").unwrap();
+        sockets.listeners.push(OwnedFd::from(never).into());
+        sockets.bind(&at("b"), true, (None, None)).unwrap();
+        let (stop, mut drain) = (waker().unwrap(), Drain::new(&sockets));
+        let since = Instant::now();
+        for _ in 0..4 {
+            assert!(drain.wait(&stop));
+            drain.accept();
+        }
+        let elapsed = since.elapsed();
+        assert!(elapsed >= 3 * ACCEPT_AGAIN, "4 turns in {elapsed:?}");
+        // The others are served in between.
+        let client = UnixStream::connect(at("b")).unwrap();
+        drain.accept();
+        assert_eq!(drain.clients.len(), 1);
+        io::Write::write_all(&mut &client, b"a line\n").unwrap();
+        let mut lines = Vec::new();
+        assert!(drain.wait(&stop));
+        let mut take = |line: &[u8], _: &mut AlertLines| lines.push(line.to_vec());
+        drain.take_streams(&mut take, &mut AlertLines::default());
+        assert_eq!(lines, [b"a line"]);
+        rustix::io::write(&*stop, &1_u64.to_ne_bytes()).unwrap();
+        assert!(!drain.wait(&stop));
+    }
 
     /// The user of `-Z` has replaced the directory of the socket by a link.
     #[test]
