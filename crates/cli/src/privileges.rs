@@ -5,11 +5,11 @@
 
 use std::{
     fs,
-    os::unix::fs::chown,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, anyhow, bail};
+use retroscope_unix::{Owner, make_directories};
 use rustix::{
     fs::{Access, AtFlags, CWD, Gid, Uid, accessat},
     io::Errno,
@@ -58,27 +58,24 @@ impl Privileges {
         })
     }
 
-    /// Makes the directory for dumps if there is none, as the property of the user who will write there.
+    /// Makes the directory for dumps and the missing directories above, and gives all of these to
+    /// the user who writes dumps.
     ///
     /// # Errors
-    /// What the system said, and of which directory.
+    /// The system's, with the directory's name. Another user may have made a link in the path, and
+    /// so have chosen where the directories are.
     pub(crate) fn prepare_directory(&self) -> anyhow::Result<()> {
         let (Some(user), Some(directory)) = (&self.user, &self.directory) else {
             return Ok(());
         };
-        if directory.exists() {
-            return Ok(());
-        }
-        let made = fs::create_dir_all(directory);
-        made.and_then(|()| chown(directory, Some(user.uid), Some(user.gid)))
+        let made = make_directories(directory, 0o750);
+        made.and_then(|made| made.give_to(user.owner()))
             .with_context(|| format!("cannot make {}", directory.display()))
     }
 
-    /// Whose files are that it makes for the user that it becomes, if it becomes another.
-    pub(crate) fn owner(&self) -> (Option<Uid>, Option<Gid>) {
-        let user = self.user.as_ref();
-        user.map(|user| (Uid::from_raw(user.uid), Gid::from_raw(user.gid)))
-            .unzip()
+    /// The user and group of files that are made before the process becomes that user.
+    pub(crate) fn owner(&self) -> Owner {
+        self.user.as_ref().map_or((None, None), User::owner)
     }
 
     /// Gives up the calling thread's privileges for good. Returns the capabilities that are left to a root without
@@ -200,6 +197,10 @@ impl User {
         })
     }
 
+    fn owner(&self) -> Owner {
+        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
+    }
+
     fn become_it(&self) -> anyhow::Result<()> {
         let name = &self.name;
         let refused = |call| {
@@ -221,6 +222,8 @@ impl User {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt, chown, symlink};
+
     use super::*;
 
     const PASSWD: &str =
@@ -270,6 +273,39 @@ mod tests {
             scope.spawn(give_up).join().unwrap()
         });
         assert_eq!(left, CapabilitySet::empty(), "the folder is its own");
+    }
+
+    /// The user of `-Z` makes a link. The link must not choose which directory root gives away.
+    #[test]
+    fn a_directory_that_the_users_link_leads_to_is_not_given_away() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIP: needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (theirs, victim) = (folder.path().join("theirs"), folder.path().join("victim"));
+        fs::create_dir(&theirs).unwrap();
+        chown(&theirs, Some(12_345), Some(12_345)).unwrap();
+        fs::create_dir(&victim).unwrap();
+        symlink(&victim, theirs.join("link")).unwrap();
+        let prepare = |directory: &Path| {
+            let privileges = Privileges::new(Some("12345:12345"), Some(directory)).unwrap();
+            privileges.prepare_directory()
+        };
+        let owner = |path: &Path| fs::metadata(path).map(|found| found.uid()).ok();
+        let refused = prepare(&theirs.join("link/dumps"));
+        assert_ne!(owner(&victim.join("dumps")), Some(12_345));
+        let refused = format!("{:#}", refused.unwrap_err());
+        assert!(
+            refused.contains("link that another user can change"),
+            "{refused}"
+        );
+        // The user may follow the link with the rights of this user.
+        prepare(&theirs.join("link")).unwrap();
+        assert_eq!(owner(&victim), Some(0));
+        prepare(&theirs.join("a/dumps")).unwrap();
+        assert_eq!(owner(&theirs.join("a")), Some(12_345));
+        assert_eq!(owner(&theirs.join("a/dumps")), Some(12_345));
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Lines in a file, which is renamed when it has become large.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, ErrorKind, Read, Seek, SeekFrom, Write},
+    fs,
+    io::{self, ErrorKind, Write},
     num::NonZeroU32,
-    os::unix::fs::{FileTypeExt, OpenOptionsExt, fchown},
+    os::unix::fs::{FileExt, FileTypeExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use rustix::fs::{Gid, OFlags, Uid};
+use retroscope_unix::{Owner, open_to_append};
 
 use super::{
     Options,
@@ -24,7 +24,7 @@ pub(super) struct File {
     /// It is renamed when it would become larger; `None`: never, as what is no regular file.
     rotate_bytes: Option<u64>,
     keep: NonZeroU32,
-    owner: (Option<Uid>, Option<Gid>),
+    owner: Owner,
     bytes: u64,
     /// The last byte does not end a line.
     is_mid_line: bool,
@@ -153,58 +153,44 @@ impl Output for File {
 }
 
 /// Opens a file to append to, or makes it: 0640, of this owner.
-fn open(path: &Path, (uid, gid): (Option<Uid>, Option<Gid>)) -> Result<Opened, String> {
-    let refused = |what: &str, instead: &str| Err(format!("it is {what}: {instead}"));
-    // To open a pipe waits for its reader.
+fn open(path: &Path, owner: Owner) -> Result<Opened, String> {
+    // For the message alone. The kind of the file that was opened is checked below.
     if let Ok(found) = fs::metadata(path) {
-        let kind = found.file_type();
-        if kind.is_dir() {
-            return refused("a directory", "name a file in it");
-        } else if kind.is_socket() {
-            return refused("a socket", "write unix: in front of it");
-        } else if kind.is_fifo() {
-            return refused("a pipe", "write - and redirect stdout to it");
-        }
+        check_kind(found.file_type())?;
     }
-    let mut options = OpenOptions::new();
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    options
-        .append(true)
-        .mode(0o640)
-        .custom_flags(flags.bits().cast_signed());
     let failed = |error: io::Error| error.to_string();
-    let file = match options.clone().create_new(true).open(path) {
-        Ok(file) => {
-            if uid.is_some() || gid.is_some() {
-                let (uid, gid) = (uid.map(Uid::as_raw), gid.map(Gid::as_raw));
-                fchown(&file, uid, gid).map_err(failed)?;
-            }
-            file
-        }
-        // A link whose file is not there yet, or a file.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            options.create(true).open(path).map_err(failed)?
-        }
-        Err(error) => return Err(failed(error)),
-    };
+    let file = open_to_append(path, 0o640, owner).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
+    check_kind(found.file_type())?;
     let is_regular = found.is_file();
     Ok(Opened {
-        is_mid_line: is_regular && ends_mid_line(path).unwrap_or(false),
+        is_mid_line: is_regular && ends_mid_line(&file, found.len()).unwrap_or(false),
         bytes: found.len(),
         is_regular,
         file,
     })
 }
 
-/// Whether the last byte of a file does not end a line.
-fn ends_mid_line(path: &Path) -> io::Result<bool> {
-    let mut file = fs::File::open(path)?;
-    if file.metadata()?.len() == 0 {
-        return Ok(false);
+/// Refuses what is no file, and says what to write instead.
+fn check_kind(kind: fs::FileType) -> Result<(), String> {
+    let refused = |what: &str, instead: &str| Err(format!("it is {what}: {instead}"));
+    if kind.is_dir() {
+        refused("a directory", "name a file in it")
+    } else if kind.is_socket() {
+        refused("a socket", "write unix: in front of it")
+    } else if kind.is_fifo() {
+        refused("a pipe", "write - and redirect stdout to it")
+    } else {
+        Ok(())
     }
+}
+
+/// Whether the last byte of a file does not end a line.
+fn ends_mid_line(file: &fs::File, bytes: u64) -> io::Result<bool> {
+    let Some(last_at) = bytes.checked_sub(1) else {
+        return Ok(false);
+    };
     let mut last = [0];
-    file.seek(SeekFrom::End(-1))?;
-    file.read_exact(&mut last)?;
+    file.read_exact_at(&mut last, last_at)?;
     Ok(last != *b"\n")
 }

@@ -20,7 +20,7 @@ use std::{
 
 use retroscope_eve::About;
 use retroscope_flow::Ended;
-use rustix::fs::{Gid, Uid};
+use retroscope_unix::Owner;
 use serde::Serialize;
 
 use output::{Output, Trouble};
@@ -42,8 +42,8 @@ pub(crate) struct Options {
     pub(crate) keep: NonZeroU32,
     /// How long lines may wait for a slow reader, each time that they go out; live 100 ms. `None`: as long as it takes.
     pub(crate) patience: Option<Duration>,
-    /// Whose a file is that is made at the start: see [`crate::privileges::Privileges::owner`].
-    pub(crate) owner: (Option<Uid>, Option<Gid>),
+    /// The user and group of a new file: see [`crate::privileges::Privileges::owner`].
+    pub(crate) owner: Owner,
 }
 
 impl Default for Options {

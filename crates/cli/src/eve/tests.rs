@@ -139,6 +139,35 @@ fn a_file_is_appended_to_and_for_its_group_only() {
     assert_eq!(said.take(), Vec::<String>::new());
 }
 
+/// Another user puts a link to a file of root, or its second name, where root is to write.
+#[test]
+fn a_file_that_another_user_names_is_not_appended_to() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP: needs root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (theirs, victim) = (folder.path().join("theirs"), folder.path().join("victim"));
+    fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(12_345), Some(12_345)).unwrap();
+    fs::create_dir(&victim).unwrap();
+    fs::write(victim.join("passwd"), "root\n").unwrap();
+    symlink(victim.join("passwd"), theirs.join("link")).unwrap();
+    symlink(victim.join("new"), theirs.join("dangling")).unwrap();
+    symlink(&victim, theirs.join("directory")).unwrap();
+    fs::hard_link(victim.join("passwd"), theirs.join("second")).unwrap();
+    let write = |name: &str| {
+        let target = theirs.join(name).display().to_string();
+        let writer = open(&target, at_once(), &Said::default());
+        writer.map(|mut writer| put(&mut writer, 1)).err()
+    };
+    let refused = ["link", "dangling", "directory/new", "second"].map(write);
+    assert_eq!(fs::read(victim.join("passwd")).unwrap(), b"root\n");
+    assert!(!victim.join("new").exists());
+    assert!(refused.iter().all(Option::is_some), "{refused:?}");
+    assert_eq!(write("eve.json"), None);
+}
+
 #[test]
 fn flows_name_their_interface_and_what_is_not_ip_is_counted() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,16 +3,20 @@
 
 use std::{
     fmt,
-    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, Read},
-    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags, open, statvfs};
+use retroscope_unix::{NewDirectories, Owner, make_directory};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fchown, open, statvfs};
 
 use super::{direct::SystemFile, store::Space};
+
+/// Mode of new directories: they hold traffic.
+pub(super) const DIRECTORY_MODE: u32 = 0o750;
 
 /// A file system. Errors are what the system said.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {
@@ -173,8 +177,8 @@ impl Read for FromStart<'_> {
 /// The system's.
 #[derive(Debug)]
 pub(super) struct SystemDisk {
-    /// To whom files belong, if not to this process.
-    pub(super) owner: Option<(u32, u32)>,
+    /// The user and group that files are made for.
+    pub(super) owner: Owner,
 }
 
 impl SystemDisk {
@@ -184,15 +188,17 @@ impl SystemDisk {
         options.read(true).write(true).create_new(true).mode(0o640);
         let file = options.open(path)?;
         file.set_permissions(Permissions::from_mode(0o640))?;
-        self.own(path);
+        // A file that cannot be given away is no reason to lose its packets.
+        if let (Some(uid), gid) = self.owner {
+            let _ = fchown(&file, Some(uid), gid);
+        }
         Ok(SystemFile::new(file))
     }
 
-    /// Not being able to give a file away is no reason to lose the packets in it: the error is dropped on purpose.
-    pub(super) fn own(&self, path: &Path) {
-        if let Some((uid, gid)) = self.owner {
-            let _ = std::os::unix::fs::lchown(path, Some(uid), Some(gid));
-        }
+    /// Gives new directories to the owner of the files. Root can write to a directory that cannot
+    /// be given away.
+    pub(super) fn give(&self, made: &NewDirectories) {
+        let _ = made.give_to(self.owner);
     }
 }
 
@@ -219,15 +225,10 @@ impl Disk for SystemDisk {
     }
 
     fn make_directory(&self, path: &Path) -> io::Result<()> {
-        match DirBuilder::new().mode(0o750).create(path) {
-            Ok(()) => self.own(path),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                if !fs::symlink_metadata(path)?.is_dir() {
-                    return Err(io::ErrorKind::NotADirectory.into());
-                }
-                return Ok(());
-            }
-            Err(error) => return Err(error),
+        match fs::symlink_metadata(path) {
+            Ok(found) if found.is_dir() => return Ok(()),
+            Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
+            Err(_) => self.give(&make_directory(path, DIRECTORY_MODE)?),
         }
         // It is there; a parent that cannot be synced is no reason to lose what goes into it.
         let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
@@ -290,6 +291,8 @@ impl Disk for SystemDisk {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{Gid, Uid};
+
     use super::*;
     use crate::tests::fake_disk::FakeDisk;
 
@@ -351,7 +354,12 @@ mod tests {
     #[test]
     fn the_systems_disk_does_what_dumps_rely_on() {
         let dir = tempfile::tempdir().unwrap();
-        keeps_its_promises(&SystemDisk { owner: None }, dir.path());
+        keeps_its_promises(
+            &SystemDisk {
+                owner: (None, None),
+            },
+            dir.path(),
+        );
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
@@ -359,7 +367,9 @@ mod tests {
     #[test]
     fn a_link_in_the_place_of_a_file_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let disk = SystemDisk { owner: None };
+        let disk = SystemDisk {
+            owner: (None, None),
+        };
         let (file, moved) = (dir.path().join("file"), dir.path().join("moved"));
         let mut kept = KeptFile::create(&disk, file.clone()).unwrap();
         kept.close();
@@ -377,6 +387,38 @@ mod tests {
         }
         fs::rename(&moved, &file).unwrap();
         kept.get(&disk).unwrap();
+    }
+
+    /// Root makes files for the user who called sudo. A link of this user must not choose which
+    /// directory root gives away.
+    #[test]
+    fn a_directory_that_another_users_link_leads_to_is_not_given_away() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIP: needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (theirs, victim) = (dir.path().join("theirs"), dir.path().join("victim"));
+        let (uid, gid) = (Uid::from_raw(12_345), Gid::from_raw(12_346));
+        let disk = SystemDisk {
+            owner: (Some(uid), Some(gid)),
+        };
+        fs::create_dir(&victim).unwrap();
+        fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(12_345), None).unwrap();
+        std::os::unix::fs::symlink(&victim, theirs.join("link")).unwrap();
+        let owner = |path: &Path| {
+            let found = fs::metadata(path).unwrap();
+            (found.uid(), found.gid())
+        };
+        let made = theirs.join("link/made");
+        disk.make_directory(&made).unwrap();
+        assert_eq!(owner(&victim.join("made")).0, 0);
+        let made = theirs.join("made");
+        disk.make_directory(&made).unwrap();
+        assert_eq!(owner(&made), (12_345, 12_346));
+        disk.create(&made.join("file")).unwrap();
+        assert_eq!(owner(&made.join("file")), (12_345, 12_346));
     }
 
     #[test]

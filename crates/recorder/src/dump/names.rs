@@ -1,18 +1,19 @@
 //! The directory that dumps go to, and the names of its files.
 
 use std::{
-    fs::DirBuilder,
     io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
+use retroscope_unix::{Owner, make_directories};
+use rustix::fs::{Gid, Uid};
+
 use super::{
     behind::{BLOCK_BYTES, Blocks},
     compress::ZstdLevel,
-    disk::{Disk, SystemDisk},
+    disk::{DIRECTORY_MODE, Disk, SystemDisk},
     encode::Format,
     store::keeper::Keeper,
     stream::Digests,
@@ -61,7 +62,7 @@ impl Directory {
     pub(crate) fn open(path: &Path, format: Format) -> io::Result<Self> {
         let owner = sudo_caller();
         let disk = SystemDisk { owner };
-        make(path, &disk)?;
+        disk.give(&make_directories(path, DIRECTORY_MODE)?);
         let probe = path.join(format!(".retroscope-{}.probe", std::process::id()));
         let goes_directly = disk.make(&probe)?.goes_directly();
         disk.remove(&probe)?;
@@ -74,7 +75,9 @@ impl Directory {
 
     /// The working directory, which may or may not be written to.
     pub(crate) fn untried(format: Format) -> Self {
-        let disk = SystemDisk { owner: None };
+        let disk = SystemDisk {
+            owner: (None, None),
+        };
         Self::on(Arc::new(disk), Path::new(""), format)
     }
 
@@ -244,25 +247,15 @@ impl Directory {
     }
 }
 
-/// Makes a directory and its parents.
-fn make(path: &Path, disk: &SystemDisk) -> io::Result<()> {
-    let missing: Vec<PathBuf> = path
-        .ancestors()
-        .take_while(|p| !p.as_os_str().is_empty() && !p.exists())
-        .map(Path::to_owned)
-        .collect();
-    DirBuilder::new().recursive(true).mode(0o750).create(path)?;
-    missing.iter().for_each(|made| disk.own(made));
-    Ok(())
-}
-
 /// The user behind sudo, if this process is root through it.
-fn sudo_caller() -> Option<(u32, u32)> {
+fn sudo_caller() -> Owner {
     if !rustix::process::geteuid().is_root() {
-        return None;
+        return (None, None);
     }
     let id = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-    Some((id("SUDO_UID")?, id("SUDO_GID")?))
+    let ids = id("SUDO_UID").zip(id("SUDO_GID"));
+    ids.map(|(uid, gid)| (Uid::from_raw(uid), Gid::from_raw(gid)))
+        .unzip()
 }
 
 #[cfg(test)]
