@@ -127,6 +127,9 @@ pub enum Read {
 
 /// What lines of the kinds that are known begin with: where another line may begin in one that was torn.
 const STARTS: [&[u8]; 2] = [br#"{"timestamp""#, br#"{"ts""#];
+/// Bytes that an alert may keep of its line, because thousands of alerts wait in memory. Suricata
+/// lets a whole rule, and so its `msg`, have as many (`DETECT_MAX_RULE_SIZE`).
+const KEPT_BYTES_MAX: usize = 8192;
 /// One of these is in each that counts.
 const WORDS: [&[u8]; 2] = [br#""alert""#, br#""note""#];
 
@@ -165,10 +168,33 @@ pub fn read(line: &[u8]) -> Read {
 
 /// `None`: that is no JSON object.
 fn whole(line: &[u8]) -> Option<Read> {
-    if memmem::find(line, br#""event_type""#).is_some() {
+    let read = if memmem::find(line, br#""event_type""#).is_some() {
         eve::read(line)
     } else {
         zeek::read(line)
+    };
+    read.map(|read| match read {
+        Read::Alert { alert, .. } if alert.kept_bytes() > KEPT_BYTES_MAX => {
+            Read::Wrong("its texts are longer than 8 KiB")
+        }
+        read => read,
+    })
+}
+
+impl Alert {
+    /// Bytes of texts and lists.
+    fn kept_bytes(&self) -> usize {
+        let Identity {
+            timestamp,
+            signature,
+            host,
+            uid,
+            ..
+        } = &*self.identity;
+        let texts = [signature, host, uid, &self.in_iface, &self.community_id];
+        let texts = texts.into_iter().flatten().map(String::len).sum::<usize>();
+        let vlan = self.vlan.as_ref().map_or(0, |ids| size_of_val(&ids[..]));
+        timestamp.len() + texts + vlan
     }
 }
 

@@ -110,6 +110,27 @@ fn notices_of_zeek_are_understood() {
     assert!(matches!(read(br#"{"ts":1.5,"note":null}"#), Read::Ignored));
 }
 
+/// A text may be long if the alert does not keep it, as `packet`.
+#[test]
+fn an_alert_that_keeps_long_texts_is_wrong() {
+    let long = "x".repeat(500_000);
+    alert(&EVE.replace("AAAA", &long));
+    alert(&EVE.replace("ET ", &long[..8000]));
+    let vlan = vec!["201"; 100_000].join(",");
+    for (text, longer) in [
+        ("ET ", &long),
+        ("eth0", &long),
+        ("1:xxx", &long),
+        ("ids1", &long),
+        ("201,200", &vlan),
+    ] {
+        let line = EVE.replace(text, longer);
+        assert!(matches!(read(line.as_bytes()), Read::Wrong(_)), "{text}");
+    }
+    let notice = format!(r#"{{"ts":1795842000.5,"note":"x","uid":"{long}"}}"#);
+    assert!(matches!(read(notice.as_bytes()), Read::Wrong(_)));
+}
+
 #[test]
 fn other_events_are_ignored() {
     for line in [
