@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// The user of `-Z` moves the directory away, and a file of the socket's name is there in the end.
+    /// The user of `-Z` moves the directory away and puts a file of the same name into a new one.
     #[test]
     fn only_the_socket_itself_is_removed() {
         let folder = tempfile::tempdir().unwrap();
