@@ -1,6 +1,8 @@
 //! The `retroscope` program: arguments in, exit code out. Each command is a module of `commands`.
 
 mod commands;
+#[cfg(test)]
+mod documented_tests;
 mod eve;
 mod failure;
 mod memory;

@@ -432,3 +432,24 @@ fn the_example_has_every_key() {
         assert!(options.contains(option), "{option}");
     }
 }
+
+#[test]
+fn documented_files_have_no_wrong_key() {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let packaged = root.join("contrib/debian/retroscope.toml");
+    let mut files = vec![fs::read_to_string(packaged).unwrap()];
+    for entry in fs::read_dir(root.join("docs")).unwrap() {
+        let page = entry.unwrap().path();
+        if page.extension().is_some_and(|it| it == "md") {
+            let page = fs::read_to_string(page).unwrap();
+            let blocks = page.split("```toml\n").skip(1);
+            files.extend(blocks.map(|it| it.split("```").next().unwrap().to_owned()));
+        }
+    }
+    assert!(files.len() >= 4, "{files:?}");
+    for file in files {
+        // A block of a page may name no source.
+        let loaded = load(&file, &[INTERFACE]);
+        assert!(loaded.is_ok(), "{file}: {loaded:?}");
+    }
+}
