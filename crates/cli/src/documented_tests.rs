@@ -1,14 +1,14 @@
-//! Every `retroscope …` command line in the documentation, the examples, the packaging files and the comments of this
-//! workspace is parsed by the program's own parser.
+//! Every `retroscope …` command line in the documentation, the examples, the packaging files and the
+//! comments of this workspace is parsed by the program's own parser.
 //!
-//! A command line is code: a line of a `console` or `sh` block, a code span between backticks, a line of a shell
-//! script, the value of `ExecStart=`, or a comment line that begins with the command. Two rules cover what a document
-//! leaves open:
+//! A command line is code: a line of a `console` or `sh` block, a code span between backticks, a
+//! line of a shell script, the value of `ExecStart=`, or a comment line that begins with the
+//! command. Two rules cover what a document leaves open:
 //!
-//! - A word in capitals (`FILE`, `UID:GID`) is a placeholder. It may have any value, and `COMMAND` may be any command;
-//!   names of commands and options are checked all the same.
-//! - `…` stands for arguments that are left out. A code span names a command or an option, and leaves out the rest. So
-//!   both may lack required arguments. Whole command lines may not.
+//! - A word in capitals (`FILE`, `UID:GID`) is a placeholder. A placeholder may be any value, and
+//!   `COMMAND` may be any command. The test checks the names of commands and options all the same.
+//! - `…` replaces arguments that the document leaves out. A code span names a command or an option,
+//!   and leaves out the rest. So both may lack required arguments. Whole command lines may not.
 
 use std::{
     fs, iter, mem,
@@ -37,8 +37,8 @@ const CHECKED: [&str; 6] = [
 /// Rust sources whose comments and messages name commands in code spans.
 const SOURCES: [&str; 2] = ["crates/api/src", "crates/cli/src"];
 
-/// The least number of whole command lines and of code spans. Fewer mean that the extraction misses some: the workspace
-/// had 59 and 146 when this test was written.
+/// The least number of whole command lines and of code spans. Fewer mean that the extraction misses
+/// some: the workspace had 59 and 146 when this test was written.
 const WHOLE_MIN: usize = 50;
 const SPANS_MIN: usize = 125;
 

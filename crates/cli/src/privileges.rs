@@ -4,11 +4,13 @@
 //! starts afterwards have none. The thread for signals, which is older, gives up its own when it starts, and is waited for.
 
 use std::{
-    fs,
+    ffi::CString,
+    fmt,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, anyhow, bail};
+use nix::unistd::{self, getgrouplist};
 use retroscope_unix::{Owner, make_directories};
 use rustix::{
     fs::{Access, AtFlags, CWD, Gid, Uid, accessat},
@@ -29,29 +31,33 @@ pub(crate) struct Privileges {
     directory: Option<PathBuf>,
 }
 
-/// A user of this system.
+/// A user to become.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct User {
+struct User {
+    /// The option that names the user, for messages.
+    option: &'static str,
     name: String,
     uid: u32,
     gid: u32,
-    /// Further groups.
+    /// Supplementary groups. Those of a named user contain `gid`, as getgrouplist(3) returns it.
     groups: Vec<u32>,
 }
 
 impl Privileges {
-    /// `user` is a name or `UID:GID`.
+    /// Looks up a user: a name that the Name Service Switch knows (nsswitch.conf(5): files, LDAP,
+    /// sssd), or `UID:GID`. `option` is the option that gives the user. Call this before threads
+    /// start and before privileges are given up: a module of the Name Service Switch may need
+    /// files and sockets that the user of `-Z` cannot open.
     ///
     /// # Errors
-    /// No such user.
-    pub(crate) fn new(user: Option<&str>, directory: Option<&Path>) -> anyhow::Result<Self> {
-        let find = |text: &str| {
-            let read = |path| fs::read_to_string(path).unwrap_or_default();
-            let found = User::find(text, &read("/etc/passwd"), &read("/etc/group"));
-            found.ok_or_else(|| {
-                anyhow!("-Z {text}: no such user in /etc/passwd; write UID:GID for one that is elsewhere")
-            })
-        };
+    /// The user does not exist, or the look-up failed.
+    pub(crate) fn new(
+        option: &'static str,
+        user: Option<&str>,
+        directory: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let find =
+            |text: &str| User::find(option, text).with_context(|| format!("{option} {text}"));
         Ok(Self {
             user: user.map(find).transpose()?,
             directory: directory.map(Path::to_owned),
@@ -92,8 +98,8 @@ impl Privileges {
         };
         self.give_up_all()?;
         if let Some(directory) = self.directory.as_deref().filter(|it| !may_write(it)) {
-            let (name, directory) = (&user.name, directory.display());
-            bail!("-Z {name}: this user cannot write to {directory}");
+            let directory = directory.display();
+            bail!("{user}: this user cannot write to {directory}");
         }
         Ok(CapabilitySet::empty())
     }
@@ -169,31 +175,25 @@ fn may_write(directory: &Path) -> bool {
     accessat(CWD, directory, access, AtFlags::EACCESS).is_ok()
 }
 
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.option, self.name)
+    }
+}
+
 impl User {
     /// A user by name, or `UID:GID` as it is.
-    fn find(text: &str, passwd: &str, group: &str) -> Option<Self> {
-        if let Some((uid, gid)) = text.split_once(':') {
-            return Some(Self {
-                name: text.to_owned(),
-                uid: uid.parse().ok()?,
-                gid: gid.parse().ok()?,
-                groups: Vec::new(),
-            });
-        }
-        let mut lines = passwd.lines().map(|line| line.split(':'));
-        let mut fields = lines.find(|fields| fields.clone().next() == Some(text))?;
-        let (uid, gid) = (fields.nth(2)?.parse().ok()?, fields.next()?.parse().ok()?);
-        let groups = group.lines().filter_map(|line| {
-            let mut fields = line.split(':').skip(2);
-            let (number, members) = (fields.next()?, fields.next()?);
-            let is_member = members.split(',').any(|member| member == text);
-            number.parse().ok().filter(|_| is_member)
-        });
-        Some(Self {
+    fn find(option: &'static str, text: &str) -> anyhow::Result<Self> {
+        let (uid, gid, groups) = match text.split_once(':') {
+            Some(ids) => numbers(ids).context("is no UID:GID")?,
+            None => named(text)?,
+        };
+        Ok(Self {
+            option,
             name: text.to_owned(),
             uid,
             gid,
-            groups: groups.collect(),
+            groups,
         })
     }
 
@@ -202,12 +202,12 @@ impl User {
     }
 
     fn become_it(&self) -> anyhow::Result<()> {
-        let name = &self.name;
         let refused = |call| {
             move |error| match error {
                 Errno::PERM => anyhow!(
-                    "-Z {name}: to become this user takes CAP_SETUID and CAP_SETGID, as root has them: leave -Z out, \
-                     capabilities are given up in any case"
+                    "{self}: to become this user takes CAP_SETUID and CAP_SETGID, as root has them: leave {} out, \
+                     capabilities are given up in any case",
+                    self.option
                 ),
                 error => failed(call)(error),
             }
@@ -220,30 +220,53 @@ impl User {
     }
 }
 
+/// A user and a group by number, without supplementary groups.
+fn numbers((uid, gid): (&str, &str)) -> Option<(u32, u32, Vec<u32>)> {
+    Some((uid.parse().ok()?, gid.parse().ok()?, Vec::new()))
+}
+
+/// The number, group and supplementary groups of a user of this name.
+fn named(name: &str) -> anyhow::Result<(u32, u32, Vec<u32>)> {
+    use nix::errno::Errno;
+    let user = match unistd::User::from_name(name) {
+        Ok(user) => user,
+        // getpwnam_r(3): where no database has an answer.
+        Err(Errno::ENOENT | Errno::ESRCH) => None,
+        Err(error) => bail!("this user cannot be looked up: {error}"),
+    };
+    let user = user.context("no such user: write a name that `getent passwd` has, or UID:GID")?;
+    let groups = getgrouplist(&CString::new(name)?, user.gid)
+        .map_err(|error| anyhow!("the groups of this user cannot be looked up: {error}"))?;
+    let groups = groups.into_iter().map(unistd::Gid::as_raw);
+    Ok((user.uid.as_raw(), user.gid.as_raw(), groups.collect()))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, chown, symlink};
+    use std::{
+        fs,
+        os::unix::fs::{MetadataExt, chown, symlink},
+    };
 
     use super::*;
 
-    const PASSWD: &str =
-        "root:x:0:0:root:/root:/bin/sh\ncap:x:101:102::/:/bin/false\nodd\ncapture:x:7:8::/:\n";
-    const GROUP: &str = "root:x:0:\nwires:x:20:other,cap\ntaps:x:30:cap\nno:x:40:capture\nodd\n";
-
     #[test]
     fn users_are_found_with_their_groups() {
-        let user = User::find("cap", PASSWD, GROUP).unwrap();
-        assert_eq!((user.uid, user.gid, user.groups), (101, 102, vec![20, 30]));
-        let user = User::find("1000:100", PASSWD, GROUP).unwrap();
+        let user = User::find("-Z", "root").unwrap();
+        assert_eq!((user.uid, user.gid), (0, 0));
+        assert!(user.groups.contains(&0), "{user:?}");
+        let user = User::find("-Z", "1000:100").unwrap();
         assert_eq!((user.uid, user.gid, user.groups), (1000, 100, vec![]));
-        for unknown in ["", "ca", "odd", "1000", "x:1", "-1:0"] {
-            assert_eq!(User::find(unknown, PASSWD, GROUP), None, "{unknown}");
+        for unknown in ["", "no-such-user", "ro\0t", "12345678", "x:1", "-1:0", "1:"] {
+            let refused = Privileges::new("-Z", Some(unknown), None).unwrap_err();
+            let refused = format!("{refused:#}");
+            assert!(refused.starts_with(&format!("-Z {unknown}: ")), "{refused}");
         }
     }
 
     #[test]
     fn nobody_but_root_becomes_somebody_else() {
-        let user = User::find("12345:12345", "", "").unwrap();
+        let user = User::find("--post-user", "12345:12345").unwrap();
         // A thread of its own: it ends with what it gave up.
         let refused = std::thread::scope(|scope| {
             let try_it = || {
@@ -253,14 +276,17 @@ mod tests {
             scope.spawn(try_it).join().unwrap()
         });
         let message = refused.unwrap_err().to_string();
-        assert!(message.starts_with("-Z 12345:12345: "), "{message}");
-        assert!(message.contains("leave -Z out"), "{message}");
+        assert!(
+            message.starts_with("--post-user 12345:12345: "),
+            "{message}"
+        );
+        assert!(message.contains("leave --post-user out"), "{message}");
     }
 
     #[test]
     fn nothing_is_left_but_what_dumps_need() {
         let folder = tempfile::tempdir().unwrap();
-        let privileges = Privileges::new(None, Some(folder.path())).unwrap();
+        let privileges = Privileges::new("-Z", None, Some(folder.path())).unwrap();
         // A thread of its own: it ends with what it gave up.
         let left = std::thread::scope(|scope| {
             let give_up = || {
@@ -289,7 +315,7 @@ mod tests {
         fs::create_dir(&victim).unwrap();
         symlink(&victim, theirs.join("link")).unwrap();
         let prepare = |directory: &Path| {
-            let privileges = Privileges::new(Some("12345:12345"), Some(directory)).unwrap();
+            let privileges = Privileges::new("-Z", Some("12345:12345"), Some(directory)).unwrap();
             privileges.prepare_directory()
         };
         let owner = |path: &Path| fs::metadata(path).map(|found| found.uid()).ok();
@@ -324,15 +350,16 @@ mod tests {
                 scope.spawn(give_up).join().unwrap()
             })
         };
-        let left = in_thread(&Privileges::new(None, Some(&theirs)).unwrap()).unwrap();
+        let left = in_thread(&Privileges::new("-Z", None, Some(&theirs)).unwrap()).unwrap();
         assert_eq!(left, CapabilitySet::DAC_OVERRIDE);
-        let left = in_thread(&Privileges::new(Some("12345:12345"), Some(folder.path())).unwrap());
+        let left =
+            in_thread(&Privileges::new("-Z", Some("12345:12345"), Some(folder.path())).unwrap());
         let refused = left.unwrap_err().to_string();
         assert!(refused.contains("this user cannot write to"), "{refused}");
         // The folder above is root's own; that user may not even look into it.
         chown(folder.path(), Some(12_345), Some(12_345)).unwrap();
         let left =
-            in_thread(&Privileges::new(Some("12345:12345"), Some(&theirs)).unwrap()).unwrap();
+            in_thread(&Privileges::new("-Z", Some("12345:12345"), Some(&theirs)).unwrap()).unwrap();
         assert_eq!(left, CapabilitySet::empty());
     }
 }

@@ -34,3 +34,4 @@ mod support;
 #[path = "../live/terminal.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]
 mod terminal;
+mod users;

@@ -91,12 +91,12 @@ fn record_as(args: &Args, loaded: Option<&Loaded>) -> Result<ExitCode, Failure> 
     let (mut config, notes) = args.resolve()?;
     if let Some(post) = &mut config.post {
         // Without --post-user they are who the recorder becomes.
-        let user = args
-            .files
-            .post_user
-            .as_deref()
-            .or(args.input.user.as_deref());
-        let who = Privileges::new(user, None).map_err(Failure::usage)?;
+        let (option, user) = match &args.files.post_user {
+            Some(user) => ("--post-user", Some(user)),
+            None => ("-Z", args.input.user.as_ref()),
+        };
+        let who = Privileges::new(option, user.map(String::as_str), None);
+        let who = who.map_err(|error| Failure::usage(format!("{error:#}")))?;
         post.identity = Some(Arc::new(move || Ok(who.give_up_all()?)));
     }
     if !args.input.quiet {
@@ -134,8 +134,9 @@ pub(crate) struct Task<'a> {
 /// Records until the packets end, or somebody ends it.
 pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let (input, config) = (task.input, task.config);
-    let privileges = Privileges::new(input.user.as_deref(), config.directory.as_deref());
-    let privileges = privileges.map_err(Failure::usage)?;
+    let directory = config.directory.as_deref();
+    let privileges = Privileges::new("-Z", input.user.as_deref(), directory);
+    let privileges = privileges.map_err(|error| Failure::usage(format!("{error:#}")))?;
     let signals = signals::Signals::install(privileges.clone())
         .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
     let mut service = Service::from_environment();

@@ -210,12 +210,16 @@ fn together(loaded: &Loaded) -> Vec<Fault> {
         fault.span = fault.span.or(of_interfaces);
         faults.push(fault);
     }
-    if let Err(error) = Privileges::new(args.input.user.as_deref(), None) {
-        let key = "relinquish-privileges";
-        faults.push(Fault {
-            span: loaded.spans_of(key).first().cloned(),
-            message: format!("{key}: {error}"),
-        });
+    for (key, option, user) in [
+        ("relinquish-privileges", "-Z", &args.input.user),
+        ("post-user", "--post-user", &args.files.post_user),
+    ] {
+        if let Err(error) = Privileges::new(option, user.as_deref(), None) {
+            faults.push(Fault {
+                span: loaded.spans_of(key).first().cloned(),
+                message: format!("{key}: {error:#}"),
+            });
+        }
     }
     faults
 }
