@@ -3,30 +3,34 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak clean
+.PHONY: help setup setup-build demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: ## check that Rust, a C compiler and libpcap are there (as root: install the latter two)
-	@scripts/setup.sh
+setup: ## check for Rust, a C compiler, libpcap and the tools of the tests (as root: install all but Rust)
+	@scripts/setup.sh test
 
-demo: setup ## build, and see the main job work: a trigger, and what happened before it (under a minute)
+setup-build:
+	@scripts/setup.sh build
+
+demo: ## build, and see the main job work: a trigger, and what happened before it (under a minute)
+	@scripts/setup.sh demo
 	@scripts/demo.sh
 
 test: setup ## every test that needs no special hardware; as root also those in network namespaces
 	@scripts/test.sh
 
-test-dpdk: setup ## lint and tests of the DPDK engine, where libdpdk-dev is installed
+test-dpdk: setup-build ## lint and tests of the DPDK engine, where libdpdk-dev is installed
 	@scripts/dpdk.sh
 
-lint: setup ## formatting, clippy, documentation, dependencies, file sizes
+lint: setup-build ## formatting, clippy, documentation, dependencies, file sizes
 	@scripts/lint.sh
 
-bench: setup ## every benchmark: queues, memory, latency, then files and filters (ten minutes)
+bench: setup-build ## every benchmark: queues, memory, latency, then files and filters (ten minutes)
 	@scripts/bench.sh full
 
-bench-quick: setup ## its own tests, then the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
+bench-quick: setup-build ## its own tests, then the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
 	@scripts/bench.sh quick
 
 bench-capture: setup ## live capture over veth, as root: processor time against other programs (5 minutes)
@@ -38,13 +42,13 @@ REV ?= $(word 2,$(MAKECMDGOALS))
 $(eval .PHONY: $(REV))
 $(eval $(REV):;@:)
 endif
-bench-ab: setup ## compare this checkout with a commit, in turns: make bench-ab REV (ROUNDS=5, ROWS, WHAT=capture)
+bench-ab: setup-build ## compare this checkout with a commit, in turns: make bench-ab REV (ROUNDS=5, ROWS, WHAT=capture)
 	@scripts/bench-ab.sh "$(REV)"
 
-verify: setup ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)
+verify: setup-build ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)
 	@scripts/verify.sh
 
-soak: setup ## record generated traffic for minutes, check every counter (SOAK_SECONDS=120); as root the long live tests too
+soak: setup-build ## record generated traffic for minutes, check every counter (SOAK_SECONDS=120); as root the long live tests too
 	@scripts/soak.sh
 
 clean: ## remove what was built

@@ -125,12 +125,6 @@ mkdir -p "$DEMO"
 rm -rf "$DEMO/dumps"
 rm -f "$DEMO"/*
 
-if ! command -v ip >/dev/null && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-	step "installing iproute2"
-	{ apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends iproute2; } \
-		>"$DEMO/apt.log" 2>&1 </dev/null || echo "iproute2 could not be installed"
-fi
-
 # Whether a veth pair can be made and a packet socket opened under this `unshare`.
 probe='ip link add rs0 type veth peer name rs1 && ip link set rs0 up && ip link set rs1 up &&
 	"$RETROSCOPE" generate -i rs0 --yes -c 1 -q'

@@ -21,6 +21,7 @@ else
 fi
 
 scripts/tidy.sh
+scripts/setup-check.sh
 
 step "lines"
 scripts/lines.sh

@@ -10,28 +10,15 @@ fi
 [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || die "suricata: install it: this script does as root, on Debian"
 
 step "Suricata"
-export DEBIAN_FRONTEND=noninteractive
-list=/etc/apt/sources.list.d/retroscope-suricata.list policy=/usr/sbin/policy-rc.d
-made=()
-trap 'rm -f "${made[@]}"' EXIT
-# No service is started by installing: invoke-rc.d(8).
-if [ ! -e $policy ]; then
-	made+=("$policy")
-	printf '#!/bin/sh\nexit 101\n' >$policy
-	chmod +x $policy
-fi
+list=/etc/apt/sources.list.d/retroscope-suricata.list
+trap 'rm -f "$list"' EXIT
 release=()
 # shellcheck disable=SC1091
 if [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" = bookworm ]; then
 	# Debian 12 has it in its backports alone: a source that is there only now.
-	made+=("$list")
 	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm-backports main" >$list
 	release=(-t bookworm-backports)
 fi
 apt-get update -q </dev/null
-apt-get install -qy --no-install-recommends "${release[@]}" suricata </dev/null
-# Nor at the next boot.
-if command -v systemctl >/dev/null; then
-	systemctl disable --now suricata.service >/dev/null 2>&1 || true
-fi
+apt_install "${release[@]}" suricata
 suricata -V

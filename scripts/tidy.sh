@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What rustfmt and clippy do not say: sizes of files, blanks at line ends, scripts that do not parse.
+# What rustfmt and clippy do not say: sizes of files, blanks at line ends, faults of scripts.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -26,6 +26,12 @@ done < <(git grep -nI ' $' -- '*.md' '*.sh' '*.toml' '*.rs' Makefile .ci/run || 
 for script in scripts/*.sh .ci/run; do
 	bash -n "$script" || complain "$script does not parse"
 done
+if command -v shellcheck >/dev/null; then
+	# SC2097, SC2098: `NAME=${NAME:-default} command "$NAME"` has the same value in both places where NAME has its default.
+	shellcheck -x -P SCRIPTDIR -S warning -s bash -e SC2097,SC2098 scripts/*.sh .ci/run || complain "shellcheck"
+else
+	echo "SKIP: scripts are not checked: no shellcheck" >&2
+fi
 
 [ "$failed" -eq 0 ] || exit 1
 echo "tidy: ok"
