@@ -1,6 +1,7 @@
 //! `retroscope flows` and `record --eve`, the program as a user runs it.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Read},
     os::unix::net::UnixListener,
@@ -9,10 +10,15 @@ use std::{
     thread,
 };
 
-use serde_json::Value;
+use jiff::Timestamp;
+use retroscope_pcapfile::Resolution;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{PROGRAM, stderr, stdout};
+use crate::{
+    record_files::generated::{made, write_pcap},
+    support::{PROGRAM, stderr, stdout},
+};
 
 fn command(directory: &Path, arguments: &str) -> Command {
     let mut command = Command::new(PROGRAM);
@@ -75,6 +81,58 @@ fn a_file_has_the_same_lines_in_every_run() {
     let (ended, open) = lines.split_at(lines.len() - of_reason(&lines, "shutdown"));
     assert!(ended.iter().all(|line| line["flow"]["reason"] == "timeout"));
     assert!(!open.is_empty());
+}
+
+/// Each conversation of a made-up capture has one line, with the packets and bytes of both
+/// directions, the ends in the order of its first packet, and the time of that packet.
+#[test]
+fn lines_count_the_packets_of_a_made_capture() {
+    let directory = TempDir::new().unwrap();
+    let seed = fastrand::u64(..);
+    eprintln!("seed {seed}");
+    let mut made = made(seed);
+    write_pcap(&directory.path().join("in.pcap"), &made, Resolution::Nano);
+    let output = run(directory.path(), "flows -r in.pcap --idle-timeout 0");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let lines = lines(stdout(&output));
+    made.sort_by_key(|it| it.packet.time_ns);
+    let mut expected = BTreeMap::<u16, Value>::new();
+    for it in &made {
+        let ports = [1000, 2000].map(|first| first + it.conversation);
+        let ends = if it.is_from_client { [0, 1] } else { [1, 0] };
+        let at = Timestamp::from_nanosecond(it.packet.time_ns.into()).unwrap();
+        let line = expected.entry(it.conversation).or_insert_with(|| {
+            json!({
+                "ports": ends.map(|end| ports[end]),
+                "proto": if it.conversation.is_multiple_of(2) { "TCP" } else { "UDP" },
+                "start": at.strftime("%Y-%m-%dT%H:%M:%S.%6f+0000").to_string(),
+                "sent": [[0, 0], [0, 0]],
+            })
+        });
+        let is_back = line["ports"][0] != ports[ends[0]];
+        let sent = &mut line["sent"][usize::from(is_back)];
+        *sent = json!([
+            sent[0].as_u64().unwrap() + 1,
+            sent[1].as_u64().unwrap() + u64::from(it.packet.wire_len)
+        ]);
+    }
+    let told = lines.iter().map(|line| {
+        let flow = &line["flow"];
+        let ports = [&line["src_port"], &line["dest_port"]];
+        let smaller = ports.iter().map(|port| port.as_u64().unwrap()).min();
+        let told = json!({
+            "ports": ports,
+            "proto": line["proto"],
+            "start": flow["start"],
+            "sent": [
+                [flow["pkts_toserver"], flow["bytes_toserver"]],
+                [flow["pkts_toclient"], flow["bytes_toclient"]],
+            ],
+        });
+        (u16::try_from(smaller.unwrap() - 1000).unwrap(), told)
+    });
+    assert_eq!(lines.len(), expected.len());
+    assert_eq!(told.collect::<BTreeMap<_, _>>(), expected, "seed {seed}");
 }
 
 fn of_reason(lines: &[Value], reason: &str) -> usize {

@@ -7,6 +7,7 @@
 )]
 
 mod bounded;
+mod bytes;
 mod common;
 mod corpus;
 mod damage;
