@@ -17,7 +17,7 @@ use retroscope_ring::{Producer, Reservation, Ring, RingConfig};
 use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
 use crate::{
-    measure::{Entrant, Failure, Spread, check_count},
+    measure::{Failure, Spread, check_count},
     ring::{made, store_one},
     session::Session,
 };
@@ -75,9 +75,7 @@ fn slowest(session: &Session, buckets: u64) -> Result<Spread, Failure> {
     // The dumps want the oldest eighth of what the ring holds; or the newest quarter, and all that comes.
     for (from, to) in [(0.0, Some(0.125)), (0.75, None)] {
         let _reservations = full.reserve(from, to);
-        let run = || full.changes(changes);
-        let heat = session.heat("change of buckets", vec![Entrant::new("us", run)]);
-        let spread = heat.0[0].spread()?;
+        let spread = session.alone("change of buckets, us", || full.changes(changes))?;
         if worst.median < spread.median {
             worst = spread;
         }

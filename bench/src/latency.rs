@@ -54,8 +54,7 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
         // Long enough that a processor lost for some milliseconds is less than one packet in a hundred.
         let time = session.scale.time(0.5);
         session.row(&format!("ring/latency/{row}-p99-us"), None, || {
-            let entrant = Entrant::new("us", || Ok(paced(rate, time)?.p99_us));
-            session.heat("latency", vec![entrant]).0[0].spread()
+            session.alone("latency, us", || Ok(paced(rate, time)?.p99_us))
         })?;
     }
     session.row("ring/latency/idle-cpu", None, || {

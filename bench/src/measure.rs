@@ -3,8 +3,19 @@
 //! Entrants run one after the other (A B C, A B C, …). A ratio is taken inside each repetition first; the median of these is
 //! reported, with the least and the greatest. The first turn of each is not counted: it finds out how much a run must do to take
 //! its time, and warms up what can be warm.
+//!
+//! A figure with a spread above [`SPREAD_MAX`] is unsteady: its entrants take turns again, and the
+//! steadiest figure is reported.
+
+use std::cell::{Ref, RefCell};
 
 use crate::say;
+
+/// A figure is steady if the difference between its greatest and its least repetition is at most
+/// this share of the median.
+pub const SPREAD_MAX: f64 = 0.15;
+/// An unsteady figure is measured again at most this many times.
+pub const AGAIN_MAX: usize = 2;
 
 /// Why there is no figure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,6 +125,39 @@ impl Spread {
             min: figure,
             max: figure,
         }
+    }
+
+    /// The difference between the greatest and the least repetition, as a share of the median;
+    /// infinite if the median is 0 and another repetition is not.
+    fn share(&self) -> f64 {
+        let width = self.max - self.min;
+        if width > 0.0 {
+            width / self.median.abs()
+        } else {
+            0.0
+        }
+    }
+
+    /// Whether the spread exceeds [`SPREAD_MAX`].
+    #[must_use]
+    pub fn is_unsteady(&self) -> bool {
+        self.share() > SPREAD_MAX
+    }
+}
+
+/// A figure, with a remark that a reader of the figure must know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    /// The figure itself.
+    pub spread: Spread,
+    /// For example why the denominator of a ratio is unsound.
+    pub remark: Option<String>,
+}
+
+impl From<Spread> for Figure {
+    fn from(spread: Spread) -> Self {
+        let remark = None;
+        Self { spread, remark }
     }
 }
 
@@ -229,25 +273,83 @@ impl Series {
     }
 }
 
-/// What came out of one interleaving, in the order of the entrants.
+/// The series of entrants that took turns with each other, in the order of the entrants.
 #[derive(Debug, Clone)]
-pub struct Heat(pub Vec<Series>);
+pub struct Round(Vec<Series>);
 
-impl Heat {
-    /// Runs all entrants in turns: once uncounted, then `repetitions` times. Who failed is not run again. Says what comes out.
-    pub fn run(what: &str, repetitions: usize, mut entrants: Vec<Entrant<'_>>) -> Self {
+impl Round {
+    /// The series of an entrant.
+    ///
+    /// # Errors
+    /// [`Failure::Unsound`]: it was not in this round.
+    pub fn get(&self, name: &str) -> Result<&Series, Failure> {
+        let series = self.0.iter().find(|series| series.name == name);
+        series.ok_or_else(|| Failure::Unsound(format!("{name} was not run")))
+    }
+
+    /// All series.
+    pub fn iter(&self) -> impl Iterator<Item = &Series> {
+        self.0.iter()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.get(name).is_ok()
+    }
+}
+
+/// Entrants and the rounds that they ran: one of all entrants, then one for each unsteady figure,
+/// of the entrants of that figure.
+#[derive(Debug)]
+pub struct Heat<'a> {
+    what: String,
+    /// Counted turns of a round.
+    repetitions: usize,
+    names: Vec<String>,
+    entrants: RefCell<Vec<Entrant<'a>>>,
+    rounds: RefCell<Vec<Round>>,
+}
+
+impl<'a> Heat<'a> {
+    /// Runs all entrants in turns: once uncounted, then `repetitions` times. An entrant that fails
+    /// is not run again. Reports the series.
+    pub fn run(what: &str, repetitions: usize, entrants: Vec<Entrant<'a>>) -> Self {
+        let heat = Self {
+            what: what.to_owned(),
+            repetitions,
+            names: entrants.iter().map(|one| one.name.clone()).collect(),
+            entrants: RefCell::new(entrants),
+            rounds: RefCell::default(),
+        };
+        heat.again(&|_| true);
+        heat
+    }
+
+    /// The names of the entrants, in their order.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The first round, in which every entrant took part.
+    pub fn first(&self) -> Ref<'_, Round> {
+        Ref::map(self.rounds.borrow(), |rounds| &rounds[0])
+    }
+
+    /// A round of some of the entrants.
+    fn again(&self, is_part: &dyn Fn(&str) -> bool) {
+        let mut entrants = self.entrants.borrow_mut();
+        let entrants = entrants.iter_mut().filter(|one| is_part(&one.name));
+        let mut entrants: Vec<_> = entrants.collect();
         if !entrants.is_empty() {
-            say(&format!(
-                "{what}: {} turns of {entrants:?}",
-                repetitions + 1
-            ));
+            let (what, turns) = (&self.what, self.repetitions + 1);
+            say(&format!("{what}: {turns} turns of {entrants:?}"));
         }
-        let empty = |entrant: &Entrant<'_>| Series {
+        let empty = |entrant: &&mut Entrant<'_>| Series {
             name: entrant.name.clone(),
-            figures: Ok(Vec::with_capacity(repetitions)),
+            figures: Ok(Vec::with_capacity(self.repetitions)),
         };
         let mut series: Vec<Series> = entrants.iter().map(empty).collect();
-        for repetition in 0..=repetitions {
+        for repetition in 0..=self.repetitions {
             for (entrant, series) in entrants.iter_mut().zip(&mut series) {
                 let Ok(figures) = &mut series.figures else {
                     continue;
@@ -267,17 +369,47 @@ impl Heat {
                 Err(failure) => format!("  {}: {failure}", series.name),
             });
         }
-        Self(series)
+        self.rounds.borrow_mut().push(Round(series));
     }
 
-    /// The series of an entrant.
+    /// The steadiest figure of all rounds that have every entrant of the figure. While no round has
+    /// a steady one, these entrants run again, up to [`AGAIN_MAX`] times.
     ///
     /// # Errors
-    /// [`Failure::Unsound`]: it was not in this heat.
-    pub fn get(&self, name: &str) -> Result<&Series, Failure> {
-        let mut series = self.0.iter();
-        let series = series.find(|series| series.name == name);
-        series.ok_or_else(|| Failure::Unsound(format!("{name} was not run")))
+    /// Why a round has no figure.
+    pub fn figure(
+        &self,
+        is_part: &dyn Fn(&str) -> bool,
+        figure: &dyn Fn(&Round) -> Result<Spread, Failure>,
+    ) -> Result<Spread, Failure> {
+        loop {
+            let rounds = self.rounds.borrow();
+            let has_all = |round: &&Round| {
+                let mut parts = self.names.iter().filter(|name| is_part(name));
+                parts.all(|name| round.has(name))
+            };
+            let figures = rounds.iter().filter(has_all).map(figure);
+            let figures: Vec<Spread> = figures.collect::<Result<_, _>>()?;
+            drop(rounds);
+            let steadiest = figures
+                .iter()
+                .min_by(|one, other| one.share().total_cmp(&other.share()));
+            match steadiest {
+                Some(spread) if !spread.is_unsteady() || figures.len() > AGAIN_MAX => {
+                    return Ok(*spread);
+                }
+                _ => self.again(is_part),
+            }
+        }
+    }
+
+    /// The figure of an entrant.
+    ///
+    /// # Errors
+    /// Why the entrant has no figure.
+    pub fn spread(&self, name: &str) -> Result<Spread, Failure> {
+        self.first().get(name)?;
+        self.figure(&|part| part == name, &|round| round.get(name)?.spread())
     }
 
     /// How many times the figure of `other` the one of `one` was.
@@ -285,15 +417,44 @@ impl Heat {
     /// # Errors
     /// Why one of them has no figures.
     pub fn ratio(&self, one: &str, other: &str) -> Result<Spread, Failure> {
-        self.get(one)?.over(self.get(other)?)
+        for name in [one, other] {
+            self.first().get(name)?;
+        }
+        let is_part = |name: &str| name == one || name == other;
+        self.figure(&is_part, &|round| round.get(one)?.over(round.get(other)?))
     }
 
-    /// The entrant of these with the greatest median. Those without figures cannot win.
+    /// The figures of all entrants by name. The unsteady ones run again together, so that they take
+    /// turns.
+    pub fn spreads(&self) -> impl Iterator<Item = (&str, Result<Spread, Failure>)> {
+        let is_unsteady = |name: &str| {
+            let mut rounds = Vec::new();
+            for round in self.rounds.borrow().iter() {
+                rounds.extend(round.get(name).map(Series::spread));
+            }
+            rounds
+                .into_iter()
+                .all(|it| it.is_ok_and(|it| it.is_unsteady()))
+        };
+        for _ in 0..AGAIN_MAX {
+            let unsteady = self.names.iter().filter(|name| is_unsteady(name));
+            let unsteady: Vec<_> = unsteady.collect();
+            if !unsteady.is_empty() {
+                self.again(&|name| unsteady.iter().any(|one| *one == name));
+            }
+        }
+        let names = self.names.iter().map(String::as_str);
+        names.map(|name| (name, self.spread(name)))
+    }
+
+    /// The entrant of these with the greatest median in the first round. Entrants without figures
+    /// cannot win.
     ///
     /// # Errors
     /// [`Failure::Unsound`]: none has a figure.
     pub fn best<'n>(&self, names: &[&'n str]) -> Result<&'n str, Failure> {
-        let median = |name| self.get(name).and_then(Series::spread).ok();
+        let first = self.first();
+        let median = |name| first.get(name).and_then(Series::spread).ok();
         let medians = names
             .iter()
             .filter_map(|name| Some((median(name)?.median, *name)));
@@ -318,7 +479,7 @@ mod tests {
     /// The machine halves its speed after two rounds: ratios do not notice.
     #[test]
     fn ratios_are_taken_inside_a_repetition() {
-        let order = std::cell::RefCell::new(String::new());
+        let order = RefCell::new(String::new());
         let speeds = |name: char, speed: f64| {
             let order = &order;
             let mut calls = 0;
@@ -334,7 +495,7 @@ mod tests {
         ];
         let heat = Heat::run("test", 4, entrants);
         assert_eq!(
-            order.into_inner(),
+            *order.borrow(),
             "ababababab",
             "the first turn is not counted"
         );
@@ -373,7 +534,7 @@ mod tests {
             expected: 10,
             seen: 9,
         };
-        assert_eq!(heat.get("losing").unwrap().spread(), Err(lost));
+        assert_eq!(heat.spread("losing"), Err(lost));
         assert!(matches!(
             heat.ratio("good", "losing"),
             Err(Failure::Unsound(_))
@@ -381,7 +542,65 @@ mod tests {
         assert!(heat.ratio("losing", "good").is_err());
         assert!(heat.ratio("good", "nobody").is_err());
         assert_eq!(heat.best(&["losing", "good"]), Ok("good"));
+        drop(heat);
         assert_eq!(calls, 3, "not run again");
+    }
+
+    /// An entrant with the figures of a list, one by one.
+    fn listed<'a>(name: &'a str, figures: &'a [f64], order: &'a RefCell<String>) -> Entrant<'a> {
+        let mut figures = figures.iter();
+        Entrant::new(name, move || {
+            order.borrow_mut().push_str(name);
+            let none = || Failure::Wrong("it runs too often".to_owned());
+            figures.next().copied().ok_or_else(none)
+        })
+    }
+
+    /// The first figure of each round is that of the turn that is not counted.
+    #[test]
+    fn an_unsteady_ratio_is_measured_again_and_the_steadiest_is_reported() {
+        let order = RefCell::new(String::new());
+        let a = [9.0, 4.0, 6.0, 9.0, 4.0, 4.4];
+        let entrants = vec![
+            listed("a", &a, &order),
+            listed("b", &[1.0; 6], &order),
+            listed("c", &[1.0; 3], &order),
+        ];
+        let heat = Heat::run("test", 2, entrants);
+        let spread = |median, min, max| Ok(Spread { median, min, max });
+        assert_eq!(heat.ratio("a", "b"), spread(4.2, 4.0, 4.4));
+        assert_eq!(*order.borrow(), "abcabcabcababab", "c takes no part again");
+        assert_eq!(heat.spread("a"), spread(4.2, 4.0, 4.4));
+        assert_eq!(
+            order.borrow().len(),
+            15,
+            "the second round has figures of a"
+        );
+    }
+
+    #[test]
+    fn measuring_again_ends_and_the_figure_stays_unsteady() {
+        let order = RefCell::new(String::new());
+        let a = [0.0, 1.0, 2.0, 0.0, 1.0, 1.5, 0.0, 1.0, 3.0];
+        let entrants = vec![listed("a", &a, &order), listed("b", &[1.0; 3], &order)];
+        let heat = Heat::run("test", 2, entrants);
+        let figures: Vec<_> = heat.spreads().collect();
+        let least = Spread {
+            median: 1.25,
+            min: 1.0,
+            max: 1.5,
+        };
+        assert_eq!(figures, [("a", Ok(least)), ("b", Ok(Spread::once(1.0)))]);
+        assert!(least.is_unsteady() && !Spread::once(0.0).is_unsteady());
+        assert_eq!(*order.borrow(), "abababaaaaaa");
+    }
+
+    #[test]
+    fn a_failure_while_measuring_again_is_the_failure_of_the_row() {
+        let order = RefCell::new(String::new());
+        let heat = Heat::run("test", 2, vec![listed("a", &[0.0, 1.0, 2.0], &order)]);
+        let failure = Failure::Wrong("it runs too often".to_owned());
+        assert_eq!(heat.spread("a"), Err(failure));
     }
 
     #[test]

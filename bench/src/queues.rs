@@ -5,11 +5,11 @@ use std::io;
 use crate::{
     contest::{Contest, Load},
     limits::{DESCRIPTOR_BYTES, Insert, filling, inserting},
-    measure::{Entrant, Failure, Spread},
+    measure::{Entrant, Failure, Figure, Spread},
     peers, pin,
     qq2016::Qq2016,
     ring::RingContest,
-    rows,
+    rows::{self, Listed},
     session::Session,
 };
 
@@ -113,39 +113,42 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
                 BEST_PEER => heat.best(&names),
                 itself => Ok(itself),
             };
-            let mut ratio = best.clone().and_then(|best| heat.ratio("ring", best));
+            let ratio = best.clone().and_then(|best| heat.ratio("ring", best));
             let versus = best.clone().unwrap_or_default();
+            let mut figure = ratio.clone().map(Figure::from);
             if !by.is_empty() {
                 let sound = best.and_then(|best| heat.ratio(best, by));
                 if vouched {
                     session.put(sound_row, Some(by), sound.clone())?;
                 }
-                ratio = given(ratio, sound, sound_row, versus, by);
+                figure = given(ratio, sound, sound_row, versus, by);
             }
-            session.row(&row(against), Some(versus), || ratio)?;
+            session.row(&row(against), Some(versus), || figure)?;
         }
     }
     Ok(())
 }
 
-/// A ratio, if its denominator is as good as the goal of `row` says. Else what it would have been, in words.
+/// A ratio, with a remark if its denominator is less than the goal of `row` asks for.
+///
+/// # Errors
+/// Why the ratio or the figure of its denominator is missing.
 pub(crate) fn given(
     ratio: Result<Spread, Failure>,
     sound: Result<Spread, Failure>,
     row: &str,
     denominator: &str,
     measured_by: &str,
-) -> Result<Spread, Failure> {
-    let (ratio, sound) = (ratio?, sound?);
-    let listed = rows::find(row);
-    if listed.and_then(|listed| listed.is_met(sound.median)) != Some(false) {
-        return Ok(ratio);
-    }
-    let goal = listed.map_or("", |listed| listed.goal);
-    Err(Failure::Unsound(format!(
-        "{denominator} reaches {:.2} of {measured_by}, which must be {goal} for a sound comparison; the ratio was {:.2}",
-        sound.median, ratio.median
-    )))
+) -> Result<Figure, Failure> {
+    let (spread, sound) = (ratio?, sound?);
+    let missed = rows::find(row).filter(|listed| listed.is_met(sound.median) == Some(false));
+    let remark = missed.map(|Listed { goal, .. }| {
+        let reached = sound.median;
+        format!(
+            "{denominator} reaches {reached:.2} of {measured_by}; a sound comparison needs {goal}"
+        )
+    });
+    Ok(Figure { spread, remark })
 }
 
 /// All queues, by size of packet and number of threads.
@@ -177,19 +180,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unsound_denominator_leaves_words() {
+    fn a_ratio_over_an_unsound_denominator_has_a_remark() {
         let row = "limits/qq2016/vs-memcpy-insert";
         let ratio = || Ok(Spread::once(4.0));
-        let failed = given(ratio(), Ok(Spread::once(0.39)), row, "qq2016", MEMCPY);
-        let words = failed.unwrap_err().to_string();
-        assert!(
-            words.contains("qq2016 reaches 0.39 of memcpy-insert"),
-            "{words}"
-        );
-        assert!(words.ends_with("the ratio was 4.00"), "{words}");
+        let remarked = given(ratio(), Ok(Spread::once(0.39)), row, "qq2016", MEMCPY);
+        let remark = "qq2016 reaches 0.39 of memcpy-insert; a sound comparison needs ≥ 0.4";
+        let expected = Figure {
+            spread: Spread::once(4.0),
+            remark: Some(remark.to_owned()),
+        };
+        assert_eq!(remarked, Ok(expected));
         assert_eq!(
             given(ratio(), Ok(Spread::once(0.4)), row, "a", "b"),
-            ratio()
+            ratio().map(Figure::from)
         );
         let lost = Failure::Count {
             expected: 2,

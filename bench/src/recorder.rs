@@ -43,8 +43,8 @@ const PLACES: [(&str, Analyzers); 3] = [
     ("recorder/64B/vs-ring-inline", Analyzers::Inline),
     ("recorder/64B/vs-ring-thread", ONE_THREAD),
 ];
-/// Two inserters against one, without and with a look at what they store. The second says nothing where the first one falls short: then
-/// it is memory that two have no more of.
+/// Two inserters against one, without and with a look at what they store. If the first row misses
+/// its goal, memory limits two inserters, and the second row has a remark.
 const TWO_INSERTERS: &str = "recorder/inserters/2-vs-1";
 const TWO_INLINE: &str = "recorder/2-inline/vs-1";
 
@@ -94,7 +94,7 @@ fn two_vs_one(session: &Session, directory: &Path) -> io::Result<()> {
     }
     let heat = queues::two_cores().map(|()| {
         let source = || Box::new(GeneratorSource::new("generate", frames(None)));
-        let inserters = |threads| move || insert(session, source(), threads);
+        let inserters = move |threads| move || insert(session, source(), threads);
         let inline = |inserters| move || timed(session, inserters, directory);
         let mut entrants = vec![
             Entrant::new("two", inserters(2)),

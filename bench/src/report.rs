@@ -13,12 +13,15 @@ use std::{
 
 use crate::{
     machine::{self, Facts},
+    measure::{AGAIN_MAX, SPREAD_MAX},
     plot,
     rows::{self, Command, words},
     session::{self, Row, at},
 };
 
 const NOT_RUN: &str = "not run";
+/// Marks a figure with an unsteady spread.
+const UNSTEADY: &str = "†";
 /// Rows by line and column.
 #[derive(Debug)]
 pub(crate) struct Grid<'r> {
@@ -78,7 +81,8 @@ fn number(value: f64) -> String {
     text
 }
 
-/// A value with its least and greatest repetition, where they differ from it as written; missed goals are told.
+/// A value with its least and greatest repetition, where they differ from it as written, and its
+/// marks: unsteady, goal missed.
 fn cell(row: Option<&Row>) -> String {
     let Some(row) = row else {
         return "–".to_owned();
@@ -88,12 +92,15 @@ fn cell(row: Option<&Row>) -> String {
         return format!("did not run: {why}");
     };
     let median = number(value);
-    let spread = match (row.min.map(number), row.max.map(number)) {
+    let mut spread = match (row.min.map(number), row.max.map(number)) {
         (Some(min), Some(max)) if min != median || max != median => {
             format!("{median} ({min}–{max})")
         }
         _ => median,
     };
+    if row.unsteady {
+        spread = format!("{spread} {UNSTEADY}");
+    }
     // Judged rows have a column for it.
     let missed = rows::find(&row.name).filter(|listed| listed.case.is_empty());
     match missed.and_then(|listed| listed.is_met(value)) {
@@ -136,7 +143,19 @@ fn made(name: &str, rows: &[Row], machine: &Facts) -> Option<String> {
             }
         },
     };
-    Some(made.unwrap_or_else(|| format!("_{NOT_RUN}_")))
+    let mut made = made.unwrap_or_else(|| format!("_{NOT_RUN}_"));
+    if made.contains(UNSTEADY) {
+        made += &legend();
+    }
+    Some(made)
+}
+
+/// The line below a table that explains [`UNSTEADY`].
+fn legend() -> String {
+    let (percent, times) = (SPREAD_MAX * 100.0, AGAIN_MAX + 1);
+    format!(
+        "\n{UNSTEADY} The least and the greatest repetition are more than {percent:.0} % of the median apart, in each of {times} measurements.\n"
+    )
 }
 
 fn by_line_and_column(rows: &[Row], fields: &[&str]) -> Option<String> {
@@ -170,24 +189,30 @@ fn judged(rows: &[Row], command: Command) -> Option<String> {
         let measured = row.filter(|row| row.value.is_some());
         let versus = measured.and_then(|row| row.versus.as_deref());
         let value = measured.and_then(|row| row.value);
+        let remark = row.and_then(|row| row.remark.as_deref());
         lines.push(strings([
             listed.case,
             &format!("`{}`", listed.name),
             versus.unwrap_or_default(),
             listed.goal,
             &row.map_or_else(|| NOT_RUN.to_owned(), |row| cell(Some(row))),
-            verdict(value.and_then(|value| listed.is_met(value))),
+            &verdict(value.and_then(|value| listed.is_met(value)), remark),
         ]));
     }
     has_run.then(|| table(&lines))
 }
 
-fn verdict(is_met: Option<bool>) -> &'static str {
-    match is_met {
-        Some(true) => "met",
-        Some(false) => "**missed**",
-        None => "",
-    }
+/// Whether a goal is met. A figure with a remark misses its goal or is not judged: it may be too
+/// good.
+fn verdict(is_met: Option<bool>, remark: Option<&str>) -> String {
+    let verdict = match (is_met, remark) {
+        (Some(true), None) => "met",
+        (Some(true), Some(_)) => "not judged",
+        (Some(false), _) => "**missed**",
+        (None, _) => "",
+    };
+    let parts = [Some(verdict).filter(|verdict| !verdict.is_empty()), remark];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(": ")
 }
 
 /// Facts in the order in which they are read, with the words for them; others follow under their own names.

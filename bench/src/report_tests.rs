@@ -85,6 +85,44 @@ fn met_missed_and_not_run_are_told_apart() {
 }
 
 #[test]
+fn a_remark_stands_beside_its_figure_and_an_unsteady_one_is_marked() {
+    let spread = Spread {
+        median: 4.0,
+        min: 3.6,
+        max: 4.3,
+    };
+    let remarked = |name: &str, value: f64| {
+        let spread = Spread {
+            median: value,
+            ..spread
+        };
+        let mut row = Row::new(name, Some("qq2016"), Ok(spread));
+        row.remark = Some("qq2016 is slow".to_owned());
+        row
+    };
+    let rows = [
+        remarked("ring/64B/1p1c/vs-qq2016", 4.0),
+        remarked("ring/512B/1p1c/vs-qq2016", 2.4),
+        remarked("ring/60B/1p1c/vs-qq2016", 2.4),
+        row("ring/64B/2p2c/vs-qq2016", 4.0),
+    ];
+    let table = made("judged", &rows);
+    for line in [
+        "| qq2016 | ≥ 3.5 | 4.00 (3.60–4.30) † | not judged: qq2016 is slow |",
+        "| qq2016 | ≥ 2.5 | 2.40 (3.60–4.30) † | **missed**: qq2016 is slow |",
+        "| qq2016 | – | 2.40 (3.60–4.30) † | qq2016 is slow |",
+        "| ≥ 3.5 | 4.00 | met |",
+    ] {
+        assert!(table.contains(line), "{line} in {table}");
+    }
+    assert!(
+        table.ends_with("apart, in each of 3 measurements.\n"),
+        "{table}"
+    );
+    assert!(!made("judged", &rows[3..]).contains('†'));
+}
+
+#[test]
 fn only_blocks_of_the_command_and_processor_change() {
     let block =
         |name: &str, body: &str| format!("<!-- generated: {name} -->\n{body}\n<!-- end -->\n");

@@ -5,8 +5,9 @@
 //! others are families: `{l}` and `{c}` in a name stand for something, which `TABLES` and `FIGURES` of docs/benchmarks.md put in
 //! lines and columns. All lists are text with `|` between fields, a line for each thing.
 //!
-//! A ratio is nothing without a sound denominator, so the `limits/…/vs-…` rows are measured in the same turns, and a ratio whose
-//! denominator falls short has no figure but a sentence. A selection of rows brings the rows of its denominators with it.
+//! A ratio says little without a sound denominator, so the `limits/…/vs-…` rows are measured in the
+//! same turns. If one misses its goal, each ratio over that denominator has a remark. A selection
+//! of rows brings the rows of its denominators with it.
 
 use std::{io, sync::LazyLock};
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     capture::Programs,
-    measure::{Entrant, Failure, Heat, Scale, Spread},
+    measure::{Entrant, Failure, Figure, Heat, Scale, Spread},
     memory::Memory,
     rows::{self, Command},
     say,
@@ -41,6 +41,14 @@ pub struct Row {
     pub min: Option<f64>,
     /// The greatest repetition.
     pub max: Option<f64>,
+    /// A reservation that a reader of the figure must know, such as an unsound denominator of the
+    /// ratio. Absent without a remark.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
+    /// The spread exceeds [`SPREAD_MAX`](crate::measure::SPREAD_MAX), although the row was measured
+    /// again. Absent if it does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsteady: bool,
 }
 
 impl Row {
@@ -58,6 +66,8 @@ impl Row {
             versus: why.or(versus.map(str::to_owned)),
             min: figure.map(|spread| spread.min),
             max: figure.map(|spread| spread.max),
+            remark: None,
+            unsteady: figure.is_some_and(|spread| spread.is_unsteady()),
         }
     }
 }
@@ -185,8 +195,20 @@ impl Session {
 
     /// Runs entrants in turns, as often as judged rows are.
     #[must_use]
-    pub fn heat(&self, what: &str, entrants: Vec<Entrant<'_>>) -> Heat {
+    pub fn heat<'a>(&self, what: &str, entrants: Vec<Entrant<'a>>) -> Heat<'a> {
         Heat::run(what, self.scale.repetitions, entrants)
+    }
+
+    /// The figure of a single entrant, which runs as often as judged rows are measured.
+    ///
+    /// # Errors
+    /// Why the entrant has no figure.
+    pub fn alone(
+        &self,
+        what: &str,
+        run: impl FnMut() -> Result<f64, Failure>,
+    ) -> Result<Spread, Failure> {
+        self.heat(what, vec![Entrant::new(what, run)]).spread(what)
     }
 
     /// Runs those of the entrants in turns whose names are wanted rows, and writes these.
@@ -196,19 +218,20 @@ impl Session {
     pub fn measure(&self, what: &str, mut entrants: Vec<Entrant<'_>>) -> io::Result<()> {
         entrants.retain(|entrant| self.wants(&entrant.name));
         let repetitions = REPETITIONS.min(self.scale.repetitions);
-        let mut series = Heat::run(what, repetitions, entrants).0.into_iter();
-        series.try_for_each(|series| self.put(&series.name, None, series.spread()))
+        let heat = Heat::run(what, repetitions, entrants);
+        heat.spreads()
+            .try_for_each(|(name, spread)| self.put(name, None, spread))
     }
 
     /// Measures a row, if it is wanted, against something or alone.
     ///
     /// # Errors
     /// The results cannot be written.
-    pub fn row(
+    pub fn row<F: Into<Figure>>(
         &self,
         name: &str,
         versus: Option<&str>,
-        measure: impl FnOnce() -> Result<Spread, Failure>,
+        measure: impl FnOnce() -> Result<F, Failure>,
     ) -> io::Result<()> {
         if self.wants(name) {
             return self.put(name, versus, measure());
@@ -228,7 +251,7 @@ impl Session {
     ) -> io::Result<()> {
         self.row(name, Some(versus), || {
             let heat = self.heat(name, entrants()?);
-            heat.0[0].over(&heat.0[1])
+            heat.ratio(&heat.names()[0], &heat.names()[1])
         })
     }
 
@@ -236,24 +259,31 @@ impl Session {
     ///
     /// # Errors
     /// The results cannot be written.
-    pub fn put(
+    pub fn put<F: Into<Figure>>(
         &self,
         name: &str,
         versus: Option<&str>,
-        figure: Result<Spread, Failure>,
+        figure: Result<F, Failure>,
     ) -> io::Result<()> {
         if let Err(Failure::Count { .. } | Failure::Wrong(_)) = figure {
             self.failed.set(true);
         }
-        let row = Row::new(name, versus, figure.as_ref().copied());
+        let figure = figure.map(Into::into);
+        let spread = figure.as_ref().map(|figure: &Figure| figure.spread);
+        let mut row = Row::new(name, versus, spread);
         let against = row.versus.as_deref().unwrap_or_default();
-        say(&match &figure {
+        say(&match spread {
             Ok(Spread { median, min, max }) => {
                 let unit = &row.unit;
-                format!("{name}: {median:.2} {unit} ({min:.2} to {max:.2}) {against}")
+                let mark = if row.unsteady { " UNSTEADY" } else { "" };
+                format!("{name}: {median:.2} {unit} ({min:.2} to {max:.2}) {against}{mark}")
             }
             Err(_) => format!("{name}: NO FIGURE: {against}"),
         });
+        row.remark = figure.ok().and_then(|figure| figure.remark);
+        if let Some(remark) = &row.remark {
+            say(&format!("  remark: {remark}"));
+        }
         let mut rows = self.rows.borrow_mut();
         rows.push(row);
         let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
@@ -271,8 +301,8 @@ mod tests {
 
     const SPREAD: Spread = Spread {
         median: 2.0,
-        min: 1.5,
-        max: 2.5,
+        min: 1.9,
+        max: 2.1,
     };
 
     fn session(folder: &Path, selection: &str) -> Session {
@@ -297,7 +327,7 @@ mod tests {
             .put("ring/64B/1p1c/vs-qq2016", Some("qq2016"), Ok(SPREAD))
             .unwrap();
         session
-            .put("ring/64B/2p2c/vs-qq2016", Some("qq2016"), Err(small))
+            .put::<Spread>("ring/64B/2p2c/vs-qq2016", Some("qq2016"), Err(small))
             .unwrap();
         assert!(
             !session.failed.get(),
@@ -307,7 +337,7 @@ mod tests {
         assert_eq!(rows, *session.rows.borrow());
         assert_eq!(
             (rows[0].unit.as_str(), rows[0].ratio, rows[0].max),
-            ("ns", None, Some(2.5))
+            ("ns", None, Some(2.1))
         );
         assert_eq!((rows[1].unit.as_str(), rows[1].ratio), ("ratio", Some(2.0)));
         assert_eq!(rows[2].versus.as_deref(), Some("this machine has one core"));
@@ -317,7 +347,9 @@ mod tests {
             expected: 2,
             seen: 1,
         };
-        session.put("ring/cold-scan/ns", None, Err(lost)).unwrap();
+        session
+            .put::<Spread>("ring/cold-scan/ns", None, Err(lost))
+            .unwrap();
         assert!(session.failed.get());
     }
 
@@ -325,8 +357,26 @@ mod tests {
     fn the_fields_are_the_agreed_ones() {
         let row = Row::new("ring/64B/1p1c/vs-qq2016", Some("qq2016"), Ok(SPREAD));
         let text = serde_json::to_string(&row).unwrap();
-        let expected = r#"{"name":"ring/64B/1p1c/vs-qq2016","value":2.0,"unit":"ratio","versus":"qq2016","ratio":2.0,"min":1.5,"max":2.5}"#;
+        let expected = r#"{"name":"ring/64B/1p1c/vs-qq2016","value":2.0,"unit":"ratio","versus":"qq2016","ratio":2.0,"min":1.9,"max":2.1}"#;
         assert_eq!(text, expected);
+    }
+
+    /// The two fields of rows with a reservation follow the agreed ones.
+    #[test]
+    fn a_remark_and_an_unsteady_figure_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = session(folder.path(), "");
+        let spread = Spread { max: 2.3, ..SPREAD };
+        let remark = Some("the denominator is unsound".to_owned());
+        let figure = Figure { spread, remark };
+        session
+            .put("ring/64B/1p1c/vs-qq2016", Some("qq2016"), Ok(figure))
+            .unwrap();
+        let text = fs::read_to_string(folder.path().join(RESULTS)).unwrap();
+        let expected =
+            r#""min":1.9,"max":2.3,"remark":"the denominator is unsound","unsteady":true}"#;
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(read(folder.path()).unwrap(), *session.rows.borrow());
     }
 
     #[test]

@@ -90,31 +90,37 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
             if !kinds[1..].iter().any(|kind| session.wants(&row(kind))) {
                 continue;
             }
-            let heat = measure(session, load, kinds);
-            for series in heat.iter().flat_map(|heat| &heat.0) {
-                let time = format!("capture/{}B/{group}{}-ns", load.size, series.name);
-                session.put(&time, None, series.spread())?;
-            }
-            let heat = heat.as_ref().map_err(Clone::clone);
+            let veth = Veth::new();
+            let veth = veth.as_ref().map_err(Clone::clone);
+            let heat = veth.and_then(|veth| measure(session, veth, load, kinds));
+            // Ratios first: where one is unsteady, both programs run again in turns, and that gives
+            // them new times too.
             for kind in &kinds[1..] {
-                let ratio = heat
-                    .clone()
-                    .and_then(|heat| heat.ratio(RETROSCOPE.name, kind.name));
+                let heat = heat.as_ref().map_err(Clone::clone);
+                let ratio = heat.and_then(|heat| heat.ratio(RETROSCOPE.name, kind.name));
                 session.put(&row(kind), Some(kind.name), ratio)?;
+            }
+            for (name, time) in heat.iter().flat_map(Heat::spreads) {
+                let row = format!("capture/{}B/{group}{name}-ns", load.size);
+                session.put(&row, None, time)?;
             }
         }
     }
     Ok(())
 }
 
-fn measure(session: &Session, load: Load, kinds: &[&'static Kind]) -> Result<Heat, Failure> {
+fn measure<'a>(
+    session: &'a Session,
+    veth: &'a Veth,
+    load: Load,
+    kinds: &[&'static Kind],
+) -> Result<Heat<'a>, Failure> {
     let keeps = |kind: &Kind| kind.name == KEEPING.name;
     let seats = if kinds.iter().any(|kind| keeps(kind)) {
         Seats::one_each(pin::cpus())?
     } else {
         Seats::spread(pin::cpus())
     };
-    let veth = &Veth::new()?;
     let entrant = |kind: &&'static Kind| {
         let contestant = Contestant {
             kind,

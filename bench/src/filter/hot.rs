@@ -189,7 +189,7 @@ mod tests {
         for count in [1, 24, Joint::MANY] {
             let heat = Heat::run("test", 1, vec![together(&hot, count, &scale).unwrap()]);
             assert!(
-                heat.0.iter().all(|series| series.figures.is_ok()),
+                heat.first().iter().all(|series| series.figures.is_ok()),
                 "{heat:?}"
             );
         }
@@ -205,8 +205,8 @@ mod tests {
         };
         let nothing: Pass<'_> = Box::new(|_, found| found.fill(0));
         let entrant = timed("it".to_owned(), &hot, vec![5], &scale, nothing);
-        let told = Heat::run("test", 1, vec![entrant]).0.remove(0).figures;
+        let spread = Heat::run("test", 1, vec![entrant]).spread("it");
         let why = "it and libpcap disagree".to_owned();
-        assert_eq!(told, Err(Failure::Wrong(why)));
+        assert_eq!(spread, Err(Failure::Wrong(why)));
     }
 }

@@ -25,7 +25,7 @@ use self::{
     traffic::Hot,
 };
 use crate::{
-    measure::{Entrant, Failure, Heat, Series},
+    measure::{Entrant, Failure, Heat, Round, Series},
     session::Session,
 };
 
@@ -106,10 +106,14 @@ fn native(text: &str) -> Result<Program, Failure> {
 
 /// The judged rows of filters, and of scans of cold memory.
 pub(crate) fn judged(session: &Session) -> io::Result<()> {
-    let heat = LazyCell::new(|| single_filters(session));
-    let over = |one, other| {
+    let hot = Hot::new();
+    let heat = LazyCell::new(|| single_filters(session, &hot));
+    let over = |one: &str, other: &str| {
         let heat = heat.as_ref().map_err(Clone::clone)?;
-        mean(heat, one).over(&mean(heat, other))
+        let is_part = |name: &str| name.ends_with(one) || name.ends_with(other);
+        heat.figure(&is_part, &|round| {
+            mean(round, one).over(&mean(round, other))
+        })
     };
     session.row("filter/single/vs-libpcap", Some(BPF_FILTER), || {
         over("libpcap", "native")
@@ -119,7 +123,6 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
         Some("handwritten"),
         || over("native", "handwritten"),
     )?;
-    let hot = Hot::new();
     session.versus("filter/100-hosts/vs-libpcap", BPF_FILTER, || {
         let text = any_of(&*HUNDRED_HOSTS);
         hot::engines("100-hosts", &hot, &text, None, &session.scale)
@@ -130,20 +133,18 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
         Ok(entrants)
     })?;
     session.row("filter/install-10k-ms", None, || {
-        let entrant = Entrant::new("ms", rules::install);
-        session.heat("installing rules", vec![entrant]).0[0].spread()
+        session.alone("installing rules, ms", rules::install)
     })?;
     judged_cold(session)
 }
 
 /// All engines on the five filters, packets in the cache.
-fn single_filters(session: &Session) -> Result<Heat, Failure> {
-    let hot = Hot::new();
+fn single_filters<'a>(session: &Session, hot: &'a Hot) -> Result<Heat<'a>, Failure> {
     let mut entrants = Vec::new();
     for (name, text, by_hand) in singles() {
         entrants.extend(hot::engines(
             name,
-            &hot,
+            hot,
             &text,
             Some(by_hand),
             &session.scale,
@@ -153,8 +154,8 @@ fn single_filters(session: &Session) -> Result<Heat, Failure> {
 }
 
 /// The geometric means of an engine over all filters, in each repetition.
-fn mean(heat: &Heat, engine: &str) -> Series {
-    let of_engine = heat.0.iter().filter(|series| series.name.ends_with(engine));
+fn mean(round: &Round, engine: &str) -> Series {
+    let of_engine = round.iter().filter(|series| series.name.ends_with(engine));
     Series::geometric_mean(&of_engine.collect::<Vec<_>>())
 }
 
@@ -167,7 +168,7 @@ fn judged_cold(session: &Session) -> io::Result<()> {
     session.row("ring/cold-scan/vs-length-walk", Some("length-walk"), || {
         heat()?.ratio("length-walk", "ring")
     })?;
-    session.row("ring/cold-scan/ns", None, || heat()?.get("ring")?.spread())?;
+    session.row("ring/cold-scan/ns", None, || heat()?.spread("ring"))?;
     for (row, sort) in [
         ("filter/10k-flows/vs-one-time", Sort::Flows),
         ("filter/10k-mixed/vs-one-time", Sort::Mixed),
@@ -181,15 +182,15 @@ fn judged_cold(session: &Session) -> io::Result<()> {
 }
 
 /// Finding packets again by descriptors, and by following lengths.
-fn scans(session: &Session, cold: &Cold) -> Heat {
+fn scans<'a>(session: &'a Session, cold: &'a Cold) -> Heat<'a> {
     let expected = cold.expect();
     let packed = cold::pack(&mut session.memory.borrow_mut());
-    let walk = || {
+    let walk = move || {
         let touch = |found: &mut Found, frame: &[u8], _| found.touch(frame);
         checked(cold::walk(&mut session.memory.borrow_mut(), touch)?, packed)
     };
     let entrants = vec![
-        Entrant::new("ring", || checked(cold.scan()?, expected)),
+        Entrant::new("ring", move || checked(cold.scan()?, expected)),
         Entrant::new("length-walk", walk),
     ];
     session.heat("cold scan, ns", entrants)

@@ -102,10 +102,10 @@ fn key(flow: u32) -> Key {
 }
 
 /// One of our tables and two of others, with so many flows, on so many threads: millions of operations a second, all threads together.
-fn heat(session: &Session, flows: u32, threads: usize) -> Heat {
+fn heat(session: &Session, flows: u32, threads: usize) -> Heat<'_> {
     let keys: Vec<Key> = (0..flows).map(key).collect();
     let sharded = (0..SHARDS).map(|_| Mutex::default()).collect();
-    let tables: [(&str, Run<'_>); 3] = [
+    let tables: [(&str, Run); 3] = [
         (
             "lfn",
             running(
@@ -136,10 +136,10 @@ fn heat(session: &Session, flows: u32, threads: usize) -> Heat {
 }
 
 /// Makes so many operations a thread, and gives how many there were a second.
-type Run<'a> = Box<dyn Fn(u64) -> Result<f64, Failure> + 'a>;
+type Run = Box<dyn Fn(u64) -> Result<f64, Failure>>;
 
 /// Makes a run of so many operations of each thread, and gives how many there were a second.
-fn running<'a>(table: impl Table + 'a, keys: &[Key], threads: usize) -> Run<'a> {
+fn running(table: impl Table + 'static, keys: &[Key], threads: usize) -> Run {
     let keys = keys.to_vec();
     for (flow, key) in (0..).zip(&keys) {
         table.put(key, flow << 32);
@@ -214,12 +214,18 @@ pub(crate) fn errors(session: &Session) -> io::Result<()> {
         let name = |of: &str| format!("flow/lfn/{of}/{load}pc");
         let formula = |possible: usize| 100.0 * (keys_of(load) - 1) as f64 / (2 * possible) as f64;
         for (of, are_living) in [("measured", false), ("living", true)] {
-            session.row(&name(&format!("negatives/{of}")), None, || {
-                part::<64>(load, are_living, |found, _| found.is_none())
+            let negatives = name(&format!("negatives/{of}"));
+            session.row(&negatives, None, || {
+                session.alone(&negatives, || {
+                    Ok(part::<64>(load, are_living, |found, _| found.is_none()))
+                })
             })?;
-            session.row(&name(&format!("positives/{of}")), None, || {
-                part::<SHORT>(load, are_living, |found, put| {
-                    found.is_some_and(|value| value != put)
+            let positives = name(&format!("positives/{of}"));
+            session.row(&positives, None, || {
+                session.alone(&positives, || {
+                    Ok(part::<SHORT>(load, are_living, |found, put| {
+                        found.is_some_and(|value| value != put)
+                    }))
                 })
             })?;
         }
@@ -237,8 +243,7 @@ pub(crate) fn errors(session: &Session) -> io::Result<()> {
 const SMALL: usize = 1 << 16;
 /// Bits of short hashes: four for each cell.
 const SHORT: u32 = 18;
-/// Repetitions of a point of it, and tables of each.
-const ROUNDS: u64 = 5;
+/// Tables of each repetition of a point.
 const TABLES: u64 = 16;
 
 fn keys_of(load: usize) -> u64 {
@@ -251,7 +256,7 @@ fn part<const HASH_BITS: u32>(
     load: usize,
     are_living: bool,
     is_such: fn(Option<u64>, u64) -> bool,
-) -> Result<Spread, Failure> {
+) -> f64 {
     let count = keys_of(load);
     let first = if are_living { 9 * count } else { 0 };
     let key = |number: u64| Key::opaque(0, &number.to_ne_bytes());
@@ -261,9 +266,6 @@ fn part<const HASH_BITS: u32>(
         let is_such = |number: &u64| is_such(table.get(&key(*number)), *number);
         (first..first + count).filter(is_such).count()
     };
-    let round = |_| {
-        let found: usize = (0..TABLES).map(found).sum();
-        100.0 * found as f64 / (TABLES * count) as f64
-    };
-    Spread::of(&(0..ROUNDS).map(round).collect::<Vec<_>>())
+    let found: usize = (0..TABLES).map(found).sum();
+    100.0 * found as f64 / (TABLES * count) as f64
 }

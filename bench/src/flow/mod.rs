@@ -37,16 +37,19 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
     session.row("flow/queue/flatness", Some("the fastest size"), || {
         queue::flatness(session, million(session))
     })?;
+    judged_table(session)?;
+    lfn::judged(session)
+}
+
+/// The rows of the flow table. Its memory is free again at the end.
+fn judged_table(session: &Session) -> io::Result<()> {
     let heat = LazyCell::new(|| table::heat(session, million(session)));
-    let over = |other: &str| heat.as_ref().map_err(Clone::clone)?.ratio("table", other);
+    let heat = || heat.as_ref().map_err(Clone::clone);
     for (row, other) in [
         ("flow/table/vs-dashmap", "dashmap"),
         ("flow/table/vs-random-access", "random access"),
     ] {
-        session.row(row, Some(other), || over(other))?;
+        session.row(row, Some(other), || heat()?.ratio("table", other))?;
     }
-    session.row("flow/table/mpps", None, || {
-        heat.as_ref().map_err(Clone::clone)?.get("table")?.spread()
-    })?;
-    lfn::judged(session)
+    session.row("flow/table/mpps", None, || heat()?.spread("table"))
 }

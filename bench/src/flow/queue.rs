@@ -6,7 +6,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
 use retroscope_flow::{Entry, MultiresolutionQueue, Timers};
 
 use crate::{
-    measure::{Entrant, Failure, Heat, Spread, check_count},
+    measure::{Entrant, Failure, Round, Series, Spread, check_count},
     session::Session,
 };
 
@@ -53,15 +53,20 @@ pub(super) fn flatness(session: &Session, timers: u32) -> Result<Spread, Failure
         reason = "positive and far below the most"
     )]
     let entrant = |size: f64| queue(&format!("{size:.0} timers"), session, (size as u32).max(1));
-    let Heat(series) = session.heat("timers", sizes.map(entrant).into());
-    let figures = series.iter().map(|series| series.figures.clone());
+    let heat = session.heat("timers", sizes.map(entrant).into());
+    heat.figure(&|_| true, &slowest_over_fastest)
+}
+
+/// In each repetition the slowest speed, as a part of the fastest.
+fn slowest_over_fastest(round: &Round) -> Result<Spread, Failure> {
+    let figures = round.iter().map(|Series { figures, .. }| figures.clone());
     let figures: Vec<_> = figures.collect::<Result<_, _>>()?;
+    let turns = figures.iter().map(Vec::len).min().unwrap_or(0);
     let flatness = |turn: usize| {
         let speeds = figures.iter().map(|figures| figures[turn]);
         speeds.clone().fold(f64::INFINITY, f64::min) / speeds.fold(0.0, f64::max)
     };
-    let turns = 0..session.scale.repetitions;
-    Spread::of(&turns.map(flatness).collect::<Vec<_>>())
+    Spread::of(&(0..turns).map(flatness).collect::<Vec<_>>())
 }
 
 /// The first timers.

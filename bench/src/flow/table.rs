@@ -30,7 +30,7 @@ const TOGETHER: usize = 64;
 const SPARE: u32 = 16;
 
 /// All on one thread, millions of packets or accesses a second.
-pub(super) fn heat(session: &Session, flows: u32) -> Result<Heat, Failure> {
+pub(super) fn heat(session: &Session, flows: u32) -> Result<Heat<'_>, Failure> {
     let load = Load {
         flows,
         packets_per_flow: 1024,

@@ -51,7 +51,7 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
     let rate = queues::two_cores().and_then(|()| {
         let count = u64::try_from(time.as_millis() * FRAMES_PER_MS).unwrap_or(u64::MAX);
         let run = || full_speed(ring_bytes, count, directory);
-        session.heat(RATE, vec![Entrant::new("Mpps", run)]).0[0].spread()
+        session.alone(RATE, run)
     });
     session.put(RATE, None, rate.clone())?;
     let Ok(Spread { median: mpps, .. }) = rate else {
@@ -84,8 +84,15 @@ pub(crate) fn rows(session: &Session) -> io::Result<()> {
         });
     let repetitions = REPETITIONS.min(session.scale.repetitions);
     let heat = Heat::run("packet to hit", repetitions, entrants.collect());
-    let mut series = heat.0.into_iter();
-    series.try_for_each(|series| session.row(&series.name, None, || series.spread()))
+    let mut names = heat.names().iter();
+    names.try_for_each(|name| {
+        // Both quantiles are of the same runs.
+        let case = name.rsplit_once('-').map_or("", |(case, _)| case);
+        let is_part = |part: &str| part.starts_with(case);
+        session.row(name, None, || {
+            heat.figure(&is_part, &|round| round.get(name)?.spread())
+        })
+    })
 }
 
 /// Rules of which none matches, about the sequence number in the payload.
