@@ -1,6 +1,7 @@
 //! What the figures were measured on: `machine.json` beside `results.json`.
 //!
-//! A fact that the system does not tell is left out.
+//! A fact that the system does not tell is left out. [`Load`] says what else the machine did during
+//! the run.
 
 use std::{collections::BTreeMap, fs, io, path::Path, process::Command};
 
@@ -20,6 +21,77 @@ pub fn look() -> Facts {
     let commands = COMMANDS.lines().filter_map(|line| line.split_once(" | "));
     let facts = commands.filter_map(|(name, command)| Some((name.to_owned(), said(command)?)));
     facts.filter(|(_, fact)| !fact.is_empty()).collect()
+}
+
+/// How busy the machine is with other work, from the start of a run on.
+#[derive(Debug)]
+pub struct Load {
+    before: Option<String>,
+    times: Option<CpuTimes>,
+}
+
+impl Load {
+    /// Reads /proc/loadavg and /proc/stat.
+    #[must_use]
+    pub fn start() -> Self {
+        Self {
+            before: load_average(),
+            times: CpuTimes::now(),
+        }
+    }
+
+    /// The load average at the start and now, and the share of CPU time that the hypervisor gave to
+    /// others in between (steal).
+    pub fn tell(&self, facts: &mut Facts) {
+        let steal = self.times.zip(CpuTimes::now());
+        let steal = steal.and_then(|(start, end)| end.steal_percent_since(start));
+        let told = [
+            ("load-before", self.before.clone()),
+            ("load-after", load_average()),
+            ("steal", steal.map(|percent| format!("{percent:.2} %"))),
+        ];
+        let told = told
+            .into_iter()
+            .filter_map(|(name, fact)| Some((name.to_owned(), fact?)));
+        facts.extend(told);
+    }
+}
+
+/// The averages over 1, 5 and 15 minutes.
+fn load_average() -> Option<String> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    let averages: Vec<&str> = text.split_whitespace().take(3).collect();
+    Some(averages.join(", "))
+}
+
+/// Times of all CPUs together since the boot, in ticks (proc_stat(5)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CpuTimes {
+    all: u64,
+    steal: u64,
+}
+
+impl CpuTimes {
+    fn now() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// The line `cpu`: user, nice, system, idle, iowait, irq, softirq, steal. Guest times, which
+    /// follow, are in user and nice already.
+    fn parse(stat: &str) -> Option<Self> {
+        let times = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let times = times.split_whitespace().take(8).map(str::parse);
+        let times: Vec<u64> = times.collect::<Result<_, _>>().ok()?;
+        let steal = *times.get(7)?;
+        let all = times.iter().sum();
+        Some(Self { all, steal })
+    }
+
+    /// `None` if no time passed.
+    fn steal_percent_since(self, start: Self) -> Option<f64> {
+        let all = self.all.checked_sub(start.all).filter(|all| *all > 0)?;
+        Some(self.steal.saturating_sub(start.steal) as f64 * 100.0 / all as f64)
+    }
 }
 
 /// Writes facts into the folder as one flat object.
@@ -61,5 +133,32 @@ mod tests {
         write(&facts, folder.path()).unwrap();
         assert_eq!(read(folder.path()).unwrap(), facts);
         assert!(facts.contains_key("cores"));
+    }
+
+    #[test]
+    fn steal_is_a_share_of_the_time_of_all_cpus() {
+        let at = |steal, guest| {
+            let text = format!(
+                "intr 7\ncpu  10 20 30 {} 1 2 3 {steal} {guest} 0\n",
+                934 - steal
+            );
+            CpuTimes::parse(&text)
+        };
+        let (start, same) = (at(0, 0).unwrap(), at(0, 500).unwrap());
+        assert_eq!(start, same, "guest times are not counted twice");
+        assert_eq!(same.steal_percent_since(start), None);
+        let end = CpuTimes::parse("cpu  10 20 30 1879 1 2 3 55 0 0\n").unwrap();
+        assert_eq!(end.steal_percent_since(start), Some(5.5));
+        assert_eq!(CpuTimes::parse("cpu  1 2 3\n"), None);
+    }
+
+    #[test]
+    fn a_run_names_the_processor_and_the_load_of_the_machine() {
+        let mut facts = look();
+        Load::start().tell(&mut facts);
+        for name in ["cpu", "load-before", "load-after"] {
+            assert!(facts.contains_key(name), "{name} in {facts:?}");
+        }
+        assert_eq!(facts["load-after"].split(", ").count(), 3);
     }
 }

@@ -110,6 +110,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     }
     let mut session = Session::start(&out, scale, selection)?;
     session.programs = arguments.programs;
+    let load = machine::Load::start();
     let mut facts = machine::look();
     let mut fact = |name: &str, fact| facts.insert(name.to_owned(), fact);
     fact("command", command.to_owned());
@@ -121,5 +122,7 @@ fn run(arguments: Arguments) -> Result<bool, Failure> {
     commands
         .iter()
         .try_for_each(|command| session.run(*command))?;
+    load.tell(&mut facts);
+    machine::write(&facts, &out)?;
     Ok(!session.failed.get())
 }
