@@ -34,16 +34,19 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x88, 0x88, 0x88),
 ];
 
-/// Draws the figures into a folder, which is made where needed; those without rows are removed. Returns the files.
+/// Draws the figures into a folder, which is made where needed; those without rows are removed.
+/// `origin` says which run they show. Returns the files.
 ///
 /// # Errors
 /// The system's, with the path.
-pub(crate) fn write_all(rows: &[Row], folder: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn write_all(rows: &[Row], origin: &str, folder: &Path) -> io::Result<Vec<PathBuf>> {
     fs::create_dir_all(folder).map_err(|error| at(folder, &error))?;
     let mut written = Vec::new();
     for figure in rows::table(rows::FIGURES) {
         let path = folder.join(figure[0]).with_extension("svg");
         if let Some((_, svg)) = draw(rows, &figure) {
+            // Behind the first tag, which is that of the picture.
+            let svg = svg.replacen('>', &format!(">\n<desc>{origin}</desc>"), 1);
             fs::write(&path, svg).map_err(|error| at(&path, &error))?;
             written.push(path);
         } else if path.exists() {

@@ -226,6 +226,12 @@ fn facts(facts: &Facts) -> Option<String> {
     (lines.len() > 1).then(|| table(&lines))
 }
 
+/// The commit and the date of a run, for its figures.
+fn origin(facts: &Facts) -> String {
+    let fact = |name| facts.get(name).map_or("unknown", String::as_str);
+    format!("commit {}, {}", fact("commit"), fact("date"))
+}
+
 /// Draws the figures of the run whose results are in `folder` into the same folder. Where `docs` is given, fills the blocks of its
 /// `benchmarks.md`, and draws the figures also into its folder `plots` if the document shows them. Returns the files that were written.
 ///
@@ -237,7 +243,7 @@ pub fn report(folder: &Path, is_capture: bool, docs: Option<&Path>) -> io::Resul
         if is_capture {
             return Ok(Vec::new());
         }
-        plot::write_all(&rows, folder)
+        plot::write_all(&rows, &origin(&machine), folder)
     };
     let mut written = draw(folder)?;
     if let Some(docs) = docs {

@@ -169,15 +169,16 @@ fn rows_of_all_figures() -> Vec<Row> {
 fn every_figure_is_drawn_from_its_rows_and_left_out_without() {
     let folder = tempfile::tempdir().expect("a folder");
     let rows = rows_of_all_figures();
-    let written = plot::write_all(&rows, folder.path()).expect("a folder");
+    let written = plot::write_all(&rows, "commit 1234567", folder.path()).expect("a folder");
     assert_eq!(written.len(), rows::table(rows::FIGURES).count());
     for path in &written {
         let file = fs::read_to_string(path).expect("it was written");
         assert!(file.starts_with("<svg ") && file.trim_end().ends_with("</svg>"));
+        assert!(file.contains("<desc>commit 1234567</desc>"));
         assert!(!file.contains("NaN") && !file.contains("inf"), "{path:?}");
     }
     // A figure without rows does not keep an old picture.
-    let without = plot::write_all(&[], folder.path()).expect("a folder");
+    let without = plot::write_all(&[], "", folder.path()).expect("a folder");
     assert!(without.is_empty() && written.iter().all(|path| !path.exists()));
     for fields in rows::table(rows::TABLES) {
         assert_eq!(made(fields[0], &[]), "_not run_");
@@ -218,14 +219,55 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     assert!(error.to_string().contains(RESULTS), "{error}");
 }
 
-#[test]
-fn the_document_has_every_block_once_on_amd_and_none_twice_on_intel() {
+/// The sections of docs/benchmarks.md before the Intel marker, and the sections after the marker.
+fn published() -> (String, String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
     let document = fs::read_to_string(&path).expect("docs/benchmarks.md is there");
+    let intel = document.find("<!-- processor: Intel -->");
+    let (amd, intel) = document.split_at(intel.expect("two sections"));
+    (amd.to_owned(), intel.to_owned())
+}
+
+/// The document has a row that was added after the published run as "not run".
+#[test]
+fn the_document_has_every_judged_row() {
+    let (amd, _) = published();
+    for command in [Command::Quick, Command::Capture] {
+        for listed in rows::of(command).filter(|row| !row.case.is_empty()) {
+            let line = format!("| {} | `{}` |", listed.case, listed.name);
+            assert!(amd.contains(&line), "{line}");
+        }
+    }
+}
+
+/// Figures without `<desc>` are of an older program, which did not say of which run they are.
+#[test]
+fn the_figures_are_of_the_run_of_the_tables() {
+    let (amd, _) = published();
+    let fact = |name: &str| {
+        let (_, fact) = amd.split_once(&format!("| {name} | "))?;
+        let (fact, _) = fact.split_once(" |")?;
+        Some((name.to_owned(), fact.to_owned()))
+    };
+    let facts = ["commit", "date"].into_iter().filter_map(fact).collect();
+    let plots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/plots");
+    for fields in rows::table(rows::FIGURES) {
+        let figure = plots.join(fields[0]).with_extension("svg");
+        let svg = fs::read_to_string(&figure).unwrap_or_default();
+        let (_, desc) = svg.split_once("<desc>").unwrap_or_default();
+        let (desc, _) = desc.split_once("</desc>").unwrap_or_default();
+        assert!(
+            desc.is_empty() || desc == origin(&facts),
+            "{figure:?}: {desc}"
+        );
+    }
+}
+
+#[test]
+fn the_document_has_every_block_once_on_amd_and_none_twice_on_intel() {
+    let (amd, intel) = published();
+    let document = [amd.as_str(), &intel].concat();
     filled(&document, &[], &machine("AMD"), false).expect("its markers are right");
-    let (amd, intel) = document
-        .split_once("<!-- processor: Intel -->")
-        .expect("two sections");
     let blocks = |text: &str| {
         let lines = text
             .lines()
@@ -243,7 +285,7 @@ fn the_document_has_every_block_once_on_amd_and_none_twice_on_intel() {
         .collect();
     known.iter_mut().for_each(|name| name.push_str(" -->"));
     known.sort();
-    assert_eq!(blocks(amd), known);
-    let intel = blocks(intel);
+    assert_eq!(blocks(&amd), known);
+    let intel = blocks(&intel);
     assert!(intel.windows(2).all(|two| two[0] != two[1]), "{intel:?}");
 }
