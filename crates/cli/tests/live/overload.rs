@@ -340,8 +340,8 @@ fn bursts_by_the_size_of_the_queue() {
     }
 }
 
-/// The frames of `large/mix-a.pcap`, but for those without a whole header, ten times, with addresses of their own each time, and without VLAN tags: an inserter that gets one
-/// does not look at packets itself until all are looked at.
+/// The frames of `large/mix-a.pcap` with a whole header, ten times, with other addresses each time,
+/// and without VLAN tags, as in the published table.
 fn mixes() -> Option<Frames> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let path = corpus.join("large/mix-a.pcap");
