@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Asks a live recorder whatever its OpenAPI document allows and forbids: schemathesis with all its checks. Each operation of the document has to be carried out
-# (2xx) once at least, by schemathesis or curl. EXAMPLES (50) is how many requests are made up for each operation, SEED (1) which.
+# (2xx) once at least, by schemathesis or curl. EXAMPLES (50) is how many requests are made up for each operation, SEED (1) which. `api-check.sh PROGRAM`
+# takes another program than the one that it would build.
 #
 # Says SKIP where schemathesis is missing (`pip install schemathesis`). Two operations are asked by curl: one ends the recording, and the answer of the other
 # has no end. 422, 409, 412 and 416 stand beside the answers that schemathesis takes for a request of the document's form: no schema says which text is a filter, or how long a
@@ -13,7 +14,7 @@ if ! command -v schemathesis >/dev/null; then
 	echo "SKIP: schemathesis is not installed: pip install schemathesis"
 	exit 0
 fi
-program=${1:-${CARGO_TARGET_DIR:-target}/debug/retroscope}
+program=${1:-$(PROFILE=dev built -p retroscope-cli --bin retroscope)}
 folder=$(mktemp -d)
 recorder=
 cleanup() {

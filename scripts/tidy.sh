@@ -23,8 +23,21 @@ while IFS= read -r line; do
 	complain "blanks at the end of a line: $line"
 done < <(git grep -nI ' $' -- '*.md' '*.sh' '*.toml' '*.rs' Makefile .ci/run || true)
 
+# Tests and files that documents name.
+while IFS= read -r named; do
+	grep -qs "fn ${named##*::}\b" "crates/${named%%::*}" || complain "docs/features.md names $named, which is not there"
+done < <(grep -oE '`[A-Za-z0-9_/]+\.rs::[a-z0-9_]+`' docs/features.md | tr -d '`' | sort -u)
+while IFS=: read -r document line path; do
+	path=${path//\`/}
+	[ -e "$path" ] || complain "$document:$line names $path, which is not there"
+done < <(git grep -noE '`(bench|contrib|crates|docs|examples|fuzz|scripts)/[A-Za-z0-9_./-]+`' -- '*.md')
+
 for script in scripts/*.sh .ci/run; do
 	bash -n "$script" || complain "$script does not parse"
+	# `. lib.sh` has no folder, and .ci/run is where CI begins.
+	case $script in .ci/run | scripts/lib.sh) continue ;; esac
+	grep -q 'By hand' "$script" || git grep -qE "^[^#]*$script" -- Makefile .ci/run scripts ":!$script" ||
+		complain "$script is called by nothing, and does not say 'By hand'"
 done
 if command -v shellcheck >/dev/null; then
 	# SC2097, SC2098: `NAME=${NAME:-default} command "$NAME"` has the same value in both places where NAME has its default.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The slow checks of the ring: loom with more preemptions, generated operations against the model, threads with random roles, load,
-# and the sanitizers; of filters: machine code, interpreter and libpcap against each other; and fuzzing. docs/verification.md
+# and the sanitizers; of filters: machine code, interpreter and libpcap against each other; fuzzing; and the API against its document. docs/verification.md
 # says which of them looks for what. All of them run, also after one failed; at the end stands what ran, how long, and what was
 # skipped.
 #
@@ -46,6 +46,7 @@ FILTER_SECONDS=${FILTER_SECONDS:-60} \
 	judge "filters: everybody's meaning of a program, ${FILTER_SECONDS:-60} s a test" \
 	cargo test --locked --release -q -p retroscope-filter --lib differential -- --nocapture
 judge "fuzzing, ${FUZZ_SECONDS:-60} s a target" scripts/fuzz.sh "${FUZZ_SECONDS:-60}"
+judge "the API against its document" scripts/api-check.sh
 for sanitizer in thread address; do
 	STRESS_SECONDS=${SANITIZE_SECONDS:-90} STRESS_SEED=$seed STRESS_RECORDS=50000 \
 		judge "$sanitizer sanitizer" scripts/sanitize.sh "$sanitizer"
