@@ -113,11 +113,12 @@ pub(crate) fn judged(session: &Session) -> io::Result<()> {
                 BEST_PEER => heat.best(&names),
                 itself => Ok(itself),
             };
-            let ratio = best.clone().and_then(|best| heat.ratio("ring", best));
+            let ratio = best.clone();
+            let ratio = ratio.and_then(|best| heat.ratio_among(&[by], "ring", best));
             let versus = best.clone().unwrap_or_default();
             let mut figure = ratio.clone().map(Figure::from);
             if !by.is_empty() {
-                let sound = best.and_then(|best| heat.ratio(best, by));
+                let sound = best.and_then(|best| heat.ratio_among(&["ring"], best, by));
                 if vouched {
                     session.put(sound_row, Some(by), sound.clone())?;
                 }

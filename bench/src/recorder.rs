@@ -106,7 +106,11 @@ fn two_vs_one(session: &Session, directory: &Path) -> io::Result<()> {
         }
         session.heat(TWO_INSERTERS, entrants)
     });
-    let ratio = |two, one| heat.as_ref().map_err(Clone::clone)?.ratio(two, one);
+    let ratio = |two, one| {
+        let heat = heat.as_ref().map_err(Clone::clone)?;
+        let all: Vec<_> = heat.names().iter().map(String::as_str).collect();
+        heat.ratio_among(&all, two, one)
+    };
     let bare = ratio("two", "one inserter");
     session.put(TWO_INSERTERS, Some("one inserter"), bare.clone())?;
     session.row(TWO_INLINE, Some("one inline"), || {
