@@ -3,7 +3,10 @@ use std::{
     fs, io,
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::Path,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
 };
 
@@ -237,6 +240,8 @@ fn a_ring_that_was_never_finished_is_replaced() {
 struct HugePages {
     directory: tempfile::TempDir,
     pages_before: String,
+    /// The number of pages is one for the whole machine.
+    _alone: MutexGuard<'static, ()>,
 }
 
 const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
@@ -245,6 +250,8 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 impl HugePages {
     /// `None`, and says so: not root, or no pages to be had.
     fn mount(pages: u64) -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir().unwrap();
         let pages_before = fs::read_to_string(NR_HUGEPAGES).unwrap_or_default();
         let before: u64 = pages_before.trim().parse().unwrap_or(0);
@@ -255,6 +262,7 @@ impl HugePages {
         let this = Self {
             directory,
             pages_before,
+            _alone: alone,
         };
         // The pages are its own from the mount on: other tests ask for huge pages too.
         let bytes = pages * HUGE_PAGE_BYTES;
@@ -320,6 +328,25 @@ fn a_ring_on_hugetlbfs_that_was_never_finished_is_replaced() {
     assert!(matches!(error, AttachError::NotReady { .. }), "{error}");
     let (memory, obtained) = Memory::new(BYTES, &config, None).unwrap();
     assert_eq!(obtained.pages, Pages::Explicit);
+    drop(memory);
+    fs::remove_file(path).unwrap();
+}
+
+/// A page that is only promised may be refused later, which is SIGBUS.
+#[test]
+fn a_ring_on_hugetlbfs_has_its_pages_also_where_it_is_not_filled() {
+    use std::os::unix::fs::MetadataExt;
+    let Some(mount) = HugePages::mount(16) else {
+        return;
+    };
+    let path = mount.directory.path().join("ring");
+    let config = RingConfig {
+        prefault: false,
+        ..config(Backing::File(path.clone()))
+    };
+    let memory = memory(&config);
+    let blocks = fs::metadata(&path).unwrap().blocks();
+    assert_eq!(blocks * 512, BYTES as u64);
     drop(memory);
     fs::remove_file(path).unwrap();
 }
