@@ -47,8 +47,8 @@ impl Cursor {
                     return None;
                 }
                 *lapped += self.find_bucket(ring, group);
-                // `None`: the producer has no bucket left, or the bucket has all the holds that it can
-                // have. A later call may get one.
+                // `None`: the producer has no bucket left, or the bucket has all the holds that it
+                // can have. A later call may get a hold.
                 self.hold.as_ref()?;
                 continue;
             };

@@ -236,8 +236,8 @@ impl Outer {
             }
         }
         if is_appended {
-            // Each list is a few rising runs: the old entries, and the new entries by index, which goes
-            // round the ring. The standard library's stable sort merges such runs quickly.
+            // Each list is a few rising runs: the old entries, and the new entries by index, which
+            // goes round the ring. The standard library's stable sort merges such runs quickly.
             for chain in chains {
                 chain.overwritable.make_contiguous().sort();
             }
@@ -328,9 +328,9 @@ impl Outer {
         sum
     }
 
-    /// Claims the first candidate to have closed that every gating group has passed and nobody holds.
-    /// Takes one step for each producer and each held candidate, however many buckets a gating group
-    /// has still to read.
+    /// Claims the first candidate to have closed that every gating group has passed and nobody
+    /// holds. Takes one step for each producer and each held candidate, however many buckets a
+    /// gating group has still to read.
     fn victim<'s>(&mut self, storage: &'s Arc<Storage>) -> Option<Claimed<'s>> {
         self.chains.iter_mut().for_each(|chain| chain.skipped = 0);
         loop {
@@ -364,8 +364,8 @@ impl Outer {
         }
     }
 
-    /// Whether some gating group has not passed a closed bucket. Looks at the newest closed bucket of
-    /// each producer, which a group passes last.
+    /// Whether some gating group has not passed a closed bucket. Looks at the newest closed bucket
+    /// of each producer, which a group passes last.
     fn is_gated(&self) -> bool {
         self.chains.iter().any(|chain| {
             let mut newest_first = self.linked(chain.newest, |slot| slot.older);
@@ -471,8 +471,9 @@ mod tests {
         now.tv_sec * 1_000_000_000 + now.tv_nsec
     }
 
-    /// An outer queue of 65,535 closed buckets, one packet each, that a gating group has yet to read. All
-    /// but the last bucket belong to the first of two producers. Only a few buckets have memory.
+    /// An outer queue of 65,535 closed buckets, one packet each, that a gating group has yet to
+    /// read. All but the last bucket belong to the first of two producers. Only a few buckets have
+    /// memory.
     fn unread() -> (Outer, Arc<Storage>) {
         let config = RingConfig {
             prefault: false,

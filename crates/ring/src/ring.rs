@@ -320,8 +320,8 @@ impl Ring {
         Reservation::new(&self.0, from_ns, to_ns)
     }
 
-    /// Holds a bucket for reading. `None`: the bucket was overwritten, or has 16,383 holds already (views,
-    /// and readers that are in the bucket).
+    /// Holds a bucket for reading. `None`: the bucket was overwritten, or has 16,383 holds already
+    /// (views, and readers that are in the bucket).
     #[must_use]
     pub fn hold(&self, bucket: BucketRef) -> Option<BucketView> {
         if bucket.index as usize >= self.buckets() {

@@ -46,16 +46,18 @@ pub(crate) struct Stopper {
     state: *mut lua_State,
 }
 
-// SAFETY: `lua_sethook` is the only call with the pointer. Whoever holds a `Stopper` keeps the state
+// SAFETY: `lua_sethook` is the only call with the pointer. Whoever holds a `Stopper` keeps the
+// state
 // alive: `Machine` drops its watchdog before its state.
 //
-// The call is a data race that we tolerate. It writes the state's hook and LuaJIT's dispatch table while
-// the state's thread reads, and at times writes, the same words without atomics. The memory models of C
-// and Rust define no result for that. LuaJIT supports the call all the same (luajit-2.1 src/lj_record.c,
-// at `LUAJIT_ENABLE_CHECKHOOK`: another native thread or a signal handler may set a hook). Each of these
-// words is aligned, and LuaJIT's processors store such a word whole. No compiler sees both sides of the
-// race: they are in different libraries. The worst result is a lost stop, which the watchdog repeats
-// (`Watched::stop`, `raised`). A loop in compiled code calls nothing, so there is no other way to end it.
+// The call is a data race that we tolerate. It writes the state's hook and LuaJIT's dispatch table
+// while the state's thread reads, and at times writes, the same words without atomics. The memory
+// models of C and Rust define no result for that. LuaJIT supports the call all the same (luajit-2.1
+// src/lj_record.c, at `LUAJIT_ENABLE_CHECKHOOK`: another native thread or a signal handler may set
+// a hook). Each of these words is aligned, and LuaJIT's processors store such a word whole. No
+// compiler sees both sides of the race: they are in different libraries. The worst result is a lost
+// stop, which the watchdog repeats (`Watched::stop`, `raised`). A loop in compiled code calls
+// nothing: only a hook ends the loop.
 unsafe impl Send for Stopper {}
 
 impl Stopper {
@@ -70,8 +72,8 @@ impl Stopper {
     /// Every Lua instruction raises an error from now on, until [`Self::release`]: `pcall` catches one, and the next
     /// instruction raises another.
     pub(crate) fn stop(&self) {
-        // SAFETY: see `Send`, which says why the race is tolerated; `raise` has the type of a hook and
-        // raises a Lua error, as hooks may.
+        // SAFETY: see `Send`, which says why the race is tolerated; `raise` has the type of a hook
+        // and raises a Lua error, as hooks may.
         unsafe { ffi::lua_sethook(self.state, Some(raise), ffi::LUA_MASKCOUNT, 1) };
     }
 

@@ -101,9 +101,9 @@ impl Watched {
         }
     }
 
-    /// Stops a call, unless the call has just ended. The watchdog stops it again if the script goes on:
-    /// setting a hook races with the script's thread (see `Stopper`). That thread may have overwritten
-    /// the table of instructions that the hook needs.
+    /// Stops a call, unless the call has just ended. The watchdog stops it again if the script goes
+    /// on: setting a hook races with the script's thread (see `Stopper`). That thread may have
+    /// overwritten the table of instructions that the hook needs.
     fn stop(&self, call: u64) {
         let stopper = self.stopper.lock().unwrap_or_else(PoisonError::into_inner);
         let marked =

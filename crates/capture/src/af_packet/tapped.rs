@@ -232,8 +232,8 @@ impl TappedInterface {
     ///
     /// Calling it again after an error is allowed.
     pub(super) fn hook(&self, socket: &PacketSocket, found: &Found) -> Result<(), SourceError> {
-        // An earlier attempt may have left ENETDOWN: it had bound the socket to an interface that was
-        // down.
+        // An earlier attempt may have left ENETDOWN: it had bound the socket to an interface that
+        // was down.
         let _ = take_error(socket);
         socket
             .attach_filter(&REJECT_ALL)

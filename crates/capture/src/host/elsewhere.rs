@@ -2,9 +2,9 @@
 //!
 //! Such an interface names its lower one by index and namespace, and nothing in the lower's namespace names it. So all namespaces that
 //! can be found are looked through: those with a name under `/run/netns`, those of processes, and those that this namespace has a number
-//! for (`RTM_GETNSID` of ip-netns(8)), which it has for each that one of its interfaces was moved to.
-//! One thread enters all namespaces of the first two kinds, which takes CAP_SYS_ADMIN. The kernel lists
-//! the links of the last kind for CAP_NET_ADMIN. Nothing is changed.
+//! for (`RTM_GETNSID` of ip-netns(8)), which it has for each that one of its interfaces was moved
+//! to. One thread enters all namespaces of the first two kinds, which takes CAP_SYS_ADMIN. The
+//! kernel lists the links of the last kind for CAP_NET_ADMIN. Nothing is changed.
 //!
 //! A host may have thousands of namespaces, and a recording waits for the search. The search stops
 //! after [`SEARCH_NS_MAX`], and reports how many namespaces it has not seen.
@@ -226,8 +226,8 @@ fn look(own: &File) -> io::Result<Seen> {
 }
 
 /// Enters namespaces in their order on one thread, and calls `look` in each. Stops at `until_ns` of
-/// the monotonic clock: later namespaces have no outcome. The outer error of an outcome: the namespace
-/// could not be opened.
+/// the monotonic clock: later namespaces have no outcome. The outer error of an outcome: the
+/// namespace could not be opened.
 fn enter_each<T: Send>(
     places: &[Entrance],
     until_ns: i64,
@@ -271,7 +271,7 @@ fn inode(metadata: &fs::Metadata) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// A thread for each namespace costs more than the look.
+    /// A search makes one thread, however many namespaces there are.
     #[test]
     fn one_thread_enters_all_namespaces() {
         let own = || (PathBuf::from("/proc/thread-self/ns/net"), String::new());

@@ -331,8 +331,8 @@ fn an_interface_is_up_again_when_all_threads_are_there() {
     });
 }
 
-/// Lets no socket of the calling thread join a fanout group, as kernels before Linux 6.13 do while an
-/// interface is down.
+/// Lets no socket of the calling thread join a fanout group, as kernels before Linux 6.13 do while
+/// an interface is down.
 fn refuse_fanout() -> seccompiler::Result<()> {
     let is = |argument, value: i32| {
         let (length, value) = (SeccompCmpArgLen::Dword, u64::from(value.cast_unsigned()));
@@ -349,8 +349,8 @@ fn refuse_fanout() -> seccompiler::Result<()> {
     seccompiler::apply_filter(&program)
 }
 
-/// An interface that is made anew is down until somebody sets it up. Each queue has four spare sockets,
-/// and looks for the interface every few milliseconds.
+/// An interface that is made anew is down until somebody sets it up. Each queue has four spare
+/// sockets, and looks for the interface every few milliseconds.
 #[test]
 fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
     let Some(namespace) = Namespace::with_veth("spares") else {

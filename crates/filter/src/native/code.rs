@@ -66,11 +66,11 @@ impl<F: FunctionPointer> Code<F> {
             compile_time: start.elapsed(),
         };
         Ok(Self {
-            // SAFETY: `F` is a pointer to a function, as `entry` is, of the same size. `Compiled` says
-            // that the memory holds nothing but a function of this type, which `emit` or
-            // `joint_function` declared with this signature and calling convention. The function was
-            // generated for this processor, and stays mapped as long as `_memory`, which lives next to
-            // the pointer.
+            // SAFETY: `F` is a pointer to a function, as `entry` is, of the same size. `Compiled`
+            // says that the memory holds nothing but a function of this type, which `emit` or
+            // `joint_function` declared with this signature and calling convention. The function
+            // was generated for this processor, and stays mapped as long as `_memory`, which lives
+            // next to the pointer.
             function: unsafe { mem::transmute_copy::<*mut c_void, F>(&entry) },
             _memory: memory,
             _tables: tables,

@@ -275,8 +275,8 @@ impl Flow4Slot {
         Self::with(key, views << 2 | u32::from(ways) << 4, rule)
     }
 
-    /// Panics if `group` is above [`Self::VALUE_MAX`]: the slot would name another group. It takes 16
-    /// million rules to get there.
+    /// Panics if `group` is above [`Self::VALUE_MAX`]: the slot would name another group. So many
+    /// groups take 16 million rules.
     pub(super) fn group(key: Flow4Key, group: u32) -> Self {
         Self::with(key, 0x100, group)
     }

@@ -198,8 +198,8 @@ impl Mapped {
         unsafe { byte.as_ref() }.load(Ordering::Relaxed) // ordered by the caller's fence
     }
 
-    /// Copies bytes from an offset on, in rising order. Loads nothing at or after the end of the range:
-    /// a writer of this process may store there without atomics.
+    /// Copies bytes from an offset on, in rising order. Loads nothing at or after the end of the
+    /// range: a writer of this process may store there without atomics.
     ///
     /// # Panics
     /// If the range is not inside the mapping.
@@ -225,8 +225,8 @@ impl Drop for Mapped {
 }
 
 /// Fills `out` with the bytes from `offset` on. `word` loads the words that end in the range, at
-/// multiples of 8; the first word may begin before `offset`. `byte` loads the bytes after the last of
-/// these words.
+/// multiples of 8; the first word may begin before `offset`. `byte` loads the bytes after the last
+/// of these words.
 fn copy_by(offset: usize, out: &mut [u8], word: impl Fn(usize) -> u64, byte: impl Fn(usize) -> u8) {
     let end = offset + out.len();
     let words_end = end / 8 * 8;

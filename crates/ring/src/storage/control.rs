@@ -80,8 +80,8 @@ impl Control {
         assert_eq!(old & STATE_MASK, OPEN, "only an open bucket can be closed");
     }
 
-    /// Reader: keeps the bucket from being claimed. `false`: the bucket is of another generation, or has
-    /// 16,383 holds. The word cannot count more.
+    /// Reader: keeps the bucket from being claimed. `false`: the bucket is of another generation,
+    /// or has 16,383 holds. The word cannot count more.
     pub(crate) fn hold(&self, generation: u64) -> bool {
         let mut old = self.0.load(Ordering::Relaxed); // only a guess for the exchange below
         loop {

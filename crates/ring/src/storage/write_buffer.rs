@@ -14,8 +14,9 @@
 //! bucket at once.
 //!
 //! A store fence counts for the thread that runs it. Where a producer was handed to another thread with stores that were not
-//! fenced, the next call has a fence run on every processor ([`Barrier::heavy`]). If the kernel cannot
-//! do that, from the start or since a seccomp filter forbids the call, all stores are regular stores.
+//! fenced, the next call has a fence run on every processor ([`Barrier::heavy`]). If the kernel
+//! cannot do that, from the start or since a seccomp filter forbids the call, all stores are
+//! regular stores.
 //!
 //! At a publication all that waits is written: whole lines and whole groups of descriptors by the kind of store in use, what is
 //! left of a line or a group by regular stores. A fence follows if any store went past the cache. A line may then be half
@@ -310,12 +311,12 @@ impl WriteBuffer {
 
     /// The producer moved to this thread, whose own fence does not reach the stores of the one before.
     ///
-    /// If a seccomp filter has forbidden membarrier(2) since the start, all later stores are regular
-    /// stores. The hand-over itself then fences the earlier stores: the thread before released a mutex,
-    /// sent into a channel or ended, each by a locked instruction. A locked instruction waits until the
-    /// processor has written all buffered stores, non-temporal stores too (Intel SDM, volume 3A,
-    /// "Strengthening or Weakening the Memory-Ordering Model"; AMD 25112, "Write-Combining Completion
-    /// Events").
+    /// If a seccomp filter has forbidden membarrier(2) since the start, all later stores are
+    /// regular stores. The hand-over itself then fences the earlier stores: the thread before
+    /// released a mutex, sent into a channel or ended, each by a locked instruction. A locked
+    /// instruction waits until the processor has written all buffered stores, non-temporal stores
+    /// too (Intel SDM, volume 3A, "Strengthening or Weakening the Memory-Ordering Model"; AMD
+    /// 25112, "Write-Combining Completion Events").
     #[cold]
     fn fence_everywhere(&mut self) {
         if !self.barrier.heavy() {

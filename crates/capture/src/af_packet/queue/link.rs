@@ -84,11 +84,11 @@ impl PacketEngine {
         Ok(())
     }
 
-    /// Receives from an interface that came back after `away_ns`. `false`: the old ring is not read to
-    /// its end, or the kernel has refused this interface while it was down.
+    /// Receives from an interface that came back after `away_ns`. `false`: the old ring is not read
+    /// to its end, or the kernel has refused this interface while it was down.
     ///
-    /// The queue keeps a spare socket and its ring until they receive. An attempt that fails uses up
-    /// no spare.
+    /// The queue keeps a spare socket and its ring until they receive. An attempt that fails uses
+    /// up no spare.
     pub(super) fn hook_again(
         &mut self,
         live: &mut Live,
@@ -132,9 +132,9 @@ impl PacketEngine {
     }
 }
 
-/// Whether another attempt may succeed. The interface was removed again, or it is down: before Linux
-/// 6.13 a socket joins a fanout group only while its interface is up. Counters that cannot be read
-/// end the queue, whatever the error.
+/// Whether another attempt may succeed. The interface was removed again, or it is down: before
+/// Linux 6.13 a socket joins a fanout group only while its interface is up. Counters that cannot be
+/// read end the queue, whatever the error.
 fn is_to_be_tried_again(error: &SourceError) -> bool {
     let SourceError::System { call, error, .. } = error else {
         return false;

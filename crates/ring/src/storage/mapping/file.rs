@@ -243,15 +243,16 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
 
 /// Locks the file of a ring that has ended. `false`: the recorder of the ring still runs.
 ///
-/// A recorder's lock is exclusive, and lasts as long as the recorder. A reader that asks whether the
-/// recorder runs has a shared lock for an instant ([`Attached::writer`](crate::Attached::writer)): this
-/// function waits for such readers.
+/// A recorder's lock is exclusive, and lasts as long as the recorder. A reader that asks whether
+/// the recorder runs has a shared lock for an instant
+/// ([`Attached::writer`](crate::Attached::writer)): this function waits for such readers.
 fn lock_abandoned(file: &File) -> Result<bool, Errno> {
     match flock(file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => return Ok(false),
         outcome => outcome?,
     }
-    // The kernel gives the shared lock up first: two recorders do not wait for each other (flock(2)).
+    // The kernel gives the shared lock up first: two recorders do not wait for each other
+    // (flock(2)).
     retry_on_intr(|| flock(file, FlockOperation::LockExclusive))?;
     Ok(true)
 }

@@ -41,8 +41,8 @@ use crate::{Backing, Numa, Pages, RingConfig, RingError};
 
 /// Region and buckets start on this boundary.
 pub(crate) const ALIGNMENT: usize = 2 << 20;
-/// The smallest page, in bytes. Before Linux 5.14, which has no call for it, one store into each page
-/// fills the region.
+/// The smallest page, in bytes. Before Linux 5.14, which has no call for it, one store into each
+/// page fills the region.
 const PAGE_BYTES: usize = 4096;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -85,9 +85,9 @@ impl Memory {
     ) -> Result<(Self, MemoryObtained), RingError> {
         assert!(bytes.is_multiple_of(ALIGNMENT) && bytes > 0);
         let mut progress = Progress::new(bytes, progress);
-        // The kernel counts free huge pages when it maps. A cgroup (`hugetlb.2MB.max`) may still refuse
-        // a page at its first touch: a store then raises SIGBUS. So a ring takes huge pages only if the
-        // kernel fills all of them at once, and reports a refusal.
+        // The kernel counts free huge pages when it maps. A cgroup (`hugetlb.2MB.max`) may still
+        // refuse a page at its first touch: a store then raises SIGBUS. So a ring takes huge pages
+        // only if the kernel fills all of them at once, and reports a refusal.
         if config.prefault
             && let Some(memory) = Self::explicit(bytes, &config.backing)
         {
@@ -231,8 +231,8 @@ impl Memory {
     /// Sets a file's room aside, unless filling takes it; with `prefault` fills all pages, else touches one.
     fn fill(&self, prefault: bool, progress: &mut Progress<'_>) -> Result<(), RingError> {
         if let Some(file) = &self.file {
-            // Filling takes all pages of a file in memory, and reports a refusal. Without filling, and on
-            // a disk, a later store might find no room, which is SIGBUS.
+            // Filling takes all pages of a file in memory, and reports a refusal. Without filling,
+            // and on a disk, a later store might find no room, which is SIGBUS.
             let by_filling = match file.medium {
                 Medium::HugePages => prefault,
                 Medium::Memory => prefault && self.populates(),
@@ -304,8 +304,8 @@ impl Memory {
         for page in range.step_by(PAGE_BYTES) {
             // SAFETY: `page` is inside the mapping, as asserted.
             let byte = unsafe { self.base.add(page) };
-            // SAFETY: one byte of the mapping, before anybody else knows the mapping. All bytes are zero
-            // except the first bytes of a new file, which are written again with the header.
+            // SAFETY: one byte of the mapping, before anybody else knows the mapping. All bytes are
+            // zero except the first bytes of a new file, which are written again with the header.
             unsafe { zero.write_to(byte) }?;
         }
         Ok(())
@@ -346,8 +346,8 @@ impl Zero {
     }
 
     /// # Safety
-    /// Nobody else accesses the byte meanwhile. If the kernel has no page for the byte, the error is
-    /// `EFAULT`.
+    /// Nobody else accesses the byte meanwhile. If the kernel has no page for the byte, the error
+    /// is `EFAULT`.
     unsafe fn write_to(&self, byte: NonNull<u8>) -> Result<(), Errno> {
         // SAFETY: the kernel checks the address, and writes at most the caller's byte.
         match unsafe { libc::pread(self.0.as_raw_fd(), byte.as_ptr().cast(), 1, 0) } {

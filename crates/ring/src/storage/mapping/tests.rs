@@ -60,8 +60,8 @@ fn touching_fills_as_well() {
     assert_eq!(byte(&memory, 0), 0);
 }
 
-/// The kernel refuses a page after the end of a file as it refuses a huge page beyond the limit of a
-/// cgroup: a store raises SIGBUS.
+/// The kernel refuses a page after the end of a file as it refuses a huge page beyond the limit of
+/// a cgroup: a store raises SIGBUS.
 #[test]
 fn a_page_that_cannot_be_had_is_an_error() {
     let directory = tempfile::tempdir().unwrap();

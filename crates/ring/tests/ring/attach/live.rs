@@ -112,8 +112,8 @@ fn a_killed_writer_leaves_what_it_had_published() {
     assert_eq!(attached.writer(), Ok(Writer::Ended));
 }
 
-/// A producer stores without atomics right after the records that are copied. ThreadSanitizer reports
-/// a copy that loads any of these bytes.
+/// A producer stores without atomics right after the records that are copied. ThreadSanitizer
+/// reports a copy that loads any of these bytes.
 #[test]
 fn an_open_bucket_is_copied_while_it_is_written() {
     let ring = Ring::new(&small(), None).unwrap();
