@@ -76,7 +76,7 @@ impl Privileges {
         };
         let made = make_directories(directory, 0o750);
         made.and_then(|made| made.give_to(user.owner()))
-            .with_context(|| format!("cannot make {}", directory.display()))
+            .map_err(|error| anyhow!("cannot make {}: {error}", directory.display()))
     }
 
     /// The user and group of files that are made before the process becomes that user.
@@ -321,7 +321,7 @@ mod tests {
         let owner = |path: &Path| fs::metadata(path).map(|found| found.uid()).ok();
         let refused = prepare(&theirs.join("link/dumps"));
         assert_ne!(owner(&victim.join("dumps")), Some(12_345));
-        let refused = format!("{:#}", refused.unwrap_err());
+        let refused = refused.unwrap_err().to_string();
         assert!(
             refused.contains("link that another user can change"),
             "{refused}"

@@ -134,7 +134,7 @@ impl Walk {
         match &self.foreign_link {
             None => Ok(()),
             Some(link) => Err(io::Error::other(format!(
-                "{} is a symbolic link that another user can change: name the place where it leads",
+                "{} is a symbolic link that another user can change: write the path that the link leads to",
                 link.display()
             ))),
         }

@@ -30,8 +30,6 @@ use rustix::{
 
 use crate::{Owner, place::Place};
 
-/// The socket's name in the staging directory.
-const STAGED: &str = "s";
 /// Owner and group may connect and write.
 const SOCKET_MODE: Mode = Mode::from_raw_mode(0o660);
 
@@ -189,19 +187,20 @@ impl<'p> Staging<'p> {
 
     fn make<S: Bind>(&self, (uid, gid): Owner) -> io::Result<(S, Stat)> {
         self.clear();
-        let socket = S::bind(&path_in(&self.directory, STAGED.as_ref()))?;
-        chmodat(&self.directory, STAGED, SOCKET_MODE, AtFlags::empty())?;
-        chownat(&self.directory, STAGED, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
-        let made = statat(&self.directory, STAGED, AtFlags::SYMLINK_NOFOLLOW)?;
-        let Place { directory, name } = self.place;
+        let (staging, Place { directory, name }) = (&self.directory, self.place);
+        // ss(8) shows this path.
+        let socket = S::bind(&path_in(staging, name))?;
+        chmodat(staging, name, SOCKET_MODE, AtFlags::empty())?;
+        chownat(staging, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        let made = statat(staging, name, AtFlags::SYMLINK_NOFOLLOW)?;
         // Unlike a rename it replaces nothing.
-        linkat(&self.directory, STAGED, directory, name, AtFlags::empty())?;
+        linkat(staging, name, directory, name, AtFlags::empty())?;
         Ok((socket, made))
     }
 
     fn clear(&self) {
         // Only a program that was killed leaves a socket here.
-        let _ = unlinkat(&self.directory, STAGED, AtFlags::empty());
+        let _ = unlinkat(&self.directory, &self.place.name, AtFlags::empty());
     }
 }
 
@@ -383,7 +382,7 @@ mod tests {
         let refused = bind::<UnixListener>(&path).unwrap_err();
         assert!(refused.contains(".s.new is in the way"), "{refused}");
         fs::set_permissions(&left, fs::Permissions::from_mode(0o700)).unwrap();
-        drop(UnixListener::bind(left.join(STAGED)).unwrap());
+        drop(UnixListener::bind(left.join("s")).unwrap());
         let socket = bind::<UnixListener>(&path).unwrap();
         assert!(!left.exists());
         drop(socket);
