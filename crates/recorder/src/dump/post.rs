@@ -67,6 +67,9 @@ impl fmt::Debug for PostConfig {
 
 /// A program and its arguments. `{file}`, `{sidecar}`, `{id}`, `{rule}` and `{verdict}` in an argument stand for what a dump has; where no argument has
 /// `{file}`, the paths of its captures are put behind the arguments.
+///
+/// A value never starts an option: if a value with a leading `-` begins an argument, the value gets
+/// `./` in front. The text of `{rule}` is free text of an API admin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostCommand(Vec<String>);
 
@@ -74,7 +77,8 @@ impl PostCommand {
     /// Splits a text as a shell splits words, and does nothing else that a shell does: blanks divide, `'…'` and `"…"` hold together, `\` takes the next character as it is, but not within `'…'`.
     ///
     /// # Errors
-    /// A sentence: there is no program, or a quotation mark is not closed.
+    /// A sentence: there is no program, its name contains a placeholder other than `{verdict}`, or a
+    /// quotation mark is not closed.
     pub fn new(text: &str) -> Result<Self, String> {
         let mut words = Vec::new();
         let mut word: Option<String> = None;
@@ -102,6 +106,11 @@ impl PostCommand {
         if words.first().is_none_or(String::is_empty) {
             return Err("there is no program to run".to_owned());
         }
+        // An admin of the API names rules: no such name may choose the program.
+        let mut chosen = ["{file}", "{sidecar}", "{id}", "{rule}"].iter();
+        if let Some(name) = chosen.find(|name| words[0].contains(**name)) {
+            return Err(format!("the program's name cannot contain {name}"));
+        }
         Ok(Self(words))
     }
 
@@ -127,6 +136,9 @@ impl PostCommand {
                 rest = &rest[at..];
                 let value = values.iter().find(|(name, _)| rest.starts_with(name));
                 let (name, value) = value.map_or(("{", "{"), |(name, value)| (name, value));
+                if filled.is_empty() && value.starts_with('-') {
+                    filled.push_str("./");
+                }
                 filled.push_str(value);
                 rest = &rest[name.len()..];
             }
@@ -530,6 +542,38 @@ mod tests {
         );
         // What is filled in is not looked at again.
         assert_eq!(fill("a {rule} {file}")[1], dump.rule);
+    }
+
+    #[test]
+    fn no_value_of_a_dump_starts_an_option() {
+        let hostile = "-esh -c reboot";
+        let mut dump = Finished {
+            number: 7,
+            id: hostile.to_owned(),
+            rule: hostile.to_owned(),
+            verdict: "complete",
+            trigger_time: String::new(),
+            files: vec![hostile.into()],
+            sidecar: hostile.into(),
+        };
+        for name in ["{file}", "{sidecar}", "{id}", "{rule}"] {
+            let fill = |dump: &Finished, word: String| {
+                let command = PostCommand::new(&format!("rsync {word} {{file}}")).unwrap();
+                command.words(dump)[1].clone()
+            };
+            let guarded = format!("./{hostile}");
+            assert_eq!(fill(&dump, name.to_owned()), guarded);
+            assert_eq!(fill(&dump, format!("{name}:/x")), format!("{guarded}:/x"));
+            // An option of the command itself stays.
+            assert_eq!(fill(&dump, format!("-o{name}")), format!("-o{hostile}"));
+            // An empty value before the guarded one makes no difference.
+            dump.rule.clear();
+            let expected = if name == "{rule}" { "" } else { &guarded };
+            assert_eq!(fill(&dump, format!("{{rule}}{name}")), expected);
+            hostile.clone_into(&mut dump.rule);
+            assert!(PostCommand::new(&format!("/hooks/{name} x")).is_err());
+        }
+        assert!(PostCommand::new("/hooks/{verdict} x").is_ok());
     }
 
     /// The outcomes of commands for dumps that are finished at once, and how many ended how.
