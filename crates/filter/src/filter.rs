@@ -7,6 +7,7 @@ use retroscope_packet::{FragmentKey, LinkType, fragment_of};
 use crate::{
     Aux, Filled, FilterError, FlowState, Frame, LinkContext, Mode, Program, Template,
     evaluation::{Evaluation, Known},
+    header_reads::reads_headers_only,
     plan::Plan,
 };
 
@@ -256,6 +257,18 @@ impl Filter {
             },
         };
         Verdict { decision, resolves }
+    }
+
+    /// Whether the filter reads no byte after the headers of packets of a link type and mode. The
+    /// end of the headers is [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end).
+    ///
+    /// `false` if that is not certain, and for an expression with `payload` or `$flow`. `true` if
+    /// the filter is not prepared for the link type.
+    #[must_use]
+    pub fn reads_headers_only(&self, link_type: LinkType, mode: Mode) -> bool {
+        let programs = self.programs(link_type, mode).unwrap_or_default();
+        let mut programs = programs.iter();
+        self.filled.is_plain() && programs.all(|it| reads_headers_only(it, link_type))
     }
 
     /// The programs of its pieces for packets of a link type and mode, for example to compile them to machine code. `None`

@@ -21,6 +21,7 @@ mod filled;
 mod filter;
 mod flow_state;
 mod frame;
+mod header_reads;
 mod interpreter;
 mod joint;
 mod link;

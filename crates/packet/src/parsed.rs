@@ -212,6 +212,20 @@ impl Parsed {
         Some(self.payload_offset? + body)
     }
 
+    /// Offset of the first byte after the headers: after TCP, UDP, SCTP or the first 4 bytes of
+    /// ICMP, else after the last header that was understood.
+    ///
+    /// The addresses of ARP and RARP count as headers (RFC 826, RFC 903; 28 bytes for IPv4).
+    ///
+    /// 0 if a header was not captured whole or makes no sense. May exceed the captured length.
+    #[must_use]
+    pub fn headers_end(&self) -> usize {
+        const ARP_BYTES: usize = 28;
+        let is_arp = matches!(self.ether_type, Some(0x0806 | 0x8035));
+        let more = if is_arp { ARP_BYTES } else { 0 };
+        self.payload_offset.map_or(0, |offset| offset + more)
+    }
+
     /// Notes that a packet inside the frame ends at `end` on the wire.
     #[inline]
     pub(crate) fn ends_at(&mut self, end: usize) {

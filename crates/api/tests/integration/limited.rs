@@ -80,7 +80,11 @@ fn a_limited_trigger_narrows_what_is_dumped() {
     );
     let of_flow = expression(&json!({ "flow": flow }));
     assert!(of_flow.ends_with(" and (udp)"), "{of_flow}");
-    for filter in ["udp[8] = 1", "payload contains \"x\""] {
+    for filter in [
+        "udp[8] = 1",
+        "payload contains \"x\"",
+        "mpls or mpls or mpls or mpls 74565",
+    ] {
         let body = json!({ "filter": filter, "future": "0" });
         for token in [&udp, &short, served.token("trigger")] {
             let why = trigger(token, &body).refused(403);

@@ -167,6 +167,12 @@ impl Prepared {
         })
     }
 
+    /// Whether it reads headers only of packets of the link types that it was compiled for.
+    pub(crate) fn reads_headers_only(&self) -> bool {
+        let mut tried = self.tried.iter();
+        tried.all(|link_type| self.filter.reads_headers_only(*link_type, self.mode))
+    }
+
     /// The last time that names are looked up: for the link types further inside the files. Packets of others, which a stream may bring up,
     /// do not match where there are names.
     pub(crate) fn seal(&self, link_types: &LinkTypes<'_>) {

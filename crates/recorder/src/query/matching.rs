@@ -135,7 +135,7 @@ impl Matching {
                 let mut view = view(link_type, packet, filter.mode);
                 let mut bytes = self.tried_bytes.min(view.data.len());
                 if self.tried_headers {
-                    bytes = bytes.min(header_bytes(link_type, view.data));
+                    bytes = bytes.min(parse(link_type, view.data).headers_end());
                 }
                 view.data = &view.data[..bytes];
                 filter.filter.matches(&view)
@@ -174,19 +174,6 @@ impl Matching {
         };
         refused.take(REFUSALS_TOLD).map(note).collect()
     }
-}
-
-/// Bytes up to the payload, with that of ARP, which has no secrets; 0 where no header is known.
-fn header_bytes(link_type: LinkType, data: &[u8]) -> usize {
-    const ARP: u16 = 0x0806;
-    const ARP_BYTES: usize = 28;
-    let parsed = parse(link_type, data);
-    let more = if parsed.ether_type == Some(ARP) {
-        ARP_BYTES
-    } else {
-        0
-    };
-    parsed.payload_offset.map_or(0, |bytes| bytes + more)
 }
 
 impl Community {

@@ -39,6 +39,15 @@ impl Handle {
 
     /// The last 10,000 dumps that are finished, in the order of triggers, and how many were finished before these.
     ///
+    /// Whether an expression reads headers of packets only, on each link type that is known:
+    /// [`Filter::reads_headers_only`](retroscope_filter::Filter::reads_headers_only).
+    ///
+    /// # Errors
+    /// [`CommandError::Filter`].
+    pub fn reads_headers_only(&self, expression: &str) -> Result<bool, CommandError> {
+        Ok(self.rules.prepare(expression)?.reads_headers_only())
+    }
+
     /// # Errors
     /// [`CommandError::Ended`].
     pub fn finished_dumps(&self) -> Result<(Vec<DumpReport>, DumpCounts), CommandError> {

@@ -6,6 +6,7 @@
 mod cases;
 mod expressions;
 mod guard;
+mod header_reads;
 mod packets;
 mod programs;
 mod real;

@@ -1,0 +1,341 @@
+//! Whether a program reads headers of packets only: the link header, tags, IP, and TCP, UDP, SCTP or the
+//! first 4 bytes of ICMP, as [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end) counts them.
+//!
+//! How long the headers of a packet are depends on the packet. So each load is judged by what the program
+//! has tested on all ways to it: the transport header behind IPv4, for example, may be read where the
+//! EtherType, the protocol and the fragment offset were tested, and at an offset that counts from the
+//! length of the IPv4 header. What this module does not understand counts as payload: loops
+//! (`protochain`), offsets that are computed, and link types other than those of [`Layout`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use retroscope_bpf::{ANCILLARY, Instruction, MEMORY_WORDS, load_bytes, op};
+use retroscope_packet::LinkType;
+
+use crate::Program;
+
+/// Values that are remembered of one field; a field with more counts as untested.
+const VALUES_MAX: usize = 64;
+/// Tags and labels in front of a network header that are followed.
+const SHIFTS_MAX: usize = 16;
+
+const TPIDS: [u32; 3] = [0x8100, 0x88a8, 0x9100];
+const IPV4: u32 = 0x0800;
+const IPV6: u32 = 0x86dd;
+const ARP: u32 = 0x0806;
+const RARP: u32 = 0x8035;
+const MPLS: [u32; 2] = [0x8847, 0x8848];
+const PPPOE_SESSION: u32 = 0x8864;
+const IPV4_HEADER: u32 = 20;
+const IPV6_HEADER: u32 = 40;
+
+/// A field of the packet: offset, bytes, and the bits of its value that matter.
+type Field = (u32, u32, u32);
+
+/// The values that fields of a packet may have, of those that were tested.
+type Facts = BTreeMap<Field, BTreeSet<u32>>;
+
+/// What a register or a scratch word holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Unknown,
+    Constant(u32),
+    Field(Field),
+    /// The length of the IPv4 header at this offset, and so the offset of what is behind it, less this one.
+    HeaderLen(u32),
+}
+
+/// What is known before an instruction, whichever way led there.
+#[derive(Debug, Clone)]
+struct Known {
+    a: Value,
+    x: Value,
+    memory: [Value; MEMORY_WORDS],
+    facts: Facts,
+}
+
+/// Where a link header has the protocol of what it carries.
+#[derive(Debug, Clone, Copy)]
+enum Layout {
+    /// An EtherType at `at`; the link header has `bytes`.
+    EtherType {
+        at: u32,
+        bytes: u32,
+    },
+    /// No link header: the version nibble tells.
+    Raw,
+    Ipv4,
+    Ipv6,
+}
+
+impl Layout {
+    fn of(link_type: LinkType) -> Option<Self> {
+        Some(match link_type {
+            LinkType::ETHERNET => Self::EtherType { at: 12, bytes: 14 },
+            LinkType::LINUX_SLL => Self::EtherType { at: 14, bytes: 16 },
+            LinkType::LINUX_SLL2 => Self::EtherType { at: 0, bytes: 20 },
+            LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => Self::Raw,
+            LinkType::IPV4 => Self::Ipv4,
+            LinkType::IPV6 => Self::Ipv6,
+            _ => return None,
+        })
+    }
+
+    /// How far headers reach at least, and where the IPv4 header is if there is one for certain.
+    fn headers(self, facts: &Facts) -> (u32, Option<u32>) {
+        match self {
+            Self::EtherType { at, bytes } => after_type(facts, at, bytes),
+            Self::Ipv4 => ipv4(0),
+            Self::Ipv6 => ipv6(facts, 0),
+            Self::Raw => match only(facts, (0, 1, 0xf0)) {
+                Some(0x40) => ipv4(0),
+                Some(0x60) => ipv6(facts, 0),
+                _ => (1, None),
+            },
+        }
+    }
+}
+
+/// Headers from a type field at `type_at` on; what it tells of is at `at`.
+fn after_type(facts: &Facts, mut type_at: u32, mut at: u32) -> (u32, Option<u32>) {
+    for _ in 0..SHIFTS_MAX {
+        let field = (type_at, 2, 0xffff);
+        if is_one_of(facts, field, &TPIDS) {
+            (type_at, at) = (at + 2, at + 4);
+        } else if is_one_of(facts, field, &MPLS) {
+            return mpls(facts, at);
+        } else if is_one_of(facts, field, &[ARP, RARP]) {
+            return (at + 28, None);
+        } else {
+            return match only(facts, field) {
+                Some(IPV4) => ipv4(at),
+                Some(IPV6) => ipv6(facts, at),
+                Some(PPPOE_SESSION) => pppoe(facts, at),
+                _ => (at, None),
+            };
+        }
+    }
+    (at, None)
+}
+
+/// A stack of labels: whether a label is the last one tells the lowest bit of its third byte.
+fn mpls(facts: &Facts, mut at: u32) -> (u32, Option<u32>) {
+    for _ in 0..SHIFTS_MAX {
+        let is_last = (at + 2, 1, 1);
+        at += 4;
+        if only(facts, is_last) != Some(0) {
+            break;
+        }
+    }
+    (at, None)
+}
+
+fn pppoe(facts: &Facts, at: u32) -> (u32, Option<u32>) {
+    let body = at + 8;
+    match only(facts, (at + 6, 2, 0xffff)) {
+        Some(0x0021) => ipv4(body),
+        Some(0x0057) => ipv6(facts, body),
+        _ => (body, None),
+    }
+}
+
+fn ipv4(at: u32) -> (u32, Option<u32>) {
+    (at + IPV4_HEADER, Some(at))
+}
+
+fn ipv6(facts: &Facts, at: u32) -> (u32, Option<u32>) {
+    const FRAGMENT: u32 = 44;
+    let next = (at + 6, 1, 0xff);
+    let more = match facts.get(&next) {
+        Some(values) if values.iter().all(|it| *it == FRAGMENT) => 8,
+        Some(values) => shortest(values, 58),
+        None => 0,
+    };
+    (at + IPV6_HEADER + more, None)
+}
+
+/// Bytes that the headers of all these protocols have. `icmp`: the number that ICMP has.
+fn shortest(protocols: &BTreeSet<u32>, icmp: u32) -> u32 {
+    let bytes = protocols.iter().map(|protocol| match protocol {
+        6 => 20,
+        17 => 8,
+        132 => 12,
+        _ if *protocol == icmp => 4,
+        _ => 0,
+    });
+    bytes.min().unwrap_or(0)
+}
+
+/// The one value that a field has for certain.
+fn only(facts: &Facts, field: Field) -> Option<u32> {
+    let mut values = facts.get(&field)?.iter();
+    let first = values.next().copied();
+    first.filter(|_| values.next().is_none())
+}
+
+fn is_one_of(facts: &Facts, field: Field, of: &[u32]) -> bool {
+    let values = facts.get(&field);
+    values.is_some_and(|values| values.iter().all(|value| of.contains(value)))
+}
+
+/// Whether a program reads headers only of packets of a link type. `false`: it may read payload.
+pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool {
+    let instructions = program.instructions();
+    let is_load = |it: &Instruction| load_bytes(it.code) > 0 || it.code == op::LDX_B_MSH;
+    let Some(layout) = Layout::of(link_type) else {
+        return !instructions.iter().any(is_load);
+    };
+    let mut before: Vec<Option<Known>> = vec![None; instructions.len()];
+    before[0] = Some(Known::new());
+    for (index, instruction) in instructions.iter().enumerate() {
+        // What no way leads to reads nothing.
+        let Some(mut known) = before[index].take() else {
+            continue;
+        };
+        if matches!(instruction.code, op::RET_K | op::RET_A) {
+            continue;
+        }
+        let Some((if_true, if_false)) = instruction.targets(index) else {
+            if known.step(*instruction, layout).is_none() {
+                return false;
+            }
+            merge(&mut before[index + 1], known);
+            continue;
+        };
+        if if_true.min(if_false) <= index {
+            return false;
+        }
+        let (holds, fails) = known.decide(*instruction);
+        merge(&mut before[if_true], holds);
+        merge(&mut before[if_false], fails);
+    }
+    true
+}
+
+/// Adds another way to an instruction.
+fn merge(known: &mut Option<Known>, other: Known) {
+    match known {
+        Some(known) => known.join(&other),
+        None => *known = Some(other),
+    }
+}
+
+impl Known {
+    fn new() -> Self {
+        Self {
+            a: Value::Constant(0),
+            x: Value::Constant(0),
+            memory: [Value::Constant(0); MEMORY_WORDS],
+            facts: Facts::new(),
+        }
+    }
+
+    /// Keeps what both tell.
+    fn join(&mut self, other: &Self) {
+        let join = |own: &mut Value, other: Value| {
+            if *own != other {
+                *own = Value::Unknown;
+            }
+        };
+        join(&mut self.a, other.a);
+        join(&mut self.x, other.x);
+        for (own, other) in self.memory.iter_mut().zip(other.memory) {
+            join(own, other);
+        }
+        self.facts.retain(|field, values| {
+            let Some(others) = other.facts.get(field) else {
+                return false;
+            };
+            values.extend(others);
+            values.len() <= VALUES_MAX
+        });
+    }
+
+    /// After an instruction that is no jump. `None`: it may read payload.
+    fn step(&mut self, instruction: Instruction, layout: Layout) -> Option<()> {
+        let Instruction { code, k, .. } = instruction;
+        let word = || usize::try_from(k).ok().filter(|word| *word < MEMORY_WORDS);
+        match code {
+            op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => self.a = self.load(code, k, layout)?,
+            op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
+                self.a = match self.x {
+                    Value::Constant(x) => self.load(code, x.wrapping_add(k), layout)?,
+                    Value::HeaderLen(at) => self.load_behind(code, at, k, layout)?,
+                    Value::Unknown | Value::Field(_) => return None,
+                };
+            }
+            op::LDX_B_MSH => {
+                self.load(op::LD_B_ABS, k, layout)?;
+                self.x = Value::HeaderLen(k);
+            }
+            op::LD_IMM => self.a = Value::Constant(k),
+            op::LDX_IMM => self.x = Value::Constant(k),
+            op::LD_MEM => self.a = self.memory[word()?],
+            op::LDX_MEM => self.x = self.memory[word()?],
+            op::ST => self.memory[word()?] = self.a,
+            op::STX => self.memory[word()?] = self.x,
+            op::TAX => self.x = self.a,
+            op::TXA => self.a = self.x,
+            op::LDX_LEN => self.x = Value::Unknown,
+            op::AND_K => {
+                self.a = match self.a {
+                    Value::Field((at, bytes, mask)) => Value::Field((at, bytes, mask & k)),
+                    Value::Constant(value) => Value::Constant(value & k),
+                    Value::Unknown | Value::HeaderLen(_) => Value::Unknown,
+                };
+            }
+            // The packet's length, and arithmetic.
+            _ if load_bytes(code) == 0 => self.a = Value::Unknown,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// A load at an offset from the start of the packet.
+    fn load(&self, code: u16, at: u32, layout: Layout) -> Option<Value> {
+        if at >= ANCILLARY {
+            // No byte of the packet: what the recorder knows of it besides.
+            return Some(Value::Unknown);
+        }
+        let bytes = load_bytes(code);
+        let (end, _) = layout.headers(&self.facts);
+        (at.checked_add(bytes)? <= end).then_some(())?;
+        let mask = u32::MAX >> (32 - 8 * bytes);
+        Some(Value::Field((at, bytes, mask)))
+    }
+
+    /// A load at an offset from the start of the packet, plus the length of the IPv4 header at `header`.
+    fn load_behind(&self, code: u16, header: u32, at: u32, layout: Layout) -> Option<Value> {
+        let (_, ipv4) = layout.headers(&self.facts);
+        (ipv4 == Some(header)).then_some(())?;
+        let is_first = only(&self.facts, (header + 6, 2, 0x1fff)) == Some(0);
+        let protocols = self.facts.get(&(header + 9, 1, 0xff));
+        let bytes = protocols.filter(|_| is_first);
+        let bytes = bytes.map_or(0, |protocols| shortest(protocols, 1));
+        let end = at.checked_sub(header)?.checked_add(load_bytes(code))?;
+        (end <= bytes).then_some(Value::Unknown)
+    }
+
+    /// What is known where a condition holds, and where it does not.
+    fn decide(self, instruction: Instruction) -> (Self, Self) {
+        let (mut holds, mut fails) = (self.clone(), self);
+        let (Value::Field(field), k) = (holds.a, instruction.k) else {
+            return (holds, fails);
+        };
+        match instruction.code {
+            op::JEQ_K => {
+                holds.facts.insert(field, BTreeSet::from([k]));
+                if let Some(values) = fails.facts.get_mut(&field) {
+                    values.remove(&k);
+                }
+            }
+            op::JSET_K => {
+                let (at, bytes, mask) = field;
+                let bits = (at, bytes, mask & k);
+                fails.facts.insert(bits, BTreeSet::from([0]));
+            }
+            _ => {}
+        }
+        (holds, fails)
+    }
+}
