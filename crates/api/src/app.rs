@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use axum::response::{IntoResponse, Response};
 use retroscope_recorder::{Clock, Handle, SystemClock};
 use tokio::{task::JoinHandle, time::sleep};
 
@@ -88,4 +89,12 @@ pub(crate) async fn waiting<T: Send + 'static>(
             "a thread of the recorder's API failed: please report this bug with what it printed",
         ))
     })
+}
+
+/// As [`waiting`], and the text of the answer is made on that thread too: of a long list that takes
+/// milliseconds.
+pub(crate) async fn answering<T: IntoResponse>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<Response, Problem> {
+    waiting(move || work().map(IntoResponse::into_response)).await
 }

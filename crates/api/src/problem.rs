@@ -106,9 +106,10 @@ impl From<CommandError> for Problem {
                 Self::conflict(text)
             }
             CommandError::RuleExists { .. } => Self::new(StatusCode::PRECONDITION_FAILED, text),
-            CommandError::Busy | CommandError::Late | CommandError::RuleChanged => {
-                Self::unavailable(text, Duration::from_secs(1))
-            }
+            CommandError::Busy
+            | CommandError::Late
+            | CommandError::DiskLate
+            | CommandError::RuleChanged => Self::unavailable(text, Duration::from_secs(1)),
             _ => Self::unavailable(text, Duration::from_secs(60)),
         }
     }

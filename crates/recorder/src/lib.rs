@@ -50,7 +50,8 @@ pub use dump::{
     post::{Identity, PostCommand, PostConfig, PostCounts, PostOutcome, Posted},
     report::{DumpReport, Missing, PROGRAM, Verdict},
     store::{
-        DeletedDump, Keep, MinFree, StoredDump, StoredFile, WhyDeleted, keeper::DumpFileReader,
+        DeletedDump, Keep, MinFree, StoredDump, StoredFile, WhyDeleted,
+        lister::{DumpFileReader, StoredDumps},
     },
     template::NameTemplate,
 };

@@ -1,15 +1,27 @@
 //! Dumps: what they say of themselves. Their files are in `dump_files`.
 
-use axum::extract::State;
-use retroscope_recorder::{CommandError, DumpReport, Handle, StoredDump};
+use std::{
+    io::{self, Write as _},
+    sync::Arc,
+};
+
+use axum::{
+    Extension,
+    body::Body,
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use retroscope_recorder::{CommandError, DumpReport, Handle, StoredDump, StoredDumps};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Shared;
+use super::{Asking, Shared};
 use crate::{
-    app::waiting,
+    app::{answering, waiting},
     extract::{Json, Named, Nothing, Parameters},
     problem::Problem,
+    stream::{PieceWriter, Sender, self_ending_stream},
 };
 
 /// A dump.
@@ -27,32 +39,66 @@ pub(crate) struct DumpBody {
 /// A dump that is on disk, or failed.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = FinishedDump)]
-pub(crate) struct FinishedBody {
+pub(crate) struct FinishedBody<'a> {
     /// Its number, in the order of triggers, from 1.
     number: u64,
     /// What it says of itself, as in `--json` of `record`.
     #[serde(flatten)]
-    report: DumpReport,
+    report: &'a DumpReport,
 }
 
 /// The dumps.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Dumps)]
-pub(crate) struct DumpsBody {
+pub(crate) struct DumpsBody<'a> {
     /// The last 10,000 that are finished, in the order of triggers.
-    dumps: Vec<FinishedBody>,
+    dumps: Vec<FinishedBody<'a>>,
     /// How many were finished before these.
     before: u64,
     /// What lies in the directory, the oldest first and open ones last: dumps of this recording, and of earlier ones. Those that are not there were deleted, or
     /// failed.
-    stored: Vec<StoredDump>,
+    stored: Vec<&'a StoredDump>,
 }
 
-impl From<DumpReport> for FinishedBody {
-    fn from(report: DumpReport) -> Self {
-        Self {
-            number: report.number,
-            report,
+/// The dumps, before they are text.
+struct Found {
+    finished: Vec<Arc<DumpReport>>,
+    before: u64,
+    stored: StoredDumps,
+}
+
+impl Found {
+    fn new(handle: &Handle) -> Result<Self, Problem> {
+        let (finished, before) = handle.finished_dumps()?;
+        let stored = match handle.dumps() {
+            // Nothing is dumped.
+            Err(CommandError::Refused(_)) => Arc::default(),
+            stored => stored?,
+        };
+        Ok(Self {
+            finished,
+            before: before.total(),
+            stored,
+        })
+    }
+
+    /// Writes the answer at the speed of the client: the text of 10,000 dumps has some 10 MB.
+    fn write_to(&self, sender: Sender) {
+        let finished = self.finished.iter();
+        let body = DumpsBody {
+            dumps: finished
+                .map(|report| FinishedBody {
+                    number: report.number,
+                    report,
+                })
+                .collect(),
+            before: self.before,
+            stored: self.stored.iter().map(|dump| &**dump).collect(),
+        };
+        let mut out = PieceWriter::new(&sender);
+        let written = serde_json::to_writer(&mut out, &body).map_err(io::Error::from);
+        if written.and_then(|()| out.flush()).is_ok() {
+            sender.end(None);
         }
     }
 }
@@ -76,21 +122,18 @@ pub(crate) fn find(handle: &Handle, dump: &str) -> Result<StoredDump, Problem> {
 #[utoipa::path(get, path = "/v1/dumps", tag = "dumps", responses((status = 200, body = DumpsBody)))]
 pub(crate) async fn list(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
-) -> Result<Json<DumpsBody>, Problem> {
-    waiting(move || {
-        let (dumps, before) = app.handle.finished_dumps()?;
-        Ok(Json(DumpsBody {
-            dumps: dumps.into_iter().map(Into::into).collect(),
-            before: before.total(),
-            stored: match app.handle.dumps() {
-                // Nothing is dumped.
-                Err(CommandError::Refused(_)) => Vec::new(),
-                stored => stored?,
-            },
-        }))
-    })
-    .await
+) -> Result<Response, Problem> {
+    let place = app.running.take(&caller)?;
+    let found = waiting(move || Found::new(&app.handle)).await?;
+    let (sender, body) = self_ending_stream();
+    tokio::task::spawn_blocking(move || {
+        found.write_to(sender);
+        drop(place);
+    });
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    Ok((kind, Body::new(body)).into_response())
 }
 
 /// A dump, by its number or ID
@@ -105,15 +148,15 @@ pub(crate) async fn read(
     State(app): Shared,
     _: Parameters<Nothing>,
     Named(dump): Named<String>,
-) -> Result<Json<DumpBody>, Problem> {
-    waiting(move || {
+) -> Result<Response, Problem> {
+    answering(move || {
         let stored = find(&app.handle, &dump);
-        let (dumps, _) = app.handle.finished_dumps()?;
         let is_it = |report: &DumpReport| match &stored {
             Ok(stored) => stored.id == report.id,
             Err(_) => report.id == dump || report.number.to_string() == dump,
         };
-        let report = dumps.into_iter().find(is_it);
+        let report = app.handle.finished_dump(is_it)?;
+        let report = report.map(Arc::unwrap_or_clone);
         let stored = match (stored, &report) {
             (Ok(stored), _) => Some(stored),
             (Err(_), Some(_)) => None,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use serde::Serialize;
@@ -81,7 +81,7 @@ pub(crate) struct DumpLog(Mutex<Logged>);
 #[derive(Debug, Default)]
 struct Logged {
     /// The last dumps, in the order in which they were finished.
-    last: VecDeque<DumpReport>,
+    last: VecDeque<Arc<DumpReport>>,
     before: DumpCounts,
     totals: DumpTotals,
 }
@@ -95,7 +95,7 @@ impl DumpLog {
         totals.packets += report.packets;
         totals.bytes += report.bytes;
         totals.lack(&report, None);
-        logged.last.push_back(report);
+        logged.last.push_back(Arc::new(report));
         if logged.last.len() > LISTED
             && let Some(first) = logged.last.pop_front()
         {
@@ -111,8 +111,8 @@ impl DumpLog {
             if known.verdict != report.verdict {
                 logged.totals.amended.add(report.verdict);
             }
-            logged.totals.lack(report, Some(known));
-            known.clone_from(report);
+            logged.totals.lack(report, Some(&**known));
+            *known = Arc::new(report.clone());
         }
     }
 
@@ -123,11 +123,10 @@ impl DumpLog {
         found.map(|dump| dump.id.clone())
     }
 
-    /// Those of the last dumps that are wanted, in the order in which they were finished.
-    pub(crate) fn those(&self, is_wanted: impl Fn(&DumpReport) -> bool) -> Vec<DumpReport> {
-        let logged = lock(&self.0);
-        let those = logged.last.iter().filter(|dump| is_wanted(dump));
-        those.cloned().collect()
+    /// The last dumps, in the order in which they were finished. The reports are shared: the dumper
+    /// waits for the lock, and must not wait for 10,000 copies.
+    pub(crate) fn last(&self) -> Vec<Arc<DumpReport>> {
+        lock(&self.0).last.iter().cloned().collect()
     }
 
     /// What all are together.
@@ -136,11 +135,12 @@ impl DumpLog {
     }
 
     /// The last dumps, in the order of triggers, and how many there were before them.
-    pub(crate) fn summary(&self) -> (Vec<DumpReport>, DumpCounts) {
+    pub(crate) fn summary(&self) -> (Vec<Arc<DumpReport>>, DumpCounts) {
         let logged = lock(&self.0);
-        let mut last: Vec<DumpReport> = logged.last.iter().cloned().collect();
+        let (mut last, before) = (Vec::from_iter(logged.last.iter().cloned()), logged.before);
+        drop(logged);
         last.sort_by_key(|dump| dump.number);
-        (last, logged.before)
+        (last, before)
     }
 }
 
@@ -165,6 +165,10 @@ mod tests {
         amended.verdict = Verdict::Failed;
         log.amend(&amended);
         let (last, before) = log.summary();
+        assert!(
+            Arc::ptr_eq(&last[9_999], &log.last()[9_999]),
+            "nothing is copied"
+        );
         assert_eq!((last.len(), before.total()), (LISTED, 15_000));
         assert_eq!((before.complete, before.incomplete), (13_500, 1500));
         assert_eq!((last[0].number, last[9_999].number), (15_001, 25_000));

@@ -77,8 +77,8 @@ impl PostCommand {
     /// Splits a text as a shell splits words, and does nothing else that a shell does: blanks divide, `'…'` and `"…"` hold together, `\` takes the next character as it is, but not within `'…'`.
     ///
     /// # Errors
-    /// A sentence: there is no program, its name contains a placeholder other than `{verdict}`, or a
-    /// quotation mark is not closed.
+    /// A sentence: there is no program, its name contains a placeholder other than `{verdict}`, or
+    /// a quotation mark is not closed.
     pub fn new(text: &str) -> Result<Self, String> {
         let mut words = Vec::new();
         let mut word: Option<String> = None;

@@ -3,7 +3,12 @@
 //! Dumps of this recording are those that its log has: their reports tell which stamps they have all of, as far as their filter goes. What dumps of
 //! other recordings lack of a time nobody here knows.
 
-use std::{collections::HashMap, fmt, io::Read};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    io::Read,
+    sync::Arc,
+};
 
 use super::Query;
 use crate::{
@@ -51,26 +56,28 @@ impl Shelf for Handle {
         let common = self.common().map_err(|error| error.to_string())?;
         let touches = |(from_ns, to_ns): Stretch| from_ns <= wanted.1 && to_ns >= wanted.0;
         let own = || {
-            let own = (common.log).those(|dump| span(&dump.from, &dump.to).is_some_and(touches));
-            let own = own.into_iter().map(|it| (it.id.clone(), it));
-            own.collect::<HashMap<String, DumpReport>>()
+            let mut own = common.log.last();
+            own.retain(|dump| span(&dump.from, &dump.to).is_some_and(touches));
+            own
         };
-        // What is finished before it is listed should be in the list.
-        let before = own();
+        // A dump that is finished before the directory is listed should be in the list.
+        let before: HashSet<String> = own().iter().map(|it| it.id.clone()).collect();
         let listed = match Handle::dumps(self) {
             // Nothing is dumped.
             Err(CommandError::Refused(_)) => return Ok(Vec::new()),
             listed => listed.map_err(|error| error.to_string())?,
         };
-        // What is in the list may be finished since.
-        let mut own = own();
+        // A dump of the list may be finished since.
+        let own = own().into_iter().map(|it| (it.id.clone(), it));
+        let mut own: HashMap<String, Arc<DumpReport>> = own.collect();
         let mut shelved = Vec::new();
-        for dump in listed {
+        for dump in listed.iter() {
             // Another dump may have its name by now.
             let is_it = |report: &DumpReport| {
                 (&report.from, &report.to, report.packets) == (&dump.from, &dump.to, dump.packets)
             };
-            let report = own.remove(&dump.id).filter(is_it);
+            let report = own.remove(&dump.id);
+            let report = report.filter(|report| is_it(report));
             let span = span(&dump.from, &dump.to).filter(|span| touches(*span));
             let Some(span) = span.filter(|_| !dump.is_open) else {
                 continue;
@@ -80,30 +87,30 @@ impl Shelf for Handle {
                 .as_ref()
                 .is_some_and(|report| report.files != dump.files);
             shelved.push(Shelved {
-                id: dump.id,
-                from: dump.from,
-                to: dump.to,
+                id: dump.id.clone(),
+                from: dump.from.clone(),
+                to: dump.to.clone(),
                 span,
-                files: dump.files,
+                files: dump.files.clone(),
                 claims: (report.as_ref()).map(|report| claims(report, span, &common)),
-                expression: report.map_or_else(String::new, |report| report.expression),
+                expression: report.map_or_else(String::new, |it| it.expression.clone()),
                 gone: is_changed
                     .then(|| "its sidecar lists other files than were written".to_owned()),
             });
         }
         // Without a sidecar it is in no list.
         own.retain(|id, report| {
-            before.contains_key(id) && report.sidecar && report.verdict != Verdict::Failed
+            before.contains(id) && report.sidecar && report.verdict != Verdict::Failed
         });
         shelved.extend(own.into_values().filter_map(|report| {
             Some(Shelved {
                 span: span(&report.from, &report.to)?,
-                id: report.id,
-                from: report.from,
-                to: report.to,
+                id: report.id.clone(),
+                from: report.from.clone(),
+                to: report.to.clone(),
                 files: Vec::new(),
                 claims: Some(Vec::new()),
-                expression: report.expression,
+                expression: report.expression.clone(),
                 gone: Some("it is deleted, or not as it was written".to_owned()),
             })
         }));

@@ -46,6 +46,9 @@ pub enum CommandError {
     /// The analyzer is held up, by a script for example. The command is still carried out when it comes to it.
     #[error("the analyzer does not answer; it will come to it: ask again")]
     Late,
+    /// The disk of the dumps is too slow. The command is dropped, unless it was begun already.
+    #[error("the disk of the dumps does not answer: ask again")]
+    DiskLate,
     /// Usage: an expression does not compile.
     #[error("{}", .0.render())]
     Filter(#[from] FilterError),

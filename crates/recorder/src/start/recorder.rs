@@ -346,6 +346,7 @@ fn sum_up(common: &Common, handle: &Handle, errors: Vec<SourceError>, panicked: 
     };
     let reading = counters.reading();
     let (dumps, dumps_before) = common.log.summary();
+    let dumps = dumps.into_iter().map(Arc::unwrap_or_clone).collect();
     Summary {
         sources: common.intake.snapshots(),
         stored: common.ring.statistics().stored_packets,

@@ -1,5 +1,7 @@
 //! What a handle tells, and is told, without the analyzer.
 
+use std::sync::Arc;
+
 use retroscope_ring::InterfaceEntry;
 
 use crate::{
@@ -37,8 +39,6 @@ impl Handle {
         Ok(())
     }
 
-    /// The last 10,000 dumps that are finished, in the order of triggers, and how many were finished before these.
-    ///
     /// Whether an expression reads headers of packets only, on each link type that is known:
     /// [`Filter::reads_headers_only`](retroscope_filter::Filter::reads_headers_only).
     ///
@@ -48,10 +48,24 @@ impl Handle {
         Ok(self.rules.prepare(expression)?.reads_headers_only())
     }
 
+    /// The last 10,000 dumps that are finished, in the order of triggers, and how many were finished before these.
+    ///
     /// # Errors
     /// [`CommandError::Ended`].
-    pub fn finished_dumps(&self) -> Result<(Vec<DumpReport>, DumpCounts), CommandError> {
+    pub fn finished_dumps(&self) -> Result<(Vec<Arc<DumpReport>>, DumpCounts), CommandError> {
         Ok(self.common()?.log.summary())
+    }
+
+    /// The first of them for which `is_it` is true.
+    ///
+    /// # Errors
+    /// [`CommandError::Ended`].
+    pub fn finished_dump(
+        &self,
+        is_it: impl Fn(&DumpReport) -> bool,
+    ) -> Result<Option<Arc<DumpReport>>, CommandError> {
+        let last = self.common()?.log.last();
+        Ok(last.into_iter().find(|report| is_it(report)))
     }
 
     /// Tells listeners of packets that were given to somebody. Never waits.

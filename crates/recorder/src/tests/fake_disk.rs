@@ -45,6 +45,8 @@ type Bytes = Arc<Mutex<Vec<u8>>>;
 pub(crate) enum Deed {
     /// Looking whether it is there, or opening it to be read.
     Look,
+    /// Listing a directory.
+    List,
     Create,
     Write,
     Sync,
@@ -230,6 +232,7 @@ impl Disk for FakeDisk {
 
     /// Directories are those that a file was made in.
     fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        self.delay(Deed::List, path);
         if self.state().unlisted.as_deref() == Some(path) {
             return Err(Errno::MFILE.into());
         }

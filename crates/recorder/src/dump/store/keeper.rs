@@ -1,25 +1,22 @@
-//! The thread that looks after the directory: it deletes what is not to be kept, and does what is asked about dumps. It has the privileges of
-//! those that write them.
+//! The thread that looks after the directory. It deletes dumps beyond the limits, and makes room on
+//! a full disk. It holds, releases and deletes dumps on request. It has the privileges of the
+//! threads that write dumps.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    io::{self, Read},
+    io,
     path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel},
-    },
+    sync::{Arc, Mutex, mpsc::SyncSender},
     thread::{Builder, JoinHandle},
     time::Duration,
 };
 
-use retroscope_capture::clock::Clock;
-use serde_json::Value;
-
 use super::{
-    super::{disk::DiskFile, names::Directory},
+    super::names::Directory,
     DeletedDump, MinFree, StoredDump, StoredFile, WhyDeleted,
+    lister::{Lister, Question},
     listing::Listing,
+    queue::{Next, NoAnswer, Queue},
     retention::{Limits, RuleKeep, for_room},
 };
 use crate::control::{
@@ -27,11 +24,15 @@ use crate::control::{
     lock,
     time::rfc3339,
 };
+use retroscope_capture::clock::Clock;
 
 /// How often the room on the file system is looked at, where some is to be left.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked whether something got too old, or somebody else changed something; and how long nothing is deleted where that failed.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How long the writer of a dump waits for room on a full disk. The first listing of a large
+/// directory takes seconds.
+const ROOM_WAIT: Duration = Duration::from_secs(30);
 /// Bytes that are made room for at least, once a file system is full, but no more than a hundredth of it.
 const ROOM_BYTES: u64 = 64 << 20;
 
@@ -42,15 +43,16 @@ pub(crate) struct KeeperConfig {
     pub(crate) min_free: Option<MinFree>,
 }
 
-/// The way to the thread, for any number of others.
+/// The way to the dump-keeper and to the dump-lister, for any number of threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Keeper {
-    requests: Sender<Request>,
+    requests: Queue<Request>,
+    questions: Queue<Question>,
     open: Arc<Mutex<OpenDumps>>,
     makes_room: bool,
 }
 
-type OpenDumps = BTreeMap<String, OpenDump>;
+pub(super) type OpenDumps = BTreeMap<String, OpenDump>;
 
 /// A dump that is being written.
 #[derive(Debug, Clone)]
@@ -73,65 +75,10 @@ pub(crate) enum Request {
     Finished(String, String),
     /// What is kept of rules' dumps from now on.
     Rules(HashMap<String, RuleKeep>),
-    List(SyncSender<Vec<StoredDump>>),
-    Get(String, SyncSender<Option<(StoredDump, Value)>>),
-    Open(String, String, SyncSender<io::Result<DumpFileReader>>),
     Hold(String, bool, SyncSender<io::Result<bool>>),
     Delete(String, Option<String>, SyncSender<Result<bool, String>>),
     /// The file system is full: whether there is more room now.
     Room(u64, SyncSender<bool>),
-    End,
-}
-
-/// A capture file of a dump, to be read.
-#[derive(Debug)]
-pub struct DumpFileReader {
-    file: Arc<dyn DiskFile>,
-    bytes: u64,
-}
-
-impl DumpFileReader {
-    /// How many bytes it has; of an open dump's those that hold whole packets now.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The dump is finished: from now on the file has all that is in it.
-    pub fn is_finished(&mut self) {
-        self.bytes = u64::MAX;
-    }
-
-    /// Reads on from an offset, as `pread(2)`: how many bytes were read, 0 at the end.
-    ///
-    /// # Errors
-    /// What the system said.
-    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let most = buffer.len().min(left);
-        self.file.read_at(&mut buffer[..most], offset)
-    }
-
-    /// Reads it from its start to its end.
-    pub(crate) fn into_reader(self) -> impl Read + Send {
-        FromStart {
-            file: self,
-            offset: 0,
-        }
-    }
-}
-
-struct FromStart {
-    file: DumpFileReader,
-    offset: u64,
-}
-
-impl Read for FromStart {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.offset)?;
-        self.offset += read as u64;
-        Ok(read)
-    }
 }
 
 impl Keeper {
@@ -157,57 +104,77 @@ impl Keeper {
     /// It is not being written any more; it was finished under this name.
     pub(crate) fn is_over(&self, id: &str, finished_as: &str) {
         if lock(&self.open).remove(id).is_some() {
-            self.send(Request::Finished(id.to_owned(), finished_as.to_owned()));
+            let finished = Request::Finished(id.to_owned(), finished_as.to_owned());
+            self.requests.tell(finished);
         }
     }
 
     /// What is kept of rules' dumps from now on, by name.
     pub(crate) fn keep(&self, rules: HashMap<String, RuleKeep>) {
-        self.send(Request::Rules(rules));
+        self.requests.tell(Request::Rules(rules));
     }
 
-    /// The file system is full. Deletes what may be, if room is to be left; whether there is more now.
+    /// The file system is full. Deletes dumps, if room is to be left, and returns whether there is
+    /// more room now. Returns `false` after [`ROOM_WAIT`].
     pub(crate) fn make_room(&self, bytes: u64) -> bool {
-        let (reply, answer) = sync_channel(1);
-        self.makes_room && self.send(Request::Room(bytes, reply)) && answer.recv().unwrap_or(false)
+        self.make_room_within(bytes, ROOM_WAIT)
     }
 
-    /// Asks, and waits. `None`: the thread has ended.
+    pub(super) fn make_room_within(&self, bytes: u64, wait: Duration) -> bool {
+        let room = |reply| Request::Room(bytes, reply);
+        self.makes_room && self.requests.ask(room, wait).unwrap_or(false)
+    }
+
+    /// Has a dump held or deleted, and waits.
     pub(crate) fn ask<T>(
         &self,
         request: impl FnOnce(SyncSender<T>) -> Request,
         wait: Duration,
-    ) -> Result<T, RecvTimeoutError> {
-        let (reply, answer) = sync_channel(1);
-        self.send(request(reply));
-        answer.recv_timeout(wait)
+    ) -> Result<T, NoAnswer> {
+        self.requests.ask(request, wait)
     }
 
-    /// False: the thread has ended.
-    fn send(&self, request: Request) -> bool {
-        self.requests.send(request).is_ok()
+    /// Asks which dumps there are, or for one of them, and waits.
+    pub(crate) fn look<T>(
+        &self,
+        question: impl FnOnce(SyncSender<T>) -> Question,
+        wait: Duration,
+    ) -> Result<T, NoAnswer> {
+        self.questions.ask(question, wait)
+    }
+
+    /// Questions that wait for the thread that lists dumps.
+    #[cfg(test)]
+    pub(super) fn questions(&self) -> usize {
+        self.questions.questions()
     }
 }
 
-/// The thread, which ends when this is dropped, behind all that it was asked.
+/// The two threads. They end when this is dropped, after all that they were asked.
 #[derive(Debug)]
 pub(crate) struct KeeperThread {
     keeper: Keeper,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl KeeperThread {
-    /// Starts it; it has the privileges of who calls.
+    /// Starts them; they have the privileges of the caller.
     pub(crate) fn start(
         directory: Directory,
         config: KeeperConfig,
         clock: Arc<dyn Clock>,
         events: Events,
     ) -> io::Result<Self> {
-        let (keeper, mut keeping) = Keeping::new(directory, config, clock, events);
+        let (keeper, mut keeping, mut lister) = Keeping::new(directory, config, clock, events);
+        let mut threads = Self {
+            keeper,
+            threads: Vec::new(),
+        };
         let thread = Builder::new().name("dump-keeper".to_owned());
-        let thread = Some(thread.spawn(move || keeping.run())?);
-        Ok(Self { keeper, thread })
+        (threads.threads).push(thread.spawn(move || keeping.run())?);
+        let thread = Builder::new().name("dump-lister".to_owned());
+        (threads.threads).push(thread.spawn(move || lister.run())?);
+        Ok(threads)
     }
 
     pub(crate) fn keeper(&self) -> &Keeper {
@@ -217,8 +184,9 @@ impl KeeperThread {
 
 impl Drop for KeeperThread {
     fn drop(&mut self) {
-        self.keeper.send(Request::End);
-        if let Some(thread) = self.thread.take() {
+        self.keeper.requests.close();
+        self.keeper.questions.close();
+        for thread in self.threads.drain(..) {
             // It told its panic itself.
             let _ = thread.join();
         }
@@ -234,7 +202,7 @@ pub(super) struct Keeping {
     config: KeeperConfig,
     clock: Arc<dyn Clock>,
     events: Events,
-    requests: Receiver<Request>,
+    requests: Queue<Request>,
     open: Arc<Mutex<OpenDumps>>,
     /// Dumps that could not be deleted.
     refused: BTreeSet<String>,
@@ -254,21 +222,27 @@ impl Keeping {
         config: KeeperConfig,
         clock: Arc<dyn Clock>,
         events: Events,
-    ) -> (Keeper, Self) {
-        let (requests_tx, requests) = mpsc::channel();
+    ) -> (Keeper, Self, Lister) {
         let keeper = Keeper {
-            requests: requests_tx,
+            requests: Queue::default(),
+            questions: Queue::default(),
             open: Arc::default(),
             makes_room: config.min_free.is_some(),
         };
-        let open = Arc::clone(&keeper.open);
+        let (open, questions) = (Arc::clone(&keeper.open), keeper.questions.clone());
+        let lister = Lister::new(
+            directory.clone(),
+            questions,
+            Arc::clone(&open),
+            events.clone(),
+        );
         let keeping = Self {
             listing: Listing::new(directory),
             is_listed: false,
             config,
             clock,
             events,
-            requests,
+            requests: keeper.requests.clone(),
             open,
             refused: BTreeSet::new(),
             look_ns: i64::MIN,
@@ -276,24 +250,16 @@ impl Keeping {
             is_short: false,
             is_held_up: false,
         };
-        (keeper, keeping)
+        (keeper, keeping, lister)
     }
 
     fn run(&mut self) {
         loop {
             self.keep();
-            let request = match self.wait() {
-                Some(wait) => self.requests.recv_timeout(wait),
-                None => self.requests.recv().map_err(RecvTimeoutError::from),
-            };
-            match request {
-                Ok(request) => {
-                    if !self.serve(request) {
-                        break;
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+            match self.requests.next(self.wait()) {
+                Next::Request(request) => self.serve(request),
+                Next::Nothing => {}
+                Next::End => break,
             }
         }
         self.keep();
@@ -308,18 +274,15 @@ impl Keeping {
         }
     }
 
-    /// Does what waits. False: it is to end.
+    /// Does what waits.
     #[cfg(test)]
-    pub(super) fn serve_all(&mut self) -> bool {
-        while let Ok(request) = self.requests.try_recv() {
-            if !self.serve(request) {
-                return false;
-            }
+    pub(super) fn serve_all(&mut self) {
+        while let Next::Request(request) = self.requests.next(Some(Duration::ZERO)) {
+            self.serve(request);
         }
-        true
     }
 
-    fn serve(&mut self, request: Request) -> bool {
+    fn serve(&mut self, request: Request) {
         match request {
             Request::Finished(was, id) => {
                 self.hold_on(&was, &id);
@@ -328,14 +291,6 @@ impl Keeping {
                 }
             }
             Request::Rules(keeps) => self.config.limits.rules = keeps,
-            Request::List(reply) => {
-                // Which are open is asked first: one that is finished meanwhile is found then.
-                let open = self.open();
-                self.refresh();
-                let _ = reply.send(self.all(&open));
-            }
-            Request::Get(id, reply) => _ = reply.send(self.get(&id)),
-            Request::Open(id, name, reply) => _ = reply.send(self.open_file(&id, &name)),
             Request::Hold(id, is_held, reply) => _ = reply.send(self.hold(&id, is_held)),
             Request::Delete(id, by, reply) => _ = reply.send(self.delete_asked(&id, by)),
             Request::Room(bytes, reply) => {
@@ -345,9 +300,7 @@ impl Keeping {
                 let room = self.delete_for_room(bytes.max(more).max(1));
                 let _ = reply.send(room);
             }
-            Request::End => return false,
         }
-        true
     }
 
     /// Reads the directory, if that was not done before.
@@ -366,61 +319,6 @@ impl Keeping {
 
     fn tell(&self, text: String) {
         self.events.tell(Event::Notice(text));
-    }
-
-    /// All dumps, the oldest first, open ones last.
-    fn all(&self, open: &OpenDumps) -> Vec<StoredDump> {
-        let of_open = open.iter().map(|(id, dump)| self.stored(id, dump));
-        // One whose sidecar is just written may be both for a moment.
-        let finished = self.listing.dumps().cloned();
-        let finished = finished.filter(|dump| !open.contains_key(&dump.id));
-        let mut all: Vec<_> = finished.chain(of_open).collect();
-        let key = |dump: &StoredDump| (dump.is_open, dump.made_ns, dump.id.clone());
-        all.sort_by_cached_key(key);
-        all
-    }
-
-    /// The dumps that are being written. Those who write them wait for the lock: no disk is asked while it is held.
-    fn open(&self) -> OpenDumps {
-        lock(&self.open).clone()
-    }
-
-    fn stored(&self, id: &str, open: &OpenDump) -> StoredDump {
-        StoredDump {
-            is_held: self.listing.is_held(id),
-            ..open.stored(id)
-        }
-    }
-
-    fn get(&mut self, id: &str) -> Option<(StoredDump, Value)> {
-        // As in a list.
-        if let Some(open) = self.open().get(id) {
-            return Some((self.stored(id, open), Value::Null));
-        }
-        self.listing.look_again(id);
-        let known = self.listing.get(id)?;
-        let told = known.told(self.listing.disk()).ok()?;
-        Some((known.dump.clone(), told))
-    }
-
-    fn open_file(&mut self, id: &str, name: &str) -> io::Result<DumpFileReader> {
-        let disk = self.listing.disk();
-        if let Some(open) = self.open().get(id) {
-            let mut files = open.files.iter();
-            let file = files.find(|(path, _)| path.file_name().is_some_and(|it| it == name));
-            let (path, bytes) = file.ok_or(io::ErrorKind::NotFound)?;
-            let file = disk.open_to_read(path)?;
-            return Ok(DumpFileReader {
-                file,
-                bytes: *bytes,
-            });
-        }
-        self.listing.look_again(id);
-        let path = self.listing.path(id, name).ok_or(io::ErrorKind::NotFound)?;
-        let disk = self.listing.disk();
-        let bytes = disk.entry(&path)?.bytes;
-        let file = disk.open_to_read(&path)?;
-        Ok(DumpFileReader { file, bytes })
     }
 
     fn hold(&mut self, id: &str, is_held: bool) -> io::Result<bool> {
@@ -466,7 +364,7 @@ impl Keeping {
         let deleted = deleted.map_err(|error| format!("dump {id}: not deleted: {error}"))?;
         let is_new = deleted.is_some();
         if let Some(dump) = deleted {
-            self.tell_deleted(dump, WhyDeleted::Asked, by);
+            self.tell_deleted(&dump, WhyDeleted::Asked, by);
         }
         Ok(is_new)
     }
@@ -571,7 +469,7 @@ impl Keeping {
             Ok(deleted) => {
                 let is_gone = deleted.is_some();
                 if let Some(dump) = deleted {
-                    self.tell_deleted(dump, why, None);
+                    self.tell_deleted(&dump, why, None);
                 }
                 Ok(is_gone)
             }
@@ -585,10 +483,10 @@ impl Keeping {
         }
     }
 
-    fn tell_deleted(&self, dump: StoredDump, why: WhyDeleted, by: Option<String>) {
+    fn tell_deleted(&self, dump: &StoredDump, why: WhyDeleted, by: Option<String>) {
         self.events.tell(Event::Deleted(DeletedDump {
-            id: dump.id,
-            rule: dump.rule,
+            id: dump.id.clone(),
+            rule: dump.rule.clone(),
             bytes: dump.bytes,
             why,
             by,
@@ -608,7 +506,7 @@ impl OpenDump {
         self.twice.min(self.bytes() - self.twice)
     }
 
-    fn stored(&self, id: &str) -> StoredDump {
+    pub(super) fn stored(&self, id: &str) -> StoredDump {
         let name = |path: &PathBuf| {
             path.file_name()
                 .map(|name| name.to_string_lossy().into_owned())

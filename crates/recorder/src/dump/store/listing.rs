@@ -4,11 +4,14 @@ use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use super::{
     super::{disk::Disk, names::Directory},
-    Known, Space, StoredDump, hold_mark, is_held, is_name, stem_of,
+    Known, Space, StoredDump, hold_mark, is_held, is_name,
+    keeper::OpenDump,
+    stem_of,
 };
 use crate::analysis::terms::SubDirectory;
 
@@ -87,7 +90,10 @@ impl Listing {
         });
         let known = match known {
             Some(mut known) => {
-                known.dump.is_held = is_held(self.disk(), &known.directory, stem);
+                let is_held = is_held(self.disk(), &known.directory, stem);
+                if known.dump.is_held != is_held {
+                    Arc::make_mut(&mut known.dump).is_held = is_held;
+                }
                 Some(known)
             }
             None => Known::read(self.disk(), self.root(), into, stem),
@@ -111,7 +117,20 @@ impl Listing {
     }
 
     pub(super) fn dumps(&self) -> impl Iterator<Item = &StoredDump> {
-        self.known.values().map(|known| &known.dump)
+        self.known.values().map(|known| &*known.dump)
+    }
+
+    /// The finished dumps, shared with lists that outlive the next refresh.
+    pub(super) fn shared(&self) -> impl Iterator<Item = Arc<StoredDump>> {
+        self.known.values().map(|known| Arc::clone(&known.dump))
+    }
+
+    /// A dump that is being written, as it is listed.
+    pub(super) fn stored_open(&self, id: &str, open: &OpenDump) -> StoredDump {
+        StoredDump {
+            is_held: self.is_held(id),
+            ..open.stored(id)
+        }
     }
 
     /// Holds a dump that is there, open or not, or releases it. Whether that is new.
@@ -144,7 +163,7 @@ impl Listing {
     }
 
     /// Deletes a dump. Returned is what it was: `None`, if it is held now, or is not there as it was known.
-    pub(super) fn delete(&mut self, id: &str) -> io::Result<Option<StoredDump>> {
+    pub(super) fn delete(&mut self, id: &str) -> io::Result<Option<Arc<StoredDump>>> {
         self.look_again(id);
         let Some(known) = self.known.get(id).filter(|known| !known.dump.is_held) else {
             return Ok(None);

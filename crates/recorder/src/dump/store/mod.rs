@@ -6,9 +6,15 @@
 //!
 //! `STEM.hold`, an empty file, holds a dump: it is not deleted.
 
+#[cfg(test)]
+mod full_disk_tests;
 pub(crate) mod keeper;
+pub(crate) mod lister;
 mod listing;
+pub(crate) mod queue;
 pub(crate) mod retention;
+#[cfg(test)]
+mod slow_disk_tests;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +22,7 @@ use std::{
     io::{self, Read},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use serde::{Deserialize, Serialize};
@@ -80,7 +87,7 @@ pub struct StoredFile {
 /// A finished dump, and what tells it from another one in its place.
 #[derive(Debug, Clone)]
 struct Known {
-    dump: StoredDump,
+    dump: Arc<StoredDump>,
     directory: PathBuf,
     /// Of the sidecar: inode, and when it was changed, ns.
     seen: (u64, i64),
@@ -214,7 +221,7 @@ impl Known {
         }
         let created = told.created.as_deref().and_then(nanoseconds);
         Some(Self {
-            dump: StoredDump {
+            dump: Arc::new(StoredDump {
                 id: id(into, stem),
                 number: None,
                 is_open: false,
@@ -234,7 +241,7 @@ impl Known {
                 bytes,
                 made_ns: created.unwrap_or(meta.changed_ns),
                 files: told.files,
-            },
+            }),
             directory,
             seen: (meta.inode, meta.changed_ns),
         })

@@ -1,8 +1,6 @@
 use std::{
     collections::HashMap,
-    fs,
     path::{Path, PathBuf},
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -15,7 +13,8 @@ use serde_json::json;
 
 use super::{
     Keep, MinFree, Space, WhyDeleted,
-    keeper::{Keeper, KeeperConfig, KeeperThread, Keeping, OpenDump, Request},
+    keeper::{Keeper, KeeperConfig, Keeping, OpenDump, Request},
+    lister::{Lister, Question},
     retention::{Limits, RuleKeep},
 };
 use crate::{
@@ -28,15 +27,22 @@ use crate::{
     },
 };
 
-const WAIT: Duration = Duration::from_secs(60);
+pub(super) const WAIT: Duration = Duration::from_secs(60);
 
-fn put(disk: &dyn Disk, path: &str, bytes: &[u8]) {
+pub(super) fn put(disk: &dyn Disk, path: &str, bytes: &[u8]) {
     let file = disk.create(Path::new(path)).unwrap();
     file.write_all_at(bytes, 0).unwrap();
 }
 
 /// A sidecar and a capture, as a recorder leaves them.
-fn put_dump(disk: &dyn Disk, directory: &str, stem: &str, bytes: usize, made_ns: i64, rule: &str) {
+pub(super) fn put_dump(
+    disk: &dyn Disk,
+    directory: &str,
+    stem: &str,
+    bytes: usize,
+    made_ns: i64,
+    rule: &str,
+) {
     let name = format!("{stem}.pcapng");
     put(disk, &format!("{directory}/{name}"), &vec![7; bytes]);
     let into = directory.strip_prefix("dumps/");
@@ -53,7 +59,7 @@ fn put_dump(disk: &dyn Disk, directory: &str, stem: &str, bytes: usize, made_ns:
     );
 }
 
-fn told(files: &[(&str, usize)]) -> serde_json::Value {
+pub(super) fn told(files: &[(&str, usize)]) -> serde_json::Value {
     let files = files.iter();
     let files = files.map(|(name, bytes)| json!({"name": name, "bytes": bytes, "sha256": "00"}));
     json!({
@@ -68,6 +74,7 @@ struct Bench {
     clock: Arc<FakeClock>,
     keeper: Keeper,
     keeping: Keeping,
+    lister: Lister,
     events: Subscription,
 }
 
@@ -77,12 +84,13 @@ impl Bench {
         let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
         let events = Events::new();
         let listener = events.log().subscribe(Some(0));
-        let (keeper, keeping) = Keeping::new(directory, config, clock.clone(), events);
+        let (keeper, keeping, lister) = Keeping::new(directory, config, clock.clone(), events);
         Self {
             disk,
             clock,
             keeper,
             keeping,
+            lister,
             events: listener,
         }
     }
@@ -101,11 +109,23 @@ impl Bench {
         asking.join().unwrap()
     }
 
+    /// Asks the dump-lister, and has it answer.
+    fn look<T: Send + 'static>(
+        &mut self,
+        question: impl FnOnce(mpsc::SyncSender<T>) -> Question + Send + 'static,
+    ) -> T {
+        let keeper = self.keeper.clone();
+        let asking = std::thread::spawn(move || keeper.look(question, WAIT).unwrap());
+        while !asking.is_finished() {
+            self.lister.answer_all();
+            std::thread::yield_now();
+        }
+        asking.join().unwrap()
+    }
+
     fn ids(&mut self) -> Vec<String> {
-        self.ask(Request::List)
-            .into_iter()
-            .map(|dump| dump.id)
-            .collect()
+        let listed = self.look(Question::List);
+        listed.iter().map(|dump| dump.id.clone()).collect()
     }
 
     /// What was deleted, and sentences, since it was asked last.
@@ -204,7 +224,7 @@ fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
         ".x",
     ] {
         let id = id.to_owned();
-        let found = bench.ask(move |reply| Request::Get(id, reply));
+        let found = bench.look(move |reply| Question::Get(id, reply));
         assert!(found.is_none(), "{found:?}");
     }
     let mut before = bench.disk.names();
@@ -261,7 +281,7 @@ fn limits_hold_for_what_earlier_runs_left() {
     let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
     let events = Events::new();
     next.events = events.log().subscribe(Some(0));
-    (next.keeper, next.keeping) = Keeping::new(
+    (next.keeper, next.keeping, next.lister) = Keeping::new(
         directory,
         keep(Some(5500), Some(1000)),
         next.clock.clone(),
@@ -282,7 +302,7 @@ fn limits_hold_for_what_earlier_runs_left() {
     );
 }
 
-fn open(files: &[(&str, u64)]) -> OpenDump {
+pub(super) fn open(files: &[(&str, u64)]) -> OpenDump {
     OpenDump {
         rule_name: None,
         number: 1,
@@ -307,8 +327,8 @@ fn open_dumps_are_listed_and_left_alone() {
     bench.keeper.is_open("new", open(&[(part, 500)]));
     assert_eq!(bench.ids(), ["old", "new"]);
     let read = |bench: &mut Bench| {
-        let open = |reply| Request::Open("new".into(), "new.pcapng.part".into(), reply);
-        let file = bench.ask(open).unwrap();
+        let open = |reply| Question::Open("new".into(), "new.pcapng.part".into(), reply);
+        let file = bench.look(open).unwrap();
         let mut bytes = [0; 1000];
         assert_eq!(file.read_at(&mut bytes, file.bytes()).unwrap(), 0);
         file.read_at(&mut bytes, 100).unwrap()
@@ -328,7 +348,7 @@ fn open_dumps_are_listed_and_left_alone() {
     assert_eq!(bench.news().0, [("old".to_owned(), WhyDeleted::Bytes)]);
     let hold = |reply| Request::Hold("new".to_owned(), true, reply);
     assert!(bench.ask(hold).unwrap());
-    assert!(bench.ask(Request::List)[0].is_held);
+    assert!(bench.look(Question::List)[0].is_held);
 }
 
 /// Both copies of a dump that is being compressed lie on the disk; the one that goes in a moment costs no other dump, unless its room is needed before.
@@ -348,7 +368,7 @@ fn a_copy_that_goes_in_a_moment_costs_no_dump() {
         bench
             .keeper
             .has_grown("new", vec![(part.into(), 1000)], 900);
-        assert_eq!(bench.ask(Request::List)[1].bytes, 1900);
+        assert_eq!(bench.look(Question::List)[1].bytes, 1900);
         bench.keeping.keep();
         assert_eq!(bench.news(), (vec![], vec![]));
         if is_needed {
@@ -369,7 +389,7 @@ fn a_copy_that_goes_in_a_moment_costs_no_dump() {
     }
 }
 
-fn min_free(bytes: u64) -> KeeperConfig {
+pub(super) fn min_free(bytes: u64) -> KeeperConfig {
     KeeperConfig {
         min_free: Some(MinFree::Bytes(bytes)),
         ..KeeperConfig::default()
@@ -394,7 +414,8 @@ fn a_dump_that_is_finished_during_a_look_is_listed() {
         }
     });
     assert_eq!(bench.ids(), ["a", "x"]);
-    let last = bench.ask(Request::List).pop().unwrap();
+    let all = bench.look(Question::List);
+    let last = all.last().unwrap();
     assert_eq!((last.id.as_str(), last.is_open), ("x", false));
 }
 
@@ -463,11 +484,11 @@ fn nobody_who_writes_waits_for_who_looks() {
             done.expect("who writes waits for the disk");
         }
     });
-    assert_eq!(bench.ask(Request::List)[0].bytes, 500);
-    let get = |reply| Request::Get("new".to_owned(), reply);
-    assert!(bench.ask(get).is_some());
-    let read = |reply| Request::Open("new".into(), "new.pcapng.part".into(), reply);
-    assert_eq!(bench.ask(read).unwrap().bytes(), 900);
+    assert_eq!(bench.look(Question::List)[0].bytes, 500);
+    let get = |reply| Question::Get("new".to_owned(), reply);
+    assert!(bench.look(get).is_some());
+    let read = |reply| Question::Open("new".into(), "new.pcapng.part".into(), reply);
+    assert_eq!(bench.look(read).unwrap().bytes(), 900);
     assert!(looks.load(Ordering::SeqCst) >= 3);
 }
 
@@ -563,136 +584,4 @@ fn a_part_of_a_file_system_is_so_many_bytes() {
     };
     assert_eq!(MinFree::Percent(12.5).bytes(space), 125);
     assert_eq!(MinFree::Bytes(77).bytes(space), 77);
-}
-
-/// A real file system of 8 MiB, which another program fills while dumps come: they go on, for older ones, until nothing is left but a held one.
-#[test]
-fn a_full_file_system_makes_room_beside_another_writer() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(_mount) = Mount::tmpfs(folder.path(), "8m") else {
-        return;
-    };
-    let events = Events::new();
-    let mut listener = events.log().subscribe(Some(0));
-    let config = KeeperConfig {
-        min_free: Some(MinFree::Bytes(0)),
-        ..KeeperConfig::default()
-    };
-    let directory = Directory::open(folder.path(), Format::PcapNg).unwrap();
-    let clock = Arc::<FakeClock>::default();
-    let keeper = KeeperThread::start(directory.clone(), config, clock, events).unwrap();
-    let directory = directory.kept_by(keeper.keeper());
-    let disk = directory.disk();
-    let root = folder.path().to_str().unwrap();
-    put_dump(disk, root, "held", 1 << 20, 0, "udp");
-    put(disk, &format!("{root}/held.hold"), b"");
-    let (mut written, mut foreign) = (0, 0);
-    let chunk = vec![1; 1 << 20];
-    for number in 1..200_u32 {
-        // The other one, which has no regard for us, until it has half of it.
-        if number % 10 == 0 && foreign < 4 {
-            fs::write(
-                folder.path().join(format!("foreign-{foreign}")),
-                &chunk[..900_000],
-            )
-            .ok();
-            foreign += 1;
-        }
-        let stem = format!("{root}/{number:04}");
-        let made = directory.with_room(chunk.len(), || {
-            let path = format!("{stem}.pcapng");
-            let _ = fs::remove_file(&path);
-            fs::write(path, &chunk[..500_000])
-        });
-        made.unwrap();
-        let mut told = told(&[(&format!("{number:04}.pcapng"), 500_000)]);
-        told["created"] = rfc3339(i64::from(number) * S).into();
-        directory
-            .with_room(1000, || fs::write(format!("{stem}.json"), told.to_string()))
-            .unwrap();
-        written += 1;
-        keeper.keeper().is_open(&format!("{number:04}"), open(&[]));
-        keeper
-            .keeper()
-            .is_over(&format!("{number:04}"), &format!("{number:04}"));
-    }
-    let left = keeper.keeper().ask(Request::List, WAIT).unwrap();
-    // One more writer than room: nothing is left to delete but what is held.
-    let full = directory.with_room(0, || {
-        fs::write(folder.path().join("huge"), vec![1; 9 << 20])
-    });
-    assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
-    let last = keeper.keeper().ask(Request::List, WAIT).unwrap();
-    let ids: Vec<_> = last.iter().map(|dump| dump.id.as_str()).collect();
-    assert_eq!(ids, ["held"]);
-    drop(keeper);
-    let mut deleted = Vec::new();
-    while let Ok(event) = listener.take(Duration::ZERO) {
-        match event {
-            Event::Deleted(dump) => {
-                assert_eq!(dump.why, WhyDeleted::MinFree);
-                deleted.push(dump.id);
-            }
-            Event::Notice(_) => {}
-            other => panic!("{other:?}"),
-        }
-    }
-    assert!(deleted.is_sorted(), "the oldest first: {deleted:?}");
-    assert_eq!((deleted.len(), written), (199, 199), "each once");
-    // 8 MiB less those of the others, in dumps of half a MB.
-    assert!((3..=15).contains(&(left.len() - 1)), "{}", left.len());
-    for number in 0..foreign {
-        assert!(folder.path().join(format!("foreign-{number}")).exists());
-    }
-}
-
-/// Deleting dumps may be no help against a quota: it is tried once.
-#[test]
-fn a_quota_does_not_cost_all_dumps() {
-    let disk = FakeDisk::default();
-    for number in 0..9 {
-        put_dump(&disk, "dumps", &number.to_string(), 1000, number, "udp");
-    }
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
-    let config = KeeperConfig {
-        min_free: Some(MinFree::Bytes(0)),
-        ..KeeperConfig::default()
-    };
-    disk.set_capacity(100_000);
-    let clock = Arc::<FakeClock>::default();
-    let keeper = KeeperThread::start(directory.clone(), config, clock, Events::new()).unwrap();
-    let directory = directory.kept_by(keeper.keeper());
-    let mut tries = 0;
-    let refused = directory.with_room(1, || {
-        tries += 1;
-        Err::<(), _>(rustix::io::Errno::DQUOT.into())
-    });
-    let kind = refused.unwrap_err().kind();
-    assert_eq!((kind, tries), (std::io::ErrorKind::QuotaExceeded, 2));
-    let left = keeper.keeper().ask(Request::List, WAIT).unwrap();
-    assert_eq!(left.len(), 8);
-}
-
-/// A file system in memory, as long as this is there.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn tmpfs(at: &Path, size: &str) -> Option<Self> {
-        let options = format!("size={size}");
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &options, "retroscope-test"])
-            .arg(at)
-            .output();
-        let is_mounted = mount.is_ok_and(|mount| mount.status.success());
-        if !is_mounted {
-            eprintln!("SKIP: needs root, to mount a tmpfs");
-        }
-        is_mounted.then(|| Self(at.to_owned()))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }

@@ -1,0 +1,204 @@
+//! The thread that tells which dumps are in the directory, and opens their files. It has the
+//! privileges of the dump-keeper, and is another thread: a slow listing delays no room on a full disk.
+
+use std::{
+    io::{self, Read},
+    sync::{Arc, Mutex, mpsc::SyncSender},
+};
+
+use serde_json::Value;
+
+use super::{
+    super::{disk::DiskFile, names::Directory},
+    StoredDump,
+    keeper::OpenDumps,
+    listing::Listing,
+    queue::{Next, Queue},
+};
+use crate::control::{
+    events::{Event, Events},
+    lock,
+};
+
+/// All dumps of the directory. Those who ask at the same time share one list.
+pub type StoredDumps = Arc<[Arc<StoredDump>]>;
+
+/// What the thread is asked.
+#[derive(Debug)]
+pub(crate) enum Question {
+    List(SyncSender<StoredDumps>),
+    Get(String, SyncSender<Option<(StoredDump, Value)>>),
+    Open(String, String, SyncSender<io::Result<DumpFileReader>>),
+}
+
+/// A capture file of a dump, to be read.
+#[derive(Debug)]
+pub struct DumpFileReader {
+    file: Arc<dyn DiskFile>,
+    bytes: u64,
+}
+
+impl DumpFileReader {
+    /// How many bytes it has; of an open dump's those that hold whole packets now.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The dump is finished: from now on the file has all that is in it.
+    pub fn is_finished(&mut self) {
+        self.bytes = u64::MAX;
+    }
+
+    /// Reads on from an offset, as `pread(2)`: how many bytes were read, 0 at the end.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let most = buffer.len().min(left);
+        self.file.read_at(&mut buffer[..most], offset)
+    }
+
+    /// Reads it from its start to its end.
+    pub(crate) fn into_reader(self) -> impl Read + Send {
+        FromStart {
+            file: self,
+            offset: 0,
+        }
+    }
+}
+
+struct FromStart {
+    file: DumpFileReader,
+    offset: u64,
+}
+
+impl Read for FromStart {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+/// What the thread has.
+#[derive(Debug)]
+pub(super) struct Lister {
+    listing: Listing,
+    questions: Queue<Question>,
+    open: Arc<Mutex<OpenDumps>>,
+    events: Events,
+    /// The last listing failed, which was reported.
+    is_unreadable: bool,
+}
+
+impl Lister {
+    pub(super) fn new(
+        directory: Directory,
+        questions: Queue<Question>,
+        open: Arc<Mutex<OpenDumps>>,
+        events: Events,
+    ) -> Self {
+        Self {
+            listing: Listing::new(directory),
+            questions,
+            open,
+            events,
+            is_unreadable: false,
+        }
+    }
+
+    pub(super) fn run(&mut self) {
+        while let Next::Request(question) = self.questions.next(None) {
+            self.answer(question);
+        }
+    }
+
+    /// Answers what waits.
+    #[cfg(test)]
+    pub(super) fn answer_all(&mut self) {
+        while let Next::Request(question) = self.questions.next(Some(std::time::Duration::ZERO)) {
+            self.answer(question);
+        }
+    }
+
+    fn answer(&mut self, question: Question) {
+        match question {
+            Question::List(reply) => {
+                // A question that comes during the listing is answered by the next one: its asker
+                // may know of a dump that this one has passed by.
+                let is_list = |question: &Question| matches!(question, Question::List(_));
+                let others = self.questions.take_all(is_list);
+                let all = self.list();
+                for other in others {
+                    if let Question::List(reply) = other {
+                        let _ = reply.send(Arc::clone(&all));
+                    }
+                }
+                let _ = reply.send(all);
+            }
+            Question::Get(id, reply) => _ = reply.send(self.get(&id)),
+            Question::Open(id, name, reply) => _ = reply.send(self.open_file(&id, &name)),
+        }
+    }
+
+    /// All dumps, the oldest first, open ones last.
+    fn list(&mut self) -> StoredDumps {
+        // Which are open is asked first: one that is finished meanwhile is found then.
+        let open = self.open();
+        let refreshed = self.listing.refresh();
+        if let Err(error) = &refreshed
+            && !self.is_unreadable
+        {
+            let text = format!("the directory of dumps cannot be read: {error}");
+            self.events.tell(Event::Notice(text));
+        }
+        self.is_unreadable = refreshed.is_err();
+        let of_open = open.iter();
+        let of_open = of_open.map(|(id, dump)| Arc::new(self.listing.stored_open(id, dump)));
+        // One whose sidecar is just written may be both for a moment.
+        let finished = self.listing.shared();
+        let finished = finished.filter(|dump| !open.contains_key(&dump.id));
+        let mut all: Vec<_> = finished.chain(of_open).collect();
+        let key = |dump: &Arc<StoredDump>| (dump.is_open, dump.made_ns, dump.id.clone());
+        all.sort_by_cached_key(key);
+        all.into()
+    }
+
+    /// The dumps that are being written. Those who write them wait for the lock: no disk is asked while it is held.
+    fn open(&self) -> OpenDumps {
+        lock(&self.open).clone()
+    }
+
+    fn get(&mut self, id: &str) -> Option<(StoredDump, Value)> {
+        // As in a list.
+        if let Some(open) = self.open().get(id) {
+            return Some((self.listing.stored_open(id, open), Value::Null));
+        }
+        self.listing.look_again(id);
+        let known = self.listing.get(id)?;
+        let told = known.told(self.listing.disk()).ok()?;
+        Some(((*known.dump).clone(), told))
+    }
+
+    fn open_file(&mut self, id: &str, name: &str) -> io::Result<DumpFileReader> {
+        let disk = self.listing.disk();
+        if let Some(open) = self.open().get(id) {
+            let mut files = open.files.iter();
+            let file = files.find(|(path, _)| path.file_name().is_some_and(|it| it == name));
+            let (path, bytes) = file.ok_or(io::ErrorKind::NotFound)?;
+            let file = disk.open_to_read(path)?;
+            return Ok(DumpFileReader {
+                file,
+                bytes: *bytes,
+            });
+        }
+        self.listing.look_again(id);
+        let path = self.listing.path(id, name).ok_or(io::ErrorKind::NotFound)?;
+        let disk = self.listing.disk();
+        let bytes = disk.entry(&path)?.bytes;
+        let file = disk.open_to_read(&path)?;
+        Ok(DumpFileReader { file, bytes })
+    }
+}

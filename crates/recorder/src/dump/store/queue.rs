@@ -1,0 +1,168 @@
+//! Questions to a thread that may have to wait for a disk. Their number is bounded, and a question
+//! that nobody waits for any more is removed.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        mpsc::{RecvTimeoutError, SyncSender, sync_channel},
+    },
+    time::Duration,
+};
+
+use crate::control::lock;
+
+/// Questions that wait for one thread at most.
+pub(super) const QUESTIONS_MAX: usize = 64;
+
+/// The queue; clones are the same one.
+#[derive(Debug)]
+pub(super) struct Queue<R>(Arc<Shared<R>>);
+
+#[derive(Debug)]
+struct Shared<R> {
+    state: Mutex<State<R>>,
+    /// A request was added, or the queue was closed.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State<R> {
+    /// Each question with its number; what needs no answer has no number.
+    waiting: VecDeque<(Option<u64>, R)>,
+    next: u64,
+    is_closed: bool,
+}
+
+/// Why a question has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// [`QUESTIONS_MAX`] questions wait.
+    Busy,
+    /// The asker's time is over.
+    Late,
+    /// The thread has ended.
+    Ended,
+}
+
+/// What the thread does next.
+#[derive(Debug)]
+pub(super) enum Next<R> {
+    Request(R),
+    /// No request came within the time.
+    Nothing,
+    /// The queue is closed, and all its requests were taken.
+    End,
+}
+
+impl<R> Clone for Queue<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<R> Default for Queue<R> {
+    fn default() -> Self {
+        let state = State {
+            waiting: VecDeque::new(),
+            next: 0,
+            is_closed: false,
+        };
+        Self(Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }))
+    }
+}
+
+impl<R> Queue<R> {
+    /// Adds a request that needs no answer. The limit does not apply.
+    pub(super) fn tell(&self, request: R) {
+        lock(&self.0.state).waiting.push_back((None, request));
+        self.0.changed.notify_all();
+    }
+
+    /// Asks, and waits. A question whose time is over before the thread takes it is removed.
+    pub(super) fn ask<T>(
+        &self,
+        request: impl FnOnce(SyncSender<T>) -> R,
+        wait: Duration,
+    ) -> Result<T, NoAnswer> {
+        let (reply, answer) = sync_channel(1);
+        let number = self.put(request(reply))?;
+        answer.recv_timeout(wait).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => NoAnswer::Ended,
+            RecvTimeoutError::Timeout => {
+                let is_other = |it: &(Option<u64>, R)| it.0 != Some(number);
+                lock(&self.0.state).waiting.retain(is_other);
+                NoAnswer::Late
+            }
+        })
+    }
+
+    fn put(&self, request: R) -> Result<u64, NoAnswer> {
+        let mut state = lock(&self.0.state);
+        if state.is_closed {
+            return Err(NoAnswer::Ended);
+        }
+        if state.questions() >= QUESTIONS_MAX {
+            return Err(NoAnswer::Busy);
+        }
+        let number = state.next;
+        state.next += 1;
+        state.waiting.push_back((Some(number), request));
+        self.0.changed.notify_all();
+        Ok(number)
+    }
+
+    /// No question is taken from now on.
+    pub(super) fn close(&self) {
+        lock(&self.0.state).is_closed = true;
+        self.0.changed.notify_all();
+    }
+
+    /// The oldest request, waited for at most this long; `None`: without a limit.
+    pub(super) fn next(&self, wait: Option<Duration>) -> Next<R> {
+        let state = lock(&self.0.state);
+        let is_empty = |state: &mut State<R>| state.waiting.is_empty() && !state.is_closed;
+        let mut state = match wait {
+            Some(wait) => {
+                let waited = self.0.changed.wait_timeout_while(state, wait, is_empty);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => {
+                let waited = self.0.changed.wait_while(state, is_empty);
+                waited.unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        match state.waiting.pop_front() {
+            Some((_, request)) => Next::Request(request),
+            None if state.is_closed => Next::End,
+            None => Next::Nothing,
+        }
+    }
+
+    /// Takes all waiting requests of a kind.
+    pub(super) fn take_all(&self, is_it: impl Fn(&R) -> bool) -> Vec<R> {
+        let mut state = lock(&self.0.state);
+        let (taken, left) = std::mem::take(&mut state.waiting)
+            .into_iter()
+            .partition(|(_, request)| is_it(request));
+        state.waiting = left;
+        let taken: VecDeque<_> = taken;
+        taken.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// Questions that wait.
+    #[cfg(test)]
+    pub(super) fn questions(&self) -> usize {
+        lock(&self.0.state).questions()
+    }
+}
+
+impl<R> State<R> {
+    fn questions(&self) -> usize {
+        let numbers = self.waiting.iter().filter_map(|(number, _)| *number);
+        numbers.count()
+    }
+}
