@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::{
+    body::{Body, Bytes},
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
     http::{HeaderMap, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
@@ -10,7 +11,7 @@ use axum::{
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::problem::Problem;
+use crate::{problem::Problem, queries::Place};
 
 /// Bytes of a body, …
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 10;
@@ -90,10 +91,42 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
+        self.answer(Bytes::from)
+    }
+}
+
+impl<T: Serialize> Json<T> {
+    /// An answer that may be large. Its text occupies a place until the text is sent or the client
+    /// has left.
+    pub(crate) fn keeping(self, place: Place) -> Response {
+        self.answer(|text| {
+            Bytes::from_owner(KeptText {
+                text,
+                _place: place,
+            })
+        })
+    }
+
+    fn answer(self, bytes: impl FnOnce(Vec<u8>) -> Bytes) -> Response {
         match serde_json::to_vec(&self.0) {
-            Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+            Ok(text) => {
+                let kind = [(header::CONTENT_TYPE, "application/json")];
+                (kind, Body::from(bytes(text))).into_response()
+            }
             Err(error) => Problem::bug(format!("the answer is no JSON: {error}")).into_response(),
         }
+    }
+}
+
+/// The text of an answer, which lives until its last byte is written to the socket.
+struct KeptText {
+    text: Vec<u8>,
+    _place: Place,
+}
+
+impl AsRef<[u8]> for KeptText {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
     }
 }
 

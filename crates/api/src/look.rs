@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::response::Response;
 use retroscope_recorder::{Cancel, Query, QueryReport, Seen};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -10,6 +11,7 @@ use crate::{
     app::{App, waiting},
     bodies::request::StretchBody,
     caller::Caller,
+    extract::Json,
     problem::Problem,
     role::Role,
 };
@@ -65,21 +67,22 @@ impl From<&QueryReport> for Looked {
 }
 
 impl Wanted {
-    /// Shows the packets, in order, to `look`, on a thread that may wait; `look` says whether it wants more. Takes the place of a query. With
-    /// them comes what was asked in the end.
-    pub(crate) async fn look<T: Send + 'static>(
+    /// Shows the packets, in order, to `look`, on a thread that may wait. `look` returns whether it
+    /// needs more packets. `answer` gets the result, the verdict and the query, and makes the
+    /// answer. The answer occupies the place of a query until the answer is sent.
+    pub(crate) async fn look<T: Send + 'static, B: Serialize>(
         self,
         app: Arc<App>,
         caller: Caller,
         mut state: T,
         mut look: impl FnMut(&mut T, &Seen<'_>) -> bool + Send + 'static,
-    ) -> Result<(T, QueryReport, Query), Problem> {
+        answer: impl FnOnce(T, &QueryReport, &Query) -> B + Send + 'static,
+    ) -> Result<Response, Problem> {
         let stretch = self.stretch.read()?;
         let place = app.running.take(&caller)?;
         let awaited = WhileAwaited::default();
         let cancel = awaited.0.clone();
         let looked = waiting(move || {
-            let _place = place;
             let handle = &app.handle;
             let own = caller.snaplen.and_then(std::num::NonZeroU32::new);
             let query = Query {
@@ -93,9 +96,9 @@ impl Wanted {
                 headers: [own, self.query.headers].into_iter().flatten().min(),
                 ..self.query
             };
-            let answer = handle.query(&query)?.until(&cancel);
-            let report = answer.each(|seen| look(&mut state, seen))?;
-            Ok((state, report, query))
+            let found = handle.query(&query)?.until(&cancel);
+            let report = found.each(|seen| look(&mut state, seen))?;
+            Ok(Json(answer(state, &report, &query)).keeping(place))
         });
         let looked = looked.await;
         drop(awaited);

@@ -6,16 +6,16 @@
 
 use std::fmt::Write as _;
 
-use axum::{Extension, extract::State};
+use axum::{Extension, extract::State, response::Response};
 use retroscope_packet::summary;
-use retroscope_recorder::{Export, PacketId, Query, Seen, rfc3339};
+use retroscope_recorder::{Export, PacketId, Query, QueryReport, Seen, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Asking, Shared};
 use crate::{
     bodies::request::StretchBody,
-    extract::{Json, Parameters},
+    extract::Parameters,
     look::{Looked, Wanted},
     problem::Problem,
     role::Role,
@@ -134,7 +134,7 @@ pub(crate) async fn list(
     State(app): Shared,
     Extension(caller): Asking,
     Parameters(asked): Parameters<PacketParameters>,
-) -> Result<Json<PacketPage>, Problem> {
+) -> Result<Response, Problem> {
     let with_hex = asked.hex.unwrap_or(false);
     if with_hex && !caller.may(Role::Packets) {
         let name = &caller.name;
@@ -171,26 +171,27 @@ pub(crate) async fn list(
     let is_newest = wanted.query.newest;
     let handle = app.handle.clone();
     let who = caller.name.clone();
-    let looked = wanted.look(app, caller, Vec::new(), move |lines, seen| {
+    let look = move |lines: &mut Vec<PacketLine>, seen: &Seen<'_>| {
         lines.push(PacketLine::new(seen, with_hex));
         true
-    });
-    let (packets, report, query) = looked.await?;
-    if with_hex {
-        let bytes = packets.iter().map(|line: &PacketLine| line.captured as u64);
-        let mut export = Export::new(&who, "packets", &query);
-        export.answered(&report);
-        handle.tell_export(Export {
-            bytes: bytes.sum(),
-            ..export
-        });
-    }
-    let is_more = !is_newest && report.clipped.contains(&"limit");
-    let after: Vec<String> = report.after.iter().map(ToString::to_string).collect();
-    let next = (is_more && !after.is_empty()).then(|| after.join(","));
-    Ok(Json(PacketPage {
-        packets,
-        next,
-        looked: Looked::from(&report),
-    }))
+    };
+    let answer = move |packets: Vec<PacketLine>, report: &QueryReport, query: &Query| {
+        if with_hex {
+            let bytes = packets.iter().map(|line| line.captured as u64);
+            let mut export = Export::new(&who, "packets", query);
+            export.answered(report);
+            handle.tell_export(Export {
+                bytes: bytes.sum(),
+                ..export
+            });
+        }
+        let is_more = !is_newest && report.clipped.contains(&"limit");
+        let after: Vec<String> = report.after.iter().map(ToString::to_string).collect();
+        PacketPage {
+            packets,
+            next: (is_more && !after.is_empty()).then(|| after.join(",")),
+            looked: Looked::from(report),
+        }
+    };
+    wanted.look(app, caller, Vec::new(), look, answer).await
 }

@@ -1,7 +1,7 @@
 //! What a trigger rule would have done in the past.
 
-use axum::{Extension, extract::State};
-use retroscope_recorder::{Query, rfc3339};
+use axum::{Extension, extract::State, response::Response};
+use retroscope_recorder::{Query, QueryReport, Seen, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -95,7 +95,7 @@ pub(crate) async fn test(
     Extension(caller): Asking,
     _: Parameters<Nothing>,
     Json(asked): Json<RuleTestBody>,
-) -> Result<Json<RuleTestedBody>, Problem> {
+) -> Result<Response, Problem> {
     if asked.expression.trim().is_empty() {
         let why = "a rule has an expression: an empty one would take every packet";
         return Err(Problem::senseless(why));
@@ -114,20 +114,21 @@ pub(crate) async fn test(
         },
         query: Query::default(),
     };
-    let looked = wanted.look(app, caller, Found::default(), move |found, seen| {
+    let look = move |found: &mut Found, seen: &Seen<'_>| {
         found.hit(seen.stamp_ns);
         if found.packets.len() < list {
             found.packets.push(PacketLine::new(seen, false));
         }
         true
-    });
-    let (found, report, _) = looked.await?;
-    Ok(Json(RuleTestedBody {
+    };
+    let answer = |found: Found, report: &QueryReport, _: &Query| RuleTestedBody {
         hits: found.hits,
         first: found.first_ns.map(rfc3339),
         last: found.last_ns.map(rfc3339),
         most_in_a_second: found.most,
         packets: found.packets,
-        looked: Looked::from(&report),
-    }))
+        looked: Looked::from(report),
+    };
+    let none = Found::default();
+    wanted.look(app, caller, none, look, answer).await
 }

@@ -4,6 +4,7 @@ use axum::{
     Extension,
     extract::State,
     http::{HeaderMap, StatusCode, header},
+    response::Response,
 };
 use retroscope_recorder::{Handle, RuleStatus, SubDirectory};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::{Asking, Shared};
 use crate::{
-    app::waiting,
+    app::{answering, waiting},
     bodies::request::RulePut,
     extract::{Json, Named, Nothing, Parameters, check_name},
     problem::Problem,
@@ -102,11 +103,8 @@ impl From<RuleStatus> for RuleBody {
 
 /// The rules, by name
 #[utoipa::path(get, path = "/v1/rules", tag = "rules", responses((status = 200, body = RulesBody)))]
-pub(crate) async fn list(
-    State(app): Shared,
-    _: Parameters<Nothing>,
-) -> Result<Json<RulesBody>, Problem> {
-    waiting(move || {
+pub(crate) async fn list(State(app): Shared, _: Parameters<Nothing>) -> Result<Response, Problem> {
+    answering(move || {
         let rules = app.handle.rules().into_iter();
         let rules = rules.map(RuleBody::from).collect();
         Ok(Json(RulesBody { rules }))

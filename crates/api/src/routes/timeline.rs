@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::State;
+use axum::{extract::State, response::Response};
 use retroscope_recorder::{SLOTS_MAX, Timeline, TimelineRequest, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Shared;
 use crate::{
-    app::waiting,
+    app::answering,
     bodies::request::time,
     extract::{Json, Parameters},
     problem::Problem,
@@ -90,7 +90,7 @@ impl From<Timeline> for TimelineBody {
 pub(crate) async fn timeline(
     State(app): Shared,
     Parameters(asked): Parameters<TimelineParameters>,
-) -> Result<Json<TimelineBody>, Problem> {
+) -> Result<Response, Problem> {
     let at = |text: &Option<String>| text.as_deref().map(time).transpose();
     let request = TimelineRequest {
         from_ns: at(&asked.from)?,
@@ -108,5 +108,9 @@ pub(crate) async fn timeline(
     {
         return Err(Problem::senseless("`to` is before `from`"));
     }
-    waiting(move || Ok(Json(app.handle.timeline(&request)?.into()))).await
+    answering(move || {
+        let body: TimelineBody = app.handle.timeline(&request)?.into();
+        Ok(Json(body))
+    })
+    .await
 }

@@ -6,16 +6,16 @@
 
 use std::net::IpAddr;
 
-use axum::{Extension, extract::State};
+use axum::{Extension, extract::State, response::Response};
 use retroscope_packet::{Endpoint, FlowKey, MacAddr, community_id_of, flow_of, parse};
-use retroscope_recorder::{Query, Seen};
+use retroscope_recorder::{Query, QueryReport, Seen};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Asking, Shared};
 use crate::{
     bodies::request::StretchBody,
-    extract::{Json, Parameters},
+    extract::Parameters,
     largest::{By, Largest, Volume},
     look::{Looked, Wanted},
     problem::Problem,
@@ -284,7 +284,7 @@ pub(crate) async fn top(
     State(app): Shared,
     Extension(caller): Asking,
     Parameters(asked): Parameters<TopParameters>,
-) -> Result<Json<TopBody>, Problem> {
+) -> Result<Response, Problem> {
     let count = asked.count.unwrap_or(ROWS);
     if !(1..=ROWS_MAX).contains(&count) {
         let why = format!("`count` is a number from 1 to {ROWS_MAX}");
@@ -303,10 +303,11 @@ pub(crate) async fn top(
         },
     };
     let empty = Count::new(asked.by.unwrap_or_default());
-    let looked = wanted.look(app, caller, empty, |all, seen| {
+    let look = |all: &mut Count, seen: &Seen<'_>| {
         all.add(seen);
         true
-    });
-    let (all, report, _) = looked.await?;
-    Ok(Json(all.told(count, Looked::from(&report))))
+    };
+    let answer =
+        move |all: Count, report: &QueryReport, _: &Query| all.told(count, Looked::from(report));
+    wanted.look(app, caller, empty, look, answer).await
 }

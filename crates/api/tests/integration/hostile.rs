@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::{
+    net::sockopt::set_socket_recv_buffer_size,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use serde_json::json;
 
 use crate::support::{Answer, DEADLINE, Served, get, request};
@@ -380,4 +383,31 @@ fn unread_answers_are_bounded() {
     let status = served.handle.status().unwrap();
     assert_eq!(status.lapped, 0);
     assert!(status.sources[0].lost.values().all(|lost| *lost == Some(0)));
+}
+
+/// A page of packets has its place until its text is taken.
+#[test]
+fn unread_pages_occupy_places() {
+    let served = Served::recording("generate:flows=10,rate=10kpps,size=4090", |_| None);
+    served.wait_for_packets(2000);
+    let token = served.token("packets");
+    // More text than sockets hold.
+    let page = get("/v1/packets?hex=true&limit=1000").token(token);
+    let unread: Vec<TcpStream> = (0..6)
+        .map(|_| {
+            let mut stream = served.connect();
+            set_socket_recv_buffer_size(&stream, 4096).unwrap();
+            stream.write_all(&page.bytes("localhost")).unwrap();
+            stream.read_exact(&mut [0; 12]).unwrap();
+            stream
+        })
+        .collect();
+    let refused = served.ask(&get("/v1/packets?limit=1").token(token));
+    let why = refused.refused(503);
+    assert!(why.contains("6 queries"), "{why}");
+    drop(unread);
+    let deadline = Instant::now() + DEADLINE;
+    while served.ask(&get("/v1/packets?limit=1").token(token)).status != 200 {
+        assert!(Instant::now() < deadline, "places of who has left are lost");
+    }
 }
