@@ -39,6 +39,8 @@ pub(crate) struct App {
     /// … and what became of the last ones.
     pub(crate) queries: Arc<Queries>,
     pub(crate) listeners: Arc<Places>,
+    /// Requests of one account that are being answered.
+    pub(crate) requests: Arc<Places>,
     pub(crate) services: Services,
     pub(crate) keys: Keys,
 }

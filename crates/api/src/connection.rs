@@ -28,7 +28,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::guard::Arrival;
+use crate::{guard::Arrival, queries::Place};
 
 /// Connections at once, of each address.
 pub(crate) const CONNECTIONS_MAX: usize = 256;
@@ -59,7 +59,7 @@ struct Taken {
 
 #[derive(Debug)]
 struct State {
-    /// Since when it has no request; `None`: it has one.
+    /// When the connection became idle, or began to receive a body; `None`: a request is answered.
     idle_since: Option<Instant>,
     /// Dropped to end the connection.
     _eviction: oneshot::Sender<Infallible>,
@@ -178,12 +178,25 @@ pub(crate) async fn serve(
 ) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let busy = Busy::new(&seat);
+        // A client that sends a body slowly, or leaves one unread, makes room as an idle one does.
+        let is_whole = request.body().is_end_stream();
+        seat.set((!is_whole).then(Instant::now));
         request.extensions_mut().insert(arrival);
+        let receiver = Arc::clone(&seat);
+        let request = request.map(|body| Receiving {
+            body,
+            seat: receiver,
+        });
+        let seat = Arc::clone(&seat);
         let answering = hyper::service::Service::call(&router, request);
         async move {
-            let response: Response<Body> = answering.await?;
-            let answered = |body| Answered { body, _busy: busy };
+            let mut response: Response<Body> = answering.await?;
+            let place = response.extensions_mut().remove();
+            let answered = |body| Answered {
+                body,
+                _busy: Busy::new(&seat),
+                _place: place,
+            };
             Ok::<_, Infallible>(response.map(answered))
         }
     });
@@ -206,11 +219,44 @@ pub(crate) async fn serve(
     unless_evicted(talk, &mut evicted).await;
 }
 
+/// The body of a request. The connection is busy from the end of the body on.
+#[derive(Debug)]
+struct Receiving {
+    body: Incoming,
+    seat: Arc<Seat>,
+}
+
+impl HttpBody for Receiving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if self.body.is_end_stream() || !matches!(frame, Some(Ok(_))) {
+            self.seat.set(None);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// The body of an answer, until whose end the connection is busy.
 #[derive(Debug)]
 struct Answered {
     body: Body,
     _busy: Busy,
+    /// Its caller's place among requests; `None`: it was refused.
+    _place: Option<Arc<Place>>,
 }
 
 impl HttpBody for Answered {

@@ -37,10 +37,17 @@ pub(crate) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let mut response = match admit(&app, &request) {
-        Ok(caller) => {
+    let admitted = admit(&app, &request).and_then(|caller| {
+        let place = app.requests.take(&caller)?;
+        Ok((caller, place))
+    });
+    let mut response = match admitted {
+        Ok((caller, place)) => {
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            let mut response = next.run(request).await;
+            // The connection keeps the place until the answer's end.
+            response.extensions_mut().insert(Arc::new(place));
+            response
         }
         Err(problem) => problem.into_response(),
     };

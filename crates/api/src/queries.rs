@@ -12,7 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{caller::Caller, problem::Problem, role::Role};
+use crate::{caller::Caller, connection::CONNECTIONS_MAX, problem::Problem, role::Role};
 
 /// Queries at once, of one caller and of all: so a slow one, or one with many, leaves places to others.
 const RUNNING_MAX: (usize, usize) = (6, 12);
@@ -20,6 +20,9 @@ const RUNNING_MAX: (usize, usize) = (6, 12);
 const FOLLOWING_MAX: (usize, usize) = (8, 16);
 /// Listeners to events.
 const LISTENERS_MAX: (usize, usize) = (12, 24);
+/// Requests that are being answered. One account has half of the connections of an address at most,
+/// so others are let in.
+const REQUESTS_MAX: (usize, usize) = (CONNECTIONS_MAX / 2, usize::MAX);
 /// Queries whose verdicts are kept.
 const KEPT: usize = 256;
 
@@ -51,6 +54,10 @@ impl Places {
 
     pub(crate) fn queries() -> Arc<Self> {
         Self::new("queries", RUNNING_MAX)
+    }
+
+    pub(crate) fn requests() -> Arc<Self> {
+        Self::new("requests", REQUESTS_MAX)
     }
 
     fn new(what: &'static str, (max_of_one, max): (usize, usize)) -> Arc<Self> {

@@ -103,6 +103,7 @@ impl Server {
             running: Places::queries(),
             queries: Arc::default(),
             listeners: Places::listeners(),
+            requests: Places::requests(),
             services,
             keys: Keys::default(),
         };

@@ -385,6 +385,76 @@ fn unread_answers_are_bounded() {
     assert!(status.sources[0].lost.values().all(|lost| *lost == Some(0)));
 }
 
+/// Bodies that come one byte after the other, as many as there may be connections: they make room.
+#[test]
+fn slow_bodies_keep_nobody_out() {
+    let served = Served::new();
+    let slow: Vec<TcpStream> = ["view", "packets", "trigger", "admin"]
+        .iter()
+        .cycle()
+        .take(256)
+        .map(|role| {
+            let slow = request("POST", "/v1/rules/test")
+                .token(served.token(role))
+                .header("Content-Type", "application/json")
+                .header("Content-Length", "60000")
+                .header("Expect", "100-continue");
+            let mut stream = served.connect();
+            stream.write_all(&slow.bytes("localhost")).unwrap();
+            // The server waits for the body.
+            let mut go_on = [0; 25];
+            stream.read_exact(&mut go_on).unwrap();
+            assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+            stream.write_all(b" ").unwrap();
+            stream
+        })
+        .collect();
+    // A body has 10 s; without it the connections end by themselves.
+    let begun = Instant::now();
+    for _ in 0..20 {
+        let answer = served.ask(&get("/v1/status").token(served.token("view")));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert!(begun.elapsed() < Duration::from_secs(9));
+    drop(slow);
+}
+
+/// One account occupies no more than half of the connections, whatever it asks for.
+#[test]
+fn an_account_has_half_of_the_connections() {
+    let served = Served::new();
+    let slow = request("POST", "/v1/rules/test")
+        .token(served.token("view"))
+        .header("Content-Type", "application/json")
+        .header("Content-Length", "60000");
+    let begin = || {
+        let mut stream = served.connect();
+        stream.write_all(&slow.bytes("localhost")).unwrap();
+        stream
+    };
+    let begun = Instant::now();
+    let mut all: Vec<TcpStream> = (0..129).map(|_| begin()).collect();
+    // Which of them is the last one to be read is not known.
+    let refused = loop {
+        assert!(begun.elapsed() < Duration::from_secs(9), "none is refused");
+        let answered = all.iter_mut().find_map(|stream| {
+            stream.set_nonblocking(true).unwrap();
+            let is_there = stream.peek(&mut [0; 1]).is_ok();
+            stream.set_nonblocking(false).unwrap();
+            is_there.then(|| Answer::read(stream))
+        });
+        if let Some(answer) = answered {
+            break answer;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(refused.headers["retry-after"], "1");
+    let why = refused.refused(503);
+    assert!(why.contains("128 requests"), "{why}");
+    let other = get("/v1/status").token(served.token("packets"));
+    assert_eq!(served.ask(&other).status, 200);
+}
+
 /// A page of packets has its place until its text is taken.
 #[test]
 fn unread_pages_occupy_places() {
