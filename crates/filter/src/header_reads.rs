@@ -1,11 +1,14 @@
-//! Whether a program reads headers of packets only: the link header, tags, IP, and TCP, UDP, SCTP or the
-//! first 4 bytes of ICMP, as [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end) counts them.
+//! Decides whether a program reads no byte after the headers of a packet: see
+//! [`Parsed::headers_end`](retroscope_packet::Parsed::headers_end).
 //!
-//! How long the headers of a packet are depends on the packet. So each load is judged by what the program
-//! has tested on all ways to it: the transport header behind IPv4, for example, may be read where the
-//! EtherType, the protocol and the fragment offset were tested, and at an offset that counts from the
-//! length of the IPv4 header. What this module does not understand counts as payload: loops
-//! (`protochain`), offsets that are computed, and link types other than those of [`Layout`].
+//! The length of the headers depends on the packet. So the module follows the program and
+//! remembers the values that fields have on every path to an instruction. A load is accepted if
+//! these values prove that a header is at its offset. A load from a TCP header over IPv4, for
+//! example, needs three tests before it: of the EtherType, of the protocol and of the fragment
+//! offset. Its offset must count from the length of the IPv4 header.
+//!
+//! Everything else counts as payload: loops (`protochain`), computed offsets, and the link types
+//! that [`Layout`] does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,17 +38,18 @@ type Field = (u32, u32, u32);
 /// The values that fields of a packet may have, of those that were tested.
 type Facts = BTreeMap<Field, BTreeSet<u32>>;
 
-/// What a register or a scratch word holds.
+/// The content of a register or a scratch word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
     Unknown,
     Constant(u32),
     Field(Field),
-    /// The length of the IPv4 header at this offset, and so the offset of what is behind it, less this one.
+    /// The length of the IPv4 header at this offset. The sum of both is the offset of the transport
+    /// header.
     HeaderLen(u32),
 }
 
-/// What is known before an instruction, whichever way led there.
+/// Facts that hold before an instruction, on all paths from the start.
 #[derive(Debug, Clone)]
 struct Known {
     a: Value,
@@ -96,7 +100,7 @@ impl Layout {
     }
 }
 
-/// Headers from a type field at `type_at` on; what it tells of is at `at`.
+/// Headers after a type field at `type_at`; the first of them begins at `at`.
 fn after_type(facts: &Facts, mut type_at: u32, mut at: u32) -> (u32, Option<u32>) {
     for _ in 0..SHIFTS_MAX {
         let field = (type_at, 2, 0xffff);
@@ -178,7 +182,8 @@ fn is_one_of(facts: &Facts, field: Field, of: &[u32]) -> bool {
     values.is_some_and(|values| values.iter().all(|value| of.contains(value)))
 }
 
-/// Whether a program reads headers only of packets of a link type. `false`: it may read payload.
+/// Whether a program reads headers only of packets of a link type. `false`: the program may read
+/// payload.
 pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool {
     let instructions = program.instructions();
     let is_load = |it: &Instruction| load_bytes(it.code) > 0 || it.code == op::LDX_B_MSH;
@@ -188,7 +193,7 @@ pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool
     let mut before: Vec<Option<Known>> = vec![None; instructions.len()];
     before[0] = Some(Known::new());
     for (index, instruction) in instructions.iter().enumerate() {
-        // What no way leads to reads nothing.
+        // No path reaches the instruction.
         let Some(mut known) = before[index].take() else {
             continue;
         };
@@ -212,7 +217,7 @@ pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool
     true
 }
 
-/// Adds another way to an instruction.
+/// Adds another path to an instruction.
 fn merge(known: &mut Option<Known>, other: Known) {
     match known {
         Some(known) => known.join(&other),
@@ -230,7 +235,7 @@ impl Known {
         }
     }
 
-    /// Keeps what both tell.
+    /// Keeps the facts that hold on both paths.
     fn join(&mut self, other: &Self) {
         let join = |own: &mut Value, other: Value| {
             if *own != other {
@@ -294,7 +299,7 @@ impl Known {
     /// A load at an offset from the start of the packet.
     fn load(&self, code: u16, at: u32, layout: Layout) -> Option<Value> {
         if at >= ANCILLARY {
-            // No byte of the packet: what the recorder knows of it besides.
+            // Ancillary data: no byte of the packet.
             return Some(Value::Unknown);
         }
         let bytes = load_bytes(code);
@@ -304,7 +309,7 @@ impl Known {
         Some(Value::Field((at, bytes, mask)))
     }
 
-    /// A load at an offset from the start of the packet, plus the length of the IPv4 header at `header`.
+    /// A load at `at` plus the length of the IPv4 header at `header`.
     fn load_behind(&self, code: u16, header: u32, at: u32, layout: Layout) -> Option<Value> {
         let (_, ipv4) = layout.headers(&self.facts);
         (ipv4 == Some(header)).then_some(())?;
@@ -316,7 +321,7 @@ impl Known {
         (end <= bytes).then_some(Value::Unknown)
     }
 
-    /// What is known where a condition holds, and where it does not.
+    /// Facts after a conditional jump: if the condition holds, and if not.
     fn decide(self, instruction: Instruction) -> (Self, Self) {
         let (mut holds, mut fails) = (self.clone(), self);
         let (Value::Field(field), k) = (holds.a, instruction.k) else {

@@ -1,4 +1,5 @@
-//! No filter that is said to read headers only tells two packets apart that differ behind their headers.
+//! A filter that is accepted as reading headers only gives the same answer for two packets that
+//! differ in their payload only.
 
 use retroscope_packet::{LinkType, Outcome, parse};
 
@@ -12,7 +13,7 @@ const LINK_TYPES: [LinkType; 4] = [
     LinkType::LINUX_SLL2,
 ];
 
-/// Primitives by which somebody may try to read payload.
+/// Primitives by which a user may try to read payload.
 const HOSTILE: [&str; 20] = [
     "mpls",
     "mpls 100",
@@ -140,7 +141,7 @@ fn packet(random: &mut fastrand::Rng, link_type: LinkType) -> Vec<u8> {
     [data, network].concat()
 }
 
-/// The number of a protocol, and a header of it.
+/// The number of a protocol, and one of its headers.
 fn transport(random: &mut fastrand::Rng, icmp: u8) -> (u8, Vec<u8>) {
     let ports = || [0, 80, 0, 53];
     match random.u8(..5) {
@@ -185,7 +186,8 @@ fn ipv6(random: &mut fastrand::Rng) -> Vec<u8> {
     [header, body].concat()
 }
 
-/// The packet with other bytes behind its headers. `None`: it has no headers, or not only these.
+/// The packet with other bytes after the headers. `None`: the headers are not whole, or not the
+/// same.
 fn twin(random: &mut fastrand::Rng, link_type: LinkType, data: &[u8]) -> Option<Vec<u8>> {
     let parsed = parse(link_type, data);
     let end = parsed.headers_end();
@@ -229,7 +231,7 @@ fn no_accepted_filter_tells_payloads_apart() {
             told += u32::from(is_told);
         }
     }
-    // Filters of both kinds were met, and payload decides about some that are refused.
+    // There were filters of both kinds, and some of the refused ones depend on payload.
     let counts = (accepted, refused, told);
     assert!(accepted > 400 && refused > 400 && told > 30, "{counts:?}");
 }

@@ -1,5 +1,6 @@
-//! The thread that tells which dumps are in the directory, and opens their files. It has the
-//! privileges of the dump-keeper, and is another thread: a slow listing delays no room on a full disk.
+//! The dump-lister: the thread that lists the dumps of the directory, and opens their files. It
+//! has the privileges of the dump-keeper. Because it is another thread, a slow listing does not
+//! delay the dump-keeper, which makes room on a full disk.
 
 use std::{
     io::{self, Read},
@@ -20,10 +21,10 @@ use crate::control::{
     lock,
 };
 
-/// All dumps of the directory. Those who ask at the same time share one list.
+/// All dumps of the directory. Questions at the same time share one list.
 pub type StoredDumps = Arc<[Arc<StoredDump>]>;
 
-/// What the thread is asked.
+/// A question to the thread, and where the answer goes.
 #[derive(Debug)]
 pub(crate) enum Question {
     List(SyncSender<StoredDumps>),
@@ -82,7 +83,7 @@ impl Read for FromStart {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 #[derive(Debug)]
 pub(super) struct Lister {
     listing: Listing,
@@ -126,8 +127,8 @@ impl Lister {
     fn answer(&mut self, question: Question) {
         match question {
             Question::List(reply) => {
-                // A question that comes during the listing is answered by the next one: its asker
-                // may know of a dump that this one has passed by.
+                // A question that comes during the listing needs the next one: its asker may
+                // know of a dump that is not in this one.
                 let is_list = |question: &Question| matches!(question, Question::List(_));
                 let others = self.questions.take_all(is_list);
                 let all = self.list();
@@ -145,7 +146,7 @@ impl Lister {
 
     /// All dumps, the oldest first, open ones last.
     fn list(&mut self) -> StoredDumps {
-        // Which are open is asked first: one that is finished meanwhile is found then.
+        // The open dumps come first: a dump that is finished during the listing is open or finished in the list.
         let open = self.open();
         let refreshed = self.listing.refresh();
         if let Err(error) = &refreshed
@@ -166,7 +167,8 @@ impl Lister {
         all.into()
     }
 
-    /// The dumps that are being written. Those who write them wait for the lock: no disk is asked while it is held.
+    /// The dumps that are being written. Their writers wait for the lock: no disk is asked under
+    /// the lock.
     fn open(&self) -> OpenDumps {
         lock(&self.open).clone()
     }

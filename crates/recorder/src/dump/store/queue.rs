@@ -1,5 +1,5 @@
-//! Questions to a thread that may have to wait for a disk. Their number is bounded, and a question
-//! that nobody waits for any more is removed.
+//! Questions to a thread that may have to wait for a disk. The number of questions is bounded. A
+//! question is removed when its asker stops waiting.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +15,7 @@ use crate::control::lock;
 /// Questions that wait for one thread at most.
 pub(super) const QUESTIONS_MAX: usize = 64;
 
-/// The queue; clones are the same one.
+/// The queue. Clones share the requests.
 #[derive(Debug)]
 pub(super) struct Queue<R>(Arc<Shared<R>>);
 
@@ -39,13 +39,13 @@ struct State<R> {
 pub(crate) enum NoAnswer {
     /// [`QUESTIONS_MAX`] questions wait.
     Busy,
-    /// The asker's time is over.
+    /// No answer came within the time of the asker.
     Late,
     /// The thread has ended.
     Ended,
 }
 
-/// What the thread does next.
+/// The next turn of the thread.
 #[derive(Debug)]
 pub(super) enum Next<R> {
     Request(R),
@@ -82,7 +82,8 @@ impl<R> Queue<R> {
         self.0.changed.notify_all();
     }
 
-    /// Asks, and waits. A question whose time is over before the thread takes it is removed.
+    /// Asks, and waits for at most `wait`. Then a question that the thread has not taken is
+    /// removed.
     pub(super) fn ask<T>(
         &self,
         request: impl FnOnce(SyncSender<T>) -> R,

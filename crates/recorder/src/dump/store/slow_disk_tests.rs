@@ -1,4 +1,4 @@
-//! A disk that does not answer, and those who wait for it.
+//! Listings, room and deletions while the disk does not answer.
 
 use std::{
     path::Path,
