@@ -6,8 +6,8 @@
 //! A line of the file is a JSON object, [`TokenLine`]; blank lines and those that begin with `#` are left out. The file is read again when it changes.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write},
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -79,7 +79,8 @@ impl TokenLine {
         Ok((line, token))
     }
 
-    /// Appends it to a file, made for its owner only if it is not there.
+    /// Appends the line to a token file. Creates a missing file with mode 0600. A lock (flock(2)) on
+    /// the file orders concurrent calls, so that each name is written once.
     ///
     /// # Errors
     /// A sentence: the line is wrong, its name is taken, or the file cannot be read or written.
@@ -87,10 +88,9 @@ impl TokenLine {
         let shown = path.display();
         let failed = |error: io::Error| format!("{shown}: {error}");
         self.check()?;
-        let text = match fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            read => read.map_err(failed)?,
-        };
+        let mut file = open_locked(path).map_err(failed)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(failed)?;
         let tokens = parse(&text).map_err(|why| format!("{shown}: {why}"))?;
         if tokens.iter().any(|token| *token.name == *self.name) {
             let name = &self.name;
@@ -103,21 +103,18 @@ impl TokenLine {
                 "{shown}: {TOKENS_MAX} tokens are the limit: remove some lines"
             ));
         }
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(failed)?;
         let break_before = if text.is_empty() || text.ends_with('\n') {
             ""
         } else {
             "\n"
         };
         let line = serde_json::to_string(self).map_err(|error| error.to_string())?;
-        file.write_all(format!("{break_before}{line}\n").as_bytes())
-            .map_err(failed)
+        let written = file.write_all(format!("{break_before}{line}\n").as_bytes());
+        written.map_err(|error| {
+            // Half a line would make the whole file unreadable.
+            let _ = file.set_len(text.len() as u64);
+            failed(error)
+        })
     }
 
     /// Whether it may stand in a file.
@@ -155,6 +152,25 @@ impl TokenLine {
             filter: self.filter.as_deref().map(Arc::from),
             snaplen: self.snaplen,
         })
+    }
+}
+
+/// Opens a token file for reading and appending, and locks the file until it is closed. Opens the
+/// file again if another program replaced it while this call waited for the lock.
+fn open_locked(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).mode(0o600);
+    loop {
+        let file = options.open(path)?;
+        file.lock()?;
+        let locked = file.metadata()?;
+        match fs::metadata(path) {
+            Ok(there) if (there.dev(), there.ino()) == (locked.dev(), locked.ino()) => {
+                return Ok(file);
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
 }
 
@@ -371,7 +387,11 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::fs::PermissionsExt, sync::mpsc};
+    use std::{
+        os::unix::fs::PermissionsExt,
+        sync::{Barrier, mpsc},
+        thread::scope,
+    };
 
     use super::*;
 
@@ -418,6 +438,28 @@ mod tests {
             &hex(&[7; 32]),
         ] {
             assert_eq!(tokens.caller(wrong, 0).unwrap_err(), Refused::Unknown);
+        }
+    }
+
+    /// One call succeeds if several write the same name at once to a file that does not exist yet.
+    #[test]
+    fn one_of_many_writers_has_a_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for round in 0..200 {
+            let path = folder.path().join(round.to_string());
+            let start = Barrier::new(4);
+            let write = || {
+                let (line, _) = TokenLine::random("a", vec![Role::View]).unwrap();
+                start.wait();
+                line.append_to(&path)
+            };
+            let written = scope(|scope| {
+                let all = [(); 4].map(|()| scope.spawn(write));
+                all.map(|one| one.join().unwrap())
+            });
+            let done = written.iter().filter(|written| written.is_ok()).count();
+            assert_eq!(done, 1, "round {round}: {written:?}");
+            assert_eq!(read(&path).unwrap().len(), 1, "round {round}");
         }
     }
 

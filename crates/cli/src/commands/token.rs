@@ -1,6 +1,12 @@
 //! `retroscope token`: makes a token for `record --api`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, ErrorKind, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use jiff::Timestamp;
 use retroscope_api::{Role, TokenLine};
@@ -8,21 +14,27 @@ use retroscope_capture::quantity;
 use retroscope_recorder::{Clock, SystemClock};
 
 use crate::{
+    commands::target::is_standard_stream,
     failure::{Failure, put},
     units::duration,
 };
 
-/// Make a token for who asks `record --api` over TCP.
+/// Make a token for a client of `record --api` over TCP.
 ///
-/// It is printed, once; the file, which `record --tokens` names, gets a line with its hash. A token whose line is removed is refused.
+/// Print the token, or write it to the file of --out. Append a line with its hash to the file that
+/// `record --tokens` names. The recorder refuses a token after its line is removed.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 the file cannot be read or written, 2 wrong arguments."
+    after_help = "Exit codes: 0 done, 1 a file cannot be read or written, 2 wrong arguments."
 )]
 pub(crate) struct Args {
     /// The file of tokens, made if it is missing
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
+
+    /// Write the token to this new file (mode 0600) instead of stdout. Refuse an existing file or link
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 
     /// Who has it: in audit events, and in the reports of dumps that it triggers
     #[arg(long, value_name = "NAME")]
@@ -56,8 +68,39 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         ..line
     };
     line.check().map_err(Failure::usage)?;
-    line.append_to(&args.tokens).map_err(Failure::failed)?;
-    put(&format!("{token}\n"))
+    let Some(path) = args.out.as_deref().filter(|it| !is_standard_stream(it)) else {
+        line.append_to(&args.tokens).map_err(Failure::failed)?;
+        return put(&format!("{token}\n"));
+    };
+    // The secret is on disk before its hash: a failure in between takes no name.
+    write_secret(path, &token)?;
+    line.append_to(&args.tokens).map_err(|why| {
+        let _ = fs::remove_file(path);
+        Failure::failed(why)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Creates a file and writes a token to the file. The file has mode 0600 from its creation on.
+/// `O_EXCL` refuses existing files and follows no link: open(2).
+fn write_secret(path: &Path, token: &str) -> Result<(), Failure> {
+    let failed = |error: io::Error| {
+        let path = path.display();
+        Failure::failed(match error.kind() {
+            ErrorKind::AlreadyExists => {
+                format!("{path} exists: remove it, or choose another file for the token")
+            }
+            _ => format!("{path}: {error}"),
+        })
+    };
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(path).map_err(failed)?;
+    let written = file.write_all(format!("{token}\n").as_bytes());
+    written.and_then(|()| file.sync_all()).map_err(|error| {
+        let _ = fs::remove_file(path);
+        failed(error)
+    })
 }
 
 /// A time, or one so long from now.

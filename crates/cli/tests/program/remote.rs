@@ -1,7 +1,7 @@
 //! Who is asked, as whom, and what is told where that does not work.
 
 use std::{
-    fs::{self, Permissions},
+    fs,
     io::{Read as _, Write as _},
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::Path,
@@ -253,6 +253,57 @@ fn over_tcp_a_token_says_who_asks() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
+/// `--out` creates a file that only its owner can read, under any umask. It follows no link, and
+/// removes the file if a later step fails.
+#[test]
+fn the_file_of_a_token_is_for_its_owner_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tokens, out) = (folder.path().join("tokens"), folder.path().join("out"));
+    let make = |name: &str, out: &Path| {
+        let script =
+            "umask 0; exec \"$0\" token --role view --tokens \"$1\" --name \"$2\" --out \"$3\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, PROGRAM]).arg(&tokens);
+        command.arg(name).arg(out).output().unwrap()
+    };
+    let made = make("a", &out);
+    assert!(made.status.success() && made.stdout.is_empty(), "{made:?}");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode(&out), mode(&tokens)), (0o600, 0o600));
+    let secret = fs::read_to_string(&out).unwrap();
+    assert!(secret.starts_with("retroscope_") && secret.lines().count() == 1);
+    // The name is taken: its file is removed again.
+    let second = folder.path().join("second");
+    assert!(failed(1, &make("a", &second)).contains("already"));
+    assert!(!second.exists());
+    assert!(failed(1, &make("b", &out)).contains("exists"));
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(folder.path().join("target"), &link).unwrap();
+    assert!(failed(1, &make("b", &link)).contains("exists"));
+    assert!(!folder.path().join("target").exists());
+    assert_eq!(fs::read_to_string(&out).unwrap(), secret);
+    assert_eq!(fs::read_to_string(&tokens).unwrap().lines().count(), 1);
+}
+
+/// One program succeeds if two make a token of the same name at once. The file stays readable.
+#[test]
+fn two_at_once_cannot_have_one_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..50 {
+        let tokens = folder.path().join(round.to_string());
+        let start = || {
+            let mut command = Command::new(PROGRAM);
+            command.args(["token", "--role", "view", "--name", "a", "--tokens"]);
+            command.arg(&tokens).stdout(Stdio::null());
+            command.stderr(Stdio::null()).spawn().unwrap()
+        };
+        let both = [start(), start()];
+        let done = both.map(|mut one| one.wait().unwrap().success());
+        assert_eq!(done.iter().filter(|it| **it).count(), 1, "round {round}");
+        assert_eq!(fs::read_to_string(&tokens).unwrap().lines().count(), 1);
+    }
+}
+
 /// TLS: an authority that is not known, one that is, a name that is another, a client's own certificate.
 #[test]
 fn over_tls_the_authority_has_to_be_known() {
@@ -343,16 +394,11 @@ fn metrics_are_served_alone() {
 
 /// A token of a role, in a file of its own.
 pub(crate) fn token(folder: &Path, tokens: &Path, name: &str, role: &str) -> String {
-    let made = Command::new(PROGRAM)
-        .args(["token", "--name", name, "--role", role, "--tokens"])
-        .arg(tokens)
-        .stderr(Stdio::inherit())
-        .output()
-        .unwrap();
-    assert!(made.status.success());
     let path = folder.join(name);
-    fs::write(&path, made.stdout).unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["token", "--name", name, "--role", role, "--tokens"]);
+    let made = command.arg(tokens).arg("--out").arg(&path).status();
+    assert!(made.unwrap().success());
     path.to_str().unwrap().to_owned()
 }
 
