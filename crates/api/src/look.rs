@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::{
     app::{App, waiting},
-    bodies::request::StretchBody,
+    bodies::request::{StretchBody, check_names},
     caller::Caller,
     extract::Json,
     problem::Problem,
@@ -84,6 +84,7 @@ impl Wanted {
         let cancel = awaited.0.clone();
         let looked = waiting(move || {
             let handle = &app.handle;
+            check_names(self.filter.as_deref().unwrap_or_default(), &caller)?;
             let own = caller.snaplen.and_then(std::num::NonZeroU32::new);
             let query = Query {
                 expression: self.filter.unwrap_or_default(),

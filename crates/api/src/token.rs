@@ -15,7 +15,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use retroscope_filter::{Filter, FilterError, LinkContext, Mode};
+use retroscope_filter::{Filter, FilterError, LinkContext, Mode, Problem, Template};
 use retroscope_packet::LinkType;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,8 @@ pub struct TokenLine {
     /// From this time on it is refused, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// It is given only packets that this pcap-filter(7) expression takes, whatever it asks for.
+    /// The token sees only packets that match this pcap-filter(7) expression. An expression with a
+    /// name is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// It is given no more than so many bytes of each packet.
@@ -139,7 +140,13 @@ impl TokenLine {
             return Err(format!("token '{name}': a snap length is at least 1"));
         }
         if let Some(filter) = &self.filter {
-            check_filter(filter).map_err(|error| format!("token '{name}': {}", error.render()))?;
+            check_filter(filter).map_err(|error| match error.problem() {
+                Problem::NameTooLate(word) => format!(
+                    "token '{name}': its filter names '{word}': write numbers and addresses, because whoever answers a look-up would decide what \
+                     the token may see"
+                ),
+                _ => format!("token '{name}': {}", error.render()),
+            })?;
         }
         let hash = unhex(&self.sha256);
         Ok(Token {
@@ -174,10 +181,12 @@ fn open_locked(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Refuses what compiles for packets with an Ethernet header no more than for those that begin with IP.
+/// Refuses a filter with a name, because each query would look up the name again. Refuses a filter
+/// that compiles neither for Ethernet packets nor for packets that begin with IP. Looks up no name.
 fn check_filter(text: &str) -> Result<(), FilterError> {
+    Template::parse(text)?.without_names()?;
     let compile = |link_type| {
-        Filter::resolved(text)?.prepare(LinkContext {
+        Filter::plain(text)?.prepare(LinkContext {
             link_type,
             snaplen: 65_535,
             mode: Mode::Live,
@@ -480,6 +489,14 @@ mod tests {
                 "64 hexadecimal",
             ),
             (good.replace('}', ",\"filter\":\"udp prt 9\"}"), "prt"),
+            (
+                good.replace('}', ",\"filter\":\"host slow.example\"}"),
+                "'slow.example'",
+            ),
+            (
+                good.replace('}', ",\"filter\":\"udp and port domain\"}"),
+                "'domain'",
+            ),
             (good.replace('}', ",\"snaplen\":0}"), "at least 1"),
             (good.replace('}', ",\"expires\":\"soon\"}"), "line 1"),
         ] {

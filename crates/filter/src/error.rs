@@ -67,6 +67,11 @@ pub enum Problem {
         "'{0}' is a name, and names are looked up once, at the start; write an address in its place"
     )]
     NameTooLate(String),
+    /// A name of a host or network, in a text whose author must not cause look-ups.
+    #[error(
+        "'{0}' is a name, and looking it up asks other machines; write an address in its place"
+    )]
+    HostName(String),
     /// More text than can be compiled in reasonable time: the whole, or a part that must be compiled at once.
     #[error("{bytes} bytes are too long to compile at once; the limit is {limit_bytes}")]
     TooLong {

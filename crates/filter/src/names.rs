@@ -34,6 +34,8 @@ pub(crate) struct Name {
     /// Its bytes in the text.
     pub(crate) span: Range<usize>,
     pub(crate) meaning: Meaning,
+    /// Whether it names a port or a protocol: services(5), protocols(5).
+    pub(crate) is_local: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -114,8 +116,13 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
         let is_host = head.is_some_and(|head| head.kind == Kind::Host);
         let looks_up = looks_up && !(is_host && has_variable);
         if let Some(meaning) = meaning(shown, word, head, looks_up, is_alone, is_first) {
-            let span = word.span.clone();
-            names.push(Name { span, meaning });
+            let is_local =
+                |head: Head<'_>| matches!(head.kind, Kind::Port | Kind::PortRange | Kind::Proto);
+            names.push(Name {
+                span: word.span.clone(),
+                meaning,
+                is_local: head.is_some_and(is_local),
+            });
         }
     }
     names

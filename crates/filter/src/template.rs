@@ -178,6 +178,22 @@ impl Template {
         Ok(self)
     }
 
+    /// Refuses names of hosts and networks, so that the text causes no look-up on other machines.
+    /// Names of ports and protocols pass.
+    ///
+    /// # Errors
+    /// [`Problem::HostName`] for the first name of a host or network.
+    pub fn without_hosts(self) -> Result<Self, FilterError> {
+        for TextPiece { bytes, .. } in &self.pieces {
+            let names = names(&self.text, bytes.clone(), false);
+            if let Some(Name { span, .. }) = names.into_iter().find(|name| !name.is_local) {
+                let problem = Problem::HostName(self.text[span.clone()].to_owned());
+                return Err(FilterError::new(problem, &self.text, span));
+            }
+        }
+        Ok(self)
+    }
+
     /// From now on the system is asked for no name: see [`Template::resolve`]. To be called when it is compiled for all link types that
     /// are known.
     pub fn seal(&self) {

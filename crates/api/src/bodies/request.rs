@@ -3,6 +3,7 @@
 use std::{fmt, marker::PhantomData, net::IpAddr, time::Duration};
 
 use retroscope_capture::quantity;
+use retroscope_filter::Template;
 use retroscope_packet::{Endpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
     ByHand, Handle, Keep, KnownFlow, NO_PACKET, Stretch, SubDirectory, TriggerRequest, parse_time,
@@ -309,6 +310,9 @@ pub(crate) fn within(
     caller: &Caller,
     asked: Option<String>,
 ) -> Result<Option<String>, Problem> {
+    if let Some(asked) = &asked {
+        check_names(asked, caller)?;
+    }
     if let Some(asked) = &asked
         && !(caller.may(Role::Packets) && caller.snaplen.is_none())
     {
@@ -326,6 +330,15 @@ pub(crate) fn within(
         handle.check_expression(&asked)?;
     }
     Ok(Some(format!("({own}) and ({asked})")))
+}
+
+/// Refuses a filter that names a host or network, unless the caller is an admin. A look-up sends
+/// text of the client to name servers and may take seconds. Names of ports and protocols pass.
+pub(crate) fn check_names(filter: &str, caller: &Caller) -> Result<(), Problem> {
+    if !caller.may(Role::Admin) {
+        Template::parse(filter)?.without_hosts()?;
+    }
+    Ok(())
 }
 
 /// Refuses an expression that may read payload. A dump's filter is tried on all bytes of each

@@ -24,7 +24,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Asking, Shared};
 use crate::{
     app::{App, Tied},
-    bodies::request::{StretchBody, count as limit},
+    bodies::request::{StretchBody, check_names, count as limit},
     caller::Caller,
     extract::{Json, Named, Nothing, Parameters, list},
     problem::Problem,
@@ -84,6 +84,7 @@ impl Asked {
             last: self.last,
         };
         let stretch = stretch.read()?;
+        check_names(self.filter.as_deref().unwrap_or_default(), caller)?;
         if self.count == Some(true) && self.follow == Some(true) {
             return Err(Problem::senseless(
                 "`count` and `follow`: what is to come cannot be counted",

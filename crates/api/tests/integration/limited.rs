@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     access::finished,
-    support::{DEADLINE, Served, get, request},
+    support::{DEADLINE, Request, Served, get, request},
 };
 
 /// How often a rule of this name is named in metrics.
@@ -149,4 +149,38 @@ fn who_asks_is_told_of_with_what_they_asked_for() {
         caller.starts_with("uid ") && !caller.contains("pid"),
         "{rule}"
     );
+}
+
+/// Only an admin makes the recorder look up names of hosts. Every token may name ports.
+#[test]
+fn only_an_admin_has_names_of_hosts_looked_up() {
+    let served = Served::new();
+    served.wait_for_packets(100);
+    let by = |role: &str, wanted: Request| served.ask(&wanted.token(served.token(role)));
+    let test = |expression: &str| {
+        let body = json!({ "expression": expression, "last": "1ms" });
+        request("POST", "/v1/rules/test").json(&body)
+    };
+    let trigger = |filter: &str| {
+        let body = json!({ "filter": filter, "past": "1ms", "future": "0" });
+        request("POST", "/v1/triggers").json(&body)
+    };
+    let named = "host+localhost+and+port+domain";
+    for (role, wanted) in [
+        (
+            "packets",
+            get(&format!("/v1/query?last=1ms&filter={named}")),
+        ),
+        ("view", get(&format!("/v1/packets?last=1ms&filter={named}"))),
+        ("view", get(&format!("/v1/top?last=1ms&filter={named}"))),
+        ("view", test("host localhost and port domain")),
+        ("trigger", trigger("host localhost and port domain")),
+    ] {
+        let why = by(role, wanted.clone()).refused(422);
+        assert!(why.contains("'localhost' is a name"), "{wanted:?}: {why}");
+        let status = by("admin", wanted.clone()).status;
+        assert!((200..300).contains(&status), "{wanted:?}: {status}");
+    }
+    let port = get("/v1/query?last=1ms&filter=port+domain+and+host+192.0.2.1");
+    assert_eq!(by("packets", port).status, 200);
 }

@@ -44,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long = "role", value_name = "ROLE", required = true)]
     roles: Vec<Role>,
 
-    /// Let it see only packets that this pcap-filter(7) expression takes
+    /// Show the token only packets that match this pcap-filter(7) expression, which has no names
     #[arg(long, value_name = "EXPRESSION")]
     filter: Option<String>,
 

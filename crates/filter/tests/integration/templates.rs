@@ -527,3 +527,29 @@ fn a_sealed_name_is_not_compiled_again() {
     numbers.seal();
     numbers.prepare(link(LinkType::ETHERNET)).unwrap();
 }
+
+/// Names of hosts and networks are refused; names of ports and protocols pass.
+#[test]
+fn names_of_hosts_are_told_from_those_of_ports() {
+    for (text, host) in [
+        ("port domain or udp port tftp", None),
+        ("ip proto \\tcp and portrange ssh-http", None),
+        ("host 192.0.2.1 and net 10 and $flow", None),
+        ("host x.example", Some("x.example")),
+        ("port ssh and not src host a", Some("a")),
+        ("net loopback", Some("loopback")),
+        ("gateway g", Some("g")),
+        ("ether host box", Some("box")),
+        ("$flow or (tcp and dst x.example)", Some("x.example")),
+    ] {
+        let checked = Template::parse(text).unwrap().without_hosts();
+        match (checked, host) {
+            (Ok(_), None) => {}
+            (Err(error), Some(host)) => {
+                let is_it = matches!(error.problem(), Problem::HostName(name) if name == host);
+                assert!(is_it, "{text}: {error}");
+            }
+            (checked, _) => panic!("{text}: {checked:?}"),
+        }
+    }
+}
