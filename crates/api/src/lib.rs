@@ -34,6 +34,7 @@ mod queries;
 mod role;
 mod routes;
 mod server;
+mod stamp;
 mod stream;
 mod tls;
 mod token;

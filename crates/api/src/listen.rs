@@ -76,7 +76,7 @@ impl Bound {
         let all = all.chain(metrics.map(|it| (it, "--metrics", Part::Metrics)));
         let first_tcp = all.clone().find(|(address, ..)| is_tcp(address));
         let tokens = match (&config.tokens, first_tcp) {
-            (Some(path), _) => Some(Tokens::read(path, say.clone())?),
+            (Some(path), _) => Some(Tokens::read(path)?),
             (None, None) => None,
             (None, Some((address, option, _))) => {
                 return Err(format!(

@@ -16,6 +16,7 @@ use tokio::{
     net::{TcpListener, UnixListener},
     runtime::{Builder as RuntimeBuilder, Runtime},
     sync::watch,
+    task::spawn_blocking,
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
@@ -49,12 +50,17 @@ const VERDICT_WAIT: Duration = Duration::from_secs(5);
 /// … and how often it looks whether it should.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// How often the API inspects its files for changes.
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
+
 /// An API that is served, until it is ended or dropped.
 #[derive(Debug)]
 pub struct Server {
     /// Until the end.
     runtime: Option<Runtime>,
     closing: watch::Sender<bool>,
+    /// Asks for files to be read again.
+    refresh: watch::Sender<()>,
     app: Arc<App>,
     seats: Vec<Arc<Seats>>,
     /// Removed when this is dropped.
@@ -110,6 +116,11 @@ impl Server {
         let app = Arc::new(app);
         let (mut seats, mut files) = (Vec::new(), Vec::new());
         let inside = runtime.enter();
+        let (refresh, asked) = watch::channel(());
+        if app.tokens.is_some() {
+            let tokens = |app: &App, is_asked| app.tokens.as_ref()?.refresh(is_asked);
+            runtime.spawn(follow(asked.clone(), Arc::clone(&app), tokens));
+        }
         for (listener, part) in bound.listeners {
             let room = Seats::new(CONNECTIONS_MAX);
             seats.push(Arc::clone(&room));
@@ -135,10 +146,18 @@ impl Server {
         Ok(Self {
             runtime: Some(runtime),
             closing,
+            refresh,
             app,
             seats,
             _files: files,
         })
+    }
+
+    /// Asks for the token file to be read again soon. Reports the result as an event. Returns false
+    /// if the API has no such file.
+    pub fn refresh(&self) -> bool {
+        self.refresh.send_replace(());
+        self.refresh.receiver_count() > 0
     }
 
     /// The recording has ended: clients are told what they asked for, for 3 s. Queries that are not through then end where they are, each with its
@@ -170,6 +189,30 @@ impl Drop for Server {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Calls `refresh` every [`REFRESH_EVERY`], and when `asked` changes, on a thread that may block.
+/// So a file that hangs delays neither logins nor other files. Reports the result as an event.
+async fn follow(
+    mut asked: watch::Receiver<()>,
+    app: Arc<App>,
+    refresh: fn(&App, bool) -> Option<String>,
+) {
+    loop {
+        let is_asked = match timeout(REFRESH_EVERY, asked.changed()).await {
+            Ok(Ok(())) => true,
+            Ok(Err(_)) => return,
+            Err(_) => false,
+        };
+        let app = Arc::clone(&app);
+        let work = move || {
+            if let Some(notice) = refresh(&app, is_asked) {
+                app.handle.tell_notice(notice);
+            }
+        };
+        // A thread that failed has printed why.
+        let _ = spawn_blocking(work).await;
     }
 }
 

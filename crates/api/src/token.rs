@@ -11,9 +11,9 @@ use std::{
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use retroscope_filter::{Filter, FilterError, LinkContext, Mode, Problem, Template};
 use retroscope_packet::LinkType;
@@ -22,7 +22,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::{Say, caller::Caller, role::Role};
+use crate::{
+    caller::Caller,
+    role::Role,
+    stamp::{Stamp, stamp},
+};
 
 /// What a token begins with, for programs that look for secrets in places where none should be.
 const PREFIX: &str = "retroscope_";
@@ -32,8 +36,6 @@ const TOKENS_MAX: usize = 1000;
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of a token's name.
 const NAME_BYTES_MAX: usize = 64;
-/// Between two looks whether the file has changed.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A token as its file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -221,22 +223,13 @@ pub(crate) enum Refused {
     Expired,
 }
 
-/// The tokens of a file. Any thread may ask.
+/// The tokens of a file. A login takes no lock and does not access the file.
 pub(crate) struct Tokens {
     path: PathBuf,
-    known: Mutex<Known>,
-    say: Say,
+    known: ArcSwap<Vec<Arc<Token>>>,
+    /// The file's stamp at the last read.
+    stamp: Mutex<Stamp>,
 }
-
-#[derive(Debug)]
-struct Known {
-    tokens: Arc<[Arc<Token>]>,
-    stamp: Stamp,
-    looked: Instant,
-}
-
-/// By what a changed file is known: device, number, size, and time of change.
-type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -245,31 +238,48 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Reads a file. `say` is told later when a changed file cannot be read.
+    /// Reads a file.
     ///
     /// # Errors
     /// A sentence.
-    pub(crate) fn read(path: &Path, say: Say) -> Result<Self, String> {
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let stamp = stamp(path);
-        let known = Known {
-            tokens: read(path)?.into(),
-            stamp,
-            looked: Instant::now(),
-        };
         Ok(Self {
             path: path.to_owned(),
-            known: Mutex::new(known),
-            say,
+            known: ArcSwap::from_pointee(read(path)?),
+            stamp: Mutex::new(stamp),
         })
+    }
+
+    /// Reads the file again if it has changed, or if `is_asked`. Returns a sentence for the user.
+    /// Blocks on the disk and on the compilation of filters; logins use the old tokens meanwhile.
+    pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
+        let mut known = self.stamp.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = stamp(&self.path);
+        if stamp == *known && !is_asked {
+            return None;
+        }
+        *known = stamp;
+        match read(&self.path) {
+            Ok(tokens) => {
+                let count = tokens.len();
+                self.known.store(Arc::new(tokens));
+                let path = self.path.display();
+                is_asked.then(|| format!("read {count} tokens from {path} again"))
+            }
+            Err(why) => Some(format!(
+                "the changed tokens cannot be read, and the tokens from before stay: {why}"
+            )),
+        }
     }
 
     /// Whose token this is, at a time, ns since the epoch.
     pub(crate) fn caller(&self, presented: &str, now_ns: i64) -> Result<Caller, Refused> {
         let hash: [u8; 32] = Sha256::digest(presented).into();
-        let tokens = self.now();
+        let tokens = self.known.load();
         // All are compared, each in constant time.
         let mut found = None;
-        for token in &*tokens {
+        for token in tokens.iter() {
             if bool::from(token.hash.ct_eq(&hash)) {
                 found = Some(token);
             }
@@ -294,7 +304,7 @@ impl Tokens {
     /// A sentence: it was removed or changed, or has expired.
     pub(crate) fn check(&self, token: &Arc<Token>, now_ns: i64) -> Result<(), String> {
         let name = &token.name;
-        let tokens = self.now();
+        let tokens = self.known.load();
         match tokens.iter().find(|other| other.name == *name) {
             None => Err(format!("token '{name}' was removed")),
             Some(other) if other != token => Err(format!("token '{name}' was changed")),
@@ -302,41 +312,16 @@ impl Tokens {
             Some(_) => Ok(()),
         }
     }
-
-    /// The tokens as the file has them, if it can be read; else as it had them.
-    fn now(&self) -> Arc<[Arc<Token>]> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.looked.elapsed() >= LOOK_EVERY {
-            known.looked = Instant::now();
-            let stamp = stamp(&self.path);
-            if stamp != known.stamp {
-                known.stamp = stamp;
-                match read(&self.path) {
-                    Ok(tokens) => known.tokens = tokens.into(),
-                    Err(why) => (self.say.0)(&format!(
-                        "the changed tokens cannot be read, and those from before stay: {why}"
-                    )),
-                }
-            }
-        }
-        Arc::clone(&known.tokens)
-    }
-}
-
-fn stamp(path: &Path) -> Stamp {
-    let file = fs::metadata(path).ok()?;
-    Some((
-        file.dev(),
-        file.ino(),
-        file.size(),
-        file.ctime(),
-        file.ctime_nsec(),
-    ))
 }
 
 fn read(path: &Path) -> Result<Vec<Arc<Token>>, String> {
     let shown = path.display();
-    let failed = |error: io::Error| format!("{shown}: {error}");
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("{shown}: {error}: let the user that the recorder runs as read it")
+        }
+        _ => format!("{shown}: {error}"),
+    };
     let metadata = fs::metadata(path).map_err(failed)?;
     if metadata.len() > FILE_BYTES_MAX {
         return Err(format!(
@@ -396,17 +381,9 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        os::unix::fs::PermissionsExt,
-        sync::{Barrier, mpsc},
-        thread::scope,
-    };
+    use std::{os::unix::fs::PermissionsExt, sync::Barrier, thread::scope};
 
     use super::*;
-
-    fn silent() -> Say {
-        Say(Arc::new(|_: &str| {}))
-    }
 
     #[test]
     fn a_token_is_taken_until_it_expires_and_no_other_is() {
@@ -429,7 +406,7 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert!(!text.contains(&token[PREFIX.len()..]), "{text}");
         assert!(line.append_to(&path).unwrap_err().contains("already"));
-        let tokens = Tokens::read(&path, silent()).unwrap();
+        let tokens = Tokens::read(&path).unwrap();
         let found = tokens.caller(&token, 0).unwrap();
         assert_eq!((&*found.name, found.filter), ("a", None));
         let end_ns = i64::try_from(expires.as_nanosecond()).unwrap();
@@ -511,22 +488,17 @@ mod tests {
         let path = folder.path().join("tokens");
         let (line, token) = TokenLine::random("a", vec![Role::View]).unwrap();
         line.append_to(&path).unwrap();
-        let (said, heard) = mpsc::channel();
-        let said = Mutex::new(said);
-        let say = move |text: &str| {
-            let _ = said.lock().unwrap().send(text.to_owned());
-        };
-        let tokens = Tokens::read(&path, Say(Arc::new(say))).unwrap();
-        let look_again = || tokens.known.lock().unwrap().looked -= LOOK_EVERY;
+        let tokens = Tokens::read(&path).unwrap();
         fs::write(&path, "nonsense").unwrap();
-        look_again();
+        let refused = tokens.refresh(false).unwrap();
+        assert!(refused.contains("line 1"), "{refused}");
+        assert_eq!(tokens.refresh(false), None, "it is told once");
         let taken = tokens.caller(&token, 0).unwrap().token.unwrap();
         let check = |now_ns| {
-            look_again();
+            tokens.refresh(false);
             tokens.check(&taken, now_ns)
         };
         assert_eq!(check(0), Ok(()));
-        assert!(heard.try_recv().unwrap().contains("line 1"));
         // Whatever else is there, and in whatever order, it stands until its own line is another one.
         let (other, _) = TokenLine::random("b", vec![Role::View]).unwrap();
         let expires = Some("2026-11-20T00:00:00Z".parse().unwrap());
@@ -567,8 +539,10 @@ mod tests {
             assert_eq!(check(0), expected, "{lines:?}");
         }
         fs::write(&path, "# nobody\n").unwrap();
-        look_again();
+        assert_eq!(tokens.refresh(false), None);
         assert_eq!(tokens.caller(&token, 0).unwrap_err(), Refused::Unknown);
+        let told = tokens.refresh(true).unwrap();
+        assert!(told.contains("read 0 tokens"), "{told}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
         let refused = read(&path).unwrap_err();
         assert!(refused.contains("chmod 600"), "{refused}");

@@ -1,6 +1,11 @@
 //! Who is let in, and what for.
 
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    os::unix::fs::OpenOptionsExt,
+};
 
 use retroscope_api::Role;
 use serde_json::{Value, json};
@@ -129,6 +134,54 @@ fn wrong_expired_and_removed_tokens_are_refused() {
         );
     }
     assert_eq!(served.said.lock().unwrap().as_slice(), [] as [&str; 0]);
+}
+
+/// Logins do not wait for a token file that hangs in a read. A named pipe stands in for a dead
+/// network file system.
+#[test]
+fn logins_go_on_while_the_tokens_cannot_be_read() {
+    let served = Served::new();
+    let text = fs::read_to_string(&served.tokens).unwrap();
+    let pipe = served.tokens.with_extension("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    fs::rename(&pipe, &served.tokens).unwrap();
+    let is_answered = || {
+        let mut stream = served.connect();
+        let wait = std::time::Duration::from_secs(5);
+        stream.set_read_timeout(Some(wait)).unwrap();
+        let asked = get("/v1/status").token(served.token("view"));
+        let bytes = asked.bytes(&served.address.to_string());
+        stream.write_all(&bytes).unwrap();
+        stream.read(&mut [0; 64]).is_ok_and(|read| read > 0)
+    };
+    // Opened once somebody reads it: open(2), ENXIO.
+    let mut options = fs::OpenOptions::new();
+    options.write(true).custom_flags(nonblocking());
+    let deadline = std::time::Instant::now() + crate::support::DEADLINE;
+    let mut writer = loop {
+        assert!(is_answered(), "a login waits for the tokens");
+        match options.open(&served.tokens) {
+            Ok(writer) => break writer,
+            Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
+        }
+    };
+    for _ in 0..10 {
+        assert!(is_answered(), "a login waits for the tokens");
+    }
+    // Once it can be read it is taken up.
+    let kept = text.lines().filter(|line| !line.contains("\"view\""));
+    let kept: String = kept.map(|line| format!("{line}\n")).collect();
+    writer.write_all(kept.as_bytes()).unwrap();
+    drop(writer);
+    let view = || served.ask(&get("/v1/status").token(served.token("view")));
+    while view().status != 401 {
+        assert!(std::time::Instant::now() < deadline, "they are not read");
+    }
+}
+
+fn nonblocking() -> i32 {
+    rustix::fs::OFlags::NONBLOCK.bits().try_into().unwrap()
 }
 
 #[test]

@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_api::{Bound, Reload, Say, Services};
+use retroscope_api::{Bound, Reload, Say, Server, Services};
 use retroscope_capture::{
     CpuTurns, Source, SourceError,
     file::FileSource,
@@ -173,7 +173,7 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
             reload,
             doctor: super::doctor::of_recorder(),
         };
-        let server = retroscope_api::Server::start(bound, handle, stop, services, give_up)?;
+        let server = Server::start(bound, handle, stop, services, give_up)?;
         let mut told = |url: &String| screen.line(&format!("HTTP at {url}"));
         urls.iter().for_each(&mut told);
         Ok::<_, io::Error>(server)
@@ -195,7 +195,13 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let reload = reloader.map(Reloader::serve);
     let reload = reload.transpose().map_err(Failure::failed)?;
     let shown = (screen, service);
-    let result = watch(recorder, input, &signals, shown, (eve, top, reload));
+    let result = watch(
+        recorder,
+        input,
+        &signals,
+        shown,
+        (eve, top, reload, api.as_ref()),
+    );
     alerts.into_iter().for_each(AlertThreads::end);
     api.into_iter()
         .for_each(|api| api.end(|| signals.aborted()));
@@ -301,7 +307,12 @@ fn watch(
     args: &InputArgs,
     signals: &signals::Signals,
     (mut screen, mut service): (Screen, Service),
-    (eve, mut top, reload): (Option<EveThread>, Option<Top>, Option<SyncSender<()>>),
+    (eve, mut top, reload, api): (
+        Option<EveThread>,
+        Option<Top>,
+        Option<SyncSender<()>>,
+        Option<&Server>,
+    ),
 ) -> Result<ExitCode, Failure> {
     let mut aborted_at = None;
     loop {
@@ -332,11 +343,12 @@ fn watch(
             if let Some(eve) = &eve {
                 eve.rotate();
             }
+            let refreshes = api.is_some_and(Server::refresh);
             match &reload {
                 // One that waits reads the file as it is now, too.
                 Some(reload) => _ = reload.try_send(()),
-                None if eve.is_none() => {
-                    screen.line("SIGHUP: there is no --config to read again, and no --eve; the recording goes on");
+                None if eve.is_none() && !refreshes => {
+                    screen.line("SIGHUP: there is no --config to read again, nor --tokens, --tls-cert or --eve; the recording goes on");
                 }
                 None => {}
             }
