@@ -16,6 +16,7 @@ use crate::{
     keys::Keys,
     problem::Problem,
     queries::{Places, Queries},
+    tls::Tls,
     token::Tokens,
 };
 
@@ -30,6 +31,8 @@ pub(crate) struct App {
     pub(crate) stop: Arc<AtomicBool>,
     /// `None`: nothing is listened at but unix sockets.
     pub(crate) tokens: Option<Tokens>,
+    /// `None`: no TLS.
+    pub(crate) tls: Option<Arc<Tls>>,
     /// Names, in lower case, by which the API may be asked for beside addresses and `localhost`.
     pub(crate) hosts: Vec<String>,
     /// Queries that go on with what comes, …

@@ -10,9 +10,8 @@ use std::{
 };
 
 use retroscope_unix::{Socket, SocketFile};
-use tokio_rustls::rustls::ServerConfig;
 
-use crate::{Config, Say, operations::Part, tls, token::Tokens};
+use crate::{Config, Say, operations::Part, tls::Tls, token::Tokens};
 
 /// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +48,7 @@ impl fmt::Display for Address {
 /// A socket that is listened at.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Tcp(TcpListener, Option<Arc<ServerConfig>>),
+    Tcp(TcpListener, Option<Arc<Tls>>),
     Unix(UnixListener, SocketFile),
 }
 
@@ -59,6 +58,7 @@ pub struct Bound {
     /// Each with what is served there.
     pub(crate) listeners: Vec<(Listener, Part)>,
     pub(crate) tokens: Option<Tokens>,
+    pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) hosts: Vec<String>,
     pub(crate) say: Say,
 }
@@ -69,7 +69,12 @@ impl Bound {
     /// # Errors
     /// A sentence: an address is taken or may not be had, a file cannot be read, or an address beyond this machine has no TLS.
     pub fn new(config: &Config, say: &Say) -> Result<Self, String> {
-        let server_config = config.tls.as_ref().map(tls::server_config).transpose()?;
+        let tls = config
+            .tls
+            .as_ref()
+            .map(Tls::read)
+            .transpose()?
+            .map(Arc::new);
         let is_tcp = |address: &&Address| matches!(address, Address::Tcp(_));
         let all = config.addresses.iter().map(|it| (it, "--api", Part::All));
         let metrics = config.metrics.iter();
@@ -96,7 +101,7 @@ impl Bound {
                     Ok((Listener::Unix(socket, file), part))
                 }
                 Address::Tcp(at) => {
-                    if !at.ip().is_loopback() && server_config.is_none() {
+                    if !at.ip().is_loopback() && tls.is_none() {
                         return Err(failed(
                             "beyond this machine packets and tokens go by TLS only: add --tls-cert FILE and --tls-key FILE".to_owned(),
                         ));
@@ -104,13 +109,15 @@ impl Bound {
                     let listener =
                         TcpListener::bind(at).map_err(|error| failed(error.to_string()))?;
                     set_nonblocking(listener.set_nonblocking(true)).map_err(failed)?;
-                    Ok((Listener::Tcp(listener, server_config.clone()), part))
+                    Ok((Listener::Tcp(listener, tls.clone()), part))
                 }
             }
         };
+        let listeners = all.map(listen).collect::<Result<_, String>>()?;
         Ok(Self {
-            listeners: all.map(listen).collect::<Result<_, String>>()?,
+            listeners,
             tokens,
+            tls,
             hosts: config
                 .hosts
                 .iter()

@@ -19,7 +19,7 @@ use tokio::{
     task::spawn_blocking,
     time::{sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+use tokio_rustls::TlsAcceptor;
 
 use crate::{
     Services,
@@ -31,6 +31,7 @@ use crate::{
     operations,
     problem::Problem,
     queries::Places,
+    tls::Tls,
 };
 
 /// Threads that talk to clients. What takes long is done by others.
@@ -104,6 +105,7 @@ impl Server {
             handle,
             stop,
             tokens: bound.tokens,
+            tls: bound.tls,
             hosts: bound.hosts,
             following: Places::followers(),
             running: Places::queries(),
@@ -120,6 +122,10 @@ impl Server {
         if app.tokens.is_some() {
             let tokens = |app: &App, is_asked| app.tokens.as_ref()?.refresh(is_asked);
             runtime.spawn(follow(asked.clone(), Arc::clone(&app), tokens));
+        }
+        if app.tls.is_some() {
+            let tls = |app: &App, is_asked| app.tls.as_ref()?.refresh(is_asked);
+            runtime.spawn(follow(asked.clone(), Arc::clone(&app), tls));
         }
         for (listener, part) in bound.listeners {
             let room = Seats::new(CONNECTIONS_MAX);
@@ -153,7 +159,7 @@ impl Server {
         })
     }
 
-    /// Asks for the token file to be read again soon. Reports the result as an event. Returns false
+    /// Asks for the files of tokens and TLS to be read again soon. Reports the result as an event. Returns false
     /// if the API has no such file.
     pub fn refresh(&self) -> bool {
         self.refresh.send_replace(());
@@ -224,8 +230,7 @@ struct Serving {
 }
 
 impl Serving {
-    async fn tcp(self, listener: TcpListener, tls: Option<Arc<ServerConfig>>) {
-        let acceptor = tls.map(TlsAcceptor::from);
+    async fn tcp(self, listener: TcpListener, tls: Option<Arc<Tls>>) {
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -237,16 +242,16 @@ impl Serving {
             // It is a matter of speed.
             let _ = stream.set_nodelay(true);
             let Some((seat, evicted)) = self.seats.take() else {
-                if acceptor.is_none() {
+                if tls.is_none() {
                     let _ = stream.try_write(no_room().as_bytes());
                 }
                 continue;
             };
             let place = (Arc::new(seat), evicted);
             let (router, closing) = (self.router.clone(), self.closing.clone());
-            let is_tls = acceptor.is_some();
+            let is_tls = tls.is_some();
             let arrival = Arrival::Tcp { is_tls };
-            match acceptor.clone() {
+            match tls.as_ref().map(|tls| TlsAcceptor::from(tls.config())) {
                 None => {
                     tokio::spawn(serve(Paced::new(stream), place, arrival, router, closing));
                 }

@@ -1,16 +1,23 @@
 //! TLS by rustls with ring's cryptography.
 
 use std::{
+    io::ErrorKind,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
+use arc_swap::ArcSwap;
 use tokio_rustls::rustls::{
     RootCertStore, ServerConfig,
     crypto::ring::default_provider,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
     server::WebPkiClientVerifier,
 };
+
+use crate::stamp::{Stamp, stamp};
 
 /// Files of PEM blocks.
 #[derive(Debug, Clone)]
@@ -23,8 +30,88 @@ pub struct TlsFiles {
     pub client_authority: Option<PathBuf>,
 }
 
+/// A TLS configuration that follows its files. A new connection gets the newest usable
+/// configuration; open connections keep the older ones. A new configuration has no sessions, so a
+/// client cannot resume a session after its authority was removed.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    files: TlsFiles,
+    current: ArcSwap<ServerConfig>,
+    known: Mutex<Known>,
+}
+
+/// The stamps of certificate, key and authority.
+type Stamps = [Stamp; 3];
+
+#[derive(Debug)]
+struct Known {
+    /// The stamps at the last read.
+    read: Stamps,
+    /// The stamps at the last inspection.
+    seen: Stamps,
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn read(files: &TlsFiles) -> Result<Self, String> {
+        let stamps = files.stamps();
+        Ok(Self {
+            files: files.clone(),
+            current: ArcSwap::new(server_config(files)?),
+            known: Mutex::new(Known {
+                read: stamps,
+                seen: stamps,
+            }),
+        })
+    }
+
+    /// The configuration for a new connection.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.current.load_full()
+    }
+
+    /// Reads the files again if they have changed, or if `is_asked`. Returns a sentence for the
+    /// user. Waits until changed files have the same stamps in two calls, because a renewal writes
+    /// certificate and key one after the other. Unusable files change nothing; they are reported once.
+    pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamps = self.files.stamps();
+        let has_settled = std::mem::replace(&mut known.seen, stamps) == stamps;
+        if !is_asked && (stamps == known.read || !has_settled) {
+            return None;
+        }
+        known.read = stamps;
+        let path = self.files.certificate.display();
+        Some(match server_config(&self.files) {
+            Ok(config) => {
+                self.current.store(config);
+                format!("new connections get the certificate that is in {path} now")
+            }
+            Err(why) => {
+                format!(
+                    "the certificate in {path} is not used, and the one from before stays: {why}"
+                )
+            }
+        })
+    }
+}
+
+impl TlsFiles {
+    fn stamps(&self) -> Stamps {
+        let authority = self.client_authority.as_deref();
+        [
+            stamp(&self.certificate),
+            stamp(&self.key),
+            authority.and_then(stamp),
+        ]
+    }
+}
+
 /// What rustls needs of these files.
-pub(crate) fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
+fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     let chain = certificates(&files.certificate, "--tls-cert")?;
     let key = key(&files.key, "--tls-key")?;
     let provider = Arc::new(default_provider());
@@ -57,8 +144,7 @@ pub(crate) fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, Strin
 
 /// The private key of a file that an option names.
 pub(crate) fn key(path: &Path, option: &str) -> Result<PrivateKeyDer<'static>, String> {
-    let shown = path.display();
-    PrivateKeyDer::from_pem_file(path).map_err(|error| format!("{option} {shown}: {error}"))
+    PrivateKeyDer::from_pem_file(path).map_err(|error| unreadable(path, option, &error))
 }
 
 /// The certificates of a file that an option names, one at least.
@@ -66,13 +152,24 @@ pub(crate) fn certificates(
     path: &Path,
     option: &str,
 ) -> Result<Vec<CertificateDer<'static>>, String> {
-    let shown = path.display();
-    let wrong = |why: String| format!("{option} {shown}: {why}");
-    let read = CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string()))?;
+    let wrong = |error: pem::Error| unreadable(path, option, &error);
+    let read = CertificateDer::pem_file_iter(path).map_err(wrong)?;
     let certificates: Result<Vec<_>, _> = read.collect();
-    let certificates = certificates.map_err(|error| wrong(error.to_string()))?;
+    let certificates = certificates.map_err(wrong)?;
     if certificates.is_empty() {
-        return Err(wrong("there is no certificate in it".to_owned()));
+        let path = path.display();
+        return Err(format!("{option} {path}: there is no certificate in it"));
     }
     Ok(certificates)
+}
+
+/// The sentence for an unreadable file. A recorder without privileges cannot read root's files.
+fn unreadable(path: &Path, option: &str, error: &pem::Error) -> String {
+    let path = path.display();
+    match error {
+        pem::Error::Io(io) if io.kind() == ErrorKind::PermissionDenied => {
+            format!("{option} {path}: {io}: let the user that this program runs as read it")
+        }
+        error => format!("{option} {path}: {error}"),
+    }
 }

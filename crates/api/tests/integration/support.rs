@@ -182,6 +182,11 @@ impl Served {
         }
     }
 
+    /// Asks for the files of tokens and TLS to be read again.
+    pub(crate) fn refresh(&self) -> bool {
+        self.server.as_ref().unwrap().refresh()
+    }
+
     /// Ends the recording, and then the server. Packets that were stored.
     pub(crate) fn end(&mut self) -> u64 {
         self.handle.stop();

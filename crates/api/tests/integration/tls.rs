@@ -9,6 +9,7 @@ use std::{
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use retroscope_api::{Address, Bound, Config, Say, TlsFiles};
+use retroscope_recorder::{Event, Subscription};
 use tempfile::TempDir;
 use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
@@ -16,7 +17,7 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
-use crate::support::{Answer, Request, Served, get};
+use crate::support::{Answer, DEADLINE, Request, Served, get};
 
 /// An authority, and what it signed.
 struct Authority {
@@ -135,6 +136,115 @@ fn a_client_needs_a_certificate_of_the_authority_where_there_is_one() {
     ours.unwrap().refused(401);
     assert!(with(None).is_err());
     assert!(with(Some(authority.sign("client"))).is_err());
+}
+
+/// An open TLS connection of a client that trusts one authority. `Err`: the client rejects the
+/// server's certificate.
+fn connect(
+    served: &Served,
+    authority: &Authority,
+) -> Result<StreamOwned<ClientConnection, std::net::TcpStream>, String> {
+    let mut roots = RootCertStore::empty();
+    let pem = authority.issuer.pem();
+    let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+    roots.add(certificate).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let config = builder.with_root_certificates(roots).with_no_client_auth();
+    let connection =
+        ClientConnection::new(Arc::new(config), "127.0.0.1".try_into().unwrap()).unwrap();
+    let mut stream = StreamOwned::new(connection, served.connect());
+    let mut request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".as_slice();
+    let written = std::io::copy(&mut request, &mut stream);
+    written.map_err(|error| error.to_string())?;
+    is_answered(&mut stream).map(|()| stream)
+}
+
+/// Reads an answer of `/healthz` and leaves the connection open.
+fn is_answered(stream: &mut impl Read) -> Result<(), String> {
+    let mut heard = Vec::new();
+    while !heard.ends_with(b"\r\n\r\nok\n") {
+        let mut byte = [0];
+        let read = stream.read_exact(&mut byte);
+        read.map_err(|error| error.to_string())?;
+        heard.push(byte[0]);
+    }
+    Ok(())
+}
+
+/// The next sentence with this text that is an event.
+fn notice(listener: &mut Subscription, text: &str) -> String {
+    loop {
+        match listener.take(DEADLINE) {
+            Ok(Event::Notice(said)) if said.contains(text) => return said,
+            Ok(_) => {}
+            Err(error) => panic!("no notice {text:?}: {error}"),
+        }
+    }
+}
+
+/// New connections get a renewed certificate, and open connections go on. A broken renewal changes
+/// nothing and is reported.
+#[test]
+fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let mut paths = None;
+    let served = Served::with_tls(|folder| {
+        let all = files(folder, &old, None);
+        paths = Some(all.clone());
+        Some(all)
+    });
+    let TlsFiles {
+        certificate, key, ..
+    } = paths.unwrap();
+    let mut listener = served.handle.subscribe(None);
+    let mut first = connect(&served, &old).unwrap();
+    assert!(connect(&served, &new).is_err());
+    // Half of a renewal: a new certificate with the old key.
+    let (renewed, renewed_key) = new.sign("127.0.0.1");
+    fs::write(&certificate, &renewed).unwrap();
+    let said = notice(&mut listener, "stays");
+    assert!(said.contains("--tls-key"), "{said}");
+    connect(&served, &old).unwrap();
+    // The other half.
+    fs::write(&key, &renewed_key).unwrap();
+    notice(&mut listener, "new connections get");
+    let mut second = connect(&served, &new).unwrap();
+    assert!(connect(&served, &old).is_err());
+    for stream in [&mut first, &mut second] {
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            .unwrap();
+        is_answered(stream).unwrap();
+    }
+    for broken in ["", &renewed[..renewed.len() / 2], "no certificate"] {
+        fs::write(&certificate, broken).unwrap();
+        let said = notice(&mut listener, "stays");
+        assert!(said.contains("--tls-cert"), "{said}");
+        connect(&served, &new).unwrap();
+    }
+    // A link to a new file, as certbot creates it.
+    fs::remove_file(&certificate).unwrap();
+    notice(&mut listener, "stays");
+    let other = certificate.with_extension("other");
+    fs::write(&other, &renewed).unwrap();
+    std::os::unix::fs::symlink(&other, &certificate).unwrap();
+    notice(&mut listener, "new connections get");
+    connect(&served, &new).unwrap();
+}
+
+/// A request to read the files again works without a change, and is reported.
+#[test]
+fn files_are_read_again_when_asked() {
+    let authority = Authority::new();
+    let served = Served::with_tls(|folder| Some(files(folder, &authority, None)));
+    let mut listener = served.handle.subscribe(None);
+    assert!(served.refresh());
+    notice(&mut listener, "new connections get");
+    connect(&served, &authority).unwrap();
+    let mut listener = served.handle.subscribe(None);
+    assert!(served.refresh());
+    notice(&mut listener, "read 5 tokens");
 }
 
 /// What cannot be served as it should is not served.

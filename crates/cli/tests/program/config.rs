@@ -2,12 +2,10 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
     os::unix::fs::{PermissionsExt, chown},
     path::Path,
-    process::{ChildStderr, Command, Output, Stdio},
-    sync::mpsc::{Receiver, channel},
-    thread::{spawn, yield_now},
+    process::{Command, Output, Stdio},
+    thread::yield_now,
     time::Instant,
 };
 
@@ -16,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    recording::{DEADLINE, Recording},
+    recording::{DEADLINE, Lines, Recording},
     support::{PROGRAM, skip, stderr},
 };
 
@@ -85,7 +83,7 @@ fn a_file_is_checked_and_nothing_is_started() {
 /// A recording that follows a file, with what it says line by line.
 struct Following {
     recording: Recording,
-    said: Receiver<String>,
+    said: Lines,
 }
 
 /// A rule of its own traffic, of which nothing is dumped but what is asked for here.
@@ -103,16 +101,7 @@ impl Following {
         let file = file.to_str().unwrap().to_owned();
         let arguments = [&["--config", &file], arguments].concat();
         let mut recording = Recording::start_in(folder, &arguments);
-        let (sender, said) = channel();
-        let lines = |words: BufReader<ChildStderr>| words.lines().map_while(Result::ok);
-        let words = recording.words.take().unwrap();
-        spawn(move || {
-            for line in lines(words) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
+        let said = recording.lines();
         Self { recording, said }
     }
 
@@ -131,15 +120,7 @@ impl Following {
 
     /// Waits for a line that has this.
     fn line(&self, part: &str) -> String {
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let line = self.said.recv_timeout(left);
-            let line = line.unwrap_or_else(|error| panic!("{error}: {part}"));
-            if line.contains(part) {
-                return line;
-            }
-        }
+        self.said.line(part)
     }
 
     /// Names of the rules and whether they are the file's.

@@ -4,6 +4,8 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread::spawn,
     time::{Duration, Instant},
 };
 
@@ -24,6 +26,9 @@ pub(crate) struct Recording {
     pub(crate) first_words: String,
     pub(crate) words: Option<BufReader<ChildStderr>>,
 }
+
+/// What a recorder says, line by line.
+pub(crate) struct Lines(Receiver<String>);
 
 impl Recording {
     pub(crate) fn start(arguments: &[&str]) -> Self {
@@ -104,6 +109,17 @@ impl Recording {
         panic!("it never said where it serves");
     }
 
+    /// What it says from now on.
+    pub(crate) fn lines(&mut self) -> Lines {
+        let (sender, said) = channel();
+        let words = self.words.take().unwrap();
+        spawn(move || {
+            let mut lines = words.lines().map_while(Result::ok);
+            lines.try_for_each(|line| sender.send(line))
+        });
+        Lines(said)
+    }
+
     /// Waits until so many packets are stored.
     pub(crate) fn wait_for_packets(&self, count: u64) {
         let deadline = Instant::now() + DEADLINE;
@@ -137,6 +153,26 @@ impl Recording {
         let status = self.child.wait().unwrap();
         assert!(!self.socket().exists(), "the socket is removed");
         (status, serde_json::from_str(text.trim()).unwrap())
+    }
+}
+
+impl Lines {
+    /// Waits for a line that has this.
+    pub(crate) fn line(&self, part: &str) -> String {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.0.recv_timeout(left);
+            let line = line.unwrap_or_else(|error| panic!("{error}: {part}"));
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+
+    /// The lines up to the end of the recording.
+    pub(crate) fn rest(self) -> String {
+        self.0.iter().map(|line| line + "\n").collect()
     }
 }
 

@@ -10,12 +10,13 @@ use std::{
 };
 
 use rcgen::{CertificateParams, KeyPair};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::{
     recording::{Recording, record, run},
-    support::PROGRAM,
+    support::{PROGRAM, skip},
 };
 
 /// The sentence of a command that fails.
@@ -353,6 +354,85 @@ fn over_tls_the_authority_has_to_be_known() {
     assert!(output.status.success(), "{output:?}");
     run(&recording.socket(), &["stop"]);
     assert_eq!(recording.end().0.code(), Some(0));
+}
+
+/// A service reads tokens, certificate and key again at SIGHUP, and keeps the old pair if the new
+/// pair is broken.
+#[test]
+fn a_hangup_reads_tokens_and_certificates_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let token = token(folder.path(), &tokens, "v", "view");
+    let (certificate, key) = certified(&folder, "server");
+    let arguments = ["--api", "127.0.0.1:0", "--tokens", tokens.to_str().unwrap()];
+    let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+    let mut recording = Recording::start(&[&arguments[..], &tls].concat());
+    let url = recording.url();
+    let said = recording.lines();
+    let pid = Pid::from_child(&recording.child);
+    let hang_up = || kill_process(pid, Signal::HUP).unwrap();
+    let is_served = |authority: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["status", "--url", &url, "--token-file", &token]);
+        command.args(["--ca", authority]).output().unwrap().status
+    };
+    assert!(is_served(&certificate).success());
+    // Two tasks report in any order.
+    hang_up();
+    said.line("read 1 tokens");
+    hang_up();
+    said.line("new connections get");
+    let old = folder.path().join("old");
+    fs::copy(&certificate, &old).unwrap();
+    let (renewed, renewed_key) = certified(&folder, "renewed");
+    fs::copy(&renewed, &certificate).unwrap();
+    hang_up();
+    let why = said.line("the one from before stays");
+    assert!(why.contains("--tls-key"), "{why}");
+    assert!(is_served(old.to_str().unwrap()).success());
+    fs::copy(&renewed_key, &key).unwrap();
+    hang_up();
+    said.line("new connections get");
+    assert!(is_served(&renewed).success());
+    assert_eq!(is_served(old.to_str().unwrap()).code(), Some(1));
+}
+
+/// A recorder that became another user says what it can no longer read, and serves on.
+#[test]
+fn files_that_the_recorders_user_may_not_read_are_reported() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("what another user may not read (not root)");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let token = token(folder.path(), &tokens, "v", "view");
+    let (certificate, key) = certified(&folder, "server");
+    for file in [&certificate, &key] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let arguments = ["--api", "127.0.0.1:0", "--tokens", tokens.to_str().unwrap()];
+    let tls = [
+        "--tls-cert",
+        &certificate,
+        "--tls-key",
+        &key,
+        "-Z",
+        "nobody",
+    ];
+    let mut recording = Recording::start(&[&arguments[..], &tls].concat());
+    let url = recording.url();
+    let said = recording.lines();
+    // As at a renewal: the files have other stamps.
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let pem = fs::read(&certificate).unwrap();
+    fs::write(&certificate, pem).unwrap();
+    let why = said.line("the one from before stays");
+    assert!(why.contains("Permission denied"), "{why}");
+    assert!(why.contains("let the user that this program runs as read it"));
+    let mut command = Command::new(PROGRAM);
+    command.args(["status", "--url", &url, "--token-file", &token]);
+    let status = command.args(["--ca", &certificate]).output().unwrap();
+    assert!(status.status.success(), "{status:?}");
 }
 
 /// At the address of `--metrics` there are metrics for who has a token, and nothing else.
