@@ -3,11 +3,11 @@
 use std::{
     future::pending,
     sync::{Arc, atomic::AtomicBool},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::response::{IntoResponse, Response};
-use retroscope_recorder::{Clock, Handle, SystemClock};
+use retroscope_recorder::{Clock, Handle, Refusal, SystemClock};
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     keys::Keys,
     problem::Problem,
     queries::{Places, Queries},
+    refusals::Refusals,
     tls::Tls,
     token::Tokens,
 };
@@ -46,6 +47,7 @@ pub(crate) struct App {
     pub(crate) requests: Arc<Places>,
     pub(crate) services: Services,
     pub(crate) keys: Keys,
+    pub(crate) refusals: Refusals,
 }
 
 impl App {
@@ -58,6 +60,19 @@ impl App {
             (Some(token), Some(tokens)) => tokens.check(token, SystemClock.now().wall_ns),
             _ => Ok(()),
         }
+    }
+
+    /// Reports that a client was refused, as an event, within a bound.
+    pub(crate) fn refuse(&self, refusal: Refusal) {
+        if let Some(refusal) = self.refusals.add(refusal, Instant::now()) {
+            self.handle.tell_refusal(refusal);
+        }
+    }
+
+    /// Reports the sums of refusals that are due.
+    pub(crate) fn report_refusals(&self) {
+        let due = self.refusals.take(Instant::now()).into_iter();
+        due.for_each(|refusal| self.handle.tell_refusal(refusal));
     }
 
     /// Waits until [`Self::check`] refuses a caller, and gives what it says.

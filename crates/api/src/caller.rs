@@ -1,6 +1,8 @@
 //! Who asks.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
+
+use retroscope_recorder::{Action, Change};
 
 use crate::{role::Role, token::Token};
 
@@ -18,6 +20,8 @@ pub(crate) struct Caller {
     pub(crate) filter: Option<Arc<str>>,
     /// Bytes of each that it may see.
     pub(crate) snaplen: Option<u32>,
+    /// The client's address and port; `None`: the unix socket.
+    pub(crate) address: Option<SocketAddr>,
 }
 
 impl Caller {
@@ -30,6 +34,7 @@ impl Caller {
             roles: [Role::Admin].into(),
             filter: None,
             snaplen: None,
+            address: None,
         }
     }
 
@@ -42,7 +47,13 @@ impl Caller {
             roles: [].into(),
             filter: None,
             snaplen: None,
+            address: None,
         }
+    }
+
+    /// A change by this caller.
+    pub(crate) fn change(&self, action: Action) -> Change {
+        Change::new(&self.name, self.address, action)
     }
 
     pub(crate) fn may(&self, role: Role) -> bool {

@@ -1,6 +1,6 @@
 //! Who is let in: where a request was sent to, from which page, by whom, and whether that may ask for it.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     extract::{MatchedPath, Request, State},
@@ -8,14 +8,14 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use retroscope_recorder::{Clock, SystemClock};
+use retroscope_recorder::{Clock, Refusal, SystemClock};
 use retroscope_unix::Peer;
 
 use crate::{
     app::App,
     caller::Caller,
-    operations::{self, Limited},
-    problem::Problem,
+    operations::{self, Limited, Operation},
+    problem::{Problem, WhyRefused},
     token::Refused,
 };
 
@@ -24,33 +24,70 @@ use crate::{
 pub(crate) enum Arrival {
     /// Over TCP.
     Tcp {
-        /// … in TLS.
+        /// In TLS.
         is_tls: bool,
+        /// The client's address and port.
+        address: SocketAddr,
     },
-    /// By a unix socket; `None`: from somebody who may not.
-    Unix(Option<Peer>),
+    /// By a unix socket.
+    Unix {
+        /// The client; `None`: its user may not connect.
+        peer: Option<Peer>,
+        /// The client's user; `None`: unknown.
+        uid: Option<u32>,
+    },
 }
 
-/// Lets a request through, or refuses it, whatever it asks for.
+impl Arrival {
+    fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp { address, .. } => Some(address),
+            Self::Unix { .. } => None,
+        }
+    }
+}
+
+/// A request that does not pass.
+struct Denied {
+    /// The client's name, if it is known.
+    who: Option<Arc<str>>,
+    problem: Problem,
+}
+
+impl From<Problem> for Denied {
+    fn from(problem: Problem) -> Self {
+        Self { who: None, problem }
+    }
+}
+
+/// Admits or refuses a request, whatever it asks for. Reports refusals that are about the client.
 pub(crate) async fn guard(
     State(app): State<Arc<App>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let admitted = admit(&app, &request).and_then(|caller| {
+    let arrival = request.extensions().get::<Arrival>().copied();
+    let admitted = admit(&app, &request, arrival).and_then(|caller| {
         let place = app.requests.take(&caller)?;
         Ok((caller, place))
     });
-    let mut response = match admitted {
+    let (who, mut response) = match admitted {
         Ok((caller, place)) => {
+            let who = Arc::clone(&caller.name);
             request.extensions_mut().insert(caller);
             let mut response = next.run(request).await;
             // The connection keeps the place until the answer's end.
             response.extensions_mut().insert(Arc::new(place));
-            response
+            (Some(who), response)
         }
-        Err(problem) => problem.into_response(),
+        Err(Denied { who, problem }) => (who, problem.into_response()),
     };
+    if let Some(WhyRefused(why)) = response.extensions_mut().remove() {
+        let address = arrival.and_then(Arrival::address);
+        let address = address.map(|address| address.ip());
+        let status = Some(response.status().as_u16());
+        app.refuse(Refusal::new(who.as_deref(), address, status, &why));
+    }
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     let nosniff = HeaderValue::from_static("nosniff");
@@ -58,10 +95,9 @@ pub(crate) async fn guard(
     response
 }
 
-fn admit(app: &App, request: &Request) -> Result<Caller, Problem> {
-    let arrival = request.extensions().get::<Arrival>();
-    let arrival = *arrival.ok_or_else(|| Problem::bug("it is not known how the request came"))?;
-    if let Arrival::Tcp { is_tls } = arrival {
+fn admit(app: &App, request: &Request, arrival: Option<Arrival>) -> Result<Caller, Denied> {
+    let arrival = arrival.ok_or_else(|| Problem::bug("it is not known how the request came"))?;
+    if let Arrival::Tcp { is_tls, .. } = arrival {
         let host = check_host(request.uri(), request.headers(), &app.hosts)?;
         check_origin(request.headers(), is_tls, &host)?;
     }
@@ -73,30 +109,51 @@ fn admit(app: &App, request: &Request) -> Result<Caller, Problem> {
         return Ok(Caller::anybody());
     }
     let caller = match arrival {
-        Arrival::Unix(Some(peer)) => Caller::of_peer(peer.uid, peer.pid),
-        Arrival::Unix(None) => {
+        Arrival::Unix {
+            peer: Some(peer), ..
+        } => Caller::of_peer(peer.uid, peer.pid),
+        Arrival::Unix { peer: None, uid } => {
             let why = "only the recorder's user, root and members of the socket's group may connect to this socket";
-            return Err(Problem::forbidden(why));
+            return Err(Denied {
+                who: uid.map(|uid| format!("uid {uid}").into()),
+                problem: Problem::forbidden(why),
+            });
         }
-        Arrival::Tcp { .. } => authenticate(app, request.headers())?,
+        Arrival::Tcp { address, .. } => Caller {
+            address: Some(address),
+            ..authenticate(app, request.headers())?
+        },
     };
     let Some(path) = path else {
         let asked = request.uri().path();
         let why = format!(
             "there is nothing at {asked:?}: /v1/openapi.json lists what there is at addresses of --api"
         );
-        return Err(Problem::absent(why));
+        return Err(Problem::absent(why).into());
     };
     let Some(operation) = operation else {
         let allowed = operations::methods(path);
         let why = format!("{} is not for {path}: use {allowed}", request.method());
         let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, why);
         // Names of methods are always a header's value.
-        return Err(match HeaderValue::from_str(&allowed) {
+        let problem = match HeaderValue::from_str(&allowed) {
             Ok(allowed) => problem.with(header::ALLOW, allowed),
             Err(_) => problem,
-        });
+        };
+        return Err(problem.into());
     };
+    match check_operation(operation, &caller) {
+        Ok(()) => Ok(caller),
+        Err(problem) => Err(Denied {
+            who: Some(caller.name),
+            problem,
+        }),
+    }
+}
+
+/// Refuses an operation that the caller's roles do not include. Refuses an operation that reports
+/// all packets to a caller that may see a part of the packets.
+fn check_operation(operation: &Operation, caller: &Caller) -> Result<(), Problem> {
     let name = &caller.name;
     if let Some(role) = operation.role
         && !caller.may(role)
@@ -110,10 +167,10 @@ fn admit(app: &App, request: &Request) -> Result<Caller, Problem> {
             "token '{name}' sees a part of the packets only, and this tells of all: it takes a token without filter and snap length"
         )));
     }
-    Ok(caller)
+    Ok(())
 }
 
-fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
+fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Denied> {
     let refuse = |challenge: &'static str, why: &str| {
         let problem = Problem::new(StatusCode::UNAUTHORIZED, why);
         problem.with(
@@ -148,11 +205,15 @@ fn authenticate(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
             Refused::Unknown => refuse(
                 wrong,
                 "this token is not known: `retroscope token` makes one that is",
-            ),
-            Refused::Expired => refuse(
-                wrong,
-                "this token has expired: make another one by `retroscope token`",
-            ),
+            )
+            .into(),
+            Refused::Expired(name) => Denied {
+                who: Some(name),
+                problem: refuse(
+                    wrong,
+                    "this token has expired: make another one by `retroscope token`",
+                ),
+            },
         })
 }
 

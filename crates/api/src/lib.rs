@@ -31,6 +31,7 @@ mod openapi;
 mod operations;
 mod problem;
 mod queries;
+mod refusals;
 mod role;
 mod routes;
 mod server;

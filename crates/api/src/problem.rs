@@ -132,10 +132,20 @@ impl From<QueryError> for Problem {
     }
 }
 
+/// The reason in an answer that refuses a client by its identity or origin, for the guard's report.
+#[derive(Debug, Clone)]
+pub(crate) struct WhyRefused(pub(crate) String);
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::from(self.text()));
         *response.status_mut() = self.status;
+        if matches!(
+            self.status,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::MISDIRECTED_REQUEST
+        ) {
+            response.extensions_mut().insert(WhyRefused(self.detail));
+        }
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         response.headers_mut().extend(

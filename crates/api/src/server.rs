@@ -3,14 +3,15 @@
 
 use std::{
     io::{self, ErrorKind},
-    sync::{Arc, atomic::AtomicBool},
+    net::SocketAddr,
+    sync::{Arc, Weak, atomic::AtomicBool},
     thread::Builder,
     time::{Duration, Instant},
 };
 
 use axum::Router;
-use retroscope_recorder::Handle;
-use retroscope_unix::{Peer, SocketFile};
+use retroscope_recorder::{Handle, Refusal};
+use retroscope_unix::{Peer, SocketFile, uid_of};
 use rustix::process::setpriority_process;
 use tokio::{
     net::{TcpListener, UnixListener},
@@ -19,7 +20,7 @@ use tokio::{
     task::spawn_blocking,
     time::{sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, rustls::Error as TlsError};
 
 use crate::{
     Services,
@@ -31,6 +32,7 @@ use crate::{
     operations,
     problem::Problem,
     queries::Places,
+    refusals::Refusals,
     tls::Tls,
 };
 
@@ -114,6 +116,7 @@ impl Server {
             requests: Places::requests(),
             services,
             keys: Keys::default(),
+            refusals: Refusals::default(),
         };
         let app = Arc::new(app);
         let (mut seats, mut files) = (Vec::new(), Vec::new());
@@ -131,6 +134,7 @@ impl Server {
             let room = Seats::new(CONNECTIONS_MAX);
             seats.push(Arc::clone(&room));
             let serving = Serving {
+                app: Arc::clone(&app),
                 seats: room,
                 router: operations::router(&app, part),
                 closing: closed.clone(),
@@ -148,6 +152,7 @@ impl Server {
                 }
             }
         }
+        runtime.spawn(report_refusals(Arc::downgrade(&app)));
         drop(inside);
         Ok(Self {
             runtime: Some(runtime),
@@ -222,8 +227,20 @@ async fn follow(
     }
 }
 
+/// Reports the sums of refusals when they are due.
+async fn report_refusals(app: Weak<App>) {
+    loop {
+        sleep(REFRESH_EVERY).await;
+        match app.upgrade() {
+            Some(app) => app.report_refusals(),
+            None => return,
+        }
+    }
+}
+
 /// What serves one address.
 struct Serving {
+    app: Arc<App>,
     seats: Arc<Seats>,
     router: Router,
     closing: watch::Receiver<bool>,
@@ -232,13 +249,14 @@ struct Serving {
 impl Serving {
     async fn tcp(self, listener: TcpListener, tls: Option<Arc<Tls>>) {
         loop {
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, address) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     wait_after(&error).await;
                     continue;
                 }
             };
+            let address = SocketAddr::new(address.ip().to_canonical(), address.port());
             // It is a matter of speed.
             let _ = stream.set_nodelay(true);
             let Some((seat, evicted)) = self.seats.take() else {
@@ -250,19 +268,28 @@ impl Serving {
             let place = (Arc::new(seat), evicted);
             let (router, closing) = (self.router.clone(), self.closing.clone());
             let is_tls = tls.is_some();
-            let arrival = Arrival::Tcp { is_tls };
+            let arrival = Arrival::Tcp { is_tls, address };
             match tls.as_ref().map(|tls| TlsAcceptor::from(tls.config())) {
                 None => {
                     tokio::spawn(serve(Paced::new(stream), place, arrival, router, closing));
                 }
                 Some(acceptor) => {
+                    let app = Arc::clone(&self.app);
                     tokio::spawn(async move {
                         let (seat, mut evicted) = place;
                         let handshake = acceptor.accept(Paced::new(stream));
                         let shaken = timeout(HANDSHAKE_WAIT, handshake);
-                        // Who cannot is gone.
-                        if let Some(Ok(Ok(stream))) = unless_evicted(shaken, &mut evicted).await {
-                            serve(stream, (seat, evicted), arrival, router, closing).await;
+                        match unless_evicted(shaken, &mut evicted).await {
+                            Some(Ok(Ok(stream))) => {
+                                serve(stream, (seat, evicted), arrival, router, closing).await;
+                            }
+                            Some(Ok(Err(error))) => {
+                                if let Some(why) = refused_certificate(&error) {
+                                    app.refuse(Refusal::new(None, Some(address.ip()), None, &why));
+                                }
+                            }
+                            // The client is gone, or too slow.
+                            _ => {}
                         }
                     });
                 }
@@ -284,11 +311,24 @@ impl Serving {
                 continue;
             };
             let place = (Arc::new(seat), evicted);
-            let arrival = Arrival::Unix(Peer::of(&stream, group));
+            let arrival = Arrival::Unix {
+                peer: Peer::of(&stream, group),
+                uid: uid_of(&stream),
+            };
             let (router, closing) = (self.router.clone(), self.closing.clone());
             tokio::spawn(serve(Paced::new(stream), place, arrival, router, closing));
         }
     }
+}
+
+/// Why a handshake failed, if that is about the client's certificate.
+fn refused_certificate(error: &io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<TlsError>()?;
+    let is_refused = matches!(
+        error,
+        TlsError::NoCertificatesPresented | TlsError::InvalidCertificate(_)
+    );
+    is_refused.then(|| format!("TLS: {error}"))
 }
 
 async fn wait_after(error: &io::Error) {

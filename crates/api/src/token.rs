@@ -217,10 +217,11 @@ impl Token {
 }
 
 /// Why a token is not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refused {
     Unknown,
-    Expired,
+    /// Its name.
+    Expired(Arc<str>),
 }
 
 /// The tokens of a file. A login takes no lock and does not access the file.
@@ -286,7 +287,7 @@ impl Tokens {
         }
         let token = found.ok_or(Refused::Unknown)?;
         if token.has_expired(now_ns) {
-            return Err(Refused::Expired);
+            return Err(Refused::Expired(Arc::clone(&token.name)));
         }
         Ok(Caller {
             token: Some(Arc::clone(token)),
@@ -295,6 +296,7 @@ impl Tokens {
             roles: Arc::clone(&token.roles),
             filter: token.filter.clone(),
             snaplen: token.snaplen,
+            address: None,
         })
     }
 
@@ -415,7 +417,8 @@ mod tests {
             (found.filter.as_deref(), found.snaplen),
             (Some("udp"), Some(64))
         );
-        assert_eq!(tokens.caller(&brief, end_ns).unwrap_err(), Refused::Expired);
+        let refused = tokens.caller(&brief, end_ns).unwrap_err();
+        assert_eq!(refused, Refused::Expired("b".into()));
         for wrong in [
             "",
             PREFIX,

@@ -34,6 +34,7 @@ pub use analysis::{
 };
 pub use control::{
     alerts::{AlertConfig, AlertCounts, AlertLines, AlertNews, AlertOutcome},
+    audit::{Action, Change, Refusal},
     commands::Triggered,
     durations::{AgeHistogram, ProcessingHistogram},
     events::{Event, Export, Missed, Subscription},

@@ -21,7 +21,7 @@ use rustix::fs::{Gid, Uid};
 
 pub use directory::{NewDirectories, make_directories, make_directory};
 pub use file::open_to_append;
-pub use peer::Peer;
+pub use peer::{Peer, uid_of};
 pub use socket::{Bind, Say, Socket, SocketFile};
 
 /// The user and group that something is made for; `None`: those of this process.

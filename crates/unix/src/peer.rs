@@ -38,6 +38,14 @@ impl Peer {
     }
 }
 
+/// The effective user at the other end of a unix socket, as of its connect(2). `None`: unknown.
+///
+/// Any thread may call this function.
+#[must_use]
+pub fn uid_of(stream: impl AsFd) -> Option<u32> {
+    socket_peercred(stream).ok().map(|peer| peer.uid.as_raw())
+}
+
 /// The supplementary groups of a client, as of its connect(2). The kernel never changes this list
 /// afterwards.
 fn groups_of(stream: &impl AsFd) -> io::Result<Vec<u32>> {

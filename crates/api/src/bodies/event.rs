@@ -1,6 +1,8 @@
 //! Events, as the API and EVE tell them.
 
-use retroscope_recorder::{AlertNews, DeletedDump, DumpReport, Event, Export, Posted, rfc3339};
+use retroscope_recorder::{
+    AlertNews, Change, DeletedDump, DumpReport, Event, Export, Posted, Refusal, rfc3339,
+};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -57,6 +59,18 @@ pub enum EventBody<'a> {
         #[serde(flatten)]
         export: &'a Export,
     },
+    /// A client changed something, or an attempt failed.
+    Changed {
+        /// The caller, its address and the change.
+        #[serde(flatten)]
+        change: &'a Change,
+    },
+    /// Clients were refused.
+    Refused {
+        /// The client, its address and the reason.
+        #[serde(flatten)]
+        refusal: &'a Refusal,
+    },
     /// Events that are not kept any more.
     Missed {
         /// How many.
@@ -90,6 +104,8 @@ impl EventBody<'_> {
             Event::Notice(text) => ("notice", EventBody::Notice { text }),
             Event::Alert(alert) => ("alert", EventBody::Alert { alert }),
             Event::Exported(export) => ("exported", EventBody::Exported { export }),
+            Event::Changed(change) => ("changed", EventBody::Changed { change }),
+            Event::Refused(refusal) => ("refused", EventBody::Refused { refusal }),
             Event::Missed(missed) => (
                 "missed",
                 EventBody::Missed {

@@ -176,6 +176,17 @@ pub(crate) enum WhenFull {
     Wait,
 }
 
+impl WhenFull {
+    /// Its name, as in JSON.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Record => "record",
+            Self::Protect => "protect",
+            Self::Wait => "wait",
+        }
+    }
+}
+
 impl From<Mode> for WhenFull {
     fn from(mode: Mode) -> Self {
         match mode {

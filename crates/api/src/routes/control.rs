@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use axum::{extract::State, http::StatusCode};
+use axum::{Extension, extract::State, http::StatusCode};
+use retroscope_recorder::Action;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Shared;
+use super::{Asking, Shared};
 use crate::{
     app::waiting,
     bodies::status::WhenFull,
@@ -40,11 +41,14 @@ pub(crate) async fn when_full(
 #[utoipa::path(put, path = "/v1/when-full", tag = "control", request_body = Setting, responses((status = 200, body = Setting)))]
 pub(crate) async fn set_when_full(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
     Json(setting): Json<Setting>,
 ) -> Result<Json<Setting>, Problem> {
     waiting(move || {
         app.handle.set_when_full(setting.mode.into())?;
+        let change = caller.change(Action::SetWhenFull);
+        app.handle.tell_change(change.of(setting.mode.as_str()));
         Ok(Json(setting))
     })
     .await
@@ -64,6 +68,7 @@ pub(crate) struct ReloadedBody {
 #[utoipa::path(post, path = "/v1/reload", tag = "control", responses((status = 200, body = ReloadedBody)))]
 pub(crate) async fn reload(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
 ) -> Result<Json<ReloadedBody>, Problem> {
     waiting(move || {
@@ -73,7 +78,13 @@ pub(crate) async fn reload(
             )
         };
         let reload = app.services.reload.as_ref().ok_or_else(none)?;
-        let (report, changed) = (reload.0)().map_err(Problem::conflict)?;
+        let reloaded = (reload.0)();
+        let change = caller.change(Action::Reload);
+        app.handle.tell_change(match &reloaded {
+            Ok((report, _)) => change.with(report),
+            Err(why) => change.failed(why),
+        });
+        let (report, changed) = reloaded.map_err(Problem::conflict)?;
         Ok(Json(ReloadedBody { changed, report }))
     })
     .await
@@ -83,7 +94,13 @@ pub(crate) async fn reload(
 ///
 /// Open dumps are finished. Asked again it is the same.
 #[utoipa::path(post, path = "/v1/stop", tag = "control", responses((status = 202, description = "It ends.")))]
-pub(crate) async fn stop(State(app): Shared, _: Parameters<Nothing>) -> StatusCode {
+pub(crate) async fn stop(
+    State(app): Shared,
+    Extension(caller): Asking,
+    _: Parameters<Nothing>,
+) -> StatusCode {
+    // Before the recorder stops: afterwards nobody listens.
+    app.handle.tell_change(caller.change(Action::Stop));
     // Before the answer, which nobody may be there to hear.
     app.stop.store(true, Ordering::SeqCst);
     app.handle.stop();

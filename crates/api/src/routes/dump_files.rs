@@ -17,8 +17,8 @@ use axum::{
     response::Response,
 };
 use retroscope_recorder::{
-    CommandError, DumpFileReader, Event, Export, Handle, StoredDump, StoredFile, Subscription,
-    Verdict,
+    Action, CommandError, DumpFileReader, Event, Export, Handle, StoredDump, StoredFile,
+    Subscription, Verdict,
 };
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
@@ -277,6 +277,7 @@ impl Sending {
         };
         self.app.handle.tell_export(Export {
             who: self.caller.name.to_string(),
+            address: self.caller.address,
             what: format!("dump {id}"),
             from,
             to,
@@ -390,10 +391,11 @@ pub(crate) struct HeldBody {
 )]
 pub(crate) async fn hold(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
     Named(dump): Named<String>,
 ) -> Result<Json<HeldBody>, Problem> {
-    set_held(app, dump, true).await
+    set_held(app, caller, dump, true).await
 }
 
 /// Release a dump
@@ -404,16 +406,29 @@ pub(crate) async fn hold(
 )]
 pub(crate) async fn release(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
     Named(dump): Named<String>,
 ) -> Result<Json<HeldBody>, Problem> {
-    set_held(app, dump, false).await
+    set_held(app, caller, dump, false).await
 }
 
-async fn set_held(app: Arc<App>, dump: String, held: bool) -> Result<Json<HeldBody>, Problem> {
+async fn set_held(
+    app: Arc<App>,
+    caller: Caller,
+    dump: String,
+    held: bool,
+) -> Result<Json<HeldBody>, Problem> {
     waiting(move || {
         let id = find(&app.handle, &dump)?.id;
         let existed = !app.handle.hold_dump(&id, held)?;
+        if !existed {
+            let action = match held {
+                true => Action::HoldDump,
+                false => Action::ReleaseDump,
+            };
+            app.handle.tell_change(caller.change(action).of(&id));
+        }
         Ok(Json(HeldBody { id, held, existed }))
     })
     .await

@@ -170,7 +170,7 @@ pub(crate) async fn list(
     };
     let is_newest = wanted.query.newest;
     let handle = app.handle.clone();
-    let who = caller.name.clone();
+    let (who, address) = (caller.name.clone(), caller.address);
     let look = move |lines: &mut Vec<PacketLine>, seen: &Seen<'_>| {
         lines.push(PacketLine::new(seen, with_hex));
         true
@@ -178,7 +178,7 @@ pub(crate) async fn list(
     let answer = move |packets: Vec<PacketLine>, report: &QueryReport, query: &Query| {
         if with_hex {
             let bytes = packets.iter().map(|line| line.captured as u64);
-            let mut export = Export::new(&who, "packets", query);
+            let mut export = Export::new(&who, address, "packets", query);
             export.answered(report);
             handle.tell_export(Export {
                 bytes: bytes.sum(),

@@ -1,10 +1,11 @@
 //! Pins: stretches of time that the ring keeps.
 
-use axum::{extract::State, http::StatusCode};
+use axum::{Extension, extract::State, http::StatusCode};
+use retroscope_recorder::Action;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Shared;
+use super::{Asking, Shared};
 use crate::{
     app::{App, waiting},
     bodies::{request::StretchBody, status::PinBody},
@@ -60,6 +61,7 @@ pub(crate) async fn read(
 )]
 pub(crate) async fn put(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
     Named(name): Named<String>,
     Json(stretch): Json<StretchBody>,
@@ -71,6 +73,7 @@ pub(crate) async fn put(
         let status = if existed {
             StatusCode::OK
         } else {
+            app.handle.tell_change(caller.change(Action::Pin).of(&name));
             StatusCode::CREATED
         };
         Ok((status, Json(PinBody::from(&pin))))
@@ -86,11 +89,14 @@ pub(crate) async fn put(
 )]
 pub(crate) async fn remove(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
     Named(name): Named<String>,
 ) -> Result<StatusCode, Problem> {
     waiting(move || {
         if app.handle.unpin(&name)? {
+            app.handle
+                .tell_change(caller.change(Action::Unpin).of(&name));
             Ok(StatusCode::NO_CONTENT)
         } else {
             Err(no_pin(&name))

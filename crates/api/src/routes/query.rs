@@ -278,7 +278,7 @@ impl Task {
         let bytes = out.bytes;
         let outcome = written.map_err(|error| error.to_string());
         if !is_count {
-            let mut export = Export::new(&self.caller.name, "query", &query);
+            let mut export = Export::new(&self.caller.name, self.caller.address, "query", &query);
             match &outcome {
                 Ok(report) => export.answered(report),
                 Err(why) => export.error = Some(why.clone()),

@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::Response,
 };
-use retroscope_recorder::{Handle, RuleStatus, SubDirectory};
+use retroscope_recorder::{Action, Handle, RuleStatus, SubDirectory};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -169,6 +169,8 @@ pub(crate) async fn put(
         let handle = &app.handle;
         let rule = (wanted.expression()?, &request);
         let existed = handle.put_rule(&name, rule, wanted.enabled, only_new)?;
+        let change = caller.change(Action::PutRule).of(&name);
+        handle.tell_change(change.with(rule.0));
         let status = if existed {
             StatusCode::OK
         } else {
@@ -188,6 +190,7 @@ pub(crate) async fn put(
 )]
 pub(crate) async fn enable(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
     Named(name): Named<String>,
     Json(patch): Json<RulePatch>,
@@ -195,6 +198,11 @@ pub(crate) async fn enable(
     waiting(move || {
         find(&app.handle, &name)?;
         app.handle.enable_rule(&name, patch.enabled)?;
+        let action = match patch.enabled {
+            true => Action::EnableRule,
+            false => Action::DisableRule,
+        };
+        app.handle.tell_change(caller.change(action).of(&name));
         Ok(Json(find(&app.handle, &name)?.into()))
     })
     .await
@@ -208,11 +216,14 @@ pub(crate) async fn enable(
 )]
 pub(crate) async fn remove(
     State(app): Shared,
+    Extension(caller): Asking,
     _: Parameters<Nothing>,
     Named(name): Named<String>,
 ) -> Result<StatusCode, Problem> {
     waiting(move || {
         if app.handle.remove_rule(&name)? {
+            let change = caller.change(Action::RemoveRule);
+            app.handle.tell_change(change.of(&name));
             Ok(StatusCode::NO_CONTENT)
         } else {
             Err(no_rule(&name))

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     access::finished,
+    audit::next,
     support::{Answer, DEADLINE, Served, get, request},
 };
 
@@ -166,6 +167,7 @@ fn dumps_are_held_released_and_deleted() {
     let hold = format!("{target}/hold");
     let id = &report["id"];
     let told = |held: bool, existed: bool| json!({ "id": id, "held": held, "existed": existed });
+    let mut listener = served.handle.subscribe(None);
     assert_eq!(ask("PUT", &hold).done(200), told(true, false));
     assert_eq!(ask("PUT", &hold).done(200), told(true, true));
     let list = ask("GET", "/v1/dumps").done(200);
@@ -175,6 +177,10 @@ fn dumps_are_held_released_and_deleted() {
     assert!(fs::exists(path).unwrap());
     assert_eq!(ask("DELETE", &hold).done(200), told(false, false));
     assert_eq!(ask("DELETE", &hold).done(200), told(false, true));
+    for action in ["hold-dump", "release-dump"] {
+        let change = next(&mut listener, "changed");
+        assert_eq!((&change["action"], &change["target"]), (&action.into(), id));
+    }
     let mut listener = served.handle.subscribe(None);
     assert_eq!(ask("DELETE", &target).status, 204);
     let deleted = listener.take(DEADLINE).unwrap();

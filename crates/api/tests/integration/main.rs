@@ -3,6 +3,7 @@
 
 mod access;
 mod alertmanager;
+mod audit;
 mod dumps;
 mod follow;
 mod history;

@@ -17,6 +17,7 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 
+use crate::audit::next;
 use crate::support::{Answer, DEADLINE, Request, Served, get};
 
 /// An authority, and what it signed.
@@ -127,6 +128,12 @@ fn a_client_needs_a_certificate_of_the_authority_where_there_is_one() {
     let request = get("/v1/status").token(served.token("view"));
     let with = |own| ask(&served, &authority, own, &request);
     assert_eq!(with(Some(of_clients.sign("client"))).unwrap().status, 200);
+    let mut listener = served.handle.subscribe(None);
+    assert!(with(None).is_err());
+    let refused = next(&mut listener, "refused");
+    let reason = refused["reason"].as_str().unwrap();
+    assert!(reason.starts_with("TLS: "), "{refused}");
+    assert_eq!(refused["address"], "127.0.0.1");
     let ours = ask(
         &served,
         &authority,
@@ -134,7 +141,6 @@ fn a_client_needs_a_certificate_of_the_authority_where_there_is_one() {
         &get("/v1/status"),
     );
     ours.unwrap().refused(401);
-    assert!(with(None).is_err());
     assert!(with(Some(authority.sign("client"))).is_err());
 }
 

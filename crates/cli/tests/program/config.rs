@@ -251,6 +251,11 @@ fn a_reload_is_all_or_nothing() {
         assert_eq!(following.rules(), rules, "{why}");
         let refused = following.recording.refused(1, &["reload"]);
         assert!(refused.contains(why), "{refused}");
+        let said = following.line(" pid ");
+        assert!(
+            said.contains("reloaded the configuration: failed: "),
+            "{said}"
+        );
         let hits = following.hits("all");
         following.wait_for_hits("all", hits);
     }
@@ -259,7 +264,8 @@ fn a_reload_is_all_or_nothing() {
     assert_eq!(following.recording.asked(&["reload"])["changed"], false);
     fs::remove_file(following.recording.folder.path().join("c.toml")).unwrap();
     following.hang_up();
-    following.line("cannot read");
+    let said = following.line("SIGHUP reloaded the configuration: failed: ");
+    assert!(said.contains("cannot read"), "{said}");
     following.end();
     drop(folder);
 }

@@ -356,6 +356,49 @@ fn over_tls_the_authority_has_to_be_known() {
     assert_eq!(recording.end().0.code(), Some(0));
 }
 
+/// Changes and refusals are in the log and in the file of --eve, with client and address, and
+/// without a token.
+#[test]
+fn changes_and_refusals_are_in_the_log_and_in_eve() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    let token = token(folder.path(), &tokens, "ops", "admin");
+    let wrong = folder.path().join("wrong");
+    fs::write(&wrong, "retroscope_57a7\n").unwrap();
+    let eve = folder.path().join("eve.json");
+    let arguments = ["--api", "127.0.0.1:0", "--tokens", tokens.to_str().unwrap()];
+    let file = ["--eve", eve.to_str().unwrap()];
+    let mut recording = Recording::start(&[&arguments[..], &file].concat());
+    let url = recording.url();
+    let said = recording.lines();
+    let ask = |arguments: &[&str], token: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).args(["--url", &url]);
+        command.args(["--token-file", token]).output().unwrap()
+    };
+    let added = ask(&["rules", "add", "r", "udp port 9"], &token);
+    assert!(added.status.success(), "{added:?}");
+    let put = said.line("put rule 'r': udp port 9");
+    assert!(put.starts_with("ops from 127.0.0.1:"), "{put}");
+    for _ in 0..20 {
+        failed(1, &ask(&["status"], wrong.to_str().unwrap()));
+    }
+    let refused = said.line("refused 127.0.0.1 (401)");
+    assert!(refused.contains("this token is not known"), "{refused}");
+    run(&recording.socket(), &["stop"]);
+    said.line("stopped the recording");
+    let rest = said.rest();
+    assert!(
+        !rest.contains("refused") && !rest.contains("57a7"),
+        "{rest}"
+    );
+    assert_eq!(recording.end().0.code(), Some(0));
+    let text = fs::read_to_string(&eve).unwrap();
+    let of_kind = |kind: &str| text.matches(&format!("\"kind\":\"{kind}\"")).count();
+    assert_eq!((of_kind("changed"), of_kind("refused")), (2, 1), "{text}");
+    assert!(!text.contains("57a7"));
+}
+
 /// A service reads tokens, certificate and key again at SIGHUP, and keeps the old pair if the new
 /// pair is broken.
 #[test]

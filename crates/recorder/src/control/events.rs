@@ -2,6 +2,7 @@
 //! news waits for who reads them, but the analyzer, for a moment, for one that writes them to a file, and who wakes a listener for the mutex with which that goes to sleep.
 
 use std::{
+    net::SocketAddr,
     num::NonZeroU32,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
@@ -18,7 +19,12 @@ use serde::Serialize;
 use crate::{
     Query, QueryReport,
     analysis::flows::FlowWaker,
-    control::{alerts::AlertNews, lock, time::rfc3339},
+    control::{
+        alerts::AlertNews,
+        audit::{Change, Refusal},
+        lock,
+        time::rfc3339,
+    },
     dump::{log::DumpCounts, post::Posted, report::DumpReport, store::DeletedDump},
 };
 
@@ -56,6 +62,10 @@ pub enum Event {
     Alert(AlertNews),
     /// Packets were given to somebody who asked.
     Exported(Export),
+    /// A client changed something, or an attempt failed.
+    Changed(Change),
+    /// Clients were refused.
+    Refused(Refusal),
     /// Only who listens is told this: news that are not kept any more.
     Missed(Missed),
 }
@@ -66,6 +76,10 @@ pub enum Event {
 pub struct Export {
     /// Who asked, as the control plane knows them: a token's name, or a user and process.
     pub who: String,
+    /// The client's address and port; `None`: the client has none, as at the unix socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub address: Option<SocketAddr>,
     /// By what: `query`, for example.
     pub what: String,
     /// The expression that was answered; empty: every packet.
@@ -96,9 +110,10 @@ pub struct Export {
 impl Export {
     /// What is known of an answer before there is one.
     #[must_use]
-    pub fn new(who: &str, what: &str, query: &Query) -> Self {
+    pub fn new(who: &str, address: Option<SocketAddr>, what: &str, query: &Query) -> Self {
         Self {
             who: who.to_owned(),
+            address,
             what: what.to_owned(),
             filter: query.whole_expression(),
             community_id: query.community_id.clone(),
@@ -135,6 +150,10 @@ pub struct Missed {
     pub alerts: u64,
     /// Exports of packets.
     pub exports: u64,
+    /// Changes by clients.
+    pub changes: u64,
+    /// Events about refusals.
+    pub refusals: u64,
     /// Those that a listener did not hear: nobody knows of what kind.
     pub unknown: u64,
 }
@@ -150,6 +169,8 @@ impl Missed {
             Event::Notice(_) => self.notices += 1,
             Event::Alert(_) => self.alerts += 1,
             Event::Exported(_) => self.exports += 1,
+            Event::Changed(_) => self.changes += 1,
+            Event::Refused(_) => self.refusals += 1,
             Event::Missed(more) => {
                 self.triggered += more.triggered;
                 self.finished.add_all(&more.finished);
@@ -158,6 +179,8 @@ impl Missed {
                 self.notices += more.notices;
                 self.alerts += more.alerts;
                 self.exports += more.exports;
+                self.changes += more.changes;
+                self.refusals += more.refusals;
                 self.unknown += more.unknown;
             }
         }
@@ -173,6 +196,8 @@ impl Missed {
             + self.notices
             + self.alerts
             + self.exports
+            + self.changes
+            + self.refusals
             + self.unknown
     }
 }

@@ -1,6 +1,7 @@
 //! What the threads share: time, how far each has come, commands, and news for whoever watches.
 
 pub(crate) mod alerts;
+pub(crate) mod audit;
 pub(crate) mod commands;
 pub(crate) mod common;
 pub(crate) mod durations;

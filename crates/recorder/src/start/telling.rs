@@ -5,7 +5,10 @@ use std::sync::Arc;
 use retroscope_ring::InterfaceEntry;
 
 use crate::{
-    control::events::{Event, Export, Subscription},
+    control::{
+        audit::{Change, Refusal},
+        events::{Event, Export, Subscription},
+    },
     dump::{log::DumpCounts, report::DumpReport},
     start::{
         handle::{CommandError, Handle},
@@ -71,6 +74,16 @@ impl Handle {
     /// Tells listeners of packets that were given to somebody. Never waits.
     pub fn tell_export(&self, export: Export) {
         self.log.tell(Event::Exported(export));
+    }
+
+    /// Reports to listeners what a client changed. Never waits.
+    pub fn tell_change(&self, change: Change) {
+        self.log.tell(Event::Changed(change));
+    }
+
+    /// Reports to listeners that clients were refused. Never waits.
+    pub fn tell_refusal(&self, refusal: Refusal) {
+        self.log.tell(Event::Refused(refusal));
     }
 
     /// Tells listeners a sentence. Never waits.

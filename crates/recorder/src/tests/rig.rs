@@ -570,7 +570,9 @@ impl Rig {
                 | Event::Deleted(_)
                 | Event::Posted(_)
                 | Event::Alert(_)
-                | Event::Exported(_) => {}
+                | Event::Exported(_)
+                | Event::Changed(_)
+                | Event::Refused(_) => {}
                 Event::Missed(missed) => panic!("{missed:?}"),
             }
         }

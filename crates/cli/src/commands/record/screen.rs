@@ -47,7 +47,7 @@ impl Lines {
     fn has_room(&mut self, event: &Event) -> bool {
         self.since.get_or_insert_with(Instant::now);
         let printed = match event {
-            Event::Notice(_) => &mut self.sentences,
+            Event::Notice(_) | Event::Changed(_) | Event::Refused(_) => &mut self.sentences,
             _ => &mut self.dumps,
         };
         if *printed >= LINES_MAX || matches!(event, Event::Missed(_)) {
@@ -68,6 +68,8 @@ impl Lines {
             notices,
             alerts: _,
             exports: _,
+            changes,
+            refusals,
             unknown,
         } = std::mem::take(self).cut;
         let not_complete = finished.incomplete + finished.failed;
@@ -78,6 +80,8 @@ impl Lines {
             (finished.failed, "failed"),
             (deleted, "deleted"),
             (posted, "commands ended"),
+            (changes, "changes by clients"),
+            (refusals, "refusals"),
             (notices, "other messages"),
             (unknown, "events missed"),
         ];
@@ -86,7 +90,7 @@ impl Lines {
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
         // Which dumps were missed that are not complete, is told at the end.
-        let is_wanted = !quiet || not_complete + notices > 0;
+        let is_wanted = !quiet || not_complete + refusals + notices > 0;
         (is_wanted && !parts.is_empty())
             .then(|| format!("not shown one by one: {}", parts.join(", ")))
     }
@@ -212,10 +216,12 @@ impl Screen {
             | Event::Posted(_)
             | Event::Notice(_)
             | Event::Alert(_)
-            | Event::Exported(_) => {}
+            | Event::Exported(_)
+            | Event::Changed(_)
+            | Event::Refused(_) => {}
         }
         let is_wanted = match event {
-            Event::Triggered { .. } | Event::Deleted(_) => !self.quiet,
+            Event::Triggered { .. } | Event::Deleted(_) | Event::Changed(_) => !self.quiet,
             Event::Posted(posted) => posted.outcome != PostOutcome::Done,
             Event::Finished(report) | Event::Amended(report) => {
                 !self.quiet || report.verdict != Verdict::Complete
@@ -248,6 +254,8 @@ impl Screen {
                 self.line(&format!("dump {id}: --post {outcome}"));
             }
             Event::Notice(text) => self.line(text),
+            Event::Changed(change) => self.print(&change.to_string()),
+            Event::Refused(refusal) => self.line(&refusal.to_string()),
             Event::Alert(_) | Event::Exported(_) | Event::Missed(_) => {}
         }
     }

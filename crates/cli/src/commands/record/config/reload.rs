@@ -13,7 +13,7 @@ use std::{
 };
 
 use clap::{Arg, Command};
-use retroscope_recorder::{Config, Handle};
+use retroscope_recorder::{Action, Change, Config, Handle};
 
 use super::{ConfigRule, Loaded, What, check::Depth, command, keys::option_of};
 use crate::{commands::record::service::Notify, failure::say, units};
@@ -121,7 +121,13 @@ impl Reloader {
         // It ends with the process, or with who asks.
         Builder::new().name("reload".to_owned()).spawn(move || {
             while asked.recv().is_ok() {
-                match self.reload() {
+                let reloaded = self.reload();
+                let change = Change::new("SIGHUP", None, Action::Reload);
+                self.handle.tell_change(match &reloaded {
+                    Ok((told, _)) => change.with(told),
+                    Err(why) => change.failed(why),
+                });
+                match reloaded {
                     Ok((told, _)) => say(&format!("reloaded {told}")),
                     Err(why) => {
                         why.lines().for_each(say);
