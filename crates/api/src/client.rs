@@ -5,7 +5,7 @@
 mod endpoint;
 mod tls;
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -40,7 +40,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Where and as whom to ask.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ClientConfig {
     /// Where.
     pub endpoint: Endpoint,
@@ -50,6 +50,24 @@ pub struct ClientConfig {
     pub authorities: Option<PathBuf>,
     /// Our own certificate and its key (PEM), where the server asks for one.
     pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+impl fmt::Debug for ClientConfig {
+    /// Without the token, which must reach no log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            endpoint,
+            token,
+            authorities,
+            certificate,
+        } = self;
+        f.debug_struct("ClientConfig")
+            .field("endpoint", endpoint)
+            .field("token", &token.as_ref().map(|_| "(secret)"))
+            .field("authorities", authorities)
+            .field("certificate", certificate)
+            .finish()
+    }
 }
 
 /// What went wrong. Each is a sentence.
@@ -474,6 +492,21 @@ mod tests {
     };
 
     use super::*;
+
+    /// `Debug` of a client and of its configuration contains no token.
+    #[test]
+    fn a_token_is_not_formatted() {
+        let config = ClientConfig {
+            endpoint: Endpoint::Url("http://127.0.0.1:1".parse().unwrap()),
+            token: Some("retroscope_57a7".to_owned()),
+            authorities: None,
+            certificate: None,
+        };
+        let client = Client::new(config.clone()).unwrap();
+        let shown = format!("{config:?} {client:?} {config:#?}");
+        assert!(!shown.contains("57a7"), "{shown}");
+        assert!(shown.contains("127.0.0.1"), "{shown}");
+    }
 
     /// As long as who asks wants, before an answer and in it.
     #[test]
