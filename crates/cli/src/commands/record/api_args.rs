@@ -26,7 +26,8 @@ pub(crate) struct ApiArgs {
     #[arg(long, value_name = "FILE", requires = "served")]
     tokens: Option<PathBuf>,
 
-    /// Serve addresses by TLS, with this certificate (PEM, then those up to its authority); asked for beyond this machine
+    /// Serve addresses by TLS, with this certificate (PEM, then those up to its authority); asked for beyond this machine. Certificate, key and
+    /// authorities of clients are read again when they change
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
