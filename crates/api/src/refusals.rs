@@ -2,7 +2,7 @@
 //! the disk, and must not displace other events.
 //!
 //! The API reports the first refusal of a source at once. It counts the source's further refusals
-//! and reports the sum when the minute is over. A minute has at most [`SOURCES_MAX`] sources; all
+//! and reports the sum at the end of the minute. A minute has at most [`SOURCES_MAX`] sources; all
 //! other refusals share one sum. So a minute has at most 2 × 16 + 1 reports.
 
 use std::{
@@ -59,7 +59,7 @@ impl Refusals {
         None
     }
 
-    /// Takes the sums for a report, if the period is over.
+    /// Takes the sums for a report after the end of the period.
     pub(crate) fn take(&self, now: Instant) -> Vec<Refusal> {
         let mut period = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = |since: Instant| now.saturating_duration_since(since) >= PERIOD;

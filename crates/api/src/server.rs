@@ -164,8 +164,8 @@ impl Server {
         })
     }
 
-    /// Asks for the files of tokens and TLS to be read again soon. Reports the result as an event. Returns false
-    /// if the API has no such file.
+    /// Asks for the files of tokens and TLS to be read again soon. Reports the result as an event.
+    /// Returns false if the API has no such file.
     pub fn refresh(&self) -> bool {
         self.refresh.send_replace(());
         self.refresh.receiver_count() > 0

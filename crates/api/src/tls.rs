@@ -75,7 +75,8 @@ impl Tls {
 
     /// Reads the files again if they have changed, or if `is_asked`. Returns a sentence for the
     /// user. Waits until changed files have the same stamps in two calls, because a renewal writes
-    /// certificate and key one after the other. Unusable files change nothing; they are reported once.
+    /// certificate and key one after the other. Unusable files change nothing and are reported
+    /// once.
     pub(crate) fn refresh(&self, is_asked: bool) -> Option<String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = self.files.stamps();

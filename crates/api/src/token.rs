@@ -82,8 +82,8 @@ impl TokenLine {
         Ok((line, token))
     }
 
-    /// Appends the line to a token file. Creates a missing file with mode 0600. A lock (flock(2)) on
-    /// the file orders concurrent calls, so that each name is written once.
+    /// Appends the line to a token file. Creates a missing file with mode 0600. A lock (flock(2))
+    /// on the file orders concurrent calls, so that each name is written once.
     ///
     /// # Errors
     /// A sentence: the line is wrong, its name is taken, or the file cannot be read or written.

@@ -136,7 +136,7 @@ fn wrong_expired_and_removed_tokens_are_refused() {
     assert_eq!(served.said.lock().unwrap().as_slice(), [] as [&str; 0]);
 }
 
-/// Logins do not wait for a token file that hangs in a read. A named pipe stands in for a dead
+/// Logins do not wait for a token file that hangs in a read. A named pipe hangs like a dead
 /// network file system.
 #[test]
 fn logins_go_on_while_the_tokens_cannot_be_read() {

@@ -229,7 +229,7 @@ fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
         assert!(said.contains("--tls-cert"), "{said}");
         connect(&served, &new).unwrap();
     }
-    // A link to a new file, as certbot creates it.
+    // certbot replaces a link.
     fs::remove_file(&certificate).unwrap();
     notice(&mut listener, "stays");
     let other = certificate.with_extension("other");

@@ -27,7 +27,7 @@ pub(crate) struct Recording {
     pub(crate) words: Option<BufReader<ChildStderr>>,
 }
 
-/// What a recorder says, line by line.
+/// The lines of a recorder's log.
 pub(crate) struct Lines(Receiver<String>);
 
 impl Recording {
@@ -109,7 +109,7 @@ impl Recording {
         panic!("it never said where it serves");
     }
 
-    /// What it says from now on.
+    /// The rest of its log.
     pub(crate) fn lines(&mut self) -> Lines {
         let (sender, said) = channel();
         let words = self.words.take().unwrap();
