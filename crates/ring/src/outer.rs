@@ -14,6 +14,7 @@ use crate::{
     steps::Steps,
     storage::{Claimed, OpenBucket, Opened, Storage},
     sync::Ordering,
+    windows::Window,
 };
 
 /// Up to so many buckets are inserted one by one in the order of closing; more are appended, and all are sorted.
@@ -55,6 +56,8 @@ pub(crate) struct Slot {
     bytes: u64,
     pub(crate) min_ns: i64,
     pub(crate) max_ns: i64,
+    /// No record of this bucket, or of an older one of its producer, is later than this.
+    upto_ns: i64,
     /// `Outer::closings` when it closed: names the bucket in this generation, and is never used again.
     pub(crate) closing: u64,
     /// When it closed, ns of the monotonic clock.
@@ -200,8 +203,11 @@ impl Outer {
         let (min_ns, max_ns) = open.span_ns();
         let closing = self.closings;
         self.closings += 1;
+        let older = self.slots[index as usize].older;
+        let older_ns = older.map_or(i64::MIN, |older| self.slots[older as usize].upto_ns);
         let slot = &mut self.slots[index as usize];
         slot.state = State::Closed;
+        slot.upto_ns = older_ns.max(max_ns);
         slot.packets =
             u32::try_from(open.end() - slot.first).expect("a bucket has at most 2^27 descriptors");
         slot.bytes = open.end_bytes() - slot.first_bytes;
@@ -236,8 +242,8 @@ impl Outer {
             }
         }
         if is_appended {
-            // Each list is a few rising runs: the old entries, and the new entries by index, which
-            // goes round the ring. The standard library's stable sort merges such runs quickly.
+            // Each list is a few rising or falling runs: the old entries, and the new entries by
+            // index or newest first. The standard library's stable sort merges such runs quickly.
             for chain in chains {
                 chain.overwritable.make_contiguous().sort();
             }
@@ -261,9 +267,42 @@ impl Outer {
         self.linked(self.chains[producer].oldest, |slot| slot.newer)
     }
 
-    /// All buckets that are not free, by producer and then in the order of its records.
-    pub(crate) fn by_producer(&self) -> impl Iterator<Item = (usize, &Slot)> {
-        (0..self.chains.len()).flat_map(|producer| self.oldest_first(producer))
+    /// The newest bucket of a producer. Older ones are found from there by [`Slot::older`].
+    pub(crate) fn newest(&self, producer: usize) -> Option<u32> {
+        self.chains[producer].newest
+    }
+
+    pub(crate) fn producers(&self) -> usize {
+        self.chains.len()
+    }
+
+    /// Appends the buckets with committed records that touch a time and that `is_wanted`, by producer and then in the order of its records. Where the
+    /// times of a producer rise, a walk over these and later ones alone.
+    pub(crate) fn buckets_within(
+        &self,
+        window: Window,
+        storage: &Storage,
+        is_wanted: impl Fn(usize, &Slot) -> bool,
+        out: &mut Vec<BucketInfo>,
+    ) {
+        for chain in &self.chains {
+            let before = out.len();
+            let newest_first = self.linked(chain.newest, |slot| slot.older);
+            let late = newest_first.take_while(|(_, slot)| slot.may_reach(window.from_ns));
+            let wanted = late.filter(|(index, slot)| is_wanted(*index, slot));
+            let infos = wanted.filter_map(|(index, slot)| slot.info(index, storage));
+            out.extend(infos.filter(|info| window.touches(info.min_ns, info.max_ns)));
+            out[before..].reverse();
+        }
+    }
+
+    /// The smallest time of the oldest buckets of all producers.
+    pub(crate) fn oldest_ns(&self, storage: &Storage) -> Option<i64> {
+        let oldest = (0..self.chains.len()).filter_map(|producer| {
+            let mut infos = self.oldest_first(producer);
+            infos.find_map(|(index, slot)| slot.info(index, storage))
+        });
+        oldest.map(|info| info.min_ns).min()
     }
 
     /// Appends the producer's buckets that have committed records from number `position` on, in the order of its records. A walk over
@@ -425,6 +464,16 @@ impl Slot {
         }
     }
 
+    /// Whether it, or an older bucket of its producer, may have records of `from_ns` or later. An open bucket may get some.
+    pub(crate) fn may_reach(&self, from_ns: i64) -> bool {
+        self.state == State::Open || self.upto_ns >= from_ns
+    }
+
+    /// The bucket before it of its producer.
+    pub(crate) fn older(&self) -> Option<u32> {
+        self.older
+    }
+
     /// Whether it has, or may get, records of its producer from number `position` on.
     fn reaches(&self, position: u64) -> bool {
         self.state == State::Open || self.first + u64::from(self.packets) > position
@@ -459,7 +508,7 @@ impl Slot {
 
 #[cfg(not(loom))]
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use rustix::time::{ClockId, clock_gettime};
 
     use super::*;
@@ -517,5 +566,42 @@ mod tests {
         eprintln!("a try on 65,535 unread buckets: {each_ns} ns");
         // A try that visits all buckets takes 100 µs and more.
         assert!(each_ns < 20_000, "{each_ns} ns");
+    }
+
+    /// An outer queue without memory, all of whose buckets are closed: those of `producers` by turns, bucket `n` with all times from `n` s to `n + 1` s.
+    pub(crate) fn closed(buckets: usize, producers: usize) -> Outer {
+        const S: i64 = 1_000_000_000;
+        let geometry = Geometry {
+            buckets,
+            bucket_bytes: 2 << 20,
+            producers,
+        };
+        let mut outer = Outer::new(geometry, &RingConfig::new(1 << 30, producers, 1));
+        while let Some(index) = outer.free.pop() {
+            let (n, producer) = (index as usize, index as usize % producers);
+            let older = outer.chains[producer].newest.replace(index);
+            match older {
+                Some(older) => outer.slots[older as usize].newer = Some(index),
+                None => outer.chains[producer].oldest = Some(index),
+            }
+            let from_ns = i64::from(index) * S;
+            outer.slots[n] = Slot {
+                state: State::Closed,
+                producer,
+                first: u64::from(index),
+                packets: 1,
+                min_ns: from_ns,
+                max_ns: from_ns + S,
+                upto_ns: from_ns + S,
+                closing: u64::from(index),
+                is_listed: true,
+                older,
+                ..Slot::default()
+            };
+            let list = &mut outer.chains[producer].overwritable;
+            list.push_back((u64::from(index), index));
+        }
+        outer.closings = buckets as u64;
+        outer
     }
 }

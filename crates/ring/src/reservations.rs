@@ -23,6 +23,9 @@ use crate::{
     windows::{Window, Windows},
 };
 
+/// Buckets given back for each taking of the mutex: some microseconds.
+const GIVEN_AT_ONCE: usize = 64;
+
 /// Protects every closed bucket that touches an interval of packet time, now and later, until it is given back, the
 /// reservation falls (record mode) or is dropped. Open buckets need no protection: they are never overwritten.
 #[derive(Debug)]
@@ -55,47 +58,28 @@ impl Reservation {
         let Some(entry) = outer.reservations.entries.get(&self.id) else {
             return;
         };
-        for (index, slot) in outer.by_producer() {
-            let given = slot.state == State::Closed && entry.has_given(slot.bucket(index));
-            if !given
-                && let Some(info) = slot.info(index, &self.ring.storage)
-                && entry.window.touches(info.min_ns, info.max_ns)
-            {
-                out.push(info);
-            }
-        }
+        let is_wanted = |index, slot: &Slot| {
+            slot.state != State::Closed || !entry.has_given(slot.bucket(index))
+        };
+        outer.buckets_within(entry.window, &self.ring.storage, is_wanted, out);
     }
 
     /// This reservation needs a bucket no longer. No effect unless the bucket is closed: an open one may still get
     /// records of the interval.
     pub fn give_back(&self, bucket: BucketRef) {
-        let index = bucket.index as usize;
-        let mut outer = lock(&self.ring.outer);
-        let Outer {
-            slots,
-            reservations,
-            log,
-            ..
-        } = &mut *outer;
-        let entry = reservations.entries.get_mut(&self.id);
-        let (Some(entry), Some(slot)) = (entry, slots.get_mut(index)) else {
-            return;
-        };
-        let rank = entry.rank(self.id);
-        if slot.state != State::Closed || slot.generation != bucket.generation {
-            return;
-        }
-        entry.catch_up(log);
-        entry.given.insert(bucket.index, bucket.generation);
-        if entry.fallen.is_none() {
-            slot.given.insert(reservations.firm.around(self.id));
-        }
-        if slot.keeper == Some(rank) {
-            outer.keep(index, rank);
+        self.give_back_all(&[bucket]);
+    }
+
+    /// As [`Self::give_back`], of many buckets. Takes the mutex once for 64 of them.
+    pub fn give_back_all(&self, buckets: &[BucketRef]) {
+        for some in buckets.chunks(GIVEN_AT_ONCE) {
+            let mut outer = lock(&self.ring.outer);
+            some.iter()
+                .for_each(|bucket| outer.give_back(self.id, *bucket));
             outer.list_unwanted();
+            drop(outer);
+            self.ring.storage.freed.notify();
         }
-        drop(outer);
-        self.ring.storage.freed.notify();
     }
 
     /// Changes the interval, both ends included. Buckets given back stay so.
@@ -165,7 +149,7 @@ impl Drop for Reservation {
         } else {
             let rank = entry.rank(self.id);
             reservations.windows(rank).set(self.id, Window::EMPTY);
-            outer.renew(rank..=rank);
+            outer.renew(rank..=rank, entry.window.from_ns);
         }
         drop(outer);
         self.ring.storage.freed.notify();
@@ -392,9 +376,30 @@ impl Outer {
                 is_firm: false,
                 id: 0,
             };
-            self.renew(first..=last);
+            self.renew(first..=last, i64::MIN);
         }
         last.is_some()
+    }
+
+    /// A reservation needs a bucket no longer, if that is closed. To be followed by [`Self::list_unwanted`].
+    fn give_back(&mut self, id: u64, bucket: BucketRef) {
+        let entry = self.reservations.entries.get_mut(&id);
+        let slot = self.slots.get_mut(bucket.index as usize);
+        let (Some(entry), Some(slot)) = (entry, slot) else {
+            return;
+        };
+        if slot.state != State::Closed || slot.generation != bucket.generation {
+            return;
+        }
+        let rank = entry.rank(id);
+        entry.catch_up(&self.log);
+        entry.given.insert(bucket.index, bucket.generation);
+        if entry.fallen.is_none() {
+            slot.given.insert(self.reservations.firm.around(id));
+        }
+        if slot.keeper == Some(rank) {
+            self.keep(bucket.index as usize, rank);
+        }
     }
 
     fn set_window(&mut self, id: u64, window: Window) {
@@ -402,31 +407,50 @@ impl Outer {
             return;
         };
         entry.catch_up(&self.log);
-        entry.window = window;
+        let before = std::mem::replace(&mut entry.window, window);
         if entry.fallen.is_some() {
             return;
         }
         let rank = entry.rank(id);
         self.reservations.windows(rank).set(id, window);
-        self.renew(rank..=rank);
+        if !window.covers(before) {
+            self.renew(rank..=rank, before.from_ns);
+        }
         let entry = &self.reservations.entries[&id];
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            if slot.state == State::Closed
-                && slot.keeper < Some(rank)
-                && entry.wants(slot.bucket(index), slot.min_ns, slot.max_ns)
-            {
-                slot.keeper = Some(rank);
+        for producer in 0..self.producers() {
+            let mut next = self.newest(producer);
+            while let Some(index) = next {
+                let slot = &mut self.slots[index as usize];
+                if !slot.may_reach(window.from_ns) {
+                    break;
+                }
+                next = slot.older();
+                if slot.state == State::Closed
+                    && slot.keeper < Some(rank)
+                    && entry.wants(slot.bucket(index as usize), slot.min_ns, slot.max_ns)
+                {
+                    slot.keeper = Some(rank);
+                }
             }
         }
     }
 
-    /// Some of these reservations have come to want less. What they kept is kept by the last to fall that wants it now.
-    fn renew(&mut self, ranks: RangeInclusive<Rank>) {
-        for index in 0..self.slots.len() {
-            if let Some(keeper) = self.slots[index].keeper
-                && ranks.contains(&keeper)
-            {
-                self.keep(index, keeper.next());
+    /// Some of these reservations have come to want less, and their windows began at `from_ns` or later. What they kept is kept by the last to
+    /// fall that wants it now.
+    fn renew(&mut self, ranks: RangeInclusive<Rank>, from_ns: i64) {
+        for producer in 0..self.producers() {
+            let mut next = self.newest(producer);
+            while let Some(index) = next {
+                let slot = &self.slots[index as usize];
+                if !slot.may_reach(from_ns) {
+                    break;
+                }
+                next = slot.older();
+                if let Some(keeper) = slot.keeper
+                    && ranks.contains(&keeper)
+                {
+                    self.keep(index as usize, keeper.next());
+                }
             }
         }
         self.list_unwanted();
@@ -470,11 +494,81 @@ impl Given {
 #[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{
+        collections::BTreeSet,
+        time::{Duration, Instant},
+    };
 
     use fastrand::Rng;
 
     use super::*;
+    use crate::outer::tests::closed;
+
+    const BUCKETS: usize = 65_535;
+    const S: i64 = 1_000_000_000;
+
+    /// Opens a dump of the last `seconds`, looks at its buckets, and ends it. Returns how long the mutex would have been taken each time.
+    fn open_and_end(outer: &mut Outer, seconds: i64) -> [Duration; 2] {
+        let end_ns = BUCKETS as i64 * S;
+        let window = Window::new(end_ns - seconds * S, end_ns);
+        let start = Instant::now();
+        let (id, _) = outer.reservations.add();
+        outer.set_window(id, window);
+        let opened = start.elapsed();
+        let kept = outer.slots.iter().filter(|slot| slot.keeper.is_some());
+        let kept = kept.count() as i64;
+        assert!(
+            (seconds.min(end_ns / S)..=seconds + 1).contains(&kept),
+            "{kept}"
+        );
+        let start = Instant::now();
+        let rank = outer.reservations.entries[&id].rank(id);
+        outer.reservations.windows(rank).set(id, Window::EMPTY);
+        outer.renew(rank..=rank, window.from_ns);
+        outer.reservations.entries.remove(&id);
+        let ended = start.elapsed();
+        assert!(outer.slots.iter().all(|slot| slot.keeper.is_none()));
+        [opened, ended]
+    }
+
+    /// The median and the 99th percentile of some openings and of some endings: on a busy machine the longest is one that was interrupted.
+    fn times(outer: &mut Outer, seconds: i64, count: usize) -> [(Duration, Duration); 2] {
+        let all: Vec<_> = (0..count).map(|_| open_and_end(outer, seconds)).collect();
+        [0, 1].map(|what| {
+            let mut its: Vec<_> = all.iter().map(|it| it[what]).collect();
+            its.sort_unstable();
+            (its[count / 2], its[count * 99 / 100])
+        })
+    }
+
+    /// A dump of the last minutes costs what these have, however long the ring reaches back.
+    #[test]
+    fn a_window_costs_what_it_has() {
+        for producers in [1, 16] {
+            let mut outer = closed(BUCKETS, producers);
+            let short = times(&mut outer, 100, 51);
+            let long = times(&mut outer, 60_000, 11);
+            for (short, long) in short.iter().zip(&long) {
+                assert!(short.0 * 20 < long.0, "{producers}: {short:?} of {long:?}");
+            }
+        }
+    }
+
+    /// With a window of the whole ring, whose mutex inserters wait for: 500 openings are those of a second.
+    #[test]
+    #[ignore = "less machinery, step 6"]
+    fn a_window_of_the_whole_ring_takes_the_mutex_for_a_moment() {
+        let mut longest = Duration::ZERO;
+        for (producers, seconds) in [(1, 100), (1, BUCKETS as i64), (16, BUCKETS as i64)] {
+            let mut outer = closed(BUCKETS, producers);
+            let [opening, ending] = times(&mut outer, seconds, 500);
+            eprintln!(
+                "{producers} producers, {seconds} buckets: opening {opening:?}, ending {ending:?}"
+            );
+            longest = longest.max(opening.1).max(ending.1);
+        }
+        assert!(longest <= Duration::from_micros(50), "{longest:?}");
+    }
 
     #[test]
     fn numbers_that_gave_back_are_kept_as_ranges() {

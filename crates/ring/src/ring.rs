@@ -12,6 +12,7 @@ use crate::{
     parker::{Parkers, WaitSet},
     storage::{Hold, MemoryObtained, Storage},
     sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock},
+    windows::Window,
 };
 
 /// The queue of queues. A handle: clones are the same ring. Any thread may call any method.
@@ -220,6 +221,23 @@ impl Ring {
     /// Unless `producer` is below the number of producers that the ring was made for.
     pub fn buckets_from(&self, producer: usize, position: u64, out: &mut Vec<BucketInfo>) {
         lock(&self.0.outer).buckets_from(producer, position, &self.0.storage, out);
+    }
+
+    /// Lists the buckets with committed records that touch `from_ns..=to_ns` of ring time, open or closed, by producer and then in the order of
+    /// its records, in place of what `out` held.
+    ///
+    /// Takes the mutex of the outer queue. Where the times of a producer rise, visits only buckets from `from_ns` on.
+    pub fn buckets_within(&self, from_ns: i64, to_ns: i64, out: &mut Vec<BucketInfo>) {
+        out.clear();
+        let window = Window::new(from_ns, to_ns);
+        lock(&self.0.outer).buckets_within(window, &self.0.storage, |_, _| true, out);
+    }
+
+    /// The smallest time in the oldest buckets of all producers, ns of ring time; `None`: nothing is committed. Takes the mutex of the
+    /// outer queue, and visits one bucket of each producer. Where times go back a later bucket may have an earlier one.
+    #[must_use]
+    pub fn oldest_ns(&self) -> Option<i64> {
+        lock(&self.0.outer).oldest_ns(&self.0.storage)
     }
 
     /// Changes with whatever [`Reservation::fallen`] has to tell of any reservation: when one falls, and when a bucket is overwritten

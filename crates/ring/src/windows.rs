@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 /// Times that a reservation wants, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
-    from_ns: i64,
+    pub(crate) from_ns: i64,
     to_ns: i64,
 }
 
@@ -41,6 +41,11 @@ impl Window {
 
     pub(crate) fn touches(self, min_ns: i64, max_ns: i64) -> bool {
         min_ns <= self.to_ns && max_ns >= self.from_ns && self != Self::EMPTY
+    }
+
+    /// Whether it has all times of another one.
+    pub(crate) fn covers(self, other: Self) -> bool {
+        self.from_ns <= other.from_ns && other.to_ns <= self.to_ns
     }
 
     /// From the first of both to the last.

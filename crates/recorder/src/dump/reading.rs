@@ -46,21 +46,22 @@ impl Reading {
         // It wants nothing before what was read is given back, so that no other reservation falls for it.
         let reservation = ring.reserve(i64::MAX, i64::MIN);
         let mut scanned = HashMap::new();
-        let mut infos = Vec::new();
+        let (mut infos, mut given) = (Vec::new(), Vec::new());
         for producer in 0..ring.producers() {
             ring.buckets_from(producer, 0, &mut infos);
         }
-        // Closed ones outside are never wanted: each that is given back takes the ring's mutex.
+        // The ring wants closed buckets outside the window for nothing: they need not be given back.
         let may_be_wanted =
             |info: &&BucketInfo| !info.closed || (info.min_ns <= to_ns && info.max_ns >= from_ns);
         for info in infos.iter().filter(may_be_wanted) {
             let read = reach.limit_in(info).min(info.committed);
             if info.closed && read == info.committed {
-                reservation.give_back(info.bucket);
+                given.push(info.bucket);
             } else if read > 0 {
                 scanned.insert(info.bucket, read);
             }
         }
+        reservation.give_back_all(&given);
         reservation.set_interval(from_ns, to_ns);
         Self {
             reservation,

@@ -370,3 +370,38 @@ fn steps_are_bounded() {
     let needed = Step::stamp_ns(&steps, 0, 0, batch.first, 0);
     assert!(needed > 0 && needed < batch.first.cast_signed());
 }
+
+/// A window has the buckets that it touches, where times rise and where they go back.
+#[test]
+fn a_window_lists_the_buckets_that_touch_it() {
+    let seed = 0x70c4;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let ring = ring(2, 1, Mode::Record);
+    let mut producers: Vec<_> = (0..2).map(|_| ring.producer().unwrap()).collect();
+    assert_eq!(ring.oldest_ns(), None);
+    for number in 0..60 {
+        let producer = &mut producers[random.usize(..2)];
+        // Some records are of long ago, and one is of a time far ahead.
+        let back = if random.u8(..4) == 0 {
+            random.i64(0..30)
+        } else {
+            0
+        };
+        let ahead = if number == 20 { 1000 } else { 0 };
+        store(producer, number - back + ahead, &frame(number, 90_000));
+        producer.publish();
+        let (mut all, mut listed) = (Vec::new(), Vec::new());
+        (0..2).for_each(|producer| ring.buckets_from(producer, 0, &mut all));
+        for _ in 0..20 {
+            let from_ns = random.i64(-10..80) * STEP_NS;
+            let to_ns = from_ns + random.i64(-1..40) * STEP_NS;
+            ring.buckets_within(from_ns, to_ns, &mut listed);
+            let touches = all.iter();
+            let touches = touches.filter(|it| it.min_ns <= to_ns && it.max_ns >= from_ns);
+            let touches: Vec<_> = touches.filter(|_| from_ns <= to_ns).copied().collect();
+            assert_eq!(listed, touches, "seed {seed:#x}, {from_ns}..={to_ns}");
+        }
+        let oldest = (0..2).filter_map(|producer| all.iter().find(|it| it.producer == producer));
+        assert_eq!(ring.oldest_ns(), oldest.map(|it| it.min_ns).min());
+    }
+}
