@@ -51,8 +51,6 @@ use alerts::Alerts;
 use commands::Keys;
 use pace::{Looks, Refusals, Say, Unseen};
 
-/// Rule number of a trigger by hand.
-const MANUAL: usize = usize::MAX;
 /// Batches between two steps while packets keep coming.
 const BATCHES: usize = 64;
 
@@ -228,6 +226,14 @@ impl Analyzer {
         self.core.has_deadline()
     }
 
+    /// Live: when the next alert acts. `None`: no alert waits.
+    pub(crate) fn next_alert_in(&self) -> Option<Duration> {
+        let next_ns = self.core.alerts.next_ns().filter(|_| self.core.live)?;
+        let now = self.core.common.clock.now();
+        let left_ns = next_ns.saturating_sub(now.ring_ns.saturating_add(now.offset_ns));
+        Some(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)))
+    }
+
     /// Sleeps until there is something to read, a command, or the timeout. Returns for how long.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
@@ -284,7 +290,7 @@ impl Analyzer {
         let unseen = core.unseen_of(missed);
         core.was_lapped(missed, unseen);
         core.leave_unread(&self.reader.positions());
-        core.act_on_alerts(i64::MAX);
+        core.end_alerts();
         core.director.end(clip, &mut core.orders);
         core.execute();
         let given_up = core.closed.drain().into_iter();
@@ -335,10 +341,7 @@ impl Core {
     }
 
     fn has_deadline(&self) -> bool {
-        !self.live
-            || self.alerts.is_any()
-            || self.director.open_dumps() > 0
-            || self.director.waiting_from_ns().is_some()
+        !self.live || self.director.open_dumps() > 0 || self.director.waiting_from_ns().is_some()
     }
 
     /// Whether inserters call when there is a packet to be looked at.

@@ -4,6 +4,9 @@
 //! a rule uses beyond its own share it takes from what no rule was promised. So a rule below its share is never refused because of
 //! another. Where there are more other rules than half of the limit has units, a share is 1 all the same, and no more than
 //! half of the limit is kept for rules that use nothing.
+//!
+//! Alerts are one more rule here, with the number [`ALERT`](super::director::ALERT). A dump by hand counts as the dump of a rule that was removed:
+//! nothing is kept for it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,30 +20,31 @@ use crate::analysis::terms;
 pub(crate) struct Shares {
     limit: u64,
     share: u64,
-    rules: Vec<Use>,
+    /// By number: the rules that are there, and rules without a share that use something.
+    rules: HashMap<usize, Use>,
     total: u64,
     /// What rules have left of their shares, in all.
     unused: u64,
 }
 
 /// A rule's part of a limit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Use {
     used: u64,
-    /// Nothing is kept for one that was removed.
+    /// The rule has a share. A rule that was removed has none.
     is_there: bool,
 }
 
 impl Shares {
     pub(crate) fn new(limit: u64, rules: usize) -> Self {
-        let rule = Use {
+        let there = Use {
             used: 0,
             is_there: true,
         };
         let mut shares = Self {
             limit,
             share: 0,
-            rules: vec![rule; rules],
+            rules: (0..rules).map(|rule| (rule, there)).collect(),
             total: 0,
             unused: 0,
         };
@@ -48,16 +52,12 @@ impl Shares {
         shares
     }
 
-    /// Rules of these numbers are there from now on, or no more. Numbers are not used again: what a rule used counts until it is given back.
+    /// Rules of these numbers are there from now on, or no more. What a rule used counts until it is given back.
     pub(crate) fn set_rules(&mut self, rules: impl Iterator<Item = (usize, bool)>) {
-        let absent = Use {
-            used: 0,
-            is_there: false,
-        };
         for (rule, is_there) in rules {
-            self.rules.resize(self.rules.len().max(rule + 1), absent);
-            self.rules[rule].is_there = is_there;
+            self.rules.entry(rule).or_default().is_there = is_there;
         }
+        self.rules.retain(|_, rule| rule.is_there || rule.used > 0);
         self.share_out();
     }
 
@@ -68,10 +68,11 @@ impl Shares {
     }
 
     fn share_out(&mut self) {
-        let there = self.rules.iter().filter(|rule| rule.is_there);
+        let there = self.rules.values().filter(|rule| rule.is_there);
         let others = there.clone().count().saturating_sub(1) as u64;
         let share = match (self.limit / 2).checked_div(others) {
-            None => self.limit,
+            // It has the rest of the limit too, less what has no share: dumps by hand, for example.
+            None => self.limit / 2,
             Some(share) => share.max(1).min(self.limit),
         };
         let unused = there.map(|rule| share.saturating_sub(rule.used));
@@ -86,39 +87,35 @@ impl Shares {
 
     /// Whether a rule may use more: it is below its share, or the others are left theirs.
     pub(crate) fn has_room(&self, rule: usize) -> bool {
-        let Some(rule) = self.rules.get(rule) else {
-            return false;
-        };
-        let own = self.share.saturating_sub(rule.used);
+        let rule = self.rules.get(&rule).filter(|rule| rule.is_there);
+        let own = rule.map_or(0, |rule| self.share.saturating_sub(rule.used));
         let kept = self.unused.saturating_sub(own).min(self.limit / 2);
         own > 0 || self.limit.saturating_sub(self.total) > kept
     }
 
     /// What a rule uses.
     pub(crate) fn of(&self, rule: usize) -> u64 {
-        self.rules.get(rule).map_or(0, |rule| rule.used)
+        self.rules.get(&rule).map_or(0, |rule| rule.used)
     }
 
-    /// Whether there ever was such a rule.
-    pub(crate) fn add(&mut self, rule: usize, amount: u64) -> bool {
+    pub(crate) fn add(&mut self, rule: usize, amount: u64) {
         self.change(rule, |used| used.saturating_add(amount));
-        rule < self.rules.len()
     }
 
     pub(crate) fn give_back(&mut self, rule: usize, amount: u64) {
         self.change(rule, |used| used.saturating_sub(amount));
     }
 
-    fn change(&mut self, rule: usize, change: impl Fn(u64) -> u64) {
-        let Some(rule) = self.rules.get_mut(rule) else {
-            return;
-        };
+    fn change(&mut self, number: usize, change: impl Fn(u64) -> u64) {
+        let rule = self.rules.entry(number).or_default();
         let (before, after) = (rule.used, change(rule.used));
         rule.used = after;
         self.total = self.total.saturating_sub(before).saturating_add(after);
         if rule.is_there {
             let left = |used| self.share.saturating_sub(used);
             self.unused = self.unused.saturating_sub(left(before)) + left(after);
+        } else if after == 0 {
+            self.rules.remove(&number);
         }
     }
 }
@@ -190,7 +187,8 @@ impl Budget {
     }
 
     pub(crate) fn spend(&mut self, rule: usize, amount: u64) {
-        if self.shares.add(rule, amount) {
+        if amount > 0 {
+            self.shares.add(rule, amount);
             let spent = self.spent.entry((self.now_slot, rule)).or_default();
             *spent = spent.saturating_add(amount);
         }
@@ -270,6 +268,34 @@ mod tests {
     fn one_rule_alone_has_all() {
         assert_eq!(drain(&mut Shares::new(7, 1), 0), 7);
         assert_eq!(drain(&mut Shares::new(1, 2), 1), 1);
+    }
+
+    impl Shares {
+        /// Rules that something is kept of.
+        pub(crate) fn known(&self) -> usize {
+            self.rules.len()
+        }
+    }
+
+    impl Budget {
+        pub(crate) fn known(&self) -> usize {
+            self.shares.known()
+        }
+    }
+
+    /// What has no share takes from what no rule was promised.
+    #[test]
+    fn what_is_used_without_a_share_leaves_a_rule_half() {
+        let mut shares = Shares::new(10, 1);
+        shares.add(7, 4);
+        assert_eq!((drain(&mut shares, 0), shares.total), (6, 10));
+        shares.give_back(0, 6);
+        shares.add(7, 100);
+        assert!(shares.is_full() && shares.has_room(0), "half is its own");
+        shares.add(0, 5);
+        assert!(!shares.has_room(0) && !shares.has_room(7));
+        shares.give_back(7, 104);
+        assert_eq!(shares.known(), 1);
     }
 
     #[test]

@@ -11,11 +11,12 @@
 //!   another is no such hit.
 //! - After the end of its window a rule and expression is held off for a time, if that is asked for.
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an hour. Their time is the
-//!   director's clock offline, the monotonic clock live. A trigger by hand asks none of them.
+//!   director's clock offline, the monotonic clock live. Alerts share the last two limits as one more rule; dumps in a minute only
+//!   where the user says so. These limits refuse no trigger by hand, because a person or a client waits for that dump; but its bytes count, so they hold rules and alerts.
 //! - What was suppressed is counted by reason; nothing is formatted for it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     hash::Hash,
     sync::Arc,
 };
@@ -35,8 +36,10 @@ use crate::{
     },
 };
 
-/// The rule number of alerts, which are no hits of a rule.
+/// The rule number of alerts, which are no hits of a rule. The numbers of rules are below it.
 pub(crate) const ALERT: usize = usize::MAX - 1;
+/// The rule number of triggers by hand.
+pub(crate) const MANUAL: usize = usize::MAX;
 /// Alerts that one dump is of; the next has another.
 pub(crate) const ALERTS_OF_DUMP: usize = 65_536;
 
@@ -45,13 +48,15 @@ pub(crate) const ALERTS_OF_DUMP: usize = 65_536;
 pub(crate) struct DirectorConfig {
     /// How late a packet may be (offline); 0 live.
     pub(crate) hold_ns: i64,
-    /// Rules, numbered from 0; a higher number is a trigger by hand.
+    /// Rules at the start, numbered from 0.
     pub(crate) rules: usize,
     pub(crate) limits: SharedLimits,
     /// The first dump disarms all rules.
     pub(crate) single: bool,
     /// Dumps of alerts open at once.
     pub(crate) alert_dumps: usize,
+    /// Alerts may come: they have a share of the limits.
+    pub(crate) are_alerts_expected: bool,
     /// Live: windows also close by the monotonic clock, this long after `to`.
     pub(crate) grace_ns: Option<i64>,
 }
@@ -65,6 +70,8 @@ pub(crate) struct SharedLimits {
     pub(crate) max_dumps: usize,
     /// Dumps started in any minute; 0: without limit.
     pub(crate) dumps_per_minute: u64,
+    /// Whether that holds dumps of alerts too.
+    pub(crate) alerts_per_minute: bool,
     /// Bytes written in any hour before no dump starts any more; 0: without limit.
     pub(crate) bytes_per_hour: u64,
 }
@@ -162,8 +169,10 @@ pub(crate) struct Director<K> {
     held_off: HoldOff<K>,
     /// The time that these go by.
     limits_ns: i64,
-    /// Hits of each rule that started no dump since its last one.
-    since: Vec<Suppressions>,
+    /// Hits of each rule that is there, which started no dump since its last one.
+    since: HashMap<usize, Suppressions>,
+    /// Rules that are gone, and whose last dump is not finished.
+    gone: HashSet<usize>,
     /// Flows that are over, and until when packets are wanted, ns, to be acted on later: by when they were found to be over, and in which order.
     over: BTreeMap<(i64, u64), ((usize, Key), i64)>,
     /// How many there were.
@@ -178,7 +187,7 @@ pub(crate) struct Director<K> {
 
 impl<K: Eq + Hash + Clone> Director<K> {
     pub(crate) fn new(config: DirectorConfig) -> Self {
-        Self {
+        let mut director = Self {
             config,
             clock_ns: i64::MIN,
             mono_ns: 0,
@@ -197,13 +206,28 @@ impl<K: Eq + Hash + Clone> Director<K> {
             bytes: Budget::new(config.limits.bytes_per_hour, HOUR_NS, config.rules),
             held_off: HoldOff::new(),
             limits_ns: i64::MIN,
-            since: vec![Suppressions::default(); config.rules],
+            since: HashMap::new(),
+            gone: HashSet::new(),
             over: BTreeMap::new(),
             overs: 0,
             dumps_max: HashMap::new(),
             limits_bytes_of_rules: false,
             promises: Vec::new(),
-        }
+        };
+        let numbers = 0..config.rules;
+        director.since = numbers
+            .map(|rule| (rule, Suppressions::default()))
+            .collect();
+        director.share_with_alerts();
+        director
+    }
+
+    /// Alerts have a share of the limits that hold them.
+    fn share_with_alerts(&mut self) {
+        let is_expected = self.config.are_alerts_expected;
+        let per_minute = is_expected && self.config.limits.alerts_per_minute;
+        self.dumps.set_rules([(ALERT, per_minute)].into_iter());
+        self.bytes.set_rules([(ALERT, is_expected)].into_iter());
     }
 
     /// Dumps whose window is open.
@@ -267,7 +291,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// An alert acts at once, armed or not. It belongs to the open dump of the same packets if that begins early enough, and ends late enough or can be made to: no
-    /// packet later than `newest_ns` was recorded.
+    /// packet later than `newest_ns` was recorded. While alerts may write no more bytes, no dump is made longer.
     pub(crate) fn alert(&mut self, hit: Hit<K>, newest_ns: i64, orders: &mut Vec<Order<K>>) {
         let window = hit.terms.window;
         let time_ns = hit.order.time_ns;
@@ -280,6 +304,10 @@ impl<K: Eq + Hash + Clone> Director<K> {
             .as_ref()
             .ok()
             .map(|expression| (ALERT, expression));
+        let now_ns = self.limits_ns(time_ns);
+        self.bytes.advance(now_ns);
+        let may_lengthen = self.bytes.has_room(ALERT);
+        let newest_ns = if may_lengthen { newest_ns } else { i64::MAX };
         let found = key.and_then(|key| self.open.covering(key, wanted_ns, newest_ns));
         let (Some(id), Some(alert)) = (found, &hit.terms.alert) else {
             return self.manual(hit, orders);
@@ -304,14 +332,28 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     /// Rules of these numbers are there from now on, or no more: their dumps go on. Numbers are not used again.
     pub(crate) fn set_rules(&mut self, rules: &[(usize, bool)]) {
-        let last = rules.iter().map(|(rule, _)| rule + 1).max();
-        self.config.rules = self.config.rules.max(last.unwrap_or(0));
-        let since = Suppressions::default();
-        self.since.resize(self.config.rules, since);
+        for (rule, is_there) in rules {
+            match is_there {
+                true => _ = self.since.insert(*rule, Suppressions::default()),
+                false => _ = self.since.remove(rule),
+            }
+        }
         let rules = || rules.iter().copied();
         self.places.set_rules(rules());
         self.dumps.set_rules(rules());
         self.bytes.set_rules(rules());
+    }
+
+    /// No hit comes any more of a rule that is not there: the rule is forgotten when its dumps are finished.
+    pub(crate) fn forget_rule(&mut self, rule: usize) {
+        self.gone.insert(rule);
+        self.forget_gone(rule);
+    }
+
+    fn forget_gone(&mut self, rule: usize) {
+        if self.places.of(rule) == 0 && self.gone.remove(&rule) {
+            self.by_rule.remove_rule(rule);
+        }
     }
 
     /// Other limits from now on. What is in use, was spent or is held off stays so.
@@ -320,6 +362,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.places.set_limit(limits.max_dumps as u64);
         self.dumps.set_limit(limits.dumps_per_minute);
         self.bytes.set_limit(limits.bytes_per_hour);
+        self.share_with_alerts();
     }
 
     /// Live: the file of a dump of this rule is finished.
@@ -336,7 +379,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         };
         let hold_off_ns = dump.hold_off_ns;
         let hold_off_ns = hold_off_ns.unwrap_or(self.config.limits.hold_off_ns);
-        if hold_off_ns > 0 && dump.rule < self.config.rules {
+        if hold_off_ns > 0 && dump.rule < ALERT {
             let until_ns = self.limits_ns(self.clock_ns).saturating_add(hold_off_ns);
             let key = dump.expression.clone();
             self.held_off.hold(dump.rule, key, until_ns);
@@ -507,11 +550,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         expression: &K,
     ) -> Option<Reason> {
         let rule = hit.rule;
-        if rule == ALERT {
-            let most = self.config.alert_dumps;
-            return (self.by_alert >= most).then_some(Reason::MaxDumps);
-        }
-        if rule >= self.config.rules {
+        if rule == MANUAL {
             let most = self.config.limits.max_dumps;
             return (self.by_hand >= most).then_some(Reason::MaxDumps);
         }
@@ -519,15 +558,18 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.held_off.advance(now_ns);
         self.dumps.advance(now_ns);
         self.bytes.advance(now_ns);
+        let is_full = match rule {
+            ALERT => self.by_alert >= self.config.alert_dumps,
+            _ => {
+                self.places.is_full() || !self.places.has_room(rule) || self.has_most(rule, limits)
+            }
+        };
         if self.held_off.holds(rule, expression) {
             Some(Reason::HoldOff)
-        } else if self.places.is_full()
-            || !self.places.has_room(rule)
-            || self.has_most(rule, limits)
-        {
+        } else if is_full {
             Some(Reason::MaxDumps)
-        } else if !self.dumps.has_room_within(rule)
-            || self.dumps.of(rule) >= limits.dumps_per_minute
+        } else if self.holds_per_minute(rule)
+            && (!self.dumps.has_room_within(rule) || self.dumps.of(rule) >= limits.dumps_per_minute)
         {
             Some(Reason::DumpsPerMinute)
         } else if !self.bytes.has_room(rule) || self.bytes.of(rule) >= limits.bytes_per_hour {
@@ -535,6 +577,11 @@ impl<K: Eq + Hash + Clone> Director<K> {
         } else {
             None
         }
+    }
+
+    /// Whether a rule may start only so many dumps in a minute.
+    fn holds_per_minute(&self, rule: usize) -> bool {
+        rule != ALERT || self.config.limits.alerts_per_minute
     }
 
     /// The time that limits go by; it never goes back.
@@ -555,11 +602,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// Counts hits that start no dump, and belong to none.
     pub(crate) fn suppress(&mut self, rule: usize, reason: Reason, hits: u64) {
         self.counts.suppressed.add(reason, hits);
-        if rule == ALERT {
-            return;
-        }
         self.by_rule.add(rule, Some(reason), hits);
-        if let Some(since) = self.since.get_mut(rule) {
+        if let Some(since) = self.since.get_mut(&rule) {
             since.add(reason, hits);
         }
     }
@@ -568,11 +612,9 @@ impl<K: Eq + Hash + Clone> Director<K> {
         let id = self.next_id;
         self.next_id += 1;
         self.counts.triggers += 1;
-        if hit.rule != ALERT {
-            self.by_rule.add(hit.rule, None, 1);
-        }
+        self.by_rule.add(hit.rule, None, 1);
         self.take_place(hit, &terms, &expression);
-        let since = self.since.get_mut(hit.rule);
+        let since = self.since.get_mut(&hit.rule);
         let before = since.map(std::mem::take).unwrap_or_default();
         if self.config.single {
             self.armed = false;
@@ -623,13 +665,18 @@ impl<K: Eq + Hash + Clone> Director<K> {
     /// Counts a dump that starts against the limits.
     fn take_place(&mut self, hit: HitOrder, terms: &Terms, expression: &K) {
         let rule = hit.rule;
-        if rule == ALERT {
-            self.by_alert += 1;
-            return;
-        }
-        if rule >= self.config.rules {
-            self.by_hand += 1;
-            return;
+        match rule {
+            MANUAL => {
+                self.by_hand += 1;
+                return;
+            }
+            ALERT => {
+                self.by_alert += 1;
+                let dumps = u64::from(self.holds_per_minute(rule));
+                self.dumps.spend(rule, dumps);
+                return;
+            }
+            _ => {}
         }
         self.places.add(rule, 1);
         self.dumps.spend(rule, 1);
@@ -643,12 +690,13 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     fn release(&mut self, rule: usize) {
-        if rule < self.config.rules {
-            self.places.give_back(rule, 1);
-        } else if rule == ALERT {
-            self.by_alert = self.by_alert.saturating_sub(1);
-        } else {
-            self.by_hand = self.by_hand.saturating_sub(1);
+        match rule {
+            ALERT => self.by_alert = self.by_alert.saturating_sub(1),
+            MANUAL => self.by_hand = self.by_hand.saturating_sub(1),
+            _ => {
+                self.places.give_back(rule, 1);
+                self.forget_gone(rule);
+            }
         }
     }
 

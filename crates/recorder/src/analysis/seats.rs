@@ -142,6 +142,22 @@ impl Seats {
         }
     }
 
+    /// Which of these rules, which were removed, some shard still has.
+    pub(crate) fn known_of(&self, removed: &[usize]) -> HashSet<usize> {
+        let mut known = HashSet::new();
+        if removed.is_empty() {
+            return known;
+        }
+        for seat in &self.seats {
+            let changes = lock(&seat.changes);
+            known.extend(changes.iter().filter_map(|change| match change {
+                RuleChange::Remove(number) => Some(*number),
+                _ => None,
+            }));
+        }
+        known
+    }
+
     pub(crate) fn are_armed(&self) -> bool {
         self.armed.load(Relaxed)
     }

@@ -33,6 +33,13 @@ pub struct AlertConfig {
     pub max_dumps: usize,
 }
 
+impl AlertConfig {
+    /// Whether alerts may come.
+    pub(crate) fn may_come(&self) -> bool {
+        self.are_expected || !self.alerts.is_empty()
+    }
+}
+
 /// No alerts.
 impl Default for AlertConfig {
     fn default() -> Self {
@@ -75,6 +82,12 @@ pub enum AlertOutcome {
     Joined,
     /// It opened none: too many are open.
     MaxDumps,
+    /// It opened none: alerts may start no more dumps in this minute.
+    DumpsPerMinute,
+    /// It opened none, and made none longer: dumps of alerts may write no more bytes in this hour.
+    BytesPerHour,
+    /// It opened none: its time is far ahead of the clock, or the recording ended before it, or too many others wait.
+    NotYet,
     /// It names no packet, and no interface that is recorded.
     NoInterface,
     /// Its dump has no packet: the ring does not reach back to its time.
@@ -87,10 +100,13 @@ pub enum AlertOutcome {
 
 impl AlertOutcome {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::Dump,
         Self::Joined,
         Self::MaxDumps,
+        Self::DumpsPerMinute,
+        Self::BytesPerHour,
+        Self::NotYet,
         Self::NoInterface,
         Self::AgedOut,
         Self::NotRecorded,
@@ -104,6 +120,9 @@ impl AlertOutcome {
             Self::Dump => "dump",
             Self::Joined => "joined",
             Self::MaxDumps => "max-dumps",
+            Self::DumpsPerMinute => "dumps-per-minute",
+            Self::BytesPerHour => "bytes-per-hour",
+            Self::NotYet => "not-yet",
             Self::NoInterface => "no-interface",
             Self::AgedOut => "aged-out",
             Self::NotRecorded => "not-recorded",
@@ -178,13 +197,16 @@ impl AlertCounts {
         self.outcomes[outcome as usize]
     }
 
-    /// How many were acted on.
+    /// How many were acted on, or refused.
     #[must_use]
     pub fn total(&self) -> u64 {
         let acted = [
             AlertOutcome::Dump,
             AlertOutcome::Joined,
             AlertOutcome::MaxDumps,
+            AlertOutcome::DumpsPerMinute,
+            AlertOutcome::BytesPerHour,
+            AlertOutcome::NotYet,
             AlertOutcome::NoInterface,
         ];
         acted.into_iter().map(|outcome| self.of(outcome)).sum()
@@ -294,8 +316,7 @@ pub(crate) struct AlertCounters {
 impl AlertCounters {
     /// What the configuration has of them.
     pub(crate) fn begin(&self, config: &AlertConfig) {
-        let are_expected = config.are_expected || !config.alerts.is_empty();
-        self.are_expected.store(are_expected, Relaxed);
+        self.are_expected.store(config.may_come(), Relaxed);
         self.add_lines(&config.lines);
     }
 

@@ -4,17 +4,20 @@
 //! its place until another one needs it. No count ever goes back, but that of a name that lost its place and came again.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
-use crate::control::{
-    hits::{HitCounts, Reason},
-    lock,
-    progress::Cost,
+use crate::{
+    analysis::director::MANUAL,
+    control::{
+        hits::{HitCounts, Reason},
+        lock,
+        progress::Cost,
+    },
 };
 
 /// Names that are counted one by one.
@@ -59,6 +62,19 @@ impl OutcomeCounters {
         }
     }
 
+    /// Adds all counts of another one. To be called by one thread only.
+    fn add_all(&self, other: &Self) {
+        self.add(None, other.triggers.load(Relaxed));
+        for reason in Reason::ALL {
+            let hits = other.suppressed[reason as usize].load(Relaxed);
+            self.add(Some(reason), hits);
+        }
+        self.add_cost(Cost {
+            bytes: other.bytes.load(Relaxed),
+            finished: other.finished.load(Relaxed),
+        });
+    }
+
     fn add_to(&self, counts: &mut HitCounts) {
         counts.triggers += self.triggers.load(Relaxed);
         for reason in Reason::ALL {
@@ -68,20 +84,14 @@ impl OutcomeCounters {
     }
 }
 
-/// The counters of the rules, for the director. A rule without any is not counted.
+/// The counters of the rules, for the director, and of triggers by hand. A rule without any is not counted.
 #[derive(Debug, Default)]
-pub(crate) struct RuleCounters {
-    by_number: Vec<Option<Arc<OutcomeCounters>>>,
-    by_hand: Option<Arc<OutcomeCounters>>,
-}
+pub(crate) struct RuleCounters(HashMap<usize, Arc<OutcomeCounters>>);
 
 impl RuleCounters {
     /// Those of rules with these numbers, and of triggers by hand.
     pub(crate) fn of(outcomes: &Outcomes, numbers: impl IntoIterator<Item = usize>) -> Self {
-        let mut counters = Self {
-            by_number: Vec::new(),
-            by_hand: Some(Arc::clone(&outcomes.by_hand)),
-        };
+        let mut counters = Self(HashMap::from([(MANUAL, Arc::clone(&outcomes.by_hand))]));
         numbers
             .into_iter()
             .for_each(|number| counters.add_rule(outcomes, number));
@@ -90,29 +100,27 @@ impl RuleCounters {
 
     /// A rule of this number is there from now on.
     pub(crate) fn add_rule(&mut self, outcomes: &Outcomes, number: usize) {
-        let len = self.by_number.len().max(number + 1);
-        self.by_number.resize(len, None);
-        self.by_number[number] = outcomes.of(number);
+        if let Some(of_rule) = outcomes.of(number) {
+            self.0.insert(number, of_rule);
+        }
     }
 
-    /// So many hits of a rule became a dump, or nothing for this reason. A number beyond all rules is that of triggers by hand.
+    /// Nothing is counted any more of the rule of this number.
+    pub(crate) fn remove_rule(&mut self, number: usize) {
+        self.0.remove(&number);
+    }
+
+    /// So many hits of a rule became a dump, or nothing for this reason.
     pub(crate) fn add(&self, rule: usize, reason: Option<Reason>, hits: u64) {
-        if let Some(counters) = self.of_rule(rule) {
+        if let Some(counters) = self.0.get(&rule) {
             counters.add(reason, hits);
         }
     }
 
     /// What dumps of a rule did.
     pub(crate) fn add_cost(&self, rule: usize, cost: Cost) {
-        if let Some(counters) = self.of_rule(rule) {
+        if let Some(counters) = self.0.get(&rule) {
             counters.add_cost(cost);
-        }
-    }
-
-    fn of_rule(&self, rule: usize) -> Option<&Arc<OutcomeCounters>> {
-        match self.by_number.get(rule) {
-            Some(counters) => counters.as_ref(),
-            None => self.by_hand.as_ref(),
         }
     }
 }
@@ -130,10 +138,12 @@ struct Names {
     series: BTreeMap<String, Series>,
     /// Of rules that found no place.
     rest: Arc<OutcomeCounters>,
-    /// Those that lost theirs. A rule that is removed may still be counted for a moment.
+    /// Counters of names that lost their place, while something may still be counted of their rules: their dumps are open, for example.
     past: Vec<Arc<OutcomeCounters>>,
-    /// By number of the rule, with its name: numbers are not used again.
-    by_number: BTreeMap<usize, (Arc<str>, Arc<OutcomeCounters>)>,
+    /// The sum of the counters that nothing is added to any more.
+    closed: OutcomeCounters,
+    /// By number of the rule, with its name. Numbers are not used again.
+    by_number: HashMap<usize, (Arc<str>, Arc<OutcomeCounters>)>,
     removals: u64,
 }
 
@@ -152,6 +162,12 @@ impl Names {
         if let Some(name) = removed.min().map(|(_, name)| name.clone()) {
             let series = self.series.remove(&name);
             self.past.extend(series.map(|series| series.counters));
+        }
+        for counters in std::mem::take(&mut self.past) {
+            match Arc::try_unwrap(counters) {
+                Ok(counters) => self.closed.add_all(&counters),
+                Err(counters) => self.past.push(counters),
+            }
         }
     }
 }
@@ -192,6 +208,11 @@ impl Outcomes {
         }
     }
 
+    /// No hit comes any more of the rule of this number.
+    pub(crate) fn forget(&self, number: usize) {
+        lock(&self.names).by_number.remove(&number);
+    }
+
     /// The counters of a rule that was added: for the analyzer.
     fn of(&self, number: usize) -> Option<Arc<OutcomeCounters>> {
         let names = lock(&self.names);
@@ -209,7 +230,7 @@ impl Outcomes {
     /// All names, in their order, then the rest, if there is any.
     pub(crate) fn list(&self) -> Vec<RuleHits> {
         let names = lock(&self.names);
-        let sum = |rule: Option<&String>, counters: &[Arc<OutcomeCounters>]| {
+        let sum = |rule: Option<&String>, counters: &[&OutcomeCounters]| {
             let mut counts = HitCounts::default();
             counters.iter().for_each(|it| it.add_to(&mut counts));
             RuleHits {
@@ -220,13 +241,14 @@ impl Outcomes {
             }
         };
         let each = names.series.iter();
-        let each =
-            each.map(|(name, series)| sum(Some(name), std::slice::from_ref(&series.counters)));
+        let each = each.map(|(name, series)| sum(Some(name), &[&series.counters]));
         let mut all: Vec<_> = each.collect();
+        let past = names.past.iter().map(|counters| &**counters);
+        let rest: Vec<_> = past.chain([&*names.rest, &names.closed]).collect();
         let is_any = Arc::strong_count(&names.rest) > 1 || !names.past.is_empty();
-        if is_any {
-            let rest = [&names.past[..], &[Arc::clone(&names.rest)]].concat();
-            all.push(sum(None, &rest));
+        let rest = sum(None, &rest);
+        if is_any || rest != sum(None, &[]) {
+            all.push(rest);
         }
         all
     }
@@ -242,6 +264,21 @@ impl Outcomes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl RuleCounters {
+        /// Of how many rules it has counters, and of triggers by hand.
+        pub(crate) fn known(&self) -> usize {
+            self.0.len()
+        }
+    }
+
+    impl Outcomes {
+        /// Of how many rules and names something is kept.
+        pub(crate) fn known(&self) -> usize {
+            let names = lock(&self.names);
+            names.by_number.len() + names.series.len() + names.past.len()
+        }
+    }
 
     /// How many triggers each name has.
     fn told(outcomes: &Outcomes) -> BTreeMap<String, u64> {

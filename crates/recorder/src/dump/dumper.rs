@@ -521,7 +521,9 @@ impl Dumper {
                 let report = ending.report();
                 let why = ending.unmatched.as_ref();
                 let why = why.map(|(outcome, why)| (*outcome, why.as_str()));
-                for news in ending.alerted.count(&common.alerts, id, why) {
+                // Nothing asks for its stamps any more, and a dump that may be amended is kept for long.
+                let alerted = std::mem::take(&mut ending.alerted);
+                for news in alerted.count(&common.alerts, id, why) {
                     self.parts.events.tell(Event::Alert(news));
                 }
                 // A dump that has no file has nothing to look at.

@@ -75,6 +75,8 @@ pub struct Config {
     pub hold_off: Duration,
     /// Dumps started in any minute, shared in the same way; 0: without limit.
     pub dumps_per_minute: u64,
+    /// Whether `dumps_per_minute` holds dumps of alerts too.
+    pub limit_alerts_per_minute: bool,
     /// Bytes written in any hour before no further dump is started, shared in the same way; 0: without limit.
     pub bytes_per_hour: u64,
     /// A dump ends when it has so many packets, …
@@ -138,6 +140,7 @@ impl Default for Config {
             max_dumps: 64,
             hold_off: Duration::ZERO,
             dumps_per_minute: 0,
+            limit_alerts_per_minute: true,
             bytes_per_hour: 0,
             dump_packets: 0,
             dump_bytes: 0,

@@ -495,6 +495,7 @@ fn shared_limits(config: &Config) -> SharedLimits {
         hold_off_ns: duration_ns(config.hold_off),
         max_dumps: config.max_dumps,
         dumps_per_minute: config.dumps_per_minute,
+        alerts_per_minute: config.limit_alerts_per_minute,
         bytes_per_hour: config.bytes_per_hour,
     }
 }
@@ -530,6 +531,7 @@ fn director_config(config: &Config) -> DirectorConfig {
         limits: shared_limits(config),
         single: config.single,
         alert_dumps: config.alerts.max_dumps,
+        are_alerts_expected: config.alerts.may_come(),
         grace_ns: (!config.offline).then(|| duration_ns(WINDOW_GRACE)),
     }
 }

@@ -25,7 +25,7 @@ use crate::{
         config::Config,
         default_window,
         handle::{CommandError, Handle},
-        rules::{Entry, NUMBERS_MAX, Numbered, RULES_MAX, names},
+        rules::{Entry, Numbered, RULES_MAX, names, too_many_rules},
         shared_limits,
     },
 };
@@ -258,12 +258,8 @@ impl Handle {
         let gone = plan.removed.len();
         let is_new = |name: &&String| !rules.by_name.contains_key(*name);
         let new = plan.put.iter().filter(is_new).count();
-        if (rules.by_name.len() + new).saturating_sub(gone) > RULES_MAX
-            || rules.next + plan.put.len() > NUMBERS_MAX
-        {
-            return Err(CommandError::Refused(format!(
-                "there are {RULES_MAX} rules, or {NUMBERS_MAX} were added or changed since the start, which is the limit"
-            )));
+        if (rules.by_name.len() + new).saturating_sub(gone) > RULES_MAX {
+            return Err(too_many_rules());
         }
         let mut entries = Vec::with_capacity(plan.put.len());
         let mut changes: Vec<RuleChange> = default.into_iter().collect();
@@ -319,6 +315,7 @@ impl Handle {
         let told = self.tell(changes, requests.into_iter().collect(), settings);
         let answer = told.inspect_err(|_| {
             take_back(&added);
+            added.iter().for_each(|number| outcomes.forget(*number));
             let names = entries.iter().map(|(name, _)| name);
             let new = names.filter(|name| !rules.by_name.contains_key(*name));
             new.for_each(|name| outcomes.remove_rule(name));
@@ -440,7 +437,8 @@ fn changed_settings(new: &Config, old: &Config) -> Vec<&'static str> {
         ("max-dumps", new.max_dumps != old.max_dumps),
         (
             "dumps-per-minute",
-            new.dumps_per_minute != old.dumps_per_minute,
+            (new.dumps_per_minute, new.limit_alerts_per_minute)
+                != (old.dumps_per_minute, old.limit_alerts_per_minute),
         ),
         ("bytes-per-hour", new.bytes_per_hour != old.bytes_per_hour),
         ("when-full", new.when_full != old.when_full),

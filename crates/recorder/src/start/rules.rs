@@ -38,8 +38,6 @@ pub const NO_PACKET: &str = "less 0";
 
 /// Rules at once.
 pub(super) const RULES_MAX: usize = 16_384;
-/// Numbers of rules, which are never used again: what is kept of each is bounded by that.
-pub(super) const NUMBERS_MAX: usize = 65_536;
 /// Bytes of the expressions of rules that are added, in all. A rule costs 30 to 240 times its text: most if it is short, or is no list.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
@@ -62,7 +60,7 @@ pub(crate) struct RuleBook {
 pub(super) struct Numbered {
     /// Scripts among them.
     pub(super) by_name: BTreeMap<String, Entry>,
-    /// The number of the next rule.
+    /// The number of the next rule. No number is used twice, and nothing is kept of a rule that is gone.
     pub(super) next: usize,
     /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
     pub(super) leaving: Vec<usize>,
@@ -471,11 +469,8 @@ impl Handle {
         let hits = hits.and_then(|entry| entry.hits.clone());
         let is_configured = old.is_some_and(|entry| entry.is_configured);
         let old = old.map(|entry| (entry.number, entry.is_enabled));
-        let is_full = old.is_none() && rules.by_name.len() >= RULES_MAX;
-        if is_full || rules.next >= NUMBERS_MAX {
-            return Err(CommandError::Refused(format!(
-                "there are {RULES_MAX} rules, or {NUMBERS_MAX} were added or changed since the start, which is the limit"
-            )));
+        if old.is_none() && rules.by_name.len() >= RULES_MAX {
+            return Err(too_many_rules());
         }
         let common = self.common()?;
         let number = rules.next;
@@ -500,6 +495,7 @@ impl Handle {
         let told = self.tell(changes, vec![(number, request.clone())], None);
         let answer = told.inspect_err(|_| {
             self.rules.shared.remove(&[number]);
+            common.outcomes.forget(number);
             if old.is_none() {
                 common.outcomes.remove_rule(wanted.name);
             }
@@ -620,6 +616,19 @@ impl Entry {
         Err(CommandError::Refused(format!(
             "rule '{name}' is a script, which cannot be changed while it runs"
         )))
+    }
+}
+
+/// Why no rule is added.
+pub(super) fn too_many_rules() -> CommandError {
+    CommandError::Refused(format!("there are {RULES_MAX} rules, which is the limit"))
+}
+
+#[cfg(test)]
+impl RuleBook {
+    /// The next rule has this number.
+    pub(crate) fn skip_to(&self, number: usize) {
+        lock(&self.rules).next = number;
     }
 }
 

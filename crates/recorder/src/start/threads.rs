@@ -67,6 +67,10 @@ trait Reads {
     fn wait(&mut self, timeout: Duration) -> Duration;
     /// Whether the clock alone may end something.
     fn has_deadline(&self) -> bool;
+    /// When there is something to do, whatever comes. `None`: nothing is known of.
+    fn next_in(&self) -> Option<Duration> {
+        None
+    }
 }
 
 impl Reads for Analyzer {
@@ -80,6 +84,10 @@ impl Reads for Analyzer {
 
     fn has_deadline(&self) -> bool {
         Self::has_deadline(self)
+    }
+
+    fn next_in(&self) -> Option<Duration> {
+        self.next_alert_in()
     }
 }
 
@@ -113,6 +121,7 @@ fn read(reader: &mut impl Reads, live: bool, left: &AtomicUsize) {
             } else {
                 NO_DUMP_ANALYZER_WAIT
             };
+            let timeout = reader.next_in().map_or(timeout, |next| next.min(timeout));
             is_hurried = reader.wait(timeout) < ANALYZER_PAUSE;
         }
     }

@@ -348,3 +348,30 @@ fn a_storm_of_reloads_loses_no_hit() {
     // The first packet of a round is taken by the rule of before, the second one by the new one.
     assert_eq!((hits, of_rule, status.lapped), (200, 100, 0));
 }
+
+/// A feed of indicators changes some rules every minute, for years.
+#[test]
+fn rules_may_be_changed_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(dir.path());
+    rig.handle.rules.skip_to(1 << 20);
+    let request = TriggerRequest::default();
+    let added = asked(&mut rig, |handle| {
+        handle.add_rule("a", "udp port 7", &request)
+    });
+    assert!(!added.unwrap(), "it was not there");
+    for port in [6, 5, 4] {
+        let text = format!("udp port {port}");
+        let changed = asked(&mut rig, |handle| handle.change_rule("a", &text, &request));
+        assert!(changed.unwrap());
+        arrive(&mut rig, port, 0);
+        assert_eq!(rules(&rig)[1], rule("a", &text, 1, false));
+    }
+    let asks_for = with_rules(&[("1", "udp port 9"), ("b", "udp port 3")]);
+    assert_eq!(reload(&mut rig, &asks_for).unwrap().added, ["b"]);
+    arrive(&mut rig, 3, 0);
+    assert_eq!(rules(&rig)[2], rule("b", "udp port 3", 1, true));
+    // Nothing is kept of those that are gone, though no packet came on a link since.
+    rig.step();
+    assert_eq!(rig.common.outcomes.known(), 3 + 3);
+}

@@ -31,7 +31,7 @@ use crate::{
         terms::{Terms, TriggerRequest, Window},
     },
     control::{
-        alerts::AlertConfig,
+        alerts::{AlertConfig, AlertNews},
         commands::{Command, commands},
         common::Common,
         events::{Events, Subscription},
@@ -87,6 +87,7 @@ pub(crate) struct Rig {
     pub(crate) handle: Handle,
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
+    pub(crate) alerts: Vec<AlertNews>,
     pub(crate) flows: FlowReceiver,
 }
 
@@ -358,10 +359,12 @@ impl Rig {
                 hold_off_ns: 0,
                 max_dumps: plan.max_dumps,
                 dumps_per_minute: 0,
+                alerts_per_minute: true,
                 bytes_per_hour: 0,
             },
             single: plan.single,
             alert_dumps: 4,
+            are_alerts_expected: false,
             grace_ns: Some(50 * MS),
         };
         let handle = Handle {
@@ -413,6 +416,7 @@ impl Rig {
             handle,
             notices: Vec::new(),
             reports: Vec::new(),
+            alerts: Vec::new(),
             flows: receiver,
         }
     }
@@ -569,10 +573,10 @@ impl Rig {
                 Event::Triggered { .. }
                 | Event::Deleted(_)
                 | Event::Posted(_)
-                | Event::Alert(_)
                 | Event::Exported(_)
                 | Event::Changed(_)
                 | Event::Refused(_) => {}
+                Event::Alert(news) => self.alerts.push(news),
                 Event::Missed(missed) => panic!("{missed:?}"),
             }
         }

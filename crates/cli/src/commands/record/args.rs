@@ -20,6 +20,8 @@ use super::{
 };
 use crate::{commands::control::WhenFull, failure::Failure, memory, units};
 
+/// Dumps that triggers may start in a minute, where --dumps-per-minute does not say.
+const DUMPS_PER_MINUTE: u32 = 400;
 /// The connection of the trigger packet.
 const DEFAULT_DUMP: &str = "$flow";
 
@@ -208,11 +210,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_dumps: u32,
 
-    /// Dumps started in any minute at most (of the packets, with -r); 0: without limit
-    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
-    dumps_per_minute: u32,
+    /// Dumps started in any minute at most (of the packets, with -r); 0: without limit. Without this option 400 for triggers, and
+    /// no limit for alerts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    dumps_per_minute: Option<u32>,
 
-    /// Start no dump while so much was written in the last hour (of the packets, with -r), like 20GiB; 0: without limit
+    /// Start no dump while so much was written in the last hour (of the packets, with -r), like 20GiB; 0: without limit. A trigger by
+    /// hand starts one all the same
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size_or_none)]
     bytes_per_hour: u64,
 
@@ -356,7 +360,8 @@ impl Args {
             future: self.future,
             max_dumps: self.max_dumps as usize,
             hold_off: self.hold_off,
-            dumps_per_minute: self.dumps_per_minute.into(),
+            dumps_per_minute: self.dumps_per_minute.unwrap_or(DUMPS_PER_MINUTE).into(),
+            limit_alerts_per_minute: self.dumps_per_minute.is_some(),
             bytes_per_hour: self.bytes_per_hour,
             dump_packets: self.dump_packets,
             dump_bytes: self.dump_bytes,

@@ -20,13 +20,20 @@ use crate::{
     control::{
         alerts::{AlertConfig, AlertNews, AlertOutcome},
         events::Event,
+        hits::Reason,
         progress::records_before,
+        time::seconds,
     },
     dump::{
         alerted::{AlertFacts, oddity},
         order::Message,
     },
 };
+
+/// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: the IDS has another clock.
+const AHEAD_MAX_NS: i64 = 10_000_000_000;
+/// Live, alerts that wait at once. Beyond this the recorder refuses the alert whose time comes last. An alert takes some 1 KiB.
+const WAITING_MAX: usize = 65_536;
 
 /// Those that wait for their time: by that, and in the order in which they came.
 #[derive(Debug, Default)]
@@ -47,7 +54,7 @@ impl Alerts {
         alerts
     }
 
-    pub(super) fn add(&mut self, alerts: Vec<Arc<Alert>>) {
+    fn add(&mut self, alerts: Vec<Arc<Alert>>) {
         for alert in alerts {
             let act_ns = alert.time_ns.saturating_add(self.delay_ns);
             self.waiting.insert((act_ns, self.came), alert);
@@ -55,8 +62,18 @@ impl Alerts {
         }
     }
 
-    pub(super) fn is_any(&self) -> bool {
-        !self.waiting.is_empty()
+    /// When the next one acts, ns; `None`: none waits.
+    pub(super) fn next_ns(&self) -> Option<i64> {
+        self.waiting
+            .first_key_value()
+            .map(|((act_ns, _), _)| *act_ns)
+    }
+
+    /// Takes the last of too many.
+    fn take_excess(&mut self) -> Option<Arc<Alert>> {
+        let is_excess = self.waiting.len() > WAITING_MAX;
+        let last = is_excess.then(|| self.waiting.pop_last()).flatten();
+        last.map(|(_, alert)| alert)
     }
 
     /// Takes the next one whose time has come.
@@ -67,6 +84,40 @@ impl Alerts {
 }
 
 impl Core {
+    /// Live: alerts came. Each acts at its time, unless that is too far ahead or too many wait.
+    pub(super) fn add_alerts(&mut self, alerts: Vec<Arc<Alert>>, now_ns: i64) {
+        let is_ahead = |alert: &Arc<Alert>| alert.time_ns.saturating_sub(now_ns) > AHEAD_MAX_NS;
+        let (ahead, alerts): (Vec<_>, Vec<_>) = alerts.into_iter().partition(is_ahead);
+        for alert in ahead {
+            let by = seconds(alert.time_ns.saturating_sub(now_ns));
+            let why = format!("its time is {by} after that of the recorder's clock");
+            self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+        }
+        self.alerts.add(alerts);
+        while let Some(alert) = self.alerts.take_excess() {
+            let why = format!("{WAITING_MAX} alerts with an earlier time wait");
+            self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+        }
+    }
+
+    /// No packet comes any more: acts on those whose delay is not over. Live, an alert that is ahead of the clock has no packets.
+    pub(super) fn end_alerts(&mut self) {
+        let now = self.common.clock.now();
+        let now_ns = match self.live {
+            true => now.ring_ns.saturating_add(now.offset_ns),
+            false => i64::MAX,
+        };
+        while let Some(alert) = self.alerts.next(i64::MAX) {
+            if alert.time_ns <= now_ns {
+                self.act_on_alert(&alert);
+                self.execute();
+            } else {
+                let why = "the recording ended before its time".to_owned();
+                self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+            }
+        }
+    }
+
     /// Acts on those whose time has come.
     pub(super) fn act_on_alerts(&mut self, now_ns: i64) {
         while let Some(alert) = self.alerts.next(now_ns) {
@@ -123,8 +174,13 @@ impl Core {
         };
         self.director.alert(hit, newest_ns, &mut self.orders);
         if let Some(Order::Refused { why, .. }) = self.orders.last() {
+            let outcome = match why.reason() {
+                Reason::DumpsPerMinute => AlertOutcome::DumpsPerMinute,
+                Reason::BytesPerHour => AlertOutcome::BytesPerHour,
+                _ => AlertOutcome::MaxDumps,
+            };
             let why = why.to_string();
-            self.tell_alert(alert, AlertOutcome::MaxDumps, None, Some(why));
+            self.tell_alert(alert, outcome, None, Some(why));
         }
     }
 
@@ -136,7 +192,8 @@ impl Core {
             let most_ns = duration_ns(config.window);
             window.past_ns = window.past_ns.min(most_ns);
             window.future_ns = window.future_ns.min(most_ns);
-            let before_ns = self.since_bytes(time_ns, config.window_bytes / 2);
+            let past_ns = (window.start_ns(time_ns), time_ns);
+            let before_ns = self.since_bytes(past_ns, config.window_bytes / 2);
             window.past_ns = window.past_ns.min(time_ns.saturating_sub(before_ns));
             window.bytes_max = window.bytes_max.min(config.window_bytes.max(1));
         } else if let Some(start_ns) = alert.start_ns {
@@ -148,25 +205,22 @@ impl Core {
         window
     }
 
-    /// From when on the ring has no more than so many bytes up to a time, in whole buckets; ns, the earliest if it has less.
-    fn since_bytes(&self, time_ns: i64, bytes: u64) -> i64 {
+    /// From when on the ring has no more than so many bytes up to a time, in whole buckets; ns, the earliest if it has less since `from_ns`.
+    fn since_bytes(&self, (from_ns, time_ns): (i64, i64), bytes: u64) -> i64 {
         let ring = &self.common.ring;
         let bucket_bytes = (ring.bytes() / ring.buckets().max(1) as u64).max(1);
         let buckets = usize::try_from(bytes / bucket_bytes).unwrap_or(usize::MAX);
-        let infos = self.buckets();
-        let before = infos.iter().filter(|info| info.min_ns <= time_ns);
-        let mut ends: Vec<i64> = before.map(|info| info.max_ns.min(time_ns)).collect();
+        let infos = self.buckets(from_ns, time_ns);
+        let mut ends: Vec<i64> = infos.iter().map(|info| info.max_ns.min(time_ns)).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         ends.get(buckets.max(1)).copied().unwrap_or(i64::MIN)
     }
 
-    /// The buckets with records that were looked at, with so many.
-    fn buckets(&self) -> Vec<BucketInfo> {
-        let ring = &self.common.ring;
+    /// The buckets with records that were looked at, with so many, that touch a time.
+    fn buckets(&self, from_ns: i64, to_ns: i64) -> Vec<BucketInfo> {
         let mut all = Vec::new();
-        for producer in 0..ring.producers() {
-            ring.buckets_from(producer, 0, &mut all);
-        }
+        let ring = &self.common.ring;
+        ring.buckets_within(from_ns, to_ns, &mut all);
         if let Some(here) = self.here.first().filter(|_| !self.live) {
             for info in &mut all {
                 info.committed = info.committed.min(records_before(*here, info));
@@ -186,13 +240,15 @@ impl Core {
         let alert = alert?;
         let why = oddity(&alert).map(str::to_owned);
         self.tell_alert(&alert, AlertOutcome::Dump, Some(id), why);
-        let buckets = self.buckets();
-        let within = buckets
-            .iter()
-            .filter(|info| info.min_ns <= to_ns && info.max_ns >= from_ns);
+        let oldest_ns = |buckets: &[BucketInfo]| buckets.iter().map(|info| info.min_ns).min();
+        let within = self.buckets(from_ns, to_ns);
         let facts = AlertFacts {
-            oldest_ns: buckets.iter().map(|info| info.min_ns).min(),
-            before: within.map(|info| u64::from(info.committed)).sum(),
+            // A walk over all buckets only from files, where the answer must not depend on what was read ahead.
+            oldest_ns: oldest_ns(&within).or_else(|| match self.live {
+                true => self.common.ring.oldest_ns(),
+                false => oldest_ns(&self.buckets(i64::MIN, i64::MAX)),
+            }),
+            before: within.iter().map(|info| u64::from(info.committed)).sum(),
             recorded: self.recorded(),
         };
         Some((alert, facts))

@@ -5,10 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{Core, MANUAL};
+use super::Core;
 use crate::{
     analysis::{
-        director::{Hit, HitOrder, Order},
+        director::{Hit, HitOrder, MANUAL, Order},
         predicate::Expression,
         terms::{Terms, TriggerRequest},
     },
@@ -81,7 +81,9 @@ impl Core {
                         let _ = reply.try_send(triggered);
                     }
                 }
-                Command::Alerts(alerts) => self.alerts.add(alerts),
+                Command::Alerts(alerts) => {
+                    self.add_alerts(alerts, now.ring_ns.saturating_add(now.offset_ns));
+                }
                 Command::Rules {
                     changes,
                     requests,

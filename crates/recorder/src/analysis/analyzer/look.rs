@@ -123,9 +123,21 @@ impl Core {
         let is_past = !self.leaving.is_empty() && seats.all().iter().all(Seat::has_taken_up);
         self.take_told(&seats);
         if is_past {
-            for number in self.leaving.drain(..) {
-                self.rules.remove(&number);
-                self.parts.terms.remove(&number);
+            let gone = std::mem::take(&mut self.leaving);
+            gone.into_iter().for_each(|number| self.forget_rule(number));
+        }
+    }
+
+    /// Forgets rules that left, of which hits may have been found before: of silent links that may be long ago.
+    pub(super) fn forget_those_gone(&mut self) {
+        let seats = Arc::clone(&self.seats);
+        let known = seats.known_of(&self.leaving);
+        self.take_told(&seats);
+        let leaving = std::mem::take(&mut self.leaving);
+        for number in leaving {
+            match known.contains(&number) {
+                true => self.leaving.push(number),
+                false => self.forget_rule(number),
             }
         }
     }

@@ -46,14 +46,8 @@ impl Core {
                     self.director.by_rule.add_rule(outcomes, rule.number);
                     self.rules.insert(rule.number, rule.known());
                 }
-                RuleChange::Remove(number) => {
-                    if is_replaced {
-                        self.leaving.push(*number);
-                    } else {
-                        self.rules.remove(number);
-                        self.parts.terms.remove(number);
-                    }
-                }
+                RuleChange::Remove(number) if is_replaced => self.leaving.push(*number),
+                RuleChange::Remove(number) => self.forget_rule(*number),
                 RuleChange::Enable(number, is_enabled) => {
                     if let Some(rule) = self.rules.get_mut(number) {
                         rule.is_enabled = *is_enabled;
@@ -63,6 +57,15 @@ impl Core {
             }
         }
         self.seats.change_rules(changes);
+        self.forget_those_gone();
+    }
+
+    /// No hit of a rule is acted on any more.
+    pub(super) fn forget_rule(&mut self, number: usize) {
+        self.rules.remove(&number);
+        self.parts.terms.remove(&number);
+        self.director.forget_rule(number);
+        self.common.outcomes.forget(number);
     }
 
     /// Rules of these numbers ask for this from now on, and what they leave out is as the settings say. With settings come the requests of all rules.

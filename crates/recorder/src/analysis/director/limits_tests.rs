@@ -2,7 +2,11 @@
 
 use retroscope_filter::{FillError, Variable};
 
-use super::{window_tests::terms, *};
+use super::{
+    tests::{acts, alert_hit},
+    window_tests::terms,
+    *,
+};
 
 const S: i64 = 1_000_000_000;
 
@@ -14,10 +18,12 @@ fn config() -> DirectorConfig {
             hold_off_ns: 0,
             max_dumps: 64,
             dumps_per_minute: 400,
+            alerts_per_minute: true,
             bytes_per_hour: 0,
         },
         single: false,
         alert_dumps: 4,
+        are_alerts_expected: false,
         grace_ns: None,
     }
 }
@@ -201,6 +207,7 @@ fn a_trigger_by_hand_asks_no_budget() {
         limits: SharedLimits {
             max_dumps: 4,
             dumps_per_minute: 1,
+            alerts_per_minute: true,
             bytes_per_hour: 1,
             hold_off_ns: 100 * S,
         },
@@ -220,6 +227,150 @@ fn a_trigger_by_hand_asks_no_budget() {
     }
     let opened = orders.iter().filter(|o| matches!(o, Order::Open { .. }));
     assert_eq!(opened.count(), 4, "as many as may be open at once");
+}
+
+/// A live recorder of one rule, and of alerts, each of its own flow.
+fn of_alerts(rules: usize, limits: SharedLimits) -> Director<u32> {
+    let mut director = Director::new(DirectorConfig {
+        hold_ns: 0,
+        rules,
+        limits,
+        alert_dumps: 1000,
+        are_alerts_expected: true,
+        grace_ns: Some(S / 20),
+        ..config()
+    });
+    director.advance_mono(0, &mut Vec::new());
+    director
+}
+
+#[test]
+fn alerts_and_rules_share_the_dumps_of_a_minute() {
+    let limits = SharedLimits {
+        dumps_per_minute: 10,
+        ..config().limits
+    };
+    for (rules, dumps) in [(0, 10), (1, 5), (2, 6)] {
+        let mut director = of_alerts(rules, limits);
+        let mut alert = |key| acts(&mut director, alert_hit(S, key, (S, S)), S);
+        let opened = (0..100).filter_map(&mut alert);
+        assert_eq!(opened.count(), dumps, "{rules} rules");
+        let suppressed = director.counts.suppressed;
+        assert_eq!(suppressed.of(Reason::DumpsPerMinute), 100 - dumps as u64);
+        // A rule has its share all the same.
+        for rule in 0..rules {
+            let mut orders = Vec::new();
+            director.hit(hit(S, rule, 1), &mut orders);
+            assert!(matches!(orders[..], [Order::Open { .. }]), "{orders:?}");
+        }
+        director.advance_mono(62 * S, &mut Vec::new());
+        let next = acts(&mut director, alert_hit(S, 1000, (S, S)), S);
+        assert!(next.is_some(), "the next minute");
+    }
+}
+
+/// Where nobody says how many dumps a minute may have, there is a limit for triggers alone.
+#[test]
+fn alerts_may_have_no_limit_of_a_minute() {
+    let mut limits = SharedLimits {
+        dumps_per_minute: 10,
+        alerts_per_minute: false,
+        ..config().limits
+    };
+    let mut director = of_alerts(1, limits);
+    let acts = |director: &mut Director<u32>, keys: std::ops::Range<u32>| {
+        let acts = |key| acts(director, alert_hit(S, key, (S, S)), S);
+        keys.filter_map(acts).count()
+    };
+    assert_eq!(acts(&mut director, 0..100), 100);
+    let mut orders = Vec::new();
+    (0..100).for_each(|key| director.hit(hit(S, 0, key), &mut orders));
+    let opened = orders.iter().filter(|it| matches!(it, Order::Open { .. }));
+    assert_eq!(opened.count(), 10, "alerts take nothing of it");
+    limits.alerts_per_minute = true;
+    director.set_limits(limits);
+    assert_eq!(acts(&mut director, 100..200), 0);
+}
+
+#[test]
+fn a_storm_of_a_rule_leaves_alerts_their_dumps() {
+    let limits = SharedLimits {
+        dumps_per_minute: 10,
+        ..config().limits
+    };
+    let mut director = of_alerts(1, limits);
+    let mut orders = Vec::new();
+    (0..100).for_each(|key| director.hit(hit(S, 0, key), &mut orders));
+    let opened = orders.iter().filter(|it| matches!(it, Order::Open { .. }));
+    assert_eq!(opened.count(), 5);
+    let alert = |key| acts(&mut director, alert_hit(S, key, (S, S)), S);
+    assert_eq!((0..100).filter_map(alert).count(), 5);
+}
+
+#[test]
+fn alerts_write_no_more_than_their_bytes_of_an_hour() {
+    let limits = SharedLimits {
+        bytes_per_hour: 1000,
+        ..config().limits
+    };
+    let mut director = of_alerts(1, limits);
+    assert!(director.counts_bytes());
+    let first = acts(&mut director, alert_hit(S, 1, (S, S)), S);
+    assert_eq!(first, Some((1, None)));
+    director.wrote(ALERT, 400);
+    let longer = acts(&mut director, alert_hit(S, 1, (0, 2 * S)), S);
+    assert_eq!(longer, Some((1, Some(3 * S))));
+    director.wrote(ALERT, 200);
+    let mut refused = |hit| {
+        let mut orders = Vec::new();
+        director.alert(hit, S, &mut orders);
+        matches!(
+            orders[..],
+            [Order::Refused {
+                why: Refusal::Limit(Reason::BytesPerHour),
+                ..
+            }]
+        )
+    };
+    assert!(refused(alert_hit(S, 2, (S, S))), "another dump");
+    assert!(refused(alert_hit(S, 1, (0, 3 * S))), "a longer one");
+    let within = acts(&mut director, alert_hit(S, 1, (0, S)), S);
+    assert_eq!(within, Some((1, Some(3 * S))), "it costs nothing");
+    let mut orders = Vec::new();
+    director.hit(hit(S, 0, 1), &mut orders);
+    assert!(
+        matches!(orders[..], [Order::Open { .. }]),
+        "a rule has half"
+    );
+    assert_eq!(director.counts.suppressed.of(Reason::BytesPerHour), 2);
+    director.advance_mono(3700 * S, &mut Vec::new());
+    assert!(acts(&mut director, alert_hit(S, 2, (S, S)), S).is_some());
+}
+
+/// Nobody is refused a dump by hand, and what it writes is not there for rules and alerts.
+#[test]
+fn bytes_by_hand_count() {
+    let limits = SharedLimits {
+        bytes_per_hour: 1000,
+        dumps_per_minute: 1,
+        ..config().limits
+    };
+    let mut director = of_alerts(0, limits);
+    let mut by_hand = |number| {
+        let mut orders = Vec::new();
+        director.manual(hit(S, MANUAL, number), &mut orders);
+        director.wrote(MANUAL, 300);
+        matches!(orders[..], [Order::Open { .. }])
+    };
+    assert!(by_hand(1) && by_hand(2));
+    director.wrote(ALERT, 399);
+    assert!(acts(&mut director, alert_hit(S, 1, (S, S)), S).is_some());
+    director.wrote(ALERT, 101);
+    director.advance_mono(62 * S, &mut Vec::new());
+    assert!(acts(&mut director, alert_hit(S, 2, (S, S)), S).is_none());
+    let mut orders = Vec::new();
+    director.manual(hit(S, MANUAL, 3), &mut orders);
+    assert!(matches!(orders[..], [Order::Open { .. }]), "{orders:?}");
 }
 
 /// A long hold time while every packet hits: one key, then each another.

@@ -1,4 +1,8 @@
 use super::{window_tests::terms, *};
+use crate::control::{
+    outcomes::{Outcomes, RuleHits},
+    progress::Cost,
+};
 
 const S: i64 = 1_000_000_000;
 
@@ -10,12 +14,64 @@ fn config() -> DirectorConfig {
             hold_off_ns: 0,
             max_dumps: 3,
             dumps_per_minute: 0,
+            alerts_per_minute: true,
             bytes_per_hour: 0,
         },
         single: false,
         alert_dumps: 4,
+        are_alerts_expected: false,
         grace_ns: None,
     }
+}
+
+/// Rules come and go for days, as those of a feed of indicators do: nothing is kept of a rule that is gone and whose dumps are finished.
+#[test]
+fn rules_are_added_and_removed_without_end() {
+    const RULES: usize = 70_000;
+    let config = DirectorConfig {
+        hold_ns: 0,
+        rules: 0,
+        grace_ns: Some(S / 20),
+        ..config()
+    };
+    let mut director = Director::new(config);
+    let outcomes = Outcomes::default();
+    director.by_rule = RuleCounters::of(&outcomes, []);
+    for rule in 0..RULES {
+        let mut orders = Vec::new();
+        director.advance_mono(rule as i64 * 60 * S, &mut orders);
+        outcomes.add_rule(rule, &format!("feed {rule}"));
+        director.by_rule.add_rule(&outcomes, rule);
+        director.set_rules(&[(rule, true)]);
+        let mut hit = hit(10 * S, 1, "a");
+        hit.order.rule = rule;
+        director.hit(hit, &mut orders);
+        assert!(matches!(orders[..], [Order::Open { .. }]), "{rule}");
+        director.set_rules(&[(rule, false)]);
+        outcomes.remove_rule(&format!("feed {rule}"));
+        director.forget_rule(rule);
+        outcomes.forget(rule);
+        // Its dump ends afterwards.
+        let bytes = 100;
+        director.by_rule.add_cost(rule, Cost { bytes, finished: 1 });
+        director.wrote(rule, bytes);
+        director.is_full(1 + rule as u64, &mut orders);
+        director.finished(rule);
+    }
+    let kept = [
+        director.since.len(),
+        director.gone.len(),
+        director.places.known(),
+        director.by_rule.known(),
+        outcomes.known(),
+    ];
+    assert_eq!(kept, [0, 0, 0, 1, 256], "triggers by hand, and 256 names");
+    assert!(director.dumps.known() <= 3, "alerts, and a minute's rules");
+    assert!(director.bytes.known() <= 63, "alerts, and an hour's rules");
+    let list = outcomes.list();
+    let sum = |of: fn(&RuleHits) -> u64| list.iter().map(of).sum::<u64>();
+    assert_eq!(sum(|it| it.counts.triggers), RULES as u64);
+    assert_eq!(sum(|it| it.bytes), 100 * RULES as u64);
 }
 
 fn hit(time_ns: i64, record: u64, expression: &'static str) -> Hit<&'static str> {
@@ -320,7 +376,7 @@ fn the_end_of_a_flow_waits_for_its_own_clock() {
     assert!(closes(&orders));
 }
 
-fn alert_hit(time_ns: i64, expression: u32, window: (i64, i64)) -> Hit<u32> {
+pub(super) fn alert_hit(time_ns: i64, expression: u32, window: (i64, i64)) -> Hit<u32> {
     let line = br#"{"timestamp":"1970-01-01T00:00:01.000000Z","event_type":"alert"}"#;
     let retroscope_alert::Read::Alert { alert, .. } = retroscope_alert::read(line) else {
         panic!("it is an alert");
@@ -344,7 +400,11 @@ fn alert_hit(time_ns: i64, expression: u32, window: (i64, i64)) -> Hit<u32> {
 }
 
 /// What alerts lead to: the number of a dump that is opened, or joined and then ends at a time; `None`: it is refused.
-fn acts(director: &mut Director<u32>, hit: Hit<u32>, newest_ns: i64) -> Option<(u64, Option<i64>)> {
+pub(super) fn acts(
+    director: &mut Director<u32>,
+    hit: Hit<u32>,
+    newest_ns: i64,
+) -> Option<(u64, Option<i64>)> {
     let mut orders = Vec::new();
     director.alert(hit, newest_ns, &mut orders);
     assert_eq!(orders.len(), 1);

@@ -93,10 +93,12 @@ fn windows_of_all_lengths_do_what_the_model_does() {
                 hold_off_ns: [0, 0, 15 * MS][random.usize(..3)],
                 max_dumps: [2, 5, 1000][random.usize(..3)],
                 dumps_per_minute: 0,
+                alerts_per_minute: true,
                 bytes_per_hour: 0,
             },
             single: random.u8(..8) == 0,
             alert_dumps: 4,
+            are_alerts_expected: false,
             grace_ns: None,
         };
         let case = format!("seed {seed:#x}, round {round}: {config:?}");
@@ -141,10 +143,12 @@ fn each_deadline_is_kept_beside_longer_ones() {
             hold_off_ns: 0,
             max_dumps: 1000,
             dumps_per_minute: 0,
+            alerts_per_minute: true,
             bytes_per_hour: 0,
         },
         single: false,
         alert_dumps: 4,
+        are_alerts_expected: false,
         grace_ns: Some(50 * MS),
     };
     let mut random = fastrand::Rng::with_seed(7);

@@ -74,6 +74,11 @@ impl Dumper {
         self.finished.len()
     }
 
+    /// Whether dumps that are finished keep what they knew of their alerts.
+    pub(crate) fn keeps_alerts(&self) -> bool {
+        self.finished.values().any(|ending| ending.alerted.is_any())
+    }
+
     /// Waits until all that sinks were asked for is done, and hears of it.
     pub(crate) fn settle(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(120);

@@ -596,3 +596,53 @@ fn decoder_events_get_the_packets_around_them() {
     assert_eq!(none.summary["alerts"]["outcomes"]["no-interface"], EACH);
     assert_eq!((none.dumps.len(), none.code), (0, 3));
 }
+
+/// Limits that somebody gives hold alerts, and each that they refuse is told and counted.
+#[test]
+fn limits_hold_alerts() {
+    const FLOWS: usize = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let mut made = Made::default();
+    for number in 0..FLOWS {
+        let flow = Flow::new(number, 17, false);
+        let frames = made.flow(&flow, |_, packet| ethernet(&[], &packet));
+        let alert = flow.alert(2, flow.time_us(2), Some(0));
+        made.ask("limited", alert, &frames, Some(flow.time_us(2)));
+    }
+    // Other traffic, 5 MB: what dumps wrote is counted after each 256 KiB.
+    let filler = Flow::new(7999, 6, false);
+    for number in 0..3600_i64 {
+        let mut frame = ethernet(&[], &filler.packet(0, None));
+        frame.resize(1400, 0);
+        made.frames.push((START_US + 250 * number, frame));
+    }
+    let all = made.write(dir.path());
+    assert_eq!((all.dumps.len(), all.code), (FLOWS, 0), "{}", all.told);
+    let (capture, alerts) = (dir.path().join("made.pcap"), dir.path().join("made.json"));
+    for (option, limit, most) in [
+        ("dumps-per-minute", "7", 7),
+        ("bytes-per-hour", "1KiB", FLOWS / 2),
+    ] {
+        let option_name = format!("--{option}");
+        let held = run(&capture, &alerts, &[&option_name, limit, "--future", "0s"]);
+        let outcomes = &held.summary["alerts"]["outcomes"];
+        let refused = outcomes[option].as_u64().unwrap();
+        let dumps = held.dumps.len();
+        assert_eq!(refused as usize + dumps, FLOWS, "{outcomes}");
+        assert!((1..=most).contains(&dumps), "{option}: {dumps}");
+        assert_eq!(held.summary["suppressed_by"][option], refused);
+        assert_eq!(held.summary["alerts"]["unmatched"], refused);
+    }
+    // Of a rule and alerts, each has half.
+    let both = [
+        "--dumps-per-minute",
+        "6",
+        "--trigger",
+        "udp",
+        "--future",
+        "0s",
+    ];
+    let both = run(&capture, &alerts, &both);
+    let of = |rule: &str| both.sidecars.iter().filter(|it| it["rule"] == rule).count();
+    assert_eq!((of("alert"), of("udp")), (3, 3));
+}

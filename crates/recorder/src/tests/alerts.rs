@@ -1,0 +1,142 @@
+//! Alerts of an IDS whose clock is another one, and what they leave behind.
+
+use std::{sync::Arc, time::Duration};
+
+use retroscope_alert::{Alert, Read, read};
+
+use crate::{
+    AlertOutcome, rfc3339,
+    tests::{
+        live::{START, config},
+        rig::{MS, Rig, S, udp},
+    },
+};
+
+/// An alert about packets from `source_port` to port 7, stamped `time_ns`.
+fn alert(source_port: u16, time_ns: i64) -> Arc<Alert> {
+    let stamp = format!("{}+0000", &rfc3339(time_ns)[..26]);
+    let line = format!(
+        r#"{{"timestamp":"{stamp}","event_type":"alert","src_ip":"10.0.0.1","dest_ip":"10.0.0.2","src_port":{source_port},"dest_port":7,"proto":"UDP","alert":{{"gid":1,"signature_id":1,"rev":1}}}}"#
+    );
+    let Read::Alert { alert, .. } = read(line.as_bytes()) else {
+        panic!("{line}");
+    };
+    Arc::from(alert)
+}
+
+fn rig(dir: &std::path::Path) -> Rig {
+    let mut rig = Rig::new(&config(), START, dir);
+    rig.pass(MS);
+    rig.step();
+    rig
+}
+
+/// What became of alerts so far, and how often.
+fn outcomes(rig: &Rig) -> Vec<(AlertOutcome, u64)> {
+    let counts = rig.common.alerts.counts();
+    let all = AlertOutcome::ALL.map(|outcome| (outcome, counts.of(outcome)));
+    all.into_iter().filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn an_alert_far_ahead_of_the_clock_is_answered_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(dir.path());
+    let alerts = vec![alert(1, START + 3600 * S), alert(2, START + 11 * S)];
+    rig.handle.alerts(alerts).unwrap();
+    rig.step();
+    assert_eq!(outcomes(&rig), [(AlertOutcome::NotYet, 2)]);
+    let reason = rig.alerts[0].reason.as_deref().unwrap();
+    assert!(reason.contains("its time is 3599.999 s after"), "{reason}");
+    assert_eq!(rig.analyzer().next_alert_in(), None);
+    rig.pass(4000 * S);
+    rig.step();
+    rig.stop();
+    assert_eq!(outcomes(&rig), [(AlertOutcome::NotYet, 2)]);
+    assert!(rig.reports.is_empty(), "{:?}", rig.reports);
+}
+
+/// A clock that is a little ahead costs no turns of the analyzer before the time has come.
+#[test]
+fn an_alert_soon_to_come_wakes_the_analyzer_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(dir.path());
+    let ahead_ns = 5 * S;
+    rig.handle.alerts(vec![alert(1, START + ahead_ns)]).unwrap();
+    rig.step();
+    assert!(!rig.analyzer().has_deadline());
+    let left = Duration::from_nanos((ahead_ns - MS).unsigned_abs());
+    assert_eq!(rig.analyzer().next_alert_in(), Some(left));
+    rig.pass(ahead_ns - 2 * MS);
+    rig.step();
+    assert_eq!(outcomes(&rig), []);
+    rig.arrive(0, udp(1, 7, 0));
+    rig.pass(MS);
+    assert_eq!(rig.analyzer().next_alert_in(), Some(Duration::ZERO));
+    rig.step();
+    assert_eq!(outcomes(&rig), [(AlertOutcome::Dump, 1)]);
+    assert!(rig.analyzer().has_deadline(), "of the dump");
+    rig.stop();
+    assert_eq!(rig.reports[0].packets, 1);
+}
+
+#[test]
+fn a_stop_acts_on_no_alert_that_is_to_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(dir.path());
+    let ahead = (0..100).map(|port| alert(port, START + 9 * S));
+    rig.handle.alerts(ahead.collect()).unwrap();
+    rig.step();
+    rig.stop();
+    assert_eq!(outcomes(&rig), [(AlertOutcome::NotYet, 100)]);
+    assert!(rig.reports.is_empty());
+    let reason = rig.alerts[0].reason.as_deref();
+    assert_eq!(reason, Some("the recording ended before its time"));
+    let counts = rig.common.alerts.counts();
+    assert_eq!((counts.total(), counts.unmatched()), (100, 100));
+}
+
+#[test]
+fn alerts_that_wait_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(dir.path());
+    let one = alert(1, START + 9 * S);
+    // More events than the log keeps: they are not heard here.
+    for _ in 0..3 {
+        rig.handle.alerts(vec![Arc::clone(&one); 30_000]).unwrap();
+        rig.look();
+    }
+    assert_eq!(outcomes(&rig), [(AlertOutcome::NotYet, 90_000 - 65_536)]);
+    // The one that is due first stays.
+    rig.handle.alerts(vec![alert(2, START + 8 * S)]).unwrap();
+    rig.pass(8 * S);
+    rig.look();
+    assert_eq!(
+        outcomes(&rig),
+        [
+            (AlertOutcome::Dump, 1),
+            (AlertOutcome::NotYet, 90_001 - 65_536)
+        ]
+    );
+}
+
+/// A dump that may be amended is kept for long, and needs the stamps of its packets no more.
+#[test]
+fn a_finished_dump_keeps_nothing_of_its_alerts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(dir.path());
+    for number in 0..100 {
+        rig.arrive(0, udp(1, 7, number));
+        rig.pass(MS);
+    }
+    rig.handle.alerts(vec![alert(1, START + 100 * MS)]).unwrap();
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    assert_eq!(rig.reports.len(), 1);
+    assert_eq!(rig.reports[0].packets, 100);
+    assert_eq!(rig.dumper().finished(), 1, "it may be amended");
+    assert!(!rig.dumper().keeps_alerts());
+    let counts = rig.common.alerts.counts();
+    assert_eq!(counts.frames_found + counts.frames_missing, 1);
+}
