@@ -69,20 +69,23 @@ impl Derivation {
         }
     }
 
-    /// Takes up a change of the rules. To be followed by [`Self::changed`].
-    pub(crate) fn change(&mut self, change: &RuleChange) {
+    /// Takes up a change of the rules. To be followed by [`Self::changed`]. Returns the template that is not used for it any more.
+    pub(crate) fn change(&mut self, change: &RuleChange) -> Option<Arc<Template>> {
         let (number, template) = match change {
             RuleChange::Add(rule, template) => (rule.number, template.as_ref()),
             RuleChange::Remove(number) => (*number, None),
-            RuleChange::Enable(..) => return,
+            RuleChange::Enable(..) => return None,
             RuleChange::Default(template) => {
                 let before = std::mem::replace(&mut self.templates.default, Arc::clone(template));
                 let asking = |it: &Template| usize::from(asks_for_flows(it));
                 self.asking = self.asking + asking(template) - asking(&before);
-                return;
+                return Some(before);
             }
         };
         let own = &mut self.templates.own;
+        if template.is_none() && own.is_empty() {
+            return None;
+        }
         let before = match template {
             Some(template) => own.insert(number, Arc::clone(template)),
             None => own.remove(&number),
@@ -90,6 +93,7 @@ impl Derivation {
         let asking =
             |it: Option<&Arc<Template>>| usize::from(it.is_some_and(|it| asks_for_flows(it)));
         self.asking = self.asking + asking(template) - asking(before.as_ref());
+        before
     }
 
     /// Behind all changes that came together: where a rule that asks for flows takes the place of another, nothing is forgotten.

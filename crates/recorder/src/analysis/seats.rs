@@ -20,7 +20,12 @@ use std::{
 };
 
 use crate::{
-    analysis::{director::HitOrder, hit_queue::HitQueue, shard::Shard, triggers::RuleChange},
+    analysis::{
+        director::HitOrder,
+        hit_queue::HitQueue,
+        shard::{GoneRules, Shard},
+        triggers::RuleChange,
+    },
     control::{durations::ProcessingTimes, lock},
 };
 
@@ -40,6 +45,8 @@ pub(crate) struct Seat {
     /// What changed in the rules since the shard last looked at packets, and whether anything did.
     changes: Mutex<Vec<RuleChange>>,
     has_changes: AtomicBool,
+    /// Rules that the shard no longer has, for another thread to drop.
+    gone: Mutex<GoneRules>,
     /// What was found elsewhere, for the analyzer; live …
     hits: Mutex<HitQueue>,
     /// … and from files.
@@ -105,6 +112,7 @@ impl Seats {
             claimed: AtomicU64::new(if is_read { u64::MAX } else { 0 }),
             changes: Mutex::default(),
             has_changes: AtomicBool::default(),
+            gone: Mutex::default(),
             hits: Mutex::default(),
             found: Mutex::default(),
             moved: Condvar::new(),
@@ -136,9 +144,15 @@ impl Seats {
 
     /// The rules change for all shards: all of it between two packets.
     pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
+        let voids = Voids::of(changes);
         for seat in &self.seats {
-            push(&mut lock(&seat.changes), changes);
+            // Outside of the lock, for which an inserter waits: a clone of many rules takes milliseconds, and so does dropping them.
+            let changes = changes.to_vec();
+            let mut waiting = lock(&seat.changes);
+            let void = voids.push(&mut waiting, changes);
             seat.has_changes.store(true, Relaxed);
+            drop(waiting);
+            drop(void);
         }
     }
 
@@ -238,9 +252,13 @@ impl Seat {
         shard.rules.refresh();
         if self.has_changes.load(Relaxed) {
             self.tell(found);
-            let mut changes = lock(&self.changes);
-            self.has_changes.store(false, Relaxed);
-            shard.change(changes.drain(..));
+            let changes = {
+                let mut changes = lock(&self.changes);
+                self.has_changes.store(false, Relaxed);
+                std::mem::take(&mut *changes)
+            };
+            let gone = shard.change(changes);
+            lock(&self.gone).append(gone);
         }
     }
 
@@ -268,6 +286,12 @@ impl Seat {
     /// The same for who may wait.
     pub(crate) fn tell(&self, hits: &mut HitQueue) {
         lock(&self.hits).append(hits);
+    }
+
+    /// Drops the rules that the shard no longer has, on the caller's thread: of many that takes milliseconds.
+    pub(crate) fn drop_gone(&self) {
+        let gone = std::mem::take(&mut *lock(&self.gone));
+        drop(gone);
     }
 
     /// What was told live.
@@ -312,35 +336,55 @@ impl Seat {
     }
 }
 
-/// Adds changes to those that wait, and takes out what they make void: on a silent link nobody takes them up. No two of `changes` are of one rule.
-fn push(waiting: &mut Vec<RuleChange>, changes: &[RuleChange]) {
-    let of_rule = |change: &RuleChange| match change {
-        RuleChange::Remove(number) | RuleChange::Enable(number, _) => Some(*number),
-        RuleChange::Add(..) | RuleChange::Default(_) => None,
-    };
-    let is_removed = |change: &RuleChange| matches!(change, RuleChange::Remove(_));
-    let by_rule = changes
-        .iter()
-        .filter_map(|it| Some((of_rule(it)?, is_removed(it))));
-    let by_rule: HashMap<usize, bool> = by_rule.collect();
-    let has_default = changes
-        .iter()
-        .any(|it| matches!(it, RuleChange::Default(_)));
-    let mut never_known = HashSet::new();
-    waiting.retain(|before| match before {
-        RuleChange::Add(rule, _) if by_rule.get(&rule.number) == Some(&true) => {
-            never_known.insert(rule.number);
-            false
+/// What changes make void of those that wait: on a silent link nobody takes them up.
+#[derive(Debug)]
+struct Voids {
+    /// Rules that are removed, or enabled or disabled; whether it is the former. No two changes are of one rule.
+    by_rule: HashMap<usize, bool>,
+    has_default: bool,
+}
+
+impl Voids {
+    fn of(changes: &[RuleChange]) -> Self {
+        let mut voids = Self {
+            by_rule: HashMap::new(),
+            has_default: false,
+        };
+        for change in changes {
+            match change {
+                RuleChange::Remove(number) => _ = voids.by_rule.insert(*number, true),
+                RuleChange::Enable(number, _) => _ = voids.by_rule.insert(*number, false),
+                RuleChange::Default(_) => voids.has_default = true,
+                RuleChange::Add(..) => {}
+            }
         }
-        RuleChange::Enable(number, _) => !by_rule.contains_key(number),
-        RuleChange::Default(_) => !has_default,
-        RuleChange::Add(..) | RuleChange::Remove(_) => true,
-    });
-    let is_known = |change: &&RuleChange| match change {
-        RuleChange::Remove(number) => !never_known.contains(number),
-        _ => true,
-    };
-    waiting.extend(changes.iter().filter(is_known).cloned());
+        voids
+    }
+
+    fn voids(&self, before: &RuleChange) -> bool {
+        match before {
+            RuleChange::Add(rule, _) => self.by_rule.get(&rule.number) == Some(&true),
+            RuleChange::Enable(number, _) => self.by_rule.contains_key(number),
+            RuleChange::Default(_) => self.has_default,
+            RuleChange::Remove(_) => false,
+        }
+    }
+
+    /// Adds the changes to those that wait. Returns what is void.
+    fn push(&self, waiting: &mut Vec<RuleChange>, mut changes: Vec<RuleChange>) -> Vec<RuleChange> {
+        let void: Vec<RuleChange> = waiting.extract_if(.., |it| self.voids(it)).collect();
+        let number = |change: &RuleChange| match change {
+            RuleChange::Add(rule, _) => Some(rule.number),
+            _ => None,
+        };
+        let never_known: HashSet<usize> = void.iter().filter_map(number).collect();
+        changes.retain(|change| match change {
+            RuleChange::Remove(number) => !never_known.contains(number),
+            _ => true,
+        });
+        waiting.append(&mut changes);
+        void
+    }
 }
 
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
@@ -404,5 +448,40 @@ mod tests {
             .map(|(number, it)| (*number, it.is_enabled))
             .collect();
         assert_eq!((known, waiting()), (vec![(999, false)], 0));
+    }
+
+    /// A reload of all rules, while an inserter has the shard: the inserter takes the new rules, and leaves the old ones for another thread to drop.
+    #[test]
+    fn an_inserter_drops_no_rule() {
+        const RULES: usize = 16_000;
+        let ring = Ring::new(&RingConfig::new(16 << 20, 1, 1), None).unwrap();
+        let sources = std::iter::once(("a".to_owned(), 1));
+        let intake = Intake::new(sources, Arc::default(), false);
+        let common = Common::new(ring, Arc::new(FakeClock::default()), intake);
+        let (parts, _reader) = inline_of_test("udp port 7", LinkType::RAW, &common);
+        let (seats, seat) = (&parts.seats, parts.seats.of(0));
+        let mut shard = seat.take().unwrap();
+        let mut found = HitQueue::default();
+        let first: Vec<_> = (1..=RULES).map(added).collect();
+        let hits = first.iter().map(|change| match change {
+            RuleChange::Add(rule, _) => Arc::downgrade(&rule.hits),
+            _ => panic!("{change:?}"),
+        });
+        let hits: Vec<_> = hits.collect();
+        seats.change_rules(&first);
+        drop(first);
+        seat.refresh(&mut shard, &mut found);
+        let removed = (1..=RULES).map(RuleChange::Remove);
+        let second = removed.chain((RULES + 1..=2 * RULES).map(added));
+        let second: Vec<_> = second.collect();
+        seats.change_rules(&second);
+        let start = std::time::Instant::now();
+        seat.refresh(&mut shard, &mut found);
+        eprintln!("{RULES} rules by others: {:?}", start.elapsed());
+        assert_eq!(shard.known_rules().len(), 1 + RULES);
+        let left = || hits.iter().filter(|hits| hits.strong_count() > 0).count();
+        assert_eq!(left(), RULES, "they wait for the analyzer");
+        seat.drop_gone();
+        assert_eq!(left(), 0);
     }
 }

@@ -11,6 +11,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
+use retroscope_filter::Template;
 use retroscope_flow::{Attribution, Key};
 use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
@@ -23,7 +24,7 @@ use crate::{
         flows::Flows,
         predicate::Expression,
         trigger_scripts::TriggerScripts,
-        triggers::{RuleChange, RuleHit, Triggers},
+        triggers::{BoxedRules, RuleChange, RuleHit, Triggers},
     },
     control::{hits::Refusal, ring_time::Stamps},
     intake::{
@@ -110,6 +111,20 @@ pub(crate) struct KnownRule {
     pub(crate) hits: Option<Arc<AtomicU64>>,
     /// Dumps that it may have open at once, if it has a limit of its own.
     pub(crate) dumps_max: Option<u64>,
+}
+
+/// Rules that a shard no longer has, and what they dumped. To drop many takes long: not for an inserter.
+#[derive(Debug, Default)]
+pub(crate) struct GoneRules {
+    rules: BoxedRules,
+    templates: Vec<Arc<Template>>,
+}
+
+impl GoneRules {
+    pub(crate) fn append(&mut self, mut more: Self) {
+        self.rules.append(&mut more.rules);
+        self.templates.append(&mut more.templates);
+    }
 }
 
 /// See the module.
@@ -434,17 +449,16 @@ impl Shard {
         findings.hit(order, expression);
     }
 
-    /// Takes up what changed in the rules, and what they dump.
-    pub(crate) fn change(&mut self, changes: impl Iterator<Item = RuleChange>) {
-        let derivation = &mut self.derivation;
-        self.rules.change(changes.inspect(|change| {
-            if let Some(derivation) = derivation {
-                derivation.change(change);
-            }
-        }));
+    /// Takes up what changed in the rules, and what they dump. Returns what it no longer has.
+    pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> GoneRules {
+        let mut gone = GoneRules::default();
         if let Some(derivation) = &mut self.derivation {
+            let templates = changes.iter().filter_map(|it| derivation.change(it));
+            gone.templates.extend(templates);
             derivation.changed();
         }
+        gone.rules = self.rules.change(changes);
+        gone
     }
 
     /// Whether it is to see fragments.

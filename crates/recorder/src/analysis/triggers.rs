@@ -41,6 +41,9 @@ const SHORT_TEXT_BYTES: usize = 512;
 /// packet, and many comparisons.
 const TOGETHER_TEXT_BYTES: usize = 512;
 
+/// Rules that move as pointers: an inserter takes up thousands at once.
+pub(crate) type BoxedRules = Vec<Box<Rule>>;
+
 /// A trigger rule.
 #[derive(Debug, Clone)]
 pub(crate) struct Rule {
@@ -91,11 +94,13 @@ pub(crate) struct RuleHit {
 #[derive(Debug)]
 pub(crate) struct Triggers {
     /// By number.
-    rules: Vec<Rule>,
+    rules: BoxedRules,
     /// So many were given at the start.
     at_start: usize,
     /// Some are disabled.
     any_disabled: bool,
+    /// Some may have something to say.
+    may_have_notices: bool,
     /// The rule set.
     pub(crate) shared: SharedRules,
     reader: RuleReader,
@@ -220,13 +225,13 @@ impl Triggers {
             }
             prepared.seal(link_types);
             prepared.compile(native);
-            made.push(Rule {
+            made.push(Box::new(Rule {
                 number: made.len(),
                 text: text.clone(),
                 prepared,
                 hits: Arc::default(),
                 is_enabled: true,
-            });
+            }));
         }
         let known = link_types.known;
         let joints: Vec<(LinkType, Joint)> = if may_be_direct && made.len() >= TOGETHER_MIN {
@@ -254,6 +259,7 @@ impl Triggers {
             results: Box::new([0; Joint::MANY]),
             at_start: made.len(),
             any_disabled: false,
+            may_have_notices: true,
             rules: made,
             reader: rules.reader(),
             shared: SharedRules::new(rules, asked),
@@ -271,37 +277,48 @@ impl Triggers {
 
     /// The rules, by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Rule> {
-        self.rules.iter()
+        self.rules.iter().map(|rule| &**rule)
     }
 
-    /// Changes the rules. Cheap: what takes long was done before.
-    pub(crate) fn change(&mut self, changes: impl Iterator<Item = RuleChange>) {
+    /// Changes the rules. Cheap: what takes long was done before, or is left to whoever drops the rules that are returned.
+    pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> BoxedRules {
         // Who is told that a rule is there relies on it from the next packet on; the next refresh may find the pointer being replaced.
         self.reader.catch_up();
-        let mut removed = HashSet::new();
+        let (mut removed, mut may_be_enabled) = (Vec::new(), false);
         for change in changes {
             match change {
                 RuleChange::Add(rule, _) => {
-                    let place = self.rules.partition_point(|it| it.number < rule.number);
-                    self.rules.insert(place, *rule);
+                    self.may_have_notices |= !rule.prepared.refused.is_empty();
+                    // Numbers rise.
+                    self.any_disabled |= !rule.is_enabled;
+                    self.rules.push(rule);
                 }
-                RuleChange::Remove(number) => _ = removed.insert(number),
+                RuleChange::Remove(number) => removed.push(number),
                 RuleChange::Enable(number, is_enabled) => {
                     if let Some(place) = self.place(number) {
                         self.rules[place].is_enabled = is_enabled;
                     }
+                    may_be_enabled |= is_enabled;
+                    self.any_disabled |= !is_enabled;
                 }
                 RuleChange::Default(_) => {}
             }
         }
-        if !removed.is_empty() {
-            self.rules.retain(|rule| !removed.contains(&rule.number));
+        removed.sort_unstable();
+        let mut removed = removed.into_iter().peekable();
+        let is_removed = |rule: &mut Box<Rule>| {
+            while removed.next_if(|number| *number < rule.number).is_some() {}
+            removed.next_if_eq(&rule.number).is_some()
+        };
+        let gone: BoxedRules = self.rules.extract_if(.., is_removed).collect();
+        if self.any_disabled && (may_be_enabled || !gone.is_empty()) {
+            self.any_disabled = self.rules.iter().any(|rule| !rule.is_enabled);
         }
-        self.any_disabled = self.rules.iter().any(|rule| !rule.is_enabled);
         // Their bits are places of before.
         self.joints.clear();
         let is_short = |rule: &Rule| rule.text.len() <= SHORT_TEXT_BYTES;
-        self.is_direct &= self.rules.len() <= FEW && self.rules.iter().all(is_short);
+        self.is_direct &= self.rules.len() <= FEW && self.iter().all(is_short);
+        gone
     }
 
     /// Where the rule of a number is.
@@ -330,6 +347,7 @@ impl Triggers {
             joints: self.joints.clone(),
             at_start: self.at_start,
             any_disabled: self.any_disabled,
+            may_have_notices: true,
             results: self.results.clone(),
             is_offline: self.is_offline,
         }
@@ -402,7 +420,7 @@ impl Triggers {
             };
             let rule = &mut self.rules[place];
             let is_hit = sure == Sure::Yes || {
-                rule.prepared.prepare(link_type);
+                self.may_have_notices |= rule.prepared.prepare(link_type);
                 let one = std::slice::from_ref(&frames[frame]);
                 rule.prepared.matches_many(link_type, interface, one) == 1
             };
@@ -419,23 +437,29 @@ impl Triggers {
         self.rules[hit.rule].number
     }
 
-    /// Sentences about link types that rules do not apply to, each once.
+    /// Sentences about link types that rules do not apply to, each once. Inserters ask often, and of thousands of rules seldom one has any.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         for (rule, link_type, error) in lock(&self.shared.refused).drain(..) {
             let number = usize::try_from(rule).ok();
             if let Some(place) = number.and_then(|number| self.place(number)) {
                 self.rules[place].prepared.refuse(link_type, &error);
+                self.may_have_notices = true;
             }
         }
-        let of_rule = |rule: &mut Rule| rule.prepared.take_notices("trigger");
+        if !std::mem::take(&mut self.may_have_notices) {
+            return Vec::new();
+        }
+        let of_rule = |rule: &mut Box<Rule>| rule.prepared.take_notices("trigger");
         self.rules.iter_mut().flat_map(of_rule).collect()
     }
 }
 
 /// The programs of all rules for a link type, in their order, if each has one of its own.
-fn joint(rules: &[Rule], link_type: LinkType) -> Option<Joint> {
-    let program = |rule: &Rule| rule.prepared.program(link_type).cloned();
-    let programs = rules.iter().map(program).collect::<Option<_>>()?;
+fn joint(rules: &[Box<Rule>], link_type: LinkType) -> Option<Joint> {
+    let programs = rules
+        .iter()
+        .map(|rule| rule.prepared.program(link_type).cloned())
+        .collect::<Option<_>>()?;
     Some(Joint::new(link_type, programs))
 }
 

@@ -119,6 +119,7 @@ impl Core {
     /// Acts on the hits that were found elsewhere, live.
     pub(super) fn take_hits(&mut self) {
         let seats = Arc::clone(&self.seats);
+        seats.all().iter().for_each(Seat::drop_gone);
         // Asked before the hits are taken: what was found by the rules as they were is among them.
         let is_past = !self.leaving.is_empty() && seats.all().iter().all(Seat::has_taken_up);
         self.take_told(&seats);

@@ -146,20 +146,20 @@ fn rules_that_change_hit_as_each_alone() {
                         is_enabled: true,
                     };
                     let added = RuleChange::Add(Box::new(rule), None);
-                    triggers.change([added].into_iter());
+                    triggers.change(vec![added]);
                     there.push((next, true));
                     next += 1;
                 }
                 (1, Some(place)) => {
                     let (number, _) = there.remove(place);
-                    triggers.change([RuleChange::Remove(number)].into_iter());
+                    triggers.change(vec![RuleChange::Remove(number)]);
                     triggers.shared.remove(&[number]);
                 }
                 (_, Some(place)) => {
                     there[place].1 ^= true;
                     let (number, is_enabled) = there[place];
                     let change = RuleChange::Enable(number, is_enabled);
-                    triggers.change([change].into_iter());
+                    triggers.change(vec![change]);
                 }
                 _ => {}
             }
