@@ -276,8 +276,9 @@ impl Outer {
         self.chains.len()
     }
 
-    /// Appends the buckets with committed records that touch a time and that `is_wanted`, by producer and then in the order of its records. Where the
-    /// times of a producer rise, a walk over these and later ones alone.
+    /// Appends the buckets with committed records that touch a window and that `is_wanted`, by
+    /// producer and then in the order of its records. Where the times of a producer rise, this
+    /// visits only buckets from the start of the window on.
     pub(crate) fn buckets_within(
         &self,
         window: Window,
@@ -464,7 +465,8 @@ impl Slot {
         }
     }
 
-    /// Whether it, or an older bucket of its producer, may have records of `from_ns` or later. An open bucket may get some.
+    /// Whether the bucket or an older bucket of its producer may have records of `from_ns` or
+    /// later. An open bucket may get such records.
     pub(crate) fn may_reach(&self, from_ns: i64) -> bool {
         self.state == State::Open || self.upto_ns >= from_ns
     }
@@ -568,7 +570,8 @@ pub(crate) mod tests {
         assert!(each_ns < 20_000, "{each_ns} ns");
     }
 
-    /// An outer queue without memory, all of whose buckets are closed: those of `producers` by turns, bucket `n` with all times from `n` s to `n + 1` s.
+    /// An outer queue without memory, whose buckets are all closed. Bucket `n` belongs to producer
+    /// `n % producers` and has the times from `n` s to `n + 1` s.
     pub(crate) fn closed(buckets: usize, producers: usize) -> Outer {
         const S: i64 = 1_000_000_000;
         let geometry = Geometry {

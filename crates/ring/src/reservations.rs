@@ -70,7 +70,7 @@ impl Reservation {
         self.give_back_all(&[bucket]);
     }
 
-    /// As [`Self::give_back`], of many buckets. Takes the mutex once for 64 of them.
+    /// As [`Self::give_back`], for many buckets. Takes the mutex once for 64 buckets.
     pub fn give_back_all(&self, buckets: &[BucketRef]) {
         for some in buckets.chunks(GIVEN_AT_ONCE) {
             let mut outer = lock(&self.ring.outer);
@@ -381,7 +381,8 @@ impl Outer {
         last.is_some()
     }
 
-    /// A reservation needs a bucket no longer, if that is closed. To be followed by [`Self::list_unwanted`].
+    /// A reservation needs a bucket no longer. No effect unless the bucket is closed. The caller
+    /// must call [`Self::list_unwanted`] afterwards.
     fn give_back(&mut self, id: u64, bucket: BucketRef) {
         let entry = self.reservations.entries.get_mut(&id);
         let slot = self.slots.get_mut(bucket.index as usize);
@@ -435,8 +436,8 @@ impl Outer {
         }
     }
 
-    /// Some of these reservations have come to want less, and their windows began at `from_ns` or later. What they kept is kept by the last to
-    /// fall that wants it now.
+    /// Some of these reservations now want less than before; their windows began at `from_ns` or
+    /// later. Finds a new keeper for each bucket that one of these reservations kept.
     fn renew(&mut self, ranks: RangeInclusive<Rank>, from_ns: i64) {
         for producer in 0..self.producers() {
             let mut next = self.newest(producer);
@@ -507,7 +508,8 @@ mod tests {
     const BUCKETS: usize = 65_535;
     const S: i64 = 1_000_000_000;
 
-    /// Opens a dump of the last `seconds`, looks at its buckets, and ends it. Returns how long the mutex would have been taken each time.
+    /// Opens and ends a reservation of the last `seconds`. Returns for how long each takes the
+    /// mutex.
     fn open_and_end(outer: &mut Outer, seconds: i64) -> [Duration; 2] {
         let end_ns = BUCKETS as i64 * S;
         let window = Window::new(end_ns - seconds * S, end_ns);
@@ -531,7 +533,8 @@ mod tests {
         [opened, ended]
     }
 
-    /// The median and the 99th percentile of some openings and of some endings: on a busy machine the longest is one that was interrupted.
+    /// The median and the 99th percentile of openings and of endings. The maximum is no measure on
+    /// a busy machine, where the kernel preempts the test.
     fn times(outer: &mut Outer, seconds: i64, count: usize) -> [(Duration, Duration); 2] {
         let all: Vec<_> = (0..count).map(|_| open_and_end(outer, seconds)).collect();
         [0, 1].map(|what| {
@@ -554,7 +557,8 @@ mod tests {
         }
     }
 
-    /// With a window of the whole ring, whose mutex inserters wait for: 500 openings are those of a second.
+    /// The goal for a window of the whole ring: inserters wait for the mutex. 500 openings are the
+    /// openings of one second.
     #[test]
     #[ignore = "less machinery, step 6"]
     fn a_window_of_the_whole_ring_takes_the_mutex_for_a_moment() {

@@ -223,18 +223,20 @@ impl Ring {
         lock(&self.0.outer).buckets_from(producer, position, &self.0.storage, out);
     }
 
-    /// Lists the buckets with committed records that touch `from_ns..=to_ns` of ring time, open or closed, by producer and then in the order of
-    /// its records, in place of what `out` held.
+    /// Replaces the contents of `out` by the buckets, open or closed, with committed records that
+    /// touch `from_ns..=to_ns` of ring time. They are ordered by producer and then by record.
     ///
-    /// Takes the mutex of the outer queue. Where the times of a producer rise, visits only buckets from `from_ns` on.
+    /// Takes the mutex of the outer queue. Where the times of a producer rise, this visits only
+    /// buckets from `from_ns` on.
     pub fn buckets_within(&self, from_ns: i64, to_ns: i64, out: &mut Vec<BucketInfo>) {
         out.clear();
         let window = Window::new(from_ns, to_ns);
         lock(&self.0.outer).buckets_within(window, &self.0.storage, |_, _| true, out);
     }
 
-    /// The smallest time in the oldest buckets of all producers, ns of ring time; `None`: nothing is committed. Takes the mutex of the
-    /// outer queue, and visits one bucket of each producer. Where times go back a later bucket may have an earlier one.
+    /// The smallest time in the oldest buckets of all producers, ns of ring time; `None`: nothing
+    /// is committed. Takes the mutex of the outer queue, and visits one bucket of each producer.
+    /// Where times go back, a later bucket may have a smaller time.
     #[must_use]
     pub fn oldest_ns(&self) -> Option<i64> {
         lock(&self.0.outer).oldest_ns(&self.0.storage)

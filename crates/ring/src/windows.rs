@@ -43,7 +43,7 @@ impl Window {
         min_ns <= self.to_ns && max_ns >= self.from_ns && self != Self::EMPTY
     }
 
-    /// Whether it has all times of another one.
+    /// Whether it contains all times of `other`.
     pub(crate) fn covers(self, other: Self) -> bool {
         self.from_ns <= other.from_ns && other.to_ns <= self.to_ns
     }

@@ -5,8 +5,8 @@
 //! another. Where there are more other rules than half of the limit has units, a share is 1 all the same, and no more than
 //! half of the limit is kept for rules that use nothing.
 //!
-//! Alerts are one more rule here, with the number [`ALERT`](super::director::ALERT). A dump by hand counts as the dump of a rule that was removed:
-//! nothing is kept for it.
+//! Alerts are one more rule here, with the number [`ALERT`](super::director::ALERT). A dump by hand
+//! counts like the dump of a removed rule: it has no share.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -31,7 +31,7 @@ pub(crate) struct Shares {
 #[derive(Debug, Clone, Copy, Default)]
 struct Use {
     used: u64,
-    /// The rule has a share. A rule that was removed has none.
+    /// Whether the rule has a share. A removed rule has no share.
     is_there: bool,
 }
 
@@ -52,7 +52,8 @@ impl Shares {
         shares
     }
 
-    /// Rules of these numbers are there from now on, or no more. What a rule used counts until it is given back.
+    /// Adds or removes rules with these numbers. The amount that a removed rule uses counts
+    /// until it is given back.
     pub(crate) fn set_rules(&mut self, rules: impl Iterator<Item = (usize, bool)>) {
         for (rule, is_there) in rules {
             self.rules.entry(rule).or_default().is_there = is_there;
@@ -283,7 +284,7 @@ mod tests {
         }
     }
 
-    /// What has no share takes from what no rule was promised.
+    /// A dump without a share takes only from what no rule was promised.
     #[test]
     fn what_is_used_without_a_share_leaves_a_rule_half() {
         let mut shares = Shares::new(10, 1);

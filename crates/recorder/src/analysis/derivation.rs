@@ -69,7 +69,8 @@ impl Derivation {
         }
     }
 
-    /// Takes up a change of the rules. To be followed by [`Self::changed`]. Returns the template that is not used for it any more.
+    /// Takes up a change of the rules. The caller must call [`Self::changed`] afterwards. Returns
+    /// the template that the change replaces.
     pub(crate) fn change(&mut self, change: &RuleChange) -> Option<Arc<Template>> {
         let (number, template) = match change {
             RuleChange::Add(rule, template) => (rule.number, template.as_ref()),

@@ -10,9 +10,11 @@
 //!   of the same rule and expression within `to` starts nothing and does not lengthen it. Each hit brings its own window; one that asks for
 //!   another is no such hit.
 //! - After the end of its window a rule and expression is held off for a time, if that is asked for.
-//! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an hour. Their time is the
-//!   director's clock offline, the monotonic clock live. Alerts share the last two limits as one more rule; dumps in a minute only
-//!   where the user says so. These limits refuse no trigger by hand, because a person or a client waits for that dump; but its bytes count, so they hold rules and alerts.
+//! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an
+//!   hour. Their time is the director's clock offline, the monotonic clock live. Alerts share the
+//!   bytes of an hour as one more rule, and the dumps of a minute if the user says so. No shared
+//!   limit refuses a trigger by hand, because a person or a client waits for the dump. The bytes of
+//!   such dumps count.
 //! - What was suppressed is counted by reason; nothing is formatted for it.
 
 use std::{
@@ -36,7 +38,7 @@ use crate::{
     },
 };
 
-/// The rule number of alerts, which are no hits of a rule. The numbers of rules are below it.
+/// The rule number of alerts, which are no hits of a rule. All rules have smaller numbers.
 pub(crate) const ALERT: usize = usize::MAX - 1;
 /// The rule number of triggers by hand.
 pub(crate) const MANUAL: usize = usize::MAX;
@@ -169,7 +171,7 @@ pub(crate) struct Director<K> {
     held_off: HoldOff<K>,
     /// The time that these go by.
     limits_ns: i64,
-    /// Hits of each rule that is there, which started no dump since its last one.
+    /// By existing rule: hits that started no dump since the last dump of the rule.
     since: HashMap<usize, Suppressions>,
     /// Rules that are gone, and whose last dump is not finished.
     gone: HashSet<usize>,
@@ -222,7 +224,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         director
     }
 
-    /// Alerts have a share of the limits that hold them.
+    /// Gives alerts a share of the limits for alerts.
     fn share_with_alerts(&mut self) {
         let is_expected = self.config.are_alerts_expected;
         let per_minute = is_expected && self.config.limits.alerts_per_minute;
@@ -291,7 +293,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// An alert acts at once, armed or not. It belongs to the open dump of the same packets if that begins early enough, and ends late enough or can be made to: no
-    /// packet later than `newest_ns` was recorded. While alerts may write no more bytes, no dump is made longer.
+    /// packet later than `newest_ns` was recorded. While alerts may write no more bytes, no alert
+    /// makes a dump longer.
     pub(crate) fn alert(&mut self, hit: Hit<K>, newest_ns: i64, orders: &mut Vec<Order<K>>) {
         let window = hit.terms.window;
         let time_ns = hit.order.time_ns;
@@ -344,7 +347,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.bytes.set_rules(rules());
     }
 
-    /// No hit comes any more of a rule that is not there: the rule is forgotten when its dumps are finished.
+    /// No hit of a removed rule can come any more: forgets the rule when its dumps are finished.
     pub(crate) fn forget_rule(&mut self, rule: usize) {
         self.gone.insert(rule);
         self.forget_gone(rule);
@@ -579,7 +582,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    /// Whether a rule may start only so many dumps in a minute.
+    /// Whether the limit of dumps in a minute holds a rule.
     fn holds_per_minute(&self, rule: usize) -> bool {
         rule != ALERT || self.config.limits.alerts_per_minute
     }

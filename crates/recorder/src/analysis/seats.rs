@@ -146,7 +146,8 @@ impl Seats {
     pub(crate) fn change_rules(&self, changes: &[RuleChange]) {
         let voids = Voids::of(changes);
         for seat in &self.seats {
-            // Outside of the lock, for which an inserter waits: a clone of many rules takes milliseconds, and so does dropping them.
+            // Outside of the lock, for which an inserter waits: cloning thousands of rules takes
+            // milliseconds, and so does dropping thousands.
             let changes = changes.to_vec();
             let mut waiting = lock(&seat.changes);
             let void = voids.push(&mut waiting, changes);
@@ -288,7 +289,8 @@ impl Seat {
         lock(&self.hits).append(hits);
     }
 
-    /// Drops the rules that the shard no longer has, on the caller's thread: of many that takes milliseconds.
+    /// Drops the rules that the shard no longer has, on the caller's thread: milliseconds for
+    /// thousands of rules.
     pub(crate) fn drop_gone(&self) {
         let gone = std::mem::take(&mut *lock(&self.gone));
         drop(gone);
@@ -336,10 +338,12 @@ impl Seat {
     }
 }
 
-/// What changes make void of those that wait: on a silent link nobody takes them up.
+/// The waiting changes that newer changes make void. On a silent link no shard takes changes up,
+/// and the list would grow.
 #[derive(Debug)]
 struct Voids {
-    /// Rules that are removed, or enabled or disabled; whether it is the former. No two changes are of one rule.
+    /// By number of a rule that is removed, enabled or disabled: whether it is removed. Each rule
+    /// occurs in one change at most.
     by_rule: HashMap<usize, bool>,
     has_default: bool,
 }
@@ -450,7 +454,8 @@ mod tests {
         assert_eq!((known, waiting()), (vec![(999, false)], 0));
     }
 
-    /// A reload of all rules, while an inserter has the shard: the inserter takes the new rules, and leaves the old ones for another thread to drop.
+    /// A reload of all rules while an inserter has the shard: the inserter takes the new rules, and
+    /// another thread drops the old rules.
     #[test]
     fn an_inserter_drops_no_rule() {
         const RULES: usize = 16_000;

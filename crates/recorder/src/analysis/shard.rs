@@ -113,7 +113,8 @@ pub(crate) struct KnownRule {
     pub(crate) dumps_max: Option<u64>,
 }
 
-/// Rules that a shard no longer has, and what they dumped. To drop many takes long: not for an inserter.
+/// Rules that a shard no longer has, and their templates. An inserter must not drop thousands of
+/// rules: that takes milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct GoneRules {
     rules: BoxedRules,

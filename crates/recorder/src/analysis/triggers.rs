@@ -280,7 +280,8 @@ impl Triggers {
         self.rules.iter().map(|rule| &**rule)
     }
 
-    /// Changes the rules. Cheap: what takes long was done before, or is left to whoever drops the rules that are returned.
+    /// Changes the rules. Cheap, because all rules were compiled before. Returns the removed rules:
+    /// dropping thousands of rules is not cheap.
     pub(crate) fn change(&mut self, changes: Vec<RuleChange>) -> BoxedRules {
         // Who is told that a rule is there relies on it from the next packet on; the next refresh may find the pointer being replaced.
         self.reader.catch_up();
@@ -437,7 +438,8 @@ impl Triggers {
         self.rules[hit.rule].number
     }
 
-    /// Sentences about link types that rules do not apply to, each once. Inserters ask often, and of thousands of rules seldom one has any.
+    /// Sentences about link types that rules do not apply to, each once. Inserters ask often, and
+    /// few rules have such a sentence.
     pub(crate) fn take_notices(&mut self) -> Vec<String> {
         for (rule, link_type, error) in lock(&self.shared.refused).drain(..) {
             let number = usize::try_from(rule).ok();

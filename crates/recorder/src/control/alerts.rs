@@ -86,7 +86,8 @@ pub enum AlertOutcome {
     DumpsPerMinute,
     /// It opened none, and made none longer: dumps of alerts may write no more bytes in this hour.
     BytesPerHour,
-    /// It opened none: its time is far ahead of the clock, or the recording ended before it, or too many others wait.
+    /// It opened none: its time is far ahead of the clock or after the recording, or too many
+    /// alerts wait.
     NotYet,
     /// It names no packet, and no interface that is recorded.
     NoInterface,

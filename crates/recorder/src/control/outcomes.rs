@@ -62,7 +62,7 @@ impl OutcomeCounters {
         }
     }
 
-    /// Adds all counts of another one. To be called by one thread only.
+    /// Adds all counts of other counters. To be called by one thread only.
     fn add_all(&self, other: &Self) {
         self.add(None, other.triggers.load(Relaxed));
         for reason in Reason::ALL {
@@ -84,7 +84,8 @@ impl OutcomeCounters {
     }
 }
 
-/// The counters of the rules, for the director, and of triggers by hand. A rule without any is not counted.
+/// The counters of rules and of triggers by hand, for the director. A rule without counters is not
+/// counted.
 #[derive(Debug, Default)]
 pub(crate) struct RuleCounters(HashMap<usize, Arc<OutcomeCounters>>);
 
@@ -138,7 +139,8 @@ struct Names {
     series: BTreeMap<String, Series>,
     /// Of rules that found no place.
     rest: Arc<OutcomeCounters>,
-    /// Counters of names that lost their place, while something may still be counted of their rules: their dumps are open, for example.
+    /// Counters of names that lost their place while their rules may still count something: dumps
+    /// of the rules are open, for example.
     past: Vec<Arc<OutcomeCounters>>,
     /// The sum of the counters that nothing is added to any more.
     closed: OutcomeCounters,
@@ -266,14 +268,14 @@ mod tests {
     use super::*;
 
     impl RuleCounters {
-        /// Of how many rules it has counters, and of triggers by hand.
+        /// The number of rules with counters, plus 1 for triggers by hand.
         pub(crate) fn known(&self) -> usize {
             self.0.len()
         }
     }
 
     impl Outcomes {
-        /// Of how many rules and names something is kept.
+        /// The number of rules and names that are remembered.
         pub(crate) fn known(&self) -> usize {
             let names = lock(&self.names);
             names.by_number.len() + names.series.len() + names.past.len()

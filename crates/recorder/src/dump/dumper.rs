@@ -521,7 +521,8 @@ impl Dumper {
                 let report = ending.report();
                 let why = ending.unmatched.as_ref();
                 let why = why.map(|(outcome, why)| (*outcome, why.as_str()));
-                // Nothing asks for its stamps any more, and a dump that may be amended is kept for long.
+                // The stamps are not needed any more, and a dump that may be amended is kept for
+                // long.
                 let alerted = std::mem::take(&mut ending.alerted);
                 for news in alerted.count(&common.alerts, id, why) {
                     self.parts.events.tell(Event::Alert(news));

@@ -50,7 +50,7 @@ impl Reading {
         for producer in 0..ring.producers() {
             ring.buckets_from(producer, 0, &mut infos);
         }
-        // The ring wants closed buckets outside the window for nothing: they need not be given back.
+        // Closed buckets outside the window are not reserved, and need not be given back.
         let may_be_wanted =
             |info: &&BucketInfo| !info.closed || (info.min_ns <= to_ns && info.max_ns >= from_ns);
         for info in infos.iter().filter(may_be_wanted) {

@@ -60,7 +60,7 @@ pub(crate) struct RuleBook {
 pub(super) struct Numbered {
     /// Scripts among them.
     pub(super) by_name: BTreeMap<String, Entry>,
-    /// The number of the next rule. No number is used twice, and nothing is kept of a rule that is gone.
+    /// The number of the next rule. No number is used twice, and nothing is kept of a removed rule.
     pub(super) next: usize,
     /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
     pub(super) leaving: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Alerts of an IDS whose clock is another one, and what they leave behind.
+//! Alerts whose stamps are ahead of the clock, and the memory that alerts take.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ fn rig(dir: &std::path::Path) -> Rig {
     rig
 }
 
-/// What became of alerts so far, and how often.
+/// How many alerts had each outcome.
 fn outcomes(rig: &Rig) -> Vec<(AlertOutcome, u64)> {
     let counts = rig.common.alerts.counts();
     let all = AlertOutcome::ALL.map(|outcome| (outcome, counts.of(outcome)));
@@ -56,7 +56,7 @@ fn an_alert_far_ahead_of_the_clock_is_answered_at_once() {
     assert!(rig.reports.is_empty(), "{:?}", rig.reports);
 }
 
-/// A clock that is a little ahead costs no turns of the analyzer before the time has come.
+/// An alert that is a little ahead of the clock does not wake the analyzer before its time.
 #[test]
 fn an_alert_soon_to_come_wakes_the_analyzer_once() {
     let dir = tempfile::tempdir().unwrap();

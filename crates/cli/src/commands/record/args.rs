@@ -210,13 +210,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     max_dumps: u32,
 
-    /// Dumps started in any minute at most (of the packets, with -r); 0: without limit. Without this option 400 for triggers, and
-    /// no limit for alerts
+    /// Dumps started in any minute at most (of the packets, with -r); 0: without limit. Without
+    /// this option, 400 for triggers, and no limit for alerts
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     dumps_per_minute: Option<u32>,
 
-    /// Start no dump while so much was written in the last hour (of the packets, with -r), like 20GiB; 0: without limit. A trigger by
-    /// hand starts one all the same
+    /// Start no dump while dumps wrote SIZE in the last hour (of the packets, with -r), like 20GiB;
+    /// 0: without limit. A trigger by hand still starts a dump
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size_or_none)]
     bytes_per_hour: u64,
 

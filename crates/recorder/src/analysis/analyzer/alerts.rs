@@ -30,9 +30,11 @@ use crate::{
     },
 };
 
-/// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: the IDS has another clock.
+/// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: the
+/// clock of the IDS is wrong.
 const AHEAD_MAX_NS: i64 = 10_000_000_000;
-/// Live, alerts that wait at once. Beyond this the recorder refuses the alert whose time comes last. An alert takes some 1 KiB.
+/// Live, alerts that wait at once. Beyond this limit the recorder refuses the alert with the latest
+/// time. An alert takes about 1 KiB.
 const WAITING_MAX: usize = 65_536;
 
 /// Those that wait for their time: by that, and in the order in which they came.
@@ -84,7 +86,8 @@ impl Alerts {
 }
 
 impl Core {
-    /// Live: alerts came. Each acts at its time, unless that is too far ahead or too many wait.
+    /// Live: alerts arrived. Each acts at its time, unless the time is too far ahead or too many
+    /// alerts wait.
     pub(super) fn add_alerts(&mut self, alerts: Vec<Arc<Alert>>, now_ns: i64) {
         let is_ahead = |alert: &Arc<Alert>| alert.time_ns.saturating_sub(now_ns) > AHEAD_MAX_NS;
         let (ahead, alerts): (Vec<_>, Vec<_>) = alerts.into_iter().partition(is_ahead);
@@ -100,7 +103,8 @@ impl Core {
         }
     }
 
-    /// No packet comes any more: acts on those whose delay is not over. Live, an alert that is ahead of the clock has no packets.
+    /// The recording ends: acts on alerts that wait for their delay. Live, refuses alerts that are
+    /// ahead of the clock.
     pub(super) fn end_alerts(&mut self) {
         let now = self.common.clock.now();
         let now_ns = match self.live {
@@ -205,7 +209,8 @@ impl Core {
         window
     }
 
-    /// From when on the ring has no more than so many bytes up to a time, in whole buckets; ns, the earliest if it has less since `from_ns`.
+    /// The time, ns, since which the ring has at most `bytes` up to `time_ns`, in whole buckets.
+    /// `i64::MIN`: it has less since `from_ns`.
     fn since_bytes(&self, (from_ns, time_ns): (i64, i64), bytes: u64) -> i64 {
         let ring = &self.common.ring;
         let bucket_bytes = (ring.bytes() / ring.buckets().max(1) as u64).max(1);
@@ -216,7 +221,8 @@ impl Core {
         ends.get(buckets.max(1)).copied().unwrap_or(i64::MIN)
     }
 
-    /// The buckets with records that were looked at, with so many, that touch a time.
+    /// The buckets with analyzed records that touch a time range, each with the number of these
+    /// records.
     fn buckets(&self, from_ns: i64, to_ns: i64) -> Vec<BucketInfo> {
         let mut all = Vec::new();
         let ring = &self.common.ring;
@@ -243,7 +249,8 @@ impl Core {
         let oldest_ns = |buckets: &[BucketInfo]| buckets.iter().map(|info| info.min_ns).min();
         let within = self.buckets(from_ns, to_ns);
         let facts = AlertFacts {
-            // A walk over all buckets only from files, where the answer must not depend on what was read ahead.
+            // Only files need a walk over all buckets: the answer must not depend on how far the
+            // inserter has read ahead.
             oldest_ns: oldest_ns(&within).or_else(|| match self.live {
                 true => self.common.ring.oldest_ns(),
                 false => oldest_ns(&self.buckets(i64::MIN, i64::MAX)),

@@ -129,7 +129,8 @@ impl Core {
         }
     }
 
-    /// Forgets rules that left, of which hits may have been found before: of silent links that may be long ago.
+    /// Forgets removed rules that no shard has any more, after acting on their hits. The shard of a
+    /// silent link may keep other removed rules for long.
     pub(super) fn forget_those_gone(&mut self) {
         let seats = Arc::clone(&self.seats);
         let known = seats.known_of(&self.leaving);

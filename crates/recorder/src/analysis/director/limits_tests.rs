@@ -229,7 +229,7 @@ fn a_trigger_by_hand_asks_no_budget() {
     assert_eq!(opened.count(), 4, "as many as may be open at once");
 }
 
-/// A live recorder of one rule, and of alerts, each of its own flow.
+/// A live recorder with some rules, where each alert is about another flow.
 fn of_alerts(rules: usize, limits: SharedLimits) -> Director<u32> {
     let mut director = Director::new(DirectorConfig {
         hold_ns: 0,

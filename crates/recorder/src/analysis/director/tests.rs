@@ -24,7 +24,8 @@ fn config() -> DirectorConfig {
     }
 }
 
-/// Rules come and go for days, as those of a feed of indicators do: nothing is kept of a rule that is gone and whose dumps are finished.
+/// A feed of indicators adds and removes rules for days: nothing is kept of a removed rule whose
+/// dumps are finished.
 #[test]
 fn rules_are_added_and_removed_without_end() {
     const RULES: usize = 70_000;

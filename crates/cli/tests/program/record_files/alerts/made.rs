@@ -597,7 +597,7 @@ fn decoder_events_get_the_packets_around_them() {
     assert_eq!((none.dumps.len(), none.code), (0, 3));
 }
 
-/// Limits that somebody gives hold alerts, and each that they refuse is told and counted.
+/// Limits that the user gives hold alerts, and the summary counts each alert that a limit refuses.
 #[test]
 fn limits_hold_alerts() {
     const FLOWS: usize = 40;
@@ -633,7 +633,7 @@ fn limits_hold_alerts() {
         assert_eq!(held.summary["suppressed_by"][option], refused);
         assert_eq!(held.summary["alerts"]["unmatched"], refused);
     }
-    // Of a rule and alerts, each has half.
+    // A rule and the alerts have half of the limit each.
     let both = [
         "--dumps-per-minute",
         "6",
