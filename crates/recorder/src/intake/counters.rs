@@ -9,7 +9,7 @@ use std::{
         Mutex,
         atomic::{
             AtomicBool, AtomicI64, AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
     },
 };
@@ -87,6 +87,8 @@ pub(crate) struct QueueCounters {
     ahead_ns: AtomicI64,
     /// The last packets, if they may follow a step of the clock that stamps them and it takes more of them to tell. Live.
     undecided: Mutex<Option<Misplaced>>,
+    #[cfg(test)]
+    at_end: tests::AtEnd,
 }
 
 /// One reading of an engine's counters for a queue.
@@ -204,7 +206,8 @@ impl QueueCounters {
         self.ahead_ns.store(ns.max(-i64::MAX), Relaxed);
         if let Some(known_ns) = self.known_until_ns() {
             let known_ns = known_ns.saturating_sub(back_ns).max(-i64::MAX);
-            self.known_until_ns.store(known_ns, Relaxed);
+            // Release, as in `set_engine`: a reader of this value must find the losses, too.
+            self.known_until_ns.store(known_ns, Release);
         }
     }
 
@@ -231,14 +234,20 @@ impl QueueCounters {
         lock(&self.engine).input_drops == InputDrops::Unknown
     }
 
-    /// The queue is at its end: it loses nothing any more.
+    /// The queue has ended: no further loss is possible. The inserter must log the last loss of the
+    /// queue before this call.
+    ///
+    /// `SeqCst`: a reader of the end finds the losses in the log. If two queues end at the same
+    /// time, at least one of the inserters sees both ends.
     pub(crate) fn set_ended(&self) {
-        self.known_until_ns.store(i64::MAX, Relaxed);
+        self.known_until_ns.store(i64::MAX, SeqCst);
+        #[cfg(test)]
+        self.at_end.act();
     }
 
-    /// Whether the queue is at its end.
+    /// Whether the queue has ended.
     pub(crate) fn is_ended(&self) -> bool {
-        self.known_until_ns.load(Relaxed) == i64::MAX
+        self.known_until_ns.load(SeqCst) == i64::MAX
     }
 
     /// Ring time up to which losses are known, ns; `None` before the first reading.

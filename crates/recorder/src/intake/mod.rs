@@ -137,17 +137,22 @@ impl Intake {
         self.sources.iter().map(|s| s.snapshot(mono_ns)).collect()
     }
 
-    /// A queue of a source has ended by an error, and its counters say so: what it would have brought after `known_ns` is missing from
-    /// every later dump, though others go on. Returns what is not recorded any more, in words, if that is news and anything is
-    /// still recorded; else the error alone is reported.
+    /// A queue of a source has ended with an error: every later dump lacks the packets that the
+    /// queue would have brought after `known_ns`, though other queues continue.
+    ///
+    /// Logs that loss before it marks the counters of the queue as ended: a dump that is judged
+    /// in between must not find the end without the loss. Returns the name of what is no longer
+    /// recorded, if that is new and anything is still recorded; otherwise only the error is
+    /// reported.
     pub(crate) fn no_longer_recorded(
         &self,
         source: usize,
-        known_ns: i64,
+        (queue, known_ns): (&QueueCounters, i64),
         now: Moment,
     ) -> Option<String> {
         let away = &self.sources[source].away;
         let is_new = away.for_good(known_ns, now, &self.losses);
+        queue.set_ended();
         let name = &self.sources[source].name;
         if self.sources[source].is_recorded() {
             return is_new.then(|| format!("a part of {name}"));
@@ -413,13 +418,13 @@ mod tests {
 
     /// Ends a queue by an error; what is told.
     fn end(intake: &Intake, source: usize, queue: usize) -> Option<String> {
-        intake.sources[source].queues[queue].set_ended();
         let now = Moment {
             ring_ns: 200,
             mono_ns: 1000,
             offset_ns: 0,
         };
-        intake.no_longer_recorded(source, 100, now)
+        let queue = &intake.sources[source].queues[queue];
+        intake.no_longer_recorded(source, (queue, 100), now)
     }
 
     #[test]

@@ -350,3 +350,28 @@ fn what_a_source_holds_is_how_long_a_packet_may_take() {
         (None, None)
     );
 }
+
+/// An action of a test for the end of a queue.
+#[derive(Default)]
+pub(super) struct AtEnd(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl AtEnd {
+    pub(super) fn act(&self) {
+        if let Some(act) = lock(&self.0).take() {
+            act();
+        }
+    }
+}
+
+impl std::fmt::Debug for AtEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AtEnd")
+    }
+}
+
+impl QueueCounters {
+    /// Does this once, as soon as other threads can see that the queue has ended.
+    pub(crate) fn when_ended(&self, act: impl FnOnce() + Send + 'static) {
+        *lock(&self.at_end.0) = Some(Box::new(act));
+    }
+}

@@ -459,18 +459,19 @@ impl QueueIntake {
 
     /// The queue has ended, by itself or by an error: reports what is no longer recorded, if other queues go on.
     pub(super) fn ended(&mut self) {
-        self.counters.set_ended();
         let Some(error) = &self.error else {
             if !self.parts.common.control.stopping() {
                 // It has no more packets: what is behind is late, as at the end of a file.
                 self.give_up_ahead();
                 self.counters.set_undecided(None);
             }
+            self.counters.set_ended();
             return;
         };
         let now = self.of_stamps(self.parts.common.clock.now());
         let intake = &self.parts.common.intake;
-        if let Some(what) = intake.no_longer_recorded(self.source, self.watch.last_ns, now) {
+        let queue = (&*self.counters, self.watch.last_ns);
+        if let Some(what) = intake.no_longer_recorded(self.source, queue, now) {
             let notice = format!("{what} is no longer recorded: {error}");
             self.notices.push(notice);
         }
@@ -536,7 +537,10 @@ mod tests {
     use retroscope_ring::{Ring, RingConfig};
 
     use super::*;
-    use crate::{control::common::Common, intake::Intake};
+    use crate::{
+        control::common::Common,
+        intake::{Intake, counters::INTERFACE_DOWN},
+    };
 
     /// A file that announces one interface.
     #[derive(Debug)]
@@ -605,6 +609,25 @@ mod tests {
         let counters = Arc::clone(&common.intake.sources[0].queues[0]);
         let intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();
         (intake, ring)
+    }
+
+    /// A dump that is judged while a queue ends must find the loss if it finds the end.
+    #[test]
+    fn the_end_of_a_queue_is_not_seen_before_its_loss_is_logged() {
+        let (mut intake, _ring) = intake_of(&[0], false);
+        let common = Arc::clone(&intake.parts.common);
+        let (judged_tx, judged) = std::sync::mpsc::channel();
+        intake.counters.when_ended(move || {
+            let losses = common.intake.losses(0, i64::MAX, 0, &[]);
+            let causes: Vec<_> = losses.iter().map(|it| it.cause).collect();
+            judged_tx.send(causes).unwrap();
+        });
+        intake.error = Some(SourceError::NoInterface {
+            interface: "eth0".to_owned(),
+        });
+        intake.ended();
+        assert_eq!(judged.try_recv().unwrap(), [INTERFACE_DOWN]);
+        assert!(intake.counters.is_ended());
     }
 
     /// From files a window may end with any record: what was lost before it is logged before it is stored.
