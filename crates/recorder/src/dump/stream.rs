@@ -305,7 +305,8 @@ impl Stream {
 }
 
 impl Finished {
-    /// Changes the verdict.
+    /// Changes the verdict, and syncs the file: the next sidecar has the digest of the changed
+    /// file.
     pub(super) fn amend(&mut self, disk: &dyn Disk, verdict: &str) -> io::Result<()> {
         let Some(field) = &mut self.field else {
             return Ok(());
@@ -315,7 +316,8 @@ impl Finished {
             return Err(changed_by_somebody());
         }
         self.sha256 = None;
-        field.write(&*file, verdict)
+        field.write(&*file, verdict)?;
+        file.sync()
     }
 
     /// Computes the digest, if that was not done. A file that cannot be read has none.

@@ -13,7 +13,7 @@ use retroscope_pcapfile::Reader;
 
 use crate::{
     DumpReport, Format, Verdict,
-    dump::{names::Directory, pool::PoolConfig},
+    dump::{names::Directory, pool::PoolConfig, stream::Digests},
     tests::{
         fake_disk::{Deed, FakeDisk},
         live::{START, missing},
@@ -23,10 +23,10 @@ use crate::{
 
 /// What a disk does only when the test lets it, or is over: made after the rig, whose threads wait for it.
 #[derive(Debug, Default)]
-struct Barrier(Arc<BarrierState>);
+pub(super) struct Barrier(Arc<BarrierState>);
 
 #[derive(Debug, Default)]
-struct BarrierState {
+pub(super) struct BarrierState {
     is_open: Mutex<bool>,
     opened: Condvar,
     /// How many have come to it.
@@ -35,7 +35,7 @@ struct BarrierState {
 
 impl Barrier {
     /// In the way of a deed at files whose name contains this.
-    fn on(disk: &FakeDisk, deed: Deed, name: &'static str) -> Self {
+    pub(super) fn on(disk: &FakeDisk, deed: Deed, name: &'static str) -> Self {
         let barrier = Self::default();
         let waiting = Arc::clone(&barrier.0);
         disk.set_slow(move |this, path| {
@@ -48,11 +48,11 @@ impl Barrier {
         barrier
     }
 
-    fn came(&self) -> usize {
+    pub(super) fn came(&self) -> usize {
         self.0.came.load(Ordering::SeqCst)
     }
 
-    fn open(&self) {
+    pub(super) fn open(&self) {
         *self.0.is_open.lock().unwrap() = true;
         self.0.opened.notify_all();
     }
@@ -64,7 +64,7 @@ impl Drop for Barrier {
     }
 }
 
-fn directory(disk: &FakeDisk, name: &str) -> Directory {
+pub(super) fn directory(disk: &FakeDisk, name: &str) -> Directory {
     Directory::on(Arc::new(disk.clone()), Path::new(name), Format::PcapNg)
 }
 
@@ -521,6 +521,50 @@ fn a_dump_is_amended_when_it_is_on_disk() {
     for path in [&report.file, &sidecar] {
         assert!(holds(&disk, path, "incomplete"), "{path:?}");
     }
+}
+
+/// An amended file is synced before the sidecar with the new digest, so that a power cut does not
+/// leave the digest of a file that was never stored.
+#[test]
+fn an_amended_verdict_is_stored_before_its_digest() {
+    let disk = FakeDisk::default();
+    let plan = RigConfig {
+        queues: 2,
+        foreign_queues: 1,
+        ring_bytes: 16 << 20,
+        ..RigConfig::default()
+    };
+    let directory = directory(&disk, "dumps").with_digests(Digests::AsWritten);
+    let mut rig = Rig::on(&plan, START, directory);
+    rig.pass(MS);
+    rig.arrive(0, udp(1, 9, 1));
+    let in_window_ns = rig.clock.wall_ns.load(Ordering::SeqCst) + 10;
+    rig.step();
+    rig.pass(3 * S);
+    rig.step_until(|rig| rig.reports.len() == 1);
+    let (done_tx, done) = std::sync::mpsc::channel();
+    disk.set_slow(move |deed, path| {
+        let end = path.extension().unwrap_or_default().to_owned();
+        if deed != Deed::Look {
+            _ = done_tx.send((deed, end.into_string().unwrap()));
+        }
+    });
+    let late = (in_window_ns, udp(1, 7, 2));
+    rig.feeds[1].lock().unwrap().frames.push_back(late);
+    rig.step();
+    rig.stop();
+    rig.step_until(|rig| rig.reports.len() == 2);
+    let done: Vec<_> = done.try_iter().collect();
+    let done: Vec<_> = done.iter().map(|(deed, end)| (*deed, &**end)).collect();
+    let (capture, sidecar) = ("pcapng", "part");
+    let expected = [
+        (Deed::Write, capture),
+        (Deed::Sync, capture),
+        (Deed::Create, sidecar),
+        (Deed::Write, sidecar),
+        (Deed::Sync, sidecar),
+    ];
+    assert_eq!(done, expected);
 }
 
 /// There is no room for the sidecar of an amended dump: the old one is replaced when there is.
