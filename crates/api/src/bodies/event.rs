@@ -22,7 +22,7 @@ pub enum EventBody<'a> {
         /// The filled-in dump expression; empty: everything.
         expression: &'a str,
     },
-    /// A dump is on disk, or failed; or its verdict changed.
+    /// A dump is on disk, or failed; or its verdict changed; or its files are compressed, and have other names.
     Finished {
         /// Its number.
         dump: u64,
@@ -99,6 +99,7 @@ impl EventBody<'_> {
             ),
             Event::Finished(report) => ("finished", finished(report)),
             Event::Amended(report) => ("amended", finished(report)),
+            Event::Compressed(report) => ("compressed", finished(report)),
             Event::Deleted(dump) => ("deleted", EventBody::Deleted { dump }),
             Event::Posted(posted) => ("posted", EventBody::Posted { posted }),
             Event::Notice(text) => ("notice", EventBody::Notice { text }),

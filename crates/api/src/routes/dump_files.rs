@@ -38,7 +38,7 @@ use crate::{
 const PIECE_BYTES: usize = 64 << 10;
 /// How often it is looked how far a file has grown that is being written.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often a file is looked for that has another name by then, because its dump is finished now.
+/// Tries to open a file. A dump that is finished or compressed between two tries has another name.
 const OPEN_TRIES: usize = 3;
 /// How a file is called that is being written.
 const PART: &str = ".part";
@@ -75,11 +75,11 @@ impl Opened {
     fn new(handle: &Handle, dump: &str, wanted: Option<&str>) -> Result<Self, Problem> {
         // Before it is looked for: what becomes of it meanwhile is heard.
         let listener = handle.subscribe(None);
-        for _ in 0..OPEN_TRIES {
+        for tries in 0..OPEN_TRIES {
             let stored = find(handle, dump)?;
             let file = pick(&stored, wanted)?;
             let reader = match handle.open_dump_file(&stored.id, &file.name) {
-                Err(CommandError::Refused(_)) if stored.is_open => continue,
+                Err(CommandError::Refused(_)) if stored.is_open || tries == 0 => continue,
                 reader => reader?,
             };
             let whole = Whole {
@@ -96,7 +96,7 @@ impl Opened {
                 listener,
             });
         }
-        let why = format!("dump {dump} is being finished: ask again");
+        let why = format!("dump {dump} is being finished or compressed: ask again");
         Err(Problem::unavailable(why, Duration::from_secs(1)))
     }
 

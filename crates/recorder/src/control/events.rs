@@ -52,6 +52,8 @@ pub enum Event {
     Finished(DumpReport),
     /// The verdict of a finished dump changed.
     Amended(DumpReport),
+    /// The files of a finished dump were replaced by compressed ones, with other names.
+    Compressed(DumpReport),
     /// A dump's files were deleted.
     Deleted(DeletedDump),
     /// A dump's command ended.
@@ -140,6 +142,8 @@ pub struct Missed {
     pub triggered: u64,
     /// Dumps that were finished, or whose verdict changed.
     pub finished: DumpCounts,
+    /// Dumps that were compressed.
+    pub compressed: u64,
     /// Dumps whose files were deleted.
     pub deleted: u64,
     /// Commands of dumps that ended.
@@ -164,6 +168,7 @@ impl Missed {
         match event {
             Event::Triggered { .. } => self.triggered += 1,
             Event::Finished(report) | Event::Amended(report) => self.finished.add(report.verdict),
+            Event::Compressed(_) => self.compressed += 1,
             Event::Deleted(_) => self.deleted += 1,
             Event::Posted(_) => self.posted += 1,
             Event::Notice(_) => self.notices += 1,
@@ -174,6 +179,7 @@ impl Missed {
             Event::Missed(more) => {
                 self.triggered += more.triggered;
                 self.finished.add_all(&more.finished);
+                self.compressed += more.compressed;
                 self.deleted += more.deleted;
                 self.posted += more.posted;
                 self.notices += more.notices;
@@ -191,6 +197,7 @@ impl Missed {
     pub fn total(&self) -> u64 {
         self.triggered
             + self.finished.total()
+            + self.compressed
             + self.deleted
             + self.posted
             + self.notices

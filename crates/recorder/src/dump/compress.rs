@@ -4,12 +4,13 @@
 //! overwritten in place. Each further frame has [`FRAME_BYTES`] of the file, its length and its checksum. Behind them a table tells how long the frames
 //! are (Zstandard Seekable Format, in a skippable frame, which other programs pass over): who wants a part of the file reads the frames that have it.
 //!
-//! It is made of the finished file, not while packets come: what belongs before what is written, and marks, is sorted in at the end, and until then
-//! others read what is there as plain pcapng.
+//! Compression starts when the dump is complete on disk, with its sidecar. Late packets and marks
+//! are only sorted in then, and no other dump waits for minutes of compression. Afterwards the
+//! compressed file replaces the plain file (`file.rs`).
 
 use std::{
     io::{self, Read},
-    path::Path,
+    path::PathBuf,
     time::Duration,
 };
 
@@ -59,20 +60,22 @@ struct Frames<'d> {
     table: Vec<[u32; 2]>,
 }
 
-/// Makes of a finished file another one as zstd, with `.zst` before its `.part`. The finished one stays: it goes when the other has its name.
+/// Writes the finished file, compressed with zstd, to the new file `path`, and syncs `path`. The
+/// finished file stays.
 ///
-/// Room for both is not made by deleting dumps: the second one is needed for a moment only. `tell` hears, behind each frame, how many bytes it has.
+/// No dump is deleted to make room for the second copy, because one of the copies goes soon.
+/// `tell` is called after each frame with the length of the new file, in bytes.
 ///
 /// # Errors
-/// What the system says, somebody changed the finished file, or the recording has to end: at once, or it was asked to stop [`STOP_GRACE`] ago. No other is left
-/// then.
+/// A system error; another process changed the finished file; the recording is aborted, or was
+/// asked to stop [`STOP_GRACE`] ago. The new file is removed then.
 pub(super) fn compress(
     directory: &Directory,
     plain: &Finished,
+    path: PathBuf,
     level: ZstdLevel,
     tell: &mut dyn FnMut(u64),
 ) -> io::Result<Finished> {
-    let path = plain.path.with_extension("zst.part");
     let disk = directory.disk();
     let file = disk.create(&path)?;
     let made = make(directory, plain, &*file, level, tell).and_then(|frames| {
@@ -202,16 +205,9 @@ impl Frames<'_> {
     }
 }
 
-/// Where the file is to be whose part this is.
-pub(super) fn is_compressed(part: &Path) -> bool {
-    part.with_extension("")
-        .extension()
-        .is_some_and(|it| it == "zst")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{path::Path, sync::Arc};
 
     use retroscope_packet::LinkType;
 
@@ -281,7 +277,7 @@ mod tests {
             let plain = finished(&directory, bytes);
             let mut expected = disk.read(Path::new(PART)).unwrap();
             let level = ZstdLevel::new(3).unwrap();
-            let mut made = compress(&directory, &plain, level, &mut |_| ()).unwrap();
+            let mut made = compress(&directory, &plain, ZST.into(), level, &mut |_| ()).unwrap();
             assert_eq!(disk.names(), [PART, ZST].map(Path::new));
             for verdict in [
                 None,
@@ -316,11 +312,11 @@ mod tests {
         let level = ZstdLevel::new(3).unwrap();
         let file = disk.open(Path::new(PART)).unwrap();
         file.set_len(3000).unwrap();
-        let error = compress(&directory, &plain, level, &mut |_| ()).unwrap_err();
+        let error = compress(&directory, &plain, ZST.into(), level, &mut |_| ()).unwrap_err();
         assert_eq!(error.to_string(), changed_by_somebody().to_string());
         disk.remove(Path::new(PART)).unwrap();
         disk.create(Path::new(PART)).unwrap();
-        assert!(compress(&directory, &plain, level, &mut |_| ()).is_err());
+        assert!(compress(&directory, &plain, ZST.into(), level, &mut |_| ()).is_err());
         assert_eq!(disk.names(), [Path::new(PART)]);
     }
 
@@ -332,7 +328,7 @@ mod tests {
         let expected = disk.read(Path::new(PART)).unwrap();
         disk.set_capacity(expected.len() + 5000);
         let level = ZstdLevel::new(1).unwrap();
-        let error = compress(&directory, &plain, level, &mut |_| ()).unwrap_err();
+        let error = compress(&directory, &plain, ZST.into(), level, &mut |_| ()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(disk.names(), [Path::new(PART)]);
         assert!(disk.read(&plain.path).unwrap() == expected);
@@ -352,7 +348,7 @@ mod tests {
         control.ask_to_stop();
         assert!(!control.is_urgent(STOP_GRACE) && control.is_urgent(Duration::ZERO));
         let mut frames = 0;
-        let error = compress(&directory, &plain, level, &mut |_| {
+        let error = compress(&directory, &plain, ZST.into(), level, &mut |_| {
             frames += 1;
             if frames == 2 {
                 control.abort();

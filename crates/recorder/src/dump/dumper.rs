@@ -10,6 +10,7 @@
 //! Should they become too many (a queue without watermark), the dumper stops waiting and lets the file sort it out; and what still waits then,
 //! for want of room in a sink, is lost.
 
+mod finishing;
 mod opening;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ use std::{
     rc::{Rc, Weak},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::AtomicU64,
         mpsc::{self, RecvTimeoutError},
     },
     time::Duration,
@@ -28,18 +29,17 @@ use std::{
 use retroscope_ring::{BucketRef, BucketView};
 
 use super::{
-    active::{Active, WaitingPacket, verdict_line},
+    active::WaitingPacket,
     compile::DumpCompiler,
     dumps::Dumps,
     ending::{Ending, Stage},
     names::Directory,
-    order::{LateNews, Message},
+    order::Message,
     packet::Key,
-    pool::{Outcome, Pool, SinkId, SinkQueue, Work, why_all_failed},
+    pool::{Pool, SinkQueue, Work},
     post::PostQueue,
     scan::Scanner,
     sidecar::Origin,
-    sink::End,
     visit::Visit,
 };
 use crate::{
@@ -50,7 +50,6 @@ use crate::{
         progress::{Progress, Reach},
         pulse::Pulse,
         ring_time::Stamps,
-        time::rfc3339,
     },
     intake::{interfaces::InterfaceCache, marks::Marks},
 };
@@ -62,9 +61,6 @@ const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// that it does not know.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
-/// How long after a sidecar could not be written the next one that is missing is tried, ns of the monotonic clock; and how many dumps may wait for that.
-const TRY_AGAIN_NS: i64 = 1_000_000_000;
-const LACKING_MAX: usize = 1000;
 /// How often sinks without new packets are asked to give back threads and memory, ns of the monotonic clock.
 const REST_NS: i64 = 1_000_000_000;
 
@@ -170,10 +166,13 @@ impl Dumper {
         if self.asked.is_some() || self.parts.common.gate.asked_of_dumper().is_some() {
             return true;
         }
-        let wait = if self.active.is_empty() && self.ending.is_empty() {
+        let mut ending = self.ending.values();
+        let wait = if !self.active.is_empty() || ending.any(|it| it.stage != Stage::Compressing) {
+            DUMPER_WAIT
+        } else if self.ending.is_empty() {
             IDLE_DUMPER_WAIT
         } else {
-            DUMPER_WAIT
+            COMPRESSING_WAIT
         };
         match self.parts.messages.recv_timeout(wait) {
             Ok(message) => self.take(message),
@@ -432,150 +431,6 @@ impl Dumper {
         }
     }
 
-    /// Finishes the dumps whose window is closed and wholly read.
-    fn complete(&mut self, reach: &Reach) {
-        let parts = &self.parts;
-        let is_done = |dump: &Active| is_ready(parts, dump, reach);
-        for dump in self.active.take_ready(is_done) {
-            self.finish(dump);
-        }
-    }
-
-    /// A dump has read all that it wants: its sinks complete it.
-    fn finish(&mut self, mut dump: Active) {
-        let id = dump.order.id;
-        self.scanner.rules.remove(id);
-        if let Some(marks) = &dump.marks {
-            marks.close_dump(id);
-        }
-        let Some(close) = dump.close.take() else {
-            return;
-        };
-        if let Some(received) = &close.received {
-            // Of other link types the rule set may have learned, for other dumps: that depends on how far it has come.
-            let link_types = self.names.link_types_of(received);
-            dump.order.predicate.tell_refused(&link_types);
-        }
-        let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
-        let totals = dump.totals(&close, intake);
-        let mut ending = dump.into_ending(close, Stage::Finishing, intake, clock);
-        let verdict = verdict_line(&ending.report());
-        let end = End { verdict, totals };
-        ending.submit(Stage::Finishing, &mut self.parts.pool, |_| {
-            Work::Finish(Box::new(end.clone()))
-        });
-        self.await_sinks(id, ending);
-    }
-
-    /// Goes on with a dump when all its sinks have answered, at once if none was asked.
-    fn await_sinks(&mut self, id: u64, ending: Ending) {
-        if ending.pending == 0 {
-            self.go_on(id, ending);
-        } else {
-            self.ending.insert(id, ending);
-        }
-        self.take_outcomes();
-    }
-
-    /// Hears what became of the work of sinks.
-    fn take_outcomes(&mut self) {
-        while let Some((id, outcome)) = self.parts.pool.outcome() {
-            self.hear(id, outcome);
-        }
-    }
-
-    fn hear(&mut self, (id, sink): SinkId, outcome: Outcome) {
-        if let Some(dump) = self.active.get_mut(id) {
-            if let Outcome::Failed(fault) = outcome {
-                dump.sinks[sink].fault = Some(fault);
-            }
-            return;
-        }
-        let Some(mut ending) = self.ending.remove(&id) else {
-            return;
-        };
-        for notice in ending.hear(sink, outcome, &self.stopped) {
-            self.tell(Event::Notice(notice));
-        }
-        if ending.pending == 0 {
-            self.go_on(id, ending);
-        } else {
-            self.ending.insert(id, ending);
-        }
-    }
-
-    /// The sinks of a dump have answered.
-    fn go_on(&mut self, id: u64, mut ending: Ending) {
-        match ending.stage {
-            Stage::Finishing => {
-                ending.note_link_types(&mut self.names);
-                self.write_sidecars(Stage::Telling, None, &mut ending);
-                self.ending.insert(id, ending);
-            }
-            Stage::Stopping => self.tell(Event::Finished(ending.report())),
-            Stage::Telling => {
-                let common = &self.parts.common;
-                let finished = &common.counters.finished_dumps;
-                finished.fetch_add(1, Ordering::Relaxed);
-                common.costs.add(ending.rule_number, 0, 1);
-                let report = ending.report();
-                let why = ending.unmatched.as_ref();
-                let why = why.map(|(outcome, why)| (*outcome, why.as_str()));
-                // The stamps are not needed any more, and a dump that may be amended is kept for
-                // long.
-                let alerted = std::mem::take(&mut ending.alerted);
-                for news in alerted.count(&common.alerts, id, why) {
-                    self.parts.events.tell(Event::Alert(news));
-                }
-                // A dump that has no file has nothing to look at.
-                let post = self.parts.post.as_ref();
-                if let Some(post) = post.filter(|_| report.sidecar || report.error.is_none()) {
-                    post.submit(&report);
-                }
-                self.tell(Event::Finished(report));
-                self.put_by(id, ending);
-            }
-            Stage::TellingAgain => {
-                self.try_again_ns = match ending.lacks_sidecar {
-                    true => self.parts.common.clock.mono_ns() + TRY_AGAIN_NS,
-                    // There is room now.
-                    false => i64::MIN,
-                };
-                if !ending.lacks_sidecar {
-                    let report = ending.report();
-                    self.parts.common.log.amend(&report);
-                    // That of a complete dump has run.
-                    let post = self.parts.post.as_ref();
-                    if let Some(post) = post.filter(|_| report.error.is_some()) {
-                        post.submit(&report);
-                    }
-                }
-                self.put_by(id, ending);
-            }
-            Stage::Amending => {
-                self.tell(Event::Amended(ending.report()));
-                self.put_by(id, ending);
-            }
-        }
-    }
-
-    /// A dump is done with, unless late packets may amend it, or its sidecar could not be written: the disk is full, for example. Without one its files are in no list.
-    fn put_by(&mut self, id: u64, mut ending: Ending) {
-        let late_news = ending.late_news.take();
-        let is_tried_again = ending.lacks_sidecar && self.parts.common.is_live();
-        if is_tried_again && self.lacking.len() < LACKING_MAX {
-            if self.lacking.is_empty() && ending.stage != Stage::TellingAgain {
-                self.try_again_ns = self.parts.common.clock.mono_ns() + TRY_AGAIN_NS;
-            }
-            self.lacking.insert(id, ending);
-        } else if !ending.is_given_up && why_all_failed(&ending.sinks).is_none() {
-            self.finished.insert(id, ending);
-        }
-        if let Some(news) = late_news {
-            self.give_up(news);
-        }
-    }
-
     /// Sinks that nothing comes for give back what they keep for more.
     fn rest(&mut self) {
         let now_ns = self.parts.common.clock.mono_ns();
@@ -584,70 +439,6 @@ impl Dumper {
             let sinks = self.active.iter_mut().flat_map(|dump| &mut dump.sinks);
             sinks.for_each(SinkQueue::rest);
         }
-    }
-
-    fn try_sidecar_again(&mut self) {
-        if self.lacking.is_empty() || self.parts.common.clock.mono_ns() < self.try_again_ns {
-            return;
-        }
-        self.try_again_ns = i64::MAX;
-        let mut behind = self.lacking.range(self.tried_last + 1..);
-        let next = behind.next().or_else(|| self.lacking.first_key_value());
-        let next = next.map(|(id, _)| *id);
-        if let Some((id, mut ending)) = next.and_then(|id| self.lacking.remove_entry(&id)) {
-            self.tried_last = id;
-            self.write_sidecars(Stage::TellingAgain, None, &mut ending);
-            self.await_sinks(id, ending);
-        }
-    }
-
-    /// Has sidecars written, and the verdict changed if there is another one.
-    fn write_sidecars(&mut self, stage: Stage, amended: Option<&str>, ending: &mut Ending) {
-        let now_ns = || self.parts.common.clock.clock().now().wall_ns;
-        let created = (!self.parts.reproducible).then(|| rfc3339(now_ns()));
-        ending.draft.sidecar = true;
-        let sidecars = ending.sidecars(created.as_deref(), &mut self.names, &self.parts.origin);
-        let mut sidecars = sidecars.into_iter().map(Box::new);
-        ending.submit(stage, &mut self.parts.pool, |_| Work::Tell {
-            amended: amended.map(str::to_owned),
-            sidecar: sidecars.next(),
-        });
-    }
-
-    /// A closed window is given up. If packets of it came late, or were lost before anybody looked at them, what its dump says changes.
-    fn give_up(&mut self, news: LateNews) {
-        let id = news.id;
-        let note = |dump: &mut Active| {
-            dump.is_given_up = true;
-            dump.late = news.missing(dump.order.offset_ns);
-            if let Some(close) = &mut dump.close {
-                close.unseen += news.unseen;
-            }
-        };
-        if self.active.change(id, note).is_some() {
-            return;
-        }
-        if let Some(ending) = self.ending.get_mut(&id) {
-            ending.late_news = Some(news);
-            return;
-        }
-        let put_by = (self.finished.remove(&id)).or_else(|| self.lacking.remove(&id));
-        let Some(mut ending) = put_by else {
-            return;
-        };
-        ending.is_given_up = true;
-        if !news.is_any() {
-            if ending.lacks_sidecar {
-                self.lacking.insert(id, ending);
-            }
-            return;
-        }
-        let missing = news.missing(ending.draft.offset_ns);
-        ending.late = missing.or(ending.late.take());
-        ending.draft.not_analyzed += news.unseen;
-        let verdict = verdict_line(&ending.report());
-        self.write_sidecars(Stage::Amending, Some(&verdict), &mut ending);
-        self.await_sinks(id, ending);
     }
 
     fn tell(&self, event: Event) {
@@ -668,22 +459,10 @@ fn holds_much(views: &mut HashMap<BucketRef, Weak<BucketView>>, held_max: usize)
     }
 }
 
-/// Whether the window of a dump is closed and wholly read, and its losses are known.
-fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
-    let Some(close) = &dump.close else {
-        return false;
-    };
-    if dump.unread_ns != i64::MAX || !dump.is_over(reach) || !dump.waiting.is_empty() {
-        return false;
-    }
-    dump.unknown(close, &parts.common.intake).is_empty()
-        || dump
-            .judge_by_ns
-            .is_none_or(|by| parts.common.clock.mono_ns() >= by)
-}
-
 /// The pause between two rounds while dumps are open: short against the 100 ms that a first packet may take, long
 /// against the microseconds that an idle round costs.
 const DUMPER_WAIT: Duration = Duration::from_millis(5);
+/// The longest that it waits while it has nothing to do but to hear that a dump is compressed.
+const COMPRESSING_WAIT: Duration = Duration::from_millis(100);
 /// The longest that the dumper waits for a message while nothing is open: then it shows that it does not hang.
 const IDLE_DUMPER_WAIT: Duration = Duration::from_secs(1);

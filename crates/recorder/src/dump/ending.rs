@@ -29,20 +29,32 @@ pub(super) struct Ending {
     pub(super) late: Option<Missing>,
     /// No more is to be heard of that.
     pub(super) is_given_up: bool,
-    /// What was told while the sinks were at it.
-    pub(super) late_news: Option<LateNews>,
     /// What the sinks were given.
     pub(super) taken: Written,
     pub(super) per_interface: BTreeMap<u16, u64>,
     /// The window, ns of ring time.
     pub(super) window: (i64, i64),
     pub(super) sinks: Vec<SinkQueue>,
-    /// A sidecar of it could not be written, and is tried again.
-    pub(super) lacks_sidecar: bool,
+    pub(super) completion: Completion,
     pub(super) facts: SidecarFacts,
     pub(super) alerted: Alerted,
     /// Why it has no packet of the alerts that it is of, if so.
     pub(super) unmatched: Option<(AlertOutcome, String)>,
+}
+
+/// State of a dump between the end of its packets and the end of its sinks' work.
+#[derive(Debug, Default)]
+pub(super) struct Completion {
+    /// News of late packets that arrived while the sinks were busy.
+    pub(super) late_news: Option<LateNews>,
+    /// A sidecar of it could not be written, and is tried again.
+    pub(super) lacks_sidecar: bool,
+    /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
+    pub(super) created: Option<String>,
+    /// Not compressed, because too many dumps wait for compression.
+    pub(super) stays_plain: bool,
+    /// Deleted during the compression.
+    pub(super) is_gone: bool,
 }
 
 /// What its sinks are at.
@@ -54,7 +66,11 @@ pub(super) enum Stage {
     Stopping,
     /// They put sidecars beside it.
     Telling,
-    /// They try that again.
+    /// The sinks compress the complete files.
+    Compressing,
+    /// The sinks replace the plain files, and the sidecars, by the compressed ones.
+    Replacing,
+    /// They try again to put sidecars beside it.
     TellingAgain,
     /// They change the verdict.
     Amending,
@@ -71,7 +87,7 @@ impl Ending {
         self.stage = stage;
         let to_all = matches!(
             stage,
-            Stage::Telling | Stage::TellingAgain | Stage::Amending
+            Stage::Telling | Stage::Replacing | Stage::TellingAgain | Stage::Amending
         );
         for sink in &mut self.sinks {
             if to_all || sink.fault.is_none() {
@@ -108,15 +124,23 @@ impl Ending {
             Outcome::Told {
                 amended,
                 sidecar,
-                files,
+                held,
             } => {
-                sink.completed.files = files;
+                sink.completed = held;
                 let name = sink.held().locations.first();
                 let name = name.map_or_else(String::new, |path| path.display().to_string());
                 if let Err(error) = amended {
                     notices.push(format!("{name}: verdict not changed: {error}"));
                 }
-                let lacked = std::mem::replace(&mut self.lacks_sidecar, sidecar.is_err());
+                let is_replacing = self.stage == Stage::Replacing;
+                self.completion.is_gone |= is_replacing && matches!(sidecar, Ok(false));
+                if is_replacing && self.draft.sidecar {
+                    // If the new sidecar cannot be written, the plain files and the old sidecar
+                    // stay.
+                    return notices;
+                }
+                let lacked =
+                    std::mem::replace(&mut self.completion.lacks_sidecar, sidecar.is_err());
                 match &sidecar {
                     Err(error) if !lacked => notices.push(format!("{name}: no sidecar: {error}")),
                     Ok(true) if lacked => {
@@ -124,10 +148,18 @@ impl Ending {
                     }
                     _ => {}
                 }
-                self.draft.sidecar &= matches!(sidecar, Ok(true));
+                let is_written = matches!(sidecar, Ok(true));
+                self.draft.sidecar = is_written && (self.draft.sidecar || is_replacing);
             }
         }
         notices
+    }
+
+    /// Whether a sink has compressed files.
+    pub(super) fn is_compressed(&self) -> bool {
+        self.sinks
+            .iter()
+            .any(|sink| !sink.held().replaced.is_empty())
     }
 
     /// A file that is complete may hold several link types: a remark for the user.
@@ -180,6 +212,7 @@ impl Ending {
         let first = self.sinks.first();
         report.id = first.map_or_else(String::new, |sink| sink.held().id.clone());
         report.files = first.map_or_else(Vec::new, |sink| sink.held().files.clone());
+        report.replaced = first.map_or_else(Vec::new, |sink| sink.held().replaced.clone());
         let mut files = Vec::new();
         for sink in &self.sinks {
             let locations = sink.held().locations.iter().cloned();
@@ -208,26 +241,15 @@ impl Ending {
     }
 
     /// The sidecars of the sinks.
-    pub(super) fn sidecars(
-        &self,
-        created: Option<&str>,
-        names: &mut InterfaceCache,
-        origin: &Origin,
-    ) -> Vec<Sidecar> {
+    pub(super) fn sidecars(&self, names: &mut InterfaceCache, origin: &Origin) -> Vec<Sidecar> {
         let sinks = self.sinks.iter();
         sinks
-            .map(|sink| self.sidecar_of(sink, created, names, origin))
+            .map(|sink| self.sidecar_of(sink, names, origin))
             .collect()
     }
 
     /// The sidecar lies beside its files: their names will do, and stay true when the directory moves.
-    fn sidecar_of(
-        &self,
-        sink: &SinkQueue,
-        created: Option<&str>,
-        names: &mut InterfaceCache,
-        origin: &Origin,
-    ) -> Sidecar {
+    fn sidecar_of(&self, sink: &SinkQueue, names: &mut InterfaceCache, origin: &Origin) -> Sidecar {
         let held = sink.held();
         let mut report = self.report();
         for path in &mut report.locations {
@@ -254,7 +276,7 @@ impl Ending {
             interfaces: held.interfaces.iter().filter_map(describe).collect(),
             origin: origin.clone(),
             program: PROGRAM,
-            created: created.map(str::to_owned),
+            created: self.completion.created.clone(),
         }
     }
 }

@@ -13,8 +13,8 @@ use retroscope_alert::Alert;
 use retroscope_packet::LinkType;
 
 use super::{
-    compress::{ZstdLevel, compress, is_compressed},
-    disk::is_there,
+    compress::{ZstdLevel, compress},
+    disk::{Disk, is_there},
     encode::Format,
     names::Directory,
     output::{Known, Output, Written},
@@ -23,7 +23,7 @@ use super::{
     sidecar::Sidecar,
     sink::{End, Gap, Held, Sink},
     spaced::Spaced,
-    store::{StoredFile, keeper::OpenDump},
+    store::{StoredFile, keeper::OpenDump, second_copy::SecondCopy},
     stream::{Finished, Heading},
     template::NameFacts,
 };
@@ -49,7 +49,14 @@ pub(crate) struct DumpFile {
     /// What the keeper was told that it is called.
     told: Option<String>,
     has_sidecar: bool,
-    /// Why a capture is not compressed that was to be.
+    /// The plain captures, while the sidecar lists them and `captures` has the compressed ones.
+    plain: Vec<Finished>,
+    /// The plain captures as the sidecar listed them; empty as long as no compressed captures
+    /// exist.
+    replaced: Vec<StoredFile>,
+    /// Counts the second copy at the keeper while both copies exist.
+    second: Option<SecondCopy>,
+    /// Why the captures are not compressed although compression was asked for.
     not_compressed: Option<String>,
 }
 
@@ -81,6 +88,9 @@ impl DumpFile {
             known: Known::new(),
             told: None,
             has_sidecar: false,
+            plain: Vec::new(),
+            replaced: Vec::new(),
+            second: None,
             not_compressed: None,
         }
     }
@@ -98,16 +108,15 @@ impl DumpFile {
             rule_name: facts.rule_name.as_deref().map(str::to_owned),
             trigger_ns: facts.names.trigger_ns,
             files: self.paths(),
-            twice: 0,
         };
         keeper.is_open(&id, dump);
         self.told = Some(id);
     }
 
-    /// Tells it how far it is. `twice`: as in [`OpenDump`].
-    fn tell_bytes(&self, twice: u64) {
+    /// Tells it how far it is.
+    fn tell_bytes(&self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.told) {
-            keeper.has_grown(id, self.paths(), twice);
+            keeper.has_grown(id, self.paths());
         }
     }
 
@@ -217,26 +226,75 @@ impl DumpFile {
         }
     }
 
-    /// Compresses its captures; one for which that fails stays as it is.
-    fn compress(&mut self, captures: Vec<Finished>, level: ZstdLevel) -> Vec<Finished> {
-        let mut made_bytes = 0;
-        let mut compressed = Vec::with_capacity(captures.len());
-        for capture in captures {
-            let mut tell = |bytes| self.tell_bytes(made_bytes + bytes);
-            match compress(&self.directory, &capture, level, &mut tell) {
-                Ok(made) => {
-                    made_bytes += made.bytes;
-                    compressed.push(made);
+    /// Writes compressed copies of the captures, synced and under their final names.
+    ///
+    /// # Errors
+    /// See [`compress`]; another process has taken a name. No copy is left then.
+    fn make_copies(&self, level: ZstdLevel) -> io::Result<(Vec<Finished>, Option<SecondCopy>)> {
+        let disk = self.directory.disk();
+        let plain_bytes = self.captures.iter().map(|plain| plain.bytes).sum();
+        let keeper = self.directory.keeper();
+        let mut second = keeper.map(|keeper| keeper.second_copy(plain_bytes));
+        let mut made: Vec<Finished> = Vec::new();
+        let copied = self.captures.iter().try_for_each(|plain| {
+            let before: u64 = made.iter().map(|copy| copy.bytes).sum();
+            let mut tell = |bytes| {
+                if let Some(second) = &mut second {
+                    second.set_bytes(before + bytes);
                 }
-                Err(error) => {
-                    let name = file_name(&capture.path).display().to_string();
-                    self.not_compressed = Some(format!("{name}: not compressed: {error}"));
-                    compressed.push(capture);
-                }
+            };
+            let path = zst(&plain.path);
+            let mut copy = compress(&self.directory, plain, part(&path), level, &mut tell)?;
+            let renamed = disk.rename_new(&copy.path, &path);
+            if renamed.is_ok() {
+                copy.path = path;
             }
+            made.push(copy);
+            renamed
+        });
+        if let Err(error) = copied {
+            remove_all(disk, &made);
+            return Err(error);
         }
-        self.tell_bytes(made_bytes);
-        compressed
+        // The names must be on disk before a sidecar lists them. A directory that cannot be
+        // synced does not fail the dump.
+        let _ = disk.sync_directory(self.directory.here());
+        Ok((made, second))
+    }
+
+    /// Undoes the compression: the plain captures stay.
+    fn remove_copies(&mut self) {
+        if !self.plain.is_empty() {
+            let copies = std::mem::replace(&mut self.captures, std::mem::take(&mut self.plain));
+            remove_all(self.directory.disk(), &copies);
+            self.replaced.clear();
+            self.second = None;
+        }
+    }
+
+    /// Removes the plain captures after the sidecar lists the compressed ones.
+    fn remove_plain(&mut self) {
+        if self.plain.is_empty() {
+            return;
+        }
+        let disk = self.directory.disk();
+        // The new sidecar must be on disk first.
+        let _ = disk.sync_directory(self.directory.here());
+        // A plain file that cannot be removed stays, and no sidecar lists it.
+        remove_all(disk, &self.plain);
+        self.plain.clear();
+        self.second = None;
+        if let Some(keeper) = self.directory.keeper() {
+            keeper.has_changed(&self.directory.id(&self.stem));
+        }
+    }
+
+    /// A sentence for the user: the dump is not compressed because of this error.
+    fn not_compressed(&self, error: &io::Error) -> String {
+        let captures = self.plain.iter().chain(&self.captures);
+        let name = captures.map(|capture| &capture.path).next();
+        let name = name.map_or_else(PathBuf::new, |path| file_name(path));
+        format!("{}: not compressed: {error}", name.display())
     }
 
     /// The name of a file with this extension.
@@ -245,10 +303,14 @@ impl DumpFile {
         self.directory.path().join(name)
     }
 
-    /// Whether any of its files is there.
+    /// Whether any file that the sidecar lists exists.
     fn is_there(&self) -> io::Result<bool> {
         let disk = self.directory.disk();
-        for capture in &self.captures {
+        let captures = match self.plain.is_empty() {
+            true => &self.captures,
+            false => &self.plain,
+        };
+        for capture in captures {
             if is_there(disk, &capture.path, capture.identity)? {
                 return Ok(true);
             }
@@ -271,11 +333,7 @@ impl DumpFile {
     /// Its capture files, as the sidecar lists them.
     pub(super) fn files(&self) -> Vec<StoredFile> {
         let name = |path: &Path| file_name(path).to_string_lossy().into_owned();
-        let captures = self.captures.iter().map(|capture| StoredFile {
-            name: name(&capture.path),
-            bytes: capture.bytes,
-            sha256: capture.sha256.clone(),
-        });
+        let captures = self.captures.iter().map(stored);
         let parts = self.outputs.iter().map(|(_, output)| StoredFile {
             name: name(output.path()),
             bytes: output.bytes(),
@@ -284,15 +342,51 @@ impl DumpFile {
         captures.chain(parts).collect()
     }
 
+    /// Writes the sidecar, and replaces an older sidecar. False: the dump was deleted.
+    fn write_sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
+        if !self.is_there()? {
+            // A file of this name is another process's file.
+            return Ok(false);
+        }
+        // A failed dump writes nothing more.
+        self.outputs
+            .iter_mut()
+            .for_each(|(_, output)| output.give_memory_back());
+        self.compute_digests();
+        let json = sidecar.json(&self.files(), self.directory.below_name())?;
+        let path = self.named("json");
+        let (part, disk) = (part(&path), self.directory.disk());
+        let file = match disk.create(&part) {
+            // A killed recorder left this file; the name belongs to this dump now.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                disk.remove(&part)?;
+                disk.create(&part)
+            }
+            created => created,
+        }?;
+        let written = (self.directory)
+            .with_room(json.len(), || file.write_all_at(&json, 0))
+            .and_then(|()| file.sync());
+        let renamed = written.and_then(|()| {
+            // A dump that was deleted during this call must not come back.
+            self.directory.without_deletion(|| match self.has_sidecar {
+                true if !self.is_there()? => Ok(false),
+                true => disk.rename(&part, &path).map(|()| true),
+                false => disk.rename_new(&part, &path).map(|()| true),
+            })
+        });
+        if !matches!(renamed, Ok(true)) {
+            let _ = disk.remove(&part);
+        }
+        renamed
+    }
+
     /// Renames without replacing; if somebody took the name meanwhile, a number is added, of the first file to all names.
     fn rename(&mut self, part: &Path, link_type: LinkType) -> io::Result<PathBuf> {
         let is_first = self.outputs.first().is_some_and(|(it, _)| *it == link_type);
         let stem = self.stem.clone();
         for n in 2..NAME_TRIES {
-            let mut target = self.path(link_type);
-            if is_compressed(part) {
-                target = zst(&target);
-            }
+            let target = self.path(link_type);
             match self.directory.disk().rename_new(part, &target) {
                 Ok(()) => {
                     if !is_first {
@@ -363,7 +457,7 @@ impl Sink for DumpFile {
     fn flush(&mut self) -> io::Result<()> {
         let mut outputs = self.outputs.iter_mut();
         outputs.try_for_each(|(_, output)| output.flush())?;
-        self.tell_bytes(0);
+        self.tell_bytes();
         Ok(())
     }
 
@@ -373,20 +467,8 @@ impl Sink for DumpFile {
         for (_, output) in &mut self.outputs {
             captures.push(output.finish(end, &self.known)?);
         }
-        let plain: Vec<_> = captures
-            .iter()
-            .map(|capture| (capture.path.clone(), capture.bytes))
-            .collect();
-        if let Some(level) = self.directory.zstd {
-            captures = self.compress(captures, level);
-        }
-        let made = captures.iter().map(|capture| capture.path.clone());
-        let replaced: (Vec<_>, Vec<u64>) = (plain.into_iter().zip(made))
-            .filter_map(|(plain, made)| (plain.0 != made).then_some(plain))
-            .unzip();
-        let (replaced, replaced_bytes) = (replaced.0, replaced.1.iter().sum());
-        let link_types: Vec<LinkType> = self.outputs.iter().map(|(it, _)| *it).collect();
-        for (link_type, capture) in link_types.into_iter().zip(&mut captures) {
+        for (place, capture) in captures.iter_mut().enumerate() {
+            let link_type = self.outputs[place].0;
             capture.path = self.rename(&capture.path, link_type)?;
         }
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
@@ -394,13 +476,24 @@ impl Sink for DumpFile {
         let Held { interfaces, .. } = self.held();
         (self.captures, self.interfaces) = (captures, interfaces);
         self.outputs.clear();
-        self.tell_bytes(replaced_bytes);
-        for plain in replaced {
-            // Where it cannot be removed it is one file too many, which says that it is a part.
-            let _ = self.directory.disk().remove(&plain);
-        }
-        self.tell_bytes(0);
+        self.tell_bytes();
         Ok(())
+    }
+
+    fn compress(&mut self) {
+        let Some(level) = self.directory.zstd else {
+            return;
+        };
+        match self.make_copies(level) {
+            Ok((copies, second)) => {
+                self.replaced = self.captures.iter().map(stored).collect();
+                self.plain = std::mem::replace(&mut self.captures, copies);
+                self.second = second;
+            }
+            // A dump that was deleted needs no explanation.
+            Err(_) if matches!(self.is_there(), Ok(false)) => {}
+            Err(error) => self.not_compressed = Some(self.not_compressed(&error)),
+        }
     }
 
     fn amend(&mut self, verdict: &str) -> io::Result<()> {
@@ -409,45 +502,25 @@ impl Sink for DumpFile {
         captures.try_for_each(|capture| capture.amend(disk, verdict))
     }
 
-    /// By way of a `.part` file. There is none where no capture file could be made.
+    /// Writes the sidecar through a `.part` file. False: no capture file exists, or the dump was
+    /// deleted. If the sidecar of a compressed dump cannot be written, the plain files and the
+    /// old sidecar stay.
     fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
-        if !self.is_there()? {
-            // No capture file could be made, or it was deleted, and what lies there under its name is somebody else's.
-            return Ok(false);
-        }
-        // Of one that has failed: nothing more is written.
-        self.outputs
-            .iter_mut()
-            .for_each(|(_, output)| output.give_memory_back());
-        self.compute_digests();
-        let json = sidecar.json(&self.files(), self.directory.below_name())?;
-        let path = self.named("json");
-        let (part, disk) = (part(&path), self.directory.disk());
-        let file = match disk.create(&part) {
-            // What a recorder left that was ended meanwhile: the name is that of these captures now.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                disk.remove(&part)?;
-                disk.create(&part)
+        let written = self.write_sidecar(sidecar);
+        match &written {
+            Ok(true) => {
+                self.has_sidecar = true;
+                self.tell_over();
+                self.remove_plain();
             }
-            created => created,
-        }?;
-        let written = (self.directory)
-            .with_room(json.len(), || file.write_all_at(&json, 0))
-            .and_then(|()| file.sync());
-        let renamed = written.and_then(|()| {
-            if self.has_sidecar {
-                disk.rename(&part, &path)
-            } else {
-                disk.rename_new(&part, &path)
+            Ok(false) => self.remove_copies(),
+            Err(error) if !self.plain.is_empty() => {
+                self.not_compressed = Some(self.not_compressed(error));
+                self.remove_copies();
             }
-        });
-        if renamed.is_err() {
-            let _ = disk.remove(&part);
+            Err(_) => {}
         }
-        renamed?;
-        self.has_sidecar = true;
-        self.tell_over();
-        Ok(true)
+        written
     }
 
     /// Where no file could be made, the one that was to be made is named.
@@ -466,6 +539,7 @@ impl Sink for DumpFile {
             interfaces: self.interfaces.iter().chain(described).copied().collect(),
             id: self.directory.id(&self.stem),
             files: self.files(),
+            replaced: self.replaced.clone(),
             note: self.not_compressed.clone(),
         }
     }
@@ -481,6 +555,20 @@ impl Sink for DumpFile {
         for (_, output) in &mut self.outputs {
             output.close_files();
         }
+    }
+}
+
+/// Removes files; a file that cannot be removed stays.
+fn remove_all(disk: &dyn Disk, files: &[Finished]) {
+    files.iter().for_each(|file| _ = disk.remove(&file.path));
+}
+
+/// The sidecar's entry for a capture.
+fn stored(capture: &Finished) -> StoredFile {
+    StoredFile {
+        name: file_name(&capture.path).to_string_lossy().into_owned(),
+        bytes: capture.bytes,
+        sha256: capture.sha256.clone(),
     }
 }
 

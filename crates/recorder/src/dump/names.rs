@@ -29,7 +29,7 @@ pub(crate) struct Directory {
     below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     pub(super) format: Format,
-    /// Complete files are compressed.
+    /// How hard complete files are compressed; `None`: they stay plain.
     pub(super) zstd: Option<ZstdLevel>,
     naming: Arc<Naming>,
     pub(super) digests: Digests,
@@ -159,6 +159,14 @@ impl Directory {
     /// Its name in that of the dumps, if it lies there.
     pub(super) fn below_name(&self) -> Option<&str> {
         self.below.as_ref().map(SubDirectory::as_str)
+    }
+
+    /// Does this while no dump is deleted. It must not make room.
+    pub(super) fn without_deletion<T>(&self, act: impl FnOnce() -> T) -> T {
+        match &self.keeper {
+            Some(keeper) => keeper.without_deletion(act),
+            None => act(),
+        }
     }
 
     /// Does what takes so many bytes, again and again as long as there is no room for it and room can be made. Where a quota is exceeded, room is made

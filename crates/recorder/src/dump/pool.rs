@@ -3,6 +3,7 @@
 //! Live each [sink](super::sink) has a queue of work: copies of packets, then its end. One worker at a time works on a sink, in the order
 //! of its queue. Work that may wait for a disk to store (sync, merge, sidecar) is *slow*: two workers are never at it, one always is where
 //! there is any, and the first packets of a dump come before all other work. So they wait for no sync.
+//! Separate workers compress, because compression may take hours.
 //!
 //! What is copied and not written yet stays within a budget of bytes for all. A queue may grow to half of what is left of it (dynamic
 //! thresholds, Choudhury and Hahne 1998): a sink that stands still takes a third at most, and others go on. A sink without room holds up
@@ -31,7 +32,7 @@ use rustix::process::{Resource, getrlimit};
 
 use self::{
     batch::Limits,
-    work::{Body, Shared, Slot},
+    work::{Body, Lane, Shared, Slot},
 };
 pub(super) use self::{
     queue::{DISK, Fault, STOPPED, SinkQueue, why_all_failed},
@@ -44,11 +45,15 @@ use crate::control::{common::Common, lock};
 const WRITERS: usize = 4;
 /// Workers that do no slow work, where there are so many and one more.
 const NEVER_SLOW: usize = 2;
+/// Workers that only compress complete dumps.
+const COMPRESSORS: usize = 2;
 /// Bytes of packets that are copied and not written yet, of all dumps together. A disk of 1 GB/s that stands still for 20 ms needs
 /// a third of them.
 pub(crate) const BUDGET_BYTES: usize = 64 << 20;
 /// Descriptors that a worker may open beyond those that were open before: a capture, its late packets, and both merged.
 const FILES_AT_WORK: usize = 3;
+/// Descriptors that a compressing worker may open: a capture and its compressed copy.
+const FILES_COMPRESSING: usize = 2;
 /// How long the dumper waits for news of workers before it looks whether they are still there. They tell all; this is for bugs.
 const WRITERS_WAIT: Duration = Duration::from_millis(100);
 
@@ -60,6 +65,8 @@ pub(super) type SinkId = (u64, usize);
 pub(crate) struct PoolConfig {
     /// Threads; 0: the dumper does the work itself.
     pub(crate) writers: usize,
+    /// Threads that compress, where there are writers.
+    pub(crate) compressors: usize,
     /// Bytes of copies.
     pub(crate) budget_bytes: usize,
     /// Descriptors that sinks may have open; a few more where sinks have several files each.
@@ -72,8 +79,17 @@ impl PoolConfig {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self {
             writers: if is_live { WRITERS } else { 0 },
+            compressors: if is_live { COMPRESSORS } else { 0 },
             budget_bytes: BUDGET_BYTES,
             files_max: usize::try_from(descriptors / 2).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Keeps the compressing workers only if dumps are compressed.
+    pub(crate) fn compressing(self, is_wanted: bool) -> Self {
+        Self {
+            compressors: if is_wanted { self.compressors } else { 0 },
+            ..self
         }
     }
 }
@@ -91,7 +107,8 @@ impl Pool {
     /// Starts the threads. They have the privileges of who calls.
     pub(crate) fn start(config: PoolConfig, common: &Common) -> io::Result<Self> {
         let (news_tx, news) = mpsc::channel();
-        let at_work = FILES_AT_WORK * config.writers.max(1);
+        let at_work =
+            FILES_AT_WORK * config.writers.max(1) + FILES_COMPRESSING * config.compressors;
         let shared = Arc::new(Shared {
             limits: Arc::new(Limits {
                 budget_bytes: config.budget_bytes,
@@ -102,6 +119,7 @@ impl Pool {
             slow_max: config.writers.saturating_sub(NEVER_SLOW).max(1),
             state: Mutex::default(),
             work: Condvar::new(),
+            compressions: Condvar::new(),
         });
         let mut pool = Self {
             shared,
@@ -109,13 +127,21 @@ impl Pool {
             news,
             writers: Vec::new(),
         };
-        for number in 0..config.writers {
-            let (shared, news) = (Arc::clone(&pool.shared), pool.news_tx.clone());
-            let thread = Builder::new().name(format!("dump-writer-{number}"));
-            let thread = thread.spawn(move || shared.write(&news))?;
-            pool.writers.push(thread);
+        pool.spawn(config.writers, Lane::Write, "dump-writer")?;
+        if config.writers > 0 {
+            pool.spawn(config.compressors, Lane::Compress, "dump-zstd")?;
         }
         Ok(pool)
+    }
+
+    fn spawn(&mut self, count: usize, lane: Lane, name: &str) -> io::Result<()> {
+        for number in 0..count {
+            let (shared, news) = (Arc::clone(&self.shared), self.news_tx.clone());
+            let thread = Builder::new().name(format!("{name}-{number}"));
+            let thread = thread.spawn(move || shared.work(lane, &news))?;
+            self.writers.push(thread);
+        }
+        Ok(())
     }
 
     /// Takes a sink, and creates it. `blocks`: of its files.
@@ -176,6 +202,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         lock(&self.shared.state).is_over = true;
         self.shared.work.notify_all();
+        self.shared.compressions.notify_all();
         for writer in self.writers.drain(..) {
             // It told its panic itself.
             let _ = writer.join();

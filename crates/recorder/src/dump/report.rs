@@ -197,12 +197,23 @@ pub struct DumpReport {
     /// Earliest and latest packet in the file, ns of ring time.
     #[serde(skip)]
     pub span_ns: Option<(i64, i64)>,
+    /// The plain captures that were replaced by compressed ones; a sidecar may still list them.
+    /// Empty for a plain dump.
+    #[serde(skip)]
+    pub(crate) replaced: Vec<StoredFile>,
     /// Whether the sidecar is on disk.
     #[serde(skip)]
     pub sidecar: bool,
 }
 
 impl DumpReport {
+    /// Bytes of the captures before and after compression; `None` for a plain dump.
+    #[must_use]
+    pub fn compressed_bytes(&self) -> Option<(u64, u64)> {
+        let bytes = |files: &[StoredFile]| files.iter().map(|file| file.bytes).sum();
+        (!self.replaced.is_empty()).then(|| (bytes(&self.replaced), bytes(&self.files)))
+    }
+
     /// Recomputes the verdict from what is missing; a failure stays.
     pub(crate) fn judge(&mut self) {
         self.verdict = match (&self.error, self.missing.is_empty()) {
@@ -349,6 +360,7 @@ mod tests {
             expression: String::new(),
             files: Vec::new(),
             losses_unknown: Vec::new(),
+            replaced: Vec::new(),
             number: 1,
             trigger_ns: 5_000_000_000,
             span_ns: Some((3_500_000_000, 5_250_000_000)),

@@ -49,8 +49,13 @@ pub(super) trait Sink: fmt::Debug + Send {
     /// Hands what it took to where others see it.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Completes it and makes it last. Then only [`Self::amend`] and [`Self::sidecar`] are called.
+    /// Completes it and makes it last. Then only [`Self::compress`], [`Self::amend`] and
+    /// [`Self::sidecar`] are called.
     fn finish(&mut self, end: &End) -> io::Result<()>;
+
+    /// Makes compressed copies of the complete files. After success ([`Held::replaced`]), the next
+    /// [`Self::sidecar`] removes the plain files. May take hours.
+    fn compress(&mut self);
 
     /// Changes the verdict of what is complete.
     fn amend(&mut self, verdict: &str) -> io::Result<()>;
@@ -79,6 +84,8 @@ pub(super) struct Held {
     pub(super) id: String,
     /// Its captures, as its sidecar lists them.
     pub(super) files: Vec<StoredFile>,
+    /// The plain captures that compressed ones replace, as the sidecar listed them.
+    pub(super) replaced: Vec<StoredFile>,
     /// Ring-wide identifiers of the interfaces that are described in it, in their order.
     pub(super) interfaces: Vec<u16>,
     /// What its user should know.

@@ -117,8 +117,7 @@ impl Stream {
             // Nobody would know of it.
             let _ = directory.disk().remove(stream.path());
         })?;
-        // Of what is compressed later that of the compressed file is told.
-        let is_now = directory.digests == Digests::AsWritten && directory.zstd.is_none();
+        let is_now = directory.digests == Digests::AsWritten;
         stream.digest = is_now.then(|| match &stream.field {
             Some(field) => Sha256::new_with_prefix(field.filled(header, expected)),
             None => Sha256::new_with_prefix(header),

@@ -386,12 +386,14 @@ impl Dumped {
                 "more than {OPEN_MAX} dumps have packets of its time"
             ));
         }
-        let file = match source.dump.files.as_slice() {
-            [file] if is_pcapng(file) => file,
-            _ => return source.fail("pcap tells neither interfaces nor directions".to_owned()),
-        };
-        let opened = self.shelf.open(&source.dump, &file.name);
-        let opened = opened.and_then(|read| DumpFile::new(read, file.bytes, file.sha256.clone()));
+        if !matches!(source.dump.files.as_slice(), [file] if is_pcapng(file)) {
+            return source.fail("pcap tells neither interfaces nor directions".to_owned());
+        }
+        let opened = self.shelf.open(&source.dump).and_then(|(read, file)| {
+            let opened = DumpFile::new(read, file.bytes, file.sha256.clone());
+            source.dump.files = vec![file];
+            opened
+        });
         match opened {
             Ok(file) => {
                 let expression = &source.dump.expression;

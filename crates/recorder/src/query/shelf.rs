@@ -26,11 +26,12 @@ pub(super) trait Shelf: fmt::Debug + Send + Sync {
     /// Why there is no list, in words.
     fn dumps(&self, wanted: Stretch) -> Result<Vec<Shelved>, String>;
 
-    /// Opens a capture file of a dump.
+    /// Opens the only capture file of a dump. The dump may have been compressed after it was
+    /// listed.
     ///
     /// # Errors
     /// Why it cannot be read, in words, or its sidecar is not as it was written.
-    fn open(&self, dump: &Shelved, name: &str) -> Result<Box<dyn Read + Send>, String>;
+    fn open(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String>;
 }
 
 /// A dump that may be read.
@@ -82,10 +83,7 @@ impl Shelf for Handle {
             let Some(span) = span.filter(|_| !dump.is_open) else {
                 continue;
             };
-            // Whoever writes the sidecar may list files of theirs, with their checksums.
-            let is_changed = report
-                .as_ref()
-                .is_some_and(|report| report.files != dump.files);
+            let is_changed = (report.as_ref()).is_some_and(|it| !is_as_written(it, &dump.files));
             shelved.push(Shelved {
                 id: dump.id.clone(),
                 from: dump.from.clone(),
@@ -94,8 +92,7 @@ impl Shelf for Handle {
                 files: dump.files.clone(),
                 claims: (report.as_ref()).map(|report| claims(report, span, &common)),
                 expression: report.map_or_else(String::new, |it| it.expression.clone()),
-                gone: is_changed
-                    .then(|| "its sidecar lists other files than were written".to_owned()),
+                gone: is_changed.then(|| OTHER_FILES.to_owned()),
             });
         }
         // Without a sidecar it is in no list.
@@ -117,16 +114,43 @@ impl Shelf for Handle {
         Ok(shelved)
     }
 
-    fn open(&self, dump: &Shelved, name: &str) -> Result<Box<dyn Read + Send>, String> {
-        let told = self.dump(&dump.id).map_err(|error| error.to_string())?;
-        let (_, told) = told.ok_or("it was deleted meanwhile")?;
-        if dump.claims.is_some() && told["expression"].as_str() != Some(&dump.expression) {
-            return Err("its sidecar has another expression than it was made with".to_owned());
-        }
-        let file = self.open_dump_file(&dump.id, name);
-        let file = file.map_err(|error| error.to_string())?;
-        Ok(Box::new(file.into_reader()))
+    fn open(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
+        self.open_now(dump)
+            // Between two requests a compressed file may have replaced the plain file; that
+            // happens once.
+            .or_else(|_| self.open_now(dump))
     }
+}
+
+impl Handle {
+    fn open_now(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
+        let told = self.dump(&dump.id).map_err(|error| error.to_string())?;
+        let (stored, told) = told.ok_or("it was deleted meanwhile")?;
+        if dump.claims.is_some() {
+            if told["expression"].as_str() != Some(&dump.expression) {
+                return Err("its sidecar has another expression than it was made with".to_owned());
+            }
+            let common = self.common().map_err(|error| error.to_string())?;
+            let own = common.log.last();
+            let mut own = own.iter().filter(|it| it.id == dump.id);
+            if !own.any(|it| is_as_written(it, &stored.files)) {
+                return Err(OTHER_FILES.to_owned());
+            }
+        }
+        let [file] = <[StoredFile; 1]>::try_from(stored.files)
+            .map_err(|files| format!("it has {} files", files.len()))?;
+        let opened = self.open_dump_file(&dump.id, &file.name);
+        let opened = opened.map_err(|error| error.to_string())?;
+        Ok((Box::new(opened.into_reader()), file))
+    }
+}
+
+const OTHER_FILES: &str = "its sidecar lists other files than were written";
+
+/// Whether a sidecar lists the files that the recorder wrote, plain or compressed. Another
+/// process that changes the sidecar may list its own files, with their checksums.
+fn is_as_written(report: &DumpReport, listed: &[StoredFile]) -> bool {
+    report.files == listed || !report.replaced.is_empty() && report.replaced == listed
 }
 
 fn span(from: &str, to: &str) -> Option<Stretch> {
@@ -303,6 +327,25 @@ mod tests {
         assert_eq!(claimed(&report()), []);
         let early = (START - 9 * S, START - 8 * S);
         assert_eq!(claims(&clipped("start"), early, &rig.common), [early]);
+    }
+
+    #[test]
+    fn a_sidecar_may_list_the_plain_file_or_the_compressed_one() {
+        let file = |name: &str| StoredFile {
+            name: name.to_owned(),
+            bytes: 7,
+            sha256: None,
+        };
+        let (plain, compressed) = ([file("a.pcapng")], [file("a.pcapng.zst")]);
+        let mut report = report_of_test();
+        report.files = plain.to_vec();
+        let listed = |report: &DumpReport| {
+            [&plain[..], &compressed, &[]].map(|listed| is_as_written(report, listed))
+        };
+        assert_eq!(listed(&report), [true, false, false]);
+        report.files = compressed.to_vec();
+        report.replaced = plain.to_vec();
+        assert_eq!(listed(&report), [true, true, false]);
     }
 
     #[test]

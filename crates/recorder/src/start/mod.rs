@@ -367,7 +367,10 @@ impl Recorder {
         let kept_by = keeper.as_ref().map(|thread| thread.keeper().clone());
         let parts = DumperParts {
             directories: vec![directory],
-            pool: Pool::start(PoolConfig::new(live), &common)?,
+            pool: Pool::start(
+                PoolConfig::new(live).compressing(config.zstd.is_some()),
+                &common,
+            )?,
             common: Arc::clone(&common),
             progress,
             marks,

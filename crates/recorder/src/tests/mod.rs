@@ -3,6 +3,7 @@
 mod alerts;
 mod bounds;
 mod clock;
+mod compression;
 mod control;
 mod disk_rate;
 pub(crate) mod fake_disk;

@@ -88,6 +88,8 @@ pub(crate) struct Rig {
     pub(crate) notices: Vec<String>,
     pub(crate) reports: Vec<DumpReport>,
     pub(crate) alerts: Vec<AlertNews>,
+    /// Reports of compressed dumps.
+    pub(crate) compressed: Vec<DumpReport>,
     pub(crate) flows: FlowReceiver,
 }
 
@@ -417,6 +419,7 @@ impl Rig {
             notices: Vec::new(),
             reports: Vec::new(),
             alerts: Vec::new(),
+            compressed: Vec::new(),
             flows: receiver,
         }
     }
@@ -569,6 +572,7 @@ impl Rig {
         while let Ok(event) = self.events.take(Duration::ZERO) {
             match event {
                 Event::Finished(report) | Event::Amended(report) => self.reports.push(report),
+                Event::Compressed(report) => self.compressed.push(report),
                 Event::Notice(text) => self.notices.push(text),
                 Event::Triggered { .. }
                 | Event::Deleted(_)

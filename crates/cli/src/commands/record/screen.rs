@@ -12,8 +12,8 @@ use std::{
 };
 
 use retroscope_recorder::{
-    DeletedDump, Event, Missed, PostOutcome, Posted, Recorder, SourceSnapshot, Status, Summary,
-    Verdict, WhyDeleted, rfc3339,
+    DeletedDump, DumpReport, Event, Missed, PostOutcome, Posted, Recorder, SourceSnapshot, Status,
+    Summary, Verdict, WhyDeleted, rfc3339,
 };
 use retroscope_ring::{Numa, Ring};
 
@@ -63,6 +63,7 @@ impl Lines {
         let Missed {
             triggered,
             finished,
+            compressed,
             deleted,
             posted,
             notices,
@@ -78,6 +79,7 @@ impl Lines {
             (finished.complete, "complete"),
             (finished.incomplete, "incomplete"),
             (finished.failed, "failed"),
+            (compressed, "compressed"),
             (deleted, "deleted"),
             (posted, "commands ended"),
             (changes, "changes by clients"),
@@ -212,6 +214,7 @@ impl Screen {
             }
             Event::Missed(_) => self.has_missed = true,
             Event::Triggered { .. }
+            | Event::Compressed(_)
             | Event::Deleted(_)
             | Event::Posted(_)
             | Event::Notice(_)
@@ -221,7 +224,10 @@ impl Screen {
             | Event::Refused(_) => {}
         }
         let is_wanted = match event {
-            Event::Triggered { .. } | Event::Deleted(_) | Event::Changed(_) => !self.quiet,
+            Event::Triggered { .. }
+            | Event::Compressed(_)
+            | Event::Deleted(_)
+            | Event::Changed(_) => !self.quiet,
             Event::Posted(posted) => posted.outcome != PostOutcome::Done,
             Event::Finished(report) | Event::Amended(report) => {
                 !self.quiet || report.verdict != Verdict::Complete
@@ -249,6 +255,7 @@ impl Screen {
                 self.print(&format!("trigger '{rule}' at {at}: dumping {what}"));
             }
             Event::Finished(report) | Event::Amended(report) => self.print(&report.line()),
+            Event::Compressed(report) => self.print(&compressed(report)),
             Event::Deleted(dump) => self.print(&deleted(dump)),
             Event::Posted(Posted { id, outcome, .. }) => {
                 self.line(&format!("dump {id}: --post {outcome}"));
@@ -451,6 +458,13 @@ fn scaled(value: f64) -> String {
         .find(|(scale, _)| value >= *scale)
         .unwrap_or((1.0, ""));
     format!("{:.*} {unit}", usize::from(scale > 1.0) * 2, value / scale)
+}
+
+/// A dump that was compressed, in a line.
+fn compressed(report: &DumpReport) -> String {
+    let (from, to) = report.compressed_bytes().unwrap_or_default();
+    let (from, to) = (show_size(from), show_size(to));
+    format!("compressed dump {}: {from} to {to}", report.id)
 }
 
 /// A dump that was deleted, in a line.

@@ -169,6 +169,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         slow_max: 1,
         state: Mutex::default(),
         work: Condvar::new(),
+        compressions: Condvar::new(),
     });
     let how = (Format::PcapNg, &directory.behind);
     let mut queue = SinkQueue::new((1, 0), how, Held::default(), &shared);

@@ -16,7 +16,6 @@ use crate::{
     dump::{
         sidecar::Sidecar,
         sink::{End, Held, Sink},
-        store::StoredFile,
     },
 };
 
@@ -29,6 +28,8 @@ pub(in crate::dump) enum Work {
     Flush,
     /// Complete it, and answer.
     Finish(Box<End>),
+    /// Compress what is complete, and answer.
+    Compress,
     /// Write the sidecar, and change the verdict if there is another one now; answer.
     Tell {
         amended: Option<String>,
@@ -44,13 +45,13 @@ pub(in crate::dump) enum Work {
 pub(in crate::dump) enum Outcome {
     /// It failed, and takes nothing more. Told once.
     Failed(Fault),
-    /// To [`Work::Flush`] and [`Work::Finish`].
+    /// To [`Work::Flush`], [`Work::Finish`] and [`Work::Compress`].
     Done { failed: Option<Fault>, held: Held },
-    /// To [`Work::Tell`]: whether there is a sidecar now, and what it was told of the files.
+    /// To [`Work::Tell`]: whether there is a sidecar now.
     Told {
         amended: io::Result<()>,
         sidecar: io::Result<bool>,
-        files: Vec<StoredFile>,
+        held: Held,
     },
 }
 
@@ -60,15 +61,26 @@ pub(super) struct Shared {
     /// Workers that may do slow work at a time.
     pub(super) slow_max: usize,
     pub(super) state: Mutex<State>,
-    /// Workers wait here for work.
+    /// Wakes the workers of [`Lane::Write`].
     pub(super) work: Condvar,
+    /// Wakes the workers of [`Lane::Compress`].
+    pub(super) compressions: Condvar,
+}
+
+/// Kinds of workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Does all work but compression.
+    Write,
+    /// Only compresses.
+    Compress,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) slots: HashMap<SinkId, Slot>,
     /// Sinks with work that nobody works on, by the [class](Class) of their next work.
-    ready: [VecDeque<SinkId>; 3],
+    ready: [VecDeque<SinkId>; 4],
     /// Workers at slow work.
     pub(super) slow: usize,
     pub(super) is_over: bool,
@@ -100,6 +112,7 @@ pub(super) enum Class {
     First,
     Write,
     Slow,
+    Compress,
 }
 
 /// A piece of work, taken.
@@ -115,20 +128,32 @@ pub(super) struct Task {
 impl Shared {
     pub(super) fn submit(&self, id: SinkId, work: Work) {
         let mut state = lock(&self.state);
-        let (is_ready, given_up) = state.submit(id, work);
+        let (ready, given_up) = state.submit(id, work);
         drop(state);
-        if is_ready {
-            self.work.notify_one();
+        if let Some(class) = ready {
+            self.lane(class.lane()).notify_one();
         }
         drop(given_up);
     }
 
+    /// The condition that wakes the workers of a lane.
+    fn lane(&self, lane: Lane) -> &Condvar {
+        match lane {
+            Lane::Write => &self.work,
+            Lane::Compress => &self.compressions,
+        }
+    }
+
     /// What a worker does until the pool is dropped.
-    pub(super) fn write(&self, news: &mpsc::Sender<(SinkId, Outcome)>) {
+    pub(super) fn work(&self, lane: Lane, news: &mpsc::Sender<(SinkId, Outcome)>) {
         let mut state = lock(&self.state);
         while !state.is_over {
-            let Some(mut task) = state.next(self.slow_max) else {
-                let woken = self.work.wait(state);
+            let next = match lane {
+                Lane::Write => state.next(self.slow_max),
+                Lane::Compress => state.take(Class::Compress),
+            };
+            let Some(mut task) = next else {
+                let woken = self.lane(lane).wait(state);
                 state = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -150,16 +175,22 @@ impl Shared {
                 // Others may have waited for that.
                 self.work.notify_one();
             }
-            state.put_back(task.id, body);
+            let ready = state.put_back(task.id, body);
+            // This worker takes more work of its own lane in the next turn.
+            if let Some(other) = ready.map(Class::lane).filter(|other| *other != lane) {
+                self.lane(other).notify_one();
+            }
         }
     }
 }
 
 impl State {
-    /// Adds work behind that of the sink. Returned is whether that is something to do for one more worker, and what is given up for it, to be dropped without the lock.
-    pub(super) fn submit(&mut self, id: SinkId, work: Work) -> (bool, VecDeque<Work>) {
+    /// Adds work to the queue of a sink. Returns the class for which one more worker must be
+    /// woken, and the work that is dropped because of `work`, which the caller drops without the
+    /// lock.
+    pub(super) fn submit(&mut self, id: SinkId, work: Work) -> (Option<Class>, VecDeque<Work>) {
         let Some(slot) = self.slots.get_mut(&id) else {
-            return (false, VecDeque::from([work]));
+            return (None, VecDeque::from([work]));
         };
         // A worker that has the sink looks for more itself.
         let is_free = slot.body.is_some();
@@ -170,68 +201,65 @@ impl State {
             VecDeque::new()
         };
         slot.work.push_back(work);
-        if !is_listed {
-            self.list(id);
-        }
-        (is_free && !is_listed, given_up)
+        let ready = if is_listed { None } else { self.list(id) };
+        (ready, given_up)
     }
 
-    /// Lists a sink that nobody works on and that has work.
-    pub(super) fn list(&mut self, id: SinkId) {
-        let slot = self.slots.get(&id).filter(|slot| slot.body.is_some());
-        if let Some(slot) = slot
-            && let Some(work) = slot.work.front()
-        {
-            let ready = &mut self.ready[work.class(slot.has_begun) as usize];
-            if matches!(work, Work::Tell { .. }) {
-                // A dump is done with before others are begun to be completed.
-                ready.push_front(id);
-            } else {
-                ready.push_back(id);
-            }
+    /// Lists a sink that has work and no worker. Returns the class of that work.
+    pub(super) fn list(&mut self, id: SinkId) -> Option<Class> {
+        let slot = self.slots.get(&id).filter(|slot| slot.body.is_some())?;
+        let work = slot.work.front()?;
+        let class = work.class(slot.has_begun);
+        let ready = &mut self.ready[class as usize];
+        if matches!(work, Work::Tell { .. }) {
+            // A dump is done with before others are begun to be completed.
+            ready.push_front(id);
+        } else {
+            ready.push_back(id);
         }
+        Some(class)
     }
 
-    /// The most urgent piece of work, with its sink.
+    /// The most urgent piece of work but compression, with its sink.
     pub(super) fn next(&mut self, slow_max: usize) -> Option<Task> {
         // However much there is to write, dumps are completed too.
         let order = match self.slow {
             0 => [Class::First, Class::Slow, Class::Write],
             _ => [Class::First, Class::Write, Class::Slow],
         };
-        for class in order {
-            if class == Class::Slow && self.slow >= slow_max {
-                continue;
-            }
-            let Some(id) = self.ready[class as usize].pop_front() else {
-                continue;
-            };
-            let slot = self.slots.get_mut(&id)?;
-            let (body, work) = (slot.body.take()?, slot.work.pop_front()?);
-            // What it is now: it may have been given up since it was listed.
-            let class = work.class(slot.has_begun);
-            slot.has_begun |= matches!(work, Work::Packets(_));
-            let is_last = !matches!(slot.work.front(), Some(Work::Packets(_)));
-            if matches!(work, Work::Leave) {
-                self.slots.remove(&id);
-            }
-            self.slow += usize::from(class == Class::Slow);
-            return Some(Task {
-                id,
-                body,
-                work,
-                class,
-                is_last,
-            });
-        }
-        None
+        let class = order.into_iter().find(|class| {
+            let is_too_much = *class == Class::Slow && self.slow >= slow_max;
+            !is_too_much && !self.ready[*class as usize].is_empty()
+        })?;
+        self.take(class)
     }
 
-    pub(super) fn put_back(&mut self, id: SinkId, body: Option<Body>) {
-        if let Some(slot) = self.slots.get_mut(&id) {
-            slot.body = body;
-            self.list(id);
+    /// The first piece of work of a class, with its sink.
+    pub(super) fn take(&mut self, class: Class) -> Option<Task> {
+        let id = self.ready[class as usize].pop_front()?;
+        let slot = self.slots.get_mut(&id)?;
+        let (body, work) = (slot.body.take()?, slot.work.pop_front()?);
+        // The class may differ from `class`: the listed work may have been dropped.
+        let class = work.class(slot.has_begun);
+        slot.has_begun |= matches!(work, Work::Packets(_));
+        let is_last = !matches!(slot.work.front(), Some(Work::Packets(_)));
+        if matches!(work, Work::Leave) {
+            self.slots.remove(&id);
         }
+        self.slow += usize::from(class == Class::Slow);
+        Some(Task {
+            id,
+            body,
+            work,
+            class,
+            is_last,
+        })
+    }
+
+    /// The sink is free again. Returned is the class of its next work.
+    pub(super) fn put_back(&mut self, id: SinkId, body: Option<Body>) -> Option<Class> {
+        self.slots.get_mut(&id)?.body = body;
+        self.list(id)
     }
 }
 
@@ -242,6 +270,17 @@ impl Work {
             Self::Packets(_) if !has_begun => Class::First,
             Self::Packets(_) | Self::Flush => Class::Write,
             Self::Finish(_) | Self::Tell { .. } | Self::Leave => Class::Slow,
+            // Compression may take hours, and must not delay the end of another dump.
+            Self::Compress => Class::Compress,
+        }
+    }
+}
+
+impl Class {
+    fn lane(self) -> Lane {
+        match self {
+            Self::Compress => Lane::Compress,
+            Self::First | Self::Write | Self::Slow => Lane::Write,
         }
     }
 }
@@ -288,13 +327,19 @@ impl Body {
                 self.attempt(|sink| sink.finish(&end));
                 Some(self.done())
             }
+            Work::Compress => {
+                if self.has_failed.is_none() {
+                    self.sink.compress();
+                }
+                Some(self.done())
+            }
             Work::Tell { amended, sidecar } => {
                 let amended = amended.map_or(Ok(()), |verdict| self.sink.amend(&verdict));
                 let sidecar = sidecar.map_or(Ok(false), |it| self.sink.sidecar(&it));
                 Some(Outcome::Told {
                     amended,
                     sidecar,
-                    files: self.sink.held().files,
+                    held: self.sink.held(),
                 })
             }
             Work::Leave => None,

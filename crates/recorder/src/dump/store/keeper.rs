@@ -18,6 +18,7 @@ use super::{
     listing::Listing,
     queue::{Next, NoAnswer, Queue},
     retention::{Limits, RuleKeep, for_room},
+    second_copy::{SecondCopies, SecondCopy},
 };
 use crate::control::{
     events::{Event, Events},
@@ -49,6 +50,9 @@ pub(crate) struct Keeper {
     requests: Queue<Request>,
     questions: Queue<Question>,
     open: Arc<Mutex<OpenDumps>>,
+    second_copies: SecondCopies,
+    /// Held while files of a dump are deleted.
+    deleting: Arc<Mutex<()>>,
     makes_room: bool,
 }
 
@@ -64,8 +68,6 @@ pub(crate) struct OpenDump {
     pub(crate) trigger_ns: i64,
     /// Its files, and how many bytes of each hold whole packets.
     pub(crate) files: Vec<(PathBuf, u64)>,
-    /// Bytes of its second copy while it is compressed: of the compressed file, then of the plain one until that is removed.
-    pub(crate) twice: u64,
 }
 
 /// What the thread is asked.
@@ -95,9 +97,9 @@ impl Keeper {
     }
 
     /// How many bytes its files have now.
-    pub(crate) fn has_grown(&self, id: &str, files: Vec<(PathBuf, u64)>, twice: u64) {
+    pub(crate) fn has_grown(&self, id: &str, files: Vec<(PathBuf, u64)>) {
         if let Some(dump) = lock(&self.open).get_mut(id) {
-            (dump.files, dump.twice) = (files, twice);
+            dump.files = files;
         }
     }
 
@@ -107,6 +109,23 @@ impl Keeper {
             let finished = Request::Finished(id.to_owned(), finished_as.to_owned());
             self.requests.tell(finished);
         }
+    }
+
+    /// A finished dump has other files now.
+    pub(crate) fn has_changed(&self, id: &str) {
+        self.requests
+            .tell(Request::Finished(id.to_owned(), id.to_owned()));
+    }
+
+    /// A dump of these bytes is being compressed.
+    pub(crate) fn second_copy(&self, plain_bytes: u64) -> SecondCopy {
+        self.second_copies.begin(plain_bytes)
+    }
+
+    /// Does this while the thread deletes no dump. It must not ask the thread anything.
+    pub(crate) fn without_deletion<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _deleting = lock(&self.deleting);
+        act()
     }
 
     /// What is kept of rules' dumps from now on, by name.
@@ -204,6 +223,8 @@ pub(super) struct Keeping {
     events: Events,
     requests: Queue<Request>,
     open: Arc<Mutex<OpenDumps>>,
+    second_copies: SecondCopies,
+    deleting: Arc<Mutex<()>>,
     /// Dumps that could not be deleted.
     refused: BTreeSet<String>,
     /// On the monotonic clock, ns: when the directory is looked at again, …
@@ -227,6 +248,8 @@ impl Keeping {
             requests: Queue::default(),
             questions: Queue::default(),
             open: Arc::default(),
+            second_copies: SecondCopies::default(),
+            deleting: Arc::default(),
             makes_room: config.min_free.is_some(),
         };
         let (open, questions) = (Arc::clone(&keeper.open), keeper.questions.clone());
@@ -236,6 +259,8 @@ impl Keeping {
             Arc::clone(&open),
             events.clone(),
         );
+        let second_copies = keeper.second_copies.clone();
+        let deleting = Arc::clone(&keeper.deleting);
         let keeping = Self {
             listing: Listing::new(directory),
             is_listed: false,
@@ -244,6 +269,8 @@ impl Keeping {
             events,
             requests: keeper.requests.clone(),
             open,
+            second_copies,
+            deleting,
             refused: BTreeSet::new(),
             look_ns: i64::MIN,
             rest_ns: i64::MIN,
@@ -360,7 +387,7 @@ impl Keeping {
         if known.is_some_and(|known| known.dump.is_held) {
             return Err(format!("dump {id} is held: release it first"));
         }
-        let deleted = self.listing.delete(id);
+        let deleted = self.delete_files(id);
         let deleted = deleted.map_err(|error| format!("dump {id}: not deleted: {error}"))?;
         let is_new = deleted.is_some();
         if let Some(dump) = deleted {
@@ -418,10 +445,9 @@ impl Keeping {
     /// The dumps that may be deleted or are held, and the bytes of others, which count as well.
     fn deletable(&self) -> (Vec<&StoredDump>, u64) {
         let open = lock(&self.open);
-        let kept = |dump: &OpenDump| dump.bytes() - dump.given_back();
         let open_bytes = open
             .values()
-            .fold(0_u64, |sum, dump| sum.saturating_add(kept(dump)));
+            .fold(0_u64, |sum, dump| sum.saturating_add(dump.bytes()));
         let dumps = self.listing.dumps();
         let (refused, dumps) = dumps.partition::<Vec<_>, _>(|it| self.refused.contains(&it.id));
         let refused = refused.iter().map(|dump| dump.bytes);
@@ -431,7 +457,7 @@ impl Keeping {
     fn leave_room(&mut self, min_free: MinFree) {
         // What compression gives back in a moment is as good as free: who finds no room for a packet before asks for it. What it gives back while the room
         // is looked at counts twice, until the next look.
-        let given_back = lock(&self.open).values().map(OpenDump::given_back).sum();
+        let given_back = self.second_copies.bytes();
         let Ok(space) = self.listing.space() else {
             return;
         };
@@ -463,9 +489,16 @@ impl Keeping {
         has_deleted
     }
 
+    /// As in [`Listing::delete`].
+    fn delete_files(&mut self, id: &str) -> io::Result<Option<Arc<StoredDump>>> {
+        let deleting = Arc::clone(&self.deleting);
+        let _deleting = lock(&deleting);
+        self.listing.delete(id)
+    }
+
     /// Deletes a dump, unless it is held or changed since. An error is told.
     fn delete(&mut self, id: &str, why: WhyDeleted) -> Result<bool, ()> {
-        match self.listing.delete(id) {
+        match self.delete_files(id) {
             Ok(deleted) => {
                 let is_gone = deleted.is_some();
                 if let Some(dump) = deleted {
@@ -498,12 +531,7 @@ impl OpenDump {
     /// Bytes of it on the disk.
     fn bytes(&self) -> u64 {
         let files = self.files.iter();
-        files.fold(self.twice, |sum, (_, bytes)| sum.saturating_add(*bytes))
-    }
-
-    /// Bytes that compression will give back, whatever comes of it: one of two copies goes.
-    fn given_back(&self) -> u64 {
-        self.twice.min(self.bytes() - self.twice)
+        files.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     pub(super) fn stored(&self, id: &str) -> StoredDump {

@@ -13,6 +13,7 @@ pub(crate) mod lister;
 mod listing;
 pub(crate) mod queue;
 pub(crate) mod retention;
+pub(crate) mod second_copy;
 #[cfg(test)]
 mod slow_disk_tests;
 #[cfg(test)]

@@ -84,15 +84,14 @@ impl Shelf for Shelves {
         Ok(dumps.filter(touches).collect())
     }
 
-    fn open(&self, shelved: &Shelved, name: &str) -> Result<Box<dyn Read + Send>, String> {
+    fn open(&self, shelved: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
         let mut dumps = self.dumps.iter();
         let deleted = self.deleted.lock().unwrap();
         let is_there = |it: &&Dump| !it.is_deleted && !deleted.contains(&it.shelved.id);
         let dump = dumps.find(|it| it.shelved.id == shelved.id && is_there(it));
         let dump = dump.ok_or("it was deleted meanwhile")?;
-        assert_eq!(dump.shelved.files[0].name, name);
         let file = Counted(io::Cursor::new(dump.file.clone()), Arc::clone(&self.read));
-        Ok(Box::new(file))
+        Ok((Box::new(file), dump.shelved.files[0].clone()))
     }
 }
 

@@ -1,0 +1,311 @@
+//! Finishes a dump after all its packets are read. Sinks complete the files, write sidecars and
+//! compress. Later the verdict may change.
+
+use std::sync::atomic::Ordering;
+
+use super::{Dumper, DumperParts};
+use crate::{
+    control::{events::Event, progress::Reach, time::rfc3339},
+    dump::{
+        active::{Active, verdict_line},
+        ending::{Ending, Stage},
+        order::LateNews,
+        pool::{Outcome, SinkId, Work, why_all_failed},
+        report::DumpReport,
+        sink::End,
+    },
+};
+
+/// How long after a sidecar could not be written the next one that is missing is tried, ns of the monotonic clock; and how many dumps may wait for that.
+const TRY_AGAIN_NS: i64 = 1_000_000_000;
+const LACKING_MAX: usize = 1000;
+/// Dumps that wait to be compressed, or are being compressed; others stay plain.
+const COMPRESSED_MAX: usize = 1000;
+
+impl Dumper {
+    /// Finishes the dumps whose window is closed and wholly read.
+    pub(super) fn complete(&mut self, reach: &Reach) {
+        let parts = &self.parts;
+        let is_done = |dump: &Active| is_ready(parts, dump, reach);
+        for dump in self.active.take_ready(is_done) {
+            self.finish(dump);
+        }
+    }
+
+    /// A dump has read all that it wants: its sinks complete it.
+    fn finish(&mut self, mut dump: Active) {
+        let id = dump.order.id;
+        self.scanner.rules.remove(id);
+        if let Some(marks) = &dump.marks {
+            marks.close_dump(id);
+        }
+        let Some(close) = dump.close.take() else {
+            return;
+        };
+        if let Some(received) = &close.received {
+            // Of other link types the rule set may have learned, for other dumps: that depends on how far it has come.
+            let link_types = self.names.link_types_of(received);
+            dump.order.predicate.tell_refused(&link_types);
+        }
+        let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
+        let totals = dump.totals(&close, intake);
+        let mut ending = dump.into_ending(close, Stage::Finishing, intake, clock);
+        let verdict = verdict_line(&ending.report());
+        let end = End { verdict, totals };
+        ending.submit(Stage::Finishing, &mut self.parts.pool, |_| {
+            Work::Finish(Box::new(end.clone()))
+        });
+        self.await_sinks(id, ending);
+    }
+
+    /// Goes on with a dump when all its sinks have answered, at once if none was asked.
+    pub(super) fn await_sinks(&mut self, id: u64, ending: Ending) {
+        if ending.pending == 0 {
+            self.go_on(id, ending);
+        } else {
+            self.ending.insert(id, ending);
+        }
+        self.take_outcomes();
+    }
+
+    /// Hears what became of the work of sinks.
+    pub(super) fn take_outcomes(&mut self) {
+        while let Some((id, outcome)) = self.parts.pool.outcome() {
+            self.hear(id, outcome);
+        }
+    }
+
+    pub(super) fn hear(&mut self, (id, sink): SinkId, outcome: Outcome) {
+        if let Some(dump) = self.active.get_mut(id) {
+            if let Outcome::Failed(fault) = outcome {
+                dump.sinks[sink].fault = Some(fault);
+            }
+            return;
+        }
+        let Some(mut ending) = self.ending.remove(&id) else {
+            return;
+        };
+        for notice in ending.hear(sink, outcome, &self.stopped) {
+            self.tell(Event::Notice(notice));
+        }
+        if ending.pending == 0 {
+            self.go_on(id, ending);
+        } else {
+            self.ending.insert(id, ending);
+        }
+    }
+
+    /// The sinks of a dump have answered.
+    fn go_on(&mut self, id: u64, mut ending: Ending) {
+        match ending.stage {
+            Stage::Finishing => {
+                ending.note_link_types(&mut self.names);
+                if self.compresses() && self.compressed() >= COMPRESSED_MAX {
+                    let note = format!("not compressed: {COMPRESSED_MAX} dumps wait for that");
+                    ending.draft.notes.push(note);
+                    ending.completion.stays_plain = true;
+                }
+                self.write_sidecars(Stage::Telling, None, &mut ending);
+                self.ending.insert(id, ending);
+            }
+            Stage::Stopping => self.tell(Event::Finished(ending.report())),
+            Stage::Telling => {
+                let common = &self.parts.common;
+                let finished = &common.counters.finished_dumps;
+                finished.fetch_add(1, Ordering::Relaxed);
+                common.costs.add(ending.rule_number, 0, 1);
+                let report = ending.report();
+                let why = ending.unmatched.as_ref();
+                let why = why.map(|(outcome, why)| (*outcome, why.as_str()));
+                // The stamps are not needed any more, and a dump that may be amended is kept for
+                // long.
+                let alerted = std::mem::take(&mut ending.alerted);
+                for news in alerted.count(&common.alerts, id, why) {
+                    self.parts.events.tell(Event::Alert(news));
+                }
+                let is_complete = report.error.is_none();
+                if is_complete && self.compresses() && !ending.completion.stays_plain {
+                    self.tell(Event::Finished(report));
+                    ending.submit(Stage::Compressing, &mut self.parts.pool, |_| Work::Compress);
+                    self.ending.insert(id, ending);
+                    return;
+                }
+                // A dump that has no file has nothing to look at.
+                if report.sidecar || is_complete {
+                    self.post(&report);
+                }
+                self.tell(Event::Finished(report));
+                self.put_by(id, ending);
+            }
+            Stage::Compressing => {
+                // The log comes first: a query compares the files in a sidecar with the log.
+                self.parts.common.log.amend(&ending.report());
+                if ending.is_compressed() {
+                    self.write_sidecars(Stage::Replacing, None, &mut ending);
+                    self.ending.insert(id, ending);
+                } else {
+                    self.compressed_or_not(id, ending);
+                }
+            }
+            Stage::Replacing => {
+                self.parts.common.log.amend(&ending.report());
+                self.compressed_or_not(id, ending);
+            }
+            Stage::TellingAgain => {
+                self.try_again_ns = match ending.completion.lacks_sidecar {
+                    true => self.parts.common.clock.mono_ns() + TRY_AGAIN_NS,
+                    // There is room now.
+                    false => i64::MIN,
+                };
+                if !ending.completion.lacks_sidecar {
+                    let report = ending.report();
+                    self.parts.common.log.amend(&report);
+                    // That of a complete dump has run.
+                    if report.error.is_some() {
+                        self.post(&report);
+                    }
+                }
+                self.put_by(id, ending);
+            }
+            Stage::Amending => {
+                self.tell(Event::Amended(ending.report()));
+                self.put_by(id, ending);
+            }
+        }
+    }
+
+    /// The compression of a dump has ended: its files are compressed, or plain because of an error.
+    fn compressed_or_not(&mut self, id: u64, ending: Ending) {
+        let report = ending.report();
+        let sinks = ending.sinks.iter();
+        let notes: Vec<_> = sinks.filter_map(|sink| sink.held().note.clone()).collect();
+        // A dump that was deleted during the compression needs no event and no command.
+        let is_gone = ending.completion.is_gone || !ending.is_compressed() && notes.is_empty();
+        if !is_gone {
+            self.post(&report);
+            if ending.is_compressed() {
+                self.tell(Event::Compressed(report));
+            }
+            for note in notes {
+                self.tell(Event::Notice(note));
+            }
+        }
+        self.put_by(id, ending);
+    }
+
+    /// Whether complete dumps are compressed.
+    fn compresses(&self) -> bool {
+        let mut directories = self.parts.directories.iter();
+        directories.any(|directory| directory.zstd.is_some())
+    }
+
+    /// Dumps that are being compressed, or wait for that.
+    fn compressed(&self) -> usize {
+        let ending = self.ending.values();
+        ending.filter(|it| it.stage == Stage::Compressing).count()
+    }
+
+    fn post(&self, report: &DumpReport) {
+        if let Some(post) = &self.parts.post {
+            post.submit(report);
+        }
+    }
+
+    /// A dump is done with, unless late packets may amend it, or its sidecar could not be written: the disk is full, for example. Without one its files are in no list.
+    fn put_by(&mut self, id: u64, mut ending: Ending) {
+        let late_news = ending.completion.late_news.take();
+        let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
+        if is_tried_again && self.lacking.len() < LACKING_MAX {
+            if self.lacking.is_empty() && ending.stage != Stage::TellingAgain {
+                self.try_again_ns = self.parts.common.clock.mono_ns() + TRY_AGAIN_NS;
+            }
+            self.lacking.insert(id, ending);
+        } else if !ending.is_given_up && why_all_failed(&ending.sinks).is_none() {
+            self.finished.insert(id, ending);
+        }
+        if let Some(news) = late_news {
+            self.give_up(news);
+        }
+    }
+
+    pub(super) fn try_sidecar_again(&mut self) {
+        if self.lacking.is_empty() || self.parts.common.clock.mono_ns() < self.try_again_ns {
+            return;
+        }
+        self.try_again_ns = i64::MAX;
+        let mut behind = self.lacking.range(self.tried_last + 1..);
+        let next = behind.next().or_else(|| self.lacking.first_key_value());
+        let next = next.map(|(id, _)| *id);
+        if let Some((id, mut ending)) = next.and_then(|id| self.lacking.remove_entry(&id)) {
+            self.tried_last = id;
+            self.write_sidecars(Stage::TellingAgain, None, &mut ending);
+            self.await_sinks(id, ending);
+        }
+    }
+
+    /// Has sidecars written, and the verdict changed if there is another one.
+    fn write_sidecars(&mut self, stage: Stage, amended: Option<&str>, ending: &mut Ending) {
+        if ending.completion.created.is_none() && !self.parts.reproducible {
+            let now_ns = self.parts.common.clock.clock().now().wall_ns;
+            ending.completion.created = Some(rfc3339(now_ns));
+        }
+        // Where another one is replaced, that one is there if this fails.
+        ending.draft.sidecar |= stage != Stage::Replacing;
+        let sidecars = ending.sidecars(&mut self.names, &self.parts.origin);
+        let mut sidecars = sidecars.into_iter().map(Box::new);
+        ending.submit(stage, &mut self.parts.pool, |_| Work::Tell {
+            amended: amended.map(str::to_owned),
+            sidecar: sidecars.next(),
+        });
+    }
+
+    /// A closed window is given up. If packets of it came late, or were lost before anybody looked at them, what its dump says changes.
+    pub(super) fn give_up(&mut self, news: LateNews) {
+        let id = news.id;
+        let note = |dump: &mut Active| {
+            dump.is_given_up = true;
+            dump.late = news.missing(dump.order.offset_ns);
+            if let Some(close) = &mut dump.close {
+                close.unseen += news.unseen;
+            }
+        };
+        if self.active.change(id, note).is_some() {
+            return;
+        }
+        if let Some(ending) = self.ending.get_mut(&id) {
+            ending.completion.late_news = Some(news);
+            return;
+        }
+        let put_by = (self.finished.remove(&id)).or_else(|| self.lacking.remove(&id));
+        let Some(mut ending) = put_by else {
+            return;
+        };
+        ending.is_given_up = true;
+        if !news.is_any() {
+            if ending.completion.lacks_sidecar {
+                self.lacking.insert(id, ending);
+            }
+            return;
+        }
+        let missing = news.missing(ending.draft.offset_ns);
+        ending.late = missing.or(ending.late.take());
+        ending.draft.not_analyzed += news.unseen;
+        let verdict = verdict_line(&ending.report());
+        self.write_sidecars(Stage::Amending, Some(&verdict), &mut ending);
+        self.await_sinks(id, ending);
+    }
+}
+
+/// Whether the window of a dump is closed and wholly read, and its losses are known.
+fn is_ready(parts: &DumperParts, dump: &Active, reach: &Reach) -> bool {
+    let Some(close) = &dump.close else {
+        return false;
+    };
+    if dump.unread_ns != i64::MAX || !dump.is_over(reach) || !dump.waiting.is_empty() {
+        return false;
+    }
+    dump.unknown(close, &parts.common.intake).is_empty()
+        || dump
+            .judge_by_ns
+            .is_none_or(|by| parts.common.clock.mono_ns() >= by)
+}

@@ -1,0 +1,72 @@
+//! Room that compression gives back at its end. Until then a dump has two copies on the disk.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Bytes of all second copies. Clones are the same sum.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SecondCopies(Arc<AtomicU64>);
+
+/// The second copy of one dump, counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct SecondCopy {
+    sum: SecondCopies,
+    plain_bytes: u64,
+    /// Its part of the sum.
+    bytes: u64,
+}
+
+impl SecondCopies {
+    /// Bytes that are as good as free.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    /// A dump of `plain_bytes` is being compressed.
+    pub(super) fn begin(&self, plain_bytes: u64) -> SecondCopy {
+        SecondCopy {
+            sum: self.clone(),
+            plain_bytes,
+            bytes: 0,
+        }
+    }
+}
+
+impl SecondCopy {
+    /// The compressed copy has this many bytes now.
+    pub(crate) fn set_bytes(&mut self, bytes: u64) {
+        // Either copy may go: the guaranteed room is that of the smaller copy.
+        let bytes = bytes.min(self.plain_bytes);
+        self.sum.0.fetch_add(bytes, Relaxed);
+        self.sum.0.fetch_sub(self.bytes, Relaxed);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for SecondCopy {
+    fn drop(&mut self) {
+        self.sum.0.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smaller_copy_is_given_back_at_the_end() {
+        let all = SecondCopies::default();
+        let (mut one, mut two) = (all.begin(100), all.begin(1000));
+        one.set_bytes(30);
+        two.set_bytes(500);
+        assert_eq!(all.bytes(), 530);
+        one.set_bytes(120);
+        assert_eq!(all.bytes(), 600, "no more than the plain file has");
+        drop(one);
+        assert_eq!(all.bytes(), 500);
+        drop(two);
+        assert_eq!(all.bytes(), 0);
+    }
+}

@@ -1,0 +1,218 @@
+//! Dumps are compressed after they are complete on disk. No other dump waits for the compression,
+//! and one complete copy is left in any case.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    DumpReport, Verdict, ZstdLevel,
+    control::progress::Control,
+    dump::{disk::Disk, names::Directory, pool::PoolConfig, stream::Digests},
+    tests::{
+        fake_disk::{Deed, FakeDisk},
+        live::START,
+        rig::{MS, Rig, RigConfig, S, udp},
+        sinks::{self, Barrier},
+    },
+};
+
+/// A rig whose threads write and compress dumps, one for each source port.
+fn rig(directory: Directory) -> Rig {
+    let plan = RigConfig {
+        dump: "src port $srcPort",
+        past_ns: 0,
+        ..RigConfig::default()
+    };
+    Rig::with_pool(&plan, START, vec![directory], PoolConfig::new(true))
+}
+
+fn directory(disk: &FakeDisk) -> Directory {
+    sinks::directory(disk, "dumps")
+        .with_digests(Digests::AsWritten)
+        .compressed(ZstdLevel::new(1))
+}
+
+/// Starts a dump, and lets its window end.
+fn dump(rig: &mut Rig, port: u16) {
+    rig.pass(MS);
+    rig.arrive(0, udp(port, 9, 1));
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+}
+
+/// The sidecar of a dump, checked against its only file.
+fn sidecar(disk: &FakeDisk, report: &DumpReport) -> Value {
+    let path = PathBuf::from(format!("dumps/{}.json", report.id));
+    let told: Value = serde_json::from_slice(&disk.read(&path).unwrap()).unwrap();
+    let file = &told["files"][0];
+    let capture = Path::new("dumps").join(file["name"].as_str().unwrap());
+    assert_eq!(told["files"].as_array().map(Vec::len), Some(1));
+    assert_eq!(told["file"], file["name"]);
+    let bytes = disk.read(&capture).unwrap();
+    let digest = Sha256::digest(&bytes);
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(file["bytes"], bytes.len());
+    assert_eq!(file["sha256"], digest.as_str());
+    assert_eq!(told["verdict"], "complete");
+    told
+}
+
+/// Numbers of plain captures, compressed captures and sidecars.
+fn ends(disk: &FakeDisk) -> (usize, usize, usize) {
+    let names = disk.names();
+    let count = |end: &str| {
+        let ends = |path: &&PathBuf| path.to_string_lossy().ends_with(end);
+        names.iter().filter(ends).count()
+    };
+    let (plain, compressed, sidecars) = (count(".pcapng"), count(".pcapng.zst"), count(".json"));
+    assert_eq!(plain + compressed + sidecars, names.len(), "{names:?}");
+    (plain, compressed, sidecars)
+}
+
+#[test]
+fn a_dump_is_finished_while_others_are_compressed() {
+    let disk = FakeDisk::default();
+    let mut rig = rig(directory(&disk));
+    let barrier = Barrier::on(&disk, Deed::Write, ".zst");
+    (1..=2).for_each(|port| dump(&mut rig, port));
+    rig.step_until(|_| barrier.came() == 2);
+    dump(&mut rig, 3);
+    rig.step_until(|rig| rig.reports.len() == 3);
+    assert!(
+        !rig.common.counters.are_dumps_unfinished(),
+        "their places are given back"
+    );
+    let plain: BTreeMap<_, _> = (rig.reports.iter())
+        .map(|it| (it.number, sidecar(&disk, it)))
+        .collect();
+    assert!(
+        rig.reports
+            .iter()
+            .all(|it| it.verdict == Verdict::Complete && it.sidecar)
+    );
+    assert_eq!(rig.compressed, []);
+    barrier.open();
+    rig.step_until(|rig| rig.compressed.len() == 3);
+    assert_eq!(ends(&disk), (0, 3, 3));
+    for report in &rig.compressed {
+        let told = sidecar(&disk, report);
+        let before = &plain[&report.number];
+        let name = before["file"].as_str().unwrap();
+        assert_eq!(told["file"], format!("{name}.zst"));
+        assert_eq!(told["created"], before["created"], "it is no younger");
+        let logged = rig.common.log.last();
+        let logged = logged.iter().find(|it| it.number == report.number).unwrap();
+        assert_eq!(logged.file, report.file);
+        assert_eq!(logged.replaced[0].name, name);
+    }
+}
+
+/// If too many dumps wait for compression, further dumps stay plain, with a note.
+#[test]
+fn a_dump_behind_too_many_stays_plain() {
+    let disk = FakeDisk::default();
+    let mut rig = rig(directory(&disk));
+    let barrier = Barrier::on(&disk, Deed::Write, ".zst");
+    // One after the other: no more than 64 may be open.
+    for port in 1..=1001 {
+        dump(&mut rig, port);
+        rig.step_until(|rig| rig.reports.len() == usize::from(port));
+    }
+    let last = &rig.reports[1000];
+    assert_eq!(last.notes, ["not compressed: 1000 dumps wait for that"]);
+    assert_eq!(sidecar(&disk, last)["notes"][0], last.notes[0]);
+    barrier.open();
+    rig.step_until(|rig| rig.compressed.len() == 1000);
+    rig.settle();
+    assert_eq!(ends(&disk), (1, 1000, 1001));
+}
+
+/// If a recording is aborted, dumps that are not compressed yet are complete plain dumps.
+#[test]
+fn what_is_not_compressed_at_the_end_is_complete() {
+    let disk = FakeDisk::default();
+    let control = Arc::<Control>::default();
+    let mut rig = rig(directory(&disk).ended_by(&control));
+    let barrier = Barrier::on(&disk, Deed::Write, ".zst");
+    (1..=4).for_each(|port| dump(&mut rig, port));
+    rig.step_until(|rig| rig.reports.len() == 4 && barrier.came() == 2);
+    control.abort();
+    barrier.open();
+    rig.stop();
+    rig.settle();
+    assert_eq!(ends(&disk), (4, 0, 4));
+    rig.reports.iter().for_each(|it| _ = sidecar(&disk, it));
+    assert_eq!(rig.compressed, []);
+    let told = rig
+        .notices
+        .iter()
+        .filter(|it| it.contains("not compressed: the recording ends"));
+    assert_eq!(told.count(), 4, "{:?}", rig.notices);
+}
+
+#[test]
+fn a_dump_that_is_deleted_while_it_is_compressed_does_not_come_back() {
+    for deleted in [&[".pcapng", ".json"][..], &[".pcapng"]] {
+        let disk = FakeDisk::default();
+        let mut rig = rig(directory(&disk));
+        let barrier = Barrier::on(&disk, Deed::Write, ".zst");
+        // Two dumps are being compressed, and one waits for that.
+        (1..=3).for_each(|port| dump(&mut rig, port));
+        rig.step_until(|rig| rig.reports.len() == 3 && barrier.came() == 2);
+        for name in disk.names() {
+            if deleted
+                .iter()
+                .any(|end| name.to_string_lossy().ends_with(end))
+            {
+                disk.remove(&name).unwrap();
+            }
+        }
+        barrier.open();
+        rig.settle();
+        assert_eq!(ends(&disk), (0, 0, 3 * (2 - deleted.len())));
+        assert_eq!((rig.compressed.len(), rig.notices.len()), (0, 0));
+    }
+}
+
+/// The disk is full during the compression, or when the new sidecar is written. The plain dump
+/// and its sidecar stay.
+#[test]
+fn without_room_a_dump_stays_plain() {
+    for full in [".zst.part", ".json.part"] {
+        let disk = FakeDisk::default();
+        let mut rig = rig(directory(&disk));
+        let filling = disk.clone();
+        disk.set_slow(move |deed, path| {
+            let is_second = filling
+                .names()
+                .iter()
+                .any(|it| it.extension() == Some("json".as_ref()));
+            if deed == Deed::Create && is_second && path.to_string_lossy().ends_with(full) {
+                filling.set_capacity(0);
+            }
+        });
+        dump(&mut rig, 1);
+        rig.step_until(|rig| rig.notices.len() == 1);
+        rig.settle();
+        assert_eq!(ends(&disk), (1, 0, 1), "{full}");
+        let report = &rig.reports[0];
+        sidecar(&disk, report);
+        assert!(
+            rig.notices[0].contains(".pcapng: not compressed: "),
+            "{:?}",
+            rig.notices
+        );
+        let logged = &rig.common.log.last()[0];
+        assert_eq!((&logged.file, logged.sidecar), (&report.file, true));
+        assert_eq!(logged.files, report.files);
+        assert_eq!(logged.replaced, []);
+        assert_eq!(rig.compressed, []);
+    }
+}
