@@ -397,7 +397,11 @@ impl DumpFile {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     self.stem = format!("{stem}.{n}");
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // No file has the stem that was tried.
+                    self.stem = stem;
+                    return Err(error);
+                }
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
@@ -470,6 +474,8 @@ impl Sink for DumpFile {
         for (place, capture) in captures.iter_mut().enumerate() {
             let link_type = self.outputs[place].0;
             capture.path = self.rename(&capture.path, link_type)?;
+            // If the next rename fails, the report must have the new name of this file.
+            self.outputs[place].1.rename(&capture.path);
         }
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
         let _ = self.directory.disk().sync_directory(self.directory.here());

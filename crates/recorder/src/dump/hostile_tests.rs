@@ -25,7 +25,8 @@ use super::{
 };
 use crate::{
     control::hits::Suppressions,
-    intake::interfaces::{InterfaceCache, Interfaces},
+    intake::interfaces::{Interface, InterfaceCache, Interfaces},
+    tests::fake_disk::FakeDisk,
 };
 
 const COMPLETE: &str = "verdict: complete";
@@ -242,6 +243,62 @@ fn a_file_that_somebody_else_changed_is_left_alone() {
     fs::remove_file(path(&file)).unwrap();
     let error = file.amend(AMENDED).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+}
+
+/// A pcap dump of two link types has two files. If the rename of the second file fails, the sidecar
+/// lists both files under the names that they have.
+#[test]
+fn a_failed_rename_leaves_no_file_that_nobody_knows() {
+    let disk = FakeDisk::default();
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::Pcap);
+    let mut file = DumpFile::new(&directory, facts(String::new()));
+    for (id, link_type) in [(0, LinkType::ETHERNET), (1, LinkType::RAW)] {
+        let interface = Interface {
+            source: 0,
+            name: format!("eth{id}"),
+            link_type,
+            time_resolution_ns: 1,
+            time_domain: TimeDomain::KernelSoftware,
+        };
+        file.interface(id, &Arc::new(interface));
+    }
+    file.create().unwrap();
+    for interface in [0, 1] {
+        let key = Key {
+            time_ns: 1,
+            source: 0,
+            producer: 0,
+            record: interface.into(),
+        };
+        let meta = PacketMeta {
+            key,
+            stamp_ns: 1,
+            wire_len: 60,
+            interface,
+            direction: 1,
+            is_trigger: false,
+        };
+        file.packet(&meta, &[7; 60], false).unwrap();
+    }
+    let id = file.held().id;
+    disk.set_refused(&format!("dumps/{id}.linktype101.pcap"));
+    file.finish(&End::default()).unwrap_err();
+    file.close_files();
+    assert!(file.sidecar(&sidecar()).unwrap());
+    let held = file.held();
+    let mut there = held.locations.clone();
+    there.push(format!("dumps/{id}.json").into());
+    there.sort();
+    assert_eq!(disk.names(), there);
+    let told = disk.read(Path::new(&format!("dumps/{id}.json"))).unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    let listed = told["files"].as_array().unwrap();
+    let listed = listed
+        .iter()
+        .map(|it| Path::new("dumps").join(it["name"].as_str().unwrap()));
+    assert_eq!(listed.collect::<Vec<_>>(), held.locations);
+    drop(file);
+    assert_eq!(disk.names(), there, "both stay, as of any failed dump");
 }
 
 /// One that says nothing in particular.

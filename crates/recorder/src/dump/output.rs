@@ -182,6 +182,11 @@ impl Output {
         self.stream.path()
     }
 
+    /// The file was renamed.
+    pub(crate) fn rename(&mut self, path: &Path) {
+        self.stream.rename(path);
+    }
+
     /// What tells its file from others.
     pub(crate) fn identity(&self) -> (u64, u64) {
         self.stream.identity()
@@ -372,7 +377,7 @@ impl Output {
         match merged {
             Ok(mut merged) => {
                 self.directory.disk().rename(&path, self.path())?;
-                merged.stream.rename(self.path());
+                merged.rename(self.path());
                 Ok(merged)
             }
             Err(error) => {

@@ -33,6 +33,8 @@ struct State {
     /// Bytes that it holds at most; `None`: any number.
     capacity: Option<usize>,
     is_read_only: bool,
+    /// Renames to this name fail.
+    refused: Option<PathBuf>,
     /// A directory that cannot be listed.
     unlisted: Option<PathBuf>,
     delay: Option<Delay>,
@@ -87,6 +89,11 @@ impl FakeDisk {
 
     pub(crate) fn set_read_only(&self, is_read_only: bool) {
         self.state().is_read_only = is_read_only;
+    }
+
+    /// Lets every rename to this name fail, as a damaged disk does.
+    pub(crate) fn set_refused(&self, path: &str) {
+        self.state().refused = Some(path.into());
     }
 
     /// This directory cannot be listed, as where no descriptor is left; `None`: all can.
@@ -213,6 +220,9 @@ impl Disk for FakeDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.writable()?;
+        if state.refused.as_deref() == Some(to) {
+            return Err(Errno::IO.into());
+        }
         let bytes = state.named.remove(from).ok_or(Errno::NOENT)?;
         state.named.insert(to.to_owned(), bytes);
         Ok(())
