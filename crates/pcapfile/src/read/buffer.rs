@@ -4,6 +4,8 @@ use std::ops::Range;
 
 /// Bytes at the start: room for many records, and small enough to stay in the second-level cache.
 const BYTES_INITIAL: usize = 512 << 10;
+/// Smallest buffer, for programs that have many files open: the head of a file and a few records.
+const BYTES_MIN: usize = 4 << 10;
 /// Bytes that one read appends at most: what comes out of a decompressor takes its time.
 const READ_BYTES: usize = 256 << 10;
 
@@ -23,8 +25,13 @@ pub(super) struct Buffer {
 impl Buffer {
     /// An empty buffer at the start of a stream.
     pub(super) fn new() -> Self {
+        Self::with_bytes(BYTES_INITIAL)
+    }
+
+    /// An empty buffer that begins with `bytes` of memory.
+    pub(super) fn with_bytes(bytes: usize) -> Self {
         Self {
-            bytes: vec![0; BYTES_INITIAL],
+            bytes: vec![0; bytes.max(BYTES_MIN)],
             start: 0,
             end: 0,
             base: 0,

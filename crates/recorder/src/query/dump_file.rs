@@ -30,6 +30,10 @@ pub(super) struct DumpFile {
     at: usize,
 }
 
+/// Bytes of memory of an open file; a larger packet takes more. A compressed file takes the
+/// window of its decompressor, 2 MiB, in addition.
+const MEMORY_BYTES: usize = 64 << 10;
+
 /// Adds up what is read.
 struct Hashed {
     file: Box<dyn Read + Send>,
@@ -70,7 +74,7 @@ impl DumpFile {
             digest: Arc::clone(&digest),
         };
         Ok(Self {
-            reader: Reader::new(hashed).map_err(|error| error.to_string())?,
+            reader: Reader::with_memory(hashed, MEMORY_BYTES).map_err(|error| error.to_string())?,
             digest,
             expected,
             bytes,

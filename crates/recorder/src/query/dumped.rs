@@ -1,18 +1,25 @@
 //! Packets that have left the ring, from dumps that hold them.
 //!
-//! The files are read side by side, in the order of stamps, each from when its window begins, and none with a lock held. All packets of one stamp
-//! are looked at together: one that several dumps hold, or the ring does too, is given once. Dumps hold no numbers of packets, so a packet is
-//! known by its interface, direction, length and bytes; of two that are alike in one dump, both are given. A file is read to its end, for its
-//! checksum, unless a limit ends the answer before: then it is taken for what it was so far. Memory: half a MiB a file that is open, and the packets of one stamp.
+//! The files are read side by side, in the order of stamps, each from when its window begins, and
+//! none with a lock held. All packets of one stamp are looked at together: one that several dumps
+//! hold, or the ring does too, is given once. Dumps hold no numbers of packets, so a packet is
+//! known by its interface, direction, length and bytes; of two that are alike in one dump, both
+//! are given. A file is read to its end, for its checksum, unless a limit ends the answer before:
+//! then it is taken for what it was so far. Memory: [`MEMORY_MAX`] for the files that are open,
+//! and the packets of one stamp.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
     io,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use retroscope_capture::TimeDomain;
 use retroscope_ring::{InterfaceEntry, Packet};
+use rustix::process::{Resource, getrlimit};
 
 use super::{
     Cancel, Query,
@@ -26,8 +33,18 @@ use super::{
 };
 use crate::{StoredFile, dump::encode::SNAPLEN, rfc3339};
 
-/// Files that are read at once.
-const OPEN_MAX: usize = 64;
+/// Bytes of memory for the files that a query has open: 512 plain files, or 64 compressed files.
+const MEMORY_MAX: usize = 160 << 20;
+/// Most bytes of memory of a plain file: the buffer of 64 KiB, and the largest packet, 256 KiB.
+const PLAIN_MEMORY: usize = 320 << 10;
+/// Most bytes of memory of a compressed file, which has a window of 2 MiB in addition.
+const COMPRESSED_MEMORY: usize = 2560 << 10;
+/// Files that each query may have open, whatever other queries have open.
+const OPEN_ALWAYS: usize = 64;
+/// All queries of this process together open no more files than one in `SHARE` of its descriptors.
+const SHARE: u64 = 4;
+/// Number of files of dumps that the queries of this process have open.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
 /// Packets of one stamp, and bytes of them, that are held together: all of a stamp are looked at at once. Files of others may have only one.
 const BATCH_MAX: usize = 65_536;
 const BATCH_BYTES_MAX: usize = 64 << 20;
@@ -53,7 +70,8 @@ pub(super) struct Dumped {
     sources: Vec<Source>,
     /// What comes next: stamp; whether that is of a packet, or the start of a dump that is not open; which dump.
     queue: BTreeSet<(i64, bool, usize)>,
-    open: usize,
+    /// Files that are open, and their memory.
+    open: (usize, usize),
     /// Packets of one stamp that are ready, …
     batch: Vec<Held>,
     batch_ns: Option<i64>,
@@ -99,8 +117,29 @@ struct Source {
 #[derive(Debug)]
 enum State {
     Waiting,
-    Open(Box<DumpFile>),
+    Open(Box<DumpFile>, OpenFile),
     Done,
+}
+
+/// Counts an open file in [`OPEN`].
+#[derive(Debug)]
+struct OpenFile;
+
+impl OpenFile {
+    /// Counts one more file for a query that has `own` files open. `None`: too many are open.
+    fn new(own: usize) -> Option<Self> {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let share = usize::try_from(descriptors / SHARE).unwrap_or(usize::MAX);
+        let more = Self;
+        let all = OPEN.fetch_add(1, Relaxed);
+        (own < OPEN_ALWAYS || all < share).then_some(more)
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Relaxed);
+    }
 }
 
 /// A packet that a dump has.
@@ -162,7 +201,7 @@ impl Dumped {
             wanted,
             sources: Vec::new(),
             queue: BTreeSet::new(),
-            open: 0,
+            open: (0, 0),
             batch: Vec::new(),
             batch_ns: None,
             batch_bytes: 0,
@@ -381,14 +420,16 @@ impl Dumped {
 
     fn open(&mut self, index: usize, asking: &Asking<'_>) {
         let source = &mut self.sources[index];
-        if self.open >= OPEN_MAX {
-            return source.fail(format!(
-                "more than {OPEN_MAX} dumps have packets of its time"
-            ));
-        }
         if !matches!(source.dump.files.as_slice(), [file] if is_pcapng(file)) {
             return source.fail("pcap tells neither interfaces nor directions".to_owned());
         }
+        let (files, memory) = self.open;
+        let is_room = memory + source.memory() <= MEMORY_MAX;
+        let Some(place) = OpenFile::new(files).filter(|_| is_room) else {
+            return source.fail(format!(
+                "{files} dumps of its time are being read, and no more can be: ask for less time"
+            ));
+        };
         let opened = self.shelf.open(&source.dump).and_then(|(read, file)| {
             let opened = DumpFile::new(read, file.bytes, file.sha256.clone());
             source.dump.files = vec![file];
@@ -397,8 +438,8 @@ impl Dumped {
         match opened {
             Ok(file) => {
                 let expression = &source.dump.expression;
-                self.open += 1;
-                source.state = State::Open(Box::new(file));
+                self.open = (files + 1, memory + source.memory());
+                source.state = State::Open(Box::new(file), place);
                 let has_names = asking.matching.has_names() && !expression.trim().is_empty();
                 source.covers = !has_names && takes_all_of(expression, asking.query);
             }
@@ -422,7 +463,10 @@ impl Dumped {
             None => {}
         }
         if !source.is_open() {
-            self.open = self.sources.iter().filter(|it| it.is_open()).count();
+            let open = self.sources.iter().filter(|it| it.is_open());
+            self.open = open.fold((0, 0), |(files, memory), it| {
+                (files + 1, memory + it.memory())
+            });
         }
     }
 
@@ -441,7 +485,7 @@ impl Dumped {
             numbers,
             ..
         } = &mut sources[index];
-        let State::Open(file) = state else {
+        let State::Open(file, _) = state else {
             return;
         };
         let fault = loop {
@@ -581,7 +625,16 @@ impl Source {
     }
 
     fn is_open(&self) -> bool {
-        matches!(self.state, State::Open(_))
+        matches!(self.state, State::Open(..))
+    }
+
+    /// Bytes of memory that reading it takes at most.
+    fn memory(&self) -> usize {
+        let mut files = self.dump.files.iter();
+        match files.any(|file| file.name.ends_with(".zst")) {
+            true => COMPRESSED_MEMORY,
+            false => PLAIN_MEMORY,
+        }
     }
 
     fn fail(&mut self, why: String) {

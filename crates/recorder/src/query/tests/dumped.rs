@@ -226,7 +226,7 @@ impl Past {
     }
 
     /// So many packets of 2 KiB, by turns, 10 ns apart from 1000 on.
-    fn fill(&mut self, packets: i64) {
+    pub(super) fn fill(&mut self, packets: i64) {
         for number in 0..packets {
             self.send(Sent {
                 time_ns: 1000 + 10 * number,
@@ -246,7 +246,7 @@ impl Past {
     }
 
     /// Those of a window.
-    fn those(&self, (from_ns, to_ns): Stretch) -> impl Iterator<Item = &Sent> {
+    pub(super) fn those(&self, (from_ns, to_ns): Stretch) -> impl Iterator<Item = &Sent> {
         let window = from_ns..=to_ns;
         self.all
             .iter()
@@ -661,17 +661,4 @@ fn who_is_gone_has_nothing_read() {
     cancelled.cancel();
     let answer = past.answer(&named(1000, 20_000)).until(&cancelled);
     assert_eq!(answer.count().unwrap().packets, 0);
-}
-
-#[test]
-fn too_many_dumps_of_one_time_are_told() {
-    let mut past = Past::new();
-    past.fill(3000);
-    let window = (1000, 25_000);
-    let dumps = (0..70).map(|n| dump(&format!("{n:02}"), window, "", past.those((1000, 2000))));
-    let dumps = dumps.collect();
-    past.shelve(dumps);
-    let (report, found) = past.ask(&named(1000, 2000));
-    assert_eq!(found.len(), 101);
-    assert_eq!(report.dumps.unwrap().failed, 6);
 }

@@ -199,3 +199,48 @@ fn answers_are_what_lists_say() {
         "{outcomes:?}"
     );
 }
+
+/// A storm of triggers: many dumps of one time, of which each has packets that no other has.
+#[test]
+fn many_dumps_of_one_time_are_all_read() {
+    const DUMPS: usize = 120;
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (1000, 20_000);
+    let all: Vec<Sent> = past.those(window).cloned().collect();
+    let dumps = (0..DUMPS).map(|number| {
+        let own = all.iter().skip(number).step_by(DUMPS);
+        dump(&format!("{number:03}"), window, "", own)
+    });
+    past.shelve(dumps.collect());
+    let (report, packets) = past.ask(&named(window.0, window.1));
+    let dumps = report.dumps.unwrap();
+    let errors: Vec<_> = dumps
+        .dumps
+        .iter()
+        .filter_map(|it| it.error.as_ref())
+        .collect();
+    assert_eq!((dumps.failed, errors), (0, vec![]));
+    assert_eq!(dumps.read, DUMPS as u64);
+    let expected: Vec<_> = all.iter().map(|it| given(it, usize::MAX)).collect();
+    assert_eq!(packets, expected);
+}
+
+/// There are more dumps of one time than a query may have open: the answer counts the others as
+/// failed.
+#[test]
+fn too_many_dumps_of_one_time_are_told() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (1000, 20_000);
+    let last = past.those(window).last().cloned();
+    let dumps = (0..600).map(|number| dump(&format!("{number:03}"), window, "", &last));
+    past.shelve(dumps.collect());
+    let (report, _) = past.ask(&named(window.0, window.1));
+    let dumps = report.dumps.as_ref().unwrap();
+    // By memory or, where few descriptors are left, by these.
+    assert!((88..=536).contains(&dumps.failed), "{}", dumps.failed);
+    assert!(dumps.read == 600 && dumps.packets == 1, "{dumps:?}");
+    let why = report.reasons();
+    assert!(why.contains(&format!("{} ", dumps.failed)), "{why}");
+}
