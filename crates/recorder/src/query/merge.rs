@@ -9,10 +9,13 @@ use retroscope_ring::Packet;
 
 use super::{PacketId, packet_id::Numbering};
 
-/// Bytes of packets that may wait, at least and at most, and how many buckets' worth for each producer: one is being written while the
-/// next begins. A region in which more overlap has its stamps in disorder, or is made to look like it.
-const WAITING_BYTES: std::ops::RangeInclusive<u64> = 256 << 20..=2 << 30;
-const WAITING_BUCKETS: u64 = 2;
+/// Range of the bound on bytes of waiting packets. If more packets overlap, the stamps of the
+/// region are in disorder, or somebody made the region so.
+const WAITING_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
+/// The bound, in buckets of the ring for each producer. Two buckets of a producer overlap. A
+/// bucket of small packets takes up to three times as much here, because a packet takes 72 bytes
+/// in addition to its data, and 16 in the ring.
+const WAITING_BUCKETS: u64 = 6;
 
 /// A packet that the filter took.
 #[derive(Debug, Clone)]
@@ -123,13 +126,16 @@ impl Piece {
     pub(super) fn sort(&mut self, dropped: u64) {
         // Stable: of one time, in the order in which they were stored.
         self.packets.sort_by_key(|packet| packet.time_ns);
+        // A piece may wait for long, and vectors grow to twice their length.
+        self.packets.shrink_to_fit();
+        self.data.shrink_to_fit();
         if let Some(first) = self.packets.first_mut() {
             first.dropped = dropped;
         }
     }
 
     fn bytes(&self) -> u64 {
-        (self.data.len() + size_of_val(self.packets.as_slice())) as u64
+        (self.data.capacity() + self.packets.capacity() * size_of::<Found>()) as u64
     }
 }
 
@@ -189,6 +195,71 @@ impl Merge {
                 _ = self.pieces.insert(key, piece);
             }
             None => self.waiting_bytes -= piece.bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bucket of 2 MiB that is full of packets of `bytes`, and begins at `time_ns`.
+    fn piece(time_ns: i64, bytes: usize) -> Piece {
+        let (mut piece, data) = (Piece::default(), vec![7; bytes]);
+        for number in 0..(2_u64 << 20) / (16 + bytes as u64) {
+            let packet = Packet {
+                time_ns: time_ns + i64::from(number > 0),
+                wire_len: 60,
+                interface: 0,
+                direction: 0,
+                tag_restored: false,
+                shard: 0,
+                data: &data,
+            };
+            piece.push(&packet, (0, number), time_ns, (usize::MAX, usize::MAX));
+        }
+        piece.sort(0);
+        piece
+    }
+
+    /// Two buckets of each producer may wait, whatever the size of their packets.
+    #[test]
+    fn packets_of_all_producers_may_wait() {
+        for (producers, bytes) in [(1, 14), (1, 64), (12, 14), (12, 1500)] {
+            let mut merge = Merge::new(producers, 2 << 20);
+            for _ in 0..2 * producers {
+                merge.add(piece(0, bytes));
+            }
+            let mut taken = 0;
+            let take = |_: &Found, _: &[u8]| {
+                taken += 1;
+                Ok(true)
+            };
+            assert!(merge.take_before(Some(0), take).unwrap());
+            assert_eq!(taken, 0, "{producers} producers, {bytes} bytes");
+        }
+    }
+
+    /// In a region where all buckets overlap, no more waits than the bound and one bucket.
+    #[test]
+    fn what_waits_is_bounded() {
+        for (producers, most) in [(1, 64 << 20), (12, 144 << 20)] {
+            let mut merge = Merge::new(producers, 2 << 20);
+            assert_eq!(merge.waiting_bytes_max, most);
+            let mut taken = 0;
+            for _ in 0..100 {
+                merge.add(piece(0, 64));
+                let held: u64 = merge.pieces.values().map(Piece::bytes).sum();
+                assert_eq!(merge.waiting_bytes, held);
+                assert!(held <= most + (5 << 20), "{held}");
+                let take = |_: &Found, _: &[u8]| {
+                    taken += 1;
+                    Ok(true)
+                };
+                assert!(merge.take_before(Some(0), take).unwrap());
+                assert!(merge.waiting_bytes <= most);
+            }
+            assert!(taken > 0);
         }
     }
 }
