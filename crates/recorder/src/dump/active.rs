@@ -1,11 +1,6 @@
 //! A dump that reads the ring: what it has read, what waits, what it lost.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    path::PathBuf,
-    rc::Rc,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, path::PathBuf, rc::Rc, sync::Arc};
 
 use retroscope_alert::Alert;
 use retroscope_filter::Decision;
@@ -16,6 +11,7 @@ use super::{
     alerted::Alerted,
     encode::InterfaceTotals,
     ending::{Completion, Ending, Stage},
+    kept::Kept,
     order::{CloseOrder, DATAGRAM_NS, DumpOrder},
     output::Written,
     packet::{Key, PacketMeta},
@@ -39,9 +35,6 @@ use crate::{
         marks::Marks,
     },
 };
-
-/// Later fragments kept aside for their first fragment, per dump.
-const KEPT_FRAGMENTS: usize = 1024;
 
 /// See the module.
 #[derive(Debug)]
@@ -78,9 +71,8 @@ pub(super) struct Active {
     pub(super) is_stalled: bool,
     /// It is listed among those that changed in this round.
     pub(super) is_changed: bool,
-    pub(super) kept: VecDeque<(FragmentKey, WaitingPacket)>,
-    /// Later fragments given up because too many waited for their first one.
-    pub(super) forgotten_fragments: u64,
+    /// Later fragments whose first fragment has not come yet.
+    pub(super) kept: Kept,
     /// What of its window was overwritten before it was written, from before it was opened on.
     pub(super) lost: Evicted,
     /// Whether any was before it was opened.
@@ -279,8 +271,7 @@ impl Active {
     /// One more alert is of it, and its window ends then, ns of ring time: what is to be marked of packets that are here already is.
     pub(super) fn join(&mut self, alert: Arc<Alert>, to_ns: i64, names: &mut InterfaceCache) {
         let is_given = self.alerted.add(Arc::clone(&alert));
-        let kept = self.kept.iter_mut().map(|(_, packet)| packet);
-        for packet in self.waiting.iter_mut().chain(kept) {
+        for packet in self.waiting.iter_mut().chain(self.kept.iter_mut()) {
             let described = names.interface(packet.meta.interface);
             packet.meta.is_trigger |= described.is_some_and(|it| {
                 let stamp_ns = packet.meta.stamp_ns;
@@ -318,15 +309,10 @@ impl Active {
             Decision::Skip => {}
             Decision::Take => self.take(packet, found, interface),
             Decision::Maybe(fragment) => {
-                if self.kept.len() >= KEPT_FRAGMENTS {
-                    self.kept.pop_front();
-                    self.forgotten_fragments += 1;
-                }
                 // It may wait for long: its bucket is not held for it.
                 let bytes = Bytes::Copied(packet.data.into());
                 let meta = self.meta(packet, found, interface);
-                self.kept
-                    .push_back((fragment, WaitingPacket { meta, bytes }));
+                self.kept.keep(fragment, WaitingPacket { meta, bytes });
             }
         }
         if let Some(fragment) = answer.resolves {
@@ -336,13 +322,8 @@ impl Active {
 
     /// A first fragment came: what was kept aside for it is decided now.
     fn resolve(&mut self, fragment: FragmentKey, names: &mut InterfaceCache) {
-        if !self.kept.iter().any(|(key, _)| *key == fragment) {
-            return;
-        }
-        for (key, kept) in std::mem::take(&mut self.kept) {
-            if key != fragment {
-                self.kept.push_back((key, kept));
-            } else if let Some(interface) = names.interface(kept.meta.interface) {
+        for kept in self.kept.take(fragment) {
+            if let Some(interface) = names.interface(kept.meta.interface) {
                 let offset_ns = kept.meta.stamp_ns.wrapping_sub(kept.meta.key.time_ns);
                 let predicate = &mut self.order.predicate;
                 let answer = predicate.decide(interface, &kept.packet(), offset_ns);
@@ -359,11 +340,11 @@ impl Active {
         let forgot_first = self.order.predicate.has_forgotten_fragments();
         let start_ns = self.order.from_ns.saturating_add(DATAGRAM_NS);
         let end_ns = self.end_ns.saturating_sub(DATAGRAM_NS);
-        let may_be = |kept: &&(FragmentKey, WaitingPacket)| {
-            let time_ns = kept.1.meta.key.time_ns;
+        let may_be = |kept: &&WaitingPacket| {
+            let time_ns = kept.meta.key.time_ns;
             forgot_first || time_ns < start_ns || time_ns > end_ns
         };
-        self.forgotten_fragments + self.kept.iter().filter(may_be).count() as u64
+        self.kept.forgotten + self.kept.iter().filter(may_be).count() as u64
     }
 
     /// Asks its own reading what was overwritten before it was read; whether anything was.
@@ -497,8 +478,7 @@ impl Active {
         }
         self.waiting.clear();
         self.oldest_ns = i64::MAX;
-        self.kept
-            .retain(|(_, packet)| packet.meta.key.time_ns <= end_ns);
+        self.kept.drop_after(end_ns);
         (self.unread_ns, self.is_stalled) = (i64::MAX, false);
         if let Some(reading) = &self.reading {
             reading.narrow(self.order.looks_from_ns(), end_ns);

@@ -33,6 +33,7 @@ use super::{
     compile::DumpCompiler,
     dumps::Dumps,
     ending::{Ending, Stage},
+    kept::KeptBytes,
     names::Directory,
     order::Message,
     packet::Key,
@@ -94,6 +95,8 @@ pub(crate) struct Dumper {
     scanner: Scanner,
     stamps: Stamps,
     compiler: DumpCompiler,
+    /// The budget for fragments that dumps keep.
+    kept_bytes: KeptBytes,
     /// Those that read the ring.
     active: Dumps,
     /// By number, dumps that are read and whose sinks are not done with them; …
@@ -141,6 +144,7 @@ impl Dumper {
             names: common.intake.interface_cache(),
             stamps: Stamps::new(&common.ring),
             compiler: DumpCompiler::new(common.is_live()),
+            kept_bytes: KeptBytes::new(common.is_live()),
             active: Dumps::new(&common.ring),
             parts,
             scanner: Scanner::new(rules),

@@ -16,6 +16,7 @@ mod ending;
 pub(crate) mod file;
 #[cfg(test)]
 mod hostile_tests;
+mod kept;
 pub(crate) mod log;
 pub(crate) mod names;
 pub(crate) mod order;

@@ -1,7 +1,7 @@
 //! A dump begins.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -12,6 +12,7 @@ use super::{
         active::Active,
         alerted::Alerted,
         file::{DumpFile, FileFacts},
+        kept::Kept,
         order::DumpOrder,
         output::Written,
         reading::Reading,
@@ -101,8 +102,7 @@ impl Dumper {
             listed_ns: i64::MAX,
             is_changed: false,
             is_stalled: false,
-            kept: VecDeque::new(),
-            forgotten_fragments: 0,
+            kept: Kept::new(&self.kept_bytes),
             is_start_lost: lost.packets > 0 || lost.unknown_before_ns.is_some(),
             lost,
             gap: None,

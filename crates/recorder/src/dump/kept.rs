@@ -1,0 +1,207 @@
+//! Later fragments that a dump keeps until their first fragment arrives, within a budget of bytes
+//! that all dumps share.
+//!
+//! Every open dump of a flow keeps its own copies of fragments that may belong to its flow. Without
+//! the budget, fragments without a first fragment cost each of thousands of dumps 1,024 packets.
+
+use std::{cell::Cell, collections::VecDeque, rc::Rc};
+
+use retroscope_packet::FragmentKey;
+
+use super::active::{Bytes, WaitingPacket};
+
+/// Most fragments of one dump.
+const FRAGMENTS_MAX: usize = 1024;
+/// Live: most bytes of the fragments of all dumps, entries of the queue included.
+const BYTES_MAX: usize = 64 << 20;
+
+/// Bytes that all dumps of a dumper keep. Clones are the same budget.
+#[derive(Debug, Clone)]
+pub(super) struct KeptBytes {
+    now: Rc<Cell<usize>>,
+    most: usize,
+}
+
+/// The fragments of one dump, oldest first.
+#[derive(Debug)]
+pub(super) struct Kept {
+    fragments: VecDeque<(FragmentKey, WaitingPacket)>,
+    /// Fragments that were dropped for lack of room, undecided.
+    pub(super) forgotten: u64,
+    all: KeptBytes,
+}
+
+impl KeptBytes {
+    /// From files there is only the bound of each dump. The time at which other dumps end depends
+    /// on threads, and must not change a result.
+    pub(super) fn new(is_live: bool) -> Self {
+        Self {
+            now: Rc::default(),
+            most: if is_live { BYTES_MAX } else { usize::MAX },
+        }
+    }
+
+    fn add(&self, bytes: usize) {
+        self.now.set(self.now.get() + bytes);
+    }
+
+    fn take_back(&self, bytes: usize) {
+        self.now.set(self.now.get().saturating_sub(bytes));
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.now.get().saturating_add(bytes) <= self.most
+    }
+}
+
+impl Kept {
+    /// No fragments yet.
+    pub(super) fn new(all: &KeptBytes) -> Self {
+        Self {
+            fragments: VecDeque::new(),
+            forgotten: 0,
+            all: all.clone(),
+        }
+    }
+
+    /// Keeps a fragment. Without room, the dump drops its oldest fragments, and finally this
+    /// fragment.
+    pub(super) fn keep(&mut self, key: FragmentKey, packet: WaitingPacket) {
+        let bytes = bytes_of(&packet);
+        while self.fragments.len() >= FRAGMENTS_MAX || !self.all.has_room(bytes) {
+            self.forgotten += 1;
+            match self.fragments.pop_front() {
+                Some((_, oldest)) => self.all.take_back(bytes_of(&oldest)),
+                None => return,
+            }
+        }
+        self.all.add(bytes);
+        self.fragments.push_back((key, packet));
+    }
+
+    /// Takes the fragments of a datagram, oldest first.
+    pub(super) fn take(&mut self, datagram: FragmentKey) -> Vec<WaitingPacket> {
+        let is_it = |(key, _): &(FragmentKey, _)| *key == datagram;
+        if !self.fragments.iter().any(is_it) {
+            return Vec::new();
+        }
+        let all = std::mem::take(&mut self.fragments).into_iter();
+        let (taken, left) = all.partition::<Vec<_>, _>(is_it);
+        self.fragments = left.into();
+        let taken = taken.into_iter().map(|(_, packet)| packet);
+        taken
+            .inspect(|packet| self.all.take_back(bytes_of(packet)))
+            .collect()
+    }
+
+    /// Drops fragments after `end_ns`, ns of ring time.
+    pub(super) fn drop_after(&mut self, end_ns: i64) {
+        let all = &self.all;
+        self.fragments.retain(|(_, packet)| {
+            let stays = packet.meta.key.time_ns <= end_ns;
+            if !stays {
+                all.take_back(bytes_of(packet));
+            }
+            stays
+        });
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &WaitingPacket> {
+        self.fragments.iter().map(|(_, packet)| packet)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut WaitingPacket> {
+        self.fragments.iter_mut().map(|(_, packet)| packet)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let bytes = self.iter().map(bytes_of).sum();
+        self.all.take_back(bytes);
+    }
+}
+
+/// Bytes of memory of a fragment. A fragment that is still in its bucket only takes an entry here.
+fn bytes_of(packet: &WaitingPacket) -> usize {
+    let copied = match &packet.bytes {
+        Bytes::Copied(data) => data.len(),
+        Bytes::Ring(..) => 0,
+    };
+    copied + size_of::<(FragmentKey, WaitingPacket)>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dump::packet::{Key, PacketMeta};
+
+    fn fragment(time_ns: i64, bytes: usize) -> WaitingPacket {
+        let key = Key {
+            time_ns,
+            source: 0,
+            producer: 0,
+            record: 0,
+        };
+        WaitingPacket {
+            meta: PacketMeta {
+                key,
+                stamp_ns: time_ns,
+                wire_len: 0,
+                interface: 0,
+                direction: 0,
+                is_trigger: false,
+            },
+            bytes: Bytes::Copied(vec![0; bytes].into()),
+        }
+    }
+
+    fn datagram(id: u16) -> FragmentKey {
+        FragmentKey {
+            src: [10, 0, 0, 1].into(),
+            dst: [10, 0, 0, 2].into(),
+            proto: 17,
+            id: id.into(),
+        }
+    }
+
+    /// Many dumps get as many of the largest fragments as they accept.
+    #[test]
+    fn all_dumps_together_keep_no_more_than_the_budget() {
+        let all = KeptBytes::new(true);
+        let mut dumps: Vec<Kept> = (0..100).map(|_| Kept::new(&all)).collect();
+        let mut kept = 0;
+        for time_ns in 0..100 {
+            for dump in &mut dumps {
+                dump.keep(datagram(1), fragment(time_ns, 65_535));
+                kept += 1;
+                assert!(all.now.get() <= BYTES_MAX);
+            }
+        }
+        let held: usize = dumps.iter().map(|dump| dump.iter().count()).sum();
+        let forgotten: u64 = dumps.iter().map(|dump| dump.forgotten).sum();
+        assert_eq!(held as u64 + forgotten, kept);
+        assert!(held > 1000, "{held}");
+        drop(dumps);
+        assert_eq!(all.now.get(), 0);
+    }
+
+    #[test]
+    fn a_dump_keeps_its_last_fragments() {
+        let mut dump = Kept::new(&KeptBytes::new(true));
+        for number in 0..2000 {
+            let id = u16::from(number % 2 == 1);
+            dump.keep(datagram(id), fragment(number, 60));
+        }
+        assert_eq!((dump.iter().count(), dump.forgotten), (FRAGMENTS_MAX, 976));
+        let taken = dump.take(datagram(1));
+        let times: Vec<i64> = taken.iter().map(|it| it.meta.key.time_ns).collect();
+        assert_eq!((times.len(), times[0], times[511]), (512, 977, 1999));
+        dump.drop_after(980);
+        let times: Vec<i64> = dump.iter().map(|it| it.meta.key.time_ns).collect();
+        assert_eq!(times, [976, 978, 980]);
+        let bytes: usize = dump.iter().map(bytes_of).sum();
+        assert_eq!(dump.all.now.get(), bytes);
+        assert_eq!(dump.take(datagram(1)).len(), 0);
+    }
+}
