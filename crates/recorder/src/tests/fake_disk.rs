@@ -74,11 +74,13 @@ struct FakeFile {
     bytes: Bytes,
 }
 
-/// How many files are open, and the most that were at once.
+/// Counters of open files and written bytes.
 #[derive(Debug, Default)]
 struct OpenFiles {
     now: AtomicUsize,
     most: AtomicUsize,
+    /// Bytes written to all files.
+    written: AtomicUsize,
 }
 
 impl FakeDisk {
@@ -109,6 +111,11 @@ impl FakeDisk {
     /// The most files that were open at once.
     pub(crate) fn most_open(&self) -> usize {
         self.1.most.load(Ordering::SeqCst)
+    }
+
+    /// Bytes written to all files so far.
+    pub(crate) fn written(&self) -> usize {
+        self.1.written.load(Ordering::SeqCst)
     }
 
     /// The names of its files.
@@ -319,6 +326,8 @@ impl FileExt for FakeFile {
             data.resize(end, 0);
         }
         data[offset..end].copy_from_slice(&bytes[..end - offset]);
+        let written = &self.disk.1.written;
+        written.fetch_add(end - offset, Ordering::SeqCst);
         Ok(end - offset)
     }
 }

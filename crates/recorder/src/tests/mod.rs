@@ -1,5 +1,6 @@
 //! What a recorder promises, tried on one without threads ([`rig`]): its time, its queues and its disk are the test's own.
 
+mod alert_marks;
 mod alerts;
 mod bounds;
 mod clock;
