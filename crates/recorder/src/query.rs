@@ -31,6 +31,7 @@ mod lost;
 mod matching;
 mod merge;
 mod newest;
+mod open_files;
 mod packet_id;
 mod reading;
 mod report;

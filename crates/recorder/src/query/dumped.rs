@@ -11,15 +11,11 @@
 use std::{
     collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::Arc,
 };
 
 use retroscope_capture::TimeDomain;
 use retroscope_ring::{InterfaceEntry, Packet};
-use rustix::process::{Resource, getrlimit};
 
 use super::{
     Cancel, Query,
@@ -28,6 +24,7 @@ use super::{
     giving::Given,
     matching::Matching,
     merge::Found,
+    open_files::OpenFile,
     report::{DumpAnswer, FromDumps},
     shelf::{Shelf, Shelved, Stretch, takes_all_of, uncovered},
 };
@@ -39,12 +36,6 @@ const MEMORY_MAX: usize = 160 << 20;
 const PLAIN_MEMORY: usize = 320 << 10;
 /// Most bytes of memory of a compressed file, which has a window of 2 MiB in addition.
 const COMPRESSED_MEMORY: usize = 2560 << 10;
-/// Files that each query may have open, whatever other queries have open.
-const OPEN_ALWAYS: usize = 64;
-/// All queries of this process together open no more files than one in `SHARE` of its descriptors.
-const SHARE: u64 = 4;
-/// Number of files of dumps that the queries of this process have open.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
 /// Packets of one stamp, and bytes of them, that are held together: all of a stamp are looked at at once. Files of others may have only one.
 const BATCH_MAX: usize = 65_536;
 const BATCH_BYTES_MAX: usize = 64 << 20;
@@ -119,27 +110,6 @@ enum State {
     Waiting,
     Open(Box<DumpFile>, OpenFile),
     Done,
-}
-
-/// Counts an open file in [`OPEN`].
-#[derive(Debug)]
-struct OpenFile;
-
-impl OpenFile {
-    /// Counts one more file for a query that has `own` files open. `None`: too many are open.
-    fn new(own: usize) -> Option<Self> {
-        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let share = usize::try_from(descriptors / SHARE).unwrap_or(usize::MAX);
-        let more = Self;
-        let all = OPEN.fetch_add(1, Relaxed);
-        (own < OPEN_ALWAYS || all < share).then_some(more)
-    }
-}
-
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        OPEN.fetch_sub(1, Relaxed);
-    }
 }
 
 /// A packet that a dump has.
