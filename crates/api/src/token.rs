@@ -434,16 +434,16 @@ mod tests {
     #[test]
     fn one_of_many_writers_has_a_name() {
         let folder = tempfile::tempdir().unwrap();
-        for round in 0..200 {
+        for round in 0..1000 {
             let path = folder.path().join(round.to_string());
-            let start = Barrier::new(4);
+            let start = Barrier::new(8);
             let write = || {
                 let (line, _) = TokenLine::random("a", vec![Role::View]).unwrap();
                 start.wait();
                 line.append_to(&path)
             };
             let written = scope(|scope| {
-                let all = [(); 4].map(|()| scope.spawn(write));
+                let all = [(); 8].map(|()| scope.spawn(write));
                 all.map(|one| one.join().unwrap())
             });
             let done = written.iter().filter(|written| written.is_ok()).count();
