@@ -441,9 +441,9 @@ impl<'a> Heat<'a> {
             for round in self.rounds.borrow().iter() {
                 rounds.extend(round.get(name).map(Series::spread));
             }
-            rounds
-                .into_iter()
-                .all(|it| it.is_ok_and(|it| it.is_unsteady()))
+            let mut spreads = rounds.iter();
+            rounds.len() <= AGAIN_MAX
+                && spreads.all(|it| it.as_ref().is_ok_and(Spread::is_unsteady))
         };
         for _ in 0..AGAIN_MAX {
             let unsteady = self.names.iter().filter(|name| is_unsteady(name));
@@ -585,6 +585,8 @@ mod tests {
             15,
             "the second round has figures of a"
         );
+        assert_eq!(heat.spreads().count(), 3);
+        assert_eq!(order.borrow().len(), 15, "a ran twice already");
     }
 
     #[test]

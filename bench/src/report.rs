@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     machine::{self, Facts},
-    measure::{AGAIN_MAX, SPREAD_MAX},
+    measure::SPREAD_MAX,
     plot,
     rows::{self, Command, words},
     session::{self, Row, at},
@@ -152,9 +152,9 @@ fn made(name: &str, rows: &[Row], machine: &Facts) -> Option<String> {
 
 /// The line below a table that explains [`UNSTEADY`].
 fn legend() -> String {
-    let (percent, times) = (SPREAD_MAX * 100.0, AGAIN_MAX + 1);
+    let percent = SPREAD_MAX * 100.0;
     format!(
-        "\n{UNSTEADY} The least and the greatest repetition are more than {percent:.0} % of the median apart, in each of {times} measurements.\n"
+        "\n{UNSTEADY} The least and the greatest repetition are more than {percent:.0} % of the median apart, also when measured again.\n"
     )
 }
 
