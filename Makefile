@@ -27,13 +27,13 @@ test-dpdk: setup-build ## lint and tests of the DPDK engine, where libdpdk-dev i
 lint: setup-build ## formatting, clippy, documentation, dependencies, file sizes
 	@scripts/lint.sh
 
-bench: setup-build ## every benchmark: queues, memory, latency, then files and filters (ten minutes)
+bench: setup-build ## every benchmark: queues, memory, latency, then files and filters (ten minutes, twice that where figures are unsteady)
 	@scripts/bench.sh full
 
 bench-quick: setup-build ## its own tests, then the rows that ring and filters are judged by, into bench/results.json of the target directory (ROWS=ring selects)
 	@scripts/bench.sh quick
 
-bench-capture: setup ## live capture over veth, as root: processor time against other programs (5 minutes)
+bench-capture: setup ## live capture over veth, as root: processor time against other programs (5 minutes, likewise)
 	@scripts/bench.sh capture
 
 # `make bench-ab REV`: make takes REV for a goal of its own, which does nothing.
