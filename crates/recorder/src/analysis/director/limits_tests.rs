@@ -7,6 +7,7 @@ use super::{
     window_tests::terms,
     *,
 };
+use crate::analysis::terms::RuleLimits;
 
 const S: i64 = 1_000_000_000;
 

@@ -1,7 +1,7 @@
 //! Windows of different lengths beside each other, against what a slow model says.
 
 use super::*;
-use crate::analysis::terms::Window;
+use crate::analysis::terms::{RuleLimits, Window};
 
 const MS: i64 = 1_000_000;
 
