@@ -628,7 +628,11 @@ fn limits_hold_alerts() {
         let outcomes = &held.summary["alerts"]["outcomes"];
         let refused = outcomes[option].as_u64().unwrap();
         let dumps = held.dumps.len();
-        assert_eq!(refused as usize + dumps, FLOWS, "{outcomes}");
+        assert_eq!(
+            usize::try_from(refused).unwrap() + dumps,
+            FLOWS,
+            "{outcomes}"
+        );
         assert!((1..=most).contains(&dumps), "{option}: {dumps}");
         assert_eq!(held.summary["suppressed_by"][option], refused);
         assert_eq!(held.summary["alerts"]["unmatched"], refused);
