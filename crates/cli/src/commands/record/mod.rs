@@ -195,13 +195,8 @@ pub(crate) fn record(task: &Task<'_>) -> Result<ExitCode, Failure> {
     let reload = reloader.map(Reloader::serve);
     let reload = reload.transpose().map_err(Failure::failed)?;
     let shown = (screen, service);
-    let result = watch(
-        recorder,
-        input,
-        &signals,
-        shown,
-        (eve, top, reload, api.as_ref()),
-    );
+    let rest = (eve, top, reload);
+    let result = watch(recorder, input, &signals, shown, rest, api.as_ref());
     alerts.into_iter().for_each(AlertThreads::end);
     api.into_iter()
         .for_each(|api| api.end(|| signals.aborted()));
@@ -307,12 +302,8 @@ fn watch(
     args: &InputArgs,
     signals: &signals::Signals,
     (mut screen, mut service): (Screen, Service),
-    (eve, mut top, reload, api): (
-        Option<EveThread>,
-        Option<Top>,
-        Option<SyncSender<()>>,
-        Option<&Server>,
-    ),
+    (eve, mut top, reload): (Option<EveThread>, Option<Top>, Option<SyncSender<()>>),
+    api: Option<&Server>,
 ) -> Result<ExitCode, Failure> {
     let mut aborted_at = None;
     loop {
