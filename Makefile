@@ -3,7 +3,8 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-build demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak clean
+COMMANDS := help setup setup-build demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak clean
+.PHONY: $(COMMANDS)
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -38,14 +39,17 @@ bench-capture: setup ## live capture over veth, as root: processor time against 
 
 # `make bench-ab REV`: make takes REV for a goal of its own, which does nothing.
 ifeq ($(firstword $(MAKECMDGOALS)),bench-ab)
-REV ?= $(word 2,$(MAKECMDGOALS))
+REV := $(or $(word 2,$(MAKECMDGOALS)),$(REV))
+ifneq ($(filter $(REV),$(COMMANDS)),)
+$(error make bench-ab REV: $(REV) is a command. Write refs/heads/$(REV) for a branch of this name)
+endif
 $(eval .PHONY: $(REV))
 $(eval $(REV):;@:)
 endif
 bench-ab: setup-build ## compare this checkout with a commit, in turns: make bench-ab REV (ROUNDS=5, ROWS, WHAT=capture)
 	@scripts/bench-ab.sh "$(REV)"
 
-verify: setup-build ## the slow checks of the ring: loom, model, random roles, sanitizers (half an hour, STRESS_SECONDS=600)
+verify: setup-build ## the slow checks: ring, filters, fuzzing, the API's document, sanitizers (half an hour, STRESS_SECONDS=600)
 	@scripts/verify.sh
 
 soak: setup-build ## record generated traffic for minutes, check every counter (SOAK_SECONDS=120); as root the long live tests too

@@ -3,17 +3,19 @@
 # (2xx) once at least, by schemathesis or curl. EXAMPLES (50) is how many requests are made up for each operation, SEED (1) which. `api-check.sh PROGRAM`
 # takes another program than the one that it would build.
 #
-# Says SKIP where schemathesis is missing (`pip install schemathesis`). Two operations are asked by curl: one ends the recording, and the answer of the other
+# Says SKIP where schemathesis (`pip install schemathesis`), curl or python3 is missing. Two operations are asked by curl: one ends the recording, and the answer of the other
 # has no end. 422, 409, 412 and 416 stand beside the answers that schemathesis takes for a request of the document's form: no schema says which text is a filter, or how long a
 # file is. What needs an answer's `Location` is asked by curl too.
 
 . "$(dirname "$0")/lib.sh"
 
 step "api-check"
-if ! command -v schemathesis >/dev/null; then
-	echo "SKIP: schemathesis is not installed: pip install schemathesis"
-	exit 0
-fi
+for tool in schemathesis curl python3; do
+	command -v "$tool" >/dev/null || {
+		echo "SKIP: $tool is not installed"
+		exit 0
+	}
+done
 program=${1:-$(PROFILE=dev built -p retroscope-cli --bin retroscope)}
 folder=$(mktemp -d)
 recorder=

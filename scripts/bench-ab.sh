@@ -4,6 +4,7 @@
 #
 # ROUNDS (5) is how often each commit is measured; the commit that begins alternates. ROWS selects rows as for bench.sh.
 # WHAT=capture measures live capture over veth, as root, instead of the judged rows (WHAT=quick).
+# The benchmarks are built without the optional features `dpdk` and `peers`.
 # A round has one repetition of each contestant; REPETITIONS changes that. A commit whose benchmarks have no option
 # for repetitions takes its own number of them.
 

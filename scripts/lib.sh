@@ -30,17 +30,22 @@ built() {
 # Installs Debian packages, as root: `apt_install [OPTION…] PACKAGE…`. What a package only recommends is left out, and its
 # service is not started, now or at the next boot. Fails if a package cannot be had.
 apt_install() (
-	policy=/usr/sbin/policy-rc.d
+	policy=${POLICY_RC_D:-/usr/sbin/policy-rc.d}
 	# invoke-rc.d(8) asks it whether it may start a service: no.
 	if [ ! -e "$policy" ]; then
 		trap 'rm -f "$policy"' EXIT
 		printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" || return
 	fi
-	DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends \
-		-o Acquire::Retries=0 -o Acquire::http::Timeout=10 "$@" >&2 </dev/null || return
+	# Services that are there already are the user's.
+	services=()
 	if command -v systemctl >/dev/null; then
 		for package in "$@"; do
-			systemctl disable --now "$package.service" >/dev/null 2>&1 || true
+			[[ $package = -* ]] || systemctl cat "$package.service" >/dev/null 2>&1 || services+=("$package.service")
 		done
 	fi
+	DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends \
+		-o Acquire::Retries=0 -o Acquire::http::Timeout=10 "$@" >&2 </dev/null || return
+	for service in "${services[@]}"; do
+		systemctl disable --now "$service" >/dev/null 2>&1 || true
+	done
 )

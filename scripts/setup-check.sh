@@ -10,6 +10,9 @@ trap 'rm -rf "$folder"' EXIT
 chmod 755 "$folder"
 mkdir "$folder/bin" "$folder/tree"
 cp -r Cargo.toml scripts .ci "$folder/tree"
+# Libraries are not in the PATH, so this machine's would count.
+sed -i /libnss_wrapper/d "$folder/tree/scripts/setup.sh"
+export POLICY_RC_D=$folder/policy-rc.d
 
 for name in bash cat chmod cut dirname env grep head id mktemp rm sed sort tee tr uniq; do
 	ln -s "$(command -v "$name")" "$folder/bin"
@@ -18,6 +21,8 @@ program() {
 	printf '#!/bin/sh\n%s\n' "$2" >"$folder/bin/$1"
 	chmod 755 "$folder/bin/$1"
 }
+umask 022
+chmod -R a+rX "$folder"
 program rustc "echo rustc $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml).0"
 program cargo '[ "$1" != test ] || echo "SKIP: this"'
 
@@ -27,7 +32,7 @@ machine_without() {
 	for tool in make ip capinfos curl openssl ping promtool setcap shellcheck tcpdump tshark; do
 		program "$tool" true
 	done
-	program cc "cat >/dev/null; [ -e $folder/libpcap ]"
+	program cc "cat >/dev/null; [ -e '$folder/libpcap' ]"
 	touch "$folder/libpcap"
 	rm -f "$folder/bin/apt-get" "$folder/calls"
 	for tool in "$@"; do
@@ -41,7 +46,7 @@ apt_get() {
 	rm -f "$folder/network" "$folder/lists"
 	case $1 in *network*) touch "$folder/network" ;; esac
 	case $1 in *lists*) touch "$folder/lists" ;; esac
-	program apt-get "cd $folder; echo \"\$*\" >>calls"'
+	program apt-get "cd '$folder'; echo \"\$*\" >>calls"'
 		[ -e network ] || exit 100
 		[ "$1" != update ] || { touch lists; exit; }
 		[ -e lists ] || exit 100
@@ -50,7 +55,7 @@ apt_get() {
 			for tool in $(sed -n "s/^\t[a-z]* \([^ ]*\) *$package\$/\1/p" tree/scripts/setup.sh); do
 				case $tool in
 				libpcap) touch libpcap ;;
-				cc) printf "#!/bin/sh\ncat >/dev/null; [ -e $PWD/libpcap ]\n" >bin/cc ;;
+				cc) printf "#!/bin/sh\ncat >/dev/null; [ -e \"$PWD/libpcap\" ]\n" >bin/cc ;;
 				*) printf "#!/bin/sh\n" >"bin/$tool" ;;
 				esac
 				[ ! -e "bin/$tool" ] || chmod 755 "bin/$tool"
@@ -59,13 +64,10 @@ apt_get() {
 	ln -sf "$(command -v touch)" "$folder/bin"
 }
 
-# Runs a script of the copy, as its user. What the script says is in $said, without the package whose library this machine
-# has or lacks.
+# Runs a script of the copy, as its user. What the script says is in $said.
 run() {
 	code=0
 	said=$(cd "$folder/tree" && "$@" 2>&1) || code=$?
-	said=${said//libnss-wrapper /}
-	said=${said// libnss-wrapper/}
 }
 environment=("$(command -v env)" PATH="$folder/bin")
 as_nobody=()

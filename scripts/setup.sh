@@ -79,7 +79,8 @@ install() {
 	local package
 	echo "setup: installing $*" >&2
 	! apt_install "$@" || return 0
-	apt-get update -q -o Acquire::Retries=0 -o APT::Update::Error-Mode=any >&2 </dev/null || return 0
+	# A list that cannot be read holds up no package of another one.
+	apt-get update -q -o Acquire::Retries=0 >&2 </dev/null || true
 	! apt_install "$@" || return 0
 	[ $# -gt 1 ] || return 0
 	for package in "$@"; do
@@ -115,5 +116,5 @@ if can_install; then
 	echo "setup: apt-get could not install $packages" >&2
 fi
 needed=$(missing build)
-[ -z "$needed" ] || die "a C compiler and libpcap's headers are needed: sudo apt-get install $needed"
+[ -z "$needed" ] || die "make, a C compiler and libpcap's headers are needed: sudo apt-get install $needed"
 echo "setup: what needs $packages is skipped: sudo apt-get install $packages" >&2

@@ -24,6 +24,6 @@ skipped=$(grep -c '^SKIP' "$log" || true)
 if [ "$skipped" -gt 0 ]; then
 	packages=$(scripts/setup.sh missing test)
 	[ -z "$packages" ] || packages="; for the tools that are missing: sudo apt-get install $packages"
-	[ "$(id -u)" -eq 0 ] || packages+="; others need root"
+	[ "$(id -u)" -eq 0 ] || packages+="; some parts need root"
 	printf '\n%s\n' "$skipped parts of the tests were skipped, as listed above$packages"
 fi

@@ -36,7 +36,7 @@ for script in scripts/*.sh .ci/run; do
 	bash -n "$script" || complain "$script does not parse"
 	# `. lib.sh` has no folder, and .ci/run is where CI begins.
 	case $script in .ci/run | scripts/lib.sh) continue ;; esac
-	grep -q 'By hand' "$script" || git grep -qE "^[^#]*$script" -- Makefile .ci/run scripts ":!$script" ||
+	grep -q 'By hand' "$script" || git grep -qE "^[^#]*$script" -- Makefile .ci/run scripts ':!scripts/reverts' ":!$script" ||
 		complain "$script is called by nothing, and does not say 'By hand'"
 done
 if command -v shellcheck >/dev/null; then

@@ -1,9 +1,9 @@
 //! Two commits, measured in turns: which rows differ by more than their rounds do.
 //!
 //! `make bench-ab` runs each commit's own benchmarks and writes `base/N/results.json` and `new/N/results.json`
-//! for round N. This module reads both and prints a table. A row gets *worse* if its median is worse than
-//! every round of the base while the base's median is better than every round of the new commit. So one slow
-//! round of a shared machine decides nothing.
+//! for round N. This module reads both and prints a table. A row gets *worse* if every round of the new
+//! commit is worse than every round of the base, or if the new commit has no figure where the base has one.
+//! With five rounds each, that happens to equal commits in 4 of 1,000 rows.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -24,12 +24,14 @@ type Rounds = BTreeMap<u32, f64>;
 /// How a row changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// The rounds of both commits overlap.
+    /// The ranges of both commits overlap.
     WithinSpread,
     Better,
     Worse,
-    /// One commit has no figure.
+    /// The base has no figure.
     NotCompared,
+    /// The base has figures, and the new commit has none: a check failed, for example.
+    Lost,
 }
 
 /// Prints a table of all rows in `folder`, and returns whether no row got worse.
@@ -49,7 +51,7 @@ pub fn compare(folder: &Path, print: impl Fn(&str)) -> io::Result<bool> {
         let base = base.get(name).unwrap_or(&none);
         let new = new.get(name).unwrap_or(&none);
         let change = change(is_less_better(name), base, new);
-        is_fine &= change != Change::Worse;
+        is_fine &= !matches!(change, Change::Worse | Change::Lost);
         let ratios = new
             .iter()
             .filter_map(|(round, new)| Some(new / base.get(round)?));
@@ -60,6 +62,7 @@ pub fn compare(folder: &Path, print: impl Fn(&str)) -> io::Result<bool> {
             Change::Better => "better",
             Change::Worse => "**WORSE**",
             Change::NotCompared => "not compared",
+            Change::Lost => "**NO FIGURE**",
         };
         print(&format!(
             "| {name} | {} | {} | {ratio} | {words} |",
@@ -106,13 +109,13 @@ fn is_less_better(name: &str) -> bool {
 }
 
 fn change(is_less_better: bool, base: &Rounds, new: &Rounds) -> Change {
-    let (Ok(base), Ok(new)) = (spread(base), spread(new)) else {
+    let Ok(base) = spread(base) else {
         return Change::NotCompared;
     };
-    let (is_lower, is_higher) = (
-        new.median < base.min && new.max < base.median,
-        new.median > base.max && new.min > base.median,
-    );
+    let Ok(new) = spread(new) else {
+        return Change::Lost;
+    };
+    let (is_lower, is_higher) = (new.max < base.min, new.min > base.max);
     match (is_lower, is_higher, is_less_better) {
         (false, false, _) => Change::WithinSpread,
         (true, _, true) | (_, true, false) => Change::Better,
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_worse_only_beyond_the_rounds_of_both_commits() {
+    fn a_row_is_worse_only_if_no_rounds_overlap() {
         let overlap = ["1.0", "9.0", "8.0"];
         let rows = [
             ("ring/cold-scan/ns", ["9.0", "10.0", "11.0"], overlap),
@@ -213,9 +216,12 @@ mod tests {
             ["null", "null", "null"],
         )]);
         assert!(
-            is_fine && text.contains("no figure | – | not compared"),
+            !is_fine && text.contains("no figure | – | **NO FIGURE**"),
             "{text}"
         );
+        let none = ["null", "null", "null"];
+        let (is_fine, text) = compared(&[("ring/cold-scan/ns", none, ["9.0", "9.0", "9.0"])]);
+        assert!(is_fine && text.contains("not compared"), "{text}");
         let folder = tempfile::tempdir().unwrap();
         assert!(compare(folder.path(), |_| ()).is_err());
     }
