@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use zstd::{bulk::Compressor, zstd_safe::CParameter};
 
 use super::{
-    disk::{DiskFile, changed_by_somebody},
+    disk::{DiskFile, changed_by_somebody, is_there},
     names::Directory,
     stream::{Digests, Finished, hexadecimal},
 };
@@ -67,8 +67,8 @@ struct Frames<'d> {
 /// `tell` is called after each frame with the length of the new file, in bytes.
 ///
 /// # Errors
-/// A system error; another process changed the finished file; the recording is aborted, or was
-/// asked to stop [`STOP_GRACE`] ago. The new file is removed then.
+/// A system error; another process changed or deleted the finished file; the recording is aborted,
+/// or was asked to stop [`STOP_GRACE`] ago. The new file is removed then.
 pub(super) fn compress(
     directory: &Directory,
     plain: &Finished,
@@ -76,6 +76,7 @@ pub(super) fn compress(
     level: ZstdLevel,
     tell: &mut dyn FnMut(u64),
 ) -> io::Result<Finished> {
+    check_urgency(directory)?;
     let disk = directory.disk();
     let file = disk.create(&path)?;
     let made = make(directory, plain, &*file, level, tell).and_then(|frames| {
@@ -100,6 +101,13 @@ pub(super) fn compress(
     }
 }
 
+fn check_urgency(directory: &Directory) -> io::Result<()> {
+    if directory.is_urgent(STOP_GRACE) {
+        return Err(io::Error::other("the recording ends"));
+    }
+    Ok(())
+}
+
 /// Returns the bytes of the file, and its digest.
 fn make(
     directory: &Directory,
@@ -113,6 +121,8 @@ fn make(
         return Err(changed_by_somebody());
     }
     let mut reader = from.reader();
+    // Another process may have changed the file in place since its sidecar was written.
+    let mut plain_digest = plain.sha256.is_some().then(Sha256::new);
     let mut frames = Frames {
         file,
         bytes: 0,
@@ -123,6 +133,7 @@ fn make(
     if let Some(field) = &plain.field {
         let bytes = field.header_bytes().min(RAW_BYTES_MAX);
         (&mut reader).take(bytes as u64).read_to_end(&mut buffer)?;
+        plain_digest.iter_mut().for_each(|it| it.update(&buffer));
         frames.push(&raw_frame(&buffer), buffer.len())?;
     }
     let mut compressor = Compressor::new(level)?;
@@ -136,9 +147,12 @@ fn make(
         if buffer.is_empty() {
             break;
         }
-        if directory.is_urgent(STOP_GRACE) {
-            return Err(io::Error::other("the recording ends"));
+        check_urgency(directory)?;
+        // The open descriptor keeps the blocks of a deleted dump.
+        if !is_there(directory.disk(), &plain.path, plain.identity)? {
+            return Err(changed_by_somebody());
         }
+        plain_digest.iter_mut().for_each(|it| it.update(&buffer));
         compressed.clear();
         compressed.reserve(zstd::zstd_safe::compress_bound(buffer.len()));
         compressor.compress_to_buffer(&buffer, &mut compressed)?;
@@ -150,7 +164,7 @@ fn make(
     }
     from.let_go();
     let content = frames.table.iter().map(|[_, content]| u64::from(*content));
-    if content.sum::<u64>() != plain.bytes {
+    if content.sum::<u64>() != plain.bytes || plain_digest.map(hexadecimal) != plain.sha256 {
         return Err(changed_by_somebody());
     }
     frames.end()
@@ -318,6 +332,42 @@ mod tests {
         disk.create(Path::new(PART)).unwrap();
         assert!(compress(&directory, &plain, ZST.into(), level, &mut |_| ()).is_err());
         assert_eq!(disk.names(), [Path::new(PART)]);
+    }
+
+    /// A change in place keeps the length and the inode. Only the published digest tells.
+    #[test]
+    fn a_file_that_is_changed_in_place_is_not_compressed() {
+        for offset in [40, 5000] {
+            let disk = FakeDisk::default();
+            let directory =
+                Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
+                    .with_digests(Digests::AsWritten);
+            let plain = finished(&directory, 5000);
+            let file = disk.open(Path::new(PART)).unwrap();
+            file.write_all_at(&[0xff], offset).unwrap();
+            let level = ZstdLevel::new(3).unwrap();
+            let made = compress(&directory, &plain, ZST.into(), level, &mut |_| ());
+            let error = made.unwrap_err().to_string();
+            assert_eq!(error, changed_by_somebody().to_string(), "{offset}");
+            assert_eq!(disk.names(), [Path::new(PART)]);
+        }
+    }
+
+    #[test]
+    fn compression_ends_when_its_file_is_deleted() {
+        let disk = FakeDisk::default();
+        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let plain = finished(&directory, 5 * FRAME_BYTES);
+        let level = ZstdLevel::new(1).unwrap();
+        let mut frames = 0;
+        let made = compress(&directory, &plain, ZST.into(), level, &mut |_| {
+            frames += 1;
+            if frames == 2 {
+                disk.remove(Path::new(PART)).unwrap();
+            }
+        });
+        assert!(made.is_err());
+        assert_eq!((frames, disk.names()), (2, Vec::new()));
     }
 
     #[test]

@@ -51,7 +51,8 @@ pub(super) struct Completion {
     pub(super) lacks_sidecar: bool,
     /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
     pub(super) created: Option<String>,
-    /// Not compressed, because too many dumps wait for compression.
+    /// Not compressed, because too many dumps wait for compression, or because the dump lacked its
+    /// sidecar.
     pub(super) stays_plain: bool,
     /// Deleted during the compression.
     pub(super) is_gone: bool,

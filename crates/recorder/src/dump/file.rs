@@ -14,7 +14,7 @@ use retroscope_packet::LinkType;
 
 use super::{
     compress::{ZstdLevel, compress},
-    disk::{Disk, is_there},
+    disk::{Disk, changed_by_somebody, is_there},
     encode::Format,
     names::Directory,
     output::{Known, Output, Written},
@@ -323,6 +323,20 @@ impl DumpFile {
         Ok(false)
     }
 
+    /// Whether no file has the name of a plain capture. If another process replaced a capture, the
+    /// dump is not deleted.
+    fn is_deleted(&self) -> bool {
+        let disk = self.directory.disk();
+        let mut captures = match self.plain.is_empty() {
+            true => self.captures.iter(),
+            false => self.plain.iter(),
+        };
+        captures.all(|capture| {
+            let found = disk.entry(&capture.path);
+            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        })
+    }
+
     /// Of those files that have none.
     pub(super) fn compute_digests(&mut self) {
         for capture in &mut self.captures {
@@ -497,7 +511,7 @@ impl Sink for DumpFile {
                 self.second = second;
             }
             // A dump that was deleted needs no explanation.
-            Err(_) if matches!(self.is_there(), Ok(false)) => {}
+            Err(_) if self.is_deleted() => {}
             Err(error) => self.not_compressed = Some(self.not_compressed(&error)),
         }
     }
@@ -512,7 +526,10 @@ impl Sink for DumpFile {
     /// deleted. If the sidecar of a compressed dump cannot be written, the plain files and the
     /// old sidecar stay.
     fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
-        let written = self.write_sidecar(sidecar);
+        let mut written = self.write_sidecar(sidecar);
+        if matches!(written, Ok(false)) && !self.plain.is_empty() && !self.is_deleted() {
+            written = Err(changed_by_somebody());
+        }
         match &written {
             Ok(true) => {
                 self.has_sidecar = true;

@@ -4,7 +4,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use serde_json::Value;
@@ -179,6 +182,79 @@ fn a_dump_that_is_deleted_while_it_is_compressed_does_not_come_back() {
         assert_eq!(ends(&disk), (0, 0, 3 * (2 - deleted.len())));
         assert_eq!((rig.compressed.len(), rig.notices.len()), (0, 0));
     }
+}
+
+/// Replaces the captures by files of another process, which have their names.
+fn replace_captures(disk: &FakeDisk) {
+    for name in disk.names() {
+        if name.extension() == Some("pcapng".as_ref()) {
+            let other = Path::new("other");
+            let file = disk.create(other).unwrap();
+            file.write_all_at(b"other", 0).unwrap();
+            disk.rename(other, &name).unwrap();
+        }
+    }
+}
+
+/// The captures are replaced before the compression, during it, or when the new sidecar is written.
+#[test]
+fn a_dump_that_is_replaced_before_it_is_compressed_stays_plain_with_a_message() {
+    let disk = FakeDisk::default();
+    let mut rig = rig(directory(&disk));
+    let barrier = Barrier::on(&disk, Deed::Write, ".zst");
+    (1..=3).for_each(|port| dump(&mut rig, port));
+    rig.step_until(|rig| rig.reports.len() == 3 && barrier.came() == 2);
+    replace_captures(&disk);
+    barrier.open();
+    rig.step_until(|rig| rig.notices.len() == 3);
+    rig.settle();
+    assert_eq!((ends(&disk), rig.compressed.len()), ((3, 0, 3), 0));
+
+    let replacing = disk.clone();
+    disk.set_slow(move |deed, path| {
+        let has_copy = |name: &PathBuf| name.extension() == Some("zst".as_ref());
+        let is_sidecar = path.to_string_lossy().ends_with(".json.part");
+        if deed == Deed::Create && is_sidecar && replacing.names().iter().any(has_copy) {
+            replace_captures(&replacing);
+        }
+    });
+    dump(&mut rig, 4);
+    rig.step_until(|rig| rig.notices.len() == 4);
+    rig.settle();
+    assert_eq!((ends(&disk), rig.compressed.len()), ((4, 0, 4), 0));
+    for notice in &rig.notices {
+        let is_told = notice.contains(".pcapng: not compressed: somebody else has changed");
+        assert!(is_told, "{notice}");
+    }
+}
+
+/// A full disk has no room for a sidecar, and so none for a second copy.
+#[test]
+fn a_dump_that_lacks_its_sidecar_is_not_compressed() {
+    let disk = FakeDisk::default();
+    let mut rig = rig(directory(&disk));
+    let (filling, copies) = (disk.clone(), Arc::<AtomicUsize>::default());
+    let counted = Arc::clone(&copies);
+    disk.set_slow(move |deed, path| {
+        let ends_with = |end| deed == Deed::Create && path.to_string_lossy().ends_with(end);
+        if ends_with(".json.part") && filling.names().len() == 1 {
+            filling.set_capacity(0);
+        }
+        counted.fetch_add(usize::from(ends_with(".zst.part")), Ordering::SeqCst);
+    });
+    dump(&mut rig, 1);
+    rig.step_until(|rig| rig.reports.len() == 1);
+    rig.settle();
+    assert_eq!(ends(&disk), (1, 0, 0));
+    disk.set_slow(|_, _| ());
+    disk.set_capacity(usize::MAX);
+    rig.pass(2 * S);
+    rig.step_until(|rig| rig.notices.len() == 2);
+    assert!(rig.notices[0].contains("no sidecar"), "{:?}", rig.notices);
+    assert!(rig.notices[1].contains("its sidecar is written now"));
+    let told = sidecar(&disk, &rig.reports[0]);
+    assert_eq!(told["notes"][0], "not compressed: it lacked its sidecar");
+    assert_eq!((ends(&disk), copies.load(Ordering::SeqCst)), ((1, 0, 1), 0));
 }
 
 /// The disk is full during the compression, or when the new sidecar is written. The plain dump

@@ -21,6 +21,8 @@ const TRY_AGAIN_NS: i64 = 1_000_000_000;
 const LACKING_MAX: usize = 1000;
 /// Dumps that wait to be compressed, or are being compressed; others stay plain.
 const COMPRESSED_MAX: usize = 1000;
+/// A disk without room for a sidecar has no room for a second copy.
+const LACKED_SIDECAR: &str = "not compressed: it lacked its sidecar";
 
 impl Dumper {
     /// Finishes the dumps whose window is closed and wholly read.
@@ -114,6 +116,12 @@ impl Dumper {
                 let finished = &common.counters.finished_dumps;
                 finished.fetch_add(1, Ordering::Relaxed);
                 common.costs.add(ending.rule_number, 0, 1);
+                let is_plain = ending.completion.stays_plain || !self.compresses();
+                let is_whole = why_all_failed(&ending.sinks).is_none();
+                if ending.completion.lacks_sidecar && is_whole && !is_plain {
+                    ending.draft.notes.push(LACKED_SIDECAR.to_owned());
+                    ending.completion.stays_plain = true;
+                }
                 let report = ending.report();
                 let why = ending.unmatched.as_ref();
                 let why = why.map(|(outcome, why)| (*outcome, why.as_str()));
@@ -249,7 +257,7 @@ impl Dumper {
             let now_ns = self.parts.common.clock.clock().now().wall_ns;
             ending.completion.created = Some(rfc3339(now_ns));
         }
-        // Where another one is replaced, that one is there if this fails.
+        // If a replacement sidecar cannot be written, the old sidecar stays.
         ending.draft.sidecar |= stage != Stage::Replacing;
         let sidecars = ending.sidecars(&mut self.names, &self.parts.origin);
         let mut sidecars = sidecars.into_iter().map(Box::new);
