@@ -141,7 +141,7 @@ impl Keeper {
 
     pub(super) fn make_room_within(&self, bytes: u64, wait: Duration) -> bool {
         let room = |reply| Request::Room(bytes, reply);
-        self.makes_room && self.requests.ask(room, wait).unwrap_or(false)
+        self.makes_room && self.requests.ask_urgently(room, wait).unwrap_or(false)
     }
 
     /// Has a dump held or deleted, and waits.
@@ -160,6 +160,12 @@ impl Keeper {
         wait: Duration,
     ) -> Result<T, NoAnswer> {
         self.questions.ask(question, wait)
+    }
+
+    /// Requests that wait for the thread that deletes dumps.
+    #[cfg(test)]
+    pub(super) fn requests(&self) -> usize {
+        self.requests.len()
     }
 
     /// Questions that wait for the thread that lists dumps.
@@ -321,6 +327,11 @@ impl Keeping {
             Request::Hold(id, is_held, reply) => _ = reply.send(self.hold(&id, is_held)),
             Request::Delete(id, by, reply) => _ = reply.send(self.delete_asked(&id, by)),
             Request::Room(bytes, reply) => {
+                // The dumps that were finished before may be the only ones to delete.
+                let is_finished = |request: &Request| matches!(request, Request::Finished(..));
+                for finished in self.requests.take_all(is_finished) {
+                    self.serve(finished);
+                }
                 self.list();
                 let space = self.listing.space();
                 let more = space.map_or(0, |space| ROOM_BYTES.min(space.total / 100));

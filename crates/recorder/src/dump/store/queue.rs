@@ -30,6 +30,9 @@ struct Shared<R> {
 struct State<R> {
     /// Each question with its number; what needs no answer has no number.
     waiting: VecDeque<(Option<u64>, R)>,
+    /// Urgent questions, which come before all others. The limit does not apply: their askers are
+    /// the threads that write dumps.
+    urgent: VecDeque<(Option<u64>, R)>,
     next: u64,
     is_closed: bool,
 }
@@ -65,6 +68,7 @@ impl<R> Default for Queue<R> {
     fn default() -> Self {
         let state = State {
             waiting: VecDeque::new(),
+            urgent: VecDeque::new(),
             next: 0,
             is_closed: false,
         };
@@ -89,29 +93,53 @@ impl<R> Queue<R> {
         request: impl FnOnce(SyncSender<T>) -> R,
         wait: Duration,
     ) -> Result<T, NoAnswer> {
+        self.put_and_wait(request, wait, false)
+    }
+
+    /// As [`Self::ask`], but before all other requests and without a limit.
+    pub(super) fn ask_urgently<T>(
+        &self,
+        request: impl FnOnce(SyncSender<T>) -> R,
+        wait: Duration,
+    ) -> Result<T, NoAnswer> {
+        self.put_and_wait(request, wait, true)
+    }
+
+    fn put_and_wait<T>(
+        &self,
+        request: impl FnOnce(SyncSender<T>) -> R,
+        wait: Duration,
+        is_urgent: bool,
+    ) -> Result<T, NoAnswer> {
         let (reply, answer) = sync_channel(1);
-        let number = self.put(request(reply))?;
+        let number = self.put(request(reply), is_urgent)?;
         answer.recv_timeout(wait).map_err(|error| match error {
             RecvTimeoutError::Disconnected => NoAnswer::Ended,
             RecvTimeoutError::Timeout => {
                 let is_other = |it: &(Option<u64>, R)| it.0 != Some(number);
-                lock(&self.0.state).waiting.retain(is_other);
+                let mut state = lock(&self.0.state);
+                state.waiting.retain(is_other);
+                state.urgent.retain(is_other);
                 NoAnswer::Late
             }
         })
     }
 
-    fn put(&self, request: R) -> Result<u64, NoAnswer> {
+    fn put(&self, request: R, is_urgent: bool) -> Result<u64, NoAnswer> {
         let mut state = lock(&self.0.state);
         if state.is_closed {
             return Err(NoAnswer::Ended);
         }
-        if state.questions() >= QUESTIONS_MAX {
+        if !is_urgent && state.questions() >= QUESTIONS_MAX {
             return Err(NoAnswer::Busy);
         }
         let number = state.next;
         state.next += 1;
-        state.waiting.push_back((Some(number), request));
+        let queue = match is_urgent {
+            true => &mut state.urgent,
+            false => &mut state.waiting,
+        };
+        queue.push_back((Some(number), request));
         self.0.changed.notify_all();
         Ok(number)
     }
@@ -122,10 +150,12 @@ impl<R> Queue<R> {
         self.0.changed.notify_all();
     }
 
-    /// The oldest request, waited for at most this long; `None`: without a limit.
+    /// The oldest urgent question, else the oldest request, waited for at most this long; `None`: without a limit.
     pub(super) fn next(&self, wait: Option<Duration>) -> Next<R> {
         let state = lock(&self.0.state);
-        let is_empty = |state: &mut State<R>| state.waiting.is_empty() && !state.is_closed;
+        let is_empty = |state: &mut State<R>| {
+            state.waiting.is_empty() && state.urgent.is_empty() && !state.is_closed
+        };
         let mut state = match wait {
             Some(wait) => {
                 let waited = self.0.changed.wait_timeout_while(state, wait, is_empty);
@@ -136,14 +166,15 @@ impl<R> Queue<R> {
                 waited.unwrap_or_else(PoisonError::into_inner)
             }
         };
-        match state.waiting.pop_front() {
+        let urgent = state.urgent.pop_front();
+        match urgent.or_else(|| state.waiting.pop_front()) {
             Some((_, request)) => Next::Request(request),
             None if state.is_closed => Next::End,
             None => Next::Nothing,
         }
     }
 
-    /// Takes all waiting requests of a kind.
+    /// Takes all waiting requests of a kind, except urgent questions.
     pub(super) fn take_all(&self, is_it: impl Fn(&R) -> bool) -> Vec<R> {
         let mut state = lock(&self.0.state);
         let (taken, left) = std::mem::take(&mut state.waiting)
@@ -152,6 +183,13 @@ impl<R> Queue<R> {
         state.waiting = left;
         let taken: VecDeque<_> = taken;
         taken.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// Requests that wait.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        let state = lock(&self.0.state);
+        state.waiting.len() + state.urgent.len()
     }
 
     /// Questions that wait.

@@ -160,6 +160,40 @@ fn questions_are_bounded_and_removed_when_their_time_is_over() {
     }
 }
 
+/// As many deletions as may wait delay no writer of a dump.
+#[test]
+fn room_is_made_before_deletions_that_wait() {
+    let hanging = Hanging::at(Deed::Look);
+    let delete = |id: usize| {
+        let thread = Arc::clone(&hanging.thread);
+        let delete = move |reply| Request::Delete(id.to_string(), None, reply);
+        std::thread::spawn(move || thread.keeper().ask(delete, WAIT))
+    };
+    let first = delete(1);
+    hanging.gate.wait_for_one();
+    // They delete all dumps: nothing is left to delete for whoever comes after them.
+    let others: Vec<_> = (0..QUESTIONS_MAX).map(|n| delete(1 + n % 8)).collect();
+    let deadline = Instant::now() + WAIT;
+    let wait_for = |count, is_over: &dyn Fn() -> bool| {
+        while hanging.thread.keeper().requests() != count && !is_over() {
+            assert!(Instant::now() < deadline, "{count} requests");
+            std::thread::yield_now();
+        }
+    };
+    wait_for(QUESTIONS_MAX, &|| false);
+    let thread = Arc::clone(&hanging.thread);
+    let room = std::thread::spawn(move || thread.keeper().make_room_within(1, WAIT));
+    wait_for(QUESTIONS_MAX + 1, &|| room.is_finished());
+    hanging.gate.open();
+    assert!(
+        room.join().unwrap(),
+        "the writer of a dump waits behind deletions"
+    );
+    for deletion in others.into_iter().chain([first]) {
+        assert!(deletion.join().unwrap().unwrap().is_ok());
+    }
+}
+
 /// The disk hangs for the dump-keeper itself: the writer of a dump goes on without room.
 #[test]
 fn waiting_for_room_has_a_limit() {
