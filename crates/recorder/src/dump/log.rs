@@ -123,6 +123,13 @@ impl DumpLog {
         found.map(|dump| dump.id.clone())
     }
 
+    /// The newest dump of an ID among the last ones.
+    pub(crate) fn of_id(&self, id: &str) -> Option<Arc<DumpReport>> {
+        let logged = lock(&self.0);
+        let found = logged.last.iter().rfind(|dump| dump.id == id);
+        found.cloned()
+    }
+
     /// The last dumps, in the order in which they were finished. The reports are shared: the dumper
     /// waits for the lock, and must not wait for 10,000 copies.
     pub(crate) fn last(&self) -> Vec<Arc<DumpReport>> {

@@ -34,6 +34,9 @@ pub(super) struct DumpFile {
 /// window of its decompressor, 2 MiB, in addition.
 const MEMORY_BYTES: usize = 64 << 10;
 
+/// Why a file is not read, or not to its end.
+pub(super) const CANCELLED: &str = "the query was cancelled";
+
 /// Adds up what is read.
 struct Hashed {
     file: Box<dyn Read + Send>,
@@ -90,7 +93,7 @@ impl DumpFile {
     pub(super) fn next(&mut self, cancel: &Cancel) -> Result<Option<Record<'_>>, String> {
         while self.at == self.reader.records().len() {
             if cancel.is_cancelled() {
-                return Err("the query was cancelled".to_owned());
+                return Err(CANCELLED.to_owned());
             }
             self.at = 0;
             match self.reader.poll() {

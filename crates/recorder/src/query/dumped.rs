@@ -20,7 +20,7 @@ use retroscope_ring::{InterfaceEntry, Packet};
 use super::{
     Cancel, Query,
     contents::{Losses, Window},
-    dump_file::DumpFile,
+    dump_file::{CANCELLED, DumpFile},
     giving::Given,
     matching::Matching,
     merge::Found,
@@ -390,6 +390,9 @@ impl Dumped {
 
     fn open(&mut self, index: usize, asking: &Asking<'_>) {
         let source = &mut self.sources[index];
+        if asking.cancel.is_cancelled() {
+            return source.fail(CANCELLED.to_owned());
+        }
         if !matches!(source.dump.files.as_slice(), [file] if is_pcapng(file)) {
             return source.fail("pcap tells neither interfaces nor directions".to_owned());
         }

@@ -115,32 +115,57 @@ impl Shelf for Handle {
     }
 
     fn open(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
-        self.open_now(dump)
-            // Between two requests a compressed file may have replaced the plain file; that
-            // happens once.
-            .or_else(|_| self.open_now(dump))
+        opened(|| self.open_now(dump))
     }
 }
 
+/// Why a capture file cannot be read.
+#[derive(Debug)]
+enum NotOpened {
+    /// The dump or its file is missing, or is not as it was listed.
+    Changed(String),
+    /// Another reason, in words.
+    Failed(String),
+}
+
+impl From<CommandError> for NotOpened {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::Refused(why) => Self::Changed(why),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+/// Opens a file. If the file was changed, opens it once more: between two requests a compressed
+/// file may have replaced the plain file, which happens once. A disk that does not answer is not
+/// asked again.
+fn opened<T>(mut open: impl FnMut() -> Result<T, NotOpened>) -> Result<T, String> {
+    let first = match open() {
+        Err(NotOpened::Changed(_)) => open(),
+        first => first,
+    };
+    first.map_err(|(NotOpened::Changed(why) | NotOpened::Failed(why))| why)
+}
+
 impl Handle {
-    fn open_now(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
-        let told = self.dump(&dump.id).map_err(|error| error.to_string())?;
-        let (stored, told) = told.ok_or("it was deleted meanwhile")?;
+    fn open_now(&self, dump: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), NotOpened> {
+        let changed = |why: &str| NotOpened::Changed(why.to_owned());
+        let told = self.dump(&dump.id)?;
+        let (stored, told) = told.ok_or_else(|| changed("it was deleted meanwhile"))?;
         if dump.claims.is_some() {
             if told["expression"].as_str() != Some(&dump.expression) {
-                return Err("its sidecar has another expression than it was made with".to_owned());
+                let why = "its sidecar has another expression than it was made with";
+                return Err(changed(why));
             }
-            let common = self.common().map_err(|error| error.to_string())?;
-            let own = common.log.last();
-            let mut own = own.iter().filter(|it| it.id == dump.id);
-            if !own.any(|it| is_as_written(it, &stored.files)) {
-                return Err(OTHER_FILES.to_owned());
+            let own = self.common()?.log.of_id(&dump.id);
+            if !own.is_some_and(|it| is_as_written(&it, &stored.files)) {
+                return Err(changed(OTHER_FILES));
             }
         }
         let [file] = <[StoredFile; 1]>::try_from(stored.files)
-            .map_err(|files| format!("it has {} files", files.len()))?;
-        let opened = self.open_dump_file(&dump.id, &file.name);
-        let opened = opened.map_err(|error| error.to_string())?;
+            .map_err(|files| NotOpened::Failed(format!("it has {} files", files.len())))?;
+        let opened = self.open_dump_file(&dump.id, &file.name)?;
         Ok((Box::new(opened.into_reader()), file))
     }
 }
@@ -346,6 +371,23 @@ mod tests {
         report.files = compressed.to_vec();
         report.replaced = plain.to_vec();
         assert_eq!(listed(&report), [true, true, false]);
+    }
+
+    #[test]
+    fn only_a_file_that_was_changed_is_opened_again() {
+        let tries = |error: fn() -> CommandError| {
+            let mut tries = 0;
+            let opened = opened::<()>(|| {
+                tries += 1;
+                Err(error().into())
+            });
+            (tries, opened == Err(error().to_string()))
+        };
+        assert_eq!(tries(|| CommandError::DiskLate), (1, true));
+        assert_eq!(tries(|| CommandError::Busy), (1, true));
+        assert_eq!(tries(|| CommandError::Ended), (1, true));
+        let missing = || CommandError::Refused("no such file".to_owned());
+        assert_eq!(tries(missing), (2, true));
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub(super) struct Shelves {
     deleted: Mutex<BTreeSet<String>>,
     /// Bytes that were read of files.
     read: Arc<AtomicUsize>,
+    opens: AtomicUsize,
+    /// The client goes while a file is opened.
+    cancelled_by_open: Option<Cancel>,
     lists: Mutex<Vec<Stretch>>,
 }
 
@@ -85,6 +88,8 @@ impl Shelf for Shelves {
     }
 
     fn open(&self, shelved: &Shelved) -> Result<(Box<dyn Read + Send>, StoredFile), String> {
+        self.opens.fetch_add(1, Ordering::SeqCst);
+        self.cancelled_by_open.iter().for_each(Cancel::cancel);
         let mut dumps = self.dumps.iter();
         let deleted = self.deleted.lock().unwrap();
         let is_there = |it: &&Dump| !it.is_deleted && !deleted.contains(&it.shelved.id);
@@ -661,4 +666,22 @@ fn who_is_gone_has_nothing_read() {
     cancelled.cancel();
     let answer = past.answer(&named(1000, 20_000)).until(&cancelled);
     assert_eq!(answer.count().unwrap().packets, 0);
+}
+
+/// An open may wait for a slow disk.
+#[test]
+fn no_file_is_opened_for_a_client_that_is_gone() {
+    let mut past = Past::new();
+    past.fill(3000);
+    let window = (1000, 25_000);
+    let dumps = (0..5).map(|n| dump(&format!("{n}"), window, "", past.those(window)));
+    let cancel = Cancel::default();
+    past.shelves = Arc::new(Shelves {
+        dumps: dumps.collect(),
+        cancelled_by_open: Some(cancel.clone()),
+        ..Shelves::default()
+    });
+    let answer = past.answer(&named(1000, 20_000)).until(&cancel);
+    assert_eq!(answer.count().unwrap().clipped, ["cancelled"]);
+    assert_eq!(past.shelves.opens.load(Ordering::SeqCst), 1);
 }
