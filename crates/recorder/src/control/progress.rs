@@ -303,7 +303,7 @@ impl Costs {
 pub(crate) struct Control {
     stop: AtomicBool,
     abort: AtomicBool,
-    /// When somebody first asked it to stop.
+    /// When somebody first asked it to stop, or a live recording ended by itself.
     asked: OnceLock<Instant>,
 }
 
@@ -313,7 +313,7 @@ impl Control {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// Somebody asks it to stop, and may wait for that.
+    /// Somebody asks it to stop, and may wait for that; or a live recording ends by itself.
     pub(crate) fn ask_to_stop(&self) {
         self.asked.get_or_init(Instant::now);
         self.stop();

@@ -228,7 +228,8 @@ impl LiveInserter {
         let duration_ns = self.intake.parts.duration_ns;
         let is_over = duration_ns.is_some_and(|d| now_ns - self.start_mono_ns >= d);
         if self.intake.parts.is_spent() || is_over {
-            self.intake.parts.common.control.stop();
+            // The threads that still work have the same grace as after a request to stop.
+            self.intake.parts.common.control.ask_to_stop();
         }
         if self.intake.parts.common.control.stopping() && !self.stopped {
             self.stopped = true;
@@ -465,6 +466,8 @@ mod tests {
             assert_eq!(asked.wait_ns.load(Ordering::SeqCst), left_ns);
         }
         assert_eq!(steps, 100);
+        let control = &inserter.intake.parts.common.control;
+        assert!(control.is_urgent(Duration::ZERO) && !control.is_urgent(Duration::MAX));
         inserter.step();
         assert_eq!(asked.wait_ns.load(Ordering::SeqCst), 8_000_000);
     }
