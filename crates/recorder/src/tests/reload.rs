@@ -1,9 +1,15 @@
 //! Another configuration for a recorder that runs: all of it or nothing.
 
-use std::time::Duration;
+use std::{
+    thread::{scope, yield_now},
+    time::Duration,
+};
+
+use retroscope_filter::Filter;
 
 use crate::{
     CommandError, Config, Reloaded, RuleStatus, TriggerRequest, Verdict,
+    analysis::{director::HitOrder, hit_queue::HitQueue, predicate::Expression},
     tests::{
         control::asked,
         live::{START, config, packets},
@@ -374,4 +380,44 @@ fn rules_may_be_changed_for_ever() {
     // Nothing is kept of those that are gone, though no packet came on a link since.
     rig.step();
     assert_eq!(rig.common.outcomes.known(), 3 + 3);
+}
+
+/// A shard has the new rule, and tells a hit, before the analyzer has done the whole command.
+#[test]
+fn the_first_hit_of_a_new_rule_has_the_window_of_the_rule() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(dir.path());
+    for number in 0..10 {
+        arrive(&mut rig, 1, number);
+    }
+    let order = HitOrder {
+        time_ns: START + MS + 900 * MS,
+        source: 0,
+        producer: 0,
+        record: 9,
+        rule: 1,
+    };
+    let filter = Filter::plain("udp").unwrap();
+    let mut told = HitQueue::default();
+    told.push((order, Ok(Expression::plain(filter.filled().clone()))));
+    rig.seats.of(0).tell(&mut told);
+    let own = TriggerRequest {
+        past: Some(Duration::from_millis(250)),
+        future: Some(Duration::ZERO),
+        ..TriggerRequest::default()
+    };
+    let handle = rig.handle.clone();
+    scope(|scope| {
+        let asking = scope.spawn(|| handle.change_rule("1", "udp port 8", &own).unwrap());
+        while !asking.is_finished() {
+            rig.obey();
+            yield_now();
+        }
+    });
+    rig.pass(2 * S);
+    rig.step();
+    rig.pass(2 * S);
+    rig.step();
+    let dumped = rig.reports.iter().map(|it| packets(it).len());
+    assert_eq!(dumped.collect::<Vec<_>>(), [3]);
 }

@@ -501,6 +501,11 @@ impl Rig {
         assert!(Instant::now() < deadline, "it did not come to that");
     }
 
+    /// The analyzer takes the commands that wait, and does nothing else.
+    pub(crate) fn obey(&mut self) {
+        self.analyzer.as_mut().map(Analyzer::obey);
+    }
+
     /// The analyzer does what it does between two looks at the clock.
     pub(crate) fn look_once(&mut self) {
         self.readers.iter_mut().for_each(|it| _ = it.step());

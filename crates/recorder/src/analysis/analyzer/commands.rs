@@ -11,6 +11,7 @@ use crate::{
         director::{Hit, HitOrder, MANUAL, Order},
         predicate::Expression,
         terms::{Terms, TriggerRequest},
+        triggers::RuleChange,
     },
     control::{
         commands::{Command, NoDump, Triggered, WAITING_MAX},
@@ -92,6 +93,12 @@ impl Core {
                 } => {
                     self.change_rules(&changes);
                     self.change_terms(&requests, settings);
+                    // After the terms: a hit of a new rule may be among the hits that this call
+                    // acts on.
+                    let is_removed = |it: &RuleChange| matches!(it, RuleChange::Remove(_));
+                    if changes.iter().any(is_removed) {
+                        self.forget_those_gone();
+                    }
                     let _ = reply.try_send(());
                 }
             }

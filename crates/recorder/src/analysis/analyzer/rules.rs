@@ -57,7 +57,6 @@ impl Core {
             }
         }
         self.seats.change_rules(changes);
-        self.forget_those_gone();
     }
 
     /// No hit of a rule is acted on any more.

@@ -3,6 +3,12 @@
 use super::Analyzer;
 
 impl Analyzer {
+    /// Takes the commands that wait, and does nothing else.
+    pub(crate) fn obey(&mut self) {
+        let now = self.core.common.clock.now();
+        self.core.obey(now);
+    }
+
     /// How many records were not looked at.
     pub(crate) fn passed_by(&self) -> usize {
         self.core.passed_by
