@@ -229,8 +229,7 @@ impl Analyzer {
     /// Live: when the next alert acts. `None`: no alert waits.
     pub(crate) fn next_alert_in(&self) -> Option<Duration> {
         let next_ns = self.core.alerts.next_ns().filter(|_| self.core.live)?;
-        let now = self.core.common.clock.now();
-        let left_ns = next_ns.saturating_sub(now.ring_ns.saturating_add(now.offset_ns));
+        let left_ns = next_ns.saturating_sub(self.core.common.clock.now().ring_ns);
         Some(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)))
     }
 
@@ -368,7 +367,7 @@ impl Core {
         self.parts.messages.push();
         self.obey(now);
         if self.live {
-            self.act_on_alerts(now.ring_ns.saturating_add(now.offset_ns));
+            self.act_on_alerts(now.ring_ns);
         }
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {

@@ -1,6 +1,9 @@
 //! Alerts whose stamps are ahead of the clock, and the memory that alerts take.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use retroscope_alert::{Alert, Read, read};
 
@@ -109,6 +112,7 @@ fn alerts_that_wait_are_bounded() {
     assert_eq!(outcomes(&rig), [(AlertOutcome::NotYet, 90_000 - 65_536)]);
     // The one that is due first stays.
     rig.handle.alerts(vec![alert(2, START + 8 * S)]).unwrap();
+    rig.look();
     rig.pass(8 * S);
     rig.look();
     assert_eq!(
@@ -139,4 +143,49 @@ fn a_finished_dump_keeps_nothing_of_its_alerts() {
     assert!(!rig.dumper().keeps_alerts());
     let counts = rig.common.alerts.counts();
     assert_eq!(counts.frames_found + counts.frames_missing, 1);
+}
+
+/// An alert that is due takes no place among the alerts that wait.
+#[test]
+fn an_alert_that_is_due_is_acted_on_however_many_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(dir.path());
+    let ahead = vec![alert(1, START + 9 * S); 65_536];
+    rig.handle.alerts(ahead).unwrap();
+    rig.handle.alerts(vec![alert(2, START); 10]).unwrap();
+    rig.look();
+    assert_eq!(
+        outcomes(&rig),
+        [(AlertOutcome::Dump, 1), (AlertOutcome::Joined, 9)]
+    );
+}
+
+/// The clock is set back by 15 s. One alert waits for its time meanwhile. The other alert has a
+/// stamp from before the step and arrives after the step.
+#[test]
+fn alerts_stamped_before_the_clock_was_set_back_keep_their_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = rig(dir.path());
+    rig.pass(20 * S);
+    rig.arrive(0, udp(1, 7, 0));
+    let stamp_ns = rig.clock.wall_ns.load(SeqCst);
+    let waits = alert(2, stamp_ns + 5 * S);
+    rig.handle.alerts(vec![waits]).unwrap();
+    rig.pass(10 * MS);
+    rig.step();
+    rig.clock.wall_ns.fetch_sub(15 * S, SeqCst);
+    rig.step();
+    rig.handle.alerts(vec![alert(1, stamp_ns)]).unwrap();
+    rig.step();
+    assert_eq!(outcomes(&rig), [(AlertOutcome::Dump, 1)]);
+    let left = Duration::from_nanos((5 * S - 10 * MS).unsigned_abs());
+    assert_eq!(rig.analyzer().next_alert_in(), Some(left));
+    rig.pass(5 * S - 10 * MS);
+    rig.arrive(0, udp(2, 7, 1));
+    rig.pass(10 * MS);
+    rig.step();
+    assert_eq!(outcomes(&rig), [(AlertOutcome::Dump, 2)]);
+    rig.stop();
+    let dumped: Vec<_> = rig.reports.iter().map(|report| report.packets).collect();
+    assert_eq!(dumped, [1, 1]);
 }

@@ -1,4 +1,5 @@
-//! Alerts of an IDS, each acted on when its time has come: in packet time from files, by the system's clock live.
+//! Alerts of an IDS. The analyzer acts on each alert at its time: packet time from files, ring time
+//! live.
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +23,7 @@ use crate::{
         events::Event,
         hits::Reason,
         progress::records_before,
+        ring_time::Moment,
         time::seconds,
     },
     dump::{
@@ -31,13 +33,16 @@ use crate::{
 };
 
 /// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: the
-/// clock of the IDS is wrong.
+/// clock of the IDS is wrong. A stamp that the clock has shown before a step is not ahead.
 const AHEAD_MAX_NS: i64 = 10_000_000_000;
 /// Live, alerts that wait at once. Beyond this limit the recorder refuses the alert with the latest
 /// time. An alert takes about 1 KiB.
 const WAITING_MAX: usize = 65_536;
 
-/// Those that wait for their time: by that, and in the order in which they came.
+/// An alert and its time, ns: live, the ring time of its stamp; from files, the stamp.
+type TimedAlert = (i64, Arc<Alert>);
+
+/// Alerts that wait for their time, in its order; alerts of one time, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Alerts {
     waiting: BTreeMap<(i64, u64), Arc<Alert>>,
@@ -52,26 +57,25 @@ impl Alerts {
             delay_ns: duration_ns(config.delay),
             ..Self::default()
         };
-        alerts.add(std::mem::take(&mut config.alerts));
+        let of_files = std::mem::take(&mut config.alerts).into_iter();
+        alerts.add(of_files.map(|alert| (alert.time_ns, alert)));
         alerts
     }
 
-    fn add(&mut self, alerts: Vec<Arc<Alert>>) {
-        for alert in alerts {
-            let act_ns = alert.time_ns.saturating_add(self.delay_ns);
-            self.waiting.insert((act_ns, self.came), alert);
+    fn add(&mut self, alerts: impl IntoIterator<Item = TimedAlert>) {
+        for (time_ns, alert) in alerts {
+            self.waiting.insert((time_ns, self.came), alert);
             self.came += 1;
         }
     }
 
     /// When the next one acts, ns; `None`: none waits.
     pub(super) fn next_ns(&self) -> Option<i64> {
-        self.waiting
-            .first_key_value()
-            .map(|((act_ns, _), _)| *act_ns)
+        let ((time_ns, _), _) = self.waiting.first_key_value()?;
+        Some(time_ns.saturating_add(self.delay_ns))
     }
 
-    /// Takes the last of too many.
+    /// Beyond [`WAITING_MAX`], removes the alert with the latest time.
     fn take_excess(&mut self) -> Option<Arc<Alert>> {
         let is_excess = self.waiting.len() > WAITING_MAX;
         let last = is_excess.then(|| self.waiting.pop_last()).flatten();
@@ -79,24 +83,32 @@ impl Alerts {
     }
 
     /// Takes the next one whose time has come.
-    fn next(&mut self, now_ns: i64) -> Option<Arc<Alert>> {
-        let first = self.waiting.first_entry()?;
-        (first.key().0 <= now_ns).then(|| first.remove())
+    fn next(&mut self, now_ns: i64) -> Option<TimedAlert> {
+        if self.next_ns()? > now_ns {
+            return None;
+        }
+        let ((time_ns, _), alert) = self.waiting.pop_first()?;
+        Some((time_ns, alert))
     }
 }
 
 impl Core {
     /// Live: alerts arrived. Each acts at its time, unless the time is too far ahead or too many
     /// alerts wait.
-    pub(super) fn add_alerts(&mut self, alerts: Vec<Arc<Alert>>, now_ns: i64) {
-        let is_ahead = |alert: &Arc<Alert>| alert.time_ns.saturating_sub(now_ns) > AHEAD_MAX_NS;
-        let (ahead, alerts): (Vec<_>, Vec<_>) = alerts.into_iter().partition(is_ahead);
-        for alert in ahead {
-            let by = seconds(alert.time_ns.saturating_sub(now_ns));
+    pub(super) fn add_alerts(&mut self, alerts: Vec<Arc<Alert>>, now: Moment) {
+        let alerts = alerts.into_iter();
+        let timed = alerts.map(|alert| (self.ring_time_of(alert.time_ns, now), alert));
+        let is_ahead =
+            |(time_ns, _): &TimedAlert| time_ns.saturating_sub(now.ring_ns) > AHEAD_MAX_NS;
+        let (ahead, alerts): (Vec<_>, Vec<_>) = timed.partition(is_ahead);
+        for (time_ns, alert) in ahead {
+            let by = seconds(time_ns.saturating_sub(now.ring_ns));
             let why = format!("its time is {by} after that of the recorder's clock");
             self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
         }
         self.alerts.add(alerts);
+        // Before the count: an alert that is due takes no place among the alerts that wait.
+        self.act_on_alerts(now.ring_ns);
         while let Some(alert) = self.alerts.take_excess() {
             let why = format!("{WAITING_MAX} alerts with an earlier time wait");
             self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
@@ -106,14 +118,13 @@ impl Core {
     /// The recording ends: acts on alerts that wait for their delay. Live, refuses alerts that are
     /// ahead of the clock.
     pub(super) fn end_alerts(&mut self) {
-        let now = self.common.clock.now();
         let now_ns = match self.live {
-            true => now.ring_ns.saturating_add(now.offset_ns),
+            true => self.common.clock.now().ring_ns,
             false => i64::MAX,
         };
-        while let Some(alert) = self.alerts.next(i64::MAX) {
-            if alert.time_ns <= now_ns {
-                self.act_on_alert(&alert);
+        while let Some((time_ns, alert)) = self.alerts.next(i64::MAX) {
+            if time_ns <= now_ns {
+                self.act_on_alert(time_ns, &alert);
                 self.execute();
             } else {
                 let why = "the recording ended before its time".to_owned();
@@ -124,17 +135,16 @@ impl Core {
 
     /// Acts on those whose time has come.
     pub(super) fn act_on_alerts(&mut self, now_ns: i64) {
-        while let Some(alert) = self.alerts.next(now_ns) {
-            self.act_on_alert(&alert);
+        while let Some((time_ns, alert)) = self.alerts.next(now_ns) {
+            self.act_on_alert(time_ns, &alert);
             self.execute();
         }
     }
 
-    fn act_on_alert(&mut self, alert: &Arc<Alert>) {
+    fn act_on_alert(&mut self, time_ns: i64, alert: &Arc<Alert>) {
         let common = Arc::clone(&self.common);
         if self.live {
-            let now = common.clock.now();
-            let age_ns = now.ring_ns.saturating_add(now.offset_ns) - alert.time_ns;
+            let age_ns = common.clock.now().ring_ns.saturating_sub(time_ns);
             let age_ns = u64::try_from(age_ns).unwrap_or(0);
             common.alerts.ages.record(age_ns, 1);
         }
@@ -150,7 +160,6 @@ impl Core {
             self.tell_alert(alert, AlertOutcome::NoInterface, None, Some(why));
             return;
         }
-        let time_ns = self.ring_time_of(alert.time_ns);
         let mut terms = Terms::new(&TriggerRequest::default(), self.parts.window);
         terms.window = self.window_of(alert, time_ns, sought.is_window());
         terms.reason = Some(alert.identity.name().into());
@@ -289,17 +298,17 @@ impl Core {
         .any(|is_it| is_it)
     }
 
-    /// When a stamp was, in ring time; where the clock showed it several times, the last. From files the stamp itself.
-    fn ring_time_of(&self, stamp_ns: i64) -> i64 {
-        if !self.live {
-            return stamp_ns;
-        }
-        let times = self.common.ring_times((stamp_ns, stamp_ns));
-        times
-            .iter()
-            .map(|(from_ns, _)| *from_ns)
-            .max()
-            .unwrap_or(stamp_ns)
+    /// Live: the ring time of a stamp of the system's clock. If the clock shows the stamp several
+    /// times: the last time that has passed, or else the first to come. If a step left the stamp
+    /// out: its ring time at the present setting of the clock.
+    fn ring_time_of(&self, stamp_ns: i64, now: Moment) -> i64 {
+        let times = self.common.clock.ring_times((stamp_ns, stamp_ns));
+        let (passed, to_come): (Vec<_>, Vec<_>) = times
+            .into_iter()
+            .map(|(time_ns, _)| time_ns)
+            .partition(|time_ns| *time_ns <= now.ring_ns);
+        let time_ns = passed.into_iter().max().or(to_come.into_iter().min());
+        time_ns.unwrap_or_else(|| stamp_ns.saturating_sub(now.offset_ns))
     }
 
     fn tell_alert(

@@ -82,9 +82,7 @@ impl Core {
                         let _ = reply.try_send(triggered);
                     }
                 }
-                Command::Alerts(alerts) => {
-                    self.add_alerts(alerts, now.ring_ns.saturating_add(now.offset_ns));
-                }
+                Command::Alerts(alerts) => self.add_alerts(alerts, now),
                 Command::Rules {
                     changes,
                     requests,
