@@ -8,10 +8,11 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::fs::FileExt,
     },
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -20,8 +21,9 @@ use rustix::{
         StatFs, fallocate, fchmod, fcntl_add_seals, flock, fstat, fstatfs, ftruncate, lstat,
         memfd_create, open, unlink,
     },
-    io::{Errno, pwrite, retry_on_intr},
+    io::{Errno, pwrite},
     process::geteuid,
+    thread::{Timespec, nanosleep},
 };
 
 use crate::{RingError, storage::layout::MAGIC};
@@ -35,6 +37,14 @@ const HUGETLBFS: u64 = 0x958_458f6;
 const TMPFS: u64 = 0x0102_1994;
 /// The pages that are wanted of a hugetlbfs, in bytes.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// How long a new ring waits for readers that have the file locked.
+const READERS_MAX: Duration = Duration::from_secs(1);
+/// The pause between two attempts to lock the file: 1 ms.
+const PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 1_000_000,
+};
 
 /// An open file that holds a region, locked until it is dropped.
 #[derive(Debug)]
@@ -111,8 +121,9 @@ impl RegionFile {
     /// Locks, sizes and marks a file that was just created.
     fn prepare(&mut self, path: &Path, bytes: usize) -> Result<(), RingError> {
         let fail = |call, error| failed(path, call, error);
-        // Waits for nobody but a process that looks whether it is locked.
-        flock(&self.fd, FlockOperation::LockExclusive).map_err(|error| fail("flock", error))?;
+        if !lock_beside_readers(&self.fd).map_err(|error| fail("flock", error))? {
+            return Err(RingError::FileHeld(path.to_owned()));
+        }
         let system = fstatfs(&self.fd).map_err(|error| fail("fstatfs", error))?;
         self.medium = medium(&system, path)?;
         // Said before memory is filled up to the last page.
@@ -241,20 +252,32 @@ fn make_room(path: &Path, bytes: usize) -> Result<(), RingError> {
     unlink(path).map_err(|error| fail("unlink", error))
 }
 
-/// Locks the file of a ring that has ended. `false`: the recorder of the ring still runs.
-///
-/// A recorder's lock is exclusive, and lasts as long as the recorder. A reader that asks whether
-/// the recorder runs has a shared lock for an instant
-/// ([`Attached::writer`](crate::Attached::writer)): this function waits for such readers.
+/// Locks the file of a ring that has ended. `false`: the recorder of the ring still runs, or a
+/// reader keeps its lock for longer than [`READERS_MAX`].
 fn lock_abandoned(file: &File) -> Result<bool, Errno> {
     match flock(file, FlockOperation::NonBlockingLockShared) {
-        Err(Errno::WOULDBLOCK) => return Ok(false),
-        outcome => outcome?,
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        // The attempt for the exclusive lock gives the shared lock up first: two recorders do not
+        // wait for each other (flock(2)).
+        outcome => outcome.and_then(|()| lock_beside_readers(file)),
     }
-    // The kernel gives the shared lock up first: two recorders do not wait for each other
-    // (flock(2)).
-    retry_on_intr(|| flock(file, FlockOperation::LockExclusive))?;
-    Ok(true)
+}
+
+/// Takes the exclusive lock, which a recorder has as long as it runs. `false`: others have a lock
+/// for longer than [`READERS_MAX`].
+///
+/// A reader that asks whether the recorder runs has a shared lock for an instant
+/// ([`Attached::writer`](crate::Attached::writer)): this function waits for such readers. A
+/// stopped reader may have the lock without end, so flock(2) must not block here.
+fn lock_beside_readers(file: impl AsFd) -> Result<bool, Errno> {
+    let deadline = Instant::now() + READERS_MAX;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => _ = nanosleep(&PAUSE),
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            outcome => return outcome.map(|()| true),
+        }
+    }
 }
 
 fn same(a: &Stat, b: &Stat) -> bool {

@@ -225,6 +225,21 @@ fn a_reader_that_asks_for_the_lock_refuses_no_ring() {
     });
 }
 
+/// A reader that was stopped while it had the lock: a new ring gives up, and does not hang.
+#[test]
+fn a_ring_waits_for_no_reader_without_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ring");
+    let config = config(Backing::File(path.clone()));
+    drop(memory(&config));
+    let reader = open(&path, OFlags::RDONLY, Mode::empty()).unwrap();
+    flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
+    let made = Memory::new(BYTES, &config, None).map(|_| ());
+    assert!(matches!(made, Err(RingError::FileHeld(_))), "{made:?}");
+    drop(reader);
+    memory(&config);
+}
+
 #[test]
 fn a_ring_that_was_never_finished_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
