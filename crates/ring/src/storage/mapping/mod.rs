@@ -248,7 +248,8 @@ impl Memory {
         }
         // This page shows which size the kernel gives; a file's first page exists already.
         let last = self.bytes - ALIGNMENT..self.bytes - ALIGNMENT + PAGE_BYTES;
-        let touched = Zero::new().and_then(|zero| self.touch(&zero, last));
+        let zero = Zero::new().map_err(|error| self.error("memfd_create", error))?;
+        let touched = self.touch(&zero, last);
         touched.map_err(|error| self.error("pread", error))
     }
 
