@@ -48,7 +48,8 @@ impl Cursor {
                 }
                 *lapped += self.find_bucket(ring, group);
                 // `None`: the producer has no bucket left, or the bucket has all the holds that it
-                // can have. A later call may get a hold.
+                // can have. A later call may get a hold. In the second case `Reader::wait` returns
+                // at once, and the reader polls until it has a hold.
                 self.hold.as_ref()?;
                 continue;
             };
