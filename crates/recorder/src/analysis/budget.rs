@@ -72,7 +72,8 @@ impl Shares {
         let there = self.rules.values().filter(|rule| rule.is_there);
         let others = there.clone().count().saturating_sub(1) as u64;
         let share = match (self.limit / 2).checked_div(others) {
-            // It has the rest of the limit too, less what has no share: dumps by hand, for example.
+            // A rule that stands alone also has the rest of the limit, less what is used without
+            // a share: dumps by hand, for example.
             None => self.limit / 2,
             Some(share) => share.max(1).min(self.limit),
         };

@@ -60,8 +60,8 @@ pub const INTERFACE_DOWN: &str = "interface-down";
 
 /// The counters of one queue of one source. The queue's inserter writes them, anyone reads them.
 ///
-/// All loads and stores are `Relaxed`: each number stands alone, and the final summary is taken after the threads
-/// were joined. Aligned so that no two inserters write to one cache line, or to two that the processor fetches as a pair.
+/// Loads and stores of the counts are `Relaxed`: each number stands alone, and the final summary is taken after the
+/// threads were joined. `known_until_ns` orders the log of losses: its loads and stores say how. Aligned so that no two inserters write to one cache line, or to two that the processor fetches as a pair.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct QueueCounters {

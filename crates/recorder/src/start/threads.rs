@@ -67,7 +67,7 @@ trait Reads {
     fn wait(&mut self, timeout: Duration) -> Duration;
     /// Whether the clock alone may end something.
     fn has_deadline(&self) -> bool;
-    /// When there is something to do, whatever comes. `None`: nothing is known of.
+    /// Time until the next action that needs no packet. `None`: no such action is known.
     fn next_in(&self) -> Option<Duration> {
         None
     }
