@@ -47,8 +47,7 @@ pub(crate) struct Stopper {
 }
 
 // SAFETY: `lua_sethook` is the only call with the pointer. Whoever holds a `Stopper` keeps the
-// state
-// alive: `Machine` drops its watchdog before its state.
+// state alive: `Machine` drops its watchdog before its state.
 //
 // The call is a data race that we tolerate. It writes the state's hook and LuaJIT's dispatch table
 // while the state's thread reads, and at times writes, the same words without atomics. The memory
