@@ -70,8 +70,11 @@ pub enum RingError {
         #[source]
         error: io::Error,
     },
-    /// User: the file holds the ring of a process that runs.
-    #[error("{} holds the ring of a running recorder: stop it, or choose another file", .0.display())]
+    /// User: a recorder that runs has the file locked, or for 1 s another process.
+    #[error(
+        "{} is locked by a running recorder or by a stopped reader of its ring: end this process, or choose another file",
+        .0.display()
+    )]
     FileHeld(PathBuf),
     /// User: the file exists and is not a ring that may be replaced.
     #[error(
