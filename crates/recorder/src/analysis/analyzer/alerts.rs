@@ -298,9 +298,9 @@ impl Core {
         .any(|is_it| is_it)
     }
 
-    /// Live: the ring time of a stamp of the system's clock. If the clock shows the stamp several
-    /// times: the last time that has passed, or else the first to come. If a step left the stamp
-    /// out: its ring time at the present setting of the clock.
+    /// Live: the ring time, ns, of a stamp of the system's clock. After a step back the clock shows
+    /// a stamp again: this function prefers the last time up to now to times after now. If a step
+    /// left the stamp out, the present setting of the clock counts.
     fn ring_time_of(&self, stamp_ns: i64, now: Moment) -> i64 {
         let times = self.common.clock.ring_times((stamp_ns, stamp_ns));
         let (passed, to_come): (Vec<_>, Vec<_>) = times
