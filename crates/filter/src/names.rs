@@ -84,7 +84,14 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
             continue;
         }
         let shown = &text[word.span.clone()];
-        if let Some(qualifier) = qualifier(shown) {
+        let is_range = head.is_some_and(|head| head.kind == Kind::PortRange);
+        let known = qualifier(shown);
+        let is_name = known.is_none()
+            && !(is_range && is_range_of_numbers(shown))
+            && is_identifier(shown, &mut libpcap);
+        // An operand that begins with a keyword does not inherit the qualifiers of the previous operand.
+        let is_keyword = begins && !is_name && is_keyword(shown);
+        if let Some(qualifier) = known.or(is_keyword.then_some(Qualifier::Proto)) {
             let head = match &mut head {
                 Some(head) if !begins => head,
                 _ => {
@@ -106,8 +113,7 @@ pub(crate) fn names(text: &str, piece: Range<usize>, looks_up: bool) -> Vec<Name
         }
         is_own &= !begins;
         begins = false;
-        let is_range = head.is_some_and(|head| head.kind == Kind::PortRange);
-        if is_range && is_range_of_numbers(shown) || !is_identifier(shown, &mut libpcap) {
+        if !is_name {
             continue;
         }
         let is_alone = is_own && !is_inherited(text, &words[index + 1..]);
@@ -147,11 +153,18 @@ enum Qualifier {
     Kind(Kind),
 }
 
+/// The qualifiers of libpcap's `scanner.l`.
 fn qualifier(word: &str) -> Option<Qualifier> {
     Some(match word {
         "ip" | "ip6" | "arp" | "rarp" | "tcp" | "udp" | "sctp" | "ether" | "link" | "fddi"
-        | "tr" | "ppp" | "slip" | "wlan" | "decnet" | "iso" | "isis" => Qualifier::Proto,
-        "src" | "dst" | "or" | "and" | "||" | "&&" => Qualifier::Direction,
+        | "tr" | "ppp" | "slip" | "wlan" | "decnet" | "iso" | "isis" | "is-is" | "esis"
+        | "es-is" | "clnp" | "l1" | "l2" | "iih" | "lsp" | "snp" | "csnp" | "psnp" | "icmp"
+        | "icmp6" | "igmp" | "igrp" | "pim" | "vrrp" | "carp" | "ah" | "esp" | "atalk" | "aarp"
+        | "lat" | "sca" | "moprc" | "mopdl" | "stp" | "ipx" | "netbeui" | "radio" => {
+            Qualifier::Proto
+        }
+        "src" | "dst" | "ra" | "ta" | "addr1" | "address1" | "addr2" | "address2" | "addr3"
+        | "address3" | "addr4" | "address4" | "or" | "and" | "||" | "&&" => Qualifier::Direction,
         "port" => Qualifier::Kind(Kind::Port),
         "proto" | "protochain" => Qualifier::Kind(Kind::Proto),
         "type" | "subtype" | "dir" | "direction" | "ifname" | "on" | "reason" | "action"
@@ -161,6 +174,16 @@ fn qualifier(word: &str) -> Option<Qualifier> {
         "net" | "gateway" => Qualifier::Kind(Kind::Other),
         _ => return None,
     })
+}
+
+/// Whether a word that is no name is a keyword, rather than a number, an address or an operator.
+fn is_keyword(word: &str) -> bool {
+    // The shortest address of Ethernet without a colon or a dot is `a-b-c-d-e-f`.
+    const ETHERNET_MIN: usize = 11;
+    let is_hex = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    let is_address =
+        word.contains([':', '.']) || word.len() >= ETHERNET_MIN && word.bytes().all(is_hex);
+    word.starts_with(|first: char| first.is_ascii_alphabetic()) && !is_address
 }
 
 /// Whether it is two ports, such as `1-2`: a name to libpcap's scanner, and to all but `portrange`.
@@ -320,6 +343,62 @@ mod tests {
             assert_eq!(unknown, expected, "{text}");
             assert_eq!(numbers, text);
         }
+    }
+
+    /// libpcap asks the resolver for each of these names.
+    #[test]
+    fn no_keyword_leaves_a_host_the_qualifiers_of_an_earlier_operand() {
+        let protocols = "ip ip6 arp rarp tcp udp sctp ether link fddi tr ppp slip wlan decnet iso isis \
+            is-is esis es-is clnp l1 l2 iih lsp snp csnp psnp \
+            icmp icmp6 igmp igrp pim vrrp carp ah esp atalk aarp lat sca moprc mopdl stp ipx netbeui radio";
+        let directions =
+            "src dst ra ta addr1 addr2 addr3 addr4 address1 address2 address3 address4";
+        // No qualifiers: today libpcap takes no name after these words.
+        let others = "less greater len length inbound outbound ifindex vlan mpls pppoed pppoes geneve \
+            lane metac bcc oam oamf4 sc ilmic vpi vci \
+            connectmsg rnr rulenum srnr subrulenum fisu lssu lsu msu sio opc dpc sls hsio hopc hdpc hsls byte broadcast multicast mask";
+        let protocols = protocols
+            .split_whitespace()
+            .map(|word| format!("{word} src"));
+        let others = directions
+            .split_whitespace()
+            .chain(others.split_whitespace());
+        let heads: Vec<String> = protocols.chain(others.map(str::to_owned)).collect();
+        for head in heads {
+            for before in [
+                "port 80 and ",
+                "proto 6 or not ",
+                "portrange 1-2 and (",
+                "llc u and ",
+                "type mgt or (not ",
+            ] {
+                let text = format!("{before}{head} x.example");
+                let names = names(&text, 0..text.len(), false);
+                let shown: Vec<_> = names
+                    .iter()
+                    .map(|name| (&text[name.span.clone()], name.is_local))
+                    .collect();
+                assert_eq!(shown, [("x.example", false)], "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_and_addresses_leave_the_qualifiers_to_the_names_behind_them() {
+        for text in [
+            "ether host aabbccddeeff or gate",
+            "ether host a-b-c-d-e-f or (ab.cd.ef.ab.cd.ef or gate)",
+            "net fe80:: or 10.1 or loopback",
+            "gateway fe80::1 or gate",
+        ] {
+            let (unknown, numbers) = resolved(text);
+            assert_eq!((unknown.len(), numbers.as_str()), (1, text));
+        }
+        let (unknown, numbers) = resolved("udp port 53 or 0x35 or domain");
+        assert_eq!(
+            (unknown, numbers),
+            (vec![], "udp port 53 or 0x35 or 53".to_owned())
+        );
     }
 
     /// libpcap takes the addresses wherever it took the name.

@@ -178,8 +178,9 @@ impl Template {
         Ok(self)
     }
 
-    /// Refuses names of hosts and networks, so that the text causes no look-up on other machines.
-    /// Names of ports and protocols pass.
+    /// Refuses names of hosts and networks, which the resolver asks name servers for. Names of ports
+    /// and protocols pass: the system finds these in its own files, services(5) and protocols(5),
+    /// unless nsswitch.conf(5) names another source.
     ///
     /// # Errors
     /// [`Problem::HostName`] for the first name of a host or network.
