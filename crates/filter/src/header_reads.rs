@@ -19,6 +19,9 @@ use crate::Program;
 
 /// Values that are remembered of one field; a field with more counts as untested.
 const VALUES_MAX: usize = 64;
+/// Fields that are remembered on a path; further fields count as untested. A copy of them waits at
+/// each target of a jump.
+const FIELDS_MAX: usize = 64;
 /// Tags and labels in front of a network header that are followed.
 const SHIFTS_MAX: usize = 16;
 
@@ -321,6 +324,13 @@ impl Known {
         (end <= bytes).then_some(Value::Unknown)
     }
 
+    /// Remembers that a field has this value, within a bound: to forget a fact accepts less.
+    fn learn(&mut self, field: Field, value: u32) {
+        if self.facts.len() < FIELDS_MAX || self.facts.contains_key(&field) {
+            self.facts.insert(field, BTreeSet::from([value]));
+        }
+    }
+
     /// Facts after a conditional jump: if the condition holds, and if not.
     fn decide(self, instruction: Instruction) -> (Self, Self) {
         let (mut holds, mut fails) = (self.clone(), self);
@@ -329,7 +339,7 @@ impl Known {
         };
         match instruction.code {
             op::JEQ_K => {
-                holds.facts.insert(field, BTreeSet::from([k]));
+                holds.learn(field, k);
                 if let Some(values) = fails.facts.get_mut(&field) {
                     values.remove(&k);
                 }
@@ -337,10 +347,36 @@ impl Known {
             op::JSET_K => {
                 let (at, bytes, mask) = field;
                 let bits = (at, bytes, mask & k);
-                fails.facts.insert(bits, BTreeSet::from([0]));
+                fails.learn(bits, 0);
             }
             _ => {}
         }
         (holds, fails)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_remembers_a_bounded_number_of_fields() {
+        let test = |code, k| Instruction {
+            code,
+            jump_true: 0,
+            jump_false: 0,
+            k,
+        };
+        let mut known = Known::new();
+        for at in 0..1000 {
+            known.a = Value::Field((at, 1, 0xff));
+            known = known.decide(test(op::JEQ_K, 7)).0;
+            known = known.decide(test(op::JSET_K, 0x10)).1;
+        }
+        assert_eq!(known.facts.len(), FIELDS_MAX);
+        // A field that is known already is learned anew.
+        known.a = Value::Field((0, 1, 0xff));
+        known = known.decide(test(op::JEQ_K, 8)).0;
+        assert_eq!(only(&known.facts, (0, 1, 0xff)), Some(8));
     }
 }
