@@ -35,7 +35,8 @@ struct NewDirectory {
 /// may call this function.
 ///
 /// # Errors
-/// The system's; `NotADirectory` if a file has the name.
+/// The system's; `NotADirectory` if a file has the name. If this process is root: the path leads
+/// through a link that another user may have made. Root then makes no directory after this link.
 pub fn make_directories(path: &Path, mode: u32) -> io::Result<NewDirectories> {
     make_missing(path, mode, true)
 }
@@ -53,6 +54,7 @@ fn make_missing(path: &Path, mode: u32, with_parents: bool) -> io::Result<NewDir
     while let Some(name) = walk.rest.pop() {
         match walk.enter(&name) {
             Err(Errno::NOENT) if with_parents || walk.rest.is_empty() => {
+                walk.check_links()?;
                 made.extend(make(&walk.at, &name, mode)?);
                 walk.enter(&name)?;
             }
@@ -196,13 +198,13 @@ mod tests {
     fn a_link_of_another_user_gives_no_directory_away() {
         let Some(theirs) = theirs() else { return };
         theirs.swap();
-        let made = make_directories(&theirs.path.join("new"), 0o750).unwrap();
-        let refused = made.give_to(theirs.owner).unwrap_err().to_string();
+        let made = make_directories(&theirs.path.join("new/newer"), 0o750);
+        assert_eq!(theirs.victims(), ["passwd"], "nothing is made there");
+        let refused = made.unwrap_err().to_string();
         assert!(
             refused.contains("link that another user can change"),
             "{refused}"
         );
-        assert_eq!(fs::metadata(theirs.victim.join("new")).unwrap().uid(), 0);
         // To use what is there gives nothing away.
         let found = make_directories(&theirs.path, 0o750).unwrap();
         found.give_to(theirs.owner).unwrap();

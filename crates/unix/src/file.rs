@@ -1,15 +1,15 @@
 //! Files that are made, or appended to, for another user.
 
-use std::{fs::File, io, path::Path};
+use std::{fs::File, io, os::fd::AsFd, path::Path};
 
 use rustix::{
-    fs::{FileType, Mode, OFlags, fchown, fstat, openat},
+    fs::{AtFlags, FileType, Mode, OFlags, fchown, fstat, openat, statat},
     io::Errno,
 };
 
 use crate::{
     Owner,
-    place::{Place, is_shared},
+    place::{Place, identity, is_shared},
 };
 
 /// Opens a file for appending and reading. A new file has this mode, less the umask, and belongs
@@ -34,15 +34,8 @@ pub fn open_to_append(path: &Path, mode: u32, (uid, gid): Owner) -> io::Result<F
         };
         match opened {
             Ok(file) => {
-                let (file, directory) = (File::from(file), fstat(&place.directory)?);
-                let found = fstat(&file)?;
-                let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
-                if is_file && found.st_nlink > 1 && is_shared(&directory) {
-                    return Err(io::Error::other(
-                        "it has a second name (hard link), and another user can write to its directory",
-                    ));
-                }
-                return Ok(file);
+                check_name(&place, &file)?;
+                return Ok(file.into());
             }
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
@@ -60,6 +53,26 @@ pub fn open_to_append(path: &Path, mode: u32, (uid, gid): Owner) -> io::Result<F
             }
         }
     }
+}
+
+/// Root refuses a file that may have a second name, where another user can make names.
+fn check_name(place: &Place, file: impl AsFd) -> io::Result<()> {
+    let opened = fstat(file)?;
+    let is_file = FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile;
+    if !is_file || !is_shared(&fstat(&place.directory)?) {
+        return Ok(());
+    }
+    // One answer about the name: another user may have removed the link after the file was opened.
+    let found = statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if identity(&found) != identity(&opened) {
+        return Err(io::Error::other("another user has replaced the file"));
+    }
+    if found.st_nlink != 1 {
+        return Err(io::Error::other(
+            "it has a second name (hard link), and another user can write to its directory",
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -95,6 +108,22 @@ mod tests {
         assert!(append("none/file", "").is_err());
         assert!(append("", "").is_err());
         open_to_append(Path::new("/dev/null"), 0o640, (None, None)).unwrap();
+    }
+
+    /// The name is removed or replaced after the file was opened, so the file has one name again.
+    #[test]
+    fn a_file_that_lost_its_name_is_refused() {
+        let Some(theirs) = theirs() else { return };
+        let (path, victim) = (theirs.path.join("log"), theirs.victim.join("passwd"));
+        fs::hard_link(&victim, &path).unwrap();
+        let place = Place::find(&path).unwrap();
+        let file = File::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(check_name(&place, &file).is_err());
+        fs::write(&path, "").unwrap();
+        let refused = check_name(&place, &file).unwrap_err().to_string();
+        assert!(refused.contains("replaced"), "{refused}");
+        check_name(&place, File::open(&path).unwrap()).unwrap();
     }
 
     #[test]

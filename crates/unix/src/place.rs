@@ -25,7 +25,7 @@ use rustix::{
 
 /// Links in a path at most, as the kernel's `MAXSYMLINKS`.
 const LINKS_MAX: u32 = 40;
-/// Opens what has a name, a link too, without any access to it: open(2).
+/// Opens the file of a name, or the symbolic link itself, without access to its content: open(2).
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A name in a directory that is open.
@@ -163,6 +163,11 @@ fn may_be_foreign(link: &Stat, directory: &Stat) -> bool {
 /// include all users whom an access control list lets write: acl(5).
 pub(crate) fn is_shared(directory: &Stat) -> bool {
     geteuid().is_root() && (!is_own(directory) || directory.st_mode & 0o022 != 0)
+}
+
+/// Device and inode number.
+pub(crate) fn identity(file: &Stat) -> (u64, u64) {
+    (file.st_dev, file.st_ino)
 }
 
 fn is_own(file: &Stat) -> bool {

@@ -8,7 +8,7 @@
 //! inspect the socket one after the other.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fmt,
     io::{self, ErrorKind},
     os::{
@@ -28,7 +28,10 @@ use rustix::{
     process::geteuid,
 };
 
-use crate::{Owner, place::Place};
+use crate::{
+    Owner,
+    place::{Place, identity},
+};
 
 /// Owner and group may connect and write.
 const SOCKET_MODE: Mode = Mode::from_raw_mode(0o660);
@@ -167,8 +170,7 @@ impl<'p> Staging<'p> {
             };
             let opened = fstat(&directory)?;
             if opened.st_uid != geteuid().as_raw() || opened.st_mode & 0o077 != 0 {
-                let why = format!("{} is in the way: remove it", name.display());
-                return Err(io::Error::other(why));
+                return Err(in_the_way(&name));
             }
             flock(&directory, FlockOperation::LockExclusive)?;
             // The program that had the lock before may have removed the directory.
@@ -186,7 +188,7 @@ impl<'p> Staging<'p> {
     }
 
     fn make<S: Bind>(&self, (uid, gid): Owner) -> io::Result<(S, Stat)> {
-        self.clear();
+        self.clear()?;
         let (staging, Place { directory, name }) = (&self.directory, self.place);
         // ss(8) shows this path.
         let socket = S::bind(&path_in(staging, name))?;
@@ -198,18 +200,31 @@ impl<'p> Staging<'p> {
         Ok((socket, made))
     }
 
-    fn clear(&self) {
-        // Only a program that was killed leaves a socket here.
-        let _ = unlinkat(&self.directory, &self.place.name, AtFlags::empty());
+    /// Removes the socket of a program that was killed. Any other file shows that the directory
+    /// is not a staging directory.
+    fn clear(&self) -> io::Result<()> {
+        let name = &self.place.name;
+        match statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Socket => {
+                Ok(unlinkat(&self.directory, name, AtFlags::empty())?)
+            }
+            Ok(_) => Err(in_the_way(&self.name)),
+            Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
 impl Drop for Staging<'_> {
     fn drop(&mut self) {
-        self.clear();
+        let _ = self.clear();
         // If that fails, the next program takes the directory over.
         let _ = unlinkat(&self.place.directory, &self.name, AtFlags::REMOVEDIR);
     }
+}
+
+fn in_the_way(name: &OsStr) -> io::Error {
+    io::Error::other(format!("{} is in the way: remove it", name.display()))
 }
 
 impl SocketFile {
@@ -243,13 +258,9 @@ impl Place {
 
 /// The path of a name in an open directory: proc_pid_fd(5). The link leads to the directory
 /// itself, even if the directory was renamed. A process always sees its own links.
-fn path_in(directory: impl AsFd, name: &std::ffi::OsStr) -> PathBuf {
+fn path_in(directory: impl AsFd, name: &OsStr) -> PathBuf {
     let descriptor = directory.as_fd().as_raw_fd();
     PathBuf::from(format!("/proc/self/fd/{descriptor}")).join(name)
-}
-
-fn identity(file: &Stat) -> (u64, u64) {
-    (file.st_dev, file.st_ino)
 }
 
 #[cfg(test)]
@@ -389,6 +400,20 @@ mod tests {
         symlink(folder.path(), &left).unwrap();
         assert!(bind::<UnixListener>(&path).is_err());
         assert!(!path.exists());
+    }
+
+    /// The user keeps a file in a directory that has the name of the staging directory.
+    #[test]
+    fn only_a_socket_is_removed_from_the_staging_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join(".s.new");
+        fs::create_dir(&left).unwrap();
+        fs::set_permissions(&left, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(left.join("s"), "a file").unwrap();
+        let refused = bind::<UnixListener>(&folder.path().join("s"));
+        assert_eq!(fs::read(left.join("s")).unwrap(), b"a file");
+        let refused = refused.unwrap_err();
+        assert!(refused.contains(".s.new is in the way"), "{refused}");
     }
 
     /// The directory becomes a link after it was found.
