@@ -8,14 +8,14 @@ use std::{
 
 use axum::response::{IntoResponse, Response};
 use retroscope_recorder::{Clock, Handle, Refusal, SystemClock};
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{task::JoinHandle, task_local, time::sleep};
 
 use crate::{
     Services,
     caller::Caller,
     keys::Keys,
     problem::Problem,
-    queries::{Places, Queries},
+    queries::{Place, Places, Queries},
     refusals::Refusals,
     tls::Tls,
     token::Tokens,
@@ -23,6 +23,11 @@ use crate::{
 
 /// How often it is looked whether the token still stands of who is given something that goes on.
 const LOOK: Duration = Duration::from_secs(1);
+
+task_local! {
+    /// The place of the request that this task answers.
+    pub(crate) static PLACE: Arc<Place>;
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -45,6 +50,8 @@ pub(crate) struct App {
     pub(crate) listeners: Arc<Places>,
     /// Requests of one account that are being answered.
     pub(crate) requests: Arc<Places>,
+    /// Triggers by hand that are compiled and started.
+    pub(crate) triggers: Arc<Places>,
     pub(crate) services: Services,
     pub(crate) keys: Keys,
     pub(crate) refusals: Refusals,
@@ -99,10 +106,16 @@ impl Drop for Tied {
     }
 }
 
-/// Runs what may wait for the recorder, or for the ring, on a thread that may wait.
+/// Runs what may wait for the recorder, or for the ring, on a thread that may wait. The work keeps
+/// the place of its request to its end, also after the client has left.
 pub(crate) async fn waiting<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
+    let place = PLACE.try_with(Arc::clone).ok();
+    let work = move || {
+        let _place = place;
+        work()
+    };
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| {
         Err(Problem::bug(
@@ -117,4 +130,42 @@ pub(crate) async fn answering<T: IntoResponse>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<Response, Problem> {
     waiting(move || work().map(IntoResponse::into_response)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, sync::mpsc::channel, task::Poll, thread::yield_now};
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    #[test]
+    fn work_keeps_its_place_after_the_client_has_left() {
+        let (places, caller) = (Places::requests(), Caller::of_peer(0, 1));
+        let place = Arc::new(places.take(&caller).unwrap());
+        let others: Vec<_> = std::iter::from_fn(|| places.take(&caller).ok()).collect();
+        let runtime = Builder::new_multi_thread().worker_threads(1).build();
+        let runtime = runtime.unwrap();
+        // Dropped before the runtime, which waits for its threads.
+        let (release, released) = channel::<()>();
+        let work = waiting(move || {
+            let _ = released.recv();
+            Ok(())
+        });
+        let mut work = Box::pin(PLACE.scope(place, work));
+        runtime.block_on(poll_fn(|context| {
+            assert!(work.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        }));
+        drop(work);
+        assert!(places.take(&caller).is_err(), "the work goes on");
+        drop(release);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while places.take(&caller).is_err() {
+            assert!(Instant::now() < deadline);
+            yield_now();
+        }
+        drop(others);
+    }
 }

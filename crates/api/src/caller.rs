@@ -38,12 +38,13 @@ impl Caller {
         }
     }
 
-    /// Who need not say who it is: for what takes no role.
-    pub(crate) fn anybody() -> Self {
+    /// A client that needs no token, for operations without a role. Each `origin`, a host or user,
+    /// has a separate account: one host cannot take the places of the probes of other hosts.
+    pub(crate) fn anybody(origin: &str) -> Self {
         Self {
             token: None,
             name: "anybody".into(),
-            account: "anybody".into(),
+            account: format!("anybody at {origin}").into(),
             roles: [].into(),
             filter: None,
             snaplen: None,

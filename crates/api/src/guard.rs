@@ -12,7 +12,7 @@ use retroscope_recorder::{Clock, Refusal, SystemClock};
 use retroscope_unix::Peer;
 
 use crate::{
-    app::App,
+    app::{App, PLACE},
     caller::Caller,
     operations::{self, Limited, Operation},
     problem::{Problem, WhyRefused},
@@ -45,6 +45,15 @@ impl Arrival {
             Self::Unix { .. } => None,
         }
     }
+
+    /// The client's host or user, for an account without a token.
+    fn origin(self) -> String {
+        match self {
+            Self::Tcp { address, .. } => address.ip().to_string(),
+            Self::Unix { uid: Some(uid), .. } => format!("uid {uid}"),
+            Self::Unix { uid: None, .. } => "an unknown user".to_owned(),
+        }
+    }
 }
 
 /// A request that does not pass.
@@ -75,9 +84,11 @@ pub(crate) async fn guard(
         Ok((caller, place)) => {
             let who = Arc::clone(&caller.name);
             request.extensions_mut().insert(caller);
-            let mut response = next.run(request).await;
+            let place = Arc::new(place);
+            let answering = PLACE.scope(Arc::clone(&place), next.run(request));
+            let mut response = answering.await;
             // The connection keeps the place until the answer's end.
-            response.extensions_mut().insert(Arc::new(place));
+            response.extensions_mut().insert(place);
             (Some(who), response)
         }
         Err(Denied { who, problem }) => (who, problem.into_response()),
@@ -106,7 +117,7 @@ fn admit(app: &App, request: &Request, arrival: Option<Arrival>) -> Result<Calle
     let operation = path.and_then(|path| operations::find(request.method(), path));
     let needed = operation.map(|operation| operation.role);
     if needed == Some(None) {
-        return Ok(Caller::anybody());
+        return Ok(Caller::anybody(&arrival.origin()));
     }
     let caller = match arrival {
         Arrival::Unix {

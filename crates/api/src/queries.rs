@@ -23,6 +23,8 @@ const LISTENERS_MAX: (usize, usize) = (12, 24);
 /// Requests that are being answered. One account has half of the connections of an address at most,
 /// so others are let in.
 const REQUESTS_MAX: (usize, usize) = (CONNECTIONS_MAX / 2, usize::MAX);
+/// Triggers by hand at once. Each may occupy a thread for seconds while its filter is compiled.
+const TRIGGERS_MAX: (usize, usize) = (8, 16);
 /// Queries whose verdicts are kept.
 const KEPT: usize = 256;
 
@@ -58,6 +60,10 @@ impl Places {
 
     pub(crate) fn requests() -> Arc<Self> {
         Self::new("requests", REQUESTS_MAX)
+    }
+
+    pub(crate) fn triggers() -> Arc<Self> {
+        Self::new("triggers", TRIGGERS_MAX)
     }
 
     fn new(what: &'static str, (max_of_one, max): (usize, usize)) -> Arc<Self> {
@@ -323,7 +329,7 @@ mod tests {
     #[test]
     fn a_query_whose_thread_fails_has_failed() {
         let queries = Arc::<Queries>::default();
-        let caller = Caller::anybody();
+        let caller = Caller::anybody("192.0.2.1");
         let begin = || queries.begin(&caller, "udp", &Cancel::default()).unwrap();
         let found = |id: &str| queries.find(&caller, id).unwrap();
         let begun = begin();
@@ -342,5 +348,14 @@ mod tests {
         let id = begun.id.clone();
         begun.end(Err("the client has left".to_owned()));
         assert_eq!(found(&id).error.as_deref(), Some("the client has left"));
+    }
+
+    #[test]
+    fn probes_of_one_host_leave_places_to_those_of_others() {
+        let places = Places::requests();
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(Caller::anybody);
+        let all: Vec<Place> = std::iter::from_fn(|| places.take(&one).ok()).collect();
+        assert_eq!(all.len(), CONNECTIONS_MAX / 2);
+        assert!(places.take(&other).is_ok());
     }
 }

@@ -4,7 +4,12 @@
 use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
-    sync::{Arc, Weak, atomic::AtomicBool},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Weak,
+        atomic::AtomicBool,
+        mpsc::{RecvTimeoutError, SyncSender, sync_channel},
+    },
     thread::Builder,
     time::{Duration, Instant},
 };
@@ -17,7 +22,6 @@ use tokio::{
     net::{TcpListener, UnixListener},
     runtime::{Builder as RuntimeBuilder, Runtime},
     sync::watch,
-    task::spawn_blocking,
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, rustls::Error as TlsError};
@@ -62,8 +66,8 @@ pub struct Server {
     /// Until the end.
     runtime: Option<Runtime>,
     closing: watch::Sender<bool>,
-    /// Asks for files to be read again.
-    refresh: watch::Sender<()>,
+    /// Each asks for a file to be read again.
+    refresh: Vec<SyncSender<()>>,
     app: Arc<App>,
     seats: Vec<Arc<Seats>>,
     /// Removed when this is dropped.
@@ -114,22 +118,15 @@ impl Server {
             queries: Arc::default(),
             listeners: Places::listeners(),
             requests: Places::requests(),
+            triggers: Places::triggers(),
             services,
             keys: Keys::default(),
             refusals: Refusals::default(),
         };
         let app = Arc::new(app);
         let (mut seats, mut files) = (Vec::new(), Vec::new());
+        let refresh = follow_files(&runtime, &app)?;
         let inside = runtime.enter();
-        let (refresh, asked) = watch::channel(());
-        if app.tokens.is_some() {
-            let tokens = |app: &App, is_asked| app.tokens.as_ref()?.refresh(is_asked);
-            runtime.spawn(follow(asked.clone(), Arc::clone(&app), tokens));
-        }
-        if app.tls.is_some() {
-            let tls = |app: &App, is_asked| app.tls.as_ref()?.refresh(is_asked);
-            runtime.spawn(follow(asked.clone(), Arc::clone(&app), tls));
-        }
         for (listener, part) in bound.listeners {
             let room = Seats::new(CONNECTIONS_MAX);
             seats.push(Arc::clone(&room));
@@ -167,8 +164,11 @@ impl Server {
     /// Asks for the files of tokens and TLS to be read again soon. Reports the result as an event.
     /// Returns false if the API has no such file.
     pub fn refresh(&self) -> bool {
-        self.refresh.send_replace(());
-        self.refresh.receiver_count() > 0
+        for ask in &self.refresh {
+            // If the queue is full, the file is read again in any case.
+            let _ = ask.try_send(());
+        }
+        !self.refresh.is_empty()
     }
 
     /// The recording has ended: clients are told what they asked for, for 3 s. Queries that are not through then end where they are, each with its
@@ -203,28 +203,50 @@ impl Drop for Server {
     }
 }
 
-/// Calls `refresh` every [`REFRESH_EVERY`], and when `asked` changes, on a thread that may block.
-/// So a file that hangs delays neither logins nor other files. Reports the result as an event.
-async fn follow(
-    mut asked: watch::Receiver<()>,
-    app: Arc<App>,
-    refresh: fn(&App, bool) -> Option<String>,
-) {
-    loop {
-        let is_asked = match timeout(REFRESH_EVERY, asked.changed()).await {
-            Ok(Ok(())) => true,
-            Ok(Err(_)) => return,
-            Err(_) => false,
-        };
-        let app = Arc::clone(&app);
-        let work = move || {
-            if let Some(notice) = refresh(&app, is_asked) {
-                app.handle.tell_notice(notice);
-            }
-        };
-        // A thread that failed has printed why.
-        let _ = spawn_blocking(work).await;
-    }
+/// Follows the files of tokens and TLS, each on a thread: a file that hangs does not delay the other.
+/// Reports changes as events.
+fn follow_files(runtime: &Runtime, app: &Arc<App>) -> io::Result<Vec<SyncSender<()>>> {
+    type Refresh = fn(&App, bool) -> Option<String>;
+    let tokens: Refresh = |app, is_asked| app.tokens.as_ref()?.refresh(is_asked);
+    let tls: Refresh = |app, is_asked| app.tls.as_ref()?.refresh(is_asked);
+    let files = [(app.tokens.is_some(), tokens), (app.tls.is_some(), tls)];
+    let files = files.into_iter().filter(|(is_there, _)| *is_there);
+    files
+        .map(|(_, refresh)| {
+            let app = Arc::clone(app);
+            follow(runtime, move |is_asked| {
+                if let Some(notice) = refresh(&app, is_asked) {
+                    app.handle.tell_notice(notice);
+                }
+            })
+        })
+        .collect()
+}
+
+/// Calls `refresh` every [`REFRESH_EVERY`], and when the result asks for it, until the result is
+/// dropped. The thread does no other work: clients who keep all workers busy cannot delay the
+/// revocation of their token.
+fn follow(
+    runtime: &Runtime,
+    refresh: impl Fn(bool) + Send + 'static,
+) -> io::Result<SyncSender<()>> {
+    let (ask, asked) = sync_channel(1);
+    let work = move || {
+        loop {
+            let is_asked = match asked.recv_timeout(REFRESH_EVERY) {
+                Ok(()) => true,
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            // A call that fails prints why, and the next call tries again.
+            let _ = catch_unwind(AssertUnwindSafe(|| refresh(is_asked)));
+        }
+    };
+    // The threads of the runtime have no privileges, and a thread inherits that from its creator.
+    let start = async { Builder::new().name("api-files".to_owned()).spawn(work) };
+    let started = runtime.block_on(runtime.spawn(start));
+    started.map_err(io::Error::other)??;
+    Ok(ask)
 }
 
 /// Reports the sums of refusals when they are due.
@@ -346,4 +368,31 @@ fn no_room() -> String {
     format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn files_are_followed_while_all_workers_are_busy() {
+        let runtime = RuntimeBuilder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        let (release, released) = channel::<()>();
+        runtime.spawn_blocking(move || released.recv());
+        let (tell, told) = channel();
+        let ask = follow(&runtime, move |is_asked| _ = tell.send(is_asked)).unwrap();
+        let wait = Duration::from_secs(30);
+        assert!(!told.recv_timeout(wait).unwrap());
+        ask.send(()).unwrap();
+        while !told.recv_timeout(wait).unwrap() {}
+        drop(ask);
+        while told.recv_timeout(wait) != Err(RecvTimeoutError::Disconnected) {}
+        drop(release);
+    }
 }

@@ -70,7 +70,9 @@ pub(crate) async fn trigger(
     let meaning = format!("{} {wanted:?}", caller.account);
     let mut wanted = wanted.read(&caller, key.clone())?;
     let handle = app.handle.clone();
+    let place = app.triggers.take(&caller)?;
     let triggered = waiting(move || {
+        let _place = place;
         let request = &mut wanted.request;
         request.dump = within(&app.handle, &caller, request.dump.take())?;
         let claim = |key: &String| app.keys.claim(key, &meaning);
