@@ -1,7 +1,7 @@
 //! Dumps: what they say of themselves. Their files are in `dump_files`.
 
 use std::{
-    io::{self, Write as _},
+    io::{self, BufWriter, Write as _},
     sync::Arc,
 };
 
@@ -18,11 +18,15 @@ use utoipa::ToSchema;
 
 use super::{Asking, Shared};
 use crate::{
-    app::{answering, waiting},
+    app::{App, answering, waiting},
+    caller::Caller,
     extract::{Json, Named, Nothing, Parameters},
     problem::Problem,
     stream::{PieceWriter, Sender, self_ending_stream},
 };
+
+/// Bytes of the list between two checks of the caller's token.
+const CHECK_BYTES: usize = 64 << 10;
 
 /// A dump.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -82,8 +86,9 @@ impl Found {
         })
     }
 
-    /// Writes the answer at the speed of the client: the text of 10,000 dumps has some 10 MB.
-    fn write_to(&self, sender: Sender) {
+    /// Writes the answer at the speed of the client: the text of 10,000 dumps has some 10 MB. Ends
+    /// when the client's token is revoked.
+    fn write_to(&self, sender: Sender, app: &App, caller: &Caller) {
         let finished = self.finished.iter();
         let body = DumpsBody {
             dumps: finished
@@ -95,11 +100,36 @@ impl Found {
             before: self.before,
             stored: self.stored.iter().map(|dump| &**dump).collect(),
         };
-        let mut out = PieceWriter::new(&sender);
+        let out = Checked {
+            out: PieceWriter::new(&sender),
+            app,
+            caller,
+        };
+        let mut out = BufWriter::with_capacity(CHECK_BYTES, out);
         let written = serde_json::to_writer(&mut out, &body).map_err(io::Error::from);
-        if written.and_then(|()| out.flush()).is_ok() {
+        let is_whole = written.and_then(|()| out.flush()).is_ok();
+        drop(out);
+        if is_whole {
             sender.end(None);
         }
+    }
+}
+
+/// Checks before each write that the caller's token is still valid.
+struct Checked<'a> {
+    out: PieceWriter<'a>,
+    app: &'a App,
+    caller: &'a Caller,
+}
+
+impl io::Write for Checked<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.app.check(self.caller).map_err(io::Error::other)?;
+        self.out.write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 
@@ -126,10 +156,11 @@ pub(crate) async fn list(
     _: Parameters<Nothing>,
 ) -> Result<Response, Problem> {
     let place = app.running.take(&caller)?;
-    let found = waiting(move || Found::new(&app.handle)).await?;
+    let handle = app.handle.clone();
+    let found = waiting(move || Found::new(&handle)).await?;
     let (sender, body) = self_ending_stream();
     tokio::task::spawn_blocking(move || {
-        found.write_to(sender);
+        found.write_to(sender, &app, &caller);
         drop(place);
     });
     let kind = [(header::CONTENT_TYPE, "application/json")];
