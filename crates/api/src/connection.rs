@@ -59,7 +59,8 @@ struct Taken {
 
 #[derive(Debug)]
 struct State {
-    /// When the connection became idle, or began to receive a body; `None`: a request is answered.
+    /// When the connection became idle, or the request came whose body is awaited; `None`: the
+    /// request is being answered.
     idle_since: Option<Instant>,
     /// Dropped to end the connection.
     _eviction: oneshot::Sender<Infallible>,
@@ -178,14 +179,13 @@ pub(crate) async fn serve(
 ) {
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        // A client that sends a body slowly, or leaves one unread, makes room as an idle one does.
-        let is_whole = request.body().is_end_stream();
-        seat.set((!is_whole).then(Instant::now));
+        seat.set(None);
         request.extensions_mut().insert(arrival);
         let receiver = Arc::clone(&seat);
         let request = request.map(|body| Receiving {
             body,
             seat: receiver,
+            since: Instant::now(),
         });
         let seat = Arc::clone(&seat);
         let answering = hyper::service::Service::call(&router, request);
@@ -219,11 +219,14 @@ pub(crate) async fn serve(
     unless_evicted(talk, &mut evicted).await;
 }
 
-/// The body of a request. The connection is busy from the end of the body on.
+/// The body of a request. While the handler waits for the client to send more, the connection
+/// counts as idle.
 #[derive(Debug)]
 struct Receiving {
     body: Incoming,
     seat: Arc<Seat>,
+    /// The start of the request.
+    since: Instant,
 }
 
 impl HttpBody for Receiving {
@@ -234,11 +237,9 @@ impl HttpBody for Receiving {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if self.body.is_end_stream() || !matches!(frame, Some(Ok(_))) {
-            self.seat.set(None);
-        }
-        Poll::Ready(frame)
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        self.seat.set(frame.is_pending().then_some(self.since));
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
