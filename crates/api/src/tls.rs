@@ -169,7 +169,9 @@ fn unreadable(path: &Path, option: &str, error: &pem::Error) -> String {
     let path = path.display();
     match error {
         pem::Error::Io(io) if io.kind() == ErrorKind::PermissionDenied => {
-            format!("{option} {path}: {io}: let the user that this program runs as read it")
+            format!(
+                "{option} {path}: {io}: give the user that this program runs as read permission"
+            )
         }
         error => format!("{option} {path}: {error}"),
     }

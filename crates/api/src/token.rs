@@ -144,8 +144,8 @@ impl TokenLine {
         if let Some(filter) = &self.filter {
             check_filter(filter).map_err(|error| match error.problem() {
                 Problem::NameTooLate(word) => format!(
-                    "token '{name}': its filter names '{word}': write numbers and addresses, because whoever answers a look-up would decide what \
-                     the token may see"
+                    "token '{name}': its filter names '{word}': write numbers and addresses, because the server that \
+                     answers a look-up would decide what the token may see"
                 ),
                 _ => format!("token '{name}': {}", error.render()),
             })?;

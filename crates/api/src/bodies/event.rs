@@ -59,7 +59,7 @@ pub enum EventBody<'a> {
         #[serde(flatten)]
         export: &'a Export,
     },
-    /// A client changed something, or an attempt failed.
+    /// A client changed something, or a reload failed.
     Changed {
         /// The caller, its address and the change.
         #[serde(flatten)]

@@ -350,7 +350,7 @@ fn check_headers_only(handle: &Handle, asked: &str, caller: &Caller) -> Result<(
     }
     let name = &caller.name;
     Err(Problem::forbidden(format!(
-        "token '{name}' may not see bytes of packets, and the filter may read some beyond the headers of Ethernet, VLAN, IP, TCP, UDP, SCTP and ICMP: by '[', `payload`, `protochain`, a tunnel, or `or` after `vlan` or `mpls`"
+        "token '{name}' may not see bytes of packets, and the filter may read bytes beyond the headers of Ethernet, VLAN, IP, TCP, UDP, SCTP and ICMP, for example by `[…]`, `payload`, `protochain`, a tunnel, or `or` after `vlan` or `mpls`"
     )))
 }
 

@@ -471,7 +471,7 @@ fn files_that_the_recorders_user_may_not_read_are_reported() {
     fs::write(&certificate, pem).unwrap();
     let why = said.line("the one from before stays");
     assert!(why.contains("Permission denied"), "{why}");
-    assert!(why.contains("let the user that this program runs as read it"));
+    assert!(why.contains("give the user that this program runs as read permission"));
     let mut command = Command::new(PROGRAM);
     command.args(["status", "--url", &url, "--token-file", &token]);
     let status = command.args(["--ca", &certificate]).output().unwrap();

@@ -64,7 +64,7 @@ pub enum Event {
     Alert(AlertNews),
     /// Packets were given to somebody who asked.
     Exported(Export),
-    /// A client changed something, or an attempt failed.
+    /// A client changed something, or a reload failed.
     Changed(Change),
     /// Clients were refused.
     Refused(Refusal),
