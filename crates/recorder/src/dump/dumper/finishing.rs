@@ -138,7 +138,7 @@ impl Dumper {
                     self.ending.insert(id, ending);
                     return;
                 }
-                // A dump that has no file has nothing to look at.
+                // Without a file, there is nothing for `--post` to read.
                 if report.sidecar || is_complete {
                     self.post(&report);
                 }
