@@ -98,13 +98,18 @@ pub(crate) fn sentence(rendered: &str) -> String {
     format!("{first}{tips}")
 }
 
+/// Prints a line on stderr. Ignores errors, where `eprintln!` panics: the recording goes on if the
+/// reader of stderr is gone.
+pub(crate) fn print_line(line: &str) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
 /// A message for the user, on stderr, with the program's name. Several lines stay together.
-#[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 pub(crate) fn say(message: &str) {
     match &mut *held() {
         Some(held) if held.len() < HELD_MAX => held.push(message.to_owned()),
         Some(_) => {}
-        None => eprintln!("retroscope: {message}"),
+        None => print_line(&format!("retroscope: {message}")),
     }
 }
 

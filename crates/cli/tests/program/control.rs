@@ -399,3 +399,25 @@ fn from_files_nothing_is_changed() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     drop(stdin);
 }
+
+/// `record 2>&1 | head` ends what it prints to; the packets stay.
+#[test]
+fn a_recording_goes_on_without_the_reader_of_its_messages() {
+    let mut recording = Recording::start(&[]);
+    drop(recording.words.take());
+    for name in ["a", "b", "c"] {
+        // Each change is a message.
+        recording.told(&["rules", "add", name, "tcp port 9"]);
+    }
+    assert_eq!(
+        recording.asked(&["rules"])["rules"]
+            .as_array()
+            .unwrap()
+            .len(),
+        3
+    );
+    recording.told(&["trigger"]);
+    recording.told(&["stop"]);
+    let (status, summary) = recording.end();
+    assert_eq!(status.code(), Some(0), "{summary}");
+}

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     eve::Counters,
-    failure::{Code, Failure, put, put_json, say},
+    failure::{Code, Failure, print_line, put, put_json, say},
     units::{counted, show_size},
 };
 
@@ -145,7 +145,6 @@ fn have_scripts_failed(summary: &Summary) -> bool {
 }
 
 /// What became of flows, in a line.
-#[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 fn print_flows(summary: &Summary) {
     let Some(flows) = &summary.flows else {
         return;
@@ -163,11 +162,10 @@ fn print_flows(summary: &Summary) {
         let evicted = counted(flows.evicted, "flow");
         text.push_str(&format!("; ended for others by --max-flows: {evicted}"));
     }
-    eprintln!("{text}");
+    print_line(&text);
 }
 
 /// What a module did, in a line.
-#[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 fn print_module(module: &ModuleStatus) {
     let counts = &module.counts;
     let (flows, packets) = (
@@ -190,14 +188,13 @@ fn print_module(module: &ModuleStatus) {
         );
         text.push_str(&format!("; failed: {faults}, lost with that: {lost}"));
     }
-    eprintln!("{text}");
+    print_line(&text);
 }
 
 /// What became of alerts, in a line.
-#[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 fn print_alerts(summary: &Summary) {
     if has_alerts(summary) {
-        eprintln!("{}", summary.alerts);
+        print_line(&summary.alerts.to_string());
     }
 }
 
@@ -226,22 +223,21 @@ fn say_lost_flows(summary: &Summary, eve: Option<Counters>) -> u64 {
 }
 
 /// tcpdump's three lines.
-#[expect(clippy::print_stderr, reason = "words for the user go to stderr")]
 fn print_totals(summary: &Summary) {
     let packets = |n: Option<u64>| n.map_or("unknown packets".to_owned(), |n| counted(n, "packet"));
     let sources = || summary.sources.iter();
     let stored: u64 = sources().map(|source| source.stored).sum();
     let received = sources().map(|source| source.received).sum();
     let kernel = sources().filter_map(|source| source.lost.get("kernel").copied());
-    eprintln!("{} captured", packets(Some(stored)));
-    eprintln!("{} received by filter", packets(received));
-    eprintln!("{} dropped by kernel", packets(kernel.sum()));
+    print_line(&format!("{} captured", packets(Some(stored))));
+    print_line(&format!("{} received by filter", packets(received)));
+    print_line(&format!("{} dropped by kernel", packets(kernel.sum())));
     if let shed @ 1.. = sources()
         .filter_map(|source| source.lost.get("shed").copied()?)
         .sum()
     {
         let by = shed_by(sources());
-        eprintln!("{} shed by {by}", counted(shed, "packet"));
+        print_line(&format!("{} shed by {by}", counted(shed, "packet")));
     }
 }
 
