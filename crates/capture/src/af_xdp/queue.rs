@@ -81,8 +81,6 @@ pub(super) struct XdpEngine {
     frames: Vec<FrameMeta>,
     /// Chunks of the burst, and others that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
-    /// Somebody has asked for packets; until then they go on to the host.
-    is_open: bool,
     /// The interface was removed, and the kernel has unbound the socket: what did not come never comes.
     is_removed: bool,
     /// The socket was bound, so it cannot be bound to another interface.
@@ -102,7 +100,7 @@ pub(super) struct XdpEngine {
     unseen_before: u64,
 }
 
-/// The receive queue of this number of an interface, one of `queues`. It takes packets from its first `next` on.
+/// The receive queue of this number of an interface, one of `queues`. It takes packets once the program is [open](Attachment::set_open).
 pub(super) fn queue(
     mut live: Live,
     opened: Opened,
@@ -128,7 +126,6 @@ pub(super) fn queue(
         held,
         tie: Tie::Bound,
         frames: Vec::with_capacity(BURST as usize),
-        is_open: false,
         is_removed: false,
         is_bound: true,
         is_stamped: true,
@@ -281,12 +278,8 @@ impl Engine for XdpEngine {
     /// Each look is three system calls in each thread.
     const LOOK_NS: i64 = 5_000_000;
 
-    fn give_back(&mut self, live: &mut Live) {
+    fn give_back(&mut self, _live: &mut Live) {
         self.take_back();
-        if !self.is_open && live.is_running() {
-            self.is_open = true;
-            self.attachment.set_open(self.queue_index, true);
-        }
     }
 
     /// Fetches what the receive ring has.
@@ -371,7 +364,7 @@ impl Engine for XdpEngine {
         self.attachment.set_open(self.queue_index, false);
         // What comes to queues without a socket from now on is nobody's loss. The first queue, which tells of them, may have failed.
         (self.queues..QUEUES_MAX).for_each(|other| self.attachment.set_open(other, false));
-        if !self.is_open || matches!(self.tie, Tie::Absent(_)) {
+        if matches!(self.tie, Tie::Absent(_)) {
             return CutOff::Ended;
         }
         CutOff::Closed {

@@ -15,7 +15,7 @@ use super::{
     taken::{TakenInterface, frame_bytes, other_program},
 };
 use crate::{
-    CpuList, Event, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
+    CpuList, Event, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, TimeDomain,
     af_packet::{offloads, rss_settings, sys::PacketSocket},
     clock,
     host::HostUse,
@@ -183,11 +183,44 @@ impl Source for XdpSource {
             let mut kinds = FlowKind::ALL.iter();
             kinds.all(|kind| settings.splits(*kind).is_none())
         };
-        Ok(Box::new(DividedQueues {
+        let divided = DividedQueues {
             flows_together: queues.len() == 1
                 || rss_settings(&self.config.interface).is_ok_and(is_proved),
             queues,
+        };
+        Ok(Box::new(ProbedQueues {
+            divided,
+            attachment,
         }))
+    }
+}
+
+/// The queues, whose packets go to the host until the second phase.
+#[derive(Debug)]
+struct ProbedQueues {
+    divided: DividedQueues,
+    attachment: Arc<Attachment>,
+}
+
+impl Probed for ProbedQueues {
+    fn queues(&self) -> usize {
+        self.divided.queues()
+    }
+
+    fn keeps_flows_together(&self) -> bool {
+        self.divided.keeps_flows_together()
+    }
+
+    fn link_types(&self) -> Vec<LinkType> {
+        self.divided.link_types()
+    }
+
+    fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
+        let queues = Box::new(self.divided).open(offer)?;
+        (0..)
+            .zip(&queues)
+            .for_each(|(queue_index, _)| self.attachment.set_open(queue_index, true));
+        Ok(queues)
     }
 }
 
