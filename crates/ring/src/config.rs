@@ -56,7 +56,7 @@ pub struct RingConfig {
 }
 
 impl RingConfig {
-    /// A ring of anonymous memory, in [`Mode::Record`] with [`EvictionDetail::Sampled`] and a chosen bucket size.
+    /// A ring of anonymous memory, in [`Mode::Record`] with [`EvictionDetail::Bounds`] and a chosen bucket size.
     #[must_use]
     pub fn new(bytes: u64, producers: usize, readers: usize) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl RingConfig {
             readers,
             mode: Mode::Record,
             prefault: true,
-            eviction_detail: EvictionDetail::Sampled,
+            eviction_detail: EvictionDetail::Bounds,
             backing: Backing::Anonymous,
             numa_node: None,
             created_ns: 0,
@@ -167,10 +167,10 @@ impl Mode {
 /// How much the eviction log remembers of the ring times in overwritten buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EvictionDetail {
-    /// Up to 64 evenly spaced times of each of the last 8192 buckets, in memory taken at the start.
-    Sampled,
+    /// The smallest and the largest time of each of the last 8192 buckets, in memory taken at the start.
+    Bounds,
     /// Every time, which costs a walk over the descriptors of each bucket that is overwritten. Beyond the budget the oldest
-    /// buckets are thinned to 64 times each, and when that is not enough, forgotten.
+    /// buckets keep only their smallest and largest time. If that is not enough, they are forgotten.
     Exact {
         /// Bytes of times to keep at most.
         budget_bytes: usize,

@@ -2,23 +2,17 @@
 
 use std::collections::VecDeque;
 
-use crate::{
-    Evicted, EvictedBucket, EvictionDetail,
-    evicted::{SAMPLES, sample_index},
-    windows::Window,
-};
+use crate::{Evicted, EvictedBucket, EvictionDetail, windows::Window};
 
-/// Buckets remembered with [`EvictionDetail::Sampled`]: 16 GiB of past in buckets of 2 MiB, for 5 MiB of memory.
-const SAMPLED_BUCKETS: usize = if cfg!(loom) { 8 } else { 8192 };
+/// Buckets remembered with [`EvictionDetail::Bounds`]: 16 GiB of past in buckets of 2 MiB.
+const BOUNDED_BUCKETS: usize = if cfg!(loom) { 8 } else { 8192 };
 
 /// The overwritten buckets, oldest eviction first.
 #[derive(Debug)]
 pub(crate) struct Log {
     detail: EvictionDetail,
     entries: VecDeque<EvictedBucket>,
-    /// Memory for times that no entry uses now. With `Sampled` nothing is allocated after the start.
-    spare: Vec<Vec<i64>>,
-    /// With `Exact`: how many of the entries, from the front, were thinned.
+    /// With `Exact`: how many of the entries, from the front, have lost their times.
     thinned: usize,
     /// With `Exact`: the bytes that the entries take.
     bytes_used: usize,
@@ -32,14 +26,14 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn new(detail: EvictionDetail) -> Self {
-        let sampled = match detail {
-            EvictionDetail::Sampled => SAMPLED_BUCKETS,
+        // With `Bounds` nothing is allocated after the start.
+        let bounded = match detail {
+            EvictionDetail::Bounds => BOUNDED_BUCKETS,
             EvictionDetail::Exact { .. } => 0,
         };
         Self {
             detail,
-            entries: VecDeque::with_capacity(sampled),
-            spare: (0..sampled).map(|_| Vec::with_capacity(SAMPLES)).collect(),
+            entries: VecDeque::with_capacity(bounded),
             thinned: 0,
             bytes_used: 0,
             forgotten: Vec::new(),
@@ -64,23 +58,20 @@ impl Log {
         self.evictions += 1;
         self.packets += u64::from(entry.packets);
         self.bytes += entry.bytes;
-        let count = entry.packets as usize;
-        let kept = match self.detail {
-            EvictionDetail::Sampled => {
-                if self.entries.len() == SAMPLED_BUCKETS {
-                    self.forget_oldest();
-                }
-                count.min(SAMPLES)
+        let budget_bytes = match self.detail {
+            EvictionDetail::Bounds if self.entries.len() == BOUNDED_BUCKETS => {
+                self.forget_oldest();
+                None
             }
-            EvictionDetail::Exact { .. } => count,
+            EvictionDetail::Bounds => None,
+            EvictionDetail::Exact { budget_bytes } => {
+                entry.times_ns = (0..entry.packets as usize).map(time_ns).collect();
+                Some(budget_bytes)
+            }
         };
-        entry.times_ns = self.spare.pop().unwrap_or_default();
-        entry.times_ns.clear();
-        let samples = (0..kept).map(|sample| time_ns(sample_index(sample, kept, count)));
-        entry.times_ns.extend(samples);
         self.bytes_used += entry.log_bytes();
         self.entries.push_back(entry);
-        if let EvictionDetail::Exact { budget_bytes } = self.detail {
+        if let Some(budget_bytes) = budget_bytes {
             self.keep_budget(budget_bytes);
         }
     }
@@ -154,9 +145,6 @@ impl Log {
         let span = &mut self.forgotten[entry.producer];
         let (min_ns, max_ns) = span.unwrap_or((entry.min_ns, entry.max_ns));
         *span = Some((min_ns.min(entry.min_ns), max_ns.max(entry.max_ns)));
-        if self.detail == EvictionDetail::Sampled {
-            self.spare.push(entry.times_ns);
-        }
     }
 }
 
@@ -174,12 +162,12 @@ mod tests {
     }
 
     #[test]
-    fn the_sampled_log_forgets_the_oldest_and_says_so() {
-        let mut log = Log::new(EvictionDetail::Sampled);
-        for n in 0..SAMPLED_BUCKETS as i64 + 10 {
+    fn the_log_of_bounds_forgets_the_oldest_and_says_so() {
+        let mut log = Log::new(EvictionDetail::Bounds);
+        for n in 0..BOUNDED_BUCKETS as i64 + 10 {
             add(&mut log, &[n * 10, n * 10 + 9]);
         }
-        assert_eq!(log.entries.len(), SAMPLED_BUCKETS);
+        assert_eq!(log.entries.len(), BOUNDED_BUCKETS);
         let recent = log.evicted(1000, 1009);
         assert_eq!(recent.packets, 2);
         assert!(recent.exact);
@@ -191,10 +179,13 @@ mod tests {
         let old = log.evicted(0, 200);
         assert!(!old.exact);
         assert_eq!(old.unknown_before_ns, Some(99));
-        assert_eq!(old.packets, 21);
+        assert_eq!(
+            old.packets, 22,
+            "an upper bound: the last bucket is in the interval in part"
+        );
         assert_eq!(
             log.totals().0,
-            2 * (SAMPLED_BUCKETS as u64 + 10),
+            2 * (BOUNDED_BUCKETS as u64 + 10),
             "totals forget nothing"
         );
     }
@@ -212,7 +203,7 @@ mod tests {
                 .iter()
                 .map(|e| e.times_ns.len())
                 .collect::<Vec<_>>(),
-            [SAMPLES, SAMPLES, 1000]
+            [0, 0, 1000]
         );
         assert_eq!(
             log.bytes_used,
@@ -227,7 +218,7 @@ mod tests {
         add(&mut none, &times_ns);
         assert_eq!((none.evictions(), none.since(0).count()), (1, 0));
         assert!(none.has_forgotten(0) && !none.has_forgotten(1));
-        let mut log = exact(size_of::<EvictedBucket>() + 8 * SAMPLES);
+        let mut log = exact(size_of::<EvictedBucket>());
         add(&mut log, &times_ns);
         add(&mut log, &times_ns);
         assert_eq!(log.entries.len(), 1);

@@ -373,8 +373,7 @@ impl Active {
     fn lose_of(&mut self, bucket: &EvictedBucket, skip: u32) {
         let (from_ns, to_ns) = (self.order.from_ns, self.end_ns);
         let count = bucket.count_in(from_ns, to_ns, skip);
-        // An estimate of none is no promise that there was none.
-        if count.packets == 0 && count.exact {
+        if count.packets == 0 {
             return;
         }
         self.miss(count.packets, count.exact, bucket.span_in(from_ns, to_ns));
@@ -472,7 +471,7 @@ impl Active {
     pub(super) fn end_early(&mut self, end_ns: i64) {
         self.end_ns = end_ns;
         let lost = &mut self.lost;
-        // Of an estimate the first packet may have been older.
+        // Where the times are not known, the first packet may have been older.
         if lost.exact && lost.first_ns.is_some_and(|ns| ns > end_ns) {
             lost.packets = 0;
         }
@@ -658,10 +657,10 @@ impl Active {
             } else {
                 order.from_ns
             };
-            let is_known = is_all_known && lost.packets > 0;
-            let packets = is_known.then_some(lost.packets);
-            let mut evicted = entry("evicted", first_ns, last_ns.min(self.end_ns), packets);
-            evicted.estimated = is_known && !lost.exact;
+            let counted = lost.exact.then_some(lost.packets);
+            let mut evicted = entry("evicted", first_ns, last_ns.min(self.end_ns), counted);
+            // Without the time of each packet only an upper bound is known.
+            evicted.at_most = (is_all_known && !lost.exact).then_some(lost.packets);
             missing.push(evicted);
         }
         let window_ns = (order.from_ns, self.end_ns);

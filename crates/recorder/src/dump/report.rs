@@ -66,9 +66,6 @@ pub struct Missing {
     /// Of what was `shed`, how many by `cutoff`, `history-goal`, `ted` and `shunt`; no more than these where `packets` is unknown.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub by: BTreeMap<&'static str, u64>,
-    /// The number is an estimate: the ring kept only samples of the overwritten stamps.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub estimated: bool,
 }
 
 impl Missing {
@@ -82,7 +79,6 @@ impl Missing {
             packets,
             at_most: None,
             by: BTreeMap::new(),
-            estimated: false,
         }
     }
 
@@ -95,16 +91,15 @@ impl Missing {
     }
 }
 
-/// `about 12 packets evicted`, `up to 3 packets fragments`, `1 packet kernel at eth0`.
+/// `up to 3 packets fragments`, `1 packet kernel at eth0`.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let about = if self.estimated { "about " } else { "" };
         let lost = match (self.packets, self.at_most) {
             (Some(lost), _) => packets(lost),
             (None, Some(bound)) => format!("up to {}", packets(bound)),
             (None, None) => UNKNOWN.to_owned(),
         };
-        write!(f, "{about}{lost} {}", self.cause)?;
+        write!(f, "{lost} {}", self.cause)?;
         match &self.source {
             Some(source) => write!(f, " at {source}"),
             None => Ok(()),

@@ -245,10 +245,11 @@ fn assert_holds(disk: &FakeDisk, sent: &[(i64, usize, u32)], report: &DumpReport
     }
     let lost = (expected.len() - held) as u64;
     let missing = report.missing.iter();
-    let known = missing.map(|entry| entry.packets.filter(|_| !entry.estimated));
-    let named: Option<u64> = known.sum();
+    let named: Option<u64> = missing.clone().map(|entry| entry.packets).sum();
+    let bound: Option<u64> = missing.map(|entry| entry.packets.or(entry.at_most)).sum();
     assert!(lost == 0 || !report.missing.is_empty(), "{lost}: {case}");
     assert!(named.is_none_or(|named| named == lost), "{lost}: {case}");
+    assert!(bound.is_none_or(|bound| bound >= lost), "{lost}: {case}");
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl Default for RigConfig<'static> {
             foreign_queues: 0,
             link_type: LinkType::RAW,
             ring_bytes: 8 << 20,
-            eviction_detail: EvictionDetail::Sampled,
+            eviction_detail: EvictionDetail::Bounds,
             triggers: &["udp port 9"],
             dump: "",
             analyzers: Analyzers::Auto,

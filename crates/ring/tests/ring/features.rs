@@ -193,7 +193,9 @@ fn a_time_leads_to_its_bucket() {
         let info = buckets[0];
         assert!((info.min_ns..=info.max_ns).contains(&(number * STEP_NS)));
     }
-    assert_eq!(ring.reserve(0, STEP_NS).evicted_before().packets, 2);
+    let window = ring.reserve(0, STEP_NS);
+    let evicted = window.evicted_before();
+    assert!(evicted.packets >= 2 && !evicted.exact, "{evicted:?}");
 }
 
 /// Thesis 6.4.3: there is no distance to keep. A reader at the writer's heels sees each record as it is published, from one

@@ -201,7 +201,7 @@ impl Round {
                     budget_bytes: 1 << 30,
                 }
             } else {
-                EvictionDetail::Sampled
+                EvictionDetail::Bounds
             },
             ..RingConfig::new(
                 (rules.buckets * rules.bucket_bytes) as u64,
