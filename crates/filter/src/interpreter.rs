@@ -111,13 +111,11 @@ fn scratch(k: u32) -> usize {
     k as usize & (MEMORY_WORDS - 1)
 }
 
-#[inline]
-pub(crate) fn word(packet: &[u8], at: u32) -> Option<u32> {
+fn word(packet: &[u8], at: u32) -> Option<u32> {
     bytes(packet, at).map(u32::from_be_bytes)
 }
 
-#[inline]
-pub(crate) fn half(packet: &[u8], at: u32) -> Option<u32> {
+fn half(packet: &[u8], at: u32) -> Option<u32> {
     bytes(packet, at).map(|half| u16::from_be_bytes(half).into())
 }
 
@@ -126,8 +124,7 @@ fn bytes<const N: usize>(packet: &[u8], at: u32) -> Option<[u8; N]> {
     packet.get(at as usize..)?.first_chunk().copied()
 }
 
-#[inline]
-pub(crate) fn byte(packet: &[u8], at: u32) -> Option<u32> {
+fn byte(packet: &[u8], at: u32) -> Option<u32> {
     packet.get(at as usize).map(|byte| u32::from(*byte))
 }
 

@@ -26,7 +26,6 @@ mod interpreter;
 mod joint;
 mod link;
 mod locate;
-mod lockstep;
 mod names;
 mod native;
 mod parts;

@@ -11,7 +11,7 @@ use retroscope_bpf::{
 };
 
 use crate::{
-    Aux, Frame, NativeError, NativeInfo, interpreter, lockstep,
+    Aux, Frame, NativeError, NativeInfo, interpreter,
     native::{self, Code, One},
 };
 
@@ -30,18 +30,13 @@ pub struct Program {
 struct Checked {
     instructions: Vec<Instruction>,
     ancillary: bool,
-    /// `run_many` may take them together.
-    lockstep: bool,
     /// Set once, and used from then on.
     native: OnceLock<Code<One>>,
 }
 
-/// Fewer packets are run one by one.
-const LOCKSTEP_MIN: usize = 16;
-
 impl Program {
-    /// Packets of one [`Self::run_many`] at most.
-    pub const MANY: usize = lockstep::LANES;
+    /// Packets of one [`Self::run_many`] at most: the result is the bits of a `u64`.
+    pub const MANY: usize = u64::BITS as usize;
 
     /// Checks `instructions`. With `ancillary`, absolute loads beyond 0xfffff000 ask [`Aux`] as on a live interface;
     /// without, they are loads beyond the packet, as in a savefile.
@@ -68,7 +63,6 @@ impl Program {
 
     fn of_checked(instructions: Vec<Instruction>, ancillary: bool) -> Self {
         let shared = Checked {
-            lockstep: lockstep::fits(&instructions),
             instructions,
             ancillary,
             native: OnceLock::new(),
@@ -133,13 +127,10 @@ impl Program {
     #[must_use]
     pub fn run_many(&self, frames: &[Frame<'_>]) -> u64 {
         assert!(frames.len() <= Self::MANY);
-        if let Some(native) = self.shared.native.get() {
-            return native.run_many(frames);
+        match self.shared.native.get() {
+            Some(native) => native.run_many(frames),
+            None => each(frames, |frame| self.interpret(frame)),
         }
-        if self.shared.lockstep && frames.len() >= LOCKSTEP_MIN {
-            return lockstep::run(&self.shared.instructions, frames);
-        }
-        each(frames, |frame| self.interpret(frame))
     }
 
     /// Compiles the program to machine code, on this thread, and lets every clone use it from then on. Does nothing where that
