@@ -112,19 +112,9 @@ impl Joint {
         frames: &[Frame<'_>],
         results: &mut [u64; Self::MANY],
     ) -> u64 {
-        match self.shared.code.get() {
-            Some(code) => code.run_many(frames, results),
-            None => self.run_each(some, frames, results),
+        if let Some(code) = self.shared.code.get() {
+            return code.run_many(frames, results);
         }
-    }
-
-    /// As [`Self::run_some`], each by itself, even where there is code for all; others' bits are 0.
-    pub(crate) fn run_each(
-        &self,
-        some: u64,
-        frames: &[Frame<'_>],
-        results: &mut [u64; Self::MANY],
-    ) -> u64 {
         results[..frames.len()].fill(0);
         let mut any = 0;
         for (number, program) in self.shared.programs.iter().enumerate() {

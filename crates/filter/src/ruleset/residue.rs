@@ -1,9 +1,10 @@
 //! Rules that look-ups do not find: their programs see every packet of a link type, together.
 //!
-//! Up to 64 programs are put into a *unit* and compiled as one function, beside the data path. A change of the rules costs a
-//! list: a rule that goes is masked out of its unit, one that comes makes the smallest unit a larger one. Until there is code
-//! for that, the unit before answers, and new rules run by themselves. So a burst of changes leaves one unit to compile, and
-//! those in between are given up before their turn comes.
+//! `Residue` puts up to 64 programs into a *unit*, which the compiler's thread makes one function
+//! of. A change of the rules costs a list: `Residue` masks a removed rule out of its unit, and joins
+//! a new rule to the smallest unit. Each program of a unit runs by itself until the unit has code.
+//! After a burst of changes the compiler has one unit to compile: `Residue` gives up the units in
+//! between.
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ const TOGETHER_MIN: usize = 2;
 #[derive(Debug, Clone)]
 pub(super) struct Residue {
     pub(super) link_type: LinkType,
-    units: Vec<Arc<Unit>>,
-    /// Those that run by themselves: too few, too new or too long for a unit.
+    units: Vec<Unit>,
+    /// Rules that run by themselves: too few or too long for a unit.
     single: Vec<(u32, Program)>,
     /// Whether [`Self::arrange`] has something to do.
     pub(super) is_changed: bool,
@@ -35,10 +36,6 @@ struct Unit {
     rules: Arc<[u32]>,
     /// The rules that were not taken out, as bits.
     live: u64,
-    /// The unit that this one takes the place of. It answers as long as there is no code for this one, but for `fresh` rules,
-    /// which it does not know.
-    before: Option<Arc<Unit>>,
-    fresh: u64,
 }
 
 impl Residue {
@@ -57,7 +54,8 @@ impl Residue {
 
     /// Whether a rule is here.
     pub(super) fn has(&self, rule: u32) -> bool {
-        self.single.iter().any(|(one, _)| *one == rule) || self.unit_of(rule).is_some()
+        self.single.iter().any(|(one, _)| *one == rule)
+            || self.units.iter().any(|unit| unit.bit(rule) != 0)
     }
 
     /// Adds a rule.
@@ -70,7 +68,9 @@ impl Residue {
     pub(super) fn remove(&mut self, rule: u32) {
         self.single.retain(|(one, _)| *one != rule);
         for unit in &mut self.units {
-            self.is_changed |= Unit::remove(unit, rule);
+            let bit = unit.bit(rule);
+            unit.live &= !bit;
+            self.is_changed |= bit != 0;
         }
     }
 
@@ -82,17 +82,13 @@ impl Residue {
         let single = std::mem::take(&mut self.single).into_iter();
         let (mut loose, alone): (Vec<_>, Vec<_>) = single.partition(|(_, program)| program.joins());
         self.single = alone;
-        self.units.retain_mut(|unit| {
-            // At most half of its rules are left.
-            if unit.live.count_ones() as usize * 2 <= unit.rules.len() {
+        self.units.retain(|unit| {
+            let is_mostly_live = unit.live.count_ones() as usize * 2 > unit.rules.len();
+            if !is_mostly_live {
                 loose.extend(unit.members());
                 unit.joint.give_up();
-                return false;
             }
-            if unit.before.is_some() && unit.joint.native().is_some() {
-                Arc::make_mut(unit).before = None;
-            }
-            true
+            is_mostly_live
         });
         let units = self.units.iter_mut();
         if let Some(unit) = units.min_by_key(|unit| unit.live.count_ones()) {
@@ -100,7 +96,8 @@ impl Residue {
             let known = members.len();
             fill(&mut members, &mut loose);
             if members.len() > known {
-                *unit = Arc::new(Unit::new(self.link_type, members, unit.answering()));
+                unit.joint.give_up();
+                *unit = Unit::new(self.link_type, members);
                 new.push(unit.joint.clone());
             }
         }
@@ -111,16 +108,11 @@ impl Residue {
                 self.single.extend(members);
                 continue;
             }
-            let unit = Unit::new(self.link_type, members, None);
+            let unit = Unit::new(self.link_type, members);
             new.push(unit.joint.clone());
-            self.units.push(Arc::new(unit));
+            self.units.push(unit);
         }
         new
-    }
-
-    fn unit_of(&self, rule: u32) -> Option<&Unit> {
-        let mut units = self.units.iter().map(|unit| &**unit);
-        units.find(|unit| unit.bit(rule) != 0)
     }
 
     /// Finds the rules that match some frames.
@@ -153,20 +145,13 @@ fn fill(members: &mut Vec<(u32, Program)>, loose: &mut Vec<(u32, Program)>) {
 }
 
 impl Unit {
-    fn new(link_type: LinkType, members: Vec<(u32, Program)>, before: Option<Arc<Self>>) -> Self {
+    fn new(link_type: LinkType, members: Vec<(u32, Program)>) -> Self {
         let (rules, programs): (Vec<u32>, Vec<Program>) = members.into_iter().unzip();
         let joint = Joint::new(link_type, programs);
-        let is_fresh = |rule: u32| before.as_ref().is_none_or(|before| before.bit(rule) == 0);
-        let fresh = rules.iter().enumerate();
-        let fresh = fresh.fold(0, |set, (bit, rule)| {
-            set | u64::from(is_fresh(*rule)) << bit
-        });
         Self {
             live: joint.all(),
             joint,
             rules: rules.into(),
-            before,
-            fresh,
         }
     }
 
@@ -174,19 +159,6 @@ impl Unit {
     fn bit(&self, rule: u32) -> u64 {
         let bit = self.rules.iter().position(|one| *one == rule);
         bit.map_or(0, |bit| 1 << bit & self.live)
-    }
-
-    /// Takes a rule out; whether it was there.
-    fn remove(unit: &mut Arc<Self>, rule: u32) -> bool {
-        let bit = unit.bit(rule);
-        if bit != 0 {
-            let unit = Arc::make_mut(unit);
-            unit.live &= !bit;
-            if let Some(before) = &mut unit.before {
-                Self::remove(before, rule);
-            }
-        }
-        bit != 0
     }
 
     /// Rules that were not taken out, with their programs.
@@ -201,34 +173,18 @@ impl Unit {
         live.map(|(_, member)| member).collect()
     }
 
-    /// What answers until there is code for the unit that takes the place of this one.
-    fn answering(self: &Arc<Self>) -> Option<Arc<Self>> {
-        if self.joint.native().is_some() {
-            return Some(Arc::clone(self));
-        }
-        self.joint.give_up();
-        self.before.clone()
-    }
-
     fn find(
         &self,
         frames: &[Frame<'_>],
         results: &mut [u64; Joint::MANY],
         memory: &mut SearchMemory,
     ) {
-        let (any, live) = match &self.before {
-            Some(before) if self.joint.native().is_none() => {
-                before.find(frames, results, memory);
-                let fresh = self.fresh & self.live;
-                (self.joint.run_each(fresh, frames, results), fresh)
-            }
-            _ => (self.joint.run_some(self.live, frames, results), self.live),
-        };
-        if any & live == 0 {
+        let any = self.joint.run_some(self.live, frames, results);
+        if any & self.live == 0 {
             return;
         }
         for (frame, result) in results[..frames.len()].iter().enumerate() {
-            for bit in ones(result & live) {
+            for bit in ones(result & self.live) {
                 memory.push_rule(self.rules[bit], frame);
             }
         }
@@ -361,28 +317,5 @@ mod tests {
         joints.retain(|joint| !joint.is_given_up());
         assert_eq!(joints.len(), 1);
         assert_eq!(joints[0].programs().len(), 64);
-    }
-
-    #[test]
-    fn the_unit_before_answers_until_there_is_code_and_is_let_go_then() {
-        let mut residue = Residue::new(LinkType::ETHERNET);
-        let mut rules: BTreeMap<u32, u32> = (0..4).map(|rule| (rule, 1 << rule)).collect();
-        for (rule, bits) in &rules {
-            residue.add(*rule, program(*bits));
-        }
-        let [old] = residue.arrange().try_into().expect("one unit");
-        old.make_native().expect("x86-64 Linux");
-        rules.insert(9, 0x30);
-        residue.add(9, program(0x30));
-        let [new] = residue.arrange().try_into().expect("one unit");
-        assert!(!old.is_given_up(), "its code is in use");
-        assert_eq!(found(&residue), expected(&rules));
-        new.make_native().expect("x86-64 Linux");
-        drop(new);
-        residue.arrange();
-        assert!(old.is_given_up(), "nobody else has it");
-        assert_eq!(found(&residue), expected(&rules));
-        let rules = residue.unit_of(9).map(|unit| unit.joint.programs().len());
-        assert_eq!(rules, Some(5));
     }
 }

@@ -209,9 +209,9 @@ impl RuleSet {
         programs.iter().map(|(_, program)| program)
     }
 
-    /// Programs that were put together since this was last asked, because they see the same packets: worth compiling, after
-    /// [`Self::programs`]. Until a joint is compiled, the code of the joint that it replaces answers for the rules that both have,
-    /// and the other programs run one by one. A joint that is replaced before its turn need not be compiled.
+    /// Takes the joints that the set made since the last call: programs that see the same packets.
+    /// They are worth compiling, after [`Self::programs`]. The programs of a joint run one by one
+    /// until the joint is compiled. A joint that is replaced before its turn need not be compiled.
     pub fn take_joints(&mut self) -> Vec<Joint> {
         std::mem::take(&mut self.joints)
     }
