@@ -1,6 +1,6 @@
 //! What a flow counts of a packet, and which flow that is: also of fragments, which tell their ports once.
 
-use retroscope_packet::proto::{ICMP, ICMPV6, TCP, UDP};
+use retroscope_packet::proto::{ICMP, ICMPV6, TCP};
 use retroscope_packet::{CommonHeaders, Datagrams, Icmp, LinkType, Parsed, fragment_of, parse};
 
 use crate::Ends;
@@ -59,40 +59,18 @@ impl Packet {
         if headers.version == 0 || headers.fragment != 0 {
             return None;
         }
-        let at = headers.transport;
-        let (ports, start, mut end, tcp_flags, tcp_seq) = match headers.proto {
-            TCP => {
-                let header: &[u8; 20] = headers.transport(data)?;
-                let len = usize::from(header[12] >> 4) * 4;
-                if len < header.len() {
-                    return None;
-                }
-                (
-                    header.first_chunk()?,
-                    at + len,
-                    headers.end,
-                    Some(header[13]),
-                    u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
-                )
-            }
-            UDP => {
-                let header: &[u8; 8] = headers.transport(data)?;
-                let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
-                let end = if len < header.len() {
-                    headers.end
-                } else {
-                    headers.end.min(at + len)
-                };
-                (header.first_chunk()?, at + header.len(), end, None, 0)
-            }
-            _ => return None,
+        let (start, end) = headers.payload(data)?;
+        let (tcp_flags, tcp_seq) = if headers.proto == TCP {
+            let &[_, _, _, _, a, b, c, d, .., flags] = headers.transport::<14>(data)?;
+            (Some(flags), u32::from_be_bytes([a, b, c, d]))
+        } else {
+            (None, 0)
         };
         let payload_bytes = payload_bytes(start, end, wire_len);
-        end = end.min(data.len());
-        let payload = data.get(start..end)?;
+        let payload = data.get(start..end.min(data.len()))?;
         let len = if headers.version == 4 { 4 } else { 16 };
         let addresses = data.get(headers.addresses..headers.addresses + 2 * len)?;
-        let ends = Ends::of_ports(headers.proto, addresses, ports);
+        let ends = Ends::of_ports(headers.proto, addresses, headers.transport(data)?);
         let mut packet = Self::new(ends, time_ns, wire_len, tcp_flags);
         packet.tcp_seq = tcp_seq;
         packet.payload_bytes = payload_bytes;
@@ -226,7 +204,7 @@ impl Attribution {
 
 #[cfg(test)]
 mod tests {
-    use retroscope_packet::{LinkType, Outcome, parse};
+    use retroscope_packet::{LinkType, Outcome, parse, proto::UDP};
 
     use super::*;
 

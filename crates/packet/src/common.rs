@@ -75,4 +75,29 @@ impl CommonHeaders {
         let header = data.get(self.transport..end)?;
         header.first_chunk().filter(|_| end <= self.end)
     }
+
+    /// Where the payload of a TCP or UDP packet starts and ends in the frame. The end may lie beyond
+    /// the captured bytes, or be [`usize::MAX`]. `None` for other protocols, for a transport header
+    /// that was not captured whole, and for a TCP header length that cannot be. The packet must not
+    /// be a later fragment. `data` is what was read.
+    #[inline(always)]
+    #[must_use]
+    pub fn payload(&self, data: &[u8]) -> Option<(usize, usize)> {
+        match self.proto {
+            TCP => {
+                let len = usize::from(self.transport::<20>(data)?[12] >> 4) * 4;
+                (len >= 20).then_some((self.transport + len, self.end))
+            }
+            UDP => {
+                let &[.., high, low, _, _] = self.transport::<8>(data)?;
+                // A length below 8 tells no end.
+                let end = match usize::from(u16::from_be_bytes([high, low])) {
+                    0..8 => self.end,
+                    len => self.end.min(self.transport + len),
+                };
+                Some((self.transport + 8, end))
+            }
+            _ => None,
+        }
+    }
 }

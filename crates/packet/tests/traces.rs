@@ -314,6 +314,13 @@ fn mutated_frames_yield_no_fact_that_a_cut_changes() {
             common_frames += 1;
             let context = format!("seed {seed} {data:02x?} {headers:?}");
             assert_eq!(as_common(&whole, &data), headers, "{context}");
+            if let Some(start) = whole.payload_offset
+                && matches!(headers.proto, TCP | UDP)
+                && headers.fragment & 0x1fff == 0
+            {
+                let end = whole.payload_end.unwrap_or(usize::MAX);
+                assert_eq!(headers.payload(&data), Some((start, end)), "{context}");
+            }
             if let Some(ports) = whole.transport {
                 let bytes = [ports.src.to_be_bytes(), ports.dst.to_be_bytes()].concat();
                 let read = headers.transport::<4>(&data).map(|read| &read[..]);

@@ -201,22 +201,8 @@ impl Slot {
         let (proto, transport) = (headers.proto, headers.transport);
         let is_first = headers.fragment & 0x1fff == 0;
         if ALL {
-            // Of a frame with a whole TCP or UDP header.
-            let (header_len, end) = match proto {
-                UDP if is_first => {
-                    let &[.., high, low, _, _] = headers.transport::<8>(data)?;
-                    let len = usize::from(u16::from_be_bytes([high, low]));
-                    // A length that cannot be tells no end.
-                    (8, if len < 8 { usize::MAX } else { transport + len })
-                }
-                TCP if is_first => {
-                    let len = usize::from(headers.transport::<20>(data)?[12] >> 4) * 4;
-                    (Some(len).filter(|&len| len >= 20)?, usize::MAX)
-                }
-                _ => return None,
-            };
-            let start = transport + header_len;
-            let len = end.min(headers.end).min(data.len()).checked_sub(start)?;
+            let (start, end) = headers.payload(data).filter(|_| is_first)?;
+            let len = end.min(data.len()).checked_sub(start)?;
             // As of an empty slice above.
             self.payload = int(if len == 0 { data.len() } else { start });
             self.payload_len = int(len);
