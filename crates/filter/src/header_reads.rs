@@ -8,14 +8,14 @@
 //! offset. Its offset must count from the length of the IPv4 header.
 //!
 //! Everything else counts as payload: loops (`protochain`), computed offsets, and the link types
-//! that [`Layout`] does not have.
+//! that [`LinkLayout`] does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use retroscope_bpf::{ANCILLARY, Instruction, MEMORY_WORDS, load_bytes, op};
 use retroscope_packet::LinkType;
 
-use crate::Program;
+use crate::{Program, link::LinkLayout};
 
 /// Values that are remembered of one field; a field with more counts as untested.
 const VALUES_MAX: usize = 64;
@@ -61,45 +61,17 @@ struct Known {
     facts: Facts,
 }
 
-/// Where a link header has the protocol of what it carries.
-#[derive(Debug, Clone, Copy)]
-enum Layout {
-    /// An EtherType at `at`; the link header has `bytes`.
-    EtherType {
-        at: u32,
-        bytes: u32,
-    },
-    /// No link header: the version nibble tells.
-    Raw,
-    Ipv4,
-    Ipv6,
-}
-
-impl Layout {
-    fn of(link_type: LinkType) -> Option<Self> {
-        Some(match link_type {
-            LinkType::ETHERNET => Self::EtherType { at: 12, bytes: 14 },
-            LinkType::LINUX_SLL => Self::EtherType { at: 14, bytes: 16 },
-            LinkType::LINUX_SLL2 => Self::EtherType { at: 0, bytes: 20 },
-            LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => Self::Raw,
-            LinkType::IPV4 => Self::Ipv4,
-            LinkType::IPV6 => Self::Ipv6,
-            _ => return None,
-        })
-    }
-
-    /// How far headers reach at least, and where the IPv4 header is if there is one for certain.
-    fn headers(self, facts: &Facts) -> (u32, Option<u32>) {
-        match self {
-            Self::EtherType { at, bytes } => after_type(facts, at, bytes),
-            Self::Ipv4 => ipv4(0),
-            Self::Ipv6 => ipv6(facts, 0),
-            Self::Raw => match only(facts, (0, 1, 0xf0)) {
-                Some(0x40) => ipv4(0),
-                Some(0x60) => ipv6(facts, 0),
-                _ => (1, None),
-            },
-        }
+/// How far headers reach at least, and where the IPv4 header is if there is one for certain.
+fn headers(layout: LinkLayout, facts: &Facts) -> (u32, Option<u32>) {
+    match layout {
+        LinkLayout::EtherType { at, bytes } => after_type(facts, at.into(), bytes.into()),
+        LinkLayout::Ipv4 => ipv4(0),
+        LinkLayout::Ipv6 => ipv6(facts, 0),
+        LinkLayout::Raw => match only(facts, (0, 1, 0xf0)) {
+            Some(0x40) => ipv4(0),
+            Some(0x60) => ipv6(facts, 0),
+            _ => (1, None),
+        },
     }
 }
 
@@ -190,7 +162,7 @@ fn is_one_of(facts: &Facts, field: Field, of: &[u32]) -> bool {
 pub(crate) fn reads_headers_only(program: &Program, link_type: LinkType) -> bool {
     let instructions = program.instructions();
     let is_load = |it: &Instruction| load_bytes(it.code) > 0 || it.code == op::LDX_B_MSH;
-    let Some(layout) = Layout::of(link_type) else {
+    let Some(layout) = LinkLayout::of(link_type) else {
         return !instructions.iter().any(is_load);
     };
     let mut before: Vec<Option<Known>> = vec![None; instructions.len()];
@@ -260,7 +232,7 @@ impl Known {
     }
 
     /// After an instruction that is no jump. `None`: it may read payload.
-    fn step(&mut self, instruction: Instruction, layout: Layout) -> Option<()> {
+    fn step(&mut self, instruction: Instruction, layout: LinkLayout) -> Option<()> {
         let Instruction { code, k, .. } = instruction;
         let word = || usize::try_from(k).ok().filter(|word| *word < MEMORY_WORDS);
         match code {
@@ -300,21 +272,21 @@ impl Known {
     }
 
     /// A load at an offset from the start of the packet.
-    fn load(&self, code: u16, at: u32, layout: Layout) -> Option<Value> {
+    fn load(&self, code: u16, at: u32, layout: LinkLayout) -> Option<Value> {
         if at >= ANCILLARY {
             // Ancillary data: no byte of the packet.
             return Some(Value::Unknown);
         }
         let bytes = load_bytes(code);
-        let (end, _) = layout.headers(&self.facts);
+        let (end, _) = headers(layout, &self.facts);
         (at.checked_add(bytes)? <= end).then_some(())?;
         let mask = u32::MAX >> (32 - 8 * bytes);
         Some(Value::Field((at, bytes, mask)))
     }
 
     /// A load at `at` plus the length of the IPv4 header at `header`.
-    fn load_behind(&self, code: u16, header: u32, at: u32, layout: Layout) -> Option<Value> {
-        let (_, ipv4) = layout.headers(&self.facts);
+    fn load_behind(&self, code: u16, header: u32, at: u32, layout: LinkLayout) -> Option<Value> {
+        let (_, ipv4) = headers(layout, &self.facts);
         (ipv4 == Some(header)).then_some(())?;
         let is_first = only(&self.facts, (header + 6, 2, 0x1fff)) == Some(0);
         let protocols = self.facts.get(&(header + 9, 1, 0xff));

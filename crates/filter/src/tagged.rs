@@ -2,19 +2,18 @@
 
 use retroscope_packet::{LinkType, VlanTag};
 
+use crate::link::LinkLayout;
+
 /// EtherTypes of tags that pcap-filter's `vlan` finds.
 pub(crate) const TPIDS: &[u16] = VlanTag::TPIDS.split_at(3).0;
 
 /// Whether a frame carries a VLAN tag right behind its link header. One comparison: nothing else is parsed.
 #[must_use]
 pub fn is_tagged(link_type: LinkType, data: &[u8]) -> bool {
-    let offset = match link_type {
-        LinkType::ETHERNET => 12,
-        LinkType::LINUX_SLL => 14,
-        LinkType::LINUX_SLL2 => 0,
-        _ => return false,
+    let Some(LinkLayout::EtherType { at, .. }) = LinkLayout::of(link_type) else {
+        return false;
     };
-    let tpid = data.get(offset..).and_then(<[u8]>::first_chunk);
+    let tpid = data.get(usize::from(at)..).and_then(<[u8]>::first_chunk);
     tpid.is_some_and(|tpid| TPIDS.contains(&u16::from_be_bytes(*tpid)))
 }
 

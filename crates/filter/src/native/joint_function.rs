@@ -11,6 +11,8 @@ use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Value, condcodes::IntC
 use cranelift_frontend::FunctionBuilder;
 use retroscope_packet::LinkType;
 
+use crate::link::LinkLayout;
+
 use super::{
     NativeError,
     code::Code,
@@ -61,17 +63,6 @@ const FAMILIES: [Family; 2] = [
         fragment_at: None,
     },
 ];
-
-/// Offset of the EtherType, if there is one, and of the network header. `None`: packets of that link type have no class.
-fn offsets(link_type: LinkType) -> Option<(Option<u32>, u32)> {
-    match link_type {
-        LinkType::ETHERNET => Some((Some(12), 14)),
-        LinkType::LINUX_SLL => Some((Some(14), 16)),
-        LinkType::LINUX_SLL2 => Some((Some(0), 20)),
-        LinkType::RAW | LinkType::RAW_BSD | LinkType::IPV4 | LinkType::IPV6 => Some((None, 0)),
-        _ => None,
-    }
-}
 
 /// Whether one function has room for some programs.
 pub(crate) fn has_room<'p>(programs: impl Iterator<Item = &'p crate::Program>) -> bool {
@@ -153,9 +144,11 @@ struct Classes<'c, 'f> {
 impl Classes<'_, '_> {
     /// Finds out the class of the packet, and runs the copy for it.
     fn all(&mut self, link_type: LinkType) {
-        let offsets = offsets(link_type).filter(|_| self.programs.len() >= CLASSES_MIN);
-        let Some((type_at, network)) = offsets else {
-            return self.copy(&Facts::default());
+        let layout = LinkLayout::of(link_type).filter(|_| self.programs.len() >= CLASSES_MIN);
+        let (type_at, network) = match layout {
+            Some(LinkLayout::EtherType { at, bytes }) => (Some(at.into()), bytes.into()),
+            Some(_) => (None, 0),
+            None => return self.copy(&Facts::default()),
         };
         let no_class = self.builder.create_block();
         for family in &FAMILIES {

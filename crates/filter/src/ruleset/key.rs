@@ -10,7 +10,7 @@ use retroscope_packet::{
     proto::{AH, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_RARP, FRAGMENT, ICMPV6},
 };
 
-use crate::{Mode, tagged::TPIDS};
+use crate::{Mode, link::LinkLayout, tagged::TPIDS};
 
 /// Protocols with ports, as the number of the `TCP`, `UDP` and `SCTP` bits.
 pub(super) use retroscope_packet::proto::{SCTP, TCP, UDP};
@@ -53,16 +53,10 @@ pub(super) enum View {
     Tagged,
 }
 
-/// Link headers that are read here.
+/// The link headers that [`Key::read`] knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    Ethernet,
-    /// The version nibble tells IPv4 from IPv6.
-    Raw,
-    RawV4,
-    RawV6,
-    Sll,
-    Sll2,
+    Layout(LinkLayout),
     /// Four bytes of address family, in the byte order of this machine or in the network's.
     Family {
         is_native: bool,
@@ -70,27 +64,21 @@ pub(super) enum Shape {
     },
 }
 
-impl Shape {
-    /// Whether headers of a link type are read here.
-    pub(super) fn is_read(link_type: LinkType) -> bool {
-        Self::of(link_type, Mode::Savefile).is_some()
-    }
+/// Untagged or tagged Ethernet.
+const ETHERNET: Shape = Shape::Layout(LinkLayout::ETHERNET);
 
+impl Shape {
     /// The link header of a link type; `None`: each rule's own program decides.
     pub(super) fn of(link_type: LinkType, mode: Mode) -> Option<Self> {
-        Some(match link_type {
-            LinkType::ETHERNET => Self::Ethernet,
-            LinkType::RAW | LinkType::RAW_BSD => Self::Raw,
-            LinkType::IPV4 => Self::RawV4,
-            LinkType::IPV6 => Self::RawV6,
-            LinkType::LINUX_SLL => Self::Sll,
-            LinkType::LINUX_SLL2 => Self::Sll2,
+        match link_type {
             LinkType::NULL | LinkType::LOOP => {
                 let is_native = link_type == LinkType::NULL;
-                Self::Family { is_native, mode }
+                Some(Self::Family { is_native, mode })
             }
-            _ => return None,
-        })
+            // libpcap compiles no filter for this number.
+            LinkType::RAW_OPENBSD => None,
+            _ => LinkLayout::of(link_type).map(Self::Layout),
+        }
     }
 }
 
@@ -166,7 +154,7 @@ impl Key {
     /// stores.
     #[inline]
     pub(super) fn read(&mut self, shape: Shape, data: &[u8]) {
-        if shape == Shape::Ethernet
+        if shape == ETHERNET
             && let Some(common) = CommonHeaders::read(data)
             && (common.version, common.transport, common.fragment) == (4, 34, 0)
             && let Some(header) = data.first_chunk()
@@ -214,17 +202,17 @@ impl Key {
             traits::PLAIN
         };
         key.traits |= u16::from(key.kind) & traits::KINDS;
-        let usual_link = matches!(
+        let no_link = matches!(
             shape,
-            Shape::Ethernet | Shape::Raw | Shape::RawV4 | Shape::RawV6
+            Shape::Layout(LinkLayout::Raw | LinkLayout::Ipv4 | LinkLayout::Ipv6)
         );
-        let usual = usual_link
+        let is_usual = (no_link || shape == ETHERNET)
             && match key.kind {
                 kind::V4 => key.proto != AH,
                 kind::V6 => matches!(key.proto, TCP | UDP | SCTP | ICMPV6),
                 _ => false,
             };
-        if !usual {
+        if !is_usual {
             key.has |= has::UNUSUAL;
         }
         key
@@ -232,18 +220,10 @@ impl Key {
 
     fn link(&mut self, shape: Shape, data: &[u8]) {
         let (type_at, network) = match shape {
-            Shape::Ethernet => {
-                if data.len() >= 6 {
-                    self.has |= has::DST_MAC;
-                }
-                if data.len() >= 12 {
-                    self.has |= has::SRC_MAC;
-                }
-                (12, 14)
-            }
-            Shape::Sll => (14, 16),
-            Shape::Sll2 => (0, 20),
-            Shape::Raw => {
+            Shape::Layout(LinkLayout::EtherType { at, bytes }) => (usize::from(at), bytes),
+            Shape::Layout(LinkLayout::Ipv4) => return self.network(Some(kind::V4), 0, data),
+            Shape::Layout(LinkLayout::Ipv6) => return self.network(Some(kind::V6), 0, data),
+            Shape::Layout(LinkLayout::Raw) => {
                 let version = byte(data, 0).map(|byte| match byte >> 4 {
                     4 => kind::V4,
                     6 => kind::V6,
@@ -261,11 +241,14 @@ impl Key {
                 });
                 return self.network(family.map(|family| kind_of_family(family, mode)), 4, data);
             }
-            Shape::RawV4 => return self.network(Some(kind::V4), 0, data),
-            Shape::RawV6 => return self.network(Some(kind::V6), 0, data),
         };
+        if shape == ETHERNET {
+            for (end, bit) in [(6, has::DST_MAC), (12, has::SRC_MAC)] {
+                self.has |= if data.len() >= end { bit } else { 0 };
+            }
+        }
         let ether_type = half(data, type_at);
-        if shape == Shape::Ethernet && ether_type.is_some_and(|tpid| TPIDS.contains(&tpid)) {
+        if shape == ETHERNET && ether_type.is_some_and(|tpid| TPIDS.contains(&tpid)) {
             self.has |= has::TAG;
             match half(data, 14) {
                 Some(tci) => {

@@ -431,7 +431,7 @@ fn needs_program(placement: Placement, its_flags: u8, link_type: LinkType) -> bo
 /// Whether look-ups cannot find a rule in packets of a link type, so that its program there must see all of them.
 fn sees_all(placement: Placement, its_flags: u8, link_type: LinkType) -> bool {
     placement == Placement::Compiled
-        || !Shape::is_read(link_type)
+        || Shape::of(link_type, Mode::Savefile).is_none()
         || (its_flags & flags::ETHERNET != 0 && link_type != LinkType::ETHERNET)
 }
 
