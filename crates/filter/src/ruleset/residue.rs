@@ -14,16 +14,13 @@ use crate::{Frame, Joint, Program, evaluation::ones, native::has_room};
 
 use super::search_memory::SearchMemory;
 
-/// Programs that are put together at least.
-const TOGETHER_MIN: usize = 2;
-
 /// Rules whose programs see every packet of a link type.
 #[derive(Debug, Clone)]
 pub(super) struct Residue {
     pub(super) link_type: LinkType,
     units: Vec<Unit>,
-    /// Rules that run by themselves: too few or too long for a unit.
-    single: Vec<(u32, Program)>,
+    /// New rules, which [`Self::arrange`] moves to units.
+    loose: Vec<(u32, Program)>,
     /// Whether [`Self::arrange`] has something to do.
     pub(super) is_changed: bool,
 }
@@ -43,30 +40,30 @@ impl Residue {
         Self {
             link_type,
             units: Vec::new(),
-            single: Vec::new(),
+            loose: Vec::new(),
             is_changed: false,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.units.is_empty() && self.single.is_empty()
+        self.units.is_empty() && self.loose.is_empty()
     }
 
     /// Whether a rule is here.
     pub(super) fn has(&self, rule: u32) -> bool {
-        self.single.iter().any(|(one, _)| *one == rule)
+        self.loose.iter().any(|(one, _)| *one == rule)
             || self.units.iter().any(|unit| unit.bit(rule) != 0)
     }
 
     /// Adds a rule.
     pub(super) fn add(&mut self, rule: u32, program: Program) {
-        self.is_changed |= program.joins();
-        self.single.push((rule, program));
+        self.is_changed = true;
+        self.loose.push((rule, program));
     }
 
     /// Takes a rule out, if it is there.
     pub(super) fn remove(&mut self, rule: u32) {
-        self.single.retain(|(one, _)| *one != rule);
+        self.loose.retain(|(one, _)| *one != rule);
         for unit in &mut self.units {
             let bit = unit.bit(rule);
             unit.live &= !bit;
@@ -79,9 +76,7 @@ impl Residue {
     pub(super) fn arrange(&mut self) -> Vec<Joint> {
         self.is_changed = false;
         let mut new = Vec::new();
-        let single = std::mem::take(&mut self.single).into_iter();
-        let (mut loose, alone): (Vec<_>, Vec<_>) = single.partition(|(_, program)| program.joins());
-        self.single = alone;
+        let mut loose = std::mem::take(&mut self.loose);
         self.units.retain(|unit| {
             let is_mostly_live = unit.live.count_ones() as usize * 2 > unit.rules.len();
             if !is_mostly_live {
@@ -90,8 +85,11 @@ impl Residue {
             }
             is_mostly_live
         });
+        // Taken from the end: a program that is too long to share a function comes last.
+        loose.sort_by_key(|(_, program)| program.joins());
         let units = self.units.iter_mut();
-        if let Some(unit) = units.min_by_key(|unit| unit.live.count_ones()) {
+        let open = units.filter(|unit| has_room(unit.joint.programs().iter()));
+        if let Some(unit) = open.min_by_key(|unit| unit.live.count_ones()) {
             let mut members = unit.members();
             let known = members.len();
             fill(&mut members, &mut loose);
@@ -101,17 +99,15 @@ impl Residue {
                 new.push(unit.joint.clone());
             }
         }
-        while !loose.is_empty() {
-            let mut members = Vec::new();
+        while let Some(first) = loose.pop() {
+            let mut members = vec![first];
             fill(&mut members, &mut loose);
-            if members.len() < TOGETHER_MIN {
-                self.single.extend(members);
-                continue;
-            }
             let unit = Unit::new(self.link_type, members);
             new.push(unit.joint.clone());
             self.units.push(unit);
         }
+        // A program alone has code already.
+        new.retain(|joint| joint.programs().len() > 1);
         new
     }
 
@@ -122,18 +118,13 @@ impl Residue {
         results: &mut [u64; Joint::MANY],
         memory: &mut SearchMemory,
     ) {
-        for (rule, program) in &self.single {
-            for frame in ones(program.run_many(frames)) {
-                memory.push_rule(*rule, frame);
-            }
-        }
         for unit in &self.units {
             unit.find(frames, results, memory);
         }
     }
 }
 
-/// Moves rules to `members` as long as one function has room for them, one at least.
+/// Moves rules to `members` as long as one function has room for all of them.
 fn fill(members: &mut Vec<(u32, Program)>, loose: &mut Vec<(u32, Program)>) {
     let has_room_for = |members: &[(u32, Program)], more: &Program| {
         let programs = members.iter().map(|(_, program)| program);
