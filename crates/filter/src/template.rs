@@ -169,13 +169,11 @@ impl Template {
     /// # Errors
     /// [`Problem::NameTooLate`] for the first name, that of a port too.
     pub fn without_names(self) -> Result<Self, FilterError> {
-        for TextPiece { bytes, .. } in &self.pieces {
-            let names = names(&self.text, bytes.clone(), false);
-            if let Some(Name { span, .. }) = names.into_iter().next() {
-                return Err(name_too_late(&self.text, span));
-            }
+        let first = self.names().next();
+        match first {
+            Some(name) => Err(name_too_late(&self.text, name.span)),
+            None => Ok(self),
         }
-        Ok(self)
     }
 
     /// Refuses names of hosts and networks, which the resolver asks name servers for. Names of ports
@@ -185,14 +183,18 @@ impl Template {
     /// # Errors
     /// [`Problem::HostName`] for the first name of a host or network.
     pub fn without_hosts(self) -> Result<Self, FilterError> {
-        for TextPiece { bytes, .. } in &self.pieces {
-            let names = names(&self.text, bytes.clone(), false);
-            if let Some(Name { span, .. }) = names.into_iter().find(|name| !name.is_local) {
-                let problem = Problem::HostName(self.text[span.clone()].to_owned());
-                return Err(FilterError::new(problem, &self.text, span));
-            }
-        }
-        Ok(self)
+        let host = self.names().find(|name| !name.is_local);
+        let Some(Name { span, .. }) = host else {
+            return Ok(self);
+        };
+        let problem = Problem::HostName(self.text[span.clone()].to_owned());
+        Err(FilterError::new(problem, &self.text, span))
+    }
+
+    /// The names in its pieces. Looks up no name.
+    fn names(&self) -> impl Iterator<Item = Name> {
+        let pieces = self.pieces.iter();
+        pieces.flat_map(|piece| names(&self.text, piece.bytes.clone(), false))
     }
 
     /// From now on the system is asked for no name: see [`Template::resolve`]. To be called when it is compiled for all link types that
@@ -257,10 +259,7 @@ impl Template {
             let mut pieces = self.filled_pieces(&sample);
             pieces.try_for_each(|piece| piece.compile(link).map(drop))
         };
-        let has_addresses = self
-            .variables
-            .iter()
-            .any(|(_, variable)| matches!(variable, Variable::SrcIp | Variable::DstIp));
+        let has_addresses = self.asks(Variable::SrcIp) || self.asks(Variable::DstIp);
         match compile(Family::V4) {
             Err(error) if has_addresses => compile(Family::V6).map_err(|_| error),
             result => result,
@@ -286,18 +285,17 @@ impl Template {
     /// # Errors
     /// [`FillError`] for a variable that the packet cannot supply: the first one, or else the first term of our own.
     pub fn values(&self, facts: &TriggerFacts) -> Result<TriggerValues, FillError> {
-        let has = |term: Variable| self.variables.iter().any(|(_, variable)| *variable == term);
         let mut values = TriggerValues::default();
         for (_, variable) in self.variables.iter().filter(|(_, v)| !v.is_term()) {
             values.texts[*variable as usize] = Some(variable.value(&facts.parsed)?);
         }
-        if has(Variable::Flow) {
+        if self.asks(Variable::Flow) {
             values.terms.flow = Some(flow_term(facts)?);
         }
-        if has(Variable::Iface) {
+        if self.asks(Variable::Iface) {
             values.terms.interface = Some(facts.interface);
         }
-        if has(Variable::CommunityId) {
+        if self.asks(Variable::CommunityId) {
             values.terms.community = Some(community_term(facts)?);
         }
         Ok(values)
@@ -338,16 +336,8 @@ impl Template {
     /// # Errors
     /// [`Problem::NeedsTrigger`], pointing at the first variable.
     pub fn into_plain(self) -> Result<Filled, FilterError> {
-        if let Some((span, variable)) = self.variables.first() {
-            let problem = Problem::NeedsTrigger(*variable);
-            return Err(FilterError::new(problem, &self.text, span.clone()));
-        }
-        Ok(Filled {
-            display: self.text.as_ref().to_owned(),
-            pieces: self.fixed().cloned().collect(),
-            plan: self.plan,
-            terms: Terms::default(),
-        })
+        self.needs_only(|_| false)?;
+        Ok(self.filled(&TriggerValues::default()))
     }
 
     /// The template as an expression about packets of the interface of this ring-wide number, if it asks for nothing else of a trigger packet.
@@ -355,11 +345,7 @@ impl Template {
     /// # Errors
     /// [`Problem::NeedsTrigger`], pointing at the first variable but `$iface`.
     pub fn filled_on(&self, interface: u16) -> Result<Filled, FilterError> {
-        let is_other = |(_, variable): &&(Range<usize>, Variable)| *variable != Variable::Iface;
-        if let Some((span, variable)) = self.variables.iter().find(is_other) {
-            let problem = Problem::NeedsTrigger(*variable);
-            return Err(FilterError::new(problem, &self.text, span.clone()));
-        }
+        self.needs_only(|variable| variable == Variable::Iface)?;
         let mut values = TriggerValues::default();
         values.terms.interface = Some(interface).filter(|_| !self.variables.is_empty());
         Ok(self.filled(&values))
@@ -386,25 +372,34 @@ impl Template {
                 ..Terms::default()
             },
         };
-        let has = |variable: Variable| match variable {
+        self.needs_only(|variable| match variable {
             Variable::Flow => terms.flow.is_some(),
             Variable::CommunityId => terms.community.is_some(),
             _ => false,
-        };
-        let mut asked = self.variables.iter();
-        if let Some((span, variable)) = asked.find(|(_, variable)| !has(*variable)) {
-            let problem = Problem::NeedsTrigger(*variable);
-            return Err(FilterError::new(problem, &self.text, span.clone()));
-        }
-        // What it does not ask for would tell expressions apart that say the same.
-        let asks = |term| self.variables.iter().any(|(_, variable)| *variable == term);
+        })?;
+        // A term that the text does not hold would tell expressions apart that say the same.
         let terms = Terms {
-            flow: terms.flow.filter(|_| asks(Variable::Flow)),
-            community: terms.community.filter(|_| asks(Variable::CommunityId)),
+            flow: terms.flow.filter(|_| self.asks(Variable::Flow)),
+            community: terms.community.filter(|_| self.asks(Variable::CommunityId)),
             ..terms
         };
         let texts = <[Option<Value>; Variable::TEXTS]>::default();
         Ok(self.filled(&TriggerValues { texts, terms }))
+    }
+
+    /// Whether the text holds a variable.
+    fn asks(&self, variable: Variable) -> bool {
+        self.variables.iter().any(|(_, its)| *its == variable)
+    }
+
+    /// Fails with [`Problem::NeedsTrigger`] at the first variable that is not known.
+    fn needs_only(&self, is_known: impl Fn(Variable) -> bool) -> Result<(), FilterError> {
+        let mut variables = self.variables.iter();
+        let Some((span, unknown)) = variables.find(|(_, variable)| !is_known(*variable)) else {
+            return Ok(());
+        };
+        let problem = Problem::NeedsTrigger(*unknown);
+        Err(FilterError::new(problem, &self.text, span.clone()))
     }
 
     /// The pieces of text with `value` in the place of each variable.
