@@ -247,19 +247,6 @@ impl Key {
         }
     }
 
-    /// Kind and bytes of [`Self::opaque`], the latter followed by zeros; `None`: it is the key of packets' headers.
-    #[must_use]
-    pub fn as_opaque(&self) -> Option<(u8, [u8; Self::OPAQUE])> {
-        let kind = u8::try_from(self.protocol).ok();
-        let kind = kind.filter(|_| self.family == Family::Opaque)?;
-        let mut bytes = [0; Self::OPAQUE];
-        bytes[..16].copy_from_slice(&self.addresses[0]);
-        bytes[16..32].copy_from_slice(&self.addresses[1]);
-        bytes[32..34].copy_from_slice(&self.ports[0].to_ne_bytes());
-        bytes[34..].copy_from_slice(&self.ports[1].to_ne_bytes());
-        Some((kind, bytes))
-    }
-
     /// What the ends are.
     #[must_use]
     pub fn family(&self) -> Family {
