@@ -14,7 +14,7 @@ use std::{
 use retroscope_api::metrics::{Format, Process, render};
 use retroscope_capture::{Source, generator::GeneratorSource};
 use retroscope_flow::TrackerConfig;
-use retroscope_recorder::{Config, ModuleSource, Recorder, Scripts, SystemClock};
+use retroscope_recorder::{Config, Recorder, Scripts, SystemClock};
 use retroscope_script::Script;
 use serde_json::Value;
 
@@ -56,7 +56,7 @@ fn live() -> String {
         ring_bytes: 16 << 20,
         triggers: vec!["udp port 60000".to_owned()],
         scripts: Scripts {
-            modules: vec![ModuleSource::Lua(module)],
+            modules: vec![module],
             ..Scripts::default()
         },
         flows: Some(TrackerConfig::default()),

@@ -66,7 +66,7 @@ pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use retroscope_filter::KnownFlow;
 pub use start::{
     by_hand::ByHand,
-    config::{Analyzers, ClassCutoff, Config, ModuleSource, Scripts, Sources},
+    config::{Analyzers, ClassCutoff, Config, Scripts, Sources},
     expressions::{ExpressionError, check_alert_template, check_expression, check_template},
     handle::{CommandError, Handle, Stretch, check_name},
     inserters_only::{Inserted, insert_only},

@@ -7,9 +7,10 @@
 use std::time::Instant;
 
 use retroscope_flow::{Attribution, FlowTable, Secret, TrackerConfig};
-use retroscope_module::Runner;
 use retroscope_packet::LinkType;
-use retroscope_script::{Limits, LuaModule, MANY, Machine, Packet, Script, ScriptError, compiles};
+use retroscope_script::{
+    Limits, LuaModule, MANY, Machine, Packet, Runner, Script, ScriptError, compiles,
+};
 
 const SCRIPTS: [(&str, &str); 7] = [
     ("nothing", "return function(pkt) return false end"),
@@ -161,7 +162,7 @@ fn modules(packets: &[Packet<'_>]) -> Result<(), ScriptError> {
         for (name, text) in MODULES {
             let script = Script::new(name, text, false);
             let module = LuaModule::new(&script, Limits::default())?;
-            let mut runner = Runner::new(Box::new(module), &config);
+            let mut runner = Runner::new(module, &config);
             let way = move |packets: &[Packet<'_>]| {
                 runner.look(packets, &[0; MANY][..packets.len()], &mut Vec::new());
                 assert_eq!(runner.counts().faults, 0);

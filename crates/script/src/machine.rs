@@ -19,12 +19,12 @@ use std::{
 };
 
 use mlua::{Function, Lua, Table, Value, chunk::ChunkMode};
-use retroscope_module::{MANY, Packet, Partition};
 
 use crate::{
     address,
     dump::{Derived, Predicate},
     error::{ScriptError, kind},
+    plan::{MANY, Packet, Partition},
     sheet::Sheet,
     sys::{self, Stopper},
     watchdog::Watchdog,

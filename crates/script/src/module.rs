@@ -1,4 +1,4 @@
-//! Modules in Lua: FlowScope's callbacks over the flows of a [`retroscope_module::Runner`].
+//! Modules in Lua: FlowScope's callbacks over the flows of a [`Runner`](crate::Runner).
 //!
 //! The file returns a table of functions and settings ([`LuaModule::new`]). States of flows lie in memory of ours; Lua sees the one at hand
 //! through checked accessors (`module.lua`). A batch is one call, two where the module makes the keys.
@@ -7,14 +7,12 @@ use std::{cell::Cell, ptr, time::Duration};
 
 use mlua::{Function, Table, Value};
 use retroscope_flow::Key;
-use retroscope_module::{
-    CHECKED, DUMPS_MAX, Dump, Fault, Handler, MANY, Packet, Partition, Place, Plan,
-};
 
 use crate::{
     error::{ScriptError, kind},
     fields,
     machine::{Limits, Script, State, compiles, partition, setup},
+    plan::{CHECKED, DUMPS_MAX, Dump, Fault, MANY, Packet, Partition, Place, Plan},
 };
 
 /// Bytes of keys that a module makes.
@@ -184,6 +182,118 @@ impl LuaModule {
         })
     }
 
+    /// The name that messages use.
+    pub(crate) fn name(&self) -> &str {
+        &self.state.judge.name
+    }
+
+    /// The settings of the module; they never change.
+    pub(crate) fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// Makes the keys of at most [`MANY`] packets. The runner calls this if [`Plan::has_keys`].
+    ///
+    /// # Errors
+    /// [`Fault`]; the module handles no packet then.
+    pub(crate) fn keys(
+        &mut self,
+        packets: &[Packet<'_>],
+        keys: &mut [Option<Key>],
+    ) -> Result<(), Fault> {
+        self.state.sheet.show(packets);
+        let made = self.call::<()>(|it| &it.make_keys, &[], ());
+        self.state.sheet.clear();
+        made?;
+        for (key, made) in keys.iter_mut().zip(&self.control.keys).take(packets.len()) {
+            let made = made.get();
+            let kind = u8::try_from(made.kind).ok().filter(|kind| *kind > 0);
+            *key = kind.map(|kind| Key::opaque(kind, &made.bytes));
+        }
+        Ok(())
+    }
+
+    /// Handles at most [`MANY`] packets, in order. `dumps` gets the requested dumps, in order too.
+    ///
+    /// # Errors
+    /// [`Fault`]; dumps that the module requested before the fault count.
+    pub(crate) fn handle(
+        &mut self,
+        packets: &[Packet<'_>],
+        places: &[Place],
+        dumps: &mut Vec<Dump>,
+    ) -> Result<(), Fault> {
+        self.state.sheet.show(packets);
+        self.state.hits[0].set(0);
+        let called = self.call::<()>(|it| &it.handle, places, ());
+        self.state.sheet.clear();
+        let count = self.state.hits[0].get() as usize;
+        for (nth, hit) in self.state.hits[1..].iter().take(count).enumerate() {
+            let filter = self.filters.raw_get::<Value>(nth + 1).ok();
+            let at = hit.get() as usize;
+            dumps.push(Dump {
+                at,
+                key: places.get(at).map_or(Key::default(), |place| place.key),
+                filter: filter.and_then(|it| Some(it.as_string()?.to_string_lossy())),
+            });
+        }
+        called
+    }
+
+    /// The packets of the last call of [`Self::handle`] whose flows the module shunted. Bit `n` is that of packet `n`. Each
+    /// call of this function clears the bits.
+    pub(crate) fn take_shunted(&mut self) -> u64 {
+        self.state.sheet.take_shunted()
+    }
+
+    /// Begins a check of all flows, at a packet time, ns. Other calls may come between the calls of a check.
+    ///
+    /// # Errors
+    /// [`Fault`]; there is no check then.
+    pub(crate) fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault> {
+        #[expect(clippy::cast_precision_loss, reason = "a time for Lua, in seconds")]
+        {
+            self.now = time_ns as f64 * 1e-9;
+        }
+        let now = self.now;
+        self.call(|it| &it.check_begins, &[], now)
+    }
+
+    /// Checks at most [`CHECKED`] flows. `over` gets the index of each flow that is over, and the time until which a dump
+    /// needs packets of the flow, ns.
+    ///
+    /// # Errors
+    /// [`Fault`]; the check ends, and none of these flows is over.
+    pub(crate) fn check(
+        &mut self,
+        places: &[Place],
+        over: &mut Vec<(usize, i64)>,
+    ) -> Result<(), Fault> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        let now = self.now;
+        self.call::<()>(|it| &it.check, places, (places.len(), now))?;
+        let said = self.control.over.iter().zip(&self.control.until_ns);
+        let said = said.take(places.len()).enumerate();
+        let found = said.filter(|(_, (is_over, _))| is_over.get() != 0);
+        over.extend(found.map(|(at, (_, until_ns))| (at, until_ns.get())));
+        Ok(())
+    }
+
+    /// Ends a check, in which `kept` flows stay and `over` flows ended.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub(crate) fn check_ends(&mut self, kept: u64, over: u64) -> Result<(), Fault> {
+        self.call(|it| &it.check_ends, &[], (kept, over))
+    }
+
+    /// Lines that the module printed since the last call.
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
+        self.state.take_notes()
+    }
+
     /// Makes a call into the module, with these places and their states at hand.
     fn call<R: mlua::FromLuaMulti>(
         &mut self,
@@ -220,86 +330,6 @@ impl LuaModule {
                 done: usize::try_from(self.state.sheet.number.get()).unwrap_or(0),
             }
         })
-    }
-}
-
-impl Handler for LuaModule {
-    fn name(&self) -> &str {
-        &self.state.judge.name
-    }
-
-    fn plan(&self) -> Plan {
-        self.plan
-    }
-
-    fn keys(&mut self, packets: &[Packet<'_>], keys: &mut [Option<Key>]) -> Result<(), Fault> {
-        self.state.sheet.show(packets);
-        let made = self.call::<()>(|it| &it.make_keys, &[], ());
-        self.state.sheet.clear();
-        made?;
-        for (key, made) in keys.iter_mut().zip(&self.control.keys).take(packets.len()) {
-            let made = made.get();
-            let kind = u8::try_from(made.kind).ok().filter(|kind| *kind > 0);
-            *key = kind.map(|kind| Key::opaque(kind, &made.bytes));
-        }
-        Ok(())
-    }
-
-    fn handle(
-        &mut self,
-        packets: &[Packet<'_>],
-        places: &[Place],
-        dumps: &mut Vec<Dump>,
-    ) -> Result<(), Fault> {
-        self.state.sheet.show(packets);
-        self.state.hits[0].set(0);
-        let called = self.call::<()>(|it| &it.handle, places, ());
-        self.state.sheet.clear();
-        let count = self.state.hits[0].get() as usize;
-        for (nth, hit) in self.state.hits[1..].iter().take(count).enumerate() {
-            let filter = self.filters.raw_get::<Value>(nth + 1).ok();
-            let at = hit.get() as usize;
-            dumps.push(Dump {
-                at,
-                key: places.get(at).map_or(Key::default(), |place| place.key),
-                filter: filter.and_then(|it| Some(it.as_string()?.to_string_lossy())),
-            });
-        }
-        called
-    }
-
-    fn take_shunted(&mut self) -> u64 {
-        self.state.sheet.take_shunted()
-    }
-
-    fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault> {
-        #[expect(clippy::cast_precision_loss, reason = "a time for Lua, in seconds")]
-        {
-            self.now = time_ns as f64 * 1e-9;
-        }
-        let now = self.now;
-        self.call(|it| &it.check_begins, &[], now)
-    }
-
-    fn check(&mut self, places: &[Place], over: &mut Vec<(usize, i64)>) -> Result<(), Fault> {
-        if places.is_empty() {
-            return Ok(());
-        }
-        let now = self.now;
-        self.call::<()>(|it| &it.check, places, (places.len(), now))?;
-        let said = self.control.over.iter().zip(&self.control.until_ns);
-        let said = said.take(places.len()).enumerate();
-        let found = said.filter(|(_, (is_over, _))| is_over.get() != 0);
-        over.extend(found.map(|(at, (_, until_ns))| (at, until_ns.get())));
-        Ok(())
-    }
-
-    fn check_ends(&mut self, kept: u64, over: u64) -> Result<(), Fault> {
-        self.call(|it| &it.check_ends, &[], (kept, over))
-    }
-
-    fn take_notes(&mut self) -> Vec<String> {
-        self.state.take_notes()
     }
 }
 

@@ -6,9 +6,10 @@
 
 use std::{cell::Cell, ptr};
 
-use retroscope_module::{MANY, Packet};
-
-use crate::slot::{Facts, Slot};
+use crate::{
+    plan::{MANY, Packet},
+    slot::{Facts, Slot},
+};
 
 /// See the module. The declaration in `prelude.lua` has the same fields in the same places; a test compares the two.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use retroscope_packet::{
     proto::{SCTP, TCP, UDP},
 };
 
-use retroscope_module::Packet;
+use crate::plan::Packet;
 
 /// A set of facts about packets, by the numbers that `prelude.lua` has for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

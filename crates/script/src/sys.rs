@@ -17,9 +17,7 @@ use mlua::{
     ffi::{self, lua_Debug, lua_State},
 };
 
-use retroscope_module::Packet;
-
-use crate::{sheet::Sheet, slot::Facts};
+use crate::{plan::Packet, sheet::Sheet, slot::Facts};
 
 /// What a stopped script is told.
 const STOPPED: &std::ffi::CStr = c"the script was stopped";

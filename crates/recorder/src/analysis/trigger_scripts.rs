@@ -14,17 +14,19 @@ use std::{
 };
 
 use retroscope_flow::Key;
-use retroscope_module::{Dump, ModuleCounts, Over as FlowOver, Runner};
 use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
-use retroscope_script::{Limits, MANY, Machine, Packet as ScriptPacket, Partition, ScriptError};
+use retroscope_script::{
+    Dump, Limits, LuaModule, MANY, Machine, ModuleCounts, Over as FlowOver, Packet as ScriptPacket,
+    Partition, Runner, Script, ScriptError,
+};
 use serde::Serialize;
 
 use crate::{
     analysis::shard::{Numbered, Over},
     control::{common::Common, lock, ring_time::Stamps},
     intake::interfaces::InterfaceCache,
-    start::config::{ModuleSource, Scripts},
+    start::config::Scripts,
 };
 
 const _: () = assert!(MANY == crate::analysis::chunk::MANY);
@@ -63,8 +65,8 @@ impl TriggerScripts {
         };
         let triggers = scripts.triggers.iter().map(script);
         let triggers = triggers.collect::<Result<_, ScriptError>>()?;
-        let module = |(number, source): (usize, &ModuleSource)| {
-            let runner = Runner::new(source.make(limits)?, &scripts.module_flows);
+        let module = |(number, script): (usize, &Script)| {
+            let runner = Runner::new(LuaModule::new(script, limits)?, &scripts.module_flows);
             Ok(Module::new(runner, number, common))
         };
         let modules = scripts.modules.iter().enumerate().map(module);

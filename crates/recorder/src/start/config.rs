@@ -1,12 +1,11 @@
 //! What a recorder is asked to do.
 
-use std::{fmt, num::NonZero, path::PathBuf, sync::Arc, time::Duration};
+use std::{num::NonZero, path::PathBuf, time::Duration};
 
 use retroscope_capture::{Source, SourceError};
 use retroscope_flow::{Cutoff, TrackerConfig};
-use retroscope_module::Handler;
 use retroscope_ring::{Backing, Mode};
-use retroscope_script::{Limits, LuaModule, Script, ScriptError};
+use retroscope_script::Script;
 
 use crate::{
     analysis::terms::TriggerRequest,
@@ -190,38 +189,10 @@ pub struct Scripts {
     pub triggers: Vec<Script>,
     /// What makes a predicate of a trigger packet, in place of the dump template; triggers that have one of their own keep that.
     pub dump: Option<Script>,
-    /// Modules over flows, which trigger too: the last triggers.
-    pub modules: Vec<ModuleSource>,
+    /// Modules over flows. They run after `triggers`, one instance in each shard.
+    pub modules: Vec<Script>,
     /// How their flows are told apart, and how many each may have.
     pub module_flows: TrackerConfig,
-}
-
-/// Makes a module, once for each shard.
-#[derive(Clone)]
-pub enum ModuleSource {
-    /// Of a Lua file.
-    Lua(Script),
-    /// Of Rust: `Arc::new(|| Box::new(Compiled::new(…)))`.
-    Compiled(Arc<dyn Fn() -> Box<dyn Handler> + Send + Sync>),
-}
-
-impl ModuleSource {
-    /// Runs the file, of Lua.
-    pub(crate) fn make(&self, limits: Limits) -> Result<Box<dyn Handler>, ScriptError> {
-        Ok(match self {
-            Self::Lua(script) => Box::new(LuaModule::new(script, limits)?),
-            Self::Compiled(make) => make(),
-        })
-    }
-}
-
-impl fmt::Debug for ModuleSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lua(script) => f.debug_tuple("Lua").field(script).finish(),
-            Self::Compiled(_) => f.debug_tuple("Compiled").finish_non_exhaustive(),
-        }
-    }
 }
 
 /// Makes the sources, in the order the user gave. Called once.

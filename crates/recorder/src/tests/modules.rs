@@ -1,9 +1,7 @@
-//! Modules over flows, in Rust and in Lua: what they see, and when their dumps end.
+//! Modules over flows: the packets that a module sees, and the end of its dumps.
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, time::Duration};
 
-use retroscope_flow::Key;
-use retroscope_module::{Compiled, FlowModule, Packet, Partition};
 use retroscope_pcapfile::Reader;
 use retroscope_script::Script;
 
@@ -11,64 +9,10 @@ use super::{
     rig::{MS, Rig, RigConfig, S, udp},
     windows::{offline, record, write},
 };
-use crate::{Analyzers, Config, DumpReport, ModuleSource, Scripts, Verdict};
+use crate::{Analyzers, Config, DumpReport, Scripts, Verdict};
 
 const START: i64 = 1_700_000_000 * S;
-/// A flow is over when no packet came for so long.
-const IDLE: i64 = 3 * S;
-
-/// Wants flows to port 9 dumped from their first packet on, until they are over.
-#[derive(Debug, Default)]
-struct Nines {
-    now_ns: i64,
-}
-
-impl FlowModule for Nines {
-    /// When the last packet came.
-    type State = i64;
-
-    fn name(&self) -> &'static str {
-        "nines"
-    }
-
-    fn handle_packet(
-        &mut self,
-        key: &Key,
-        last_ns: &mut i64,
-        packet: &Packet<'_>,
-        is_first: bool,
-    ) -> bool {
-        assert!(
-            !packet.data.ends_with(b"\xff\xff\xff\xff"),
-            "a packet that it does not like"
-        );
-        *last_ns = packet.time_ns;
-        let ports = key.endpoints().map(|ends| ends.map(|end| end.port));
-        is_first && ports.is_some_and(|ports| ports.contains(&9))
-    }
-
-    fn check_interval(&self) -> Option<Duration> {
-        Some(Duration::from_secs(1))
-    }
-
-    fn check_initializer(&mut self, time_ns: i64) {
-        self.now_ns = time_ns;
-    }
-
-    fn check_expiry(&mut self, _: &Key, last_ns: &mut i64) -> Option<i64> {
-        (self.now_ns - *last_ns >= IDLE).then_some(*last_ns)
-    }
-
-    fn build_packet_filter(&mut self, _: &Key, _: &i64) -> Option<String> {
-        Some("udp port $srcPort".to_owned())
-    }
-
-    fn partition(&self) -> Partition {
-        Partition::Flow
-    }
-}
-
-/// The same in Lua.
+/// Requests a dump of each flow to port 9, from its first packet on. A flow is over 3 s after its last packet.
 const NINES: &str = "
     local m = { checkInterval = 1, stateType = 'double last;', partition = 'flow' }
     function m.handlePacket(key, state, pkt, isFirst)
@@ -80,16 +24,9 @@ const NINES: &str = "
     function m.buildPacketFilter() return 'udp port $srcPort' end
     return m";
 
-fn both() -> [ModuleSource; 2] {
-    [
-        ModuleSource::Compiled(Arc::new(|| Box::new(Compiled::new(Nines::default())))),
-        ModuleSource::Lua(Script::new("nines.lua", NINES, false)),
-    ]
-}
-
-fn scripts(module: ModuleSource) -> Scripts {
+fn scripts(text: &str) -> Scripts {
     Scripts {
-        modules: vec![module],
+        modules: vec![Script::new("nines.lua", text, false)],
         ..Scripts::default()
     }
 }
@@ -118,59 +55,57 @@ fn a_dump_ends_with_its_flow() {
         (threads(1), 1),
         (threads(2), 2),
     ] {
-        for module in both() {
-            let dir = tempfile::tempdir().unwrap();
-            let plan = RigConfig {
-                queues,
-                ring_bytes: 64 << 20,
-                triggers: &[],
-                analyzers,
-                scripts: scripts(module),
-                flows_together: true,
-                future_ns: 3600 * S,
-                ..RigConfig::default()
-            };
-            let mut rig = Rig::new(&plan, START, dir.path());
-            // 4 packets of a flow in 4 s, and of another one in each second, before and behind them.
-            for second in 0..20 {
-                rig.pass(S);
-                if (5..9).contains(&second) {
-                    rig.arrive(queues - 1, udp(1000, 9, second));
-                }
-                rig.arrive(0, udp(1, 53, second));
-                rig.step();
-            }
-            let of_flow = |rig: &mut Rig| {
-                let reports = std::mem::take(&mut rig.reports);
-                let [report] = &reports[..] else {
-                    panic!("{analyzers:?} {reports:?} {:?}", rig.notices);
-                };
-                assert_eq!(
-                    (report.verdict, &report.clipped[..]),
-                    (Verdict::Complete, &["flow"][..])
-                );
-                packets(report)
-            };
-            assert_eq!(of_flow(&mut rig), [(6, 5), (7, 6), (8, 7), (9, 8)]);
-            // It begins anew, and then all is silent.
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            queues,
+            ring_bytes: 64 << 20,
+            triggers: &[],
+            analyzers,
+            scripts: scripts(NINES),
+            flows_together: true,
+            future_ns: 3600 * S,
+            ..RigConfig::default()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        // 4 packets of a flow in 4 s, and of another one in each second, before and behind them.
+        for second in 0..20 {
             rig.pass(S);
-            rig.arrive(queues - 1, udp(1000, 9, 77));
-            rig.step();
-            for _ in 0..60 {
-                rig.pass(100 * MS);
-                rig.step();
+            if (5..9).contains(&second) {
+                rig.arrive(queues - 1, udp(1000, 9, second));
             }
-            assert_eq!(of_flow(&mut rig), [(21, 77)]);
-            let modules = rig.common.module_statuses();
-            let counts = modules[0].counts;
-            assert_eq!(
-                (counts.packets, counts.begun, counts.wanted),
-                (25, 3, 2),
-                "{modules:?}"
-            );
-            assert_eq!(counts.begun, counts.live + counts.over);
-            rig.stop();
+            rig.arrive(0, udp(1, 53, second));
+            rig.step();
         }
+        let of_flow = |rig: &mut Rig| {
+            let reports = std::mem::take(&mut rig.reports);
+            let [report] = &reports[..] else {
+                panic!("{analyzers:?} {reports:?} {:?}", rig.notices);
+            };
+            assert_eq!(
+                (report.verdict, &report.clipped[..]),
+                (Verdict::Complete, &["flow"][..])
+            );
+            packets(report)
+        };
+        assert_eq!(of_flow(&mut rig), [(6, 5), (7, 6), (8, 7), (9, 8)]);
+        // It begins anew, and then all is silent.
+        rig.pass(S);
+        rig.arrive(queues - 1, udp(1000, 9, 77));
+        rig.step();
+        for _ in 0..60 {
+            rig.pass(100 * MS);
+            rig.step();
+        }
+        assert_eq!(of_flow(&mut rig), [(21, 77)]);
+        let modules = rig.common.module_statuses();
+        let counts = modules[0].counts;
+        assert_eq!(
+            (counts.packets, counts.begun, counts.wanted),
+            (25, 3, 2),
+            "{modules:?}"
+        );
+        assert_eq!(counts.begun, counts.live + counts.over);
+        rig.stop();
     }
 }
 
@@ -209,32 +144,30 @@ fn files_end_dumps_with_their_flows_at_the_same_packet() {
     for hold in [1, 10].map(Duration::from_secs) {
         let mut seen: Option<Vec<Seen>> = None;
         for analyzers in [Analyzers::Auto, threads(4), Analyzers::Inline] {
-            for module in both() {
-                let out = tempfile::tempdir().unwrap();
-                let config = Config {
-                    triggers: Vec::new(),
-                    future: Duration::from_secs(3600),
-                    scripts: scripts(module),
-                    analyzers,
-                    hold,
-                    ..offline(out.path())
-                };
-                let summary = record(&config, &capture);
-                let reports = summary.dumps.iter();
-                let dumps: Vec<Seen> = reports
-                    .map(|report| (packets(report), report.clipped.clone()))
-                    .collect();
-                assert!(dumps.len() >= 4, "{dumps:?}");
-                let are_complete = summary
-                    .dumps
-                    .iter()
-                    .all(|it| it.verdict == Verdict::Complete);
-                assert!(are_complete && summary.outdated == 0, "{:?}", summary.dumps);
-                // All but the last are over before the file is.
-                let is_over = |(_, clipped): &Seen| clipped.contains(&"flow");
-                assert!(dumps[..dumps.len() - 1].iter().all(is_over), "{dumps:?}");
-                assert_eq!(*seen.get_or_insert_with(|| dumps.clone()), dumps);
-            }
+            let out = tempfile::tempdir().unwrap();
+            let config = Config {
+                triggers: Vec::new(),
+                future: Duration::from_secs(3600),
+                scripts: scripts(NINES),
+                analyzers,
+                hold,
+                ..offline(out.path())
+            };
+            let summary = record(&config, &capture);
+            let reports = summary.dumps.iter();
+            let dumps: Vec<Seen> = reports
+                .map(|report| (packets(report), report.clipped.clone()))
+                .collect();
+            assert!(dumps.len() >= 4, "{dumps:?}");
+            let are_complete = summary
+                .dumps
+                .iter()
+                .all(|it| it.verdict == Verdict::Complete);
+            assert!(are_complete && summary.outdated == 0, "{:?}", summary.dumps);
+            // All but the last are over before the file is.
+            let is_over = |(_, clipped): &Seen| clipped.contains(&"flow");
+            assert!(dumps[..dumps.len() - 1].iter().all(is_over), "{dumps:?}");
+            assert_eq!(*seen.get_or_insert_with(|| dumps.clone()), dumps);
         }
     }
 }
@@ -247,7 +180,7 @@ fn a_dump_of_two_flows_ends_with_the_last() {
         let text = NINES.replace("'udp port $srcPort'", "'udp'");
         let plan = RigConfig {
             triggers: &[],
-            scripts: scripts(ModuleSource::Lua(Script::new("nines.lua", text, false))),
+            scripts: scripts(&text),
             future_ns: 600 * S,
             ..RigConfig::default()
         };
@@ -296,7 +229,7 @@ fn flows_of_several_shards_hold_one_dump_open() {
             analyzers: threads(2),
             flows_together: true,
             triggers: &[],
-            scripts: scripts(ModuleSource::Lua(Script::new("nines.lua", text, false))),
+            scripts: scripts(&text),
             future_ns: 600 * S,
             ..RigConfig::default()
         };
@@ -323,75 +256,71 @@ fn flows_of_several_shards_hold_one_dump_open() {
     }
 }
 
-/// A call that fails, or panics, is told and counted, whoever looks; the recording, and the rules, go on.
+/// A call that fails is told and counted, whoever looks; the recording, and the rules, go on.
 #[test]
 fn a_module_that_fails_costs_its_batch() {
-    for module in both() {
-        let dir = tempfile::tempdir().unwrap();
-        let plan = RigConfig {
-            scripts: scripts(module),
-            ..RigConfig::default()
-        };
-        let mut rig = Rig::new(&plan, START, dir.path());
-        rig.pass(S);
-        let mut arrive = |number: u32| {
-            rig.arrive(0, udp(1, 9, number));
-            rig.step();
-            let status = rig.common.module_statuses().remove(0);
-            (status.counts.packets, status.counts.lost, status.disabled)
-        };
-        assert_eq!(arrive(1), (1, 0, 0));
-        assert_eq!(arrive(u32::MAX), (1, 1, 0));
-        assert_eq!(arrive(2), (2, 1, 0));
-        assert_eq!(arrive(u32::MAX), (2, 2, 1));
-        assert_eq!(arrive(3), (2, 3, 1));
-        rig.pass(2 * S);
+    let dir = tempfile::tempdir().unwrap();
+    let plan = RigConfig {
+        scripts: scripts(NINES),
+        ..RigConfig::default()
+    };
+    let mut rig = Rig::new(&plan, START, dir.path());
+    rig.pass(S);
+    let mut arrive = |number: u32| {
+        rig.arrive(0, udp(1, 9, number));
         rig.step();
-        rig.stop();
-        let told = rig
-            .notices
+        let status = rig.common.module_statuses().remove(0);
+        (status.counts.packets, status.counts.lost, status.disabled)
+    };
+    assert_eq!(arrive(1), (1, 0, 0));
+    assert_eq!(arrive(u32::MAX), (1, 1, 0));
+    assert_eq!(arrive(2), (2, 1, 0));
+    assert_eq!(arrive(u32::MAX), (2, 2, 1));
+    assert_eq!(arrive(3), (2, 3, 1));
+    rig.pass(2 * S);
+    rig.step();
+    rig.stop();
+    let told = rig
+        .notices
+        .iter()
+        .filter(|notice| notice.contains("a packet that it does not like"));
+    assert_eq!(told.count(), 2, "{:?}", rig.notices);
+    assert_eq!(rig.common.counters.scripts_failed(), 1);
+    assert!(
+        rig.reports
             .iter()
-            .filter(|notice| notice.contains("a packet that it does not like"));
-        assert_eq!(told.count(), 2, "{:?}", rig.notices);
-        assert_eq!(rig.common.counters.scripts_failed(), 1);
-        assert!(
-            rig.reports
-                .iter()
-                .all(|report| report.verdict == Verdict::Complete)
-        );
-        let all = rig
-            .reports
-            .iter()
-            .find(|report| report.rule == "udp port 9")
-            .unwrap();
-        assert_eq!(packets(all).len(), 5);
-    }
+            .all(|report| report.verdict == Verdict::Complete)
+    );
+    let all = rig
+        .reports
+        .iter()
+        .find(|report| report.rule == "udp port 9")
+        .unwrap();
+    assert_eq!(packets(all).len(), 5);
 }
 
 /// `--single`: the module asks for no dump any more, and goes on counting.
 #[test]
 fn modules_go_on_when_triggers_are_disarmed() {
     for analyzers in [Analyzers::Auto, Analyzers::Inline] {
-        for module in both() {
-            let dir = tempfile::tempdir().unwrap();
-            let plan = RigConfig {
-                triggers: &[],
-                scripts: scripts(module),
-                single: true,
-                analyzers,
-                ..RigConfig::default()
-            };
-            let mut rig = Rig::new(&plan, START, dir.path());
-            rig.pass(S);
-            for source in 1..101 {
-                rig.arrive(0, udp(source, 9, 1));
-                rig.step();
-                rig.pass(50 * MS);
-            }
-            rig.stop();
-            assert_eq!(rig.reports.len(), 1);
-            assert_eq!(rig.common.module_statuses()[0].counts.packets, 100);
+        let dir = tempfile::tempdir().unwrap();
+        let plan = RigConfig {
+            triggers: &[],
+            scripts: scripts(NINES),
+            single: true,
+            analyzers,
+            ..RigConfig::default()
+        };
+        let mut rig = Rig::new(&plan, START, dir.path());
+        rig.pass(S);
+        for source in 1..101 {
+            rig.arrive(0, udp(source, 9, 1));
+            rig.step();
+            rig.pass(50 * MS);
         }
+        rig.stop();
+        assert_eq!(rig.reports.len(), 1);
+        assert_eq!(rig.common.module_statuses()[0].counts.packets, 100);
     }
 }
 
@@ -399,7 +328,7 @@ fn modules_go_on_when_triggers_are_disarmed() {
 #[test]
 fn a_module_has_as_many_flows_as_it_may() {
     let dir = tempfile::tempdir().unwrap();
-    let mut scripts = scripts(both()[1].clone());
+    let mut scripts = scripts(NINES);
     scripts.module_flows.flows_max = 100;
     let plan = RigConfig {
         scripts,

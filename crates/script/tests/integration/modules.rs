@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use crate::common::{PATIENT, packet, trigger, udp};
 use retroscope_flow::TrackerConfig;
-use retroscope_module::{ModuleCounts, Runner};
-use retroscope_script::{Limits, LuaModule, Packet, Script};
+use retroscope_script::{Limits, LuaModule, ModuleCounts, Packet, Runner, Script};
 
 /// What a module of this text is refused for.
 fn refusal(text: &str) -> String {
@@ -18,7 +17,7 @@ fn refusal(text: &str) -> String {
 
 fn runner_of(script: &Script, config: &TrackerConfig, limits: Limits) -> Runner {
     let module = LuaModule::new(script, limits).unwrap_or_else(|error| panic!("{error}"));
-    Runner::new(Box::new(module), config)
+    Runner::new(module, config)
 }
 
 fn runner(text: &str) -> Runner {

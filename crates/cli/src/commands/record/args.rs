@@ -4,9 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::ValueEnum;
 use retroscope_flow::Cutoff;
-use retroscope_recorder::{
-    ClassCutoff, Config, Format, ModuleSource, Scripts, SubDirectory, TriggerRequest,
-};
+use retroscope_recorder::{ClassCutoff, Config, Format, Scripts, SubDirectory, TriggerRequest};
 use retroscope_ring::Backing;
 use retroscope_script::Script;
 
@@ -474,12 +472,11 @@ impl Args {
             _ => None,
         });
         let triggers = self.trigger_lua.iter().chain(functions).map(read);
-        let modules = self.modules.iter().chain(modules);
-        let modules = modules.map(|path| Ok(ModuleSource::Lua(read(path)?)));
+        let modules = self.modules.iter().chain(modules).map(read);
         Ok(Scripts {
             triggers: triggers.collect::<Result<_, _>>()?,
             dump: self.dump_lua.as_ref().map(read).transpose()?,
-            modules: modules.collect::<Result<_, Failure>>()?,
+            modules: modules.collect::<Result<_, _>>()?,
             module_flows: self.flows.tracker(),
         })
     }

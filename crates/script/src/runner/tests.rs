@@ -1,9 +1,9 @@
-use std::{collections::HashMap, sync::mpsc, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use retroscope_packet::LinkType;
 
 use super::*;
-use crate::{Compiled, FlowModule};
+use crate::{Limits, Script};
 
 const S: i64 = 1_000_000_000;
 
@@ -30,52 +30,53 @@ fn packet(data: &[u8]) -> Packet<'_> {
 /// What a module saw of a packet: the flow, its packets so far, and whether it was its first one.
 type Seen = (Key, u64, bool);
 
-/// Counts packets, and notices a state that is another flow's.
-#[derive(Debug)]
-struct Counts {
-    seen: mpsc::Sender<Seen>,
-    has_keys: bool,
-}
+/// Counts packets, and fails if a state belongs to another flow. `buildPacketFilter` reports what the module saw.
+const COUNTS: &str = "
+    local m = { stateType = 'uint32_t own; uint32_t packets;' }
+    local first
+    function m.handlePacket(key, state, pkt, isFirst)
+        local own = flow(pkt)
+        if isFirst then
+            if state.own ~= 0 or state.packets ~= 0 then error('a used state') end
+            state.own = own
+        end
+        if state.own ~= own then error('the state of another flow') end
+        state.packets = state.packets + 1
+        first = isFirst
+        return true
+    end
+    function m.buildPacketFilter(key, state) return state.packets .. ' ' .. tostring(first) end
+    return m";
+/// A flow of [`COUNTS`]: by host and port.
+const BY_HEADERS: &str = "local function flow(pkt) return pkt:u8(15) * 65536 + pkt:u16(22) end";
+/// A flow of [`COUNTS`]: by the port alone, and no flow if the port is odd.
+const BY_PORT: &str = "local function flow(pkt) return pkt:u16(22) + 1 end";
+const PORT_KEYS: &str = "
+    m.flowKeys = 'uint16_t port;'
+    function m.extractFlowKey(pkt, key)
+        key.port = pkt:u16(22)
+        return key.port % 2 == 0
+    end
+    return m";
 
-impl FlowModule for Counts {
-    type State = (Key, u64);
-
-    fn name(&self) -> &'static str {
-        "counts"
-    }
-
-    fn has_keys(&self) -> bool {
-        self.has_keys
-    }
-
-    fn extract_flow_key(&mut self, packet: &Packet<'_>) -> Option<Key> {
-        // By port alone, and nothing of odd ones.
-        let port = &packet.data[22..24];
-        port[1].is_multiple_of(2).then(|| Key::opaque(3, port))
-    }
-
-    fn handle_packet(
-        &mut self,
-        key: &Key,
-        state: &mut (Key, u64),
-        _: &Packet<'_>,
-        is_first: bool,
-    ) -> bool {
-        if is_first {
-            assert_eq!(*state, (Key::default(), 0));
-            state.0 = *key;
-        }
-        assert_eq!(state.0, *key, "another flow's state");
-        state.1 += 1;
-        self.seen.send((*key, state.1, is_first)).unwrap();
-        false
-    }
+fn runner(text: &str, config: &TrackerConfig) -> Runner {
+    let limits = Limits {
+        time: Duration::from_secs(60),
+        memory_bytes: 64 << 20,
+    };
+    let module = LuaModule::new(&Script::new("test.lua", text, false), limits).unwrap();
+    Runner::new(module, config)
 }
 
 /// Runs a module over packets with times, in calls of any length.
 fn run(frames: &[(i64, Vec<u8>)], config: &TrackerConfig, has_keys: bool) -> (Vec<Seen>, Runner) {
-    let (seen, all) = mpsc::channel();
-    let mut runner = Runner::new(Box::new(Compiled::new(Counts { seen, has_keys })), config);
+    let text = if has_keys {
+        format!("{BY_PORT}{}", COUNTS.replace("return m", PORT_KEYS))
+    } else {
+        format!("{BY_HEADERS}{COUNTS}")
+    };
+    let mut runner = runner(&text, config);
+    let mut dumps = Vec::new();
     let mut random = 7_u32;
     let mut rest = frames;
     while !rest.is_empty() {
@@ -84,10 +85,14 @@ fn run(frames: &[(i64, Vec<u8>)], config: &TrackerConfig, has_keys: bool) -> (Ve
         rest = behind;
         let packets: Vec<_> = some.iter().map(|(_, data)| packet(data)).collect();
         let times_ns: Vec<_> = some.iter().map(|(time_ns, _)| *time_ns).collect();
-        runner.look(&packets, &times_ns, &mut Vec::new());
+        runner.look(&packets, &times_ns, &mut dumps);
     }
     assert_eq!(runner.take_notes(), [""; 0]);
-    (all.try_iter().collect(), runner)
+    let seen = dumps.iter().map(|dump| {
+        let (packets, is_first) = dump.filter.as_ref().unwrap().split_once(' ').unwrap();
+        (dump.key, packets.parse().unwrap(), is_first == "true")
+    });
+    (seen.collect(), runner)
 }
 
 /// Flows of few packets and of many, some of which stop for longer than their time-out.
@@ -156,10 +161,7 @@ fn a_slot_that_is_used_again_begins_anew() {
 /// A packet from the future neither stops checks nor looks for flows that are over.
 #[test]
 fn a_stamp_of_the_far_future_is_got_over() {
-    let mut runner = Runner::new(
-        Box::new(Compiled::new(Checked(Vec::new()))),
-        &TrackerConfig::default(),
-    );
+    let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());
     let data = udp(1, 53);
     let mut dumps = Vec::new();
     let mut look = |second: i64| runner.look(&[packet(&data)], &[second * S], &mut dumps);
@@ -173,53 +175,29 @@ fn a_stamp_of_the_far_future_is_got_over() {
 /// Two clocks by turns are no step: they cause no check for each packet.
 #[test]
 fn stamps_to_and_fro_are_checked_by_the_later_ones() {
-    let mut runner = Runner::new(
-        Box::new(Compiled::new(Checked(Vec::new()))),
-        &TrackerConfig::default(),
-    );
+    let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());
     let data = udp(1, 53);
     for n in 0..2000 {
         let time_ns = S / 100 * n + if n % 2 == 0 { 0 } else { 100 * S };
         runner.look(&[packet(&data)], &[time_ns], &mut Vec::new());
     }
-    // The module panics at its fourth check.
+    // The module fails at its fourth check.
     assert_eq!(runner.take_notes(), [""; 0]);
 }
 
-/// Tells how many flows each check went through, and ends those of one port.
-#[derive(Debug)]
-struct Slow(mpsc::Sender<(u64, u64)>, u64);
-
-impl FlowModule for Slow {
-    type State = u64;
-
-    fn name(&self) -> &'static str {
-        "slow"
-    }
-
-    fn handle_packet(&mut self, _: &Key, packets: &mut u64, _: &Packet<'_>, _: bool) -> bool {
-        *packets += 1;
-        true
-    }
-
-    fn check_interval(&self) -> Option<Duration> {
-        Some(Duration::from_secs(1))
-    }
-
-    fn check_initializer(&mut self, _: i64) {
-        self.1 = 0;
-    }
-
-    fn check_expiry(&mut self, key: &Key, packets: &mut u64) -> Option<i64> {
-        self.1 = self.1.wrapping_mul(31).wrapping_add(*packets);
-        let ends = key.endpoints()?;
-        (ends[1].port == 7).then_some(0)
-    }
-
-    fn check_finalizer(&mut self, kept: u64, over: u64) {
-        self.0.send((kept << 32 | over, self.1)).unwrap();
-    }
-}
+/// Prints at the end of each check how many flows stay and how many ended, with a digest of the states in their order. Flows
+/// to port 7 end.
+const SLOW: &str = "
+    local m = { checkInterval = 1, stateType = 'uint32_t packets;' }
+    local sum
+    function m.handlePacket(key, state) state.packets = state.packets + 1 return true end
+    function m.checkInitializer() sum = 0 end
+    function m.checkExpiry(key, state)
+        sum = (sum * 31 + state.packets) % 4294967296
+        return key:port_b() == 7, 0
+    end
+    function m.checkFinalizer(check, kept, purged) print(kept, purged, sum) end
+    return m";
 
 /// A check of more flows than one call takes goes on between packets: where follows from the packets, not from how they come.
 #[test]
@@ -231,11 +209,7 @@ fn a_check_goes_on_between_packets() {
     let frames: Vec<_> = (0..30_000_i64).map(frame).collect();
     let runs: Vec<_> = [1, 3, 17, 64]
         .map(|most| {
-            let (checks, told) = mpsc::channel();
-            let mut runner = Runner::new(
-                Box::new(Compiled::new(Slow(checks, 0))),
-                &TrackerConfig::default(),
-            );
+            let mut runner = runner(SLOW, &TrackerConfig::default());
             let mut over = Vec::new();
             for (nth, some) in frames.chunks(most).enumerate() {
                 let packets: Vec<_> = some.iter().map(|(_, data)| packet(data)).collect();
@@ -251,7 +225,7 @@ fn a_check_goes_on_between_packets() {
             runner.finish();
             let counts = runner.counts();
             assert_eq!(counts.begun, counts.live + counts.over + counts.evicted);
-            (told.try_iter().collect::<Vec<_>>(), over, counts)
+            (runner.take_notes(), over, counts)
         })
         .into_iter()
         .collect();
@@ -263,43 +237,25 @@ fn a_check_goes_on_between_packets() {
     assert!(runs.windows(2).all(|pair| pair[0] == pair[1]));
 }
 
-/// Ends each flow at its second check.
-#[derive(Debug)]
-struct Checked(Vec<(u64, u64)>);
-
-impl FlowModule for Checked {
-    type State = u32;
-
-    fn name(&self) -> &'static str {
-        "checked"
-    }
-
-    fn handle_packet(&mut self, _: &Key, _: &mut u32, _: &Packet<'_>, is_first: bool) -> bool {
-        is_first
-    }
-
-    fn check_interval(&self) -> Option<Duration> {
-        Some(Duration::from_secs(10))
-    }
-
-    fn check_expiry(&mut self, _: &Key, checks: &mut u32) -> Option<i64> {
-        *checks += 1;
-        (*checks == 2).then_some(35 * S)
-    }
-
-    fn check_finalizer(&mut self, kept: u64, over: u64) {
-        self.0.push((kept, over));
-        assert!(self.0.len() < 4, "{:?}", self.0);
-    }
-}
+/// Ends each flow at its second check. The fourth check fails.
+const CHECKED_TWICE: &str = "
+    local m = { checkInterval = 10, stateType = 'uint32_t checks;' }
+    local checks = 0
+    function m.handlePacket(key, state, pkt, isFirst) return isFirst end
+    function m.checkExpiry(key, state)
+        state.checks = state.checks + 1
+        return state.checks == 2, 35
+    end
+    function m.checkFinalizer()
+        checks = checks + 1
+        if checks == 4 then error('a fourth check') end
+    end
+    return m";
 
 /// Also of flows whose time-outs have passed: the module says when they are over. Those that it wanted dumped are told.
 #[test]
 fn a_module_that_checks_says_when_flows_are_over() {
-    let mut runner = Runner::new(
-        Box::new(Compiled::new(Checked(Vec::new()))),
-        &TrackerConfig::default(),
-    );
+    let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());
     let data: Vec<_> = (0..200).map(|host| udp(host, 53)).collect();
     let mut dumps = Vec::new();
     for (n, data) in data.iter().enumerate() {

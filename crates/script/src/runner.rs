@@ -7,7 +7,10 @@ use retroscope_flow::{
 };
 use serde::Serialize;
 
-use crate::{CHECKED, Dump, Fault, Handler, MANY, Over, Packet, Place, Plan};
+use crate::{
+    LuaModule,
+    plan::{CHECKED, Dump, Fault, MANY, Over, Packet, Place, Plan},
+};
 
 /// A packet that is farther behind the latest one shows that this is from the future, ns.
 const BACK_NS: i64 = 60_000_000_000;
@@ -56,7 +59,7 @@ pub struct ModuleCounts {
 /// hash are taken, which flow is given up: hashes have a random secret.
 #[derive(Debug)]
 pub struct Runner {
-    handler: Box<dyn Handler>,
+    module: LuaModule,
     plan: Plan,
     attribution: Attribution,
     table: FlowTable,
@@ -107,8 +110,8 @@ impl Runner {
     /// # Panics
     /// As [`FlowTable::new`].
     #[must_use]
-    pub fn new(handler: Box<dyn Handler>, config: &TrackerConfig) -> Self {
-        let plan = handler.plan();
+    pub fn new(module: LuaModule, config: &TrackerConfig) -> Self {
+        let plan = module.plan();
         let flows_max = STATES_BYTES_MAX / plan.state_bytes.max(1);
         let time_outs = if plan.decides_expiry {
             TimeOuts::idle(0)
@@ -135,14 +138,14 @@ impl Runner {
             shunted: 0,
             checked: Vec::new(),
             found: Vec::new(),
-            handler,
+            module,
         }
     }
 
     /// What messages call the module.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.handler.name()
+        self.module.name()
     }
 
     /// What the module asks for.
@@ -173,7 +176,7 @@ impl Runner {
 
     /// What the module has to say, and why it failed, lines.
     pub fn take_notes(&mut self) -> Vec<String> {
-        let mut notes = self.handler.take_notes();
+        let mut notes = self.module.take_notes();
         notes.append(&mut self.notes);
         notes
     }
@@ -286,10 +289,10 @@ impl Runner {
         let wanted = dumps.len();
         let with_flow = found.and_then(|()| {
             let places = &self.places[..packets.len()];
-            self.handler.handle(packets, places, dumps)?;
+            self.module.handle(packets, places, dumps)?;
             Ok(places.len())
         });
-        self.shunted |= self.handler.take_shunted() << range.start;
+        self.shunted |= self.module.take_shunted() << range.start;
         let (done, fault) = match with_flow {
             Ok(done) => (done, None),
             Err(fault) => (fault.done.min(packets.len()), Some(fault)),
@@ -331,7 +334,7 @@ impl Runner {
         let mut keys = [None; MANY];
         let keys = &mut keys[..packets.len()];
         let has_keys = self.plan.has_keys;
-        if has_keys && let Err(fault) = self.handler.keys(packets, keys) {
+        if has_keys && let Err(fault) = self.module.keys(packets, keys) {
             // Whose flows these are nobody knows: as lost as if each had one.
             places.iter_mut().for_each(|place| place.slot = 0);
             return Err(Fault { done: 0, ..fault });
@@ -395,7 +398,7 @@ impl Runner {
         if self.plan.check_interval.is_none() || self.is_disabled() {
             return;
         }
-        match self.handler.check_begins(now_ns) {
+        match self.module.check_begins(now_ns) {
             Ok(()) => {
                 self.check = Some(Check {
                     now_ns,
@@ -433,7 +436,7 @@ impl Runner {
             check.next += 1;
         }
         self.found.clear();
-        self.handler.check(&self.checked, &mut self.found)?;
+        self.module.check(&self.checked, &mut self.found)?;
         check.over += self.found.len() as u64;
         for &(flow, until_ns) in &self.found {
             let Place { key, slot, .. } = self.checked[flow];
@@ -451,7 +454,7 @@ impl Runner {
             return Ok(Some(check));
         }
         let kept = self.table.len() as u64;
-        self.handler.check_ends(kept, check.over)?;
+        self.module.check_ends(kept, check.over)?;
         Ok(None)
     }
 
