@@ -104,7 +104,7 @@ fn is_less_better(name: &str) -> bool {
     match row.goal.split_once(' ') {
         Some((sign, _)) => sign == "≤",
         None if row.unit == "ratio" => name.contains("/cpu-vs-"),
-        None => !matches!(row.unit, "Mpps" | "GB/s" | "Mops/s"),
+        None => !matches!(row.unit, "Mpps" | "GB/s"),
     }
 }
 

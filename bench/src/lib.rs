@@ -65,7 +65,6 @@ mod bucket_change;
 pub mod capture;
 pub mod compare;
 pub mod contest;
-mod feeds;
 mod filter;
 mod flow;
 mod latency;

@@ -12,8 +12,7 @@
 use std::{io, sync::LazyLock};
 
 use crate::{
-    bucket_change, capture, feeds, filter, flow, latency, limits, queues, recorder, ring,
-    session::Session,
+    bucket_change, capture, filter, flow, latency, limits, queues, recorder, ring, session::Session,
 };
 
 /// What measures a group.
@@ -32,7 +31,7 @@ use Command::{Capture, Full, Quick};
 pub(crate) type Run = fn(&Session) -> io::Result<()>;
 
 /// Groups of rows by name: the command, and who measures. In the order in which they are measured.
-pub(crate) const MEASURES: [(&str, Command, Run); 16] = [
+pub(crate) const MEASURES: [(&str, Command, Run); 15] = [
     ("size", Quick, ring::retention),
     ("idle", Quick, latency::judged),
     ("queues", Quick, queues::judged),
@@ -46,7 +45,6 @@ pub(crate) const MEASURES: [(&str, Command, Run); 16] = [
     ("filter-tables", Full, filter::rows),
     ("queue-tables", Full, queues::rows),
     ("lfn", Full, flow::lfn::errors),
-    ("feeds", Full, feeds::rows),
     ("misses", Full, flow::misses::rows),
     ("capture", Capture, capture::judged),
 ];

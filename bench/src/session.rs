@@ -31,7 +31,7 @@ pub struct Row {
     pub name: String,
     /// The figure, in `unit`: the median of the repetitions. `None`: there is none, `versus` says why.
     pub value: Option<f64>,
-    /// `Mpps`, `GB/s` (10^9 bytes), `ms`, `us`, `ns`, `percent`, `bytes`, `ratio` or `Mops/s`.
+    /// `Mpps`, `GB/s` (10^9 bytes), `ms`, `us`, `ns`, `percent`, `bytes` or `ratio`.
     pub unit: String,
     /// What it was compared with; of a row without a figure, the reason in words.
     pub versus: Option<String>,

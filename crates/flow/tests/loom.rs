@@ -2,12 +2,6 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../../bench/src/feeds/bimodal.rs"]
-mod bimodal;
-
-use std::ops::Range;
-
-use bimodal::{Handshake, Swap};
 use loom::{sync::Arc, thread};
 use retroscope_flow::{Cursor, Feed, Heard, Key, LfnTable, Secret};
 
@@ -140,66 +134,5 @@ fn producers_wait_for_who_holds_them_up() {
         assert_eq!(heard(&feed, &mut cursor, 2), [0, 1]);
         feed.release(&mut cursor);
         producer.join().unwrap();
-    });
-}
-
-/// What is added: nothing that is there at first.
-const WORDS: Range<u64> = 10..13;
-
-/// What a consumer takes: words that follow each other, of those that were added.
-fn check_taken(taken: &[u64]) {
-    assert!(
-        taken.windows(2).all(|two| two[1] == two[0] + 1),
-        "{taken:?}"
-    );
-    assert!(taken.iter().all(|word| WORDS.contains(word)), "{taken:?}");
-}
-
-/// R-Scope's form without compare-and-swap: the consumer comes and leaves while the producer adds. Nothing that it takes is torn, repeated or, while it is
-/// there, overwritten.
-#[test]
-fn a_handshake_changes_the_mode() {
-    loom::model(|| {
-        let queue = Arc::new(Handshake::new(1));
-        let consumer = {
-            let queue = Arc::clone(&queue);
-            thread::spawn(move || {
-                let mut looks = 0;
-                let mut taken = Vec::new();
-                // The producer may have added all before it is asked.
-                let wait = || {
-                    thread::yield_now();
-                    looks += 1;
-                    looks < 3
-                };
-                if queue.start(wait) {
-                    taken.extend(queue.dequeue());
-                    taken.extend(queue.dequeue());
-                }
-                queue.stop(|| false);
-                taken
-            })
-        };
-        WORDS.for_each(|word| queue.enqueue(word, thread::yield_now));
-        check_taken(&consumer.join().unwrap());
-    });
-}
-
-/// The form with compare-and-swap: likewise, and the consumer comes whatever the producer does.
-#[test]
-fn compare_and_swap_changes_the_mode() {
-    loom::model(|| {
-        let queue = Arc::new(Swap::new(1));
-        let consumer = {
-            let queue = Arc::clone(&queue);
-            thread::spawn(move || {
-                queue.start(thread::yield_now);
-                let taken: Vec<u64> = [(); 2].iter().filter_map(|()| queue.dequeue()).collect();
-                queue.stop(thread::yield_now);
-                taken
-            })
-        };
-        WORDS.for_each(|word| queue.enqueue(word, thread::yield_now));
-        check_taken(&consumer.join().unwrap());
     });
 }
