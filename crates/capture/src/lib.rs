@@ -44,7 +44,7 @@ mod sys;
 mod watermark;
 
 pub use cpus::{CpuList, CpuListError, CpuTurns};
-pub use host::HostUse;
+pub use host::{HostUse, UNSEEN};
 pub use offer::Offer;
 pub use retroscope_bpf::Instruction;
 pub use retroscope_packet::{Direction, VlanTag};

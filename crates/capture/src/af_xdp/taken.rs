@@ -81,13 +81,12 @@ impl TakenInterface {
         Ok(found)
     }
 
-    /// What the host uses the interface of this name for, if it is used and the user did not allow to take it away. In the calling thread's
-    /// network namespace: an interface that came back has had nothing of other ones on it.
+    /// The host's uses of the interface, if there are any and the user did not allow to take the interface away.
     pub(super) fn host_use(&self) -> Option<HostUse> {
         if self.config.take_interface {
             return None;
         }
-        Some(HostUse::here(self.name())).filter(HostUse::is_used)
+        Some(HostUse::of(self.name())).filter(HostUse::is_used)
     }
 
     /// A socket that will receive into these chunks.

@@ -29,15 +29,14 @@ const DESTINATION: u16 = 1;
 const LEAVES_BY: u16 = 4;
 const CLONED: u32 = 0x200;
 
-/// `IFLA_TARGET_NETNSID`.
-const TARGET: u16 = 46;
-
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
 
 impl HostUse {
-    /// Of the calling thread's network namespace only. Takes no privilege, and a socket, which is closed again.
-    pub(crate) fn here(name: &str) -> Self {
+    /// The uses of the interface `name` in the calling thread's network namespace. Needs no privilege. Opens a netlink
+    /// socket and closes it again.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
         let mut found = Self::default();
         let index = InterfaceQuery::new().and_then(|query| query.index(name));
         let Some(index) = found.read("its index", index.map(i32::cast_unsigned)) else {
@@ -50,7 +49,7 @@ impl HostUse {
         found.has_address = found.read("its addresses", has_address) == Some(true);
         let has_route = has_route(&mut netlink, index);
         found.has_route = found.read("its routes", has_route) == Some(true);
-        let links = list_links(&mut netlink, None);
+        let links = netlink.list(&link_request(0), Link::read);
         let links = found.read("what stands on it", links).unwrap_or_default();
         found.above = links::above(&links, index);
         found
@@ -63,15 +62,6 @@ impl HostUse {
         };
         outcome.map_err(note).ok()
     }
-}
-
-/// All links of the socket's network namespace, or of the one that it knows by this number.
-pub(super) fn list_links(netlink: &mut Netlink, namespace: Option<i32>) -> io::Result<Vec<Link>> {
-    let mut request = link_request(0);
-    if let Some(namespace) = namespace {
-        request = request.with(TARGET, &namespace.to_ne_bytes());
-    }
-    netlink.list(&request, Link::read)
 }
 
 /// Whether it has an IPv4 address, or an IPv6 address that is not link-local (every interface that is up has one of those).
@@ -197,9 +187,9 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_of_this_host_is_read() {
-        let found = HostUse::here("lo");
+        let found = HostUse::of("lo");
         assert_eq!(found.unread, [""; 0]);
-        let missing = HostUse::here("no-such-if");
+        let missing = HostUse::of("no-such-if");
         assert!(missing.is_used());
         assert_eq!(missing.unread.len(), 1, "{missing}");
     }

@@ -33,10 +33,8 @@ pub(super) struct Link {
     /// `vlan`, `bridge`, …; empty for a NIC.
     pub(super) kind: String,
     pub(super) master: Option<u32>,
-    /// What it stands on, by index.
+    /// Indexes of the interfaces directly below it, in its own network namespace.
     lowers: Vec<u32>,
-    /// The network namespace that these are in, as the one that was asked numbers it; `None`: its own.
-    lower_namespace: Option<i32>,
 }
 
 /// What stands on an interface.
@@ -46,8 +44,6 @@ pub(super) struct Above {
     pub(super) is_master: bool,
     pub(super) name: String,
     pub(super) kind: String,
-    /// Words for its network namespace; `None`: that of the interface.
-    pub(super) namespace: Option<String>,
 }
 
 impl Link {
@@ -61,7 +57,6 @@ impl Link {
         };
         let info = attributes(found.get(&INFO).copied().unwrap_or_default())?;
         let kind = text(info.get(&KIND).copied().unwrap_or_default());
-        let namespace = number(LOWER_NAMESPACE)?.map(u32::cast_signed);
         let lower = number(LOWER)?.filter(|_| !PAIRS.contains(&kind.as_str()));
         let mut lowers = Vec::from_iter(lower);
         for (_, places) in NAMED_IN_DATA.iter().filter(|(one, _)| *one == kind) {
@@ -70,21 +65,21 @@ impl Link {
                 lowers.push(word(value, 0)?);
             }
         }
-        // A link that stands on nothing names itself.
-        lowers.retain(|lower| *lower != 0 && (*lower != index || namespace.is_some()));
+        // A link without a lower interface names itself. An index of another namespace names another interface.
+        let is_here = number(LOWER_NAMESPACE)?.is_none();
+        lowers.retain(|lower| is_here && *lower != 0 && *lower != index);
         Some(Some(Self {
             index,
             name: text(found.get(&LINK_NAME)?),
             kind,
             master: number(MASTER)?.filter(|master| *master != 0),
             lowers,
-            lower_namespace: namespace,
         }))
     }
 
-    /// Whether it stands on this interface of a namespace, or of its own.
-    pub(super) fn is_on(&self, index: u32, namespace: Option<i32>) -> bool {
-        self.lower_namespace == namespace && self.lowers.contains(&index)
+    /// Whether the interface `index` is directly below it.
+    fn is_on(&self, index: u32) -> bool {
+        self.lowers.contains(&index)
     }
 }
 
@@ -97,7 +92,7 @@ pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
     while let Some(lower) = below.pop_front() {
         let of_it = links.iter().find(|link| link.index == lower);
         let master = of_it.and_then(|link| link.master);
-        let uppers = links.iter().filter(|link| link.is_on(lower, None));
+        let uppers = links.iter().filter(|link| link.is_on(lower));
         for upper in master.into_iter().chain(uppers.map(|link| link.index)) {
             if !seen.insert(upper) {
                 continue;
@@ -108,7 +103,6 @@ pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
                 is_master: lower == index && master == Some(upper),
                 name: link.map_or_else(|| format!("interface {upper}"), |link| link.name.clone()),
                 kind: link.map(|link| link.kind.clone()).unwrap_or_default(),
-                namespace: None,
             });
         }
     }

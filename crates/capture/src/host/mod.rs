@@ -1,14 +1,13 @@
-//! What this host itself uses an interface for, which an engine is about to take away from it.
+//! The host's own uses of an interface that an engine is about to take away from the host.
 //!
-//! - `links`: what stands on an interface, purely,
-//! - `ask`: addresses, routes and links of this network namespace,
-//! - `elsewhere`: interfaces of other network namespaces.
+//! - `links`: interfaces above an interface, from the kernel's list of links. Pure.
+//! - `ask`: addresses, routes and links of this network namespace, by netlink.
 //!
-//! What cannot be read counts as a use: an engine that takes an interface away has to know that nobody misses it. Other network
-//! namespaces are the exception: who may not look into them is told so, and decides.
+//! A fact that cannot be read counts as a use. Interfaces of other network namespaces are the
+//! exception: nothing in this namespace names a macvlan or VLAN that was moved into a container.
+//! The user gets a notice ([`UNSEEN`]) and decides.
 
 mod ask;
-mod elsewhere;
 mod links;
 
 use std::fmt;
@@ -19,6 +18,10 @@ use crate::SourceError;
 /// Names that a sentence lists; the rest are counted.
 const NAMES_MAX: usize = 8;
 
+/// The use that [`HostUse`] cannot see.
+pub const UNSEEN: &str =
+    "a macvlan or VLAN on it in another network namespace, such as a container's, cannot be seen";
+
 /// What this host uses an interface for, in words: `has an address, is under eth0.5 (vlan)`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostUse {
@@ -28,23 +31,9 @@ pub struct HostUse {
     above: Vec<Above>,
     /// What could not be read, and why.
     unread: Vec<String>,
-    /// Why other network namespaces could not be looked into.
-    pub unseen: Option<String>,
 }
 
 impl HostUse {
-    /// What the calling thread's network namespace uses its interface `name` for, and, where this process may look there, what stands on
-    /// it in others. Needs no privilege for the former; for the latter CAP_SYS_ADMIN and CAP_SYS_PTRACE, or CAP_NET_ADMIN, with which
-    /// less is found.
-    #[must_use]
-    pub fn of(name: &str) -> Self {
-        let mut found = Self::here(name);
-        if let Err(error) = found.search(name) {
-            found.missed(error.to_string());
-        }
-        found
-    }
-
     /// Whether it is used for anything, as far as could be seen. What could not be read counts.
     #[must_use]
     pub fn is_used(&self) -> bool {
@@ -59,7 +48,7 @@ impl HostUse {
         ))
     }
 
-    /// What is cut off while the interface `name` is taken away, and what may be that could not be seen, as sentences.
+    /// Sentences on the uses that are cut off while the interface `name` is taken away, and on [`UNSEEN`].
     pub(crate) fn notices(&self, name: &str) -> Vec<String> {
         let is = if self.unread.is_empty() {
             "is"
@@ -69,12 +58,8 @@ impl HostUse {
         let cut_off = self
             .is_used()
             .then(|| format!("{name} {self}: all of that {is} cut off while {name} is recorded"));
-        let unseen = self.unseen.as_ref().map(|why| {
-            format!(
-                "{name}: whether a macvlan or VLAN in another network namespace stands on it, and is cut off, cannot be seen: {why}"
-            )
-        });
-        cut_off.into_iter().chain(unseen).collect()
+        let unseen = format!("{name}: {UNSEEN}, and is cut off too");
+        cut_off.into_iter().chain([unseen]).collect()
     }
 }
 
@@ -124,10 +109,7 @@ fn named(above: &Above) -> String {
     } else {
         &above.kind
     };
-    match &above.namespace {
-        Some(namespace) => format!("{} ({kind} in {namespace})", above.name),
-        None => format!("{} ({kind})", above.name),
-    }
+    format!("{} ({kind})", above.name)
 }
 
 #[cfg(test)]
@@ -141,7 +123,6 @@ mod tests {
             is_master,
             name: name.to_owned(),
             kind: kind.to_owned(),
-            namespace: None,
         }
     }
 
@@ -149,22 +130,17 @@ mod tests {
     fn every_use_is_named() {
         let mut found = HostUse::default();
         assert!(!found.is_used());
-        found.unseen = Some("it is dark".to_owned());
-        assert!(!found.is_used(), "who may not look there decides");
-        let [notice] = &found.notices("v1")[..] else {
-            panic!("{found:?}");
-        };
-        assert!(notice.starts_with("v1: ") && notice.ends_with(": it is dark"));
-        found.unseen = None;
-        assert_eq!(found.notices("v1"), [""; 0]);
+        let unseen = format!("v1: {UNSEEN}, and is cut off too");
+        assert_eq!(found.notices("v1"), [unseen.as_str()]);
         let unused = found.to_string();
         found.has_address = true;
         assert!(found.is_used());
         let address = found.to_string();
-        let [notice] = &found.notices("v1")[..] else {
+        let [notice, last] = &found.notices("v1")[..] else {
             panic!("{found:?}");
         };
         assert!(notice.starts_with(&format!("v1 {address}: ")), "{notice}");
+        assert_eq!(*last, unseen);
         found.has_route = true;
         let both = found.to_string();
         found.has_address = false;
@@ -175,10 +151,7 @@ mod tests {
         found.above = vec![
             above(false, "bond0.7", "vlan"),
             above(true, "bond0", "bond"),
-            Above {
-                namespace: Some("network namespace blue".to_owned()),
-                ..above(false, "m1", "macvlan")
-            },
+            above(false, "m1", "macvlan"),
             above(false, "interface 9", ""),
         ];
         let told = found.to_string();
@@ -187,7 +160,7 @@ mod tests {
         for name in [
             "bond0 (bond)",
             "bond0.7 (vlan)",
-            "m1 (macvlan in network namespace blue)",
+            "m1 (macvlan)",
             "interface 9 (interface)",
         ] {
             (_, rest) = rest.split_once(name).unwrap_or_else(|| panic!("{told}"));
