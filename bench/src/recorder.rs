@@ -12,10 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_capture::{
-    Source,
-    generator::{GeneratorConfig, GeneratorSource},
-};
+use retroscope_capture::Source;
+use retroscope_generate::{GeneratorConfig, GeneratorSource};
 use retroscope_recorder::{Analyzers, Config, Event, Recorder, Summary, SystemClock, insert_only};
 
 use crate::{

@@ -8,7 +8,7 @@
 
 use std::{cell::RefCell, io, path::Path, time::Duration};
 
-use retroscope_capture::generator::{GeneratorConfig, Rate};
+use retroscope_generate::{GeneratorConfig, Rate};
 use retroscope_recorder::{Analyzers, Clock, Event, SystemClock};
 
 use super::{ONE_THREAD, Plan, frames};

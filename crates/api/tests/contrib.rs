@@ -12,8 +12,9 @@ use std::{
 };
 
 use retroscope_api::metrics::{Format, Process, render};
-use retroscope_capture::{Source, generator::GeneratorSource};
+use retroscope_capture::Source;
 use retroscope_flow::TrackerConfig;
+use retroscope_generate::GeneratorSource;
 use retroscope_recorder::{Config, Recorder, Scripts, SystemClock};
 use retroscope_script::Script;
 use serde_json::Value;

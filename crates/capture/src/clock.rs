@@ -5,7 +5,7 @@ use std::{fmt::Debug, time::Duration};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Nanoseconds in a second.
-pub(crate) const SECOND_NS: i64 = 1_000_000_000;
+pub const SECOND_NS: i64 = 1_000_000_000;
 
 /// A change of the difference between real-time and monotonic clock that is more than this is a step, and no slew or error of reading, ns.
 pub const CLOCK_STEP_NS: i64 = 100_000_000;
@@ -81,17 +81,20 @@ impl Clock for SystemClock {
 }
 
 /// Both clocks of the system.
-pub(crate) fn now() -> Now {
+#[must_use]
+pub fn now() -> Now {
     together(monotonic_ns(), realtime_ns, monotonic_ns)
 }
 
 /// The real-time clock alone, ns since the UNIX epoch.
-pub(crate) fn realtime_ns() -> i64 {
+#[must_use]
+pub fn realtime_ns() -> i64 {
     read_ns(ClockId::Realtime)
 }
 
-/// The monotonic clock alone, for pacing and deadlines.
-pub(crate) fn monotonic_ns() -> i64 {
+/// The monotonic clock alone, ns since an arbitrary start, for pacing and deadlines.
+#[must_use]
+pub fn monotonic_ns() -> i64 {
     read_ns(ClockId::Monotonic)
 }
 
@@ -130,7 +133,7 @@ fn together(mut before_ns: i64, wall_ns: impl Fn() -> i64, mono_ns: impl Fn() ->
 }
 
 /// Lets the calling thread sleep until the monotonic clock shows `deadline_ns`. May return early when a signal arrives.
-pub(crate) fn sleep_until(deadline_ns: i64) {
+pub fn sleep_until(deadline_ns: i64) {
     let deadline = Timespec {
         tv_sec: deadline_ns.div_euclid(SECOND_NS),
         tv_nsec: deadline_ns.rem_euclid(SECOND_NS),

@@ -1,4 +1,4 @@
-//! The `Source` plug and its engines: capture files, AF_PACKET, the traffic generator.
+//! The `Source` plug and its engines: capture files, live interfaces, streams over TCP.
 //!
 //! A [`Source`] is probed, and then opened into [`Queue`]s. Each queue is owned by one thread (a thread may serve several) and lends its
 //! frames, in the engine's own memory, one [`Burst`] at a time. An engine is one module here: what it needs from the
@@ -10,7 +10,6 @@
 //! - `dpdk`: DPDK's devices (feature `dpdk`),
 //! - [`pcap_live`]: whatever the system's libpcap opens,
 //! - [`pcap_over_ip`]: pcap and pcapng streams over TCP,
-//! - [`generator`]: FlowScope's experiment traffic, also as a pure core for files,
 //! - [`rss`]: what a NIC's hash does to conversations,
 //! - [`send`]: the other direction: bursts out of a live interface.
 //!
@@ -26,7 +25,6 @@ mod cpus;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod file;
-pub mod generator;
 mod host;
 mod interface;
 mod live;

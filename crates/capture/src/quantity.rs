@@ -41,8 +41,10 @@ pub fn counted(count: u64, one: &str) -> String {
     format!("{count} {one}{plural}")
 }
 
-/// A whole count per second with a decimal prefix and one of `units`: `500kpps` with `["pps"]` is 500 000. Read without rounding.
-pub(crate) fn per_second(text: &str, units: &[&str]) -> Option<u64> {
+/// A whole count per second with a decimal prefix and one of `units`: `500kpps` with `["pps"]` is
+/// 500 000. Read without rounding. `None` if the text is no such count.
+#[must_use]
+pub fn per_second(text: &str, units: &[&str]) -> Option<u64> {
     let (number, unit) = split(text);
     let places_of_unit = match units.iter().find_map(|known| unit.strip_suffix(known))? {
         "" => 0,

@@ -9,10 +9,8 @@
 
 use std::{env, error::Error, sync::Arc, time::Duration, time::Instant};
 
-use retroscope_capture::{
-    Source,
-    generator::{GeneratorConfig, GeneratorSource},
-};
+use retroscope_capture::Source;
+use retroscope_generate::{GeneratorConfig, GeneratorSource};
 use retroscope_recorder::{Config, Event, Recorder, SystemClock};
 
 /// Ring bytes that a frame takes beside its own: the descriptor, and some for what is left at the ends of buckets.

@@ -15,7 +15,8 @@ use retroscope_api::{
     Address, Bound, Config, Role, Say, Server, Services, TlsFiles, TokenLine,
     doctor::{Doctor, Finding, Report},
 };
-use retroscope_capture::{Source, generator::GeneratorSource};
+use retroscope_capture::Source;
+use retroscope_generate::GeneratorSource;
 use retroscope_recorder::{Config as RecorderConfig, Handle, Recorder, SystemClock};
 use serde_json::Value;
 use tempfile::TempDir;

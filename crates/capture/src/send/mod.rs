@@ -4,7 +4,8 @@
 //!
 //! ```no_run
 //! use std::{path::Path, time::Duration};
-//! use retroscope_capture::{Source, Status, generator::GeneratorSource, send::LiveSender};
+//! use retroscope_capture::{Source, Status, send::LiveSender};
+//! use retroscope_generate::GeneratorSource;
 //!
 //! let source = Box::new(GeneratorSource::parse("generate:rate=500kpps,duration=10s")?);
 //! let mut sender = LiveSender::open("veth0", Path::new("retroscope"))?;

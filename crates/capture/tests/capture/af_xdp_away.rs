@@ -14,9 +14,9 @@ use crate::support::{
     xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 use retroscope_capture::{
-    Event, LossCause, Queue, Source, SourceError, Status, af_xdp::XdpConfig,
-    generator::GeneratorSource, send::LiveSender,
+    Event, LossCause, Queue, Source, SourceError, Status, af_xdp::XdpConfig, send::LiveSender,
 };
+use retroscope_generate::GeneratorSource;
 use rustix::{
     process::{Resource, Rlimit, Uid, getrlimit, setrlimit},
     thread::{CapabilitySet, capabilities, set_capabilities, set_thread_res_uid},

@@ -19,9 +19,9 @@ use crate::support::{
 use retroscope_capture::{
     Direction, Event, Source, SourceError, Status,
     af_packet::{interfaces, offloads},
-    generator::GeneratorSource,
     send::{LiveSender, in_network_namespace_or_loopback},
 };
+use retroscope_generate::GeneratorSource;
 use retroscope_packet::LinkType;
 
 #[test]

@@ -81,7 +81,7 @@ fn run(inserters: Vec<LiveInserter>) {
 
 #[cfg(test)]
 mod tests {
-    use retroscope_capture::generator::{GeneratorConfig, GeneratorSource};
+    use retroscope_generate::{GeneratorConfig, GeneratorSource};
 
     use super::*;
     use crate::SystemClock;

@@ -8,11 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_capture::{
-    Source,
-    clock::SystemClock,
-    generator::{GeneratorConfig, GeneratorSource, Rate},
-};
+use retroscope_capture::{Source, clock::SystemClock};
+use retroscope_generate::{GeneratorConfig, GeneratorSource, Rate};
 use serde_json::Value;
 
 use crate::{Analyzers, Config, Event, Recorder, Verdict};

@@ -11,9 +11,9 @@ use std::{path::Path, time::Duration};
 use retroscope_capture::{
     Queue, Source, SourceError, Status,
     af_packet::{LiveConfig, LiveSource},
-    generator::GeneratorSource,
     send::LiveSender,
 };
+use retroscope_generate::GeneratorSource;
 
 /// Longer than anything here takes: a test that waits so long has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_capture::generator::TRIGGER_PORT;
+use retroscope_generate::TRIGGER_PORT;
 use retroscope_recorder::rfc3339;
 use serde_json::{Value, json};
 

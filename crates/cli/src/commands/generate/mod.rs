@@ -20,9 +20,9 @@ use std::{
 
 use retroscope_capture::{
     Burst, Queue, Source, Status,
-    generator::{Generator, GeneratorConfig, GeneratorSource, Rate},
     send::{LiveSender, in_network_namespace_or_loopback},
 };
+use retroscope_generate::{Generator, GeneratorConfig, GeneratorSource, Rate};
 use retroscope_recorder::{Clock, SystemClock};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},

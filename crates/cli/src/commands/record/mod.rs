@@ -32,9 +32,9 @@ use retroscope_api::{Bound, Reload, Say, Server, Services};
 use retroscope_capture::{
     CpuTurns, Source, SourceError,
     file::FileSource,
-    generator::GeneratorSource,
     pcap_over_ip::{TcpSource, is_address},
 };
+use retroscope_generate::GeneratorSource;
 use retroscope_pcapfile::TextAllowance;
 use retroscope_recorder::{Config, FlowReceiver, Recorder, StartError, Summary, SystemClock};
 use retroscope_ring::RingError;

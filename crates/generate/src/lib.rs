@@ -6,7 +6,7 @@
 //!
 //! - [`GeneratorConfig`] says what to generate and parses `generate:flows=…,rate=…`,
 //! - [`Generator`] makes the frames: pure, the same seed gives the same bytes, no clock,
-//! - [`GeneratorSource`] paces them on the real clock behind the [`Source`](crate::Source) plug.
+//! - [`GeneratorSource`], a [`Source`](retroscope_capture::Source), paces them on the real clock.
 //!
 //! # A frame
 //! Ethernet, IPv4 without options, UDP, all checksums right. The payload of a background frame starts with its 64-bit

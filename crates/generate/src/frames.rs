@@ -14,7 +14,7 @@ use super::{
     schedule::Schedule,
     template::{HEADER_BYTES, NUMBER_BYTES, Template, renew, renew_behind_text},
 };
-use crate::{Burst, FrameMeta, SourceError};
+use retroscope_capture::{Burst, FrameMeta, SourceError};
 
 /// UDP destination port of the trigger packet, outside the range of the background flows.
 pub const TRIGGER_PORT: u16 = 60_000;
@@ -30,7 +30,7 @@ const MEMORY_BYTES: usize = 256 * 1024;
 /// Makes the frames of a configuration, one after the other, each with its time on the schedule.
 ///
 /// ```
-/// use retroscope_capture::generator::{Generator, GeneratorConfig};
+/// use retroscope_generate::{Generator, GeneratorConfig};
 ///
 /// let config: GeneratorConfig = "generate:rate=1kpps,count=2".parse()?;
 /// let mut generator = Generator::new(&config)?;

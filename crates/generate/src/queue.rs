@@ -9,7 +9,7 @@ use std::time::Duration;
 use retroscope_packet::LinkType;
 
 use super::{GeneratorConfig, frames::Generator};
-use crate::{
+use retroscope_capture::{
     Burst, Event, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, SourceStatistics,
     Status, TimeDomain,
     clock::{self, Now},

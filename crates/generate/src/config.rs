@@ -3,7 +3,7 @@
 use std::{fmt::Display, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use super::interval::Interval;
-use crate::{
+use retroscope_capture::{
     SourceError,
     quantity::{self, per_second},
 };
@@ -12,7 +12,7 @@ use crate::{
 /// `generate:KEY=VALUE,…`; the limits of each field are checked when a generator is made from it.
 ///
 /// ```
-/// use retroscope_capture::generator::{GeneratorConfig, Rate};
+/// use retroscope_generate::{GeneratorConfig, Rate};
 ///
 /// let config: GeneratorConfig = "generate:flows=10,size=128,rate=500kpps,trigger-after=2s".parse()?;
 /// assert_eq!(config.rate, Some(Rate::FramesPerSecond(500_000)));
