@@ -15,7 +15,7 @@ use super::{
     order::{CloseOrder, DATAGRAM_NS, DumpOrder},
     output::Written,
     packet::{Key, PacketMeta},
-    pool::{SinkQueue, why_all_failed},
+    pool::SinkQueue,
     reading::{Lost, Reading},
     report::{DumpReport, Missing, Verdict},
     sidecar::{SidecarFacts, TriggerPacket},
@@ -42,15 +42,14 @@ pub(super) struct Active {
     pub(super) order: DumpOrder,
     /// The alerts that it is of.
     pub(super) alerted: Alerted,
-    pub(super) number: u64,
     /// Where the flows of its packets are marked as exempt; `None`: they are not.
     pub(super) marks: Option<Arc<Marks>>,
     /// The end of its window, ns of ring time; of one that is full, the last time of which it has all that was read.
     pub(super) end_ns: i64,
     /// Its filter is being compiled, and nothing is looked at before.
     pub(super) is_compiling: bool,
-    /// What it is written into, at least one.
-    pub(super) sinks: Vec<SinkQueue>,
+    /// Its files.
+    pub(super) sink: SinkQueue,
     /// The interface that is described at once.
     pub(super) interface: Option<u16>,
     /// `None`: triggered by hand.
@@ -60,7 +59,7 @@ pub(super) struct Active {
     /// `i64::MAX`: it has read all records within reach. Else packets of this ring time, ns, and later may be missing among the
     /// waiting ones.
     pub(super) unread_ns: i64,
-    /// The latest ring time that the sinks were given a packet of in its turn, ns.
+    /// The latest ring time that the sink was given a packet of in its turn, ns.
     pub(super) reached_ns: i64,
     pub(super) waiting: Vec<WaitingPacket>,
     /// No waiting packet has an older ring time, ns.
@@ -77,17 +76,17 @@ pub(super) struct Active {
     pub(super) lost: Evicted,
     /// Whether any was before it was opened.
     pub(super) is_start_lost: bool,
-    /// What was lost since the last packet that the sinks were given; the time of the first of it, ns of ring time.
+    /// What was lost since the last packet that the sink was given; the time of the first of it, ns of ring time.
     pub(super) gap: Option<(i64, Gap)>,
     pub(super) late: Option<Missing>,
     /// Packets that belong before the last one, and were found when it was full.
     pub(super) behind: u64,
     /// No more is to be heard of what came late.
     pub(super) is_given_up: bool,
-    /// What the sinks were given.
+    /// What the sink was given.
     pub(super) taken: Written,
     pub(super) per_interface: BTreeMap<u16, u64>,
-    /// Bytes of its sinks that were told to the director.
+    /// Bytes of its files that were reported to the director.
     pub(super) told_bytes: u64,
     pub(super) close: Option<CloseOrder>,
     /// Live: not judged before the counters cover the window or this passed on the monotonic clock.
@@ -279,7 +278,7 @@ impl Active {
             });
         }
         if is_given {
-            self.sinks.iter_mut().for_each(|sink| sink.mark(&alert));
+            self.sink.mark(&alert);
         }
         if to_ns > self.end_ns && !self.is_full() {
             (self.order.to_ns, self.end_ns) = (to_ns, to_ns);
@@ -386,7 +385,7 @@ impl Active {
         self.miss(0, false, Some((self.order.from_ns, before_ns)));
     }
 
-    /// Counts packets of the window that no sink gets: the ring has overwritten them, or needs their place.
+    /// Counts packets of the window that the sink does not get: the ring has overwritten them, or needs their place.
     fn miss(&mut self, packets: u64, is_exact: bool, span_ns: Option<(i64, i64)>) {
         let lost = &mut self.lost;
         lost.packets += packets;
@@ -408,12 +407,7 @@ impl Active {
         });
     }
 
-    /// Whether all sinks have room for a packet of so many bytes.
-    pub(super) fn can_put(&self, bytes: usize) -> bool {
-        self.sinks.iter().all(|sink| sink.has_room(bytes))
-    }
-
-    /// Gives a packet to the sinks, or to none of them: false, if one has no room.
+    /// Gives a packet to the sink; false if the sink has no room.
     pub(super) fn put(
         &mut self,
         packet: &WaitingPacket,
@@ -421,11 +415,11 @@ impl Active {
         names: &mut InterfaceCache,
     ) -> bool {
         let (meta, data) = (&packet.meta, packet.bytes.data());
-        if !self.can_put(data.len()) {
+        if !self.sink.has_room(data.len()) {
             return false;
         }
         if let Some((_, gap)) = self.gap.take_if(|gap| gap.0 <= meta.key.time_ns) {
-            self.sinks.iter_mut().for_each(|sink| sink.gap(&gap));
+            self.sink.gap(&gap);
         }
         let packets = self.per_interface.entry(meta.interface).or_default();
         let is_first = *packets == 0;
@@ -440,20 +434,16 @@ impl Active {
             let packet = (at.link_type, data);
             (self.alerted).gave(meta.stamp_ns, meta.is_trigger, packet);
         }
-        let interface = described.filter(|_| is_first);
-        for sink in &mut self.sinks {
-            if let Some(interface) = interface {
-                sink.interface(meta.interface, interface);
-            }
-            sink.packet(meta, data, aside);
+        if let Some(interface) = described.filter(|_| is_first) {
+            self.sink.interface(meta.interface, interface);
         }
-        let mut formats = self.sinks.iter().map(|sink| sink.format);
-        let is_held = formats.all(|format| format.holds(meta.stamp_ns));
+        self.sink.packet(meta, data, aside);
+        let is_held = self.sink.format.holds(meta.stamp_ns);
         self.taken.count(meta, data, is_held);
         true
     }
 
-    /// Gives packets up that no sink has room for, because they hold too much of the ring.
+    /// Gives packets up that the sink has no room for, because they hold too much of the ring.
     pub(super) fn let_go(&mut self, packets: &[WaitingPacket]) {
         let times = packets.iter().map(|packet| packet.meta.key.time_ns);
         if let Some(span_ns) = times.clone().min().zip(times.max()) {
@@ -484,13 +474,15 @@ impl Active {
         }
     }
 
-    /// Hands what was put to the sinks to whoever looks. Returns what they were given, or what is safe where all have failed.
+    /// Hands on what the sink was given, so that readers of the file see it. Returns what the sink was
+    /// given, or what is safe if the sink has failed.
     pub(super) fn flush(&mut self) -> Written {
-        self.sinks.iter_mut().for_each(SinkQueue::flush);
-        why_all_failed(&self.sinks).map_or(self.taken, |fault| fault.held.safe)
+        self.sink.flush();
+        let fault = self.sink.fault.as_ref();
+        fault.map_or(self.taken, |fault| fault.held.safe)
     }
 
-    /// The counters of all interfaces that a sink may describe.
+    /// The counters of all interfaces that the files may describe.
     pub(super) fn totals(
         &self,
         close: &CloseOrder,
@@ -532,7 +524,7 @@ impl Active {
         }
     }
 
-    /// Nothing more is read: what is left is the sinks'. The ring may overwrite the window.
+    /// Nothing more is read: only the sink has work left. The ring may overwrite the window.
     pub(super) fn into_ending(
         self,
         close: CloseOrder,
@@ -549,14 +541,13 @@ impl Active {
         Ending {
             rule_number: self.order.rule_number,
             stage,
-            pending: 0,
             draft,
             late: self.late,
             is_given_up: self.is_given_up,
             taken: self.taken,
             per_interface: self.per_interface,
             window: (self.order.from_ns, self.end_ns),
-            sinks: self.sinks,
+            sink: self.sink,
             alerted: self.alerted,
             unmatched,
             completion: Completion::default(),
@@ -571,7 +562,7 @@ impl Active {
         }
     }
 
-    /// The report but for what depends on the sinks.
+    /// The report, except for what depends on the sink.
     fn draft(&self, close: &CloseOrder, intake: &Intake, clock: &RingClock) -> DumpReport {
         let order = &self.order;
         let stamp = |ring_ns: i64| rfc3339(ring_ns.saturating_add(order.offset_ns));
@@ -614,7 +605,7 @@ impl Active {
             losses_unknown: intake.unknown_losses(),
             replaced: Vec::new(),
             not_analyzed: close.unseen,
-            number: self.number,
+            number: order.id,
             trigger_ns: order.trigger_ns,
             span_ns: None,
             sidecar: false,

@@ -10,7 +10,7 @@ use super::{
     file::{DumpFile, FileFacts},
     names::Directory,
     packet::{Key, PacketMeta},
-    sink::{End, Sink},
+    sink::End,
     stream::Heading,
     template::NameFacts,
 };

@@ -37,7 +37,7 @@ use super::{
     names::Directory,
     order::Message,
     packet::Key,
-    pool::{Pool, SinkQueue, Work},
+    pool::{Pool, Work},
     post::PostQueue,
     scan::Scanner,
     sidecar::Origin,
@@ -72,8 +72,7 @@ const WATERMARK_WAIT_NS: i64 = 100_000_000;
 #[derive(Debug)]
 pub(crate) struct DumperParts {
     pub(crate) common: Arc<Common>,
-    /// Each dump is written into all of them, at least one.
-    pub(crate) directories: Vec<Directory>,
+    pub(crate) directory: Directory,
     pub(crate) pool: Pool,
     pub(crate) progress: Progress,
     /// Where flows are marked that dumps take packets of; `None`: nothing is shed.
@@ -274,13 +273,12 @@ impl Dumper {
             let close = dump.close.take().unwrap_or_else(|| dump.never_closed());
             let id = dump.order.id;
             let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
-            let mut ending = dump.into_ending(close, Stage::Stopping, intake, clock);
-            ending.submit(Stage::Stopping, &mut self.parts.pool, |_| Work::Flush);
-            self.await_sinks(id, ending);
+            let ending = dump.into_ending(close, Stage::Stopping, intake, clock);
+            self.ask(id, ending, Stage::Stopping, Work::Flush);
         }
         while !self.ending.is_empty() {
-            if let Some((id, outcome)) = self.parts.pool.wait() {
-                self.hear(id, outcome);
+            if let Some(news) = self.parts.pool.wait() {
+                self.hear(news);
             }
         }
     }
@@ -370,7 +368,7 @@ impl Dumper {
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
         let names = &mut self.names;
         self.active.change(id, |dump| {
-            dump.is_stalled = dump.is_stalled && !dump.can_put(0);
+            dump.is_stalled = dump.is_stalled && !dump.sink.has_room(0);
             if dump.waiting.is_empty() || dump.is_stalled && !holds_much(views, held_max) {
                 return;
             }
@@ -440,8 +438,7 @@ impl Dumper {
         let now_ns = self.parts.common.clock.mono_ns();
         if now_ns >= self.rest_ns {
             self.rest_ns = now_ns.saturating_add(REST_NS);
-            let sinks = self.active.iter_mut().flat_map(|dump| &mut dump.sinks);
-            sinks.for_each(SinkQueue::rest);
+            self.active.iter_mut().for_each(|dump| dump.sink.rest());
         }
     }
 

@@ -1,4 +1,4 @@
-//! A dump that has read all that it wants, while its sinks finish it; and later, as long as a late packet may amend it.
+//! A dump that has read all packets that it needs, while its sink finishes it; and later, as long as a late packet may amend it.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,9 @@ use super::{
     alerted::Alerted,
     order::LateNews,
     output::Written,
-    pool::{DISK, Fault, Outcome, Pool, STOPPED, SinkQueue, Work, why_all_failed},
+    pool::{DISK, Fault, Outcome, Pool, STOPPED, SinkQueue, Work},
     report::{DumpReport, Missing, PROGRAM, file_name},
     sidecar::{Origin, Sidecar, SidecarFacts, SidecarInterface},
-    sink::Held,
 };
 use crate::{control::alerts::AlertOutcome, intake::interfaces::InterfaceCache};
 
@@ -21,20 +20,18 @@ const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and s
 pub(super) struct Ending {
     pub(super) rule_number: usize,
     pub(super) stage: Stage,
-    /// The sinks that have not answered yet.
-    pub(super) pending: usize,
-    /// The report but for what depends on sinks.
+    /// The report, except for what depends on the sink.
     pub(super) draft: DumpReport,
     /// Packets that came when the window had closed, as far as the verdict has them.
     pub(super) late: Option<Missing>,
     /// No more is to be heard of that.
     pub(super) is_given_up: bool,
-    /// What the sinks were given.
+    /// What the sink was given.
     pub(super) taken: Written,
     pub(super) per_interface: BTreeMap<u16, u64>,
     /// The window, ns of ring time.
     pub(super) window: (i64, i64),
-    pub(super) sinks: Vec<SinkQueue>,
+    pub(super) sink: SinkQueue,
     pub(super) completion: Completion,
     pub(super) facts: SidecarFacts,
     pub(super) alerted: Alerted,
@@ -42,10 +39,10 @@ pub(super) struct Ending {
     pub(super) unmatched: Option<(AlertOutcome, String)>,
 }
 
-/// State of a dump between the end of its packets and the end of its sinks' work.
+/// State of a dump between the end of its packets and the end of its sink's work.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
-    /// News of late packets that arrived while the sinks were busy.
+    /// News of late packets that arrived while the sink was busy.
     pub(super) late_news: Option<LateNews>,
     /// A sidecar of it could not be written, and is tried again.
     pub(super) lacks_sidecar: bool,
@@ -58,53 +55,40 @@ pub(super) struct Completion {
     pub(super) is_gone: bool,
 }
 
-/// What its sinks are at.
+/// The work that the sink does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// They complete what they hold.
+    /// Complete the files.
     Finishing,
-    /// They only write down what they were given: nobody completes the dump.
+    /// Write what the sink was given, and no more: nobody completes the dump.
     Stopping,
-    /// They put sidecars beside it.
+    /// Write the sidecar.
     Telling,
-    /// The sinks compress the complete files.
+    /// Compress the complete files.
     Compressing,
-    /// The sinks replace the plain files, and the sidecars, by the compressed ones.
+    /// Replace the plain files and the sidecar by the compressed ones.
     Replacing,
-    /// They try again to put sidecars beside it.
+    /// Try again to write the sidecar.
     TellingAgain,
-    /// They change the verdict.
+    /// Change the verdict.
     Amending,
 }
 
 impl Ending {
-    /// Gives work to all sinks, or to those that have not failed.
-    pub(super) fn submit(
-        &mut self,
-        stage: Stage,
-        pool: &mut Pool,
-        mut work: impl FnMut(&SinkQueue) -> Work,
-    ) {
+    /// Gives the sink work. False: the sink has failed, and can do no such work.
+    pub(super) fn submit(&mut self, stage: Stage, work: Work, pool: &mut Pool) -> bool {
         self.stage = stage;
-        let to_all = matches!(
-            stage,
-            Stage::Telling | Stage::Replacing | Stage::TellingAgain | Stage::Amending
-        );
-        for sink in &mut self.sinks {
-            if to_all || sink.fault.is_none() {
-                let work = work(sink);
-                self.pending += 1;
-                sink.submit(work, pool);
-            }
+        let can_do = self.sink.fault.is_none() || matches!(work, Work::Tell { .. });
+        if can_do {
+            self.sink.submit(work, pool);
         }
+        can_do
     }
 
-    /// A sink tells what became of its work. Returns what the user should know. `why`: why nobody completes the dump, if so.
-    pub(super) fn hear(&mut self, sink: usize, outcome: Outcome, why: &str) -> Vec<String> {
-        let Some(sink) = self.sinks.get_mut(sink) else {
-            return Vec::new();
-        };
-        self.pending -= usize::from(!matches!(outcome, Outcome::Failed(_)));
+    /// The sink reports what became of its work. Returns what the user should know. `why`: why nobody
+    /// completes the dump, if so.
+    pub(super) fn hear(&mut self, outcome: Outcome, why: &str) -> Vec<String> {
+        let sink = &mut self.sink;
         let mut notices = Vec::new();
         match outcome {
             Outcome::Failed(fault)
@@ -156,29 +140,19 @@ impl Ending {
         notices
     }
 
-    /// Whether a sink has compressed files.
+    /// Whether the files are compressed.
     pub(super) fn is_compressed(&self) -> bool {
-        self.sinks
-            .iter()
-            .any(|sink| !sink.held().replaced.is_empty())
+        !self.sink.held().replaced.is_empty()
     }
 
     /// A file that is complete may hold several link types: a remark for the user.
     pub(super) fn note_link_types(&mut self, names: &mut InterfaceCache) {
-        let sink = self.sinks.iter().find(|sink| sink.fault.is_none());
-        let Some(Held {
-            interfaces,
-            locations,
-            ..
-        }) = sink.map(SinkQueue::held)
-        else {
-            return;
-        };
-        let mut link_types = interfaces
-            .iter()
-            .filter_map(|id| names.interface(*id).map(|it| it.link_type));
+        let held = self.sink.held();
+        let described = held.interfaces.iter();
+        let mut link_types = described.filter_map(|id| names.interface(*id).map(|it| it.link_type));
         let first = link_types.next();
-        if locations.len() == 1 && link_types.any(|link_type| Some(link_type) != first) {
+        let is_one_file = self.sink.fault.is_none() && held.locations.len() == 1;
+        if is_one_file && link_types.any(|link_type| Some(link_type) != first) {
             self.draft.notes.push(SEVERAL_LINK_TYPES.to_owned());
         }
     }
@@ -186,7 +160,7 @@ impl Ending {
     /// What is known by now.
     pub(super) fn report(&self) -> DumpReport {
         let mut report = self.draft.clone();
-        let fault = why_all_failed(&self.sinks);
+        let (fault, held) = (self.sink.fault.as_ref(), self.sink.held());
         let written = fault.map_or(self.taken, |fault| fault.held.safe);
         report.packets = written.packets;
         report.bytes = written.bytes;
@@ -210,57 +184,27 @@ impl Ending {
         report.missing.extend(self.late.clone());
         report.missing.extend(failed);
         report.error = fault.map(|fault| fault.error.clone());
-        let first = self.sinks.first();
-        report.id = first.map_or_else(String::new, |sink| sink.held().id.clone());
-        report.files = first.map_or_else(Vec::new, |sink| sink.held().files.clone());
-        report.replaced = first.map_or_else(Vec::new, |sink| sink.held().replaced.clone());
-        let mut files = Vec::new();
-        for sink in &self.sinks {
-            let locations = sink.held().locations.iter().cloned();
-            match (&sink.fault, fault) {
-                (Some(Fault { error, .. }), None) => {
-                    let name = locations.map(|path| path.display().to_string()).next();
-                    report
-                        .notes
-                        .push(format!("{}: {error}", name.unwrap_or_default()));
-                }
-                _ if files.is_empty() => files.extend(locations),
-                _ => report.locations.extend(locations),
-            }
-        }
-        let noted = self
-            .sinks
-            .iter()
-            .filter_map(|sink| sink.held().note.clone());
-        report.notes.extend(noted);
-        report.locations.splice(..0, files.iter().cloned());
-        let mut files = files.into_iter();
+        report.id.clone_from(&held.id);
+        report.files.clone_from(&held.files);
+        report.replaced.clone_from(&held.replaced);
+        report.notes.extend(held.note.clone());
+        report.locations.clone_from(&held.locations);
+        let mut files = held.locations.iter().cloned();
         report.file = files.next().unwrap_or_default();
         report.more_files = files.collect();
         report.judge();
         report
     }
 
-    /// The sidecars of the sinks.
-    pub(super) fn sidecars(&self, names: &mut InterfaceCache, origin: &Origin) -> Vec<Sidecar> {
-        let sinks = self.sinks.iter();
-        sinks
-            .map(|sink| self.sidecar_of(sink, names, origin))
-            .collect()
-    }
-
-    /// The sidecar lies beside its files: their names will do, and stay true when the directory moves.
-    fn sidecar_of(&self, sink: &SinkQueue, names: &mut InterfaceCache, origin: &Origin) -> Sidecar {
-        let held = sink.held();
+    /// The sidecar is next to its files: it names them without a directory, so the names stay true when
+    /// the directory moves.
+    pub(super) fn sidecar(&self, names: &mut InterfaceCache, origin: &Origin) -> Sidecar {
         let mut report = self.report();
-        for path in &mut report.locations {
-            if held.locations.contains(path) {
-                *path = file_name(path);
-            }
+        let paths = report.locations.iter_mut().chain(&mut report.more_files);
+        for path in paths.chain([&mut report.file]) {
+            *path = file_name(path);
         }
-        let mut own = held.locations.iter().map(|path| file_name(path));
-        report.file = own.next().unwrap_or_default();
-        report.more_files = own.collect();
+        let described = self.sink.held().interfaces.iter();
         let describe = |id: &u16| {
             let interface = names.interface(*id)?;
             Some(SidecarInterface {
@@ -274,7 +218,7 @@ impl Ending {
         Sidecar {
             report,
             facts: self.facts.clone(),
-            interfaces: held.interfaces.iter().filter_map(describe).collect(),
+            interfaces: described.filter_map(describe).collect(),
             origin: origin.clone(),
             program: PROGRAM,
             created: self.completion.created.clone(),

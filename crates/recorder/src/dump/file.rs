@@ -21,7 +21,7 @@ use super::{
     packet::PacketMeta,
     report::file_name,
     sidecar::Sidecar,
-    sink::{End, Gap, Held, Sink},
+    sink::{End, Gap, Held},
     spaced::Spaced,
     store::{StoredFile, keeper::OpenDump, second_copy::SecondCopy},
     stream::{Finished, Heading},
@@ -428,12 +428,18 @@ impl Drop for DumpFile {
     }
 }
 
-impl Sink for DumpFile {
-    fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
+/// Except [`DumpFile::interface`], [`DumpFile::held`] and the two about open files, each of these may
+/// take as long as the disk takes. Errors are what the system said, in words for the user. After an
+/// error nothing more is written.
+impl DumpFile {
+    /// Describes an interface, before the first of its packets. An interface that is described before
+    /// [`Self::create`] gets its block without a packet.
+    pub(super) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
         self.known.insert(id, Arc::clone(interface));
     }
 
-    fn create(&mut self) -> io::Result<()> {
+    /// Makes the first file. Called once, before packets.
+    pub(super) fn create(&mut self) -> io::Result<()> {
         let created = self.directory.make().and_then(|()| self.create_first());
         created.map_err(|error| {
             let text = format!("{}: {error}", self.directory.path().display());
@@ -441,7 +447,8 @@ impl Sink for DumpFile {
         })
     }
 
-    fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) -> io::Result<()> {
+    /// Writes a packet. `aside`: older packets may follow, so this one is sorted in at the end.
+    pub(super) fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) -> io::Result<()> {
         if self.directory.format == Format::PcapNg {
             return self.outputs[0].1.push(meta, data, aside, &self.known);
         }
@@ -456,31 +463,35 @@ impl Sink for DumpFile {
         })
     }
 
-    fn spaced(&mut self, spaced: Spaced) -> io::Result<u64> {
+    /// Writes packets that are in a block of a pcapng file. Returns the bytes of the file before them.
+    pub(super) fn spaced(&mut self, spaced: Spaced) -> io::Result<u64> {
         self.outputs[0].1.spaced(spaced, &self.known)
     }
 
-    /// The next packet says so in a comment, where the format has comments.
-    fn gap(&mut self, gap: &Gap) {
+    /// Packets are missing here. The next packet says so in a comment, if the format has comments.
+    pub(super) fn gap(&mut self, gap: &Gap) {
         if let Some((_, output)) = self.outputs.first_mut() {
             output.comment(&gap.to_string());
         }
     }
 
-    fn mark(&mut self, alert: &Arc<Alert>) {
+    /// Marks at the end the packets that this alert is of, if the format has marks.
+    pub(super) fn mark(&mut self, alert: &Arc<Alert>) {
         let outputs = self.outputs.iter_mut();
         outputs.for_each(|(_, output)| output.mark(alert));
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    /// Hands everything to the file system, so that readers of the file see it.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         let mut outputs = self.outputs.iter_mut();
         outputs.try_for_each(|(_, output)| output.flush())?;
         self.tell_bytes();
         Ok(())
     }
 
-    /// Merges late packets, syncs and renames.
-    fn finish(&mut self, end: &End) -> io::Result<()> {
+    /// Merges late packets, syncs and renames. Afterwards only [`Self::compress`], [`Self::amend`] and
+    /// [`Self::sidecar`] are called.
+    pub(super) fn finish(&mut self, end: &End) -> io::Result<()> {
         let mut captures = Vec::new();
         for (_, output) in &mut self.outputs {
             captures.push(output.finish(end, &self.known)?);
@@ -500,7 +511,9 @@ impl Sink for DumpFile {
         Ok(())
     }
 
-    fn compress(&mut self) {
+    /// Makes compressed copies of the complete files. After success ([`Held::replaced`]), the next
+    /// [`Self::sidecar`] removes the plain files. May take hours.
+    pub(super) fn compress(&mut self) {
         let Some(level) = self.directory.zstd else {
             return;
         };
@@ -516,7 +529,8 @@ impl Sink for DumpFile {
         }
     }
 
-    fn amend(&mut self, verdict: &str) -> io::Result<()> {
+    /// Changes the verdict of the complete files.
+    pub(super) fn amend(&mut self, verdict: &str) -> io::Result<()> {
         let disk = self.directory.disk();
         let mut captures = self.captures.iter_mut();
         captures.try_for_each(|capture| capture.amend(disk, verdict))
@@ -525,7 +539,7 @@ impl Sink for DumpFile {
     /// Writes the sidecar through a `.part` file. False: no capture file exists, or the dump was
     /// deleted. If the sidecar of a compressed dump cannot be written, the plain files and the
     /// old sidecar stay.
-    fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
+    pub(super) fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool> {
         let mut written = self.write_sidecar(sidecar);
         if matches!(written, Ok(false)) && !self.plain.is_empty() && !self.is_deleted() {
             written = Err(changed_by_somebody());
@@ -546,8 +560,8 @@ impl Sink for DumpFile {
         written
     }
 
-    /// Where no file could be made, the one that was to be made is named.
-    fn held(&self) -> Held {
+    /// The files and what they hold. If no file could be made, the name that was tried is listed.
+    pub(super) fn held(&self) -> Held {
         let outputs = || self.outputs.iter().map(|(_, output)| output);
         let captures = self.captures.iter().map(|capture| capture.path.clone());
         let parts = outputs().map(|output| output.path().to_owned());
@@ -567,14 +581,16 @@ impl Sink for DumpFile {
         }
     }
 
-    fn open_files(&self) -> usize {
+    /// Number of open file descriptors.
+    pub(super) fn open_files(&self) -> usize {
         self.outputs
             .iter()
             .map(|(_, output)| output.open_files())
             .sum()
     }
 
-    fn close_files(&mut self) {
+    /// Closes the descriptors. They are opened again when they are needed.
+    pub(super) fn close_files(&mut self) {
         for (_, output) in &mut self.outputs {
             output.close_files();
         }

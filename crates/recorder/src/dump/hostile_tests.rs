@@ -19,7 +19,7 @@ use super::{
     packet::{Key, PacketMeta},
     report::{PROGRAM, report_of_test},
     sidecar::{Origin, Sidecar, SidecarFacts},
-    sink::{End, Sink},
+    sink::End,
     stream::Heading,
     template::{NameFacts, NameTemplate},
 };
@@ -302,7 +302,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
 }
 
 /// One that says nothing in particular.
-fn sidecar() -> Sidecar {
+pub(super) fn sidecar() -> Sidecar {
     Sidecar {
         report: report_of_test(),
         facts: SidecarFacts {

@@ -152,7 +152,7 @@ impl Output {
         LateSpool::new(&self.directory, path)
     }
 
-    /// What it has of an alert is marked in the end: see [`Sink::mark`](super::sink::Sink::mark).
+    /// What it has of an alert is marked in the end: see [`DumpFile::mark`](super::file::DumpFile::mark).
     pub(crate) fn mark(&mut self, alert: &Arc<Alert>) {
         self.alerts.push(Arc::clone(alert));
     }

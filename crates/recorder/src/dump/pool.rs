@@ -1,6 +1,6 @@
 //! Who does what a disk, or whatever else a dump is written into, may take long for: a few threads live, the dumper itself from files.
 //!
-//! Live each [sink](super::sink) has a queue of work: copies of packets, then its end. One worker at a time works on a sink, in the order
+//! Live each dump has a sink (its [files](super::file)), and each sink a queue of work: copies of packets, then its end. One worker at a time works on a sink, in the order
 //! of its queue. Work that may wait for a disk to store (sync, merge, sidecar) is *slow*: two workers are never at it, one always is where
 //! there is any, and the first packets of a dump come before all other work. So they wait for no sync.
 //! Separate workers compress, because compression may take hours.
@@ -35,10 +35,10 @@ use self::{
     work::{Body, Lane, Shared, Slot},
 };
 pub(super) use self::{
-    queue::{DISK, Fault, STOPPED, SinkQueue, why_all_failed},
+    queue::{DISK, Fault, STOPPED, SinkQueue},
     work::{Outcome, Work},
 };
-use super::{behind::Blocks, encode::Format, sink::Sink};
+use super::{behind::Blocks, encode::Format, file::DumpFile};
 use crate::control::{common::Common, lock};
 
 /// Workers of a live recorder.
@@ -56,9 +56,6 @@ const FILES_AT_WORK: usize = 3;
 const FILES_COMPRESSING: usize = 2;
 /// How long the dumper waits for news of workers before it looks whether they are still there. They tell all; this is for bugs.
 const WRITERS_WAIT: Duration = Duration::from_millis(100);
-
-/// A sink: its dump, and its place among the dump's sinks.
-pub(super) type SinkId = (u64, usize);
 
 /// How much a pool may use.
 #[derive(Debug, Clone, Copy)]
@@ -98,8 +95,8 @@ impl PoolConfig {
 #[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    news_tx: mpsc::Sender<(SinkId, Outcome)>,
-    news: mpsc::Receiver<(SinkId, Outcome)>,
+    news_tx: mpsc::Sender<(u64, Outcome)>,
+    news: mpsc::Receiver<(u64, Outcome)>,
     writers: Vec<JoinHandle<()>>,
 }
 
@@ -144,15 +141,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a sink, and creates it. `blocks`: of its files.
+    /// Takes the files of dump `id`, and creates the first one. `blocks`: of these files.
     pub(super) fn open(
         &mut self,
-        id: SinkId,
+        id: u64,
         (format, blocks): (Format, &Blocks),
-        sink: Box<dyn Sink>,
+        file: Box<DumpFile>,
     ) -> SinkQueue {
-        let body = Body::new(sink, &self.shared.limits);
-        let mut queue = SinkQueue::new(id, (format, blocks), body.sink.held(), &self.shared);
+        let body = Body::new(file, &self.shared.limits);
+        let mut queue = SinkQueue::new(id, (format, blocks), body.file.held(), &self.shared);
         if self.writers.is_empty() {
             queue.body = Some(body);
         } else {
@@ -163,7 +160,7 @@ impl Pool {
     }
 
     /// What became of earlier work, if anything is told.
-    pub(super) fn outcome(&self) -> Option<(SinkId, Outcome)> {
+    pub(super) fn outcome(&self) -> Option<(u64, Outcome)> {
         let outcome = self.news.try_recv().ok();
         if outcome.is_none() {
             self.look();
@@ -172,7 +169,7 @@ impl Pool {
     }
 
     /// Waits for that.
-    pub(super) fn wait(&self) -> Option<(SinkId, Outcome)> {
+    pub(super) fn wait(&self) -> Option<(u64, Outcome)> {
         match self.news.recv_timeout(WRITERS_WAIT) {
             Ok(outcome) => Some(outcome),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {

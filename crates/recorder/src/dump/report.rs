@@ -121,7 +121,7 @@ pub struct DumpReport {
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "lossy_all")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub more_files: Vec<PathBuf>,
-    /// Everything that it was written into: the files, and what any other sink of the dump calls its own.
+    /// All files of the dump: `file`, then `more_files`.
     #[serde(serialize_with = "lossy_all")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub locations: Vec<PathBuf>,

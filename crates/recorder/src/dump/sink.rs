@@ -1,77 +1,14 @@
-//! What a dump is written into: a file today. Packets come to it in order, from a worker of the [pool](super::pool) or, from files, from
-//! the dumper itself.
+//! What the dumper and the writing threads say to each other about a dump's files.
 
-use std::{collections::BTreeMap, fmt, io, path::PathBuf, sync::Arc};
-
-use retroscope_alert::Alert;
+use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 use super::{
     encode::InterfaceTotals,
     output::Written,
-    packet::PacketMeta,
     report::{UNKNOWN, packets},
-    sidecar::Sidecar,
-    spaced::Spaced,
     store::StoredFile,
 };
-use crate::{control::time::rfc3339, intake::interfaces::Interface};
-
-/// See the module. All but [`Self::held`] and [`Self::close_files`] may take as long as a disk or a network does. After an error nothing more
-/// is written into it.
-pub(super) trait Sink: fmt::Debug + Send {
-    /// Describes an interface, before the first of its packets. One that is described before the sink is created stands in it without a
-    /// packet.
-    fn interface(&mut self, id: u16, interface: &Arc<Interface>);
-
-    /// Makes what is written to. Called once, before packets.
-    ///
-    /// # Errors
-    /// As of the others: what the system said, in words for the user.
-    fn create(&mut self) -> io::Result<()>;
-
-    /// Takes a packet. `aside`: older ones may follow, and it waits for the end to be sorted in.
-    fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) -> io::Result<()>;
-
-    /// Takes packets that lie in a block of a pcapng file. Returned is how many bytes of the file are before them, if it is one.
-    fn spaced(&mut self, spaced: Spaced) -> io::Result<u64> {
-        for (meta, data) in spaced.packets() {
-            self.packet(meta, data, false)?;
-        }
-        Ok(0)
-    }
-
-    /// Something is missing between the packets before and those after this call.
-    fn gap(&mut self, gap: &Gap);
-
-    /// Packets that it has with the stamp of an alert, and are the alerted ones, are to be marked in the end, where the format can.
-    fn mark(&mut self, _: &Arc<Alert>) {}
-
-    /// Hands what it took to where others see it.
-    fn flush(&mut self) -> io::Result<()>;
-
-    /// Completes it and makes it last. Then only [`Self::compress`], [`Self::amend`] and
-    /// [`Self::sidecar`] are called.
-    fn finish(&mut self, end: &End) -> io::Result<()>;
-
-    /// Makes compressed copies of the complete files. After success ([`Held::replaced`]), the next
-    /// [`Self::sidecar`] removes the plain files. May take hours.
-    fn compress(&mut self);
-
-    /// Changes the verdict of what is complete.
-    fn amend(&mut self, verdict: &str) -> io::Result<()>;
-
-    /// Puts this beside it, with what it knows of its own files, in the place of the last one if there was one. False: there is no place for it.
-    fn sidecar(&mut self, sidecar: &Sidecar) -> io::Result<bool>;
-
-    /// What it holds now.
-    fn held(&self) -> Held;
-
-    /// How many descriptors it has open.
-    fn open_files(&self) -> usize;
-
-    /// Gives them back; it opens them again when it needs them.
-    fn close_files(&mut self);
-}
+use crate::control::time::rfc3339;
 
 /// What a sink holds.
 #[derive(Debug, Clone, Default)]

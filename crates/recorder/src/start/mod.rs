@@ -366,7 +366,7 @@ impl Recorder {
         let directory = directory.ended_by(&common.control);
         let kept_by = keeper.as_ref().map(|thread| thread.keeper().clone());
         let parts = DumperParts {
-            directories: vec![directory],
+            directory,
             pool: Pool::start(
                 PoolConfig::new(live).compressing(config.zstd.is_some()),
                 &common,

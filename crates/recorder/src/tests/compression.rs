@@ -32,7 +32,7 @@ fn rig(directory: Directory) -> Rig {
         past_ns: 0,
         ..RigConfig::default()
     };
-    Rig::with_pool(&plan, START, vec![directory], PoolConfig::new(true))
+    Rig::with_pool(&plan, START, directory, PoolConfig::new(true))
 }
 
 fn directory(disk: &FakeDisk) -> Directory {

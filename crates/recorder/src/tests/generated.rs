@@ -154,7 +154,7 @@ impl Recording {
         )
         .with_blocks(BLOCK_BYTES);
         let pool = PoolConfig::new(has_writers);
-        let rig = Rig::with_pool(&plan, START, vec![directory], pool);
+        let rig = Rig::with_pool(&plan, START, directory, pool);
         Self {
             cell,
             has_writers,

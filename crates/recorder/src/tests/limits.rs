@@ -68,7 +68,7 @@ impl Cell {
         };
         let disk = FakeDisk::default();
         let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
-        let mut rig = Rig::with_pool(&plan, START, vec![directory], PoolConfig::new(false));
+        let mut rig = Rig::with_pool(&plan, START, directory, PoolConfig::new(false));
         let mut sent = Vec::new();
         for ms in 1..=100 {
             rig.pass(MS);

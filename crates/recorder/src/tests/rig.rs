@@ -187,30 +187,24 @@ impl Rig {
         start_ns: i64,
         directory: Directory,
     ) -> Self {
-        Self::assemble(
-            clock,
-            plan,
-            start_ns,
-            vec![directory],
-            PoolConfig::new(false),
-        )
+        Self::assemble(clock, plan, start_ns, directory, PoolConfig::new(false))
     }
 
-    /// The same with several directories, and perhaps threads that write.
+    /// The same, perhaps with threads that write.
     pub(crate) fn with_pool(
         plan: &RigConfig<'_>,
         start_ns: i64,
-        directories: Vec<Directory>,
+        directory: Directory,
         pool: PoolConfig,
     ) -> Self {
-        Self::assemble(Arc::default(), plan, start_ns, directories, pool)
+        Self::assemble(Arc::default(), plan, start_ns, directory, pool)
     }
 
     fn assemble(
         clock: Arc<FakeClock>,
         plan: &RigConfig<'_>,
         start_ns: i64,
-        directories: Vec<Directory>,
+        directory: Directory,
         pool: PoolConfig,
     ) -> Self {
         clock.wall_ns.store(start_ns, Ordering::SeqCst);
@@ -392,7 +386,7 @@ impl Rig {
         let parts = DumperParts {
             marks: None,
             common: Arc::clone(&common),
-            directories,
+            directory,
             pool: Pool::start(pool, &common).unwrap(),
             progress: Progress::Live {
                 promises: common.intake.promises(),

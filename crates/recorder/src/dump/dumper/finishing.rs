@@ -1,5 +1,5 @@
-//! Finishes a dump after all its packets are read. Sinks complete the files, write sidecars and
-//! compress. Later the verdict may change.
+//! Finishes a dump after all its packets are read. Its sink completes the files, writes the sidecar
+//! and compresses. Later the verdict may change.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::{
         active::{Active, verdict_line},
         ending::{Ending, Stage},
         order::LateNews,
-        pool::{Outcome, SinkId, Work, why_all_failed},
+        pool::{Outcome, Work},
         report::DumpReport,
         sink::End,
     },
@@ -34,7 +34,7 @@ impl Dumper {
         }
     }
 
-    /// A dump has read all that it wants: its sinks complete it.
+    /// A dump has read all packets that it needs: its sink completes it.
     fn finish(&mut self, mut dump: Active) {
         let id = dump.order.id;
         self.scanner.rules.remove(id);
@@ -51,53 +51,51 @@ impl Dumper {
         }
         let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
         let totals = dump.totals(&close, intake);
-        let mut ending = dump.into_ending(close, Stage::Finishing, intake, clock);
+        let ending = dump.into_ending(close, Stage::Finishing, intake, clock);
         let verdict = verdict_line(&ending.report());
         let end = End { verdict, totals };
-        ending.submit(Stage::Finishing, &mut self.parts.pool, |_| {
-            Work::Finish(Box::new(end.clone()))
-        });
-        self.await_sinks(id, ending);
+        self.ask(id, ending, Stage::Finishing, Work::Finish(Box::new(end)));
     }
 
-    /// Goes on with a dump when all its sinks have answered, at once if none was asked.
-    pub(super) fn await_sinks(&mut self, id: u64, ending: Ending) {
-        if ending.pending == 0 {
-            self.go_on(id, ending);
-        } else {
+    /// Gives the sink of a dump work, and goes on with the dump at once if the sink cannot do that.
+    pub(super) fn ask(&mut self, id: u64, mut ending: Ending, stage: Stage, work: Work) {
+        if ending.submit(stage, work, &mut self.parts.pool) {
             self.ending.insert(id, ending);
+        } else {
+            self.go_on(id, ending);
         }
         self.take_outcomes();
     }
 
-    /// Hears what became of the work of sinks.
+    /// Hears what became of the sinks' work.
     pub(super) fn take_outcomes(&mut self) {
-        while let Some((id, outcome)) = self.parts.pool.outcome() {
-            self.hear(id, outcome);
+        while let Some(news) = self.parts.pool.outcome() {
+            self.hear(news);
         }
     }
 
-    pub(super) fn hear(&mut self, (id, sink): SinkId, outcome: Outcome) {
+    pub(super) fn hear(&mut self, (id, outcome): (u64, Outcome)) {
         if let Some(dump) = self.active.get_mut(id) {
             if let Outcome::Failed(fault) = outcome {
-                dump.sinks[sink].fault = Some(fault);
+                dump.sink.fault = Some(fault);
             }
             return;
         }
         let Some(mut ending) = self.ending.remove(&id) else {
             return;
         };
-        for notice in ending.hear(sink, outcome, &self.stopped) {
+        let is_answer = !matches!(outcome, Outcome::Failed(_));
+        for notice in ending.hear(outcome, &self.stopped) {
             self.tell(Event::Notice(notice));
         }
-        if ending.pending == 0 {
+        if is_answer {
             self.go_on(id, ending);
         } else {
             self.ending.insert(id, ending);
         }
     }
 
-    /// The sinks of a dump have answered.
+    /// The sink of a dump has answered.
     fn go_on(&mut self, id: u64, mut ending: Ending) {
         match ending.stage {
             Stage::Finishing => {
@@ -107,8 +105,7 @@ impl Dumper {
                     ending.draft.notes.push(note);
                     ending.completion.stays_plain = true;
                 }
-                self.write_sidecars(Stage::Telling, None, &mut ending);
-                self.ending.insert(id, ending);
+                self.write_sidecar(Stage::Telling, None, id, ending);
             }
             Stage::Stopping => self.tell(Event::Finished(ending.report())),
             Stage::Telling => {
@@ -117,7 +114,7 @@ impl Dumper {
                 finished.fetch_add(1, Ordering::Relaxed);
                 common.costs.add(ending.rule_number, 0, 1);
                 let is_plain = ending.completion.stays_plain || !self.compresses();
-                let is_whole = why_all_failed(&ending.sinks).is_none();
+                let is_whole = ending.sink.fault.is_none();
                 if ending.completion.lacks_sidecar && is_whole && !is_plain {
                     ending.draft.notes.push(LACKED_SIDECAR.to_owned());
                     ending.completion.stays_plain = true;
@@ -134,7 +131,7 @@ impl Dumper {
                 let is_complete = report.error.is_none();
                 if is_complete && self.compresses() && !ending.completion.stays_plain {
                     self.tell(Event::Finished(report));
-                    ending.submit(Stage::Compressing, &mut self.parts.pool, |_| Work::Compress);
+                    ending.submit(Stage::Compressing, Work::Compress, &mut self.parts.pool);
                     self.ending.insert(id, ending);
                     return;
                 }
@@ -149,8 +146,7 @@ impl Dumper {
                 // The log comes first: a query compares the files in a sidecar with the log.
                 self.parts.common.log.amend(&ending.report());
                 if ending.is_compressed() {
-                    self.write_sidecars(Stage::Replacing, None, &mut ending);
-                    self.ending.insert(id, ending);
+                    self.write_sidecar(Stage::Replacing, None, id, ending);
                 } else {
                     self.compressed_or_not(id, ending);
                 }
@@ -185,16 +181,15 @@ impl Dumper {
     /// The compression of a dump has ended: its files are compressed, or plain because of an error.
     fn compressed_or_not(&mut self, id: u64, ending: Ending) {
         let report = ending.report();
-        let sinks = ending.sinks.iter();
-        let notes: Vec<_> = sinks.filter_map(|sink| sink.held().note.clone()).collect();
+        let note = ending.sink.held().note.clone();
         // A dump that was deleted during the compression needs no event and no command.
-        let is_gone = ending.completion.is_gone || !ending.is_compressed() && notes.is_empty();
+        let is_gone = ending.completion.is_gone || !ending.is_compressed() && note.is_none();
         if !is_gone {
             self.post(&report);
             if ending.is_compressed() {
                 self.tell(Event::Compressed(report));
             }
-            for note in notes {
+            if let Some(note) = note {
                 self.tell(Event::Notice(note));
             }
         }
@@ -203,8 +198,7 @@ impl Dumper {
 
     /// Whether complete dumps are compressed.
     fn compresses(&self) -> bool {
-        let mut directories = self.parts.directories.iter();
-        directories.any(|directory| directory.zstd.is_some())
+        self.parts.directory.zstd.is_some()
     }
 
     /// Dumps that are being compressed, or wait for that.
@@ -228,7 +222,7 @@ impl Dumper {
                 self.try_again_ns = self.parts.common.clock.mono_ns() + TRY_AGAIN_NS;
             }
             self.lacking.insert(id, ending);
-        } else if !ending.is_given_up && why_all_failed(&ending.sinks).is_none() {
+        } else if !ending.is_given_up && ending.sink.fault.is_none() {
             self.finished.insert(id, ending);
         }
         if let Some(news) = late_news {
@@ -244,27 +238,32 @@ impl Dumper {
         let mut behind = self.lacking.range(self.tried_last + 1..);
         let next = behind.next().or_else(|| self.lacking.first_key_value());
         let next = next.map(|(id, _)| *id);
-        if let Some((id, mut ending)) = next.and_then(|id| self.lacking.remove_entry(&id)) {
+        if let Some((id, ending)) = next.and_then(|id| self.lacking.remove_entry(&id)) {
             self.tried_last = id;
-            self.write_sidecars(Stage::TellingAgain, None, &mut ending);
-            self.await_sinks(id, ending);
+            self.write_sidecar(Stage::TellingAgain, None, id, ending);
+            self.take_outcomes();
         }
     }
 
-    /// Has sidecars written, and the verdict changed if there is another one.
-    fn write_sidecars(&mut self, stage: Stage, amended: Option<&str>, ending: &mut Ending) {
+    /// Has the sidecar written, and the verdict changed if there is another one.
+    fn write_sidecar(
+        &mut self,
+        stage: Stage,
+        amended: Option<String>,
+        id: u64,
+        mut ending: Ending,
+    ) {
         if ending.completion.created.is_none() && !self.parts.reproducible {
             let now_ns = self.parts.common.clock.clock().now().wall_ns;
             ending.completion.created = Some(rfc3339(now_ns));
         }
         // If a replacement sidecar cannot be written, the old sidecar stays.
         ending.draft.sidecar |= stage != Stage::Replacing;
-        let sidecars = ending.sidecars(&mut self.names, &self.parts.origin);
-        let mut sidecars = sidecars.into_iter().map(Box::new);
-        ending.submit(stage, &mut self.parts.pool, |_| Work::Tell {
-            amended: amended.map(str::to_owned),
-            sidecar: sidecars.next(),
-        });
+        let sidecar = ending.sidecar(&mut self.names, &self.parts.origin);
+        let sidecar = Box::new(sidecar);
+        let work = Work::Tell { amended, sidecar };
+        ending.submit(stage, work, &mut self.parts.pool);
+        self.ending.insert(id, ending);
     }
 
     /// A closed window is given up. If packets of it came late, or were lost before anybody looked at them, what its dump says changes.
@@ -299,8 +298,8 @@ impl Dumper {
         ending.late = missing.or(ending.late.take());
         ending.draft.not_analyzed += news.unseen;
         let verdict = verdict_line(&ending.report());
-        self.write_sidecars(Stage::Amending, Some(&verdict), &mut ending);
-        self.await_sinks(id, ending);
+        self.write_sidecar(Stage::Amending, Some(verdict), id, ending);
+        self.take_outcomes();
     }
 }
 

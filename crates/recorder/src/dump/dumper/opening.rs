@@ -18,7 +18,6 @@ use super::{
         reading::Reading,
         report::PROGRAM,
         sidecar::{Origin, TriggerPacket},
-        sink::Sink,
         stream::Heading,
         template::NameFacts,
     },
@@ -43,7 +42,6 @@ impl Dumper {
             || self.names.interface(0).map(|_| 0),
             |(_, _, interface)| Some(interface),
         );
-        let number = order.id;
         let described = interface.and_then(|id| self.names.interface(id));
         let by_packet = described.filter(|_| order.trigger.is_some());
         let parts = &mut self.parts;
@@ -53,7 +51,7 @@ impl Dumper {
                 rule: order.rule.clone(),
                 interface: by_packet.map(|interface| interface.name.clone()),
             },
-            number,
+            number: order.id,
             name_number: self.next_number.fetch_add(1, Ordering::Relaxed),
             next_number: Arc::clone(&self.next_number),
             rule_name: order.rule_name.clone(),
@@ -62,17 +60,13 @@ impl Dumper {
                 expected: expected_verdict(&parts.common.intake.unknown_losses()),
             },
         };
-        let sinks = parts.directories.iter().enumerate();
-        let sinks = sinks.map(|(index, directory)| {
-            let directory = directory.below(order.into.as_ref());
-            let mut file = DumpFile::new(&directory, facts.clone());
-            if let Some((id, described)) = interface.zip(described) {
-                file.interface(id, described);
-            }
-            let how = (directory.format, &directory.behind);
-            (parts.pool).open((order.id, index), how, Box::new(file))
-        });
-        let sinks = sinks.collect();
+        let directory = parts.directory.below(order.into.as_ref());
+        let mut file = DumpFile::new(&directory, facts);
+        if let Some((id, described)) = interface.zip(described) {
+            file.interface(id, described);
+        }
+        let how = (directory.format, &directory.behind);
+        let sink = parts.pool.open(order.id, how, Box::new(file));
         let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
         let lost = *reservation.evicted_before();
         // What takes everything singles out no flow.
@@ -89,9 +83,8 @@ impl Dumper {
             end_ns: order.to_ns,
             order,
             marks,
-            number,
             is_compiling,
-            sinks,
+            sink,
             interface,
             trigger_packet,
             reading: Some(Reading::new(reservation)),

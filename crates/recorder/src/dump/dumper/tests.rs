@@ -25,9 +25,8 @@ impl Dumper {
     pub(crate) fn fill(&mut self, mut full: impl FnMut() -> bool) {
         let ids: Vec<u64> = self.active.iter().map(|dump| dump.order.id).collect();
         for id in ids {
-            let sinks = self.active.get_mut(id).map(|dump| &mut dump.sinks);
-            for sink in sinks.into_iter().flatten() {
-                sink.is_full = full();
+            if let Some(dump) = self.active.get_mut(id) {
+                dump.sink.is_full = full();
             }
         }
     }

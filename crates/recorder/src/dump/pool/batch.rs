@@ -11,11 +11,7 @@ use std::{
 use retroscope_alert::Alert;
 
 use crate::{
-    dump::{
-        packet::PacketMeta,
-        sink::{Gap, Sink},
-        spaced::Spaced,
-    },
+    dump::{file::DumpFile, packet::PacketMeta, sink::Gap, spaced::Spaced},
     intake::interfaces::Interface,
 };
 
@@ -157,7 +153,7 @@ impl Batch {
         self.items.push(Item::Gap(*gap));
     }
 
-    /// See [`Sink::mark`].
+    /// See [`DumpFile::mark`].
     pub(super) fn mark(&mut self, alert: &Arc<Alert>) {
         self.items.push(Item::Mark(Arc::clone(alert)));
     }
@@ -190,9 +186,9 @@ impl Batch {
         self.limits.queued.fetch_sub(surplus, Ordering::Relaxed);
     }
 
-    pub(super) fn write(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
+    pub(super) fn write(&mut self, file: &mut DumpFile) -> io::Result<()> {
         if let Some((spaced, offset)) = self.spaced.take() {
-            offset.learn(sink.spaced(spaced)?);
+            offset.learn(file.spaced(spaced)?);
         }
         let mut rest = self.bytes.as_slice();
         for item in &self.items {
@@ -200,11 +196,11 @@ impl Batch {
                 Item::Packet { meta, bytes, aside } => {
                     let (data, behind) = rest.split_at(*bytes);
                     rest = behind;
-                    sink.packet(meta, data, *aside)?;
+                    file.packet(meta, data, *aside)?;
                 }
-                Item::Interface(id, interface) => sink.interface(*id, interface),
-                Item::Gap(gap) => sink.gap(gap),
-                Item::Mark(alert) => sink.mark(alert),
+                Item::Interface(id, interface) => file.interface(*id, interface),
+                Item::Gap(gap) => file.gap(gap),
+                Item::Mark(alert) => file.mark(alert),
             }
         }
         Ok(())

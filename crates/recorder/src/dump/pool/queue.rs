@@ -8,7 +8,7 @@ use std::sync::{
 use retroscope_alert::Alert;
 
 use super::{
-    Pool, SinkId,
+    Pool,
     batch::{BATCH_BYTES, Batch, OffsetGuess, cost},
     work::{Body, Outcome, Shared, Work},
 };
@@ -26,7 +26,7 @@ use crate::{
 /// The dumper's end of a sink. Dropped, it gives up what was not written yet.
 #[derive(Debug)]
 pub(in crate::dump) struct SinkQueue {
-    id: SinkId,
+    id: u64,
     pub(in crate::dump) format: Format,
     shared: Arc<Shared>,
     /// Bytes of its copies.
@@ -71,16 +71,10 @@ pub(in crate::dump) const DISK: &str = "disk";
 /// The dump was not to be completed.
 pub(in crate::dump) const STOPPED: &str = "stopped";
 
-/// Why all of these sinks have failed, as the first one tells it; `None`: one has not.
-pub(in crate::dump) fn why_all_failed(sinks: &[SinkQueue]) -> Option<&Fault> {
-    let all_failed = sinks.iter().all(|sink| sink.fault.is_some());
-    sinks.first().filter(|_| all_failed)?.fault.as_ref()
-}
-
 impl SinkQueue {
     /// Without a sink of its own: the pool has it.
     pub(super) fn new(
-        id: SinkId,
+        id: u64,
         (format, blocks): (Format, &Blocks),
         held: Held,
         shared: &Arc<Shared>,
@@ -124,10 +118,10 @@ impl SinkQueue {
         }
     }
 
-    /// Takes a packet, for which there is room. `aside`: as in [`Sink::packet`].
+    /// Takes a packet, for which there is room. `aside`: as in [`DumpFile::packet`](crate::dump::file::DumpFile::packet).
     pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) {
         if let Some(body) = &mut self.body {
-            let failed = body.attempt(|sink| sink.packet(meta, data, aside));
+            let failed = body.attempt(|file| file.packet(meta, data, aside));
             body.count_files();
             self.fault = self.fault.take().or(failed);
         } else if self.fault.is_none() {
@@ -147,10 +141,10 @@ impl SinkQueue {
         }
     }
 
-    /// As in [`Sink::interface`](crate::dump::sink::Sink::interface).
+    /// As in [`DumpFile::interface`](crate::dump::file::DumpFile::interface).
     pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
         match &mut self.body {
-            Some(body) => body.sink.interface(id, interface),
+            Some(body) => body.file.interface(id, interface),
             None => self.batch_of_others().interface(id, interface),
         }
     }
@@ -158,15 +152,15 @@ impl SinkQueue {
     /// Something is missing here.
     pub(in crate::dump) fn gap(&mut self, gap: &Gap) {
         match &mut self.body {
-            Some(body) => body.sink.gap(gap),
+            Some(body) => body.file.gap(gap),
             None => self.batch_of_others().gap(gap),
         }
     }
 
-    /// See [`Sink::mark`](crate::dump::sink::Sink::mark).
+    /// See [`DumpFile::mark`](crate::dump::file::DumpFile::mark).
     pub(in crate::dump) fn mark(&mut self, alert: &Arc<Alert>) {
         match &mut self.body {
-            Some(body) => body.sink.mark(alert),
+            Some(body) => body.file.mark(alert),
             None => self.batch_of_others().mark(alert),
         }
     }
@@ -183,7 +177,7 @@ impl SinkQueue {
     /// What came is to be seen soon.
     pub(in crate::dump) fn flush(&mut self) {
         if let Some(body) = &mut self.body {
-            let failed = body.attempt(|sink| sink.flush());
+            let failed = body.attempt(|file| file.flush());
             body.count_files();
             self.fault = self.fault.take().or(failed);
         } else {

@@ -22,6 +22,7 @@ use crate::{
     dump::{
         encode::Format,
         file::{DumpFile, FileFacts},
+        hostile_tests::sidecar,
         names::Directory,
         packet::{Key, PacketMeta},
         sink::{Gap, Held},
@@ -67,7 +68,7 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let end = || Work::Finish(Box::default());
     let tell = Work::Tell {
         amended: None,
-        sidecar: None,
+        sidecar: Box::new(sidecar()),
     };
     let mut state = State::default();
     let all = [
@@ -80,14 +81,14 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
         (true, tell),
     ];
     for (id, (has_begun, work)) in (0..).zip(all) {
-        state.slots.insert((id, 0), slot(&limits, has_begun, work));
-        state.list((id, 0));
+        state.slots.insert(id, slot(&limits, has_begun, work));
+        state.list(id);
     }
     let mut tasks: Vec<Task> = iter::from_fn(|| state.next(2)).collect();
-    let taken: Vec<u64> = tasks.iter().map(|task| task.id.0).collect();
+    let taken: Vec<u64> = tasks.iter().map(|task| task.id).collect();
     assert_eq!(taken, [4, 5, 6, 0, 1], "2 and 3 are too many");
     assert!(state.next(2).is_none());
-    state.submit((4, 0), packets());
+    state.submit(4, packets());
     assert!(state.next(2).is_none(), "a worker has it");
     let done = tasks.remove(0);
     state.put_back(done.id, Some(done.body));
@@ -95,7 +96,7 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let slow = tasks.remove(1);
     state.slow -= 1;
     state.put_back(slow.id, Some(slow.body));
-    assert_eq!(state.next(2).map(|task| task.id.0), Some(2));
+    assert_eq!(state.next(2).map(|task| task.id), Some(2));
 }
 
 fn limits() -> Limits {
@@ -172,9 +173,9 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         compressions: Condvar::new(),
     });
     let how = (Format::PcapNg, &directory.behind);
-    let mut queue = SinkQueue::new((1, 0), how, Held::default(), &shared);
+    let mut queue = SinkQueue::new(1, how, Held::default(), &shared);
     if is_queued {
-        lock(&shared.state).slots.insert((1, 0), Slot::new(body));
+        lock(&shared.state).slots.insert(1, Slot::new(body));
     } else {
         queue.body = Some(body);
     }
@@ -187,7 +188,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         let mut state = lock(&shared.state);
         while let Some(mut task) = state.next(1) {
             if chance.u8(..20) == 0 {
-                task.body.sink.close_files();
+                task.body.file.close_files();
             }
             outcomes.extend(task.body.perform(task.work, task.is_last));
             state.slow -= usize::from(task.class == Class::Slow);
@@ -249,7 +250,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     queue.flush();
     match &mut queue.body {
         Some(body) => outcomes.extend(body.perform(Work::Finish(Box::default()), true)),
-        None => shared.submit((1, 0), Work::Finish(Box::default())),
+        None => shared.submit(1, Work::Finish(Box::default())),
     }
     work(&mut outcomes);
     let names = disk.names().into_iter();

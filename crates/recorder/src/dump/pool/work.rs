@@ -7,15 +7,15 @@ use std::{
 };
 
 use super::{
-    SinkId,
     batch::{Batch, Limits},
     queue::{DISK, Fault},
 };
 use crate::{
     control::lock,
     dump::{
+        file::DumpFile,
         sidecar::Sidecar,
-        sink::{End, Held, Sink},
+        sink::{End, Held},
     },
 };
 
@@ -33,8 +33,7 @@ pub(in crate::dump) enum Work {
     /// Write the sidecar, and change the verdict if there is another one now; answer.
     Tell {
         amended: Option<String>,
-        /// `None`: it has none.
-        sidecar: Option<Box<Sidecar>>,
+        sidecar: Box<Sidecar>,
     },
     /// Close it: nobody needs it any more.
     Leave,
@@ -78,9 +77,9 @@ pub(super) enum Lane {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) slots: HashMap<SinkId, Slot>,
+    pub(super) slots: HashMap<u64, Slot>,
     /// Sinks with work that nobody works on, by the [class](Class) of their next work.
-    ready: [VecDeque<SinkId>; 4],
+    ready: [VecDeque<u64>; 4],
     /// Workers at slow work.
     pub(super) slow: usize,
     pub(super) is_over: bool,
@@ -96,10 +95,10 @@ pub(super) struct Slot {
     pub(super) has_begun: bool,
 }
 
-/// A sink, and whether it has failed.
+/// The files of a dump, and whether they have failed.
 #[derive(Debug)]
 pub(super) struct Body {
-    pub(super) sink: Box<dyn Sink>,
+    pub(super) file: Box<DumpFile>,
     pub(super) has_failed: Option<Fault>,
     /// Its descriptors, as they are counted in `limits`.
     pub(super) files: usize,
@@ -117,7 +116,7 @@ pub(super) enum Class {
 
 /// A piece of work, taken.
 pub(super) struct Task {
-    pub(super) id: SinkId,
+    pub(super) id: u64,
     pub(super) body: Body,
     pub(super) work: Work,
     pub(super) class: Class,
@@ -126,7 +125,7 @@ pub(super) struct Task {
 }
 
 impl Shared {
-    pub(super) fn submit(&self, id: SinkId, work: Work) {
+    pub(super) fn submit(&self, id: u64, work: Work) {
         let mut state = lock(&self.state);
         let (ready, given_up) = state.submit(id, work);
         drop(state);
@@ -145,7 +144,7 @@ impl Shared {
     }
 
     /// What a worker does until the pool is dropped.
-    pub(super) fn work(&self, lane: Lane, news: &mpsc::Sender<(SinkId, Outcome)>) {
+    pub(super) fn work(&self, lane: Lane, news: &mpsc::Sender<(u64, Outcome)>) {
         let mut state = lock(&self.state);
         while !state.is_over {
             let next = match lane {
@@ -188,7 +187,7 @@ impl State {
     /// Adds work to the queue of a sink. Returns the class for which one more worker must be
     /// woken, and the work that is dropped because of `work`, which the caller drops without the
     /// lock.
-    pub(super) fn submit(&mut self, id: SinkId, work: Work) -> (Option<Class>, VecDeque<Work>) {
+    pub(super) fn submit(&mut self, id: u64, work: Work) -> (Option<Class>, VecDeque<Work>) {
         let Some(slot) = self.slots.get_mut(&id) else {
             return (None, VecDeque::from([work]));
         };
@@ -206,7 +205,7 @@ impl State {
     }
 
     /// Lists a sink that has work and no worker. Returns the class of that work.
-    pub(super) fn list(&mut self, id: SinkId) -> Option<Class> {
+    pub(super) fn list(&mut self, id: u64) -> Option<Class> {
         let slot = self.slots.get(&id).filter(|slot| slot.body.is_some())?;
         let work = slot.work.front()?;
         let class = work.class(slot.has_begun);
@@ -257,7 +256,7 @@ impl State {
     }
 
     /// The sink is free again. Returned is the class of its next work.
-    pub(super) fn put_back(&mut self, id: SinkId, body: Option<Body>) -> Option<Class> {
+    pub(super) fn put_back(&mut self, id: u64, body: Option<Body>) -> Option<Class> {
         self.slots.get_mut(&id)?.body = body;
         self.list(id)
     }
@@ -297,9 +296,9 @@ impl Slot {
 }
 
 impl Body {
-    pub(super) fn new(sink: Box<dyn Sink>, limits: &Arc<Limits>) -> Self {
+    pub(super) fn new(file: Box<DumpFile>, limits: &Arc<Limits>) -> Self {
         Self {
-            sink,
+            file,
             has_failed: None,
             files: 0,
             limits: Arc::clone(limits),
@@ -308,38 +307,38 @@ impl Body {
 
     pub(super) fn perform(&mut self, work: Work, is_last: bool) -> Option<Outcome> {
         let outcome = match work {
-            Work::Create => self.attempt(|sink| sink.create()).map(Outcome::Failed),
+            Work::Create => self.attempt(|file| file.create()).map(Outcome::Failed),
             Work::Packets(mut batch) => self
-                .attempt(|sink| {
-                    batch.write(sink)?;
+                .attempt(|file| {
+                    batch.write(file)?;
                     if is_last && !batch.is_followed {
-                        sink.flush()
+                        file.flush()
                     } else {
                         Ok(())
                     }
                 })
                 .map(Outcome::Failed),
             Work::Flush => {
-                self.attempt(|sink| sink.flush());
+                self.attempt(|file| file.flush());
                 Some(self.done())
             }
             Work::Finish(end) => {
-                self.attempt(|sink| sink.finish(&end));
+                self.attempt(|file| file.finish(&end));
                 Some(self.done())
             }
             Work::Compress => {
                 if self.has_failed.is_none() {
-                    self.sink.compress();
+                    self.file.compress();
                 }
                 Some(self.done())
             }
             Work::Tell { amended, sidecar } => {
-                let amended = amended.map_or(Ok(()), |verdict| self.sink.amend(&verdict));
-                let sidecar = sidecar.map_or(Ok(false), |it| self.sink.sidecar(&it));
+                let amended = amended.map_or(Ok(()), |verdict| self.file.amend(&verdict));
+                let sidecar = self.file.sidecar(&sidecar);
                 Some(Outcome::Told {
                     amended,
                     sidecar,
-                    held: self.sink.held(),
+                    held: self.file.held(),
                 })
             }
             Work::Leave => None,
@@ -348,20 +347,20 @@ impl Body {
         outcome
     }
 
-    /// Does something with the sink, unless it has failed before. Returns why it fails.
+    /// Does something with the files, unless they have failed before. Returns why that fails.
     pub(super) fn attempt(
         &mut self,
-        act: impl FnOnce(&mut dyn Sink) -> io::Result<()>,
+        act: impl FnOnce(&mut DumpFile) -> io::Result<()>,
     ) -> Option<Fault> {
         if self.has_failed.is_some() {
             return None;
         }
-        let error = act(&mut *self.sink).err()?;
-        self.sink.close_files();
+        let error = act(&mut self.file).err()?;
+        self.file.close_files();
         self.has_failed = Some(Fault {
             error: error.to_string(),
             cause: DISK,
-            held: self.sink.held(),
+            held: self.file.held(),
         });
         self.has_failed.clone()
     }
@@ -369,20 +368,20 @@ impl Body {
     fn done(&self) -> Outcome {
         Outcome::Done {
             failed: self.has_failed.clone(),
-            held: self.sink.held(),
+            held: self.file.held(),
         }
     }
 
     /// Counts its descriptors, and gives them back where there are too many.
     pub(super) fn count_files(&mut self) {
-        let (files, limits) = (self.sink.open_files(), &self.limits);
+        let (files, limits) = (self.file.open_files(), &self.limits);
         if files == self.files {
             return;
         }
         limits.files.fetch_sub(self.files, Ordering::Relaxed);
         self.files = files;
         if limits.files.fetch_add(files, Ordering::Relaxed) + files > limits.files_kept {
-            self.sink.close_files();
+            self.file.close_files();
             limits.files.fetch_sub(files, Ordering::Relaxed);
             self.files = 0;
         }
