@@ -10,12 +10,8 @@ use std::{
     sync::{Arc, MutexGuard},
 };
 
-use retroscope_filter::Template;
-
 use crate::{
-    analysis::{
-        predicate::Expression, prepared::Prepared, terms::TriggerRequest, triggers::RuleChange,
-    },
+    analysis::{predicate::Expression, terms::TriggerRequest, triggers::RuleChange},
     control::{commands::Settings, lock},
     intake::{
         capture_filter::CaptureFilter,
@@ -24,8 +20,9 @@ use crate::{
     start::{
         config::Config,
         default_window,
+        edits::{Edit, Ready},
         handle::{CommandError, Handle},
-        rules::{Entry, Numbered, RULES_MAX, names, too_many_rules},
+        rules::{Numbered, names},
         shared_limits,
     },
 };
@@ -95,19 +92,13 @@ pub(crate) struct Configured {
 /// A rule as it is wanted.
 type Wanted = (String, TriggerRequest);
 
-/// What a rule needs beside its texts.
-type Ready = (Prepared, Option<Arc<Template>>);
-
 /// What is to be done about rules.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Names of rules that are there, and become the configuration's.
-    adopted: Vec<String>,
-    /// By name: what they ask for.
-    requests: Vec<(String, TriggerRequest)>,
-    /// By name, in the place of another one or none.
+    /// Names of rules that keep their filters, and become the configuration's.
+    kept: Vec<String>,
+    /// Names of rules that are new or get other filters.
     put: Vec<String>,
-    removed: Vec<String>,
     told: Reloaded,
 }
 
@@ -144,15 +135,22 @@ impl Handle {
             })
         });
         let (rules, plan, mut ready) = self.plan(&wanted)?;
-        let mut told = plan.told.clone();
+        let mut told = plan.told;
         told.settings = settings;
-        let done = self.put_all(
-            (rules, plan),
-            &wanted,
-            &mut ready,
-            default.map(RuleChange::Default),
-            settings_of_rules,
-        );
+        let removed = told.removed.iter().map(|name| (name.clone(), Edit::Remove));
+        let wanted = plan.kept.into_iter().chain(plan.put).map(|name| {
+            let (expression, request) = &wanted[&name];
+            let mut entry = rules.edited(&name, (expression, request));
+            (entry.is_configured, entry.is_counted) = (true, false);
+            let edit = match ready.remove(&name) {
+                Some(ready) => Edit::Put(entry, ready),
+                None => Edit::Keep(entry),
+            };
+            (name, edit)
+        });
+        let edits = removed.chain(wanted).collect();
+        let default = default.map(RuleChange::Default);
+        let done = self.edit(rules, edits, default, settings_of_rules);
         // Late is as good as done.
         if !matches!(done, Ok(()) | Err(CommandError::Late)) {
             return done.map(|()| told);
@@ -244,102 +242,6 @@ impl Handle {
         Err(CommandError::Busy)
     }
 
-    /// Carries a plan out, and waits until the analyzer has done so.
-    fn put_all(
-        &self,
-        (mut rules, plan): (MutexGuard<'_, Numbered>, Plan),
-        wanted: &BTreeMap<String, Wanted>,
-        ready: &mut HashMap<String, Ready>,
-        default: Option<RuleChange>,
-        settings: Option<Box<Settings>>,
-    ) -> Result<(), CommandError> {
-        let common = self.common()?;
-        let outcomes = &common.outcomes;
-        let gone = plan.removed.len();
-        let is_new = |name: &&String| !rules.by_name.contains_key(*name);
-        let new = plan.put.iter().filter(is_new).count();
-        if (rules.by_name.len() + new).saturating_sub(gone) > RULES_MAX {
-            return Err(too_many_rules());
-        }
-        let mut entries = Vec::with_capacity(plan.put.len());
-        let mut changes: Vec<RuleChange> = default.into_iter().collect();
-        let (mut old, mut added) = (Vec::new(), Vec::new());
-        for name in plan.removed.iter().chain(&plan.put) {
-            old.extend(rules.by_name.get(name).map(|entry| entry.number));
-        }
-        changes.extend(old.iter().copied().map(RuleChange::Remove));
-        let take_back = |added: &[usize]| self.rules.shared.remove(added);
-        for name in &plan.put {
-            let Some((mut prepared, template)) = ready.remove(name) else {
-                continue;
-            };
-            let (expression, request) = wanted[name].clone();
-            let number = rules.next + added.len();
-            if let Err(error) = self.rules.shared.add(number, &mut prepared) {
-                take_back(&added);
-                return Err(of_rule(name, error.into()));
-            }
-            added.push(number);
-            let before = rules.by_name.get(name);
-            let is_enabled = before.is_none_or(|before| before.is_enabled);
-            let hits = before.filter(|before| before.expression == expression);
-            let hits = hits.and_then(|before| before.hits.clone());
-            let entry = Entry {
-                number,
-                expression,
-                request,
-                is_enabled,
-                hits: hits.or_else(|| Some(Arc::default())),
-                is_configured: true,
-                is_counted: false,
-            };
-            changes.push(RuleChange::Add(Box::new(entry.to_rule(prepared)), template));
-            entries.push((name.clone(), entry));
-        }
-        // By number, as they are to be; with settings those of all rules.
-        let mut requests: BTreeMap<usize, TriggerRequest> = BTreeMap::new();
-        if settings.is_some() {
-            let all = rules.by_name.values();
-            requests.extend(all.map(|entry| (entry.number, entry.request.clone())));
-            old.iter().for_each(|number| _ = requests.remove(number));
-        }
-        for (name, request) in &plan.requests {
-            let entry = rules.by_name.get(name);
-            requests.extend(entry.map(|entry| (entry.number, request.clone())));
-        }
-        let of_entry = |(_, entry): &(String, Entry)| (entry.number, entry.request.clone());
-        requests.extend(entries.iter().map(of_entry));
-        for (name, entry) in &entries {
-            outcomes.add_rule(entry.number, name);
-        }
-        let told = self.tell(changes, requests.into_iter().collect(), settings);
-        let answer = told.inspect_err(|_| {
-            take_back(&added);
-            added.iter().for_each(|number| outcomes.forget(*number));
-            let names = entries.iter().map(|(name, _)| name);
-            let new = names.filter(|name| !rules.by_name.contains_key(*name));
-            new.for_each(|name| outcomes.remove_rule(name));
-        })?;
-        rules.next += added.len();
-        for name in &plan.removed {
-            rules.by_name.remove(name);
-            outcomes.remove_rule(name);
-        }
-        rules.by_name.extend(entries);
-        for (name, request) in plan.requests {
-            if let Some(entry) = rules.by_name.get_mut(&name) {
-                entry.request = request;
-            }
-        }
-        for name in &plan.adopted {
-            if let Some(entry) = rules.by_name.get_mut(name) {
-                (entry.is_configured, entry.is_counted) = (true, false);
-            }
-        }
-        rules.leaving.extend(old);
-        self.answered(rules, &answer)
-    }
-
     /// The classes of flows that a configuration tells apart.
     fn classes(
         &self,
@@ -389,26 +291,23 @@ impl Plan {
                 )));
             }
             if !entry.is_configured {
-                plan.adopted.push(name.clone());
+                plan.kept.push(name.clone());
             }
             if is_same {
                 continue;
             }
             plan.told.changed.push(name.clone());
-            if entry.expression == rule.0 && entry.request.dump == rule.1.dump {
-                plan.requests.push((name.clone(), rule.1.clone()));
-                // Its texts are the configuration's again.
-                plan.adopted.push(name.clone());
+            if entry.has_filters((&rule.0, &rule.1)) {
+                plan.kept.push(name.clone());
             } else {
                 plan.put.push(name.clone());
             }
         }
         for (name, entry) in &rules.by_name {
             if entry.is_configured && entry.hits.is_some() && !wanted.contains_key(name) {
-                plan.removed.push(name.clone());
+                plan.told.removed.push(name.clone());
             }
         }
-        plan.told.removed.clone_from(&plan.removed);
         Ok(plan)
     }
 }

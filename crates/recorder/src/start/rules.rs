@@ -5,7 +5,6 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, sync_channel},
     },
 };
 
@@ -17,18 +16,15 @@ use crate::{
         native::NativeCode,
         prepared::{LinkTypes, Prepared, mode, template},
         terms::TriggerRequest,
-        triggers::{Rule, RuleChange, SharedRules, Triggers},
+        triggers::{Rule, SharedRules, Triggers},
     },
-    control::{
-        commands::{Command, Settings},
-        lock,
-        outcomes::Outcomes,
-    },
+    control::{lock, outcomes::Outcomes},
     dump::store::retention::RuleKeep,
     start::{
         config::Config,
+        edits::{Edit, Ready},
         expressions::check_label_template,
-        handle::{CommandError, Handle, check_name, late},
+        handle::{CommandError, Handle, check_name},
         reload::Configured,
     },
 };
@@ -65,10 +61,10 @@ pub(super) struct Numbered {
     /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
     pub(super) leaving: Vec<usize>,
     /// What is kept of whose dumps, as it was told last.
-    kept: HashMap<String, RuleKeep>,
+    pub(super) kept: HashMap<String, RuleKeep>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) number: usize,
     pub(super) expression: String,
@@ -90,10 +86,18 @@ struct Wanted<'a> {
     request: &'a TriggerRequest,
     /// Whether its matches are hits, from its first packet on; `None`: as it is, and of a new rule so.
     is_enabled: Option<bool>,
-    /// In the place of what is there under it, rather than beside.
-    is_change: bool,
-    /// Only if there is none under it.
-    is_new: bool,
+    aim: Aim,
+}
+
+/// What to do if there is a rule of the name already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Aim {
+    /// Refuse, unless that rule is as wanted.
+    Add,
+    /// Refuse, and say whether that rule is as wanted.
+    Create,
+    /// Change that rule; refuse if there is none.
+    Change,
 }
 
 /// A rule at one moment.
@@ -257,7 +261,7 @@ impl RuleBook {
 
 impl Numbered {
     /// What is kept of whose dumps. A rule whose name is a place may have been another one in an earlier recording: of it only dumps of its expression are.
-    fn keeps(&self) -> HashMap<String, RuleKeep> {
+    pub(super) fn keeps(&self) -> HashMap<String, RuleKeep> {
         let keep = |(name, entry): (&String, &Entry)| {
             let keep = entry.request.keep?;
             let is_place = name.bytes().all(|it| it.is_ascii_digit());
@@ -271,14 +275,14 @@ impl Numbered {
     fn has(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
         let name = wanted.name;
         match self.by_name.get(name) {
-            None if wanted.is_change => Err(no_rule(name)),
+            None if wanted.aim == Aim::Change => Err(no_rule(name)),
             None => Ok(false),
-            Some(entry) if wanted.is_new => Err(CommandError::RuleExists {
+            Some(entry) if wanted.aim == Aim::Create => Err(CommandError::RuleExists {
                 name: name.to_owned(),
                 is_as_wanted: entry.is_so(wanted),
             }),
             Some(entry) if entry.is_so(wanted) => Ok(true),
-            Some(entry) if wanted.is_change => entry.check_no_script(name).map(|()| false),
+            Some(entry) if wanted.aim == Aim::Change => entry.check_no_script(name).map(|()| false),
             Some(_) => Err(CommandError::Refused(format!(
                 "rule '{name}' has another expression, window or limit: change it, or remove it first"
             ))),
@@ -319,6 +323,11 @@ impl<'a> Wanted<'a> {
 impl Entry {
     pub(super) fn rule(&self) -> (&str, &TriggerRequest) {
         (&self.expression, &self.request)
+    }
+
+    /// Whether the filters of a rule with these texts are those of this rule.
+    pub(super) fn has_filters(&self, (expression, request): (&str, &TriggerRequest)) -> bool {
+        self.expression == expression && self.request.dump == request.dump
     }
 
     fn is_so(&self, wanted: Wanted<'_>) -> bool {
@@ -370,8 +379,7 @@ impl Handle {
             expression,
             request,
             is_enabled: None,
-            is_change: false,
-            is_new: false,
+            aim: Aim::Add,
         })
     }
 
@@ -392,8 +400,7 @@ impl Handle {
             expression,
             request,
             is_enabled: None,
-            is_change: true,
-            is_new: false,
+            aim: Aim::Change,
         })?;
         Ok(!was_so)
     }
@@ -411,13 +418,17 @@ impl Handle {
         only_new: bool,
     ) -> Result<bool, CommandError> {
         let is_there = lock(&self.rules.rules).by_name.contains_key(name);
+        let aim = match (only_new, is_there) {
+            (true, _) => Aim::Create,
+            (false, true) => Aim::Change,
+            (false, false) => Aim::Add,
+        };
         let was_so = self.want_rule(Wanted {
             name,
             expression,
             request,
             is_enabled,
-            is_change: is_there && !only_new,
-            is_new: only_new,
+            aim,
         })?;
         Ok(is_there || was_so)
     }
@@ -444,65 +455,21 @@ impl Handle {
 
     fn put(
         &self,
-        mut rules: MutexGuard<'_, Numbered>,
+        rules: MutexGuard<'_, Numbered>,
         wanted: Wanted<'_>,
-        (mut prepared, template): (Prepared, Option<Arc<Template>>),
+        ready: Ready,
     ) -> Result<(), CommandError> {
         rules.check_bytes(wanted)?;
-        let (expression, request) = wanted.rule();
-        let old = rules.by_name.get_mut(wanted.name);
-        if let Some(entry) = old
-            && entry.expression == expression
-            && entry.request.dump == request.dump
-        {
-            let requests = vec![(entry.number, request.clone())];
-            let is_enabled = wanted.is_enabled.unwrap_or(entry.is_enabled);
-            let change = RuleChange::Enable(entry.number, is_enabled);
-            let changes = (is_enabled != entry.is_enabled).then_some(change);
-            let answer = self.tell(changes.into_iter().collect(), requests, None)?;
-            entry.is_enabled = is_enabled;
-            entry.request = request.clone();
-            return self.answered(rules, &answer);
-        }
+        let mut entry = rules.edited(wanted.name, wanted.rule());
+        entry.is_enabled = wanted.is_enabled.unwrap_or(entry.is_enabled);
         let old = rules.by_name.get(wanted.name);
-        let hits = old.filter(|entry| entry.expression == expression);
-        let hits = hits.and_then(|entry| entry.hits.clone());
-        let is_configured = old.is_some_and(|entry| entry.is_configured);
-        let old = old.map(|entry| (entry.number, entry.is_enabled));
-        if old.is_none() && rules.by_name.len() >= RULES_MAX {
-            return Err(too_many_rules());
-        }
-        let common = self.common()?;
-        let number = rules.next;
-        rules.next += 1;
-        self.rules.shared.add(number, &mut prepared)?;
-        let entry = Entry {
-            number,
-            expression: expression.to_owned(),
-            request: request.clone(),
-            is_enabled: (wanted.is_enabled).unwrap_or(old.is_none_or(|(_, is_enabled)| is_enabled)),
-            hits: hits.or_else(|| Some(Arc::default())),
-            is_configured,
-            is_counted: true,
+        let edit = if old.is_some_and(|old| old.has_filters(wanted.rule())) {
+            Edit::Keep(entry)
+        } else {
+            entry.is_counted = true;
+            Edit::Put(entry, ready)
         };
-        let rule = entry.to_rule(prepared);
-        let old = old.map(|(number, _)| number);
-        let removed = old.map(RuleChange::Remove).into_iter();
-        let changes = removed
-            .chain([RuleChange::Add(Box::new(rule), template)])
-            .collect();
-        common.outcomes.add_rule(number, wanted.name);
-        let told = self.tell(changes, vec![(number, request.clone())], None);
-        let answer = told.inspect_err(|_| {
-            self.rules.shared.remove(&[number]);
-            common.outcomes.forget(number);
-            if old.is_none() {
-                common.outcomes.remove_rule(wanted.name);
-            }
-        })?;
-        rules.by_name.insert(wanted.name.to_owned(), entry);
-        rules.leaving.extend(old);
-        self.answered(rules, &answer)
+        self.edit(rules, vec![(wanted.name.to_owned(), edit)], None, None)
     }
 
     /// Removes a rule; its dumps go on. Whether it was there.
@@ -511,18 +478,14 @@ impl Handle {
     /// [`CommandError`].
     pub fn remove_rule(&self, name: &str) -> Result<bool, CommandError> {
         self.check_live()?;
-        let mut rules = lock(&self.rules.rules);
+        let rules = lock(&self.rules.rules);
         let Some(entry) = rules.by_name.get(name) else {
             drop(rules);
             return self.settled().map(|()| false);
         };
         entry.check_no_script(name)?;
-        let number = entry.number;
-        let answer = self.tell(vec![RuleChange::Remove(number)], Vec::new(), None)?;
-        rules.by_name.remove(name);
-        rules.leaving.push(number);
-        self.common()?.outcomes.remove_rule(name);
-        self.answered(rules, &answer).map(|()| true)
+        let edits = vec![(name.to_owned(), Edit::Remove)];
+        self.edit(rules, edits, None, None).map(|()| true)
     }
 
     /// Says whether a rule's matches are hits. Whether that is new.
@@ -531,69 +494,17 @@ impl Handle {
     /// [`CommandError`]; `Refused`: there is no such rule.
     pub fn enable_rule(&self, name: &str, is_enabled: bool) -> Result<bool, CommandError> {
         self.check_live()?;
-        let mut rules = lock(&self.rules.rules);
-        let Some(entry) = rules.by_name.get_mut(name) else {
-            return Err(no_rule(name));
-        };
+        let rules = lock(&self.rules.rules);
+        let entry = rules.by_name.get(name).ok_or_else(|| no_rule(name))?;
         entry.check_no_script(name)?;
         if entry.is_enabled == is_enabled {
             drop(rules);
             return self.settled().map(|()| false);
         }
-        let change = RuleChange::Enable(entry.number, is_enabled);
-        let answer = self.tell(vec![change], Vec::new(), None)?;
+        let mut entry = entry.clone();
         entry.is_enabled = is_enabled;
-        self.answered(rules, &answer).map(|()| true)
-    }
-
-    /// Tells the analyzer changes of the rules, which it makes together, or none, what rules ask for, and what settings say. Its answer comes when it has
-    /// them so, and whatever it was told before.
-    pub(super) fn tell(
-        &self,
-        changes: Vec<RuleChange>,
-        requests: Vec<(usize, TriggerRequest)>,
-        settings: Option<Box<Settings>>,
-    ) -> Result<Receiver<()>, CommandError> {
-        self.rules.shared.join();
-        let (reply, answer) = sync_channel(1);
-        self.send(Command::Rules {
-            changes,
-            requests,
-            settings,
-            reply,
-        })?;
-        Ok(answer)
-    }
-
-    /// Waits for the answer, while others look at the rules and change them.
-    pub(super) fn answered(
-        &self,
-        mut rules: MutexGuard<'_, Numbered>,
-        answer: &Receiver<()>,
-    ) -> Result<(), CommandError> {
-        let leaving = std::mem::take(&mut rules.leaving);
-        let keeps = rules.keeps();
-        if let Some(keeper) = &self.keeper
-            && keeps != rules.kept
-        {
-            rules.kept.clone_from(&keeps);
-            keeper.keep(keeps);
-        }
-        drop(rules);
-        let answered = answer.recv_timeout(self.answer_wait).map_err(late);
-        match answered {
-            // Until it has taken the change up, it needs them.
-            Err(_) => lock(&self.rules.rules).leaving.extend(leaving),
-            Ok(()) => self.rules.shared.remove(&leaving),
-        }
-        answered
-    }
-
-    /// Waits until the analyzer has the rules as it was told.
-    pub(super) fn settled(&self) -> Result<(), CommandError> {
-        let rules = lock(&self.rules.rules);
-        let answer = self.tell(Vec::new(), Vec::new(), None)?;
-        self.answered(rules, &answer)
+        let edits = vec![(name.to_owned(), Edit::Keep(entry))];
+        self.edit(rules, edits, None, None).map(|()| true)
     }
 }
 
@@ -617,11 +528,6 @@ impl Entry {
             "rule '{name}' is a script, which cannot be changed while it runs"
         )))
     }
-}
-
-/// Why no rule is added.
-pub(super) fn too_many_rules() -> CommandError {
-    CommandError::Refused(format!("there are {RULES_MAX} rules, which is the limit"))
 }
 
 #[cfg(test)]
