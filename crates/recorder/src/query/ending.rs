@@ -6,7 +6,7 @@ use retroscope_ring::Writer;
 
 use super::{
     DumpsAsked, QueryError, QueryReport, contents::Window, dumped::Dumped,
-    lost::lost_before_the_ring, newest::Newest, reading::Reading, report::Empty,
+    lost::lost_before_the_ring, reading::Reading, report::Empty,
 };
 use crate::{Verdict, rfc3339};
 
@@ -28,10 +28,9 @@ impl<W: io::Write> Reading<'_, W> {
         {
             window.begin_by(first_ns);
         }
-        if let Some(first_ns) = self.tally.first_ns
-            && let Some(newest) = self.newest.as_ref().filter(|it| it.left_some_out())
-        {
-            window.begin_with(newest.begin_ns().unwrap_or(first_ns).min(first_ns));
+        if let Some(newest) = &self.newest {
+            let first_ns = self.tally.first_ns.unwrap_or(i64::MAX);
+            window.begin_with(newest.begin_ns.min(first_ns));
         }
         window
     }
@@ -53,11 +52,6 @@ impl<W: io::Write> Reading<'_, W> {
         losses.add_all(&self.losses);
         if let Some(dumped) = dumped {
             dumped.add_losses(&window, &mut losses);
-        }
-        // What could be read when it was counted, and could not any more.
-        let gone = self.newest.as_ref().map_or(0, Newest::did_not_come);
-        if gone > 0 && tally.ended_by.is_none() && !losses.has("evicted") {
-            losses.add("evicted", window.all(), Some(gone));
         }
         if !matches!(tally.ended_by, Some("cancelled" | "limit")) {
             latest.add_unpublished(&window, &mut losses);
@@ -93,7 +87,7 @@ impl<W: io::Write> Reading<'_, W> {
             }
             notes.extend(recorder.intake.unknown_losses());
         }
-        let is_cut = self.newest.as_ref().is_some_and(Newest::left_some_out);
+        let is_cut = self.newest.is_some();
         let limit = is_cut.then_some("limit");
         let is_whole = !is_cut && tally.ended_by.is_none_or(|by| by == "end");
         let empty = (tally.packets == 0 && is_whole).then(|| self.emptiness(&window, has_evicted));

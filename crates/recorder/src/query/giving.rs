@@ -56,7 +56,7 @@ impl<W: io::Write> Giving<'_, '_, W> {
         let captured = u64::from(packet.captured);
         if !newest
             .as_mut()
-            .is_none_or(|newest| newest.takes(packet.stamp_ns, captured))
+            .is_none_or(|newest| newest.takes(packet.stamp_ns))
         {
             return Ok(left_out(true));
         }
@@ -92,7 +92,7 @@ impl<W: io::Write> Giving<'_, '_, W> {
         }
         let is_full =
             query.limit_packets == Some(tally.packets) || query.limit_bytes == Some(tally.bytes);
-        if is_full && newest.is_none() {
+        if is_full && !query.newest {
             tally.ended_by = Some("limit");
         }
         Ok(Given {

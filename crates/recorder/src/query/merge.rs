@@ -85,7 +85,7 @@ pub(super) struct Merge {
     /// Pieces so far.
     made: u64,
     waiting_bytes: u64,
-    waiting_bytes_max: u64,
+    pub(super) waiting_bytes_max: u64,
     last_ns: Option<i64>,
     /// Packets that came out behind younger ones.
     pub(super) disordered: u64,

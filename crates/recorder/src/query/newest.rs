@@ -1,303 +1,241 @@
-//! The last so many packets: how far back they reach, before they are read in order.
+//! The newest packets: where they begin, found before the pass that reads them in order.
 //!
-//! Buckets are counted from the newest back, until those that no older bucket reaches into have enough. Then they are read again, and the
-//! first packets left out. So memory follows no answer, and an old bucket is not read at all.
+//! In the ring, buckets are scanned from the newest back until enough packets match. The pass then
+//! begins with the oldest of these packets. Packets wait on a heap while an older bucket may have
+//! a newer packet: these packets are of overlapping buckets, as in `merge.rs`.
 //!
-//! Where dumps may have packets among them, the whole answer is looked at once, and the stamp kept from which on the last packets come. What can be read only one of
-//! the two times then changes nothing of the others: the answer has the newest that are left, and lacks what it tells.
+//! If dumps may have some of the packets, a first pass counts the whole answer, and keeps the
+//! stamps of its last packets. The second pass goes by these stamps. So a packet that only one of
+//! the passes can read does not change which others are in the answer.
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, VecDeque},
+    collections::{BinaryHeap, VecDeque},
     io,
+    sync::Arc,
 };
-
-use retroscope_ring::BucketRef;
 
 use super::{
-    QueryError,
-    contents::Contents,
+    Answer, Query, QueryError,
+    contents::{Candidate, Contents, offsets},
     dumped::Dumped,
     index::Says,
-    reading::{Reading, Visit},
+    reading::{Reading, Tally, Visit},
+    resume::Position,
+    seen::Seen,
 };
 
-/// What was counted.
-#[derive(Debug, Default)]
+/// Where the newest packets of an answer begin, if it has older packets.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Newest {
-    packets_max: u64,
-    bytes_max: u64,
-    /// The whole answer is being looked at, and these of its packets may be the last.
-    last: Option<Last>,
-    /// Packets before the first one of this stamp are left out: see [`Group::reached_ns`].
-    from_ns: Option<i64>,
-    /// From here on none is left out, whatever of those before came.
-    all_from_ns: Option<i64>,
+    /// Stamp of the first of the newest packets, ns.
+    pub(super) begin_ns: i64,
+    /// Packets of this stamp that are older.
+    older: u64,
+    /// Largest stamp that the pass has met, ns. Unlike stamps it never decreases. `i64::MAX`: the
+    /// pass meets no older packets.
     reached_ns: i64,
-    /// What is still to come from there on, as it was counted.
-    packets: u64,
-    bytes: u64,
-    of: BTreeMap<BucketRef, Counted>,
-    left_out: u64,
-    /// Older buckets were not looked at.
-    is_cut: bool,
 }
 
-/// What a bucket had when it was counted.
-#[derive(Debug)]
-struct Counted {
-    /// `None`: it could not be read.
-    found: Option<(u64, u64)>,
-    /// Packets that were counted and are newer than all of it.
-    newer: u64,
-}
-
-/// The last packets of an answer that nobody sees, as many as are asked for and a few more.
-#[derive(Debug, Default)]
+/// The last packets of an answer, while it is counted.
 struct Last {
-    groups: VecDeque<Group>,
-    packets: u64,
-    bytes: u64,
-    reached_ns: i64,
-}
-
-/// Packets that follow each other.
-#[derive(Debug)]
-struct Group {
-    /// The largest stamp up to its first packet, ns: it never goes back, as stamps may.
-    reached_ns: i64,
+    limits: (u64, u64),
+    /// Where the newest packets may begin, and the packets and bytes before.
+    begins: VecDeque<(Newest, u64, u64)>,
+    next: Newest,
     packets: u64,
     bytes: u64,
 }
 
-/// Groups that are held: 24 MiB. With as many packets, each stamp has its own.
-const GROUPS_MAX: usize = 1 << 20;
+/// A packet on the heap: its position, its stamp in ns, and its bytes in the answer.
+type Match = (Position, i64, u64);
 
-impl Last {
-    /// Takes the next packet, and forgets the first ones where enough come behind them.
-    fn push(&mut self, (stamp_ns, bytes): (i64, u64), (packets_max, bytes_max): (u64, u64)) {
-        self.reached_ns = match self.groups.is_empty() {
-            true => stamp_ns,
-            false => self.reached_ns.max(stamp_ns),
-        };
-        self.packets += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
-        match self.groups.back_mut() {
-            Some(group) if group.reached_ns == self.reached_ns => {
-                group.packets += 1;
-                group.bytes = group.bytes.saturating_add(bytes);
-            }
-            _ => self.groups.push_back(Group {
-                reached_ns: self.reached_ns,
-                packets: 1,
-                bytes,
-            }),
-        }
-        while let Some(first) = self.groups.front()
-            && self.groups.len() > 1
-            && (self.packets - first.packets >= packets_max
-                || self.bytes - first.bytes >= bytes_max)
-        {
-            self.packets -= first.packets;
-            self.bytes -= first.bytes;
-            self.groups.pop_front();
-        }
-        if self.groups.len() > GROUPS_MAX {
-            self.halve();
-        }
-    }
-
-    /// Makes one group of two.
-    fn halve(&mut self) {
-        let mut groups = std::mem::take(&mut self.groups).into_iter();
-        while let Some(mut group) = groups.next() {
-            if let Some(next) = groups.next() {
-                group.packets += next.packets;
-                group.bytes = group.bytes.saturating_add(next.bytes);
-            }
-            self.groups.push_back(group);
-        }
-    }
-}
+/// Entries of [`Last::begins`], 40 MiB. If a limit is larger, only every second or fourth packet
+/// may be the first of the newest: the answer may lack a few packets to its limit.
+const BEGINS_MAX: usize = 1 << 20;
 
 impl Newest {
-    /// Whether the next packet, of this stamp and so many bytes, is among the last that were asked for.
-    pub(super) fn takes(&mut self, stamp_ns: i64, bytes: u64) -> bool {
-        if let Some(last) = &mut self.last {
-            last.push((stamp_ns, bytes), (self.packets_max, self.bytes_max));
-            return true;
-        }
+    /// Whether the next packet is one of the newest.
+    pub(super) fn takes(&mut self, stamp_ns: i64) -> bool {
         self.reached_ns = self.reached_ns.max(stamp_ns);
-        let is_before = self
-            .from_ns
-            .is_some_and(|from_ns| self.reached_ns < from_ns);
-        let is_sure = self.all_from_ns.is_some_and(|ns| self.reached_ns >= ns);
-        let are_enough = self.packets <= self.packets_max && self.bytes <= self.bytes_max;
-        let takes = is_sure || !is_before && are_enough;
-        if !is_before {
-            self.pass(bytes);
+        let is_older = self.reached_ns == self.begin_ns && self.older > 0;
+        self.older -= u64::from(is_older);
+        self.reached_ns >= self.begin_ns && !is_older
+    }
+}
+
+impl Last {
+    fn push(&mut self, stamp_ns: i64, bytes: u64) {
+        if stamp_ns > self.next.begin_ns {
+            (self.next.begin_ns, self.next.older) = (stamp_ns, 0);
         }
-        self.left_out += u64::from(!takes);
-        takes
-    }
-
-    /// A packet that was counted is none of the answer's: the window has begun later since.
-    pub(super) fn pass(&mut self, bytes: u64) {
-        self.packets = self.packets.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(bytes);
-    }
-
-    /// Whether there were more than that.
-    pub(super) fn left_some_out(&self) -> bool {
-        self.is_cut || self.left_out > 0
-    }
-
-    /// Packets that were counted and did not come: no more than these of the last ones are missing.
-    pub(super) fn did_not_come(&self) -> u64 {
-        self.packets.min(self.packets_max)
-    }
-
-    /// Where the last ones begin, as they were counted, where not all of them came.
-    pub(super) fn begin_ns(&self) -> Option<i64> {
-        self.from_ns.filter(|_| self.packets > 0)
-    }
-
-    /// What a bucket has now that it is read: fewer packets than when it was counted, where the window begins later since.
-    pub(super) fn count_again(&mut self, bucket: BucketRef, (packets, bytes): (u64, u64)) {
-        if let Some(found) = self.of.get_mut(&bucket).and_then(|it| it.found.as_mut()) {
-            self.packets = (self.packets + packets).saturating_sub(found.0);
-            self.bytes = self.bytes.saturating_add(bytes).saturating_sub(found.1);
-            *found = (packets, bytes);
-        }
-    }
-
-    /// A bucket that was counted is gone, with so many records of the window. How many of them the answer may lack, where the ring alone is asked: of those that
-    /// dumps have too nobody knows.
-    pub(super) fn lose(&mut self, bucket: BucketRef, records: u64) -> u64 {
-        let Some(counted) = self.of.remove(&bucket) else {
-            return records.min(self.packets_max);
+        self.begins.push_back((self.next, self.packets, self.bytes));
+        self.next.older += 1;
+        self.packets += 1;
+        self.bytes += bytes;
+        let is_too_much = |(_, packets, bytes): &mut (Newest, u64, u64)| {
+            self.packets - *packets > self.limits.0 || self.bytes - *bytes > self.limits.1
         };
-        let (packets, bytes) = counted.found.unwrap_or_default();
-        self.packets = self.packets.saturating_sub(packets);
-        self.bytes = self.bytes.saturating_sub(bytes);
-        let packets = counted.found.map_or(records, |(packets, _)| packets);
-        packets.min(self.packets_max.saturating_sub(counted.newer))
+        while self.begins.pop_front_if(is_too_much).is_some() {}
+        if self.begins.len() > BEGINS_MAX {
+            let mut number = 0_u8;
+            self.begins.retain(|_| {
+                number ^= 1;
+                number == 1
+            });
+        }
     }
+
+    /// `None`: with the first packet of the answer.
+    fn begin(&self) -> Option<Newest> {
+        match self.begins.front() {
+            Some((_, 0, _)) => None,
+            first => Some(first.map_or(self.next, |first| first.0)),
+        }
+    }
+}
+
+fn limits(query: &Query) -> (u64, u64) {
+    let or_all = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    (or_all(query.limit_packets), or_all(query.limit_bytes))
 }
 
 impl<W: io::Write> Reading<'_, W> {
-    /// Counts, and gives the buckets to be read, by time.
-    pub(super) fn find_newest<'c>(
-        &mut self,
-        contents: &Contents,
-        mut visits: Vec<Visit<'c>>,
-    ) -> Result<Vec<Visit<'c>>, QueryError> {
-        let query = &self.answer.query;
-        let snaplen = query.headers.map_or(u64::MAX, |bytes| bytes.get().into());
-        let mut newest = Newest {
-            packets_max: query.limit_packets.unwrap_or(u64::MAX),
-            bytes_max: query.limit_bytes.unwrap_or(u64::MAX),
-            ..Newest::default()
-        };
-        // Those that end last come first.
-        visits.sort_by_key(|visit| Reverse(visit.candidate.span_ns.1));
-        // Counted, but for buckets that an older one may reach into: by their smallest time.
-        let (mut packets, mut bytes) = (0_u64, 0_u64);
-        // Beside what dumps may have, there may be other packets. Where a clock was set, nobody knows which.
-        let dumped_ns =
-            self.dumped
-                .as_ref()
-                .map_or(i64::MIN, |dumped| match contents.steps.is_empty() {
-                    true => dumped.wanted.1,
-                    false => i64::MAX,
-                });
-        let mut reached = BinaryHeap::<(i64, u64, u64)>::new();
-        let mut counted = 0;
-        for visit in &visits {
-            let older_ns = visit.candidate.span_ns.1.max(dumped_ns);
-            while let Some(&(first_ns, its_packets, its_bytes)) = reached.peek()
-                && first_ns > older_ns
-            {
-                reached.pop();
-                packets += its_packets;
-                bytes = bytes.saturating_add(its_bytes);
-            }
-            let is_enough = packets >= newest.packets_max || bytes >= newest.bytes_max;
-            if is_enough || self.is_ended() {
-                break;
-            }
-            counted += 1;
-            let bucket = &visit.candidate.bucket;
-            let newer = packets;
-            if self.ask_index(contents, visit) == Some(Says::Nothing) {
-                continue;
-            }
-            // What is damaged or gone is told by the pass that follows.
-            if self
-                .answer
-                .attached
-                .copy_bucket_from(bucket.bucket, visit.skip, &mut self.buffer)
-                .is_err()
-            {
-                let found = None;
-                newest.of.insert(bucket.bucket, Counted { found, newer });
-                continue;
-            }
-            let (mut its_packets, mut its_bytes) = (0_u64, 0_u64);
-            self.each_match(contents, visit, |packet, _, _| {
-                its_packets += 1;
-                its_bytes += (packet.data.len() as u64).min(snaplen);
+    /// Lets the pass that follows begin with the newest packets.
+    pub(super) fn find_newest(mut self) -> Result<Self, QueryError> {
+        if let Some((position, begin_ns, _)) = self.newest_in_ring() {
+            let Answer { resume, window, .. } = &mut self.answer;
+            resume.begin_with(position);
+            window.resume(Some(position.0), begin_ns.saturating_sub(position.0));
+            self.dumped = None;
+            self.newest = Some(Newest {
+                begin_ns,
+                older: 0,
+                reached_ns: i64::MAX,
             });
-            newest.packets += its_packets;
-            newest.bytes = newest.bytes.saturating_add(its_bytes);
-            let found = Some((its_packets, its_bytes));
-            newest.of.insert(bucket.bucket, Counted { found, newer });
-            reached.push((visit.candidate.span_ns.0, its_packets, its_bytes));
+        } else if self.dumped.is_some() {
+            return self.newest_with_dumps();
         }
-        newest.is_cut = counted < visits.len();
-        visits.truncate(counted);
-        visits.sort_by_key(|visit| visit.candidate.span_ns);
-        self.newest = Some(newest);
-        self.forget_counts();
-        Ok(visits)
+        Ok(self)
     }
 
-    /// Adds what dumps have, where the ring has not enough. They and the ring may have the same packets, which only a whole answer tells: this is one
-    /// that nobody sees.
-    pub(super) fn count_dumped(
+    /// The first of the newest packets. `None`: the ring alone does not tell, or has no older
+    /// packets.
+    fn newest_in_ring(&mut self) -> Option<Match> {
+        let contents = Arc::clone(&self.start);
+        let Contents { buckets, steps, .. } = &*contents;
+        let window = self.answer.window;
+        let offsets = |it: &Candidate| offsets(steps, it.bucket.producer);
+        let buckets = buckets.iter();
+        let mut buckets: Vec<_> = buckets
+            .filter(|it| window.touches(it.reach_ns, offsets(it)))
+            .collect();
+        buckets.sort_by_key(|it| Reverse(it.span_ns.1));
+        let dumped_ns = match &self.dumped {
+            None => i64::MIN,
+            Some(dumped) if steps.is_empty() => dumped.wanted.1,
+            // A clock was set: the order of stamps is not that of the ring.
+            Some(_) => i64::MAX,
+        };
+        let waiting_max = self.merge.waiting_bytes_max / size_of::<Match>() as u64;
+        let mut waiting = BinaryHeap::<Match>::new();
+        let limits = limits(&self.answer.query);
+        let (mut first, mut packets, mut bytes) = (None, 0, 0);
+        for (number, candidate) in buckets.iter().enumerate() {
+            if self.is_ended() {
+                break;
+            }
+            self.add_matches(&contents, candidate, &mut waiting);
+            let older = buckets.get(number + 1);
+            let older_ns = older.map_or(i64::MIN, |it| it.span_ns.1).max(dumped_ns);
+            while let Some((position, stamp_ns, its_bytes)) = waiting.peek().copied()
+                && (position.0 > older_ns || waiting.len() as u64 > waiting_max)
+            {
+                (packets, bytes) = (packets + 1, bytes + its_bytes);
+                if packets > limits.0 || bytes > limits.1 {
+                    let behind = (position.0, position.1, position.2.saturating_add(1));
+                    return first.or(Some((behind, stamp_ns, 0)));
+                }
+                first = waiting.pop();
+            }
+            let is_full = packets == limits.0 || bytes == limits.1;
+            if is_full && (older.is_some() || !waiting.is_empty()) {
+                return first;
+            }
+        }
+        None
+    }
+
+    /// Adds the packets of a bucket that match. The pass that follows reports a bucket that cannot
+    /// be read.
+    fn add_matches(
         &mut self,
         contents: &Contents,
-        visits: &[Visit<'_>],
-    ) -> Result<(), QueryError> {
-        let Some(mut newest) = self.newest.take_if(|newest| !newest.is_cut) else {
-            self.dumped = None;
-            return Ok(());
-        };
-        if self.dumped.is_some() {
-            newest.of.clear();
-            newest.last = Some(Last::default());
-            self.newest = Some(newest);
-            let (stream, looker) = (self.stream.take(), self.looker.take());
-            let query = &mut self.answer.query;
-            let limits = (query.limit_packets.take(), query.limit_bytes.take());
-            let looked = self.pass(contents, visits, None);
-            let query = &mut self.answer.query;
-            (query.limit_packets, query.limit_bytes) = limits;
-            (self.stream, self.looker) = (stream, looker);
-            looked?;
-            self.dumped = self.dumped.take().map(Dumped::again);
-            self.begin_again();
-            let Some(counted) = self.newest.take() else {
-                return Ok(());
-            };
-            newest = counted;
-            let last = newest.last.take().unwrap_or_default();
-            newest.from_ns = last.groups.front().map(|first| first.reached_ns);
-            newest.all_from_ns = last.groups.get(1).map(|second| second.reached_ns);
-            newest.reached_ns = i64::MIN;
-            (newest.packets, newest.bytes) = (last.packets, last.bytes);
+        candidate: &Candidate,
+        waiting: &mut BinaryHeap<Match>,
+    ) {
+        let visit = Visit::of(candidate);
+        let bucket = &candidate.bucket;
+        let attached = &self.answer.attached;
+        if self.ask_index(contents, &visit) == Some(Says::Nothing)
+            || attached
+                .copy_bucket(bucket.bucket, &mut self.buffer)
+                .is_err()
+        {
+            return;
         }
-        self.newest = Some(newest);
-        Ok(())
+        let snaplen = self
+            .answer
+            .query
+            .headers
+            .map_or(u64::MAX, |it| it.get().into());
+        self.each_match(contents, &visit, |packet, record, stamp_ns| {
+            let position = (packet.time_ns, bucket.producer, record);
+            waiting.push((position, stamp_ns, (packet.data.len() as u64).min(snaplen)));
+        });
+        self.tally = Tally::default(); // the pass that follows counts them
+    }
+
+    /// Counts the whole answer. The ring and dumps may have the same packets, and only a pass over
+    /// both shows which.
+    fn newest_with_dumps(self) -> Result<Self, QueryError> {
+        let Self {
+            mut answer,
+            stream,
+            looker,
+            dumped,
+            ..
+        } = self;
+        let next = Newest {
+            begin_ns: i64::MIN,
+            older: 0,
+            reached_ns: i64::MIN,
+        };
+        let mut last = Last {
+            limits: limits(&answer.query),
+            begins: VecDeque::new(),
+            next,
+            packets: 0,
+            bytes: 0,
+        };
+        let query = &mut answer.query;
+        let limits = (query.limit_packets.take(), query.limit_bytes.take());
+        let mut count = |seen: &Seen<'_>| {
+            last.push(seen.stamp_ns, seen.data.len() as u64);
+            true
+        };
+        let mut counting = Reading::<io::Sink>::new(answer, None).shown_to(&mut count);
+        counting.dumped = dumped;
+        counting.whole_pass()?;
+        let Reading {
+            mut answer, dumped, ..
+        } = counting;
+        (answer.query.limit_packets, answer.query.limit_bytes) = limits;
+        Ok(Self {
+            looker,
+            dumped: dumped.map(Dumped::again),
+            newest: last.begin(),
+            ..Self::new(answer, stream)
+        })
     }
 }

@@ -52,6 +52,7 @@ pub(super) struct Reading<'v, W: io::Write> {
     pub(super) losses: Losses,
     /// By producer.
     pub(super) progress: Vec<Progress>,
+    /// `None`: no packet of the window is left out.
     pub(super) newest: Option<Newest>,
     /// What a bucket must have for the index; `None`: there is none, or it does not help.
     pub(super) needed: Option<Needed>,
@@ -109,6 +110,17 @@ pub(super) struct Visit<'c> {
     hole: u64,
 }
 
+impl<'c> Visit<'c> {
+    /// All records of a bucket.
+    pub(super) fn of(candidate: &'c Candidate) -> Self {
+        Self {
+            candidate,
+            skip: 0,
+            hole: 0,
+        }
+    }
+}
+
 impl<'v, W: io::Write> Reading<'v, W> {
     pub(super) fn new(answer: Answer, stream: Option<Stream<W>>) -> Self {
         let info = answer.attached.info();
@@ -150,16 +162,21 @@ impl<'v, W: io::Write> Reading<'v, W> {
         if self.answer.query.follow {
             self.follow()?;
         } else {
-            let contents = Arc::clone(&self.start);
-            let mut visits = self.visits(&contents);
             if self.answer.query.newest {
-                visits = self.find_newest(&contents, visits)?;
-                self.count_dumped(&contents, &visits)?;
+                self = self.find_newest()?;
             }
-            self.pass(&contents, &visits, None)?;
-            self.is_ended();
+            self.whole_pass()?;
         }
         self.end()
+    }
+
+    /// Reads all of the window.
+    pub(super) fn whole_pass(&mut self) -> Result<(), QueryError> {
+        let contents = Arc::clone(&self.start);
+        let visits = self.visits(&contents);
+        self.pass(&contents, &visits, None)?;
+        self.is_ended();
+        Ok(())
     }
 
     /// Passes until there is an end.
@@ -296,26 +313,6 @@ impl<'v, W: io::Write> Reading<'v, W> {
         Ok(())
     }
 
-    /// Nothing was looked at yet.
-    pub(super) fn forget_counts(&mut self) {
-        self.tally = Tally {
-            ended_by: self.tally.ended_by,
-            ..Tally::default()
-        };
-    }
-
-    /// Nothing was read yet either.
-    pub(super) fn begin_again(&mut self) {
-        let info = self.answer.attached.info();
-        self.forget_counts();
-        self.merge = Merge::new(info.producers, info.bucket_bytes);
-        self.losses = Losses::default();
-        self.passes = 0;
-        for progress in &mut self.progress {
-            (progress.dropped, progress.last) = (0, None);
-        }
-    }
-
     /// Whether there is no more to be done.
     pub(super) fn is_ended(&mut self) -> bool {
         if self.tally.ended_by.is_none() && self.answer.cancel.is_cancelled() {
@@ -346,7 +343,6 @@ impl<'v, W: io::Write> Reading<'v, W> {
             }
         }
         if !window.touches(visit.candidate.reach_ns, offsets) || visit.skip >= bucket.packets {
-            self.leave_to_the_window(visit);
             return Ok(());
         }
         let before_ns = until_ns.map_or(span_ns.0, |until_ns| until_ns.min(span_ns.0));
@@ -397,16 +393,12 @@ impl<'v, W: io::Write> Reading<'v, W> {
             }
             Ok(()) | Err(CopyError::Damaged { .. }) => "damaged",
             // As it was when its header was read, it had nothing of the window.
-            Err(CopyError::Overwritten(_)) if !window.touches(*span_ns, offsets) => {
-                self.leave_to_the_window(visit);
-                return Ok(());
-            }
+            Err(CopyError::Overwritten(_)) if !window.touches(*span_ns, offsets) => return Ok(()),
             Err(CopyError::Overwritten(_)) => {
                 let offset_ns = offset_ns(&contents.steps, producer, bucket.first);
                 let is_first = self.tally.packets == 0 && self.passes == 0;
                 let window = &mut self.answer.window;
                 if is_first && window.begin_behind(span_ns.1, offset_ns) {
-                    self.leave_to_the_window(visit);
                     return Ok(());
                 }
                 self.progress[producer].dropped += left;
@@ -414,23 +406,11 @@ impl<'v, W: io::Write> Reading<'v, W> {
             }
             Err(error) => return Err(error.into()),
         };
-        // Of a damaged one that could be copied all came that could be read.
-        let missing = match &mut self.newest {
-            Some(newest) if copied.is_err() => newest.lose(bucket.bucket, left),
-            _ => left,
-        };
-        if missing > 0 {
+        if left > 0 {
             let stamps = window.part(*span_ns, offsets);
-            self.losses.add(cause, stamps, Some(missing));
+            self.losses.add(cause, stamps, Some(left));
         }
         Ok(())
-    }
-
-    /// The window begins behind a bucket since it was counted: none of its packets is to come.
-    fn leave_to_the_window(&mut self, visit: &Visit<'_>) {
-        if let Some(newest) = &mut self.newest {
-            newest.lose(visit.candidate.bucket.bucket, 0);
-        }
     }
 
     /// What the index says of a bucket; `None`: it is not asked.
@@ -484,18 +464,12 @@ impl<'v, W: io::Write> Reading<'v, W> {
             false => 0,
         };
         let mut piece = Piece::default();
-        let (mut packets, mut bytes) = (0_u64, 0_u64);
         let found = self.each_match(contents, visit, |packet, record, stamp_ns| {
             let place = (bucket.producer, record);
-            packets += 1;
-            bytes += packet.data.len().min(snaplen) as u64;
             piece.push(packet, place, stamp_ns, (snaplen, kept));
         });
-        if let Some(newest) = &mut self.newest {
-            newest.count_again(bucket.bucket, (packets, bytes));
-        }
         let in_a_row = &mut self.tally.matched_in_a_row;
-        *in_a_row = in_a_row.saturating_add(1) * u32::from(packets > 0);
+        *in_a_row = in_a_row.saturating_add(1) * u32::from(!piece.is_empty());
         let dropped = &mut self.progress[bucket.producer].dropped;
         if !piece.is_empty() {
             piece.sort(std::mem::take(dropped));
@@ -604,9 +578,6 @@ impl<'v, W: io::Write> Reading<'v, W> {
         let written = merge.take_before(until_ns, |packet, data| {
             // The window may have begun later since.
             if !window.holds(packet.time_ns, packet.stamp_ns) {
-                if let Some(newest) = &mut *giving.borrow_mut().newest {
-                    newest.pass(packet.captured.into());
-                }
                 return Ok(true);
             }
             let entry = &contents.interfaces[usize::from(packet.interface)];

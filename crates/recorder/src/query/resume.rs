@@ -12,13 +12,16 @@ use super::{
     packet_id::Numbering,
 };
 
+/// The order of packets: ring time in ns, producer, record.
+pub(super) type Position = (i64, usize, u64);
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Resume {
     /// By producer.
     own: Vec<Option<Place>>,
-    /// The last one whose time is known: ring time, producer, record.
-    latest: Option<(i64, usize, u64)>,
+    /// Packets of other producers before this position were in the answer before.
+    begin: Option<Position>,
 }
 
 /// A packet of a producer.
@@ -66,8 +69,8 @@ impl Resume {
             if known.is_none_or(|known| (known.time_ns, known.record) < (time_ns, record)) {
                 *known = Some(Place { record, time_ns });
             }
-            let key = time_ns.map(|time_ns| (time_ns, producer, record));
-            resume.latest = resume.latest.max(key);
+            let behind = time_ns.map(|time_ns| (time_ns, producer, record + 1));
+            resume.begin = resume.begin.max(behind);
         }
         Ok(resume)
     }
@@ -83,6 +86,11 @@ impl Resume {
         window.resume(first_ns.filter(|_| is_known), contents.latest_offset_ns());
     }
 
+    /// Leaves out all packets before `position`.
+    pub(super) fn begin_with(&mut self, position: Position) {
+        self.begin = Some(position);
+    }
+
     /// Whether a packet was in the answer before.
     pub(super) fn had(&self, time_ns: i64, producer: usize, record: u64) -> bool {
         match self.place(producer) {
@@ -91,7 +99,7 @@ impl Resume {
                 time_ns: Some(last_ns),
             }) => (time_ns, record) <= (last_ns, last),
             Some(Place { record: last, .. }) => record <= last,
-            None => (self.latest).is_some_and(|latest| (time_ns, producer, record) <= latest),
+            None => (self.begin).is_some_and(|begin| (time_ns, producer, record) < begin),
         }
     }
 
