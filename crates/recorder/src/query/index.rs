@@ -1,23 +1,24 @@
 //! Which buckets cannot have what a query asks for.
 //!
-//! Of a closed bucket two Bloom filters may be kept: over the addresses of its packets, and over their Community IDs. Who reads the bucket first
-//! for a query that needs one of them makes it, of the copy that it reads anyway, off the path of whoever stores. The next query that
-//! needs an address or an ID looks there before it reads, and leaves the bucket out if it cannot have it. That is certain: a filter says
-//! "may have" of all that it holds, and what is not read as the query's program reads it ([`hosts_of`]) makes a bucket that is never left
-//! out. A filter that would be wrong more often than one time in ten is not kept: its bucket is read. Who finds what they ask for in eight buckets after
-//! each other makes none until behind one that lacks it: no filter helps them.
+//! A closed bucket may have two Bloom filters: one of the addresses of its packets, and one of
+//! their Community IDs. The first query that reads the bucket and needs such a filter makes it from
+//! its copy of the bucket, so that no inserter spends time on it. The next query that needs an
+//! address or an ID asks the filter before it reads the bucket. It skips the bucket if the filter
+//! shows that the bucket cannot have the packet. No packet is missed: a Bloom filter has no false
+//! negatives, and a bucket has no filter if [`hosts_of`] cannot read all of its packets. A filter
+//! with more than 10 % false positives is dropped, and queries always read its bucket. A query
+//! makes at most one filter of a bucket: that of Community IDs if the query asks for an ID.
 //!
-//! Both together take 2 % of a bucket at most, which the ring is smaller by ([`ring_bytes`]). Filters are of one generation of their
-//! bucket, and nothing has to be told when it is overwritten. Hashes are keyed: whoever sends packets does not choose what collides.
+//! Both filters together take at most 2 % of a bucket. The ring is smaller by that
+//! ([`ring_bytes`]). A filter is of one generation of its bucket, so nobody has to reset it when
+//! the bucket is overwritten. Hashes are keyed, so that a sender cannot choose packets that
+//! collide.
 
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
     net::IpAddr,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Mutex,
 };
 
 use fastbloom::{BloomFilter, BuilderWithBits};
@@ -38,10 +39,8 @@ const ID_BITS_PER_1000_BYTES: usize = 64;
 const HASHES: u32 = 4;
 /// A filter that is wrong more often is not kept.
 const FALSE_POSITIVES_MAX: f64 = 0.1;
-/// The second of so many parts of a bucket's packets tells whether a filter of all is worth making: a flood of addresses is given up there, not when the filter is full.
-const HOST_PARTS: usize = 24;
-/// The same of Community IDs, which take longer to make than all else.
-const ID_PARTS: usize = 48;
+/// New entries after which the false positives of a filter are calculated again.
+const ENTRIES_STEP: usize = 1024;
 
 /// See the module. One for each recorder; any thread may use it.
 #[derive(Debug)]
@@ -51,8 +50,6 @@ pub(crate) struct Index {
     bucket_bytes: usize,
     keys: RandomState,
     seeds: [u64; 2],
-    /// Bytes of all filters.
-    bytes: AtomicU64,
 }
 
 /// What is kept of a bucket.
@@ -78,30 +75,29 @@ enum Part {
 /// What a query needs of a packet.
 #[derive(Debug, Clone)]
 pub(super) struct Needed {
-    hosts: Option<NeededHosts>,
-    id: Option<String>,
-    /// How its program reads frames.
-    mode: Mode,
+    pub(super) part: NeededPart,
+    /// How the query's program reads frames.
+    pub(super) mode: Mode,
+}
+
+/// The filter that a query asks.
+#[derive(Debug, Clone)]
+pub(super) enum NeededPart {
+    Hosts(NeededHosts),
+    Id(String),
 }
 
 /// What the index says of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Says {
-    /// It has nothing that the query asks for.
+    /// The bucket has nothing that the query asks for.
     Nothing,
-    /// It may have.
+    /// The bucket may have it.
     Perhaps,
     /// No filter can tell: see [`Part::Useless`].
     Useless,
-    /// A filter has to be made: of hosts, of Community IDs.
-    Unknown { hosts: bool, ids: bool },
-}
-
-impl Needed {
-    /// `None`: no index helps.
-    pub(super) fn new(hosts: Option<NeededHosts>, id: Option<String>, mode: Mode) -> Option<Self> {
-        (hosts.is_some() || id.is_some()).then_some(Self { hosts, id, mode })
-    }
+    /// The query has to make the filter.
+    Unknown,
 }
 
 /// What is left of the memory that is asked for a ring when the index has its part.
@@ -128,7 +124,6 @@ impl Index {
             bucket_bytes,
             seeds: [0_u8, 1].map(|one| keys.hash_one(one)),
             keys,
-            bytes: AtomicU64::new(0),
         }
     }
 
@@ -140,7 +135,12 @@ impl Index {
     /// Bytes that filters take now.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Relaxed)
+        let bytes = |part: &Part| match part {
+            Part::Made(filter) => filter.num_bits() as u64 / 8,
+            Part::Unmade | Part::Useless => 0,
+        };
+        let filters = self.buckets.iter().map(lock);
+        filters.map(|it| bytes(&it.hosts) + bytes(&it.ids)).sum()
     }
 
     /// Whether a closed bucket may have what is needed.
@@ -148,139 +148,80 @@ impl Index {
         let Some(place) = self.buckets.get(bucket.index as usize) else {
             return Says::Useless;
         };
-        let filters = lock(place);
-        let is_known = filters.generation == bucket.generation && filters.mode == Some(needed.mode);
-        let unknown = |part: &Part| !is_known || matches!(part, Part::Unmade);
-        let lacks = |part: &Part, has: &dyn Fn(&BloomFilter) -> bool| match part {
-            Part::Made(filter) if is_known => !has(filter),
-            _ => false,
-        };
-        let has_hosts = |filter: &BloomFilter| {
-            let has = |host: &IpAddr| filter.contains_hash(self.of_host(host));
-            let ways = needed.hosts.iter().flat_map(|hosts| &hosts.ways);
-            ways.into_iter().any(|way| way.iter().all(has))
-        };
-        let has_id = |filter: &BloomFilter| {
-            let id = needed.id.as_deref().unwrap_or_default();
-            filter.contains_hash(self.of_id(id))
-        };
-        if (needed.hosts.is_some() && lacks(&filters.hosts, &has_hosts))
-            || (needed.id.is_some() && lacks(&filters.ids, &has_id))
-        {
-            return Says::Nothing;
+        let mut filters = lock(place);
+        if (filters.generation, filters.mode) != (bucket.generation, Some(needed.mode)) {
+            return Says::Unknown;
         }
-        let hosts = needed.hosts.is_some() && unknown(&filters.hosts);
-        let ids = needed.id.is_some() && unknown(&filters.ids);
-        let is_useless = |part: &Part| matches!(part, Part::Useless);
-        let cannot_tell = (needed.hosts.is_none() || is_useless(&filters.hosts))
-            && (needed.id.is_none() || is_useless(&filters.ids));
-        match hosts || ids {
-            true => Says::Unknown { hosts, ids },
-            false if cannot_tell => Says::Useless,
-            false => Says::Perhaps,
+        let has = |filter: &BloomFilter| match &needed.part {
+            NeededPart::Hosts(hosts) => {
+                let has = |host: &IpAddr| filter.contains_hash(self.of_host(host));
+                hosts.ways.iter().any(|way| way.iter().all(has))
+            }
+            NeededPart::Id(id) => filter.contains_hash(self.keys.hash_one(id)),
+        };
+        match filters.part(needed) {
+            Part::Unmade => Says::Unknown,
+            Part::Useless => Says::Useless,
+            Part::Made(filter) if has(filter) => Says::Perhaps,
+            Part::Made(_) => Says::Nothing,
         }
     }
 
-    /// Makes filters of all packets of a closed bucket.
+    /// Makes the filter that is needed, of all packets of a closed bucket.
     pub(super) fn make<'p>(
         &self,
         bucket: BucketRef,
         needed: &Needed,
-        (hosts, ids): (bool, bool),
         interfaces: &[InterfaceEntry],
-        packets: impl ExactSizeIterator<Item = Packet<'p>> + Clone,
+        packets: impl Iterator<Item = Packet<'p>>,
     ) {
         let Some(place) = self.buckets.get(bucket.index as usize) else {
             return;
         };
-        let link_type = |packet: &Packet<'_>| {
-            let entry = interfaces.get(usize::from(packet.interface));
-            entry.map(|entry| LinkType(entry.link_type))
-        };
-        let hosts = hosts.then(|| {
-            let of = |packet: Packet<'p>| hosts_of(link_type(&packet)?, needed.mode, packet.data);
-            let all = packets.clone().map(of);
-            self.hosts(all)
-        });
-        let ids = ids.then(|| {
-            let all = packets.map(|packet| Some((link_type(&packet)?, packet.data)));
-            self.ids(all)
-        });
+        let part = self.made(needed, interfaces, packets);
         let mut filters = lock(place);
         if (filters.generation, filters.mode) != (bucket.generation, Some(needed.mode)) {
-            // One that comes late with an older generation makes no difference: its bucket is gone.
-            self.forget(&filters.hosts);
-            self.forget(&filters.ids);
+            // A query that is late may bring an older generation: no bucket has it any more.
             *filters = Filters {
                 generation: bucket.generation,
                 mode: Some(needed.mode),
                 ..Filters::default()
             };
         }
-        let Filters {
-            hosts: known_hosts,
-            ids: known_ids,
-            ..
-        } = &mut *filters;
-        for (part, known) in [(hosts, known_hosts), (ids, known_ids)] {
-            if let Some(part) = part {
-                self.forget(known);
-                self.bytes.fetch_add(bytes_of(&part), Relaxed);
-                *known = part;
-            }
-        }
+        *filters.part(needed) = part.map_or(Part::Useless, Part::Made);
     }
 
-    fn forget(&self, part: &Part) {
-        self.bytes.fetch_sub(bytes_of(part), Relaxed);
-    }
-
-    /// Of the addresses of packets; `None` among them: one that cannot be read.
-    fn hosts(&self, packets: impl ExactSizeIterator<Item = Option<[Option<IpAddr>; 2]>>) -> Part {
-        let mut filling = Filling::new(self.bucket_bytes, HOST_BITS_PER_1000_BYTES, HOST_PARTS);
-        let count = packets.len();
-        for (before, hosts) in packets.enumerate() {
-            let Some(hosts) = hosts.filter(|_| filling.may_fit(before, count)) else {
-                return Part::Useless;
-            };
-            for host in hosts.iter().flatten() {
-                if !filling.add(self.of_host(host)) {
-                    return Part::Useless;
-                }
-            }
-        }
-        filling.part()
-    }
-
-    /// Of the Community IDs of packets; `None` among them: one that cannot be read.
-    fn ids<'p>(
+    /// `None`: a packet cannot be read, or the filter is full.
+    fn made<'p>(
         &self,
-        packets: impl ExactSizeIterator<Item = Option<(LinkType, &'p [u8])>>,
-    ) -> Part {
-        let mut filling = Filling::new(self.bucket_bytes, ID_BITS_PER_1000_BYTES, ID_PARTS);
-        let count = packets.len();
-        // An identifier takes longer to make than a flow to be found here.
-        let mut known = HashSet::<FlowKey>::new();
-        for (before, packet) in packets.enumerate() {
-            let Some((link_type, data)) = packet.filter(|_| filling.may_fit(before, count)) else {
-                return Part::Useless;
-            };
-            let parsed = parse(link_type, data);
-            let id = match flow_of(&parsed) {
-                Some(flow @ FlowKey::Ports { .. }) => {
-                    if !known.insert(flow) {
-                        continue;
-                    }
-                    community_id_of(&flow, 0)
+        needed: &Needed,
+        interfaces: &[InterfaceEntry],
+        packets: impl Iterator<Item = Packet<'p>>,
+    ) -> Option<Box<BloomFilter>> {
+        let mut filling = Filling::new(match needed.part {
+            NeededPart::Hosts(_) => self.bucket_bytes / 1000 * HOST_BITS_PER_1000_BYTES,
+            NeededPart::Id(_) => self.bucket_bytes / 1000 * ID_BITS_PER_1000_BYTES,
+        });
+        // To make an identifier takes longer than to find its flow here.
+        let mut known = HashSet::new();
+        for packet in packets {
+            let entry = interfaces.get(usize::from(packet.interface))?;
+            let link_type = LinkType(entry.link_type);
+            let hashes = match needed.part {
+                NeededPart::Hosts(_) => {
+                    let hosts = hosts_of(link_type, needed.mode, packet.data)?;
+                    hosts.map(|host| Some(self.of_host(&host?)))
                 }
-                Some(_) => community_id(&parsed, 0),
-                None => None,
+                NeededPart::Id(_) => {
+                    let id = new_id(&mut known, link_type, packet.data);
+                    [id.map(|id| self.keys.hash_one(id)), None]
+                }
             };
-            if id.is_some_and(|id| !filling.add(self.of_id(&id))) {
-                return Part::Useless;
+            for hash in hashes.into_iter().flatten() {
+                filling.add(hash)?;
             }
         }
-        filling.part()
+        filling.filter()
     }
 
     /// Two multiplications of halves that are folded, for every packet; an identifier takes the time of a flow.
@@ -296,9 +237,26 @@ impl Index {
         );
         fold(u128::from(folded ^ family), u128::from(self.seeds[0] | 1))
     }
+}
 
-    fn of_id(&self, id: &str) -> u64 {
-        self.keys.hash_one(id)
+impl Filters {
+    fn part(&mut self, needed: &Needed) -> &mut Part {
+        match needed.part {
+            NeededPart::Hosts(_) => &mut self.hosts,
+            NeededPart::Id(_) => &mut self.ids,
+        }
+    }
+}
+
+/// The Community ID of a packet, unless its flow is `known`.
+fn new_id(known: &mut HashSet<FlowKey>, link_type: LinkType, data: &[u8]) -> Option<String> {
+    let parsed = parse(link_type, data);
+    match flow_of(&parsed)? {
+        flow @ FlowKey::Ports { .. } => known
+            .insert(flow)
+            .then(|| community_id_of(&flow, 0))
+            .flatten(),
+        _ => community_id(&parsed, 0),
     }
 }
 
@@ -309,67 +267,35 @@ fn fold(a: u128, b: u128) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-fn bytes_of(part: &Part) -> u64 {
-    match part {
-        Part::Made(filter) => filter.num_bits() as u64 / 8,
-        Part::Unmade | Part::Useless => 0,
-    }
-}
-
 /// A filter that is being made.
 struct Filling {
     filter: BloomFilter,
     entries: usize,
-    /// Into so many the packets are divided, …
-    parts: usize,
-    /// … of which the first one has so many entries.
-    of_first: usize,
-    entries_max: usize,
 }
 
 impl Filling {
-    fn new(bucket_bytes: usize, bits_per_1000_bytes: usize, parts: usize) -> Self {
-        let bits = bucket_bytes / 1000 * bits_per_1000_bytes;
+    fn new(bits: usize) -> Self {
         let builder: BuilderWithBits = BloomFilter::with_num_bits(bits.max(64));
-        let filter = builder.hashes(HASHES);
-        // About five bits an entry; found by halving.
-        let (mut entries_max, mut too_many) = (0, bits + 1);
-        while too_many - entries_max > 1 {
-            let middle = usize::midpoint(entries_max, too_many);
-            match filter.expected_false_pos(middle) <= FALSE_POSITIVES_MAX {
-                true => entries_max = middle,
-                false => too_many = middle,
-            }
-        }
         Self {
-            filter,
+            filter: builder.hashes(HASHES),
             entries: 0,
-            parts,
-            of_first: 0,
-            entries_max,
         }
     }
 
-    /// `false`: there are too many.
-    fn add(&mut self, hash: u64) -> bool {
-        self.entries += usize::from(!self.filter.insert_hash(hash));
-        self.entries <= self.entries_max
+    /// `None`: the filter is full.
+    fn add(&mut self, hash: u64) -> Option<()> {
+        let is_new = !self.filter.insert_hash(hash);
+        self.entries += usize::from(is_new);
+        let is_due = is_new && self.entries.is_multiple_of(ENTRIES_STEP);
+        (!is_due || self.is_of_use()).then_some(())
     }
 
-    /// Whether entries of a bucket of so many packets may have room, if each part has as many new ones as the second; `before`: of how many packets they are so far.
-    fn may_fit(&mut self, before: usize, packets: usize) -> bool {
-        let part = packets / self.parts;
-        if before == part {
-            self.of_first = self.entries;
-        }
-        before != 2 * part || {
-            let of_second = self.entries - self.of_first;
-            self.entries + (self.parts - 2) * of_second <= self.entries_max
-        }
+    fn is_of_use(&self) -> bool {
+        self.filter.expected_false_pos(self.entries) <= FALSE_POSITIVES_MAX
     }
 
-    fn part(self) -> Part {
-        Part::Made(Box::new(self.filter))
+    fn filter(self) -> Option<Box<BloomFilter>> {
+        self.is_of_use().then(|| Box::new(self.filter))
     }
 }
 
@@ -378,21 +304,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_given_up_early_and_many_hosts_are_not() {
-        const PACKETS: u32 = 30_000;
-        let index = Index::new(1, 2 << 20);
-        for (addresses, is_made) in [(u32::MAX, false), (PACKETS / 4, true)] {
-            let mut random = fastrand::Rng::with_seed(1);
-            let mut seen = 0;
-            let packets = (0..PACKETS).map(|_| {
-                seen += 1;
-                let mut host = || Some(IpAddr::from(random.u32(..addresses).to_be_bytes()));
-                Some([host(), host()])
-            });
-            let part = index.hosts(packets);
-            assert_eq!(matches!(part, Part::Made(_)), is_made, "{addresses}");
-            let expected = if is_made { PACKETS } else { PACKETS / 12 + 1 };
-            assert_eq!(seen, expected, "{addresses}");
+    fn a_filter_is_given_up_when_it_is_full() {
+        for (entries, is_made, added) in [(50_000, false, 41_000), (30_000, true, 30_000)] {
+            let mut filling = Filling::new(200_000);
+            let hashes = 1..=entries;
+            let hashes = hashes.map(|number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let fits = hashes.map_while(|hash| filling.add(hash)).count();
+            assert!(fits.abs_diff(added) < 3 * ENTRIES_STEP, "{entries}: {fits}");
+            assert_eq!(filling.filter().is_some(), is_made, "{entries}");
         }
     }
 }

@@ -9,7 +9,11 @@ use retroscope_packet::{
 };
 use retroscope_ring::{InterfaceEntry, Packet};
 
-use super::{Query, QueryError, contents::Contents, index::Needed};
+use super::{
+    Query, QueryError,
+    contents::Contents,
+    index::{Needed, NeededPart},
+};
 use crate::analysis::prepared::{LinkTypes, Prepared, mode, view};
 
 /// Remarks on link types, at most: a damaged region may name thousands.
@@ -150,20 +154,18 @@ impl Matching {
             return None; // how many packets there are of an interface, no index tells
         }
         let is_ethernet = |entry: &InterfaceEntry| entry.link_type == LinkType::ETHERNET.0;
-        let hosts = self.filter.as_ref().and_then(|filter| {
-            let needed = NeededHosts::of(filter.filter.filled())?;
+        let hosts = || {
+            let needed = NeededHosts::of(self.filter.as_ref()?.filter.filled())?;
             let is_certain = !needed.is_of_ethernet || entries.iter().all(is_ethernet);
-            is_certain.then_some(needed)
-        });
-        let id = self
-            .community
-            .as_ref()
-            .map(|community| community.id.clone());
-        let mode = self
-            .filter
-            .as_ref()
-            .map_or(Mode::Live, |filter| filter.mode);
-        Needed::new(hosts, id, mode)
+            is_certain.then_some(NeededPart::Hosts(needed))
+        };
+        let part = match &self.community {
+            Some(community) => NeededPart::Id(community.id.clone()),
+            None => hosts()?,
+        };
+        let filter = self.filter.as_ref();
+        let mode = filter.map_or(Mode::Live, |filter| filter.mode);
+        Some(Needed { part, mode })
     }
 
     /// Sentences about link types that nothing is taken of.

@@ -29,9 +29,6 @@ const LOOKS_SHARE: i64 = 20;
 const HELD_BACK_NS: i64 = 200_000_000;
 /// How often a follow writes statistics, ns.
 const STATISTICS_EVERY_NS: i64 = 1_000_000_000;
-/// Behind so many buckets that had what is asked for, no filters are made: all are read anyway, and a filter takes a tenth to a fifth of the time of reading.
-/// Behind so many whose filters were of no use, one in so many is tried.
-const IN_A_ROW: u32 = 8;
 
 /// An answer that is being written.
 #[derive(Debug)]
@@ -94,10 +91,6 @@ pub(super) struct Tally {
     /// What ended the answer.
     pub(super) ended_by: Option<&'static str>,
     pub(super) index: IndexUse,
-    /// Buckets that had something, since the last one that had nothing.
-    matched_in_a_row: u32,
-    /// Buckets whose filters are of no use, since the last one with others.
-    useless_in_a_row: u32,
 }
 
 /// A bucket to be read.
@@ -351,31 +344,16 @@ impl<'v, W: io::Write> Reading<'v, W> {
             return Ok(());
         }
         let says = self.ask_index(contents, visit);
-        let useless = self.tally.useless_in_a_row;
-        let is_left_out = useless > IN_A_ROW && !useless.is_multiple_of(IN_A_ROW);
-        let is_everywhere = self.tally.matched_in_a_row >= IN_A_ROW;
-        let says = match says {
-            Some(Says::Unknown { .. }) if is_everywhere => Some(Says::Perhaps),
-            Some(Says::Unknown { .. }) if is_left_out => Some(Says::Useless),
-            says => says,
-        };
+        let index = &mut self.tally.index;
         match says {
             Some(Says::Nothing) => {
-                self.tally.matched_in_a_row = 0;
-                self.tally.useless_in_a_row = 0;
+                index.ruled_out += 1;
                 self.tally.looked_at += bucket.packets;
-                self.tally.index.ruled_out += 1;
                 return Ok(());
             }
-            Some(Says::Perhaps) => {
-                self.tally.useless_in_a_row = 0;
-                self.tally.index.read += 1;
-            }
-            Some(Says::Useless) => {
-                self.tally.useless_in_a_row += 1;
-                self.tally.index.useless += 1;
-            }
-            Some(Says::Unknown { .. }) => self.tally.index.made += 1,
+            Some(Says::Perhaps) => index.read += 1,
+            Some(Says::Useless) => index.useless += 1,
+            Some(Says::Unknown) => index.made += 1,
             None => {}
         }
         // Of those that were in the answer before, none is missing.
@@ -433,16 +411,13 @@ impl<'v, W: io::Write> Reading<'v, W> {
     }
 
     /// Gives the index what it lacks of the copied bucket.
-    fn fill_index(&mut self, contents: &Contents, visit: &Visit<'_>, says: Option<Says>) {
-        if let Some(Says::Unknown { hosts, ids }) = says
+    fn fill_index(&self, contents: &Contents, visit: &Visit<'_>, says: Option<Says>) {
+        if says == Some(Says::Unknown)
             && let (Some(index), Some(needed)) = (&self.answer.index, &self.needed)
         {
             let bucket = visit.candidate.bucket.bucket;
             let packets = self.buffer.packets();
-            index.make(bucket, needed, (hosts, ids), &contents.interfaces, packets);
-            let is_useless = self.ask_index(contents, visit) == Some(Says::Useless);
-            let in_a_row = &mut self.tally.useless_in_a_row;
-            *in_a_row = if is_useless { *in_a_row + 1 } else { 0 };
+            index.make(bucket, needed, &contents.interfaces, packets);
         }
     }
 
@@ -468,8 +443,6 @@ impl<'v, W: io::Write> Reading<'v, W> {
             let place = (bucket.producer, record);
             piece.push(packet, place, stamp_ns, (snaplen, kept));
         });
-        let in_a_row = &mut self.tally.matched_in_a_row;
-        *in_a_row = in_a_row.saturating_add(1) * u32::from(!piece.is_empty());
         let dropped = &mut self.progress[bucket.producer].dropped;
         if !piece.is_empty() {
             piece.sort(std::mem::take(dropped));

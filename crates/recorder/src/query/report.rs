@@ -101,14 +101,15 @@ pub struct DumpAnswer {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct IndexUse {
-    /// Not read: they have nothing that is asked for.
+    /// Buckets that were not read: their filters show that they have no such packet.
     pub ruled_out: u64,
-    /// Read, and a filter made for the next query.
+    /// Buckets that were read, and of which a filter was made for the next query.
     pub made: u64,
-    /// Read, because they may have it, or only a part of them is in the window. Also where those before all had it: then no filter is made.
+    /// Buckets that were read because they may have such a packet, or because only a part of the
+    /// bucket is in the window.
     pub read: u64,
-    /// Read, because their filter would be wrong more often than one time in ten, or packets are of a link type that it does not know. Also
-    /// most of those behind such ones: few are tried there.
+    /// Buckets that were read because their filter would have more than 10 % false positives, or
+    /// because the index cannot read all of their packets.
     pub useless: u64,
 }
 

@@ -257,9 +257,9 @@ fn a_flood_of_addresses_makes_no_filter_and_says_so() {
     assert_eq!(indexed.index.bytes(), 0);
 }
 
-/// In a flood few buckets are tried, and those behind it have filters.
+/// Buckets of a flood are tried once, and the other buckets are ruled out all the same.
 #[test]
-fn behind_a_flood_filters_are_made_again() {
+fn a_flood_in_half_of_the_buckets_leaves_the_index_of_the_others() {
     let mut indexed = Indexed::new(16 << 20, BUCKET_BYTES);
     let interface = indexed.interface(LinkType::ETHERNET, TimeDomain::KernelSoftware);
     let mut random = fastrand::Rng::with_seed(1);
@@ -274,59 +274,13 @@ fn behind_a_flood_filters_are_made_again() {
         let report = indexed.count(&host("10.0.0.1"), true).unwrap();
         report.index.unwrap()
     };
-    // Nine of the flood and one in eight of the others are tried; behind it at most seven are not.
     let first = asked();
-    assert!(first.useless >= 15 && first.made >= 20, "{first:?}");
+    assert!(first.made >= 40, "{first:?}");
     let second = asked();
-    assert!(
-        second.ruled_out >= 12 && second.ruled_out + second.read <= first.made,
-        "{first:?}, {second:?}"
-    );
-    assert!(second.useless >= 25 && second.made <= 2, "{second:?}");
-}
-
-/// Whoever finds what they ask for in one bucket after the other makes no filters but of the first ones, and of those behind one that lacks it.
-#[test]
-fn what_every_bucket_has_makes_few_filters() {
-    let gap = 100_000_i64..120_000;
-    for is_gap_known in [false, true] {
-        let mut indexed = Indexed::new(16 << 20, BUCKET_BYTES);
-        let interface = indexed.interface(LinkType::ETHERNET, TimeDomain::KernelSoftware);
-        let (elephant, other) = (udp(0x0a00_0001, 0x0a00_0002), udp(0x0a00_0003, 0x0a00_0004));
-        let mut stored = 0;
-        while indexed.ring.statistics().evicted_packets == 0 {
-            // In the middle there are some buckets without it.
-            let is_other = gap.contains(&stored);
-            indexed.store(interface, if is_other { &other } else { &elephant });
-            stored += 1;
-        }
-        let mut asked = |query: &Query| indexed.count(query, true).unwrap().index.unwrap();
-        let mut known = 0;
-        if is_gap_known {
-            let of_gap = Query {
-                from_ns: Some(1010 + 10 * gap.start),
-                to_ns: Some(1000 + 10 * gap.end),
-                ..host("10.0.0.1")
-            };
-            known = asked(&of_gap).made;
-            assert!((5..=8).contains(&known), "{known}");
-        }
-        let first = asked(&host("10.0.0.1"));
-        let closed = first.made + first.read + first.ruled_out;
-        assert!(closed >= 40, "{first:?}");
-        // Eight at the beginning, and eight behind the gap, of which one may have been known; and those of the gap.
-        let made = if is_gap_known { 15..=16 } else { 18..=22 };
-        assert!(made.contains(&first.made), "{first:?}");
-        assert_eq!(first.ruled_out > 0, is_gap_known, "{first:?}");
-        // Who asks for something else makes the others.
-        let rest = asked(&host("10.0.0.3"));
-        assert_eq!(rest.made, closed - first.made - known, "{rest:?}");
-        let again = asked(&host("10.0.0.3"));
-        assert!(
-            again.made == 0 && again.ruled_out >= closed - 8,
-            "{again:?}"
-        );
-    }
+    let closed = second.ruled_out + second.read + second.useless;
+    assert_eq!((second.made, closed), (0, first.made), "{second:?}");
+    assert!(second.useless >= 20 && second.read <= 2, "{second:?}");
+    assert!(second.ruled_out >= 20, "{second:?}");
 }
 
 /// Of a bucket that was overwritten the filter says nothing, and filters stay within their part of the memory.
@@ -369,7 +323,7 @@ fn the_index_has_its_part_of_the_memory() {
     }
 }
 
-/// One flow of much traffic; one that is everywhere; and a flood.
+/// One flow of much traffic; one that is everywhere; a flood; and a flood in half of the buckets.
 #[test]
 #[ignore = "takes a minute and 2 GiB, and is about time: run it alone, with --release"]
 fn one_flow_is_found_ten_times_faster() {
@@ -395,7 +349,11 @@ fn one_flow_is_found_ten_times_faster() {
         assert_eq!((plain.1, first.1), (with.1, with.1));
         (plain.0, first.0 / plain.0, plain.0 / with.0, with.1, did)
     };
-    for (what, flows, bytes) in [("mixed", 200_000_u32, 700), ("flood", u32::MAX, 42)] {
+    for (what, flows, bytes) in [
+        ("mixed", 200_000_u32, 700),
+        ("flood", u32::MAX, 42),
+        ("half a flood", 0, 42),
+    ] {
         let mut indexed = Indexed::new(ring_bytes, 2 << 20);
         let interface = indexed.interface(LinkType::ETHERNET, TimeDomain::KernelSoftware);
         let mut random = fastrand::Rng::with_seed(1);
@@ -405,6 +363,8 @@ fn one_flow_is_found_ten_times_faster() {
             // Flows come and go; one address is everywhere, and one flow somewhere.
             let flow = match flows {
                 u32::MAX => random.u32(..),
+                0 if number & 1 << 17 == 0 => random.u32(..),
+                0 => number / 1000 + random.u32(..2000),
                 flows => number / 1000 + random.u32(..flows / 100),
             };
             let mut frame = match number % 50 {
