@@ -147,7 +147,7 @@ fn paced(
             latencies_ns.push(SystemClock.now().wall_ns - trigger_ns);
             Ok(())
         }
-        Event::Finished(_) | Event::Amended(_) => Ok(()),
+        Event::Finished(_) => Ok(()),
         other => Err(Failure::Unsound(format!(
             "an event that should not be: {other:?}"
         ))),

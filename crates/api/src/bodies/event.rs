@@ -98,7 +98,6 @@ impl EventBody<'_> {
                 },
             ),
             Event::Finished(report) => ("finished", finished(report)),
-            Event::Amended(report) => ("amended", finished(report)),
             Event::Compressed(report) => ("compressed", finished(report)),
             Event::Deleted(dump) => ("deleted", EventBody::Deleted { dump }),
             Event::Posted(posted) => ("posted", EventBody::Posted { posted }),

@@ -41,6 +41,8 @@ pub struct StatusBody<'a> {
     copied_bytes: u64,
     /// Steps of the real-time clock beyond 100 ms.
     clock_steps: u64,
+    /// Dumps that packets may have come too late for: their verdicts do not report these packets.
+    outdated: u64,
     /// Scripts that failed or exceeded a budget, and do nothing any more.
     scripts_failed: u64,
     /// What became of flows; `null`: they are not counted.
@@ -273,6 +275,7 @@ impl<'a> From<&'a Status> for StatusBody<'a> {
             dumps_open: status.dumps_open,
             copied_bytes: status.copied_bytes,
             clock_steps: status.clock_steps,
+            outdated: status.outdated,
             scripts_failed: status.scripts_failed,
             flows: status.flows,
             modules: &status.modules,

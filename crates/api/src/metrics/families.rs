@@ -81,6 +81,11 @@ pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
                 |it| Some(it.cut),
             ),
             (
+                "retroscope_late_packets",
+                "Packets that came too late for finished dumps, at most.",
+                |it| Some(it.late),
+            ),
+            (
                 "retroscope_interface_outages",
                 "How often the interface went down or was removed.",
                 |it| Some(it.gaps),
@@ -216,6 +221,11 @@ pub(super) fn ring(exposition: &mut Exposition, status: &Status) {
             status.clock_steps,
         ),
         (
+            "retroscope_outdated_dumps",
+            "Dumps that packets may have come too late for; their verdicts do not report these packets.",
+            status.outdated,
+        ),
+        (
             "retroscope_events",
             "Events told to listeners: dumps, notices.",
             status.next_event,
@@ -261,31 +271,18 @@ pub(super) fn dumps(exposition: &mut Exposition, status: &Status) {
         .histogram("retroscope_trigger_age_seconds", "How long after their trigger packet dumps were opened. Live, but not of sources with a clock of their own.")
         .add_histogram(&[], below(&AgeHistogram::BELOW_NS, &ages.dumps), Some(seconds(ages.sum_ns)));
     let totals = &status.dumps;
-    for (name, help, counts) in [
-        (
-            "retroscope_dumps",
-            "Finished dumps, by verdict.",
-            &totals.finished,
-        ),
-        (
-            "retroscope_dumps_amended",
-            "Dumps whose verdict changed after they were finished, by what it became.",
-            &totals.amended,
-        ),
+    let mut family = exposition.counter("retroscope_dumps", "Finished dumps, by verdict.");
+    let DumpCounts {
+        complete,
+        incomplete,
+        failed,
+    } = totals.finished;
+    for (verdict, dumps) in [
+        ("complete", complete),
+        ("incomplete", incomplete),
+        ("failed", failed),
     ] {
-        let mut family = exposition.counter(name, help);
-        let DumpCounts {
-            complete,
-            incomplete,
-            failed,
-        } = *counts;
-        for (verdict, dumps) in [
-            ("complete", complete),
-            ("incomplete", incomplete),
-            ("failed", failed),
-        ] {
-            family.add(&[("verdict", verdict)], Some(dumps));
-        }
+        family.add(&[("verdict", verdict)], Some(dumps));
     }
     let mut family = exposition.counter(
         "retroscope_dumps_missing",

@@ -85,6 +85,7 @@ fn status() -> Status {
         copied_bytes: 100,
         copied_bytes_max: 1 << 20,
         clock_steps: 1,
+        outdated: 0,
         scripts_failed: 0,
         flows: Some(FlowCounts::default()),
         modules: vec![ModuleStatus::default()],

@@ -45,7 +45,7 @@ pub(crate) struct Beginning {
 
 /// What happens, as it happens: server-sent events
 ///
-/// `event` is `triggered`, `finished`, `amended`, `compressed`, `posted`, `deleted`, `alert`, `exported`, `changed`, `refused`, `notice`, `missed`, and at last `end`; `data` is a JSON object; `id` is the number to go on
+/// `event` is `triggered`, `finished`, `compressed`, `posted`, `deleted`, `alert`, `exported`, `changed`, `refused`, `notice`, `missed`, and at last `end`; `data` is a JSON object; `id` is the number to go on
 /// from, which browsers and libraries send again as `Last-Event-ID`. Who is too slow is told how many events were missed.
 /// The last one, `end`, has `why` where a token was removed or changed, or has expired.
 #[utoipa::path(

@@ -292,8 +292,6 @@ impl Analyzer {
         core.end_alerts();
         core.director.end(clip, &mut core.orders);
         core.execute();
-        let given_up = core.closed.drain().into_iter();
-        given_up.for_each(|message| core.send(message));
         core.tell_notices();
         core.tell_rest();
         core.hint_at_tags();
@@ -368,6 +366,7 @@ impl Core {
         self.obey(now);
         if self.live {
             self.act_on_alerts(now.ring_ns);
+            self.tell_late(now.mono_ns);
         }
         self.execute();
         if let Some(sentence) = self.refusals.due(now.mono_ns) {
@@ -526,9 +525,7 @@ impl Core {
             recorded: self.recorded(),
             unseen: self.unseen.within(window.from_ns, window.to_ns),
         })));
-        if let Some(given_up) = self.closed.add(id, window, ends, clock_ns) {
-            self.send(given_up);
-        }
+        self.closed.add(id, window, ends, clock_ns);
     }
 
     /// The first record of each producer that is not in a window closed now.
@@ -592,7 +589,7 @@ impl Core {
             analyzed,
             lapped: self.lapped,
             unseen: self.unseen.packets,
-            outdated: self.closed.outdated().dumps,
+            outdated: self.closed.outdated,
             hits: self.director.counts,
             clock_steps: self.common.clock.count(),
         };

@@ -1,4 +1,5 @@
-//! Windows that are over, for packets that come after all.
+//! Packets that come too late for a dump, after its window is closed. A verdict is judged once, so
+//! the recorder only counts such packets.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,18 +7,15 @@ use retroscope_filter::Decision;
 use retroscope_ring::Packet;
 
 use crate::{
-    analysis::predicate::Predicate,
-    control::time::rfc3339,
-    dump::order::{LateNews, Message},
-    intake::interfaces::Interface,
+    analysis::predicate::Predicate, control::time::rfc3339, intake::interfaces::Interface,
 };
 
-/// Windows that a late packet is still checked against, live and from files. Their finished dumps can be amended: the dumper keeps each, some
-/// KiB, until it is told that the window is given up.
+/// Closed windows that a late packet is compared with one by one, live and from files: some KiB of
+/// memory each. For older windows only the time range of all is known.
 const KEPT: usize = 1024;
 const KEPT_OF_FILES: usize = 8192;
-/// Windows that were given up and are remembered one by one, some 100 bytes each; of those before them only the span of all.
-const REMEMBERED: usize = 65_536;
+/// Live, late packets are reported at most this often, ns.
+const MINUTE_NS: i64 = 60_000_000_000;
 
 /// The window of a dump that was started.
 #[derive(Debug)]
@@ -25,95 +23,77 @@ pub(crate) struct OpenWindow {
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
     pub(crate) predicate: Predicate,
-    /// More than time may end it.
+    /// A limit of packets or bytes may end the window early.
     pub(crate) is_limited: bool,
 }
 
-/// The last windows that were closed.
+/// Closed windows, and the packets that came too late for these windows.
 #[derive(Debug)]
 pub(crate) struct ClosedWindows {
     windows: VecDeque<ClosedWindow>,
-    /// The latest end of all that were closed, and the latest that was over by the clock when it was closed; `None`: there are none.
+    /// The latest end of a closed window, and the latest end that the clock had passed at the close,
+    /// ns of ring time. `None`: no window was closed.
     to_ns: Option<(i64, i64)>,
-    /// How many can be amended.
+    /// How many windows are kept.
     kept: usize,
-    given_up: GivenUpWindows,
-}
-
-/// Windows whose dumps cannot be amended any more.
-#[derive(Debug, Default)]
-struct GivenUpWindows {
-    /// Those that no packet came late for: start, and the first record of each producer that came after the close; by end and number.
-    windows: BTreeMap<(i64, u64), (i64, Vec<u64>)>,
-    /// The longest of them, ns.
-    longest_ns: i64,
-    /// How many there were that are not remembered one by one, and what they span.
-    forgotten: u64,
-    forgotten_ns: Option<(i64, i64)>,
-    outdated: Outdated,
-}
-
-/// Packets that came late for dumps that could not be amended any more. Nobody asked a dump filter about them: these are upper bounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Outdated {
-    /// Dumps whose verdict does not tell it.
-    pub(crate) dumps: u64,
-    /// The first and the last stamp of such packets, ns.
-    pub(crate) span_ns: Option<(i64, i64)>,
-}
-
-impl GivenUpWindows {
-    fn add(&mut self, id: u64, (from_ns, to_ns): (i64, i64), ends: Vec<u64>) {
-        self.longest_ns = self.longest_ns.max(to_ns.saturating_sub(from_ns));
-        self.windows.insert((to_ns, id), (from_ns, ends));
-        if self.windows.len() > REMEMBERED
-            && let Some(((to_ns, _), (from_ns, _))) = self.windows.pop_first()
-        {
-            self.forgotten += 1;
-            self.forgotten_ns = join(self.forgotten_ns, (from_ns, to_ns));
-        }
-    }
-
-    /// Counts the dumps that a packet may have come too late for, each once. `offset_ns`: its stamp less its ring time.
-    fn check(&mut self, producer: usize, record: u64, time_ns: i64, offset_ns: i64) {
-        let until_ns = time_ns.saturating_add(self.longest_ns);
-        let touched = self.windows.range((time_ns, 0)..=(until_ns, u64::MAX));
-        let touched = touched.filter(|(_, (from_ns, ends))| {
-            *from_ns <= time_ns && record >= ends.get(producer).copied().unwrap_or(0)
-        });
-        let touched: Vec<_> = touched.map(|(key, _)| *key).collect();
-        let spans = |(from_ns, to_ns): &(i64, i64)| (*from_ns..=*to_ns).contains(&time_ns);
-        let forgotten = self.forgotten_ns.take_if(|span_ns| spans(span_ns));
-        if touched.is_empty() && forgotten.is_none() {
-            return;
-        }
-        for key in &touched {
-            self.windows.remove(key);
-        }
-        self.outdated.dumps += touched.len() as u64;
-        if forgotten.is_some() {
-            self.outdated.dumps += std::mem::take(&mut self.forgotten);
-        }
-        let stamp_ns = time_ns.saturating_add(offset_ns);
-        self.outdated.span_ns = join(self.outdated.span_ns, (stamp_ns, stamp_ns));
-    }
-}
-
-/// The span of both.
-fn join(one: Option<(i64, i64)>, other: (i64, i64)) -> Option<(i64, i64)> {
-    let one = one.unwrap_or(other);
-    Some((one.0.min(other.0), one.1.max(other.1)))
+    forgotten: Option<Forgotten>,
+    /// Dumps that packets came too late for. Each dump counts once.
+    pub(crate) outdated: u64,
+    /// Late packets that are not reported yet, by source.
+    unreported: BTreeMap<usize, LatePackets>,
+    /// When late packets were reported last, ns of the monotonic clock.
+    reported_ns: Option<i64>,
 }
 
 #[derive(Debug)]
 struct ClosedWindow {
+    /// The number of its dump.
+    id: u64,
     window: OpenWindow,
     /// The first record of each producer that came after the close.
     ends: Vec<u64>,
-    /// What the clock showed at the close, ns of ring time.
+    /// A packet came too late for this window.
+    is_outdated: bool,
+    /// Ring time at the close, ns.
     #[cfg(test)]
     closed_ns: i64,
-    news: LateNews,
+}
+
+/// All windows that are no longer kept one by one.
+#[derive(Debug)]
+struct Forgotten {
+    /// Dumps that no packet came too late for.
+    dumps: u64,
+    /// From the first start to the last end, ns.
+    from_ns: i64,
+    to_ns: i64,
+    /// The `ends` of the window that was forgotten first.
+    ends: Vec<u64>,
+}
+
+/// Packets of one source that came too late: an upper bound, because not every filter is asked.
+#[derive(Debug)]
+pub(crate) struct LatePackets {
+    packets: u64,
+    /// The first and the last stamp, ns.
+    span_ns: (i64, i64),
+}
+
+impl LatePackets {
+    /// A sentence for the user.
+    pub(crate) fn sentence(&self, source: &str) -> String {
+        let Self { packets, span_ns } = self;
+        let plural = if *packets == 1 { "" } else { "s" };
+        let [from, to] = [span_ns.0, span_ns.1].map(rfc3339);
+        format!(
+            "up to {packets} packet{plural} of {source}, from {from} to {to}, came too late for finished dumps, whose verdicts do not report them (a longer --hold helps)"
+        )
+    }
+}
+
+/// Whether a record came after these closes.
+fn is_after(ends: &[u64], producer: usize, record: u64) -> bool {
+    record >= ends.get(producer).copied().unwrap_or(0)
 }
 
 impl ClosedWindows {
@@ -122,69 +102,62 @@ impl ClosedWindows {
             windows: VecDeque::new(),
             to_ns: None,
             kept: if is_live { KEPT } else { KEPT_OF_FILES },
-            given_up: GivenUpWindows::default(),
+            forgotten: None,
+            outdated: 0,
+            unreported: BTreeMap::new(),
+            reported_ns: None,
         }
     }
 
-    /// What came too late to be told by verdicts.
-    pub(crate) fn outdated(&self) -> Outdated {
-        self.given_up.outdated
+    /// Late packets that were not reported yet, by source; none within a minute of the last report.
+    /// `mono_ns`: now on the monotonic clock, or `i64::MAX` at the end.
+    pub(crate) fn take_unreported(&mut self, mono_ns: i64) -> BTreeMap<usize, LatePackets> {
+        let age_ns = self.reported_ns.map(|ns| mono_ns.saturating_sub(ns));
+        if self.unreported.is_empty() || age_ns.is_some_and(|age_ns| age_ns < MINUTE_NS) {
+            return BTreeMap::new();
+        }
+        self.reported_ns = Some(mono_ns);
+        std::mem::take(&mut self.unreported)
     }
 
-    /// The same for the user.
-    pub(crate) fn outdated_line(&self) -> Option<String> {
-        let Outdated { dumps, span_ns } = self.outdated();
-        let (from_ns, to_ns) = span_ns?;
-        let plural = if dumps == 1 { "" } else { "s" };
-        Some(format!(
-            "packets from {} to {} came when up to {dumps} finished dump{plural} of that time could not be amended any more, and say nothing of them (a longer --hold helps)",
-            rfc3339(from_ns),
-            rfc3339(to_ns)
-        ))
-    }
-
-    /// Adds a window. If that leaves one too many, the oldest is given up, and what the dumper is to be told of it is returned.
-    pub(crate) fn add(
-        &mut self,
-        id: u64,
-        window: OpenWindow,
-        ends: Vec<u64>,
-        closed_ns: i64,
-    ) -> Option<Message> {
+    /// Adds a window. The oldest is forgotten if there are too many.
+    pub(crate) fn add(&mut self, id: u64, window: OpenWindow, ends: Vec<u64>, closed_ns: i64) {
         let to_ns = window.to_ns;
         let over_ns = to_ns.min(closed_ns);
         let ends_ns = self.to_ns.unwrap_or((to_ns, over_ns));
         self.to_ns = Some((ends_ns.0.max(to_ns), ends_ns.1.max(over_ns)));
         self.windows.push_back(ClosedWindow {
-            #[cfg(test)]
-            closed_ns,
+            id,
             window,
             ends,
-            news: LateNews {
-                id,
-                packets: 0,
-                is_bound: false,
-                span_ns: (i64::MAX, i64::MIN),
-                unseen: 0,
-            },
+            is_outdated: false,
+            #[cfg(test)]
+            closed_ns,
         });
-        if self.windows.len() <= self.kept {
-            return None;
+        if self.windows.len() > self.kept
+            && let Some(closed) = self.windows.pop_front()
+        {
+            self.forget(closed);
         }
-        let ClosedWindow {
-            window, ends, news, ..
-        } = self.windows.pop_front()?;
-        // That packets were late for it, its verdict tells.
-        if news.packets == 0 {
-            (self.given_up).add(news.id, (window.from_ns, window.to_ns), ends);
-        }
-        Some(Message::GivenUp(news))
     }
 
-    /// A window that was closed turns out to have ended at `to_ns`, if it is one of them.
+    fn forget(&mut self, closed: ClosedWindow) {
+        let OpenWindow { from_ns, to_ns, .. } = closed.window;
+        let forgotten = self.forgotten.get_or_insert(Forgotten {
+            dumps: 0,
+            from_ns,
+            to_ns,
+            ends: closed.ends,
+        });
+        forgotten.dumps += u64::from(!closed.is_outdated);
+        forgotten.from_ns = forgotten.from_ns.min(from_ns);
+        forgotten.to_ns = forgotten.to_ns.max(to_ns);
+    }
+
+    /// A limit ended the dump of a closed window at `to_ns`. No effect on a window that is forgotten.
     pub(crate) fn cut(&mut self, id: u64, to_ns: i64) {
         let mut windows = self.windows.iter_mut().rev();
-        if let Some(closed) = windows.find(|closed| closed.news.id == id) {
+        if let Some(closed) = windows.find(|closed| closed.id == id) {
             closed.window.to_ns = closed.window.to_ns.min(to_ns);
         }
     }
@@ -194,27 +167,29 @@ impl ClosedWindows {
         self.windows.len()
     }
 
-    /// The ends of windows and when they were closed, ns of ring time.
+    /// End and close of each window, ns of ring time.
     #[cfg(test)]
     pub(crate) fn closings(&self) -> Vec<(i64, i64)> {
         let closings = self.windows.iter();
         closings.map(|it| (it.window.to_ns, it.closed_ns)).collect()
     }
 
-    /// The latest time of a packet that may belong to one of them, ns; `None`: there are none. For a producer whose watermark
-    /// moves the closing clock (`is_promised`), a window counts only up to what that clock showed when it was closed.
+    /// The latest time of a packet that may belong to a closed window, ns; `None`: no window was
+    /// closed. For a producer whose watermark moves the closing clock (`is_promised`), a window counts
+    /// only up to the time of that clock at the close.
     pub(crate) fn until_ns(&self, is_promised: bool) -> Option<i64> {
         self.to_ns
             .map(|(to_ns, over_ns)| if is_promised { over_ns } else { to_ns })
     }
 
-    /// Whether a packet of this time may belong to one of them. In order it does not.
+    /// Whether a packet of this time may belong to a closed window. A packet in order does not.
     pub(crate) fn concerns(&self, time_ns: i64, is_promised: bool) -> bool {
         let until_ns = self.until_ns(is_promised);
         until_ns.is_some_and(|until_ns| time_ns <= until_ns)
     }
 
-    /// Counts a packet for each window that it belongs to and came too late for.
+    /// Counts a packet that came too late for any window, and the dumps of these windows. True: the
+    /// packet came too late. `offset_ns`: stamp less ring time of the packet.
     pub(crate) fn check(
         &mut self,
         producer: usize,
@@ -222,83 +197,38 @@ impl ClosedWindows {
         interface: &Interface,
         packet: &Packet<'_>,
         offset_ns: i64,
-    ) {
-        (self.given_up).check(producer, record, packet.time_ns, offset_ns);
+    ) -> bool {
+        let is_within = |from_ns, to_ns| (from_ns..=to_ns).contains(&packet.time_ns);
+        let forgotten = self
+            .forgotten
+            .as_mut()
+            .filter(|it| is_within(it.from_ns, it.to_ns) && is_after(&it.ends, producer, record));
+        let mut is_late = forgotten.is_some();
+        self.outdated += forgotten.map_or(0, |it| std::mem::take(&mut it.dumps));
         for closed in &mut self.windows {
             let window = &mut closed.window;
-            let came_after = record >= closed.ends.get(producer).copied().unwrap_or(0);
-            if !came_after || !(window.from_ns..=window.to_ns).contains(&packet.time_ns) {
+            if !is_within(window.from_ns, window.to_ns) || !is_after(&closed.ends, producer, record)
+            {
                 continue;
             }
             let predicate = &mut window.predicate;
-            let is_asked = predicate.decides_at_once(interface.link_type);
-            if !is_asked
+            if !predicate.decides_at_once(interface.link_type)
                 || predicate.decide(interface, packet, offset_ns).decision == Decision::Take
             {
-                let news = &mut closed.news;
-                news.packets += 1;
-                news.is_bound |= !is_asked;
-                let (first_ns, last_ns) = news.span_ns;
-                news.span_ns = (first_ns.min(packet.time_ns), last_ns.max(packet.time_ns));
+                is_late = true;
+                self.outdated += u64::from(!std::mem::replace(&mut closed.is_outdated, true));
             }
         }
-    }
-
-    /// So many packets of this span of ring time were not seen by the trigger rules: counts them for each window that they
-    /// may have been in.
-    pub(crate) fn miss(&mut self, (from_ns, to_ns): (i64, i64), packets: u64) {
-        for ClosedWindow { window, news, .. } in &mut self.windows {
-            if window.from_ns <= to_ns && window.to_ns >= from_ns {
-                news.unseen += packets;
-            }
+        if is_late {
+            let stamp_ns = packet.time_ns.saturating_add(offset_ns);
+            let late = self.unreported.entry(interface.source);
+            let late = late.or_insert(LatePackets {
+                packets: 0,
+                span_ns: (stamp_ns, stamp_ns),
+            });
+            late.packets += 1;
+            late.span_ns = (late.span_ns.0.min(stamp_ns), late.span_ns.1.max(stamp_ns));
         }
-    }
-
-    /// Gives all of them up at the end, when the dumper keeps nothing any more: the news of them are returned.
-    pub(crate) fn drain(&mut self) -> Vec<Message> {
-        self.to_ns = None;
-        let windows = std::mem::take(&mut self.windows);
-        let news = windows.into_iter().map(|closed| closed.news);
-        let news = news.filter(LateNews::is_any);
-        news.map(Message::GivenUp).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// More windows than are remembered, 5 ns long and 5 apart: packets between them concern none, but for those that only their span
-    /// is left of, which are all counted once.
-    #[test]
-    fn windows_that_were_given_up_are_not_forgotten() {
-        let mut given_up = GivenUpWindows::default();
-        let (count, forgotten) = (70_000_u64, 70_000 - REMEMBERED as u64);
-        for id in 0..count {
-            let from_ns = 10 * id.cast_signed();
-            given_up.add(id, (from_ns, from_ns + 4), vec![id]);
-        }
-        assert_eq!(given_up.windows.len(), REMEMBERED);
-        let last_ns = 10 * (count.cast_signed() - 1);
-        let first_ns = 10 * forgotten.cast_signed();
-        let cases = [
-            // Behind it, between two, before its close.
-            (count, last_ns + 5, 0),
-            (count, last_ns - 5, 0),
-            (count - 2, last_ns, 0),
-            (count, last_ns, 1),
-            (count, last_ns + 4, 1),
-            (count, first_ns + 4, 2),
-            (count, first_ns - 1, 2),
-            (count, first_ns - 5, 2),
-            (count, first_ns - 6, 2 + forgotten),
-            (count, 3, 2 + forgotten),
-        ];
-        for (record, time_ns, dumps) in cases {
-            given_up.check(0, record, time_ns, 100);
-            assert_eq!(given_up.outdated.dumps, dumps, "{time_ns}");
-        }
-        let span_ns = Some((first_ns + 94, last_ns + 100));
-        assert_eq!(given_up.outdated.span_ns, span_ns);
+        is_late
     }
 }

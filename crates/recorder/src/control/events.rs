@@ -50,8 +50,6 @@ pub enum Event {
     },
     /// A dump is on disk, or failed.
     Finished(DumpReport),
-    /// The verdict of a finished dump changed.
-    Amended(DumpReport),
     /// The files of a finished dump were replaced by compressed ones, with other names.
     Compressed(DumpReport),
     /// A dump's files were deleted.
@@ -167,7 +165,7 @@ impl Missed {
     pub fn add(&mut self, event: &Event) {
         match event {
             Event::Triggered { .. } => self.triggered += 1,
-            Event::Finished(report) | Event::Amended(report) => self.finished.add(report.verdict),
+            Event::Finished(report) => self.finished.add(report.verdict),
             Event::Compressed(_) => self.compressed += 1,
             Event::Deleted(_) => self.deleted += 1,
             Event::Posted(_) => self.posted += 1,

@@ -196,7 +196,7 @@ pub(crate) struct Reading {
     pub(crate) lapped: u64,
     /// How many that were lapped, or unread at the stop, came while there were rules.
     pub(crate) unseen: u64,
-    /// Finished dumps that packets came late for when they could not be amended any more.
+    /// Dumps that packets came too late for: their verdicts do not report these packets.
     pub(crate) outdated: u64,
     /// What hits became.
     pub(crate) hits: HitCounts,

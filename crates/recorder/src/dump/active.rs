@@ -78,11 +78,8 @@ pub(super) struct Active {
     pub(super) is_start_lost: bool,
     /// What was lost since the last packet that the sink was given; the time of the first of it, ns of ring time.
     pub(super) gap: Option<(i64, Gap)>,
-    pub(super) late: Option<Missing>,
     /// Packets that belong before the last one, and were found when it was full.
     pub(super) behind: u64,
-    /// No more is to be heard of what came late.
-    pub(super) is_given_up: bool,
     /// What the sink was given.
     pub(super) taken: Written,
     pub(super) per_interface: BTreeMap<u16, u64>,
@@ -542,8 +539,6 @@ impl Active {
             rule_number: self.order.rule_number,
             stage,
             draft,
-            late: self.late,
-            is_given_up: self.is_given_up,
             taken: self.taken,
             per_interface: self.per_interface,
             window: (self.order.from_ns, self.end_ns),

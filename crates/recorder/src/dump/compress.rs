@@ -1,8 +1,7 @@
 //! A capture file that is complete, as zstd: in frames that are read one by one.
 //!
-//! The first frame has the section header of a pcapng file as it is (a raw block, RFC 8878, section 3.1.1.2), so that a verdict that changes later is
-//! overwritten in place. Each further frame has [`FRAME_BYTES`] of the file, its length and its checksum. Behind them a table tells how long the frames
-//! are (Zstandard Seekable Format, in a skippable frame, which other programs pass over): who wants a part of the file reads the frames that have it.
+//! Each frame has [`FRAME_BYTES`] of the file, its length and its checksum. After the frames, a table has the length of each frame (Zstandard Seekable
+//! Format, in a skippable frame, which other programs pass over): a reader of a part of the file reads only the frames that contain it.
 //!
 //! Compression starts when the dump is complete on disk, with its sidecar. Late packets and marks
 //! are only sorted in then, and no other dump waits for minutes of compression. Afterwards the
@@ -29,12 +28,6 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 const FRAME_BYTES: usize = 2 << 20;
 /// So many frames are read before the page cache is told that they are not wanted again.
 const FRAMES_KEPT: usize = 4;
-/// Of a frame with a content of less than 4 GiB in one raw block: what stands before it.
-const RAW_HEADER_BYTES: u64 = 12;
-/// A raw block has no more.
-const RAW_BYTES_MAX: usize = 128 << 10;
-
-const FRAME_MAGIC: u32 = 0xfd2f_b528;
 /// Of the skippable frame that has the table, and of the table's end.
 const TABLE_MAGIC: u32 = 0x184d_2a5e;
 const TABLE_END_MAGIC: u32 = 0x8f92_eab1;
@@ -84,16 +77,12 @@ pub(super) fn compress(
         Ok((frames, file.identity()?))
     });
     match made {
-        Ok(((bytes, sha256), identity)) => {
-            let field = plain.field.clone();
-            Ok(Finished {
-                path,
-                field: field.map(|field| field.behind(RAW_HEADER_BYTES)),
-                bytes,
-                sha256,
-                identity,
-            })
-        }
+        Ok(((bytes, sha256), identity)) => Ok(Finished {
+            path,
+            bytes,
+            sha256,
+            identity,
+        }),
         Err(error) => {
             let _ = disk.remove(&path);
             Err(error)
@@ -130,12 +119,6 @@ fn make(
         table: Vec::new(),
     };
     let mut buffer = Vec::with_capacity(FRAME_BYTES);
-    if let Some(field) = &plain.field {
-        let bytes = field.header_bytes().min(RAW_BYTES_MAX);
-        (&mut reader).take(bytes as u64).read_to_end(&mut buffer)?;
-        plain_digest.iter_mut().for_each(|it| it.update(&buffer));
-        frames.push(&raw_frame(&buffer), buffer.len())?;
-    }
     let mut compressor = Compressor::new(level)?;
     compressor.set_parameter(CParameter::ChecksumFlag(true))?;
     let mut compressed = Vec::new();
@@ -144,10 +127,10 @@ fn make(
         (&mut reader)
             .take(FRAME_BYTES as u64)
             .read_to_end(&mut buffer)?;
+        check_urgency(directory)?;
         if buffer.is_empty() {
             break;
         }
-        check_urgency(directory)?;
         // The open descriptor keeps the blocks of a deleted dump.
         if !is_there(directory.disk(), &plain.path, plain.identity)? {
             return Err(changed_by_somebody());
@@ -168,20 +151,6 @@ fn make(
         return Err(changed_by_somebody());
     }
     frames.end()
-}
-
-/// A frame with these bytes as they are.
-fn raw_frame(bytes: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-    let mut frame = FRAME_MAGIC.to_le_bytes().to_vec();
-    // The content's length takes 4 bytes, all of it is one segment, there is no checksum: it would have to change with the verdict.
-    frame.push(0b1010_0000);
-    frame.extend(length.to_le_bytes());
-    // The last block, raw.
-    let block = length << 3 | 1;
-    frame.extend(&block.to_le_bytes()[..3]);
-    frame.extend(bytes);
-    frame
 }
 
 impl Frames<'_> {
@@ -282,39 +251,26 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_the_file_whole_and_one_by_one_whatever_the_verdict_becomes() {
+    fn frames_have_the_file_whole_and_one_by_one() {
         for bytes in [0, 1, 5000, FRAME_BYTES, 2 * FRAME_BYTES + 17] {
             let disk = FakeDisk::default();
             let directory =
                 Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg)
                     .with_digests(Digests::AsWritten);
             let plain = finished(&directory, bytes);
-            let mut expected = disk.read(Path::new(PART)).unwrap();
+            let expected = disk.read(Path::new(PART)).unwrap();
             let level = ZstdLevel::new(3).unwrap();
             let mut made = compress(&directory, &plain, ZST.into(), level, &mut |_| ()).unwrap();
             assert_eq!(disk.names(), [PART, ZST].map(Path::new));
-            for verdict in [
-                None,
-                Some("verdict: incomplete: 7 late"),
-                Some("verdict: other"),
-            ] {
-                if let Some(verdict) = verdict {
-                    made.amend(&disk, verdict).unwrap();
-                    let is_field = |place: &[u8]| place.starts_with(b"verdict: ");
-                    let at = expected.windows(9).rposition(is_field).unwrap();
-                    expected[at..at + 240].fill(b' ');
-                    expected[at..at + verdict.len()].copy_from_slice(verdict.as_bytes());
-                }
-                made.digest(&directory);
-                let file = disk.read(Path::new(ZST)).unwrap();
-                assert!(zstd::stream::decode_all(&file[..]).unwrap() == expected);
-                let frames = by_frames(&file);
-                assert!(frames.concat() == expected);
-                assert!(frames[1..].iter().all(|frame| frame.len() <= FRAME_BYTES));
-                assert_eq!(made.bytes, file.len() as u64);
-                let digest = hexadecimal(Sha256::new_with_prefix(&file));
-                assert_eq!(made.sha256.as_ref(), Some(&digest));
-            }
+            made.digest(&directory);
+            let file = disk.read(Path::new(ZST)).unwrap();
+            assert!(zstd::stream::decode_all(&file[..]).unwrap() == expected);
+            let frames = by_frames(&file);
+            assert!(frames.concat() == expected);
+            assert!(frames.iter().all(|frame| frame.len() <= FRAME_BYTES));
+            assert_eq!(made.bytes, file.len() as u64);
+            let digest = hexadecimal(Sha256::new_with_prefix(&file));
+            assert_eq!(made.sha256.as_ref(), Some(&digest));
         }
     }
 

@@ -98,10 +98,8 @@ pub(crate) struct Dumper {
     kept_bytes: KeptBytes,
     /// Those that read the ring.
     active: Dumps,
-    /// By number, dumps that are read and whose sinks are not done with them; …
+    /// By number, dumps that are read and whose sinks are not done with them.
     ending: BTreeMap<u64, Ending>,
-    /// … and those that a late packet can still amend.
-    finished: BTreeMap<u64, Ending>,
     /// When sinks without new packets are asked next to give back threads and memory, ns of the monotonic clock.
     rest_ns: i64,
     /// By number, dumps whose sidecar could not be written.
@@ -151,7 +149,6 @@ impl Dumper {
             pulse,
             is_last: false,
             ending: BTreeMap::new(),
-            finished: BTreeMap::new(),
             lacking: BTreeMap::new(),
             rest_ns: 0,
             tried_last: 0,
@@ -293,7 +290,6 @@ impl Dumper {
             Message::Join { id, alert, to_ns } => {
                 self.active.join_alert(id, alert, to_ns, &mut self.names);
             }
-            Message::GivenUp(news) => self.give_up(news),
             Message::Wake => {}
             Message::Account { ends, reply } => self.asked = Some((ends, reply)),
         }
@@ -443,10 +439,8 @@ impl Dumper {
     }
 
     fn tell(&self, event: Event) {
-        match &event {
-            Event::Finished(report) => self.parts.common.log.add(report.clone()),
-            Event::Amended(report) => self.parts.common.log.amend(report),
-            _ => {}
+        if let Event::Finished(report) = &event {
+            self.parts.common.log.add(report.clone());
         }
         self.parts.events.tell(event);
     }

@@ -240,8 +240,7 @@ pub(super) fn room_around(meta: &PacketMeta, bytes: usize) -> (usize, usize) {
 pub(crate) struct VerdictField {
     /// Type and length of the section header block, which it lies in.
     block_start: [u8; BLOCK_START_BYTES],
-    /// Bytes before that block in the file, and before the field.
-    block_offset: u64,
+    /// Bytes before the field in the file.
     offset: u64,
     /// [`VERDICT_BYTES`] bytes.
     text: String,
@@ -254,25 +253,9 @@ impl VerdictField {
         let mut places = header.windows(VERDICT_BYTES);
         Some(Self {
             block_start: *header.first_chunk()?,
-            block_offset: 0,
             offset: places.rposition(|place| place == text.as_bytes())? as u64,
             text,
         })
-    }
-
-    /// The same in a file that has so many more bytes before it.
-    pub(crate) fn behind(self, bytes: u64) -> Self {
-        Self {
-            block_offset: self.block_offset + bytes,
-            offset: self.offset + bytes,
-            ..self
-        }
-    }
-
-    /// Bytes of the section header block.
-    pub(crate) fn header_bytes(&self) -> usize {
-        let [.., a, b, c, d] = self.block_start;
-        usize::try_from(u32::from_ne_bytes([a, b, c, d])).unwrap_or(usize::MAX)
     }
 
     /// The bytes that a file begins with, with this verdict in them.
@@ -293,7 +276,7 @@ impl VerdictField {
         let mut block_start = [0; BLOCK_START_BYTES];
         let mut found = [0; VERDICT_BYTES];
         let read = file
-            .read_exact_at(&mut block_start, self.block_offset)
+            .read_exact_at(&mut block_start, 0)
             .and_then(|()| file.read_exact_at(&mut found, self.offset));
         let is_short = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
         match read {

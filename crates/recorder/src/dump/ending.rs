@@ -1,10 +1,9 @@
-//! A dump that has read all packets that it needs, while its sink finishes it; and later, as long as a late packet may amend it.
+//! A dump that has read all packets that it needs, while its sink finishes it.
 
 use std::collections::BTreeMap;
 
 use super::{
     alerted::Alerted,
-    order::LateNews,
     output::Written,
     pool::{DISK, Fault, Outcome, Pool, STOPPED, SinkQueue, Work},
     report::{DumpReport, Missing, PROGRAM, file_name},
@@ -22,10 +21,6 @@ pub(super) struct Ending {
     pub(super) stage: Stage,
     /// The report, except for what depends on the sink.
     pub(super) draft: DumpReport,
-    /// Packets that came when the window had closed, as far as the verdict has them.
-    pub(super) late: Option<Missing>,
-    /// No more is to be heard of that.
-    pub(super) is_given_up: bool,
     /// What the sink was given.
     pub(super) taken: Written,
     pub(super) per_interface: BTreeMap<u16, u64>,
@@ -42,8 +37,6 @@ pub(super) struct Ending {
 /// State of a dump between the end of its packets and the end of its sink's work.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
-    /// News of late packets that arrived while the sink was busy.
-    pub(super) late_news: Option<LateNews>,
     /// A sidecar of it could not be written, and is tried again.
     pub(super) lacks_sidecar: bool,
     /// Time of the first sidecar, RFC 3339; `None` before that, and in reproducible runs.
@@ -70,15 +63,13 @@ pub(super) enum Stage {
     Replacing,
     /// Try again to write the sidecar.
     TellingAgain,
-    /// Change the verdict.
-    Amending,
 }
 
 impl Ending {
     /// Gives the sink work. False: the sink has failed, and can do no such work.
     pub(super) fn submit(&mut self, stage: Stage, work: Work, pool: &mut Pool) -> bool {
         self.stage = stage;
-        let can_do = self.sink.fault.is_none() || matches!(work, Work::Tell { .. });
+        let can_do = self.sink.fault.is_none() || matches!(work, Work::Tell(_));
         if can_do {
             self.sink.submit(work, pool);
         }
@@ -106,17 +97,10 @@ impl Ending {
                 });
             }
             Outcome::Done { held, .. } => sink.completed = held,
-            Outcome::Told {
-                amended,
-                sidecar,
-                held,
-            } => {
+            Outcome::Told { sidecar, held } => {
                 sink.completed = held;
                 let name = sink.held().locations.first();
                 let name = name.map_or_else(String::new, |path| path.display().to_string());
-                if let Err(error) = amended {
-                    notices.push(format!("{name}: verdict not changed: {error}"));
-                }
                 let is_replacing = self.stage == Stage::Replacing;
                 self.completion.is_gone |= is_replacing && matches!(sidecar, Ok(false));
                 if is_replacing && self.draft.sidecar {
@@ -181,7 +165,6 @@ impl Ending {
             missing(fault.cause, (first_ns, last_ns), packets)
         });
         report.missing.extend(restamped);
-        report.missing.extend(self.late.clone());
         report.missing.extend(failed);
         report.error = fault.map(|fault| fault.error.clone());
         report.id.clone_from(&held.id);

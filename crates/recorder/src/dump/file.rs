@@ -489,8 +489,8 @@ impl DumpFile {
         Ok(())
     }
 
-    /// Merges late packets, syncs and renames. Afterwards only [`Self::compress`], [`Self::amend`] and
-    /// [`Self::sidecar`] are called.
+    /// Merges late packets, syncs and renames. Afterwards only [`Self::compress`] and [`Self::sidecar`] are
+    /// called.
     pub(super) fn finish(&mut self, end: &End) -> io::Result<()> {
         let mut captures = Vec::new();
         for (_, output) in &mut self.outputs {
@@ -527,13 +527,6 @@ impl DumpFile {
             Err(_) if self.is_deleted() => {}
             Err(error) => self.not_compressed = Some(self.not_compressed(&error)),
         }
-    }
-
-    /// Changes the verdict of the complete files.
-    pub(super) fn amend(&mut self, verdict: &str) -> io::Result<()> {
-        let disk = self.directory.disk();
-        let mut captures = self.captures.iter_mut();
-        captures.try_for_each(|capture| capture.amend(disk, verdict))
     }
 
     /// Writes the sidecar through a `.part` file. False: no capture file exists, or the dump was

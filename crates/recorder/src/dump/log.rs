@@ -49,29 +49,14 @@ impl DumpCounts {
 /// What all finished dumps are together. No number goes back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DumpTotals {
-    /// By the verdict when they were finished.
+    /// By verdict.
     pub finished: DumpCounts,
-    /// Those whose verdict changed afterwards, by what it became.
-    pub amended: DumpCounts,
     /// Packets in their files.
     pub packets: u64,
     /// Captured bytes of these.
     pub bytes: u64,
     /// Dumps that lack packets, by cause ([`Missing::cause`](crate::Missing::cause)): one dump may have several.
     pub missing: BTreeMap<&'static str, u64>,
-}
-
-impl DumpTotals {
-    /// Counts what a dump lacks, but what it lacked before.
-    fn lack(&mut self, report: &DumpReport, before: Option<&DumpReport>) {
-        let lacked = before.into_iter().flat_map(|it| &it.missing);
-        let mut known: BTreeSet<_> = lacked.map(|missing| missing.cause).collect();
-        for missing in &report.missing {
-            if known.insert(missing.cause) {
-                *self.missing.entry(missing.cause).or_default() += 1;
-            }
-        }
-    }
 }
 
 /// See the module. The dumper writes it, whoever sums up reads it.
@@ -94,7 +79,10 @@ impl DumpLog {
         totals.finished.add(report.verdict);
         totals.packets += report.packets;
         totals.bytes += report.bytes;
-        totals.lack(&report, None);
+        let causes = report.missing.iter().map(|missing| missing.cause);
+        for cause in causes.collect::<BTreeSet<_>>() {
+            *totals.missing.entry(cause).or_default() += 1;
+        }
         logged.last.push_back(Arc::new(report));
         if logged.last.len() > LISTED
             && let Some(first) = logged.last.pop_front()
@@ -103,15 +91,12 @@ impl DumpLog {
         }
     }
 
-    /// The verdict of a finished dump changed. Dumps that can be amended are among the last.
-    pub(crate) fn amend(&self, report: &DumpReport) {
+    /// The files of a finished dump are others now, or its sidecar is written. No effect unless the dump
+    /// is among the last.
+    pub(crate) fn replace(&self, report: &DumpReport) {
         let logged = &mut *lock(&self.0);
         let mut last = logged.last.iter_mut().rev();
         if let Some(known) = last.find(|known| known.number == report.number) {
-            if known.verdict != report.verdict {
-                logged.totals.amended.add(report.verdict);
-            }
-            logged.totals.lack(report, Some(&**known));
             *known = Arc::new(report.clone());
         }
     }
@@ -167,10 +152,10 @@ mod tests {
             }
             log.add(report);
         }
-        let mut amended = report_of_test();
-        amended.number = 24_999;
-        amended.verdict = Verdict::Failed;
-        log.amend(&amended);
+        let mut compressed = report_of_test();
+        compressed.number = 24_999;
+        compressed.sidecar = false;
+        log.replace(&compressed);
         let (last, before) = log.summary();
         assert!(
             Arc::ptr_eq(&last[9_999], &log.last()[9_999]),
@@ -179,7 +164,7 @@ mod tests {
         assert_eq!((last.len(), before.total()), (LISTED, 15_000));
         assert_eq!((before.complete, before.incomplete), (13_500, 1500));
         assert_eq!((last[0].number, last[9_999].number), (15_001, 25_000));
-        assert_eq!(last[9_998].verdict, Verdict::Failed);
+        assert!(!last[9_998].sidecar && last[9_999].sidecar);
         assert_eq!(
             (log.id_of(15_000), log.id_of(15_001)),
             (None, Some(last[0].id.clone()))
@@ -191,7 +176,6 @@ mod tests {
             (totals.finished.incomplete, totals.finished.failed),
             (2500, 0)
         );
-        assert_eq!((totals.amended.total(), totals.amended.failed), (1, 1));
     }
 
     #[test]
@@ -202,19 +186,12 @@ mod tests {
         let of = |cause| Missing::new(cause, 0, 1, Some(7));
         report.missing = vec![of("kernel"), of("evicted"), of("kernel")];
         log.add(report.clone());
-        report.missing.extend([of("evicted"), of("late")]);
-        log.amend(&report);
-        log.amend(&report);
+        log.replace(&report);
         let totals = log.totals();
-        let missing = BTreeMap::from([("evicted", 1), ("kernel", 1), ("late", 1)]);
+        let missing = BTreeMap::from([("evicted", 1), ("kernel", 1)]);
         assert_eq!(
             (totals.packets, totals.bytes, totals.missing),
             (3, 300, missing)
-        );
-        assert_eq!(
-            totals.amended,
-            DumpCounts::default(),
-            "the verdict is as it was"
         );
     }
 }

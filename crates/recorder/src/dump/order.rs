@@ -20,7 +20,7 @@ use crate::{
         terms::{SubDirectory, Window},
     },
     control::hits::Suppressed,
-    dump::{alerted::AlertFacts, report::Missing},
+    dump::alerted::AlertFacts,
 };
 
 /// The fragments of a datagram come within such a time, ns, unless they are held up on their way.
@@ -39,8 +39,6 @@ pub(crate) enum Message {
     },
     /// No packet after `ends` belongs to the dump.
     Close(Box<CloseOrder>),
-    /// Nothing more is looked for in a closed window; the news of it, if there are any.
-    GivenUp(LateNews),
     /// Look again: a gate waits.
     Wake,
     /// Write what can be written of the records before `ends`, say what it cost, and answer: the analyzer waits (from files).
@@ -48,40 +46,6 @@ pub(crate) enum Message {
         ends: Vec<u64>,
         reply: SyncSender<()>,
     },
-}
-
-/// What turned up of a window after it was closed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LateNews {
-    /// Of its dump.
-    pub(crate) id: u64,
-    /// Packets of it that arrived too late.
-    pub(crate) packets: u64,
-    /// Nobody asked the filter about some of them: there are no more than `packets`.
-    pub(crate) is_bound: bool,
-    /// Ring time of the first and the last of them, ns.
-    pub(crate) span_ns: (i64, i64),
-    /// Packets in or about the window that the trigger rules did not see.
-    pub(crate) unseen: u64,
-}
-
-impl LateNews {
-    pub(crate) fn is_any(&self) -> bool {
-        self.packets > 0 || self.unseen > 0
-    }
-
-    /// The packets as a report tells them, if there are any; with `offset_ns` added.
-    pub(super) fn missing(&self, offset_ns: i64) -> Option<Missing> {
-        let (first_ns, last_ns) = self.span_ns;
-        let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
-        let (from_ns, to_ns) = (stamp(first_ns), stamp(last_ns));
-        let missing = if self.is_bound {
-            Missing::at_most("late", from_ns, to_ns, self.packets)
-        } else {
-            Missing::new("late", from_ns, to_ns, Some(self.packets))
-        };
-        (self.packets > 0).then_some(missing)
-    }
 }
 
 /// Messages that the dumper may be behind before others wait with the analyzer.

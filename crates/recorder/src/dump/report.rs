@@ -45,7 +45,7 @@ pub struct Missing {
     /// `interface-down` (the interface was down or removed, or its engine failed: nobody knows what passed), `clock-step` (the clock was
     /// stepped, and stamps from the other side of the step put them at a wrong place), `unknown` (the source's counters were
     /// not read in time, or the kernel's input queues overflowed: it may have lost some), `fragments` (later fragments that may belong to the flow, and were given up because too
-    /// many waited for their first one), `late` (arrived after the window had closed), `disk` (not written), `restamped` (in the file,
+    /// many waited for their first one), `late` (belong before the last packet of a dump that its limit ended, and were found after that packet), `disk` (not written), `restamped` (in the file,
     /// with another time stamp, because its format cannot hold theirs), `script`
     /// (the dump script failed, and takes nothing from then on, or made a filter that takes nothing of the trigger packet's link type, which
     /// the notes tell), `stopped` (not written because everything was to end at once). Those of a query stand at

@@ -1,4 +1,4 @@
-//! What the dumper and the writing threads say to each other about a dump's files.
+//! Messages between the dumper and the writing threads about a dump's files.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 

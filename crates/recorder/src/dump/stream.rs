@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     behind::{Behind, Block},
-    disk::{Disk, DiskFile, KeptFile, changed_by_somebody},
+    disk::{DiskFile, KeptFile},
     encode::VerdictField,
     names::Directory,
 };
@@ -87,8 +87,6 @@ pub(super) struct Finished {
     pub(super) path: PathBuf,
     /// What tells it from others, whatever their names.
     pub(super) identity: (u64, u64),
-    /// Where the verdict stands, if it does.
-    pub(super) field: Option<VerdictField>,
     pub(super) bytes: u64,
     /// Lower-case hexadecimal digits. `None`: it is not computed yet, or was not to be.
     pub(super) sha256: Option<String>,
@@ -296,7 +294,6 @@ impl Stream {
         Ok(Finished {
             identity,
             path: self.file.path.clone(),
-            field: self.field.clone(),
             bytes: self.len,
             sha256: digest.map(hexadecimal),
         })
@@ -304,21 +301,6 @@ impl Stream {
 }
 
 impl Finished {
-    /// Changes the verdict, and syncs the file: the next sidecar has the digest of the changed
-    /// file.
-    pub(super) fn amend(&mut self, disk: &dyn Disk, verdict: &str) -> io::Result<()> {
-        let Some(field) = &mut self.field else {
-            return Ok(());
-        };
-        let file = disk.open(&self.path)?;
-        if file.identity()? != self.identity {
-            return Err(changed_by_somebody());
-        }
-        self.sha256 = None;
-        field.write(&*file, verdict)?;
-        file.sync()
-    }
-
     /// Computes the digest, if that was not done. A file that cannot be read has none.
     pub(super) fn digest(&mut self, directory: &Directory) {
         if self.sha256.is_none() && directory.digests != Digests::Never {

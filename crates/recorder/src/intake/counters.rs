@@ -345,6 +345,8 @@ pub struct SourceSnapshot {
     pub cut: u64,
     /// Stored packets with at least one VLAN tag.
     pub tagged: u64,
+    /// Packets that came too late for finished dumps, at most: where a dump's filter was not asked, a packet of the dump's time counts.
+    pub late: u64,
     /// How often the interface went down or was removed while it was recorded.
     pub gaps: u64,
     /// How long it was away in all, ns. It is away to the end of the recorder where recording it ended before.

@@ -14,7 +14,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -69,6 +69,8 @@ pub(crate) struct SourceIntake {
     pub(crate) name: String,
     pub(crate) queues: Vec<Arc<QueueCounters>>,
     pub(crate) away: Away,
+    /// Packets that came too late for dumps; the analyzer counts them.
+    pub(crate) late: AtomicU64,
 }
 
 impl SourceIntake {
@@ -86,7 +88,10 @@ impl SourceIntake {
 
     fn snapshot(&self, mono_ns: i64) -> SourceSnapshot {
         let queues = self.queues.iter().map(AsRef::as_ref);
-        SourceSnapshot::of(&self.name, queues, self.away.totals(mono_ns))
+        SourceSnapshot {
+            late: self.late.load(Relaxed),
+            ..SourceSnapshot::of(&self.name, queues, self.away.totals(mono_ns))
+        }
     }
 }
 
@@ -103,6 +108,7 @@ impl Intake {
                 .map(|_| Arc::new(QueueCounters::new()))
                 .collect(),
             away: Away::new(index),
+            late: AtomicU64::new(0),
         };
         Self {
             sources: sources.enumerate().map(source).collect(),
@@ -239,7 +245,7 @@ impl Intake {
         let unknown = self.unknown((from_ns, to_ns), clock_ns, offset_ns);
         let mut missing = self.losses(from_ns, to_ns, offset_ns, ends);
         missing.extend(unknown);
-        // What has no number is not stored, and so amends no verdict. A source without watermarks may bring more of it late.
+        // What has no number is not stored. A source without watermarks may bring more of it late.
         let is_over = |queue: &Arc<QueueCounters>| queue.promises() || queue.is_ended();
         for (source, now) in self.sources.iter().zip(self.snapshots()) {
             let is_told = |it: &Missing| {
@@ -472,7 +478,7 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 
-    /// Packets that are not stored amend no verdict, and a source without watermarks may bring them late.
+    /// A source without watermarks may bring packets late that are not stored.
     #[test]
     fn a_source_without_watermarks_may_bring_more_that_has_no_interface() {
         for (promises, is_ended, told) in [(false, false, 1), (true, false, 0), (false, true, 0)] {

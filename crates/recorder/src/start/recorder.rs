@@ -134,6 +134,8 @@ pub struct Status {
     pub copied_bytes_max: u64,
     /// Steps of the real-time clock beyond 100 ms.
     pub clock_steps: u64,
+    /// Dumps that packets may have come too late for ([`SourceSnapshot::late`]): their verdicts do not report these packets.
+    pub outdated: u64,
     /// Scripts that failed or exceeded a budget, and do nothing any more.
     pub scripts_failed: u64,
     /// What became of flows; `None`: they are not counted.
@@ -167,7 +169,7 @@ pub struct Summary {
     pub lapped: u64,
     /// Of the lapped packets and those unread at the stop, those that came while there were rules that triggered: triggers may have been missed.
     pub not_analyzed: u64,
-    /// Dumps of which packets may have come late, which their verdict does not tell: there were too many later ones by then.
+    /// See [`Status::outdated`].
     pub outdated: u64,
     /// See [`Status::processing`].
     pub processing: Vec<ProcessingHistogram>,
@@ -242,6 +244,7 @@ impl Status {
             copied_bytes: counters.copied_bytes.load(Ordering::Relaxed) as u64,
             copied_bytes_max: BUDGET_BYTES as u64,
             clock_steps: reading.clock_steps,
+            outdated: reading.outdated,
             scripts_failed: counters.scripts_failed(),
             flows: common.flow_counts(),
             modules: common.module_statuses(),

@@ -124,27 +124,6 @@ fn alerts_that_wait_are_bounded() {
     );
 }
 
-/// A dump that may be amended is kept for long, and needs the stamps of its packets no more.
-#[test]
-fn a_finished_dump_keeps_nothing_of_its_alerts() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut rig = rig(dir.path());
-    for number in 0..100 {
-        rig.arrive(0, udp(1, 7, number));
-        rig.pass(MS);
-    }
-    rig.handle.alerts(vec![alert(1, START + 100 * MS)]).unwrap();
-    rig.step();
-    rig.pass(2 * S);
-    rig.step();
-    assert_eq!(rig.reports.len(), 1);
-    assert_eq!(rig.reports[0].packets, 100);
-    assert_eq!(rig.dumper().finished(), 1, "it may be amended");
-    assert!(!rig.dumper().keeps_alerts());
-    let counts = rig.common.alerts.counts();
-    assert_eq!(counts.frames_found + counts.frames_missing, 1);
-}
-
 /// An alert that is due takes no place among the alerts that wait.
 #[test]
 fn an_alert_that_is_due_is_acted_on_however_many_wait() {

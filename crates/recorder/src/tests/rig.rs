@@ -508,14 +508,6 @@ impl Rig {
         }
     }
 
-    /// The same, but what the analyzer says last comes when the dumper is done with all before.
-    pub(crate) fn step_before_the_last(&mut self) {
-        self.insert();
-        self.look();
-        self.dumper.step_before_the_last();
-        self.analyze();
-    }
-
     /// Analyzer and dumper do what they can.
     pub(crate) fn analyze(&mut self) {
         self.look();
@@ -570,7 +562,7 @@ impl Rig {
     fn hear(&mut self) {
         while let Ok(event) = self.events.take(Duration::ZERO) {
             match event {
-                Event::Finished(report) | Event::Amended(report) => self.reports.push(report),
+                Event::Finished(report) => self.reports.push(report),
                 Event::Compressed(report) => self.compressed.push(report),
                 Event::Notice(text) => self.notices.push(text),
                 Event::Triggered { .. }
@@ -583,6 +575,13 @@ impl Rig {
                 Event::Missed(missed) => panic!("{missed:?}"),
             }
         }
+    }
+
+    /// Dumps that packets came too late for, and how many packets of each source did.
+    pub(crate) fn late(&self) -> (u64, Vec<u64>) {
+        let sources = self.common.intake.snapshots().into_iter();
+        let outdated = self.common.counters.reading().outdated;
+        (outdated, sources.map(|source| source.late).collect())
     }
 
     /// The first source has an interface of another link type from now on.

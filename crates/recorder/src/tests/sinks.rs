@@ -13,7 +13,7 @@ use retroscope_pcapfile::Reader;
 
 use crate::{
     DumpReport, Format, Verdict,
-    dump::{names::Directory, pool::PoolConfig, stream::Digests},
+    dump::{names::Directory, pool::PoolConfig},
     tests::{
         fake_disk::{Deed, FakeDisk},
         live::{START, missing},
@@ -476,9 +476,9 @@ fn a_disk_that_fails_is_reported() {
     }
 }
 
-/// Packets come late while a dump is synced: it is finished first, and then amended.
+/// A packet comes while its dump is synced: it is too late, and the verdict stays as it was judged.
 #[test]
-fn a_dump_is_amended_when_it_is_on_disk() {
+fn a_packet_is_too_late_for_a_dump_that_is_synced() {
     let disk = FakeDisk::default();
     let plan = RigConfig {
         queues: 2,
@@ -498,97 +498,13 @@ fn a_dump_is_amended_when_it_is_on_disk() {
     rig.feeds[1].lock().unwrap().frames.push_back(late);
     rig.step();
     rig.stop();
-    assert_eq!(rig.reports, []);
     barrier.open();
-    rig.step_until(|rig| rig.reports.len() == 2);
-    let verdicts: Vec<_> = rig.reports.iter().map(|report| report.verdict).collect();
-    assert_eq!(verdicts, [Verdict::Complete, Verdict::Incomplete]);
-    let report = &rig.reports[1];
-    assert_eq!(missing(report), [("late", Some(1))]);
+    rig.step_until(|rig| rig.reports.len() == 1);
+    let report = &rig.reports[0];
+    assert_eq!((report.verdict, report.packets), (Verdict::Complete, 1));
+    assert_eq!(rig.late(), (1, vec![0, 1]));
     let sidecar = report.file.with_extension("json");
-    for path in [&report.file, &sidecar] {
-        assert!(holds(&disk, path, "incomplete"), "{path:?}");
-    }
-}
-
-/// An amended file is synced before the sidecar with the new digest, so that a power cut does not
-/// leave the digest of a file that was never stored.
-#[test]
-fn an_amended_verdict_is_stored_before_its_digest() {
-    let disk = FakeDisk::default();
-    let plan = RigConfig {
-        queues: 2,
-        foreign_queues: 1,
-        ring_bytes: 16 << 20,
-        ..RigConfig::default()
-    };
-    let directory = directory(&disk, "dumps").with_digests(Digests::AsWritten);
-    let mut rig = Rig::on(&plan, START, directory);
-    rig.pass(MS);
-    rig.arrive(0, udp(1, 9, 1));
-    let in_window_ns = rig.clock.wall_ns.load(Ordering::SeqCst) + 10;
-    rig.step();
-    rig.pass(3 * S);
-    rig.step_until(|rig| rig.reports.len() == 1);
-    let (done_tx, done) = std::sync::mpsc::channel();
-    disk.set_slow(move |deed, path| {
-        let end = path.extension().unwrap_or_default().to_owned();
-        if deed != Deed::Look {
-            _ = done_tx.send((deed, end.into_string().unwrap()));
-        }
-    });
-    let late = (in_window_ns, udp(1, 7, 2));
-    rig.feeds[1].lock().unwrap().frames.push_back(late);
-    rig.step();
-    rig.stop();
-    rig.step_until(|rig| rig.reports.len() == 2);
-    let done: Vec<_> = done.try_iter().collect();
-    let done: Vec<_> = done.iter().map(|(deed, end)| (*deed, &**end)).collect();
-    let (capture, sidecar) = ("pcapng", "part");
-    let expected = [
-        (Deed::Write, capture),
-        (Deed::Sync, capture),
-        (Deed::Create, sidecar),
-        (Deed::Write, sidecar),
-        (Deed::Sync, sidecar),
-    ];
-    assert_eq!(done, expected);
-}
-
-/// There is no room for the sidecar of an amended dump: the old one is replaced when there is.
-#[test]
-fn an_amended_sidecar_without_room_comes_later() {
-    let disk = FakeDisk::default();
-    let plan = RigConfig {
-        queues: 2,
-        foreign_queues: 1,
-        ring_bytes: 16 << 20,
-        ..RigConfig::default()
-    };
-    let mut rig = Rig::on(&plan, START, directory(&disk, "dumps"));
-    rig.pass(MS);
-    rig.arrive(0, udp(1, 9, 1));
-    let in_window_ns = rig.clock.wall_ns.load(Ordering::SeqCst) + 10;
-    rig.step();
-    rig.pass(3 * S);
-    rig.step_until(|rig| rig.reports.len() == 1);
-    let sidecar = rig.reports[0].file.with_extension("json");
-    disk.set_capacity(0);
-    let late = (in_window_ns, udp(1, 7, 2));
-    rig.feeds[1].lock().unwrap().frames.push_back(late);
-    rig.step();
-    rig.stop();
-    rig.step_until(|rig| rig.reports.len() == 2);
-    rig.pass(S);
-    rig.step();
     assert!(!holds(&disk, &sidecar, "incomplete"));
-    disk.set_capacity(usize::MAX);
-    rig.pass(S);
-    rig.step();
-    assert!(holds(&disk, &sidecar, "incomplete"), "{:?}", rig.notices);
-    let told = |what: &str| rig.notices.iter().filter(|it| it.contains(what)).count();
-    let told = [told("no sidecar: "), told("its sidecar is written now")];
-    assert_eq!(told, [1, 1], "{:?}", rig.notices);
 }
 
 /// Everything ends at once: what was copied is written, and the parts say what they hold.

@@ -12,7 +12,7 @@ use std::{
 use retroscope_script::{Limits, Script};
 
 use crate::{
-    Analyzers, DumpReport, Scripts, TriggerRequest, Verdict,
+    Analyzers, Scripts, TriggerRequest, Verdict,
     dump::{encode::Format, names::Directory},
     tests::rig::{FakeClock, MS, Rig, RigConfig, S, udp},
 };
@@ -95,11 +95,6 @@ fn counts(rig: &Rig) -> (u64, u64, u64) {
     (reading.analyzed, reading.lapped, reading.unseen)
 }
 
-fn sidecar(report: &DumpReport) -> serde_json::Value {
-    let sidecar = std::fs::read(report.file.with_extension("json")).unwrap();
-    serde_json::from_slice(&sidecar).unwrap()
-}
-
 /// A script that makes its way through a long burst does not hang.
 #[test]
 fn an_inserter_goes_round_amidst_a_burst() {
@@ -176,7 +171,7 @@ fn packets_that_were_overwritten_are_told_where_that_is_found() {
     assert_eq!(unseen, lapped);
 }
 
-/// Some seconds are given to what waits; the rest is unread, and told with all that it concerns.
+/// After a stop, some seconds are given to packets that wait; the rest is unread, and reported.
 #[test]
 fn a_stop_does_not_wait_for_all_packets() {
     let cases = [(MS / 10, false), (3 * MS / 2, true), (20 * MS, true)];
@@ -208,9 +203,6 @@ fn a_stop_does_not_wait_for_all_packets() {
         assert_eq!(told, is_bound, "{:?}", rig.notices);
         let report = rig.reports.last().unwrap();
         assert_eq!(report.verdict, Verdict::Complete, "all were recorded");
-        assert_eq!(report.not_analyzed, unread);
-        let expected = is_bound.then_some(unread);
-        assert_eq!(sidecar(report)["not_analyzed"].as_u64(), expected);
     }
 }
 

@@ -157,7 +157,7 @@ impl Writing {
         let (kind, fields) = EventBody::of(event);
         let time_ns = match event {
             Event::Triggered { trigger_ns, .. } if self.offline => *trigger_ns,
-            Event::Finished(report) | Event::Amended(report) if self.offline => report.trigger_ns,
+            Event::Finished(report) if self.offline => report.trigger_ns,
             _ => SystemClock.now().wall_ns,
         };
         self.writer.event(time_ns, kind, &fields);

@@ -209,7 +209,7 @@ impl Screen {
     /// News. What is not complete is said even if quiet.
     pub(crate) fn show(&mut self, event: &Event) {
         match event {
-            Event::Finished(report) | Event::Amended(report) => {
+            Event::Finished(report) => {
                 self.hear(report.number, report.verdict);
             }
             Event::Missed(_) => self.has_missed = true,
@@ -229,9 +229,7 @@ impl Screen {
             | Event::Deleted(_)
             | Event::Changed(_) => !self.quiet,
             Event::Posted(posted) => posted.outcome != PostOutcome::Done,
-            Event::Finished(report) | Event::Amended(report) => {
-                !self.quiet || report.verdict != Verdict::Complete
-            }
+            Event::Finished(report) => !self.quiet || report.verdict != Verdict::Complete,
             // They are for who listens, and EVE.
             Event::Exported(_) | Event::Alert(_) => false,
             _ => true,
@@ -254,7 +252,7 @@ impl Screen {
                 let at = rfc3339(*trigger_ns);
                 self.print(&format!("trigger '{rule}' at {at}: dumping {what}"));
             }
-            Event::Finished(report) | Event::Amended(report) => self.print(&report.line()),
+            Event::Finished(report) => self.print(&report.line()),
             Event::Compressed(report) => self.print(&compressed(report)),
             Event::Deleted(dump) => self.print(&deleted(dump)),
             Event::Posted(Posted { id, outcome, .. }) => {
@@ -383,8 +381,12 @@ pub(crate) fn source_line(source: &SourceSnapshot) -> String {
             source.gap_ns as f64 / 1e9
         ),
     };
+    let late = match source.late {
+        0 => String::new(),
+        late => format!(", up to {late} too late for finished dumps"),
+    };
     format!(
-        "{}: received {}, stored {}, filtered {}, cut {}, lost: {lost}{shed}{gaps}",
+        "{}: received {}, stored {}, filtered {}, cut {}, lost: {lost}{shed}{gaps}{late}",
         source.name,
         number(source.received),
         source.stored,

@@ -36,7 +36,7 @@ struct Json<'a> {
     scripts_failed: u64,
     /// Packets that no rule saw though there were rules.
     not_analyzed: u64,
-    /// Dumps whose verdict does not tell of packets that may have come late for them.
+    /// Dumps that packets may have come too late for.
     outdated: u64,
     /// What modules did.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -98,6 +98,12 @@ pub(crate) fn finish(
         let packets = counted(summary.not_analyzed, "packet");
         say(&format!(
             "{packets} not seen by the trigger rules: triggers may have been missed"
+        ));
+    }
+    if summary.outdated > 0 {
+        let dumps = counted(summary.outdated, "dump");
+        say(&format!(
+            "packets may have come too late for {dumps}, whose verdicts do not report them"
         ));
     }
     print_unfinished(summary);

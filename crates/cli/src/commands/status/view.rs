@@ -200,6 +200,10 @@ impl Told<'_> {
                 format!("scripts   {failed} failed, and do nothing any more"),
             );
         }
+        if let outdated @ 1.. = of("outdated") {
+            let text = format!("late      packets may have come too late for {outdated} dumps");
+            self.line(Look::Alarm, text);
+        }
         if let steps @ 1.. = of("clock_steps") {
             self.line(Look::Plain, format!("clock     stepped {steps} times"));
         }

@@ -46,7 +46,7 @@ impl<'c, 'b> Walk<'c, 'b> {
         }
     }
 
-    /// Passes the packets before `record`: from files each moves the clock, and one that a window missed that is over is counted for it.
+    /// Passes the packets before `record`: from files each moves the clock, and a packet that is too late for a closed window is counted.
     fn go_to(&mut self, record: u64) {
         let count = record.saturating_sub(self.next);
         if count == 0 {
@@ -270,8 +270,12 @@ impl Core {
             && let Some(interface) = self.names.interface(packet.interface)
         {
             let offset_ns = self.stamps.offset_ns(producer, interface.source, record);
-            self.closed
-                .check(producer, record, interface, packet, offset_ns);
+            let closed = &mut self.closed;
+            if closed.check(producer, record, interface, packet, offset_ns)
+                && let Some(source) = self.common.intake.sources.get(interface.source)
+            {
+                source.late.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 

@@ -135,18 +135,16 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    /// A batch of a producer begins at `time_ns`; `lost` packets before it were overwritten. Returns where they were.
-    pub(super) fn batch(&mut self, producer: usize, time_ns: i64, lost: u64) -> Option<(i64, i64)> {
+    /// A batch of a producer begins at `time_ns`; `lost` packets before it were overwritten.
+    pub(super) fn batch(&mut self, producer: usize, time_ns: i64, lost: u64) {
         if producer >= self.last_ns.len() {
             self.last_ns.resize(producer + 1, i64::MIN);
         }
         let last_ns = std::mem::replace(&mut self.last_ns[producer], time_ns);
-        if lost == 0 {
-            return None;
+        if lost > 0 {
+            let span_ns = (last_ns.min(time_ns), last_ns.max(time_ns));
+            self.gap(producer, span_ns, lost);
         }
-        let span_ns = (last_ns.min(time_ns), last_ns.max(time_ns));
-        self.gap(producer, span_ns, lost);
-        Some(span_ns)
     }
 
     /// Packets of a producer were not seen there.

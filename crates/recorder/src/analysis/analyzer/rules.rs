@@ -158,7 +158,6 @@ impl Core {
         let unseen = self.unseen_of(gap.packets);
         if unseen > 0 {
             self.unseen.gap(gap.producer, gap.span_ns, unseen);
-            self.closed.miss(gap.span_ns, unseen);
         }
         if gap.is_lapped {
             self.was_lapped(gap.packets, unseen);
@@ -171,9 +170,7 @@ impl Core {
     /// them a rule might have taken.
     pub(super) fn miss(&mut self, producer: usize, time_ns: i64, packets: u64) -> u64 {
         let unseen = self.unseen_of(packets);
-        if let Some(gap_ns) = self.unseen.batch(producer, time_ns, unseen) {
-            self.closed.miss(gap_ns, unseen);
-        }
+        self.unseen.batch(producer, time_ns, unseen);
         unseen
     }
 
@@ -202,9 +199,18 @@ impl Core {
     /// At the end: reports what was only counted so far.
     pub(super) fn tell_rest(&mut self) {
         let rest = [self.refusals.rest(), self.unseen.rest()];
-        let outdated = self.closed.outdated_line();
-        for sentence in rest.into_iter().chain([outdated]).flatten() {
+        for sentence in rest.into_iter().flatten() {
             self.tell(Event::Notice(sentence));
+        }
+        self.tell_late(i64::MAX);
+    }
+
+    /// Reports packets that came too late for dumps. `mono_ns`: as in [`ClosedWindows::take_unreported`](crate::analysis::late::ClosedWindows::take_unreported).
+    pub(super) fn tell_late(&mut self, mono_ns: i64) {
+        for (source, late) in self.closed.take_unreported(mono_ns) {
+            if let Some(source) = self.common.intake.sources.get(source) {
+                self.tell(Event::Notice(late.sentence(&source.name)));
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 //! Finishes a dump after all its packets are read. Its sink completes the files, writes the sidecar
-//! and compresses. Later the verdict may change.
+//! and compresses.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,6 @@ use crate::{
     dump::{
         active::{Active, verdict_line},
         ending::{Ending, Stage},
-        order::LateNews,
         pool::{Outcome, Work},
         report::DumpReport,
         sink::End,
@@ -105,7 +104,7 @@ impl Dumper {
                     ending.draft.notes.push(note);
                     ending.completion.stays_plain = true;
                 }
-                self.write_sidecar(Stage::Telling, None, id, ending);
+                self.write_sidecar(Stage::Telling, id, ending);
             }
             Stage::Stopping => self.tell(Event::Finished(ending.report())),
             Stage::Telling => {
@@ -122,8 +121,7 @@ impl Dumper {
                 let report = ending.report();
                 let why = ending.unmatched.as_ref();
                 let why = why.map(|(outcome, why)| (*outcome, why.as_str()));
-                // The stamps are not needed any more, and a dump that may be amended is kept for
-                // long.
+                // A dump may be compressed for long, and the stamps are not needed any more.
                 let alerted = std::mem::take(&mut ending.alerted);
                 for news in alerted.count(&common.alerts, id, why) {
                     self.parts.events.tell(Event::Alert(news));
@@ -144,15 +142,15 @@ impl Dumper {
             }
             Stage::Compressing => {
                 // The log comes first: a query compares the files in a sidecar with the log.
-                self.parts.common.log.amend(&ending.report());
+                self.parts.common.log.replace(&ending.report());
                 if ending.is_compressed() {
-                    self.write_sidecar(Stage::Replacing, None, id, ending);
+                    self.write_sidecar(Stage::Replacing, id, ending);
                 } else {
                     self.compressed_or_not(id, ending);
                 }
             }
             Stage::Replacing => {
-                self.parts.common.log.amend(&ending.report());
+                self.parts.common.log.replace(&ending.report());
                 self.compressed_or_not(id, ending);
             }
             Stage::TellingAgain => {
@@ -163,16 +161,12 @@ impl Dumper {
                 };
                 if !ending.completion.lacks_sidecar {
                     let report = ending.report();
-                    self.parts.common.log.amend(&report);
+                    self.parts.common.log.replace(&report);
                     // That of a complete dump has run.
                     if report.error.is_some() {
                         self.post(&report);
                     }
                 }
-                self.put_by(id, ending);
-            }
-            Stage::Amending => {
-                self.tell(Event::Amended(ending.report()));
                 self.put_by(id, ending);
             }
         }
@@ -213,20 +207,15 @@ impl Dumper {
         }
     }
 
-    /// A dump is done with, unless late packets may amend it, or its sidecar could not be written: the disk is full, for example. Without one its files are in no list.
-    fn put_by(&mut self, id: u64, mut ending: Ending) {
-        let late_news = ending.completion.late_news.take();
+    /// A dump is done with, unless its sidecar could not be written: the disk is full, for example. No
+    /// list has files without a sidecar.
+    fn put_by(&mut self, id: u64, ending: Ending) {
         let is_tried_again = ending.completion.lacks_sidecar && self.parts.common.is_live();
         if is_tried_again && self.lacking.len() < LACKING_MAX {
             if self.lacking.is_empty() && ending.stage != Stage::TellingAgain {
                 self.try_again_ns = self.parts.common.clock.mono_ns() + TRY_AGAIN_NS;
             }
             self.lacking.insert(id, ending);
-        } else if !ending.is_given_up && ending.sink.fault.is_none() {
-            self.finished.insert(id, ending);
-        }
-        if let Some(news) = late_news {
-            self.give_up(news);
         }
     }
 
@@ -240,19 +229,13 @@ impl Dumper {
         let next = next.map(|(id, _)| *id);
         if let Some((id, ending)) = next.and_then(|id| self.lacking.remove_entry(&id)) {
             self.tried_last = id;
-            self.write_sidecar(Stage::TellingAgain, None, id, ending);
+            self.write_sidecar(Stage::TellingAgain, id, ending);
             self.take_outcomes();
         }
     }
 
-    /// Has the sidecar written, and the verdict changed if there is another one.
-    fn write_sidecar(
-        &mut self,
-        stage: Stage,
-        amended: Option<String>,
-        id: u64,
-        mut ending: Ending,
-    ) {
+    /// Has the sidecar written.
+    fn write_sidecar(&mut self, stage: Stage, id: u64, mut ending: Ending) {
         if ending.completion.created.is_none() && !self.parts.reproducible {
             let now_ns = self.parts.common.clock.clock().now().wall_ns;
             ending.completion.created = Some(rfc3339(now_ns));
@@ -260,46 +243,9 @@ impl Dumper {
         // If a replacement sidecar cannot be written, the old sidecar stays.
         ending.draft.sidecar |= stage != Stage::Replacing;
         let sidecar = ending.sidecar(&mut self.names, &self.parts.origin);
-        let sidecar = Box::new(sidecar);
-        let work = Work::Tell { amended, sidecar };
+        let work = Work::Tell(Box::new(sidecar));
         ending.submit(stage, work, &mut self.parts.pool);
         self.ending.insert(id, ending);
-    }
-
-    /// A closed window is given up. If packets of it came late, or were lost before anybody looked at them, what its dump says changes.
-    pub(super) fn give_up(&mut self, news: LateNews) {
-        let id = news.id;
-        let note = |dump: &mut Active| {
-            dump.is_given_up = true;
-            dump.late = news.missing(dump.order.offset_ns);
-            if let Some(close) = &mut dump.close {
-                close.unseen += news.unseen;
-            }
-        };
-        if self.active.change(id, note).is_some() {
-            return;
-        }
-        if let Some(ending) = self.ending.get_mut(&id) {
-            ending.completion.late_news = Some(news);
-            return;
-        }
-        let put_by = (self.finished.remove(&id)).or_else(|| self.lacking.remove(&id));
-        let Some(mut ending) = put_by else {
-            return;
-        };
-        ending.is_given_up = true;
-        if !news.is_any() {
-            if ending.completion.lacks_sidecar {
-                self.lacking.insert(id, ending);
-            }
-            return;
-        }
-        let missing = news.missing(ending.draft.offset_ns);
-        ending.late = missing.or(ending.late.take());
-        ending.draft.not_analyzed += news.unseen;
-        let verdict = verdict_line(&ending.report());
-        self.write_sidecar(Stage::Amending, Some(verdict), id, ending);
-        self.take_outcomes();
     }
 }
 

@@ -58,26 +58,6 @@ impl Dumper {
         self.compiler.lose();
     }
 
-    /// Does all there is to do before the last message comes, and then the rest.
-    pub(crate) fn step_before_the_last(&mut self) {
-        let mut messages: Vec<_> = self.parts.messages.try_iter().collect();
-        let last = messages.pop();
-        messages.into_iter().for_each(|message| self.take(message));
-        self.step();
-        last.into_iter().for_each(|message| self.take(message));
-        self.step();
-    }
-
-    /// Dumps that may be amended.
-    pub(crate) fn finished(&self) -> usize {
-        self.finished.len()
-    }
-
-    /// Whether dumps that are finished keep what they knew of their alerts.
-    pub(crate) fn keeps_alerts(&self) -> bool {
-        self.finished.values().any(|ending| ending.alerted.is_any())
-    }
-
     /// Waits until all that sinks were asked for is done, and hears of it.
     pub(crate) fn settle(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(120);

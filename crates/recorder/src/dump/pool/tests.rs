@@ -66,10 +66,7 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let limits = Arc::new(limits());
     let packets = || Work::Packets(Batch::new(&Arc::default(), &limits, 0));
     let end = || Work::Finish(Box::default());
-    let tell = Work::Tell {
-        amended: None,
-        sidecar: Box::new(sidecar()),
-    };
+    let tell = Work::Tell(Box::new(sidecar()));
     let mut state = State::default();
     let all = [
         (true, packets()),

@@ -30,11 +30,8 @@ pub(in crate::dump) enum Work {
     Finish(Box<End>),
     /// Compress what is complete, and answer.
     Compress,
-    /// Write the sidecar, and change the verdict if there is another one now; answer.
-    Tell {
-        amended: Option<String>,
-        sidecar: Box<Sidecar>,
-    },
+    /// Write the sidecar, and answer.
+    Tell(Box<Sidecar>),
     /// Close it: nobody needs it any more.
     Leave,
 }
@@ -48,7 +45,6 @@ pub(in crate::dump) enum Outcome {
     Done { failed: Option<Fault>, held: Held },
     /// To [`Work::Tell`]: whether there is a sidecar now.
     Told {
-        amended: io::Result<()>,
         sidecar: io::Result<bool>,
         held: Held,
     },
@@ -210,7 +206,7 @@ impl State {
         let work = slot.work.front()?;
         let class = work.class(slot.has_begun);
         let ready = &mut self.ready[class as usize];
-        if matches!(work, Work::Tell { .. }) {
+        if matches!(work, Work::Tell(_)) {
             // A dump is done with before others are begun to be completed.
             ready.push_front(id);
         } else {
@@ -268,7 +264,7 @@ impl Work {
             Self::Create => Class::First,
             Self::Packets(_) if !has_begun => Class::First,
             Self::Packets(_) | Self::Flush => Class::Write,
-            Self::Finish(_) | Self::Tell { .. } | Self::Leave => Class::Slow,
+            Self::Finish(_) | Self::Tell(_) | Self::Leave => Class::Slow,
             // Compression may take hours, and must not delay the end of another dump.
             Self::Compress => Class::Compress,
         }
@@ -332,11 +328,9 @@ impl Body {
                 }
                 Some(self.done())
             }
-            Work::Tell { amended, sidecar } => {
-                let amended = amended.map_or(Ok(()), |verdict| self.file.amend(&verdict));
+            Work::Tell(sidecar) => {
                 let sidecar = self.file.sidecar(&sidecar);
                 Some(Outcome::Told {
-                    amended,
                     sidecar,
                     held: self.file.held(),
                 })
