@@ -3,7 +3,6 @@
 pub(crate) mod by_hand;
 pub(crate) mod config;
 mod dump_files;
-mod edits;
 pub(crate) mod expressions;
 pub(crate) mod handle;
 pub(crate) mod inserters_only;

@@ -20,9 +20,8 @@ use crate::{
     start::{
         config::Config,
         default_window,
-        edits::{Edit, Ready},
         handle::{CommandError, Handle},
-        rules::{Numbered, names},
+        rules::{Edit, Numbered, Ready, names},
         shared_limits,
     },
 };

@@ -5,6 +5,7 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, sync_channel},
     },
 };
 
@@ -16,15 +17,18 @@ use crate::{
         native::NativeCode,
         prepared::{LinkTypes, Prepared, mode, template},
         terms::TriggerRequest,
-        triggers::{Rule, SharedRules, Triggers},
+        triggers::{Rule, RuleChange, SharedRules, Triggers},
     },
-    control::{lock, outcomes::Outcomes},
+    control::{
+        commands::{Command, Settings},
+        lock,
+        outcomes::Outcomes,
+    },
     dump::store::retention::RuleKeep,
     start::{
         config::Config,
-        edits::{Edit, Ready},
         expressions::check_label_template,
-        handle::{CommandError, Handle, check_name},
+        handle::{CommandError, Handle, check_name, late},
         reload::Configured,
     },
 };
@@ -33,7 +37,7 @@ use crate::{
 pub const NO_PACKET: &str = "less 0";
 
 /// Rules at once.
-pub(super) const RULES_MAX: usize = 16_384;
+const RULES_MAX: usize = 16_384;
 /// Bytes of the expressions of rules that are added, in all. A rule costs 30 to 240 times its text: most if it is short, or is no list.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
@@ -61,7 +65,7 @@ pub(super) struct Numbered {
     /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
     pub(super) leaving: Vec<usize>,
     /// What is kept of whose dumps, as it was told last.
-    pub(super) kept: HashMap<String, RuleKeep>,
+    kept: HashMap<String, RuleKeep>,
 }
 
 #[derive(Debug, Clone)]
@@ -78,6 +82,19 @@ pub(super) struct Entry {
     pub(super) is_counted: bool,
 }
 
+/// Compiled parts of a rule: the filter, and the dump expression if the rule has its own.
+pub(super) type Ready = (Prepared, Option<Arc<Template>>);
+
+/// A change of one rule.
+#[derive(Debug)]
+pub(super) enum Edit {
+    Remove,
+    /// The rule keeps its number and its filters.
+    Keep(Entry),
+    /// A new rule, or other filters. The rule gets a new number.
+    Put(Entry, Ready),
+}
+
 /// What somebody wants under a name.
 #[derive(Debug, Clone, Copy)]
 struct Wanted<'a> {
@@ -86,18 +103,8 @@ struct Wanted<'a> {
     request: &'a TriggerRequest,
     /// Whether its matches are hits, from its first packet on; `None`: as it is, and of a new rule so.
     is_enabled: Option<bool>,
-    aim: Aim,
-}
-
-/// What to do if there is a rule of the name already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Aim {
-    /// Refuse, unless that rule is as wanted.
-    Add,
-    /// Refuse, and say whether that rule is as wanted.
-    Create,
-    /// Change that rule; refuse if there is none.
-    Change,
+    /// Only if there is no rule of this name.
+    only_new: bool,
 }
 
 /// A rule at one moment.
@@ -224,16 +231,17 @@ impl RuleBook {
 
     /// Compiles an expression about a flow.
     pub(super) fn about(&self, text: &str, flow: &KnownFlow) -> Result<Filled, FilterError> {
-        let known = self.shared.link_types();
-        let link_types = LinkTypes::new(&known, &Vec::new);
-        template(text, &link_types, mode(self.offline))?.filled_for(flow)
+        self.compile(text)?.filled_for(flow)
     }
 
     /// Compiles an expression about an interface.
     pub(super) fn on(&self, text: &str, interface: u16) -> Result<Filled, FilterError> {
+        self.compile(text)?.filled_on(interface)
+    }
+
+    fn compile(&self, text: &str) -> Result<Arc<Template>, FilterError> {
         let known = self.shared.link_types();
-        let link_types = LinkTypes::new(&known, &Vec::new);
-        template(text, &link_types, mode(self.offline))?.filled_on(interface)
+        template(text, &LinkTypes::new(&known, &Vec::new), mode(self.offline))
     }
 
     /// The number of the rule of a name, if it is enabled.
@@ -249,8 +257,7 @@ impl RuleBook {
 
     /// Compiles a dump expression for the sources.
     pub(super) fn template(&self, text: &str) -> Result<Arc<Template>, CommandError> {
-        let known = self.shared.link_types();
-        let template = template(text, &LinkTypes::new(&known, &Vec::new), mode(self.offline))?;
+        let template = self.compile(text)?;
         if self.are_flows_apart && asks_for_flows(&template) {
             let why = "the dump expression asks for flows, whose fragments come by several queues that several threads look at: start the recorder with --analyzers 1, or with a rule that asks for flows";
             return Err(CommandError::Refused(why.to_owned()));
@@ -271,21 +278,38 @@ impl Numbered {
         self.by_name.iter().filter_map(keep).collect()
     }
 
-    /// Whether it is so already; refused where there is another rule, or none to be changed.
+    /// The rule of a name, new or not, with these texts. It keeps the count of its hits if the
+    /// expression is the same.
+    pub(super) fn edited(
+        &self,
+        name: &str,
+        (expression, request): (&str, &TriggerRequest),
+    ) -> Entry {
+        let before = self.by_name.get(name);
+        let same = before.filter(|before| before.expression == expression);
+        let hits = same.and_then(|before| before.hits.clone());
+        Entry {
+            number: before.map_or(0, |before| before.number),
+            expression: expression.to_owned(),
+            request: request.clone(),
+            is_enabled: before.is_none_or(|before| before.is_enabled),
+            hits: hits.or_else(|| Some(Arc::default())),
+            is_configured: before.is_some_and(|before| before.is_configured),
+            is_counted: before.is_some_and(|before| before.is_counted),
+        }
+    }
+
+    /// Whether the rule is as wanted already; refused if the rule must be new or is a script.
     fn has(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
         let name = wanted.name;
         match self.by_name.get(name) {
-            None if wanted.aim == Aim::Change => Err(no_rule(name)),
             None => Ok(false),
-            Some(entry) if wanted.aim == Aim::Create => Err(CommandError::RuleExists {
+            Some(entry) if wanted.only_new => Err(CommandError::RuleExists {
                 name: name.to_owned(),
                 is_as_wanted: entry.is_so(wanted),
             }),
             Some(entry) if entry.is_so(wanted) => Ok(true),
-            Some(entry) if wanted.aim == Aim::Change => entry.check_no_script(name).map(|()| false),
-            Some(_) => Err(CommandError::Refused(format!(
-                "rule '{name}' has another expression, window or limit: change it, or remove it first"
-            ))),
+            Some(entry) => entry.check_no_script(name).map(|()| false),
         }
     }
 }
@@ -363,53 +387,18 @@ impl Handle {
         by_name.map(|(name, entry)| entry.status(name)).collect()
     }
 
-    /// Adds a trigger rule, which takes the packets that the analyzer looks at from when this returns on. Whether it was there already: a
-    /// name stands for one expression and request.
+    /// Adds a trigger rule, or changes the one of its name unless `only_new`. Packets that are analyzed
+    /// after this returns are matched by the rule. `is_enabled`: whether its matches are hits (`None`: as
+    /// it is; those of a new rule are). Whether the rule was there.
+    ///
+    /// A change happens between two packets. Open dumps of the rule go on as they were asked for, and no
+    /// more hits count for them. Hits of another expression are counted from 0, and not held off because
+    /// of earlier dumps.
     ///
     /// # Errors
-    /// [`CommandError`]; `Filter`: the expression, or the dump expression, does not compile for any source.
-    pub fn add_rule(
-        &self,
-        name: &str,
-        expression: &str,
-        request: &TriggerRequest,
-    ) -> Result<bool, CommandError> {
-        self.want_rule(Wanted {
-            name,
-            expression,
-            request,
-            is_enabled: None,
-            aim: Aim::Add,
-        })
-    }
-
-    /// Gives a rule another expression and request between two packets: each is looked at by the one or by the other. Whether that is new. Dumps
-    /// that are open go on as they were asked for, and hits count for them no more; hits of another expression are counted from 0, and not held
-    /// off because of its dumps.
-    ///
-    /// # Errors
-    /// [`CommandError`], and then the rule is as it was; `Refused`: there is no such rule.
-    pub fn change_rule(
-        &self,
-        name: &str,
-        expression: &str,
-        request: &TriggerRequest,
-    ) -> Result<bool, CommandError> {
-        let was_so = self.want_rule(Wanted {
-            name,
-            expression,
-            request,
-            is_enabled: None,
-            aim: Aim::Change,
-        })?;
-        Ok(!was_so)
-    }
-
-    /// Adds a rule, or changes the one of its name unless `only_new`, and says in the same step whether its matches are hits (`None`: as it is, and of a
-    /// new rule so): none is a hit before that is known. Whether the rule was there.
-    ///
-    /// # Errors
-    /// Those of [`Self::add_rule`] and [`Self::change_rule`]; `RuleExists`: with `only_new`, where there is a rule of this name.
+    /// [`CommandError`], and then the rule is as it was; `Filter`: the expression, or the dump
+    /// expression, does not compile for any source; `RuleExists`: with `only_new`, if there is a rule of
+    /// this name.
     pub fn put_rule(
         &self,
         name: &str,
@@ -417,37 +406,27 @@ impl Handle {
         is_enabled: Option<bool>,
         only_new: bool,
     ) -> Result<bool, CommandError> {
-        let is_there = lock(&self.rules.rules).by_name.contains_key(name);
-        let aim = match (only_new, is_there) {
-            (true, _) => Aim::Create,
-            (false, true) => Aim::Change,
-            (false, false) => Aim::Add,
-        };
-        let was_so = self.want_rule(Wanted {
+        let wanted = Wanted {
             name,
             expression,
             request,
             is_enabled,
-            aim,
-        })?;
-        Ok(is_there || was_so)
-    }
-
-    /// Sees to it that a rule is as it is wanted. Whether it was.
-    fn want_rule(&self, wanted: Wanted<'_>) -> Result<bool, CommandError> {
+            only_new,
+        };
         self.check_live()?;
-        check_name(wanted.name)?;
+        check_name(name)?;
         let is_so = lock(&self.rules.rules).has(wanted)?;
         if !is_so {
-            // Outside of the lock, because it may take long. Who wants the same meanwhile is found below.
-            let prepared = self.rules.prepare(wanted.expression)?;
+            // Outside of the lock, because it may take long. Another thread may put the same rule meanwhile.
+            let prepared = self.rules.prepare(expression)?;
             prepared.compile(&self.rules.native);
-            let template = self.rules.own_template(wanted.request)?;
+            let template = self.rules.own_template(request)?;
             let rules = lock(&self.rules.rules);
             if !rules.has(wanted)? {
+                let is_there = rules.by_name.contains_key(name);
                 return self
                     .put(rules, wanted, (prepared, template))
-                    .map(|()| false);
+                    .map(|()| is_there);
             }
         }
         self.settled().map(|()| true)
@@ -470,6 +449,134 @@ impl Handle {
             Edit::Put(entry, ready)
         };
         self.edit(rules, vec![(wanted.name.to_owned(), edit)], None, None)
+    }
+
+    /// Changes rules by name, all or none, and waits until the analyzer has the changes. `default`: a
+    /// new dump expression for the rules without their own. `settings`: new settings of all rules.
+    ///
+    /// # Errors
+    /// [`CommandError`]; after [`CommandError::Late`] the rules will be as asked for.
+    pub(super) fn edit(
+        &self,
+        mut rules: MutexGuard<'_, Numbered>,
+        edits: Vec<(String, Edit)>,
+        default: Option<RuleChange>,
+        settings: Option<Box<Settings>>,
+    ) -> Result<(), CommandError> {
+        let common = self.common()?;
+        let outcomes = &common.outcomes;
+        let is_there = |name: &String| rules.by_name.contains_key(name);
+        let (mut len, mut old) = (rules.by_name.len(), Vec::new());
+        for (name, edit) in &edits {
+            match edit {
+                Edit::Keep(_) => continue,
+                Edit::Remove => len -= usize::from(is_there(name)),
+                Edit::Put(..) => len += usize::from(!is_there(name)),
+            }
+            old.extend(rules.by_name.get(name).map(|entry| entry.number));
+        }
+        if len > RULES_MAX.max(rules.by_name.len()) {
+            return Err(CommandError::Refused(format!(
+                "there are {RULES_MAX} rules, which is the limit"
+            )));
+        }
+        // By number. With settings, the analyzer needs the requests of all rules.
+        let mut requests = BTreeMap::new();
+        if settings.is_some() {
+            let all = rules.by_name.values();
+            requests.extend(all.map(|entry| (entry.number, entry.request.clone())));
+            old.iter().for_each(|number| _ = requests.remove(number));
+        }
+        let removed = old.iter().copied().map(RuleChange::Remove);
+        let mut changes: Vec<RuleChange> = default.into_iter().chain(removed).collect();
+        let (mut after, mut added) = (Vec::with_capacity(edits.len()), Vec::new());
+        for (name, edit) in edits {
+            let entry = match edit {
+                Edit::Remove => None,
+                Edit::Keep(entry) => {
+                    let before = rules.by_name.get(&name);
+                    if before.is_some_and(|before| before.is_enabled != entry.is_enabled) {
+                        changes.push(RuleChange::Enable(entry.number, entry.is_enabled));
+                    }
+                    Some(entry)
+                }
+                Edit::Put(mut entry, (mut prepared, template)) => {
+                    entry.number = rules.next + added.len();
+                    if let Err(error) = self.rules.shared.add(entry.number, &mut prepared) {
+                        self.rules.shared.remove(&added);
+                        return Err(error.into());
+                    }
+                    added.push(entry.number);
+                    changes.push(RuleChange::Add(Box::new(entry.to_rule(prepared)), template));
+                    Some(entry)
+                }
+            };
+            requests.extend(entry.iter().map(|it| (it.number, it.request.clone())));
+            after.push((name, entry));
+        }
+        let new = || {
+            let after = after.iter();
+            let new = after.filter_map(|(name, entry)| Some((name, entry.as_ref()?.number)));
+            new.filter(|(_, number)| *number >= rules.next)
+        };
+        new().for_each(|(name, number)| outcomes.add_rule(number, name));
+        self.rules.shared.join();
+        let (reply, answer) = sync_channel(1);
+        let told = self.send(Command::Rules {
+            changes,
+            requests: requests.into_iter().collect(),
+            settings,
+            reply,
+        });
+        told.inspect_err(|_| {
+            self.rules.shared.remove(&added);
+            added.iter().for_each(|number| outcomes.forget(*number));
+            let new = new().filter(|(name, _)| !is_there(name));
+            new.for_each(|(name, _)| outcomes.remove_rule(name));
+        })?;
+        rules.next += added.len();
+        for (name, entry) in after {
+            if let Some(entry) = entry {
+                rules.by_name.insert(name, entry);
+            } else {
+                rules.by_name.remove(&name);
+                outcomes.remove_rule(&name);
+            }
+        }
+        rules.leaving.extend(old);
+        self.answered(rules, &answer)
+    }
+
+    /// Waits for the analyzer's answer. Other threads may read and change the rules meanwhile.
+    fn answered(
+        &self,
+        mut rules: MutexGuard<'_, Numbered>,
+        answer: &Receiver<()>,
+    ) -> Result<(), CommandError> {
+        let leaving = std::mem::take(&mut rules.leaving);
+        let keeps = rules.keeps();
+        if let Some(keeper) = &self.keeper
+            && keeps != rules.kept
+        {
+            rules.kept.clone_from(&keeps);
+            keeper.keep(keeps);
+        }
+        drop(rules);
+        let answered = answer.recv_timeout(self.answer_wait).map_err(late);
+        match answered {
+            // The analyzer may still need the removed rules.
+            Err(_) => lock(&self.rules.rules).leaving.extend(leaving),
+            Ok(()) => self.rules.shared.remove(&leaving),
+        }
+        answered
+    }
+
+    /// Waits until the analyzer has carried out all earlier edits.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    fn settled(&self) -> Result<(), CommandError> {
+        self.edit(lock(&self.rules.rules), Vec::new(), None, None)
     }
 
     /// Removes a rule; its dumps go on. Whether it was there.
@@ -510,7 +617,7 @@ impl Handle {
 
 impl Entry {
     /// The rule, for those who look at packets.
-    pub(super) fn to_rule(&self, prepared: Prepared) -> Rule {
+    fn to_rule(&self, prepared: Prepared) -> Rule {
         Rule {
             number: self.number,
             text: self.expression.clone(),

@@ -48,7 +48,7 @@ fn the_rules_are_listed_while_a_change_waits() {
     let handle = rig.handle.clone();
     let added = scope(|scope| {
         let adding =
-            scope.spawn(|| handle.add_rule("late", "udp port 7", &TriggerRequest::default()));
+            scope.spawn(|| handle.set_rule("late", "udp port 7", &TriggerRequest::default()));
         while !handle.rules().iter().any(|rule| rule.name == "late") {
             yield_now();
         }
@@ -69,7 +69,7 @@ fn a_retry_waits_for_the_analyzer_too() {
     rig.handle.answer_wait = Duration::ZERO;
     let is_late = |result| matches!(result, Err(CommandError::Late));
     for _ in 0..2 {
-        assert!(is_late(rig.handle.add_rule(
+        assert!(is_late(rig.handle.set_rule(
             "late",
             "udp port 7",
             &TriggerRequest::default()
@@ -108,16 +108,12 @@ fn a_rule_is_changed_in_its_place() {
             ..TriggerRequest::default()
         },
     );
-    assert!(!asked(&mut rig, |it| it.add_rule("r", "udp port 7", &short)).unwrap());
+    assert!(!asked(&mut rig, |it| it.set_rule("r", "udp port 7", &short)).unwrap());
     arrive(&mut rig, 5, 0);
     arrive(&mut rig, 7, 1);
-    let other = asked(&mut rig, |it| it.add_rule("r", "udp port 8", &short));
-    assert!(matches!(other, Err(CommandError::Refused(_))), "{other:?}");
-    let other = asked(&mut rig, |it| it.add_rule("r", "udp port 7", &one));
-    assert!(matches!(other, Err(CommandError::Refused(_))), "{other:?}");
-    for is_new in [true, false] {
-        let changed = asked(&mut rig, |it| it.change_rule("r", "udp port 8", &short));
-        assert_eq!(changed.unwrap(), is_new);
+    for _ in 0..2 {
+        let was_there = asked(&mut rig, |it| it.set_rule("r", "udp port 8", &short));
+        assert!(was_there.unwrap());
     }
     assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(0)));
     arrive(&mut rig, 7, 2);
@@ -125,20 +121,18 @@ fn a_rule_is_changed_in_its_place() {
     arrive(&mut rig, 8, 4);
     assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(2)));
     // What cannot be leaves it as it is.
-    let wrong = asked(&mut rig, |it| it.change_rule("r", "udp prot 8", &short));
+    let wrong = asked(&mut rig, |it| it.set_rule("r", "udp prot 8", &short));
     assert!(matches!(wrong, Err(CommandError::Filter(_))), "{wrong:?}");
-    let none = asked(&mut rig, |it| it.change_rule("s", "udp port 8", &short));
-    assert!(matches!(none, Err(CommandError::Refused(_))), "{none:?}");
     // Only what it asks for: a hit that asks for another window has a dump of its own.
-    assert!(asked(&mut rig, |it| it.change_rule("r", "udp port 8", &one)).unwrap());
+    assert!(asked(&mut rig, |it| it.set_rule("r", "udp port 8", &one)).unwrap());
     assert_eq!(rules(&rig)[1], ("udp port 8".to_owned(), Some(2)));
     assert_eq!(rig.handle.rules()[1].request, one);
     arrive(&mut rig, 8, 5);
     // A disabled one is disabled under another expression too, and one of the start may be changed.
     assert!(asked(&mut rig, |it| it.enable_rule("r", false)).unwrap());
-    assert!(asked(&mut rig, |it| it.change_rule("r", "udp port 6", &one)).unwrap());
+    assert!(asked(&mut rig, |it| it.set_rule("r", "udp port 6", &one)).unwrap());
     arrive(&mut rig, 6, 6);
-    assert!(asked(&mut rig, |it| it.change_rule("1", "udp port 4", &one)).unwrap());
+    assert!(asked(&mut rig, |it| it.set_rule("1", "udp port 4", &one)).unwrap());
     arrive(&mut rig, 9, 7);
     arrive(&mut rig, 4, 8);
     assert_eq!(
@@ -186,20 +180,20 @@ fn added_rules_have_so_many_bytes() {
     let long = format!("udp port 7{}", " ".repeat(15_000));
     let mut request = TriggerRequest::default();
     let add = |rig: &mut Rig, name: &str, text: &str, request: &TriggerRequest| {
-        asked(rig, |it| it.add_rule(name, text, request))
+        asked(rig, |it| it.set_rule(name, text, request))
     };
     request.asked_by = Some("x".repeat((4 << 20) - 20_000));
     add(&mut rig, "a", "udp", &request).unwrap();
     request.asked_by = Some("x".repeat(10_000));
-    let change = |it: &Handle| it.change_rule("1", "udp port 9", &request);
+    let change = |it: &Handle| it.set_rule("1", "udp port 9", &request);
     asked(&mut rig, change).unwrap();
     request.asked_by = None;
     assert!(add(&mut rig, "c", &long, &request).is_err());
-    asked(&mut rig, |it| it.change_rule("1", "udp port 9", &request)).unwrap();
+    asked(&mut rig, |it| it.set_rule("1", "udp port 9", &request)).unwrap();
     add(&mut rig, "b", "udp", &request).unwrap();
     add(&mut rig, "c", &long, &request).unwrap();
     let added = add(&mut rig, "d", &long, &request);
-    let change = |it: &Handle| ["b", "1"].map(|name| it.change_rule(name, &long, &request));
+    let change = |it: &Handle| ["b", "1"].map(|name| it.set_rule(name, &long, &request));
     let [changed, of_start] = asked(&mut rig, change);
     for refused in [added, changed, of_start] {
         let Err(CommandError::Refused(why)) = refused else {
@@ -212,7 +206,7 @@ fn added_rules_have_so_many_bytes() {
     dumping.dump = Some(long.clone());
     assert!(add(&mut rig, "d", "udp", &dumping).is_err());
     let longer = format!("{long} ");
-    asked(&mut rig, |it| it.change_rule("c", &longer, &request)).unwrap();
+    asked(&mut rig, |it| it.set_rule("c", &longer, &request)).unwrap();
     asked(&mut rig, |it| it.remove_rule("c")).unwrap();
     add(&mut rig, "d", &long, &request).unwrap();
 }
@@ -228,7 +222,7 @@ fn a_change_leaves_no_gap() {
         let expression = format!("udp port {port}");
         let request = TriggerRequest::default();
         asked(&mut rig, |it| {
-            it.add_rule(&port.to_string(), &expression, &request)
+            it.set_rule(&port.to_string(), &expression, &request)
         })
         .unwrap();
     }
@@ -236,7 +230,7 @@ fn a_change_leaves_no_gap() {
     rig.arrive(0, udp(1, 10, 1));
     rig.insert();
     let request = TriggerRequest::default();
-    let late = rig.handle.change_rule("10", "udp port 20", &request);
+    let late = rig.handle.set_rule("10", "udp port 20", &request);
     assert!(matches!(late, Err(CommandError::Late)), "{late:?}");
     rig.look();
     rig.arrive(0, udp(1, 20, 2));

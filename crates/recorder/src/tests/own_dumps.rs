@@ -200,8 +200,8 @@ fn each_rule_dumps_what_it_says_wherever_packets_are_looked_at() {
                 if let Some(of) = LATE.iter().position(|(from, _)| *from == place) {
                     let request = LATE[of].1.request();
                     let put = |it: &crate::Handle| match of {
-                        0 => it.add_rule("late", "udp port 12", &request),
-                        _ => it.change_rule("late", "udp port 12", &request),
+                        0 => it.set_rule("late", "udp port 12", &request),
+                        _ => it.set_rule("late", "udp port 12", &request),
                     };
                     assert_eq!(asked(&mut rig, put).unwrap(), of > 0);
                 }
@@ -292,7 +292,7 @@ fn fragments_are_followed_for_any_rule_that_asks() {
         rig.pass(MS);
         rig.step();
         if !at_start {
-            asked(&mut rig, |it| it.add_rule("f", later, &requests[1])).unwrap();
+            asked(&mut rig, |it| it.set_rule("f", later, &requests[1])).unwrap();
         }
         for packet in [
             udp(1, 8, 0),
@@ -332,7 +332,7 @@ fn first_fragments_are_known_to_a_rule_in_the_place_of_another() {
         rig.arrive(0, fragment(5, Some(8)));
         rig.step();
         let later = "ip[6:2] & 0x1fff != 0";
-        let change = |it: &crate::Handle| it.change_rule("2", later, &dumping("$flow"));
+        let change = |it: &crate::Handle| it.set_rule("2", later, &dumping("$flow"));
         asked(&mut rig, change).unwrap();
         rig.pass(MS);
         rig.arrive(0, fragment(5, None));
@@ -359,7 +359,7 @@ fn a_rule_that_comes_later_is_no_trigger_of_the_start() {
     let mut rig = Rig::new(&plan, START, dir.path());
     rig.pass(MS);
     rig.step();
-    let add = |it: &crate::Handle| it.add_rule("r", "udp port 7", &TriggerRequest::default());
+    let add = |it: &crate::Handle| it.set_rule("r", "udp port 7", &TriggerRequest::default());
     asked(&mut rig, add).unwrap();
     rig.arrive(0, udp(1, 7, 0));
     rig.step();
@@ -386,12 +386,12 @@ fn a_rule_that_asks_for_flows_may_come_too_late() {
         let mut rig = Rig::new(&plan, START, dir.path());
         rig.pass(MS);
         rig.step();
-        let add = |it: &crate::Handle| it.add_rule("r", "udp port 8", &dumping("$flow or arp"));
+        let add = |it: &crate::Handle| it.set_rule("r", "udp port 8", &dumping("$flow or arp"));
         let added = asked(&mut rig, add);
         let is_told = |why: &CommandError| why.to_string().contains("--analyzers 1");
         assert_eq!(added.as_ref().is_err_and(is_told), is_refused, "{added:?}");
         assert_eq!(rig.handle.rules().len(), if is_refused { 1 } else { 2 });
-        let add = |it: &crate::Handle| it.add_rule("s", "udp port 8", &dumping("port $dstPort"));
+        let add = |it: &crate::Handle| it.set_rule("s", "udp port 8", &dumping("port $dstPort"));
         asked(&mut rig, add).unwrap();
     }
 }

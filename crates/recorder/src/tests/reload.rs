@@ -225,9 +225,9 @@ fn settings_hold_for_whoever_does_not_say() {
         past: Some(Duration::from_millis(50)),
         ..TriggerRequest::default()
     };
-    asked(&mut rig, |it| it.add_rule("own", "udp port 6", &own)).unwrap();
+    asked(&mut rig, |it| it.set_rule("own", "udp port 6", &own)).unwrap();
     let none = TriggerRequest::default();
-    asked(&mut rig, |it| it.add_rule("bare", "udp port 5", &none)).unwrap();
+    asked(&mut rig, |it| it.set_rule("bare", "udp port 5", &none)).unwrap();
     let mut new = config().config();
     (new.past, new.future) = (Duration::from_millis(250), Duration::ZERO);
     (new.dump, new.manual_dump) = ("src port 1".to_owned(), "udp port 2".to_owned());
@@ -289,8 +289,8 @@ fn commands_and_reloads_meet() {
         ("b", "udp port 8"),
     ]);
     reload(&mut rig, &configured).unwrap();
-    asked(&mut rig, |it| it.add_rule("mine", "udp port 6", &none)).unwrap();
-    asked(&mut rig, |it| it.change_rule("a", "udp port 5", &none)).unwrap();
+    asked(&mut rig, |it| it.set_rule("mine", "udp port 6", &none)).unwrap();
+    asked(&mut rig, |it| it.set_rule("a", "udp port 5", &none)).unwrap();
     asked(&mut rig, |it| it.remove_rule("b")).unwrap();
     asked(&mut rig, |it| it.enable_rule("1", false)).unwrap();
     let told = reload(&mut rig, &configured).unwrap();
@@ -363,12 +363,12 @@ fn rules_may_be_changed_for_ever() {
     rig.handle.rules.skip_to(1 << 20);
     let request = TriggerRequest::default();
     let added = asked(&mut rig, |handle| {
-        handle.add_rule("a", "udp port 7", &request)
+        handle.set_rule("a", "udp port 7", &request)
     });
     assert!(matches!(added, Ok(false)), "{added:?}");
     for port in [6, 5, 4] {
         let text = format!("udp port {port}");
-        let changed = asked(&mut rig, |handle| handle.change_rule("a", &text, &request));
+        let changed = asked(&mut rig, |handle| handle.set_rule("a", &text, &request));
         assert!(changed.unwrap());
         arrive(&mut rig, port, 0);
         assert_eq!(rules(&rig)[1], rule("a", &text, 1, false));
@@ -408,7 +408,7 @@ fn the_first_hit_of_a_new_rule_has_the_window_of_the_rule() {
     };
     let handle = rig.handle.clone();
     scope(|scope| {
-        let asking = scope.spawn(|| handle.change_rule("1", "udp port 8", &own).unwrap());
+        let asking = scope.spawn(|| handle.set_rule("1", "udp port 8", &own).unwrap());
         while !asking.is_finished() {
             rig.obey();
             yield_now();

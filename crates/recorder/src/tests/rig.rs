@@ -16,7 +16,7 @@ use retroscope_ring::{EvictionDetail, GroupKind, Positions, Ring, RingConfig};
 use retroscope_script::Limits;
 
 use crate::{
-    Event, Scripts,
+    CommandError, Event, Scripts,
     analysis::{
         analyzer::{Analyzer, AnalyzerParts},
         director::{Clip, DirectorConfig, SharedLimits},
@@ -637,6 +637,18 @@ impl Rig {
             analyzer.end(Clip::Stop);
         }
         self.step();
+    }
+}
+
+impl Handle {
+    /// Adds a rule, or changes the one of its name. Whether the rule was there.
+    pub(crate) fn set_rule(
+        &self,
+        name: &str,
+        expression: &str,
+        request: &TriggerRequest,
+    ) -> Result<bool, CommandError> {
+        self.put_rule(name, (expression, request), None, false)
     }
 }
 

@@ -229,11 +229,11 @@ fn a_rule_is_changed_amidst_a_batch() {
     // The analyzer is this thread.
     rig.handle.answer_wait = Duration::ZERO;
     let request = TriggerRequest::default();
-    _ = rig.handle.add_rule("r", "udp port 7", &request);
+    _ = rig.handle.set_rule("r", "udp port 7", &request);
     rig.pass(S);
     rig.step();
     arrive(&mut rig, 5000);
-    _ = rig.handle.change_rule("r", "udp dst port 7", &request);
+    _ = rig.handle.set_rule("r", "udp dst port 7", &request);
     rig.look();
     assert_eq!(hits(&rig), 5000);
     assert!(
@@ -285,7 +285,7 @@ fn what_a_reader_found_acts_while_it_looks_on() {
         steps += u32::from(status.hits.triggers > 0);
         if steps == 1 {
             let name = &handle.rules()[0].name;
-            _ = handle.change_rule(name, "udp dst port 7", &request);
+            _ = handle.set_rule(name, "udp dst port 7", &request);
         }
         goes_on.store(steps == 2, Ordering::SeqCst);
         steps == 2

@@ -32,7 +32,7 @@ fn hits_are_told_by_the_name_of_their_rule() {
     let name = "a \"b\"\\ c";
     let add = |rig: &mut Rig, expression| {
         let request = TriggerRequest::default();
-        asked(rig, |it| it.add_rule(name, expression, &request)).unwrap()
+        asked(rig, |it| it.set_rule(name, expression, &request)).unwrap()
     };
     rig.pass(MS);
     rig.step();
@@ -58,7 +58,7 @@ fn hits_are_told_by_the_name_of_their_rule() {
     add(&mut rig, "udp port 5");
     arrive(&mut rig, 5);
     asked(&mut rig, |it| {
-        it.change_rule(name, "udp port 4", &TriggerRequest::default())
+        it.set_rule(name, "udp port 4", &TriggerRequest::default())
     })
     .unwrap();
     arrive(&mut rig, 4);
