@@ -21,6 +21,7 @@ use retroscope_ring::{Batch, Packet, Reader, Reservation};
 
 use crate::{
     analysis::{
+        RingReader,
         derivation::Derivation,
         director::{Clip, Director, DirectorConfig, HitOrder, Order},
         late::{ClosedWindows, OpenWindow},
@@ -221,20 +222,46 @@ impl Analyzer {
         Self { reader, core }
     }
 
+    /// The inserters are gone: reads the rest, of a live recording that is stopped for some seconds at most, and closes every window.
+    pub(crate) fn end(mut self, clip: Clip) {
+        while self.step() {}
+        let core = &mut self.core;
+        core.here.clear();
+        core.take_hits();
+        for seat in core.seats.all() {
+            seat.visit_waiting(Shard::end_flows);
+        }
+        // What was overwritten behind the last batch.
+        let missed = self.reader.lapped().packets - core.missed;
+        let unseen = core.unseen_of(missed);
+        core.was_lapped(missed, unseen);
+        core.leave_unread(&self.reader.positions());
+        core.end_alerts();
+        core.director.end(clip, &mut core.orders);
+        core.execute();
+        core.tell_notices();
+        core.tell_rest();
+        core.hint_at_tags();
+        core.publish_counters();
+        core.parts.messages.finish();
+    }
+}
+
+impl RingReader for Analyzer {
     /// Whether the clock alone may end something: a window, or the waiting of a hit.
-    pub(crate) fn has_deadline(&self) -> bool {
+    fn has_deadline(&self) -> bool {
         self.core.has_deadline()
     }
 
     /// Live: when the next alert acts. `None`: no alert waits.
-    pub(crate) fn next_alert_in(&self) -> Option<Duration> {
+    fn next_in(&self) -> Option<Duration> {
         let next_ns = self.core.alerts.next_ns().filter(|_| self.core.live)?;
         let left_ns = next_ns.saturating_sub(self.core.common.clock.now().ring_ns);
         Some(Duration::from_nanos(u64::try_from(left_ns).unwrap_or(0)))
     }
 
     /// Sleeps until there is something to read, a command, or the timeout. Returns for how long.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
+    fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.core.common.clock.mono_ns();
         if self.core.is_told() {
             self.reader.doze(timeout);
@@ -248,7 +275,7 @@ impl Analyzer {
     }
 
     /// Reads what is there (live at most some batches), then looks after clocks and commands. False: nothing was there.
-    pub(crate) fn step(&mut self) -> bool {
+    fn step(&mut self) -> bool {
         // Asked before the reading: the writer that asks has published everything.
         let asked = self.core.common.gate.asked_of_analyzer();
         // Read before the records: what a queue promised not to be older than has then been seen, if all was read.
@@ -273,30 +300,6 @@ impl Analyzer {
             self.core.send(Message::Wake);
         }
         batches > 0
-    }
-
-    /// The inserters are gone: reads the rest, of a live recording that is stopped for some seconds at most, and closes every window.
-    pub(crate) fn end(mut self, clip: Clip) {
-        while self.step() {}
-        let core = &mut self.core;
-        core.here.clear();
-        core.take_hits();
-        for seat in core.seats.all() {
-            seat.visit_waiting(Shard::end_flows);
-        }
-        // What was overwritten behind the last batch.
-        let missed = self.reader.lapped().packets - core.missed;
-        let unseen = core.unseen_of(missed);
-        core.was_lapped(missed, unseen);
-        core.leave_unread(&self.reader.positions());
-        core.end_alerts();
-        core.director.end(clip, &mut core.orders);
-        core.execute();
-        core.tell_notices();
-        core.tell_rest();
-        core.hint_at_tags();
-        core.publish_counters();
-        core.parts.messages.finish();
     }
 }
 

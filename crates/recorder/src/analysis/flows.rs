@@ -8,7 +8,6 @@ use std::{
     ops::Range,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
     time::Duration,
@@ -19,7 +18,7 @@ use serde::Serialize;
 
 use crate::{
     analysis::chunk::Chunk,
-    control::{common::Common, lock},
+    control::{Counters, common::Common, lock},
     intake::interfaces::{Interface, InterfaceCache},
 };
 
@@ -62,54 +61,40 @@ pub struct FlowCounts {
     pub untold: u64,
 }
 
-/// The counters of one shard. It writes them, anyone reads them; each number stands alone.
+/// The counters of one shard.
 #[derive(Debug, Default)]
-pub(crate) struct FlowCounters {
-    packets: AtomicU64,
-    unattributed: AtomicU64,
-    begun: AtomicU64,
-    live: AtomicU64,
-    timed_out: AtomicU64,
-    reused: AtomicU64,
-    evicted: AtomicU64,
-    finished: AtomicU64,
-    untold: AtomicU64,
-}
+pub(crate) struct FlowCounters(Counters<9>);
 
 impl FlowCounters {
     fn set(&self, tracker: &Tracker, untold: u64) {
         let counters = tracker.counters();
         let table = counters.table;
-        for (place, count) in [
-            (&self.packets, table.packets),
-            (&self.unattributed, counters.unattributed),
-            (&self.begun, table.begun),
-            (&self.live, counters.live),
-            (&self.timed_out, table.timed_out),
-            (&self.reused, table.reused),
-            (&self.evicted, table.full + table.crowded),
-            (&self.finished, table.finished),
-            (&self.untold, untold),
-        ] {
-            place.store(count, Relaxed);
-        }
+        self.0.store([
+            table.packets,
+            counters.unattributed,
+            table.begun,
+            counters.live,
+            table.timed_out,
+            table.reused,
+            table.full + table.crowded,
+            table.finished,
+            untold,
+        ]);
     }
 
-    /// Adds them to those of other shards.
+    /// Adds the counters to those of other shards.
     pub(crate) fn add_to(&self, sum: &mut FlowCounts) {
-        for (place, count) in [
-            (&mut sum.packets, &self.packets),
-            (&mut sum.unattributed, &self.unattributed),
-            (&mut sum.begun, &self.begun),
-            (&mut sum.live, &self.live),
-            (&mut sum.timed_out, &self.timed_out),
-            (&mut sum.reused, &self.reused),
-            (&mut sum.evicted, &self.evicted),
-            (&mut sum.finished, &self.finished),
-            (&mut sum.untold, &self.untold),
-        ] {
-            *place += count.load(Relaxed);
-        }
+        self.0.add_to([
+            &mut sum.packets,
+            &mut sum.unattributed,
+            &mut sum.begun,
+            &mut sum.live,
+            &mut sum.timed_out,
+            &mut sum.reused,
+            &mut sum.evicted,
+            &mut sum.finished,
+            &mut sum.untold,
+        ]);
     }
 }
 

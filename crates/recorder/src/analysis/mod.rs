@@ -3,6 +3,8 @@
 //! What filters are to the recorder is here too, for dumps as well as for triggers: compiled for the link types that there are
 //! (`prepared`), made machine code (`native`), looked up together (`rules`), and tried on up to 64 records in a row (`chunk`).
 
+use std::time::Duration;
+
 pub(crate) mod alerts;
 pub(crate) mod analyzer;
 pub(crate) mod budget;
@@ -26,3 +28,20 @@ pub(crate) mod shard_reader;
 pub(crate) mod terms;
 pub(crate) mod trigger_scripts;
 pub(crate) mod triggers;
+
+/// A thread's work that reads the ring.
+pub(crate) trait RingReader {
+    /// Reads records, live a few batches at most. False: there were no records.
+    fn step(&mut self) -> bool;
+
+    /// Sleeps until there is something to do, or the timeout. Returns for how long.
+    fn wait(&mut self, timeout: Duration) -> Duration;
+
+    /// Whether something may be due without a record.
+    fn has_deadline(&self) -> bool;
+
+    /// Time until the next action that needs no packet. `None`: no such action is known.
+    fn next_in(&self) -> Option<Duration> {
+        None
+    }
+}

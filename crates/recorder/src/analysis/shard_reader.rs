@@ -15,6 +15,7 @@ use retroscope_ring::{Positions, Reader, Waker};
 
 use crate::{
     analysis::{
+        RingReader,
         chunk::{Chunk, MANY},
         director::HitOrder,
         hit_queue::HitQueue,
@@ -129,13 +130,46 @@ impl ShardReader {
         self.reader.waker()
     }
 
+    /// How far it and those that it shares producers with have read.
+    pub(crate) fn positions(&self) -> Positions {
+        self.reader.positions()
+    }
+
+    /// The inserters are gone: looks at the rest, of a live recording that is stopped for some seconds at most.
+    pub(crate) fn end(mut self) {
+        while self.step() && !self.is_time_over {}
+        let (ring, positions) = (&self.common.ring, self.reader.positions());
+        let now_ns = self.common.clock.now().ring_ns;
+        let shards = self.seats.all().len();
+        for producer in
+            (0..ring.producers()).filter(|it| self.is_time_over && it % shards == self.seat)
+        {
+            let (broken_off, left) = self.left;
+            let left = if producer == broken_off { left } else { 0 };
+            let behind = ring
+                .published(producer)
+                .saturating_sub(positions.get(producer));
+            let packets = behind + left;
+            if packets > 0 {
+                self.seats.all()[self.seat].miss(Gap {
+                    producer,
+                    span_ns: (self.last_ns[producer].min(now_ns), now_ns),
+                    packets,
+                    is_lapped: false,
+                });
+            }
+        }
+    }
+}
+
+impl RingReader for ShardReader {
     /// Whether somebody waits for what it has found by then.
-    pub(crate) fn has_deadline(&self) -> bool {
+    fn has_deadline(&self) -> bool {
         !self.common.is_live() || self.common.counters.are_dumps_unfinished()
     }
 
     /// Sleeps until there is something to read, or the timeout. Returns for how long.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> Duration {
+    fn wait(&mut self, timeout: Duration) -> Duration {
         let start_ns = self.common.clock.mono_ns();
         self.reader.wait(timeout);
         let slept_ns = self.common.clock.mono_ns().saturating_sub(start_ns);
@@ -143,7 +177,7 @@ impl ShardReader {
     }
 
     /// Looks at what is there, live at most some batches, and tells what it found. False: nothing was there.
-    pub(crate) fn step(&mut self) -> bool {
+    fn step(&mut self) -> bool {
         self.pulse.beat();
         let live = self.common.is_live();
         let seats = Arc::clone(&self.seats);
@@ -239,37 +273,6 @@ impl ShardReader {
             seat.tell_found(&mut self.found.files, self.looked);
         }
         batches > 0
-    }
-
-    /// How far it and those that it shares producers with have read.
-    pub(crate) fn positions(&self) -> Positions {
-        self.reader.positions()
-    }
-
-    /// The inserters are gone: looks at the rest, of a live recording that is stopped for some seconds at most.
-    pub(crate) fn end(mut self) {
-        while self.step() && !self.is_time_over {}
-        let (ring, positions) = (&self.common.ring, self.reader.positions());
-        let now_ns = self.common.clock.now().ring_ns;
-        let shards = self.seats.all().len();
-        for producer in
-            (0..ring.producers()).filter(|it| self.is_time_over && it % shards == self.seat)
-        {
-            let (broken_off, left) = self.left;
-            let left = if producer == broken_off { left } else { 0 };
-            let behind = ring
-                .published(producer)
-                .saturating_sub(positions.get(producer));
-            let packets = behind + left;
-            if packets > 0 {
-                self.seats.all()[self.seat].miss(Gap {
-                    producer,
-                    span_ns: (self.last_ns[producer].min(now_ns), now_ns),
-                    packets,
-                    is_lapped: false,
-                });
-            }
-        }
     }
 }
 

@@ -4,14 +4,7 @@
 //! the chunk; what it found is looked up afterwards. What it finds depends on the packets and their order alone, not on where
 //! chunks end.
 
-use std::{
-    collections::VecDeque,
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use retroscope_flow::Key;
 use retroscope_packet::LinkType;
@@ -24,7 +17,7 @@ use serde::Serialize;
 
 use crate::{
     analysis::shard::{Numbered, Over},
-    control::{common::Common, lock, ring_time::Stamps},
+    control::{Counters, common::Common, lock, ring_time::Stamps},
     intake::interfaces::InterfaceCache,
     start::config::Scripts,
 };
@@ -315,14 +308,14 @@ impl Module {
     }
 }
 
-/// What a module did in one shard. That writes it, anyone reads it; each number stands alone.
+/// Counters of a module in one shard.
 #[derive(Debug, Default)]
-pub(crate) struct ModuleCounters([AtomicU64; 10]);
+pub(crate) struct ModuleCounters(Counters<10>);
 
 impl ModuleCounters {
     fn set(&self, runner: &Runner) {
         let counts = runner.counts();
-        let numbers = [
+        self.0.store([
             counts.packets,
             counts.unattributed,
             counts.lost,
@@ -333,16 +326,13 @@ impl ModuleCounters {
             counts.wanted,
             counts.faults,
             u64::from(runner.is_disabled()),
-        ];
-        for (place, number) in self.0.iter().zip(numbers) {
-            place.store(number, Relaxed);
-        }
+        ]);
     }
 
-    /// Adds them to those of other shards.
+    /// Adds the counters to those of other shards.
     pub(crate) fn add_to(&self, sum: &mut ModuleStatus) {
         let counts = &mut sum.counts;
-        let places = [
+        self.0.add_to([
             &mut counts.packets,
             &mut counts.unattributed,
             &mut counts.lost,
@@ -353,10 +343,7 @@ impl ModuleCounters {
             &mut counts.wanted,
             &mut counts.faults,
             &mut sum.disabled,
-        ];
-        for (place, number) in places.into_iter().zip(&self.0) {
-            *place += number.load(Relaxed);
-        }
+        ]);
     }
 }
 

@@ -86,10 +86,7 @@ pub(crate) trait DiskFile: FileExt + fmt::Debug + Send + Sync {
 impl dyn DiskFile + '_ {
     /// Reads it through.
     pub(crate) fn reader(&self) -> impl Read {
-        FromStart {
-            file: self,
-            offset: 0,
-        }
+        sequential(|buffer, offset| self.read_at(buffer, offset))
     }
 }
 
@@ -160,18 +157,17 @@ pub(super) fn changed_by_somebody() -> io::Error {
     io::Error::other("somebody else has changed the file")
 }
 
-/// Reads on from an offset.
-struct FromStart<'f> {
-    file: &'f dyn DiskFile,
-    offset: u64,
-}
-
-impl Read for FromStart<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.offset)?;
-        self.offset += read as u64;
-        Ok(read)
+/// Reads from offset 0 on by `read_at`, which takes an offset as `pread(2)`.
+pub(super) fn sequential<F: Fn(&mut [u8], u64) -> io::Result<usize>>(read_at: F) -> impl Read {
+    struct Sequential<F>(F, u64);
+    impl<F: Fn(&mut [u8], u64) -> io::Result<usize>> Read for Sequential<F> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let read = self.0(buffer, self.1)?;
+            self.1 += read as u64;
+            Ok(read)
+        }
     }
+    Sequential(read_at, 0)
 }
 
 /// The system's.

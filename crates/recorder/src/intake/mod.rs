@@ -339,12 +339,9 @@ impl Intake {
 
     /// What is known of the source of an interface.
     pub(crate) fn interface_counts(&self, id: u16) -> InterfaceCounts {
-        let source = self.interfaces.source(id);
-        let source = source.and_then(|source| self.sources.get(source));
-        let Some(source) = source else {
+        let Some(now) = self.snapshot_of(id) else {
             return InterfaceCounts::default();
         };
-        let now = source.snapshot(self.read_mono_ns.load(Relaxed));
         let of = |causes: &[&str]| {
             let lost = now.lost.iter();
             let lost = lost.filter(|(cause, _)| causes.contains(*cause));
@@ -365,12 +362,15 @@ impl Intake {
 
     /// Packets received and lost so far by the source of an interface.
     pub(crate) fn interface_totals(&self, id: u16) -> (Option<u64>, Option<u64>) {
-        let source = self.interfaces.source(id);
-        let source = source.and_then(|source| self.sources.get(source));
-        let of = source.map(|source| source.snapshot(self.read_mono_ns.load(Relaxed)));
-        of.map_or((None, None), |it| {
+        self.snapshot_of(id).map_or((None, None), |it| {
             (it.received, it.lost.values().copied().sum())
         })
+    }
+
+    /// The counters of the source of an interface.
+    fn snapshot_of(&self, id: u16) -> Option<SourceSnapshot> {
+        let source = self.sources.get(self.interfaces.source(id)?)?;
+        Some(source.snapshot(self.read_mono_ns.load(Relaxed)))
     }
 }
 

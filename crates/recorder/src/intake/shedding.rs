@@ -25,7 +25,7 @@ use retroscope_packet::{
 use retroscope_ring::{Positions, Producer, Ring, Waker};
 
 use crate::{
-    analysis::shard_reader::ShardReader,
+    analysis::{RingReader, shard_reader::ShardReader},
     control::{common::Common, lock},
     intake::{
         Intake,

@@ -14,7 +14,9 @@ use retroscope_capture::SourceError;
 use retroscope_ring::Waker;
 
 use crate::{
-    analysis::{analyzer::Analyzer, director::Clip, rules::Rules, shard_reader::ShardReader},
+    analysis::{
+        RingReader, analyzer::Analyzer, director::Clip, rules::Rules, shard_reader::ShardReader,
+    },
     control::{
         common::Common,
         events::{Event, Events},
@@ -59,54 +61,8 @@ pub(super) fn spawn_dumper(
     })
 }
 
-/// What reads the ring in a thread of its own.
-trait Reads {
-    /// Reads what is there. False: nothing was.
-    fn step(&mut self) -> bool;
-    /// Sleeps until there is something, or the timeout. Returns for how long.
-    fn wait(&mut self, timeout: Duration) -> Duration;
-    /// Whether the clock alone may end something.
-    fn has_deadline(&self) -> bool;
-    /// Time until the next action that needs no packet. `None`: no such action is known.
-    fn next_in(&self) -> Option<Duration> {
-        None
-    }
-}
-
-impl Reads for Analyzer {
-    fn step(&mut self) -> bool {
-        Self::step(self)
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Duration {
-        Self::wait(self, timeout)
-    }
-
-    fn has_deadline(&self) -> bool {
-        Self::has_deadline(self)
-    }
-
-    fn next_in(&self) -> Option<Duration> {
-        self.next_alert_in()
-    }
-}
-
-impl Reads for ShardReader {
-    fn step(&mut self) -> bool {
-        Self::step(self)
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Duration {
-        Self::wait(self, timeout)
-    }
-
-    fn has_deadline(&self) -> bool {
-        Self::has_deadline(self)
-    }
-}
-
 /// Reads until those are gone that are `left`.
-fn read(reader: &mut impl Reads, live: bool, left: &AtomicUsize) {
+fn read(reader: &mut impl RingReader, live: bool, left: &AtomicUsize) {
     let (mut was_busy, mut is_hurried) = (false, false);
     // Acquire: what the last inserter published is then seen at the end.
     while left.load(Ordering::Acquire) > 0 {

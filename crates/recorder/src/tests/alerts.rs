@@ -8,7 +8,9 @@ use std::{
 use retroscope_alert::{Alert, Read, read};
 
 use crate::{
-    AlertOutcome, rfc3339,
+    AlertOutcome,
+    analysis::RingReader,
+    rfc3339,
     tests::{
         live::{START, config},
         rig::{MS, Rig, S, udp},
@@ -51,7 +53,7 @@ fn an_alert_far_ahead_of_the_clock_is_answered_at_once() {
     assert_eq!(outcomes(&rig), [(AlertOutcome::NotYet, 2)]);
     let reason = rig.alerts[0].reason.as_deref().unwrap();
     assert!(reason.contains("its time is 3599.999 s after"), "{reason}");
-    assert_eq!(rig.analyzer().next_alert_in(), None);
+    assert_eq!(rig.analyzer().next_in(), None);
     rig.pass(4000 * S);
     rig.step();
     rig.stop();
@@ -69,13 +71,13 @@ fn an_alert_soon_to_come_wakes_the_analyzer_once() {
     rig.step();
     assert!(!rig.analyzer().has_deadline());
     let left = Duration::from_nanos((ahead_ns - MS).unsigned_abs());
-    assert_eq!(rig.analyzer().next_alert_in(), Some(left));
+    assert_eq!(rig.analyzer().next_in(), Some(left));
     rig.pass(ahead_ns - 2 * MS);
     rig.step();
     assert_eq!(outcomes(&rig), []);
     rig.arrive(0, udp(1, 7, 0));
     rig.pass(MS);
-    assert_eq!(rig.analyzer().next_alert_in(), Some(Duration::ZERO));
+    assert_eq!(rig.analyzer().next_in(), Some(Duration::ZERO));
     rig.step();
     assert_eq!(outcomes(&rig), [(AlertOutcome::Dump, 1)]);
     assert!(rig.analyzer().has_deadline(), "of the dump");
@@ -158,7 +160,7 @@ fn alerts_stamped_before_the_clock_was_set_back_keep_their_time() {
     rig.step();
     assert_eq!(outcomes(&rig), [(AlertOutcome::Dump, 1)]);
     let left = Duration::from_nanos((5 * S - 10 * MS).unsigned_abs());
-    assert_eq!(rig.analyzer().next_alert_in(), Some(left));
+    assert_eq!(rig.analyzer().next_in(), Some(left));
     rig.pass(5 * S - 10 * MS);
     rig.arrive(0, udp(2, 7, 1));
     rig.pass(10 * MS);

@@ -18,6 +18,7 @@ use retroscope_script::Limits;
 use crate::{
     CommandError, Event, Scripts,
     analysis::{
+        RingReader,
         analyzer::{Analyzer, AnalyzerParts},
         director::{Clip, DirectorConfig, SharedLimits},
         dump_script::DumpFunction,

@@ -10,7 +10,10 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    super::{disk::DiskFile, names::Directory},
+    super::{
+        disk::{DiskFile, sequential},
+        names::Directory,
+    },
     StoredDump,
     keeper::OpenDumps,
     listing::Listing,
@@ -63,23 +66,7 @@ impl DumpFileReader {
 
     /// Reads it from its start to its end.
     pub(crate) fn into_reader(self) -> impl Read + Send {
-        FromStart {
-            file: self,
-            offset: 0,
-        }
-    }
-}
-
-struct FromStart {
-    file: DumpFileReader,
-    offset: u64,
-}
-
-impl Read for FromStart {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.offset)?;
-        self.offset += read as u64;
-        Ok(read)
+        sequential(move |buffer, offset| self.read_at(buffer, offset))
     }
 }
 

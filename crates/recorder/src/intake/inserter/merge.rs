@@ -13,7 +13,7 @@ use super::{
     queue_intake::QueueIntake,
 };
 use crate::{
-    analysis::shard_reader::ShardReader,
+    analysis::{RingReader, shard_reader::ShardReader},
     control::{lock, ring_time::Moment},
     intake::{
         counters::LossLog,
