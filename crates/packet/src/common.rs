@@ -76,10 +76,10 @@ impl CommonHeaders {
         header.first_chunk().filter(|_| end <= self.end)
     }
 
-    /// Where the payload of a TCP or UDP packet starts and ends in the frame. The end may lie beyond
-    /// the captured bytes, or be [`usize::MAX`]. `None` for other protocols, for a transport header
-    /// that was not captured whole, and for a TCP header length that cannot be. The packet must not
-    /// be a later fragment. `data` is what was read.
+    /// Where the payload of a TCP or UDP packet starts and ends in the frame. The end may lie
+    /// beyond the captured bytes, or be [`usize::MAX`]. `None` for other protocols, for a transport
+    /// header that was not captured whole, and for a TCP header length that cannot be. The packet
+    /// must not be a later fragment. `data` is the frame that [`Self::read`] saw.
     #[inline(always)]
     #[must_use]
     pub fn payload(&self, data: &[u8]) -> Option<(usize, usize)> {

@@ -1,10 +1,10 @@
 //! Rules that look-ups do not find: their programs see every packet of a link type, together.
 //!
 //! `Residue` puts up to 64 programs into a *unit*, which the compiler's thread makes one function
-//! of. A change of the rules costs a list: `Residue` masks a removed rule out of its unit, and joins
-//! a new rule to the smallest unit. Each program of a unit runs by itself until the unit has code.
-//! After a burst of changes the compiler has one unit to compile: `Residue` gives up the units in
-//! between.
+//! of. A change of the rules costs a list: `Residue` masks a removed rule out of its unit, and
+//! joins a new rule to the smallest unit. Each program of a unit runs by itself until the unit has
+//! code. After a burst of changes the compiler has one unit to compile: `Residue` gives up the
+//! units in between.
 
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ impl Residue {
     }
 }
 
-/// Moves rules to `members` as long as one function has room for all of them.
+/// Moves rules to `members` while one function has room for the programs of `members`.
 fn fill(members: &mut Vec<(u32, Program)>, loose: &mut Vec<(u32, Program)>) {
     let has_room_for = |members: &[(u32, Program)], more: &Program| {
         let programs = members.iter().map(|(_, program)| program);
