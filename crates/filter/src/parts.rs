@@ -70,7 +70,7 @@ impl Parts {
         (parts.0.len() > 1 || matches!(parts.0[0].1, Part::Group { .. })).then_some(parts)
     }
 
-    /// Compiles each part with `compile` and links them.
+    /// Compiles each part with `compile` and links the programs.
     ///
     /// # Errors
     /// The first error of `compile`.
@@ -79,13 +79,14 @@ impl Parts {
         mut compile: impl FnMut(Range<usize>) -> Result<Vec<Instruction>, FilterError>,
     ) -> Result<Vec<Instruction>, FilterError> {
         let mut linker = Linker::default();
-        let (accept, reject) = (linker.label(), linker.label());
-        linker.parts(self, accept, reject, &mut compile)?;
-        linker.place(accept);
-        linker.code.push(Instruction::ret(linker.accepted));
-        linker.place(reject);
-        linker.code.push(Instruction::ret(0));
-        Ok(linker.finish())
+        let returns = linker.chain(self, &mut compile)?;
+        for index in returns.accepts {
+            linker.code[index] = Instruction::ret(linker.accepted);
+        }
+        for index in returns.rejects {
+            linker.code[index] = Instruction::ret(0);
+        }
+        Ok(linker.code)
     }
 }
 
@@ -136,89 +137,71 @@ impl Cutter<'_> {
     }
 }
 
-/// A place that jumps go to; index into [`Linker::places`].
-type Label = usize;
-
-/// Puts programs one after the other, with jumps in the place of their returns.
+/// Appends programs to each other. A return becomes a jump if the chain goes on after it.
 #[derive(Default)]
 struct Linker {
     code: Vec<Instruction>,
-    /// Where each label is; set before [`Linker::finish`], behind every jump to it.
-    places: Vec<usize>,
-    /// Jumps with their labels.
-    jumps: Vec<(usize, Label)>,
     /// What the parts return for a match.
     accepted: u32,
 }
 
+/// Indexes of the returns of a chain.
+#[derive(Default)]
+struct Returns {
+    accepts: Vec<usize>,
+    rejects: Vec<usize>,
+}
+
 impl Linker {
-    fn label(&mut self) -> Label {
-        self.places.push(0);
-        self.places.len() - 1
-    }
-
-    fn place(&mut self, label: Label) {
-        self.places[label] = self.code.len();
-    }
-
-    /// Adds parts that go to `on_true` or `on_false`.
-    fn parts(
+    fn chain(
         &mut self,
         Parts(parts): &Parts,
-        on_true: Label,
-        on_false: Label,
         compile: &mut impl FnMut(Range<usize>) -> Result<Vec<Instruction>, FilterError>,
-    ) -> Result<(), FilterError> {
-        let starts: Vec<Label> = parts.iter().map(|_| self.label()).collect();
-        // From the right: where a chain goes on that is true, or false, in front of each part.
-        let mut exits = vec![(on_true, on_false); parts.len()];
-        for index in (1..parts.len()).rev() {
-            let (after_true, after_false) = exits[index];
-            exits[index - 1] = match parts[index].0 {
-                Joiner::And => (starts[index], after_false),
-                Joiner::Or => (after_true, starts[index]),
+    ) -> Result<Returns, FilterError> {
+        let mut all = Returns::default();
+        for (place, (joiner, part)) in parts.iter().enumerate() {
+            match joiner {
+                _ if place == 0 => {}
+                Joiner::And => self.go_on_after(&mut all.accepts),
+                Joiner::Or => self.go_on_after(&mut all.rejects),
+            }
+            let mut its = match part {
+                Part::Text(bytes) => self.program(&compile(bytes.clone())?),
+                Part::Group { parts, .. } => self.chain(parts, compile)?,
             };
-        }
-        for (index, (_, part)) in parts.iter().enumerate() {
-            self.place(starts[index]);
-            let (on_true, on_false) = exits[index];
-            match part {
-                Part::Text(bytes) => self.part(&compile(bytes.clone())?, on_true, on_false),
-                Part::Group { negated, parts } => {
-                    let (on_true, on_false) = match negated {
-                        false => (on_true, on_false),
-                        true => (on_false, on_true),
-                    };
-                    self.parts(parts, on_true, on_false, compile)?;
-                }
+            if matches!(part, Part::Group { negated: true, .. }) {
+                std::mem::swap(&mut its.accepts, &mut its.rejects);
             }
+            all.accepts.append(&mut its.accepts);
+            all.rejects.append(&mut its.rejects);
         }
-        Ok(())
+        Ok(all)
     }
 
-    fn part(&mut self, program: &[Instruction], on_true: Label, on_false: Label) {
-        for instruction in program {
-            if instruction.code == op::RET_K {
-                self.accepted = self.accepted.max(instruction.k);
-                let label = if instruction.k == 0 {
-                    on_false
-                } else {
-                    on_true
-                };
-                self.jumps.push((self.code.len(), label));
-            }
-            self.code.push(*instruction);
-        }
-    }
-
-    fn finish(mut self) -> Vec<Instruction> {
-        for (index, label) in self.jumps {
-            let distance = u32::try_from(self.places[label] - index - 1);
+    /// Makes jumps of some returns. The jumps lead to the next instruction that is appended.
+    fn go_on_after(&mut self, returns: &mut Vec<usize>) {
+        for index in returns.drain(..) {
+            let distance = u32::try_from(self.code.len() - index - 1);
             // A program has far fewer than 2^31 instructions: the text has at most half a MiB.
             let k = distance.unwrap_or(u32::MAX);
             self.code[index] = Instruction::new(op::JA, 0, 0, k);
         }
-        self.code
+    }
+
+    fn program(&mut self, program: &[Instruction]) -> Returns {
+        let mut returns = Returns::default();
+        for instruction in program {
+            match (instruction.code, instruction.k) {
+                (op::RET_K, 0) => returns.rejects.push(self.code.len()),
+                (op::RET_K, bytes) => {
+                    self.accepted = self.accepted.max(bytes);
+                    returns.accepts.push(self.code.len());
+                }
+                _ => {}
+            }
+            self.code.push(*instruction);
+        }
+        returns
     }
 }
 
