@@ -137,11 +137,11 @@ impl Cutter<'_> {
     }
 }
 
-/// Appends programs to each other. A return becomes a jump if the chain goes on after it.
+/// Appends programs to each other. If the chain goes on after a return, a jump replaces the return.
 #[derive(Default)]
 struct Linker {
     code: Vec<Instruction>,
-    /// What the parts return for a match.
+    /// Return value of the parts for a match.
     accepted: u32,
 }
 
