@@ -7,7 +7,7 @@ if ! pkg-config --exists libdpdk 2>/dev/null; then
 	echo "SKIP: the DPDK engine is neither linted nor tested: no libdpdk (apt-get install libdpdk-dev pkg-config)" >&2
 	exit 0
 fi
-packages=(-p retroscope-capture -p retroscope-cli --features dpdk)
+packages=(-p retroscope-dpdk -p retroscope-cli --features dpdk)
 
 step "clippy, with DPDK $(pkg-config --modversion libdpdk)"
 cargo clippy "${packages[@]}" --all-targets --locked -- -D warnings
@@ -17,6 +17,6 @@ RUSTDOCFLAGS="-D warnings" cargo doc "${packages[@]}" --no-deps --locked
 
 step "tests, with DPDK"
 [ "$(id -u)" -eq 0 ] || echo "SKIP: DPDK over interfaces of network namespaces (not root)" >&2
-cargo test -p retroscope-capture --features dpdk --locked dpdk -- --show-output
-cargo test -p retroscope-capture --features dpdk --locked --test dpdk -- --show-output
+cargo test -p retroscope-dpdk --features dpdk --locked --lib -- --show-output
+cargo test -p retroscope-dpdk --features dpdk --locked --test dpdk -- --show-output
 cargo test -p retroscope-cli --features dpdk --locked --test live dpdk -- --show-output

@@ -152,10 +152,8 @@ fn null_over_bare(_: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
 /// One inserter on `net_null` against a loop that takes its bursts and gives them back without a look.
 #[cfg(feature = "dpdk")]
 fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
-    use retroscope_capture::{
-        CpuTurns, SourceError, Status,
-        dpdk::{DpdkConfig, DpdkSource, EalConfig},
-    };
+    use retroscope_capture::{CpuTurns, SourceError, Status};
+    use retroscope_dpdk::{DpdkConfig, DpdkSource, EalConfig};
 
     use crate::contest::on_a_core;
     let source = || {

@@ -40,7 +40,7 @@ impl CpuList {
 
     /// The CPUs near the device of an interface, where the machine has others too. `index` tells whether the interfaces under
     /// `sys` are those of this network namespace.
-    pub(crate) fn near(sys: &Path, interface: &str, index: i32) -> Self {
+    pub fn near(sys: &Path, interface: &str, index: i32) -> Self {
         let directory = sys.join("class/net").join(interface);
         let found = fs::read_to_string(directory.join("ifindex")).unwrap_or_default();
         if interface.contains('/') || found.trim() != index.to_string() {
@@ -50,8 +50,7 @@ impl CpuList {
     }
 
     /// The CPUs of a NUMA node, where the machine has others too. Negative: any node.
-    #[cfg(feature = "dpdk")]
-    pub(crate) fn of_node(sys: &Path, node: i32) -> Self {
+    pub fn of_node(sys: &Path, node: i32) -> Self {
         let path = sys.join(format!("devices/system/node/node{node}/cpulist"));
         Self::read(&path).unless_everywhere(sys)
     }
@@ -106,7 +105,7 @@ impl CpuTurns {
     }
 
     /// Where the next thread runs: the CPU whose turn it is; where none was asked for, any of those `near`.
-    pub(crate) fn of_thread(&self, near: &CpuList) -> Vec<u32> {
+    pub fn of_thread(&self, near: &CpuList) -> Vec<u32> {
         let asked = self.asked.as_slice();
         if asked.is_empty() {
             return near.0.clone();

@@ -11,8 +11,9 @@ use crate::{
 
 /// A name, and a socket to ask about who has it.
 #[derive(Debug)]
-pub(crate) struct NamedInterface {
-    pub(crate) name: String,
+pub struct NamedInterface {
+    /// The name.
+    pub name: String,
     pub(crate) query: InterfaceQuery,
 }
 
@@ -30,7 +31,7 @@ impl NamedInterface {
     ///
     /// # Errors
     /// No socket can be made.
-    pub(crate) fn new(name: &str) -> Result<Self, SourceError> {
+    pub fn new(name: &str) -> Result<Self, SourceError> {
         let query = InterfaceQuery::new()
             .map_err(|error| SourceError::system(name, "socket(AF_UNIX)", error))?;
         let name = name.to_owned();
@@ -60,11 +61,19 @@ impl NamedInterface {
         })
     }
 
+    /// The index of the interface that has the name now.
+    ///
+    /// # Errors
+    /// `ENODEV` if no interface has the name.
+    pub fn index(&self) -> io::Result<i32> {
+        self.query.index(&self.name)
+    }
+
     /// Whether the interface of this index is up, whatever it is called now.
     ///
     /// # Errors
     /// `ENODEV` where there is none.
-    pub(crate) fn is_up(&self, index: i32) -> io::Result<bool> {
+    pub fn is_up(&self, index: i32) -> io::Result<bool> {
         let name = self.query.name(index.cast_unsigned())?;
         Ok(self.query.flags(&name)?.is_up())
     }

@@ -7,7 +7,6 @@
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
 //! - [`af_xdp`]: live interfaces that are taken away from the host,
-//! - `dpdk`: DPDK's devices (feature `dpdk`),
 //! - [`pcap_live`]: whatever the system's libpcap opens,
 //! - [`pcap_over_ip`]: pcap and pcapng streams over TCP,
 //! - [`rss`]: what a NIC's hash does to conversations,
@@ -22,12 +21,10 @@ pub mod af_packet;
 pub mod af_xdp;
 pub mod clock;
 mod cpus;
-#[cfg(feature = "dpdk")]
-pub mod dpdk;
 pub mod file;
 mod host;
-mod interface;
-mod live;
+pub mod interface;
+pub mod live;
 mod netlink;
 mod offer;
 pub mod pcap_live;
@@ -47,7 +44,7 @@ pub use offer::Offer;
 pub use retroscope_bpf::Instruction;
 pub use retroscope_packet::{Direction, VlanTag};
 pub use source::{
-    Burst, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause, OffloadEffects, Probed,
-    Queue, REST_NS_MAX, SHUNT_CLASSES, Shunt, ShuntedFlow, Source, SourceBuffer, SourceError,
-    SourceStatistics, Status, TimeDomain,
+    Burst, DividedQueues, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause,
+    OffloadEffects, Probed, Queue, REST_NS_MAX, SHUNT_CLASSES, Shunt, ShuntedFlow, Source,
+    SourceBuffer, SourceError, SourceStatistics, Status, TimeDomain,
 };

@@ -8,20 +8,21 @@
 
 use std::{collections::VecDeque, fmt, io, time::Duration};
 
+pub use crate::watermark::Watermark;
 use crate::{
     Burst, Event, InputDrops, InterfaceInfo, OffloadEffects, Queue, Shunt, ShuntedFlow,
     SourceBuffer, SourceError, SourceStatistics, Status,
     af_packet::InterfaceCounters,
     af_xdp::XdpMode,
     clock::{self, Now},
-    watermark::{ClockWatch, Watermark},
+    watermark::ClockWatch,
 };
 
 /// How long a stopped queue waits for packets that the counters know and that have not come.
 pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
 
 /// How long a stopped queue whose intake cannot be cut off goes on where packets do not end.
-pub(crate) const OPEN_DRAIN_NS: i64 = 100_000_000;
+pub const OPEN_DRAIN_NS: i64 = 100_000_000;
 
 /// How long CPUs that are in the kernel's receive path take to leave it, at most: far more than the microseconds it takes, to allow for a
 /// virtual CPU that is descheduled there.
@@ -34,7 +35,7 @@ const DRAIN_LOOK_NS: i64 = 1_000_000;
 pub(crate) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
 /// What an engine does of a live queue. All is called by the thread that owns the queue.
-pub(crate) trait Engine: Send + fmt::Debug {
+pub trait Engine: Send + fmt::Debug {
     /// How often an idle queue looks at its interface and at the clocks, at most, ns.
     const LOOK_NS: i64;
 
@@ -104,9 +105,12 @@ pub(crate) trait Engine: Send + fmt::Debug {
 
 /// How the intake was stopped.
 #[derive(Debug)]
-pub(crate) enum CutOff {
+pub enum CutOff {
     /// Nothing more is received but packets that are on their way now; they arrive within `in_flight_ns`.
-    Closed { in_flight_ns: i64 },
+    Closed {
+        /// Time until these packets have arrived, at most, ns.
+        in_flight_ns: i64,
+    },
     /// It cannot be: what comes is received until nothing has come for a while.
     Open,
     /// Nothing was received yet, or nothing can come any more.
@@ -117,9 +121,14 @@ pub(crate) enum CutOff {
 
 /// Packets of a stopped queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ledger {
-    /// `seen` were lent or are known to be lost.
-    Known { received: u64, seen: u64 },
+pub enum Ledger {
+    /// Both counts are known.
+    Known {
+        /// Packets that the engine counted.
+        received: u64,
+        /// Packets lent or known to be lost.
+        seen: u64,
+    },
     /// The rest may still come.
     Pending,
     /// The counters cannot be read, or somebody else tells them.
@@ -190,13 +199,14 @@ impl Drain {
 
 /// What every live queue has.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub struct Live {
     interface: [InterfaceInfo; 1],
     cpus: Vec<u32>,
     events: VecDeque<Event>,
     phase: Phase,
     pub(crate) presence: Presence,
-    pub(crate) watermark: Watermark,
+    /// The promise that no older packet comes.
+    pub watermark: Watermark,
     /// Packets are stamped by the system clock: it is watched, and there is a watermark. `None`: by another clock.
     pub(crate) clock: Option<ClockWatch>,
     /// See [`Queue::is_filtered`] and [`Queue::offload_effects`].
@@ -209,17 +219,12 @@ pub(crate) struct Live {
     /// How long to wait at most, ns.
     pub(crate) wait_ns_max: i64,
     /// Why the engine stopped by itself; told at the end.
-    pub(crate) failure: Option<SourceError>,
+    pub failure: Option<SourceError>,
 }
 
 impl Live {
     /// Starts with an interface that is up. No packet is stamped before `since_ns`, and each can be fetched `placing_ns` after its stamp.
-    pub(crate) fn new(
-        interface: InterfaceInfo,
-        cpus: Vec<u32>,
-        since_ns: i64,
-        placing_ns: i64,
-    ) -> Self {
+    pub fn new(interface: InterfaceInfo, cpus: Vec<u32>, since_ns: i64, placing_ns: i64) -> Self {
         Self {
             interface: [interface],
             cpus,
@@ -238,36 +243,38 @@ impl Live {
     }
 
     /// Stamps are of another clock: there is no watermark, and no step of the system clock matters.
-    pub(crate) fn stamped_elsewhere(self) -> Self {
+    pub fn stamped_elsewhere(self) -> Self {
         Self {
             clock: None,
             ..self
         }
     }
 
-    pub(crate) fn interface(&self) -> &InterfaceInfo {
+    /// The interface of the queue.
+    #[must_use]
+    pub fn interface(&self) -> &InterfaceInfo {
         &self.interface[0]
     }
 
     /// Whether nobody has stopped it.
-    pub(crate) fn is_running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Running)
     }
 
     /// Tells something of the interface.
-    pub(crate) fn notice(&mut self, text: impl fmt::Display) {
+    pub fn notice(&mut self, text: impl fmt::Display) {
         let name = &self.interface[0].name;
         let notice = Event::Notice(format!("{name}: {text}"));
         self.events.push_back(notice);
     }
 
     /// Tells that something happened to the interface, or a whole sentence.
-    pub(crate) fn tell(&mut self, event: impl IntoIterator<Item = Event>) {
+    pub fn tell(&mut self, event: impl IntoIterator<Item = Event>) {
         self.events.extend(event);
     }
 
     /// A look found the interface, up or down.
-    pub(crate) fn found(&mut self, is_up: bool) {
+    pub fn found(&mut self, is_up: bool) {
         let event = self.presence.found(is_up, clock::realtime_ns());
         self.events.extend(event);
     }
@@ -280,7 +287,7 @@ impl Live {
 
     /// Packets came, the newest with this stamp. `may_rise` returns whether they prove that the interface is up.
     #[inline]
-    pub(crate) fn on_packets(&mut self, newest_ns: i64, may_rise: impl FnOnce() -> bool) {
+    pub fn on_packets(&mut self, newest_ns: i64, may_rise: impl FnOnce() -> bool) {
         match &mut self.phase {
             Phase::Running if self.presence.is_up => {}
             Phase::Running => {
@@ -358,13 +365,15 @@ impl Live {
 
 /// An engine as a [`Queue`].
 #[derive(Debug)]
-pub(crate) struct LiveQueue<E> {
+pub struct LiveQueue<E> {
     live: Live,
     engine: E,
 }
 
 impl<E: Engine + 'static> LiveQueue<E> {
-    pub(crate) fn boxed(live: Live, engine: E) -> Box<dyn Queue> {
+    /// The queue of an engine.
+    #[must_use]
+    pub fn boxed(live: Live, engine: E) -> Box<dyn Queue> {
         Box::new(Self { live, engine })
     }
 
@@ -489,7 +498,7 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
 
 impl Live {
     /// Stops the intake of a running queue. Engines that find out by themselves that they are at their end call it too.
-    pub(crate) fn stop(&mut self, engine: &mut impl Engine) {
+    pub fn stop(&mut self, engine: &mut impl Engine) {
         self.phase = match engine.cut_off(self) {
             CutOff::Refused(why) => {
                 self.notice(why);

@@ -68,10 +68,11 @@ impl Probed for Vec<Box<dyn Queue>> {
 
 /// Queues of such an engine, between which a NIC divides flows.
 #[derive(Debug)]
-pub(crate) struct DividedQueues {
-    pub(crate) queues: Vec<Box<dyn Queue>>,
+pub struct DividedQueues {
+    /// The queues, open.
+    pub queues: Vec<Box<dyn Queue>>,
     /// See [`Probed::keeps_flows_together`].
-    pub(crate) flows_together: bool,
+    pub flows_together: bool,
 }
 
 impl Probed for DividedQueues {
@@ -511,7 +512,7 @@ pub enum SourceError {
 
 impl SourceError {
     /// A system call that failed.
-    pub(crate) fn system(interface: &str, call: &'static str, error: io::Error) -> Self {
+    pub fn system(interface: &str, call: &'static str, error: io::Error) -> Self {
         Self::System {
             interface: interface.to_owned(),
             call,

@@ -9,7 +9,7 @@ use crate::clock::{CLOCK_STEP_NS, Now};
 
 /// The promise of a queue that nothing older will come. It moves on only, but for a system clock that is set back.
 #[derive(Debug)]
-pub(crate) struct Watermark {
+pub struct Watermark {
     pub(crate) time_ns: i64,
     /// The last stamp of the burst that is being lent, or was lent last.
     burst_ns: i64,
@@ -34,7 +34,7 @@ impl Watermark {
     /// Where packets come without a pause, no look at the clocks tells of a step back; then this does. A clock earlier than the
     /// promise was set back, and the promise follows it. A stamp later than the clock is from before such a step, and moves the
     /// promise no further than to the clock.
-    pub(crate) fn on_burst(&mut self, newest_ns: i64, clock_ns: Option<i64>) {
+    pub fn on_burst(&mut self, newest_ns: i64, clock_ns: Option<i64>) {
         self.on_given_back();
         let Some(clock_ns) = clock_ns else {
             self.burst_ns = self.burst_ns.max(newest_ns);

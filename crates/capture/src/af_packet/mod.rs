@@ -44,6 +44,7 @@ pub use interface::{
 };
 pub(crate) use nic::InterfaceCounters;
 pub use source::LiveSource;
+pub use sys::PacketSocket;
 pub(crate) use tapped::{permission, receive_from};
 pub(crate) use watermark::RETIRE_MS;
 pub use watermark::WATERMARK_BEHIND_NS_MAX;

@@ -41,7 +41,7 @@ impl HostUse {
     }
 
     /// Why an engine does not take the interface `name` away.
-    pub(crate) fn refusal(&self, name: &str, engine: &str) -> SourceError {
+    pub fn refusal(&self, name: &str, engine: &str) -> SourceError {
         SourceError::Usage(format!(
             "{name} {self}: {engine} takes every packet away from this host, which would cut its connections there. Say \
                  --take-interface if that is meant, or use --engine af-packet"
@@ -49,7 +49,7 @@ impl HostUse {
     }
 
     /// Sentences on the uses that are cut off while the interface `name` is taken away, and on [`UNSEEN`].
-    pub(crate) fn notices(&self, name: &str) -> Vec<String> {
+    pub fn notices(&self, name: &str) -> Vec<String> {
         let is = if self.unread.is_empty() {
             "is"
         } else {

@@ -11,4 +11,4 @@ mod socket;
 pub(crate) use interface::{Flags, InterfaceQuery};
 pub(crate) use mapping::Mapping;
 pub(crate) use prefetch::prefetch;
-pub(crate) use socket::PacketSocket;
+pub use socket::PacketSocket;

@@ -37,13 +37,13 @@ const _: () = assert!(
 
 /// A raw packet socket that does not block. It receives nothing until it is bound with a protocol.
 #[derive(Debug)]
-pub(crate) struct PacketSocket {
+pub struct PacketSocket {
     pub(in crate::af_packet) descriptor: OwnedFd,
 }
 
 impl PacketSocket {
     /// `socket(AF_PACKET, SOCK_RAW)`. Fails with `EPERM` without CAP_NET_RAW.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let descriptor = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
         Ok(Self { descriptor })
@@ -112,7 +112,7 @@ impl PacketSocket {
     }
 
     /// Turns promiscuous mode on for as long as the socket lives.
-    pub(crate) fn set_promiscuous(&self, interface_index: i32) -> io::Result<()> {
+    pub fn set_promiscuous(&self, interface_index: i32) -> io::Result<()> {
         self.set_packet(libc::PACKET_ADD_MEMBERSHIP, &promiscuity(interface_index))
     }
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-#[cfg(feature = "dpdk")]
-use retroscope_capture::dpdk::{DpdkConfig, DpdkSource, EalConfig};
 use retroscope_capture::{
     Source, SourceError,
     af_packet::{Fanout, LiveConfig, LiveSource, Sides},
     af_xdp::{XdpConfig, XdpSource},
     pcap_live::PcapSource,
 };
+#[cfg(feature = "dpdk")]
+use retroscope_dpdk::{DpdkConfig, DpdkSource, EalConfig};
 
 /// The capture engine of live interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]

@@ -264,9 +264,7 @@ fn give_up_on_dpdks_thread(
     privileges: &Privileges,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let privileges = privileges.clone();
-    if let Some(outcome) =
-        retroscope_capture::dpdk::on_own_thread(move || privileges.give_up_all())?
-    {
+    if let Some(outcome) = retroscope_dpdk::on_own_thread(move || privileges.give_up_all())? {
         outcome?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Receive queues of a port as an engine of the [skeleton](crate::live): bursts, time stamps, counters.
+//! Receive queues of a port as an engine of the [skeleton](retroscope_capture::live): bursts, time stamps, counters.
 //!
 //! # Counting
 //! The counters are the port's, so its first queue reports them and the others add nothing: `received` is `ipackets` with what was
@@ -23,7 +23,7 @@ use super::{
     stamps::{DeviceClock, Reading},
     sys::{Counters, Environment, MbufBurst, RawFrame},
 };
-use crate::{
+use retroscope_capture::{
     Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceBuffer, SourceError,
     SourceStatistics, VlanTag, clock,
     live::{CutOff, Engine, Ledger, Live, LiveQueue},

@@ -1,7 +1,7 @@
 //! How to capture with DPDK.
 
 use super::eal::EalConfig;
-use crate::CpuTurns;
+use retroscope_capture::CpuTurns;
 
 /// How to capture with DPDK.
 #[derive(Debug, Clone)]
@@ -12,7 +12,7 @@ pub struct DpdkConfig {
     pub eal: EalConfig,
     /// Whether to take frames for other hosts too.
     pub promiscuous: bool,
-    /// Take an interface's packets away from the host although that uses it ([`HostUse`](crate::host::HostUse)).
+    /// Take an interface's packets away from the host although that uses it ([`HostUse`](retroscope_capture::HostUse)).
     pub take_interface: bool,
     /// Bytes of buffers of each thread; `None`: as many as the device has descriptors, 4096 at most.
     pub buffer_bytes: Option<usize>,

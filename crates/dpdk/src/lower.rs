@@ -5,7 +5,7 @@
 
 use std::io;
 
-use crate::{SourceError, af_packet::sys::PacketSocket, interface::NamedInterface};
+use retroscope_capture::{SourceError, af_packet::PacketSocket, interface::NamedInterface};
 
 /// See the module.
 #[derive(Debug)]

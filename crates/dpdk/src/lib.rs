@@ -9,8 +9,8 @@
 //! - `eal`: DPDK's environment, one for the process,
 //! - `port`: opening: queues, spreading, memory,
 //! - `lower`: the kernel's interface that a vdev stands on,
-//! - `queue`, `stamps`, `idle`: the [`Queue`](crate::Queue), whose time a packet gets, and what happens while none comes,
-//! - `source`: the [`Source`](crate::Source) plug,
+//! - `queue`, `stamps`, `idle`: the [`Queue`](retroscope_capture::Queue), whose time a packet gets, and what happens while none comes,
+//! - `source`: the [`Source`](retroscope_capture::Source) plug,
 //! - `sys`: the functions of `shim/dpdk.c`, which calls DPDK's.
 //!
 //! # Threads and memory
@@ -28,6 +28,8 @@
 //!
 //! # Versions
 //! Written against DPDK 22.11, whose drivers' quirks `driver` knows.
+
+#![cfg(feature = "dpdk")]
 
 mod config;
 mod device;

@@ -15,7 +15,7 @@ use super::{
     eal::refused,
     sys::{self, Alone, Environment, Opening, Pool, Setup},
 };
-use crate::{
+use retroscope_capture::{
     SourceError,
     quantity::counted,
     rss::{ADDRESSES_AND_PORTS, FlowKind, RssSettings, TOEPLITZ, symmetric_key},

@@ -17,7 +17,7 @@ use super::{
     device::Device,
     sys::{self, Environment, Registered},
 };
-use crate::SourceError;
+use retroscope_capture::SourceError;
 
 /// How to start the environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -13,9 +13,9 @@ use super::{
     queue::{self, PortQueues, Stamping},
     stamps::{DeviceClock, Reading},
 };
-use crate::{
-    CpuList, InterfaceInfo, Probed, Source, SourceError, TimeDomain, af_packet::sys::PacketSocket,
-    clock, host::HostUse, interface::NamedInterface, quantity::counted, source::DividedQueues,
+use retroscope_capture::{
+    CpuList, DividedQueues, HostUse, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
+    af_packet::PacketSocket, clock, interface::NamedInterface, quantity::counted,
 };
 
 /// A device of DPDK behind the [`Source`] plug.
@@ -60,7 +60,7 @@ impl DpdkSource {
         };
         let interface = NamedInterface::new(name)?;
         let is_socket_of = |driver: &str| device.name.starts_with(driver);
-        let Ok(index) = interface.query.index(name) else {
+        let Ok(index) = interface.index() else {
             // `net_tap` names an interface that is still to be made, libpcap knows devices that are no interfaces.
             if is_socket_of("net_af_packet") || is_socket_of("net_af_xdp") {
                 let interface = name.to_owned();

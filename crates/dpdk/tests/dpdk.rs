@@ -10,7 +10,7 @@
     reason = "test code, also outside of test functions"
 )]
 
-#[path = "capture/support/mod.rs"]
+#[path = "../../capture/tests/capture/support/mod.rs"]
 mod support;
 
 use std::{
@@ -22,8 +22,8 @@ use std::{
 
 use retroscope_capture::{
     CpuTurns, Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, TimeDomain, VlanTag,
-    dpdk::{DpdkConfig, DpdkSource, EalConfig},
 };
+use retroscope_dpdk::{DpdkConfig, DpdkSource, EalConfig};
 use support::{
     DEADLINE, WAIT, generate,
     namespace::{Namespace, ip},

@@ -100,7 +100,7 @@ fn nap_ns(descriptors: u16, megabits: u32) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::SECOND_NS;
+    use retroscope_capture::clock::SECOND_NS;
 
     #[test]
     fn a_nap_leaves_half_of_the_descriptors_free() {

@@ -10,7 +10,9 @@ use super::{
     eal::environment,
     sys::{Shape, feed},
 };
-use crate::{CpuTurns, Direction, LossCause, Queue, Source, Status, VlanTag, live::OPEN_DRAIN_NS};
+use retroscope_capture::{
+    CpuTurns, Direction, LossCause, Queue, Source, Status, VlanTag, live::OPEN_DRAIN_NS,
+};
 
 const PLAIN: Shape = Shape {
     more: 0,

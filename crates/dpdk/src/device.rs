@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::SourceError;
+use retroscope_capture::SourceError;
 
 /// What a `net_af_packet` gets whose arguments say nothing of its ring: 32 MiB of frames of 2048 bytes, and as much to send, which the driver
 /// cannot do without. Its own 512 frames last for 2.5 ms of 200,000 packets a second, and it does not count what it loses.
