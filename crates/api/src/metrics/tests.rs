@@ -79,7 +79,6 @@ fn status() -> Status {
             missing: BTreeMap::from([("evicted", 1)]),
             packets: 70,
             bytes: 7000,
-            ..DumpTotals::default()
         },
         dumps_open: 1,
         copied_bytes: 100,

@@ -142,7 +142,7 @@ impl Handle {
             let mut entry = rules.edited(&name, (expression, request));
             (entry.is_configured, entry.is_counted) = (true, false);
             let edit = match ready.remove(&name) {
-                Some(ready) => Edit::Put(entry, ready),
+                Some(ready) => Edit::Put(entry, Box::new(ready)),
                 None => Edit::Keep(entry),
             };
             (name, edit)

@@ -92,7 +92,7 @@ pub(super) enum Edit {
     /// The rule keeps its number and its filters.
     Keep(Entry),
     /// A new rule, or other filters. The rule gets a new number.
-    Put(Entry, Ready),
+    Put(Entry, Box<Ready>),
 }
 
 /// What somebody wants under a name.
@@ -446,7 +446,7 @@ impl Handle {
             Edit::Keep(entry)
         } else {
             entry.is_counted = true;
-            Edit::Put(entry, ready)
+            Edit::Put(entry, Box::new(ready))
         };
         self.edit(rules, vec![(wanted.name.to_owned(), edit)], None, None)
     }
@@ -500,7 +500,8 @@ impl Handle {
                     }
                     Some(entry)
                 }
-                Edit::Put(mut entry, (mut prepared, template)) => {
+                Edit::Put(mut entry, ready) => {
+                    let (mut prepared, template) = *ready;
                     entry.number = rules.next + added.len();
                     if let Err(error) = self.rules.shared.add(entry.number, &mut prepared) {
                         self.rules.shared.remove(&added);
