@@ -240,8 +240,8 @@ impl LuaModule {
         called
     }
 
-    /// The packets of the last call of [`Self::handle`] whose flows the module shunted. Bit `n` is that of packet `n`. Each
-    /// call of this function clears the bits.
+    /// The packets of the last call of [`Self::handle`] whose flows the module shunted. Bit `n` is
+    /// that of packet `n`. Each call of this function clears the bits.
     pub(crate) fn take_shunted(&mut self) -> u64 {
         self.state.sheet.take_shunted()
     }
@@ -259,8 +259,8 @@ impl LuaModule {
         self.call(|it| &it.check_begins, &[], now)
     }
 
-    /// Checks at most [`CHECKED`] flows. `over` gets the index of each flow that is over, and the time until which a dump
-    /// needs packets of the flow, ns.
+    /// Checks at most [`CHECKED`] flows. `over` gets the index of each flow that ended, and the time
+    /// until which a dump needs packets of the flow, ns.
     ///
     /// # Errors
     /// [`Fault`]; the check ends, and none of these flows is over.
