@@ -21,7 +21,7 @@
 //! | `lost.rs`, `ending.rs`, `report.rs` | what was lost before the ring; what an answer says of itself |
 
 mod cancel;
-mod contents;
+pub(crate) mod contents;
 mod dump_file;
 mod dumped;
 mod ending;

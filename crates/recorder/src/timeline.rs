@@ -8,11 +8,12 @@ use std::{
     sync::Mutex,
 };
 
-use retroscope_ring::{AttachedProducer, Step};
+use retroscope_ring::AttachedProducer;
 
 use crate::{
     CommandError, Handle, INTERFACE_DOWN,
     control::{common::Common, lock},
+    query::contents::offset_ns,
 };
 
 /// Slots at once.
@@ -317,14 +318,6 @@ impl Handle {
     pub fn timeline(&self, request: &TimelineRequest) -> Result<Timeline, CommandError> {
         Timeline::of(&*self.common()?, self.start_mono_ns, request)
     }
-}
-
-/// Stamp less ring time of a producer's record, ns.
-fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
-    let own = steps.iter();
-    let own = own.filter(|step| step.producer == producer && step.first <= record);
-    own.max_by_key(|step| step.first)
-        .map_or(0, |step| step.offset_ns)
 }
 
 #[cfg(test)]

@@ -553,7 +553,7 @@ impl Losses {
 }
 
 /// Stamp less ring time of a producer's record, ns; of its latest, where there are several clocks.
-pub(super) fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
+pub(crate) fn offset_ns(steps: &[Step], producer: usize, record: u64) -> i64 {
     let own = steps
         .iter()
         .filter(|step| step.producer == producer && step.first <= record);
