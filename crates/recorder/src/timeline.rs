@@ -284,7 +284,7 @@ impl Timeline {
         }
         let slots = Slots::new((from_ns, to_ns), request.slots);
         // Up to when they are known before what is known: inserters log a loss before they say so.
-        let (_, known_ns) = common.intake.known_losses((i64::MAX, i64::MAX), 0);
+        let (_, known_ns) = common.intake.known_losses(&[], 0);
         let losses = common.intake.loss_events();
         let losses = losses
             .into_iter()

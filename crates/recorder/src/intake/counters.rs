@@ -501,14 +501,14 @@ impl LossEvent {
         }
     }
 
-    /// The event with those of its stretches that touch the closed interval, if any does.
-    fn within(self, window_ns: (i64, i64)) -> Option<Self> {
-        let spans_ns = self.spans_ns.into_iter();
-        let touching_ns = spans_ns.filter(|span_ns| touch(*span_ns, window_ns));
-        let (from_ns, to_ns) = touching_ns.reduce(hull)?;
+    /// The event with those of its spans that touch the closed intervals, if any does.
+    fn within(self, windows_ns: &[(i64, i64)]) -> Option<Self> {
+        let touches = |span_ns: &(i64, i64)| windows_ns.iter().any(|it| touch(*span_ns, *it));
+        let span_ns = self.spans_ns.into_iter().filter(touches).reduce(hull)?;
+        let holds = |it: &(i64, i64)| it.0 <= span_ns.0 && span_ns.1 <= it.1;
         Some(Self {
-            spans_ns: [(from_ns, to_ns); 2],
-            is_part: from_ns < window_ns.0 || to_ns > window_ns.1,
+            spans_ns: [span_ns; 2],
+            is_part: !windows_ns.iter().any(holds),
             ..self
         })
     }
@@ -582,13 +582,14 @@ impl LossLog {
             .collect()
     }
 
-    /// The losses that touch the closed interval and were found when no more than so many records were stored, one entry a source and
-    /// cause.
-    pub(crate) fn within_until(&self, record: u64, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
+    /// The losses that touch the closed intervals and were found when at most `record` records were
+    /// stored. One entry for each source and cause. A loss that touches several intervals counts
+    /// once.
+    pub(crate) fn within_until(&self, record: u64, windows_ns: &[(i64, i64)]) -> Vec<LossEvent> {
         let mut found: Vec<LossEvent> = Vec::new();
         let events = lock(&self.events);
         let known = events.iter().filter(|event| event.record <= record);
-        for event in known.filter_map(|event| event.within((from_ns, to_ns))) {
+        for event in known.filter_map(|event| event.within(windows_ns)) {
             let is_same = |f: &&mut LossEvent| (f.source, f.cause) == (event.source, event.cause);
             match found.iter_mut().find(is_same) {
                 Some(sum) => *sum = sum.with(event),

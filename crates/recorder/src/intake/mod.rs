@@ -27,7 +27,7 @@ use crate::{
         away::Away,
         counters::{
             CLOCK_STEP, INTERFACE_DOWN, LOST_INTERFACE_LIMIT, LOST_NO_BUCKET, LossEvent, LossLog,
-            PERHAPS_LOST, QueueCounters, SHED, SHED_BY, SourceSnapshot,
+            PERHAPS_LOST, QueueCounters, SHED, SHED_BY, SourceSnapshot, hull,
         },
         interfaces::{InterfaceCache, Interfaces},
     },
@@ -182,7 +182,7 @@ impl Intake {
 
     /// Sentences about sources whose stamps jumped back and forth within the window of ring time, whose records end at `ends`.
     pub(crate) fn disorder(&self, from_ns: i64, to_ns: i64, ends: &[u64]) -> Vec<String> {
-        let jumps = self.disorder.within_until(end(ends), from_ns, to_ns);
+        let jumps = self.disorder.within_until(end(ends), &[(from_ns, to_ns)]);
         let many = jumps.iter().filter(|event| event.packets >= DISORDER_MIN);
         let sentence = |event: &LossEvent| {
             let name = self.sources.get(event.source).map_or("?", |s| &s.name);
@@ -243,7 +243,7 @@ impl Intake {
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
         // Before the losses: inserters log a loss before they say that it is known.
         let unknown = self.unknown((from_ns, to_ns), clock_ns, offset_ns);
-        let mut missing = self.losses(from_ns, to_ns, offset_ns, ends);
+        let mut missing = self.losses(&[(from_ns, to_ns)], offset_ns, ends);
         missing.extend(unknown);
         // What has no number is not stored. A source without watermarks may bring more of it late.
         let is_over = |queue: &Arc<QueueCounters>| queue.promises() || queue.is_ended();
@@ -262,8 +262,11 @@ impl Intake {
         missing
     }
 
-    /// What was lost at intake within the closed interval of ring time, whose records end at `ends`. Told with `offset_ns` added.
-    fn losses(&self, from_ns: i64, to_ns: i64, offset_ns: i64, ends: &[u64]) -> Vec<Missing> {
+    /// What was lost at intake within the closed intervals of ring time, whose records end at
+    /// `ends`. Stamps are `offset_ns` ahead of ring time.
+    fn losses(&self, windows_ns: &[(i64, i64)], offset_ns: i64, ends: &[u64]) -> Vec<Missing> {
+        let whole_ns = windows_ns.iter().copied().reduce(hull);
+        let (from_ns, to_ns) = whole_ns.unwrap_or((i64::MIN, i64::MAX));
         let stamp = |ring_ns: i64| ring_ns.saturating_add(offset_ns);
         let entry = |(event, by): (LossEvent, BTreeMap<_, _>)| {
             let (first_ns, last_ns) = event.spans_ns[0];
@@ -283,23 +286,23 @@ impl Intake {
             missing
         };
         let logs = [&self.losses, &self.shed].into_iter();
-        let losses =
-            logs.flat_map(|log| shed_together(log.within_until(end(ends), from_ns, to_ns)));
+        let losses = logs.flat_map(|log| shed_together(log.within_until(end(ends), windows_ns)));
         losses.map(entry).collect()
     }
 
-    /// Live: what is known of losses at intake within the closed interval of ring time, told with `offset_ns` added, and up to which ring time it is
-    /// known, ns; `None`: not at all.
+    /// Live: the known losses at intake within the closed intervals of ring time, and up to which
+    /// ring time losses are known, ns; `None`: not at all. Stamps are `offset_ns` ahead of ring
+    /// time.
     pub(crate) fn known_losses(
         &self,
-        (from_ns, to_ns): (i64, i64),
+        windows_ns: &[(i64, i64)],
         offset_ns: i64,
     ) -> (Vec<Missing>, Option<i64>) {
         // Before the losses: inserters log a loss before they say that it is known.
         let counting = self.sources.iter().flat_map(SourceIntake::counting);
         let known_ns = counting.map(|queue| queue.known_until_ns()).min();
         let known_ns = known_ns.unwrap_or(Some(i64::MAX));
-        (self.losses(from_ns, to_ns, offset_ns, &[]), known_ns)
+        (self.losses(windows_ns, offset_ns, &[]), known_ns)
     }
 
     /// Live: the losses that are known, and what was shed: cause, stretch of ring time, packets.
@@ -441,7 +444,7 @@ mod tests {
         assert_eq!(end(&intake, 0, 1).as_deref(), Some("eth1"));
         assert_eq!(end(&intake, 0, 1), None);
         assert_eq!(end(&intake, 1, 0), None, "the error says it");
-        let missing = intake.losses(150, 160, 0, &[]);
+        let missing = intake.losses(&[(150, 160)], 0, &[]);
         assert_eq!(missing[0].source.as_deref(), Some("eth1"));
     }
 

@@ -37,25 +37,11 @@ pub(super) fn lost_before_the_ring(
             .iter_mut()
             .for_each(|part| part.1 = part.1.min(end_ns));
     }
-    let (mut lost, mut known_ns) = (Vec::<Missing>::new(), Some(i64::MAX));
-    for (from_ns, to_ns) in &parts {
-        let part_ns = (*from_ns.max(&window.from_ring_ns), *to_ns);
-        let (more, known_in_part_ns) = recorder.intake.known_losses(part_ns, offset_ns);
-        known_ns = known_ns.min(known_in_part_ns);
-        for entry in more {
-            let is_same =
-                |one: &&mut Missing| (&one.source, one.cause) == (&entry.source, entry.cause);
-            match lost.iter_mut().find(is_same) {
-                // Some may have been counted in both.
-                Some(one) => {
-                    let count = |it: &Missing| it.packets.or(it.at_most).unwrap_or(0);
-                    one.at_most = Some(count(one).saturating_add(count(&entry)));
-                    one.packets = None;
-                }
-                None => lost.push(entry),
-            }
-        }
+    let end_ns = parts.iter().map(|part| part.1).max();
+    for part in &mut parts {
+        part.0 = part.0.max(window.from_ring_ns);
     }
+    let (mut lost, known_ns) = recorder.intake.known_losses(&parts, offset_ns);
     if !contents.steps.is_empty() {
         // By which setting of the clock they would have been stamped is not known here.
         let (from_ns, to_ns) = window.all();
@@ -64,7 +50,6 @@ pub(super) fn lost_before_the_ring(
         }
     }
     let uncounted = recorder.intake.unknown_losses();
-    let end_ns = parts.iter().map(|part| part.1).max();
     let known_ns = known_ns.filter(|_| uncounted.is_empty());
     let known_to = known_ns.and_then(|known_ns| match end_ns {
         Some(end_ns) if known_ns < end_ns => Some(rfc3339(known_ns.saturating_add(offset_ns))),

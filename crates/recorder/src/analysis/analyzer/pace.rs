@@ -154,7 +154,7 @@ impl Unseen {
 
     /// Packets in gaps that touch the closed interval.
     pub(super) fn within(&self, from_ns: i64, to_ns: i64) -> u64 {
-        let gaps = self.gaps.within_until(u64::MAX, from_ns, to_ns);
+        let gaps = self.gaps.within_until(u64::MAX, &[(from_ns, to_ns)]);
         gaps.iter().map(|gap| gap.packets).sum()
     }
 

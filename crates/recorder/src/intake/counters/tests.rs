@@ -13,7 +13,7 @@ use crate::intake::Intake;
 impl LossLog {
     /// The losses that touch the closed interval.
     pub(crate) fn within(&self, from_ns: i64, to_ns: i64) -> Vec<LossEvent> {
-        self.within_until(u64::MAX, from_ns, to_ns)
+        self.within_until(u64::MAX, &[(from_ns, to_ns)])
     }
 }
 
@@ -198,7 +198,7 @@ fn what_is_found_behind_the_end_of_a_window_is_not_told() {
     let log = LossLog::default();
     let n = 2 * LOSS_EVENTS as u64;
     let count = |until| {
-        let found = log.within_until(until, 0, 10);
+        let found = log.within_until(until, &[(0, 10)]);
         found.iter().map(|it| it.packets).sum::<u64>()
     };
     for record in 1..=n {
@@ -313,7 +313,7 @@ fn what_was_shed_at_the_edge_of_a_window_is_a_bound() {
     intake.shed.push(0, 0, SHED, [(10, 20); 2], 3);
     intake.shed.push(0, 0, SHED, [(30, 30); 2], 2);
     let told = |from_ns, to_ns| {
-        let (missing, _) = intake.known_losses((from_ns, to_ns), 0);
+        let (missing, _) = intake.known_losses(&[(from_ns, to_ns)], 0);
         let told = missing
             .iter()
             .map(|one| (one.cause, one.packets, one.at_most));

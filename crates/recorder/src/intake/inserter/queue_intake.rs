@@ -618,7 +618,7 @@ mod tests {
         let common = Arc::clone(&intake.parts.common);
         let (judged_tx, judged) = std::sync::mpsc::channel();
         intake.counters.when_ended(move || {
-            let losses = common.intake.losses(0, i64::MAX, 0, &[]);
+            let losses = common.intake.losses(&[(0, i64::MAX)], 0, &[]);
             let causes: Vec<_> = losses.iter().map(|it| it.cause).collect();
             judged_tx.send(causes).unwrap();
         });
@@ -640,7 +640,10 @@ mod tests {
         assert_eq!(intake.store(0..interfaces.len(), &mut producer), 8);
         intake.flush();
         let lost = |record| {
-            let found = common.intake.losses.within_until(record, 0, 10 * STEP_NS);
+            let found = common
+                .intake
+                .losses
+                .within_until(record, &[(0, 10 * STEP_NS)]);
             found.iter().map(|it| it.packets).sum::<u64>()
         };
         assert_eq!([1, 2, 3, 4, 5].map(lost), [0, 1, 1, 3, 3]);
@@ -665,7 +668,7 @@ mod tests {
             let common = &intake.parts.common;
             for (from, to) in [(0, 63), (4, 9), (4, 10), (30, 60), (51, 51), (63, 70)] {
                 let (from_ns, to_ns) = (i64::from(from) * STEP_NS, i64::from(to) * STEP_NS);
-                let told = common.intake.losses(from_ns, to_ns, 0, &[1]);
+                let told = common.intake.losses(&[(from_ns, to_ns)], 0, &[1]);
                 let told: u64 = told
                     .iter()
                     .map(|it| {
