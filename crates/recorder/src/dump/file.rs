@@ -23,7 +23,7 @@ use super::{
     sidecar::Sidecar,
     sink::{End, Gap, Held},
     spaced::Spaced,
-    store::{StoredFile, keeper::OpenDump, second_copy::SecondCopy},
+    store::{COMPRESSED_END, PART_END, StoredFile, keeper::OpenDump, second_copy::SecondCopy},
     stream::{Finished, Heading},
     template::NameFacts,
 };
@@ -605,11 +605,11 @@ fn stored(capture: &Finished) -> StoredFile {
 }
 
 fn part(path: &Path) -> PathBuf {
-    with_end(path, ".part")
+    with_end(path, PART_END)
 }
 
 fn zst(path: &Path) -> PathBuf {
-    with_end(path, ".zst")
+    with_end(path, COMPRESSED_END)
 }
 
 fn with_end(path: &Path, end: &str) -> PathBuf {

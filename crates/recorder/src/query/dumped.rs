@@ -393,7 +393,7 @@ impl Dumped {
         if asking.cancel.is_cancelled() {
             return source.fail(CANCELLED.to_owned());
         }
-        if !matches!(source.dump.files.as_slice(), [file] if is_pcapng(file)) {
+        if !matches!(source.dump.files.as_slice(), [file] if file.is_pcapng()) {
             return source.fail("pcap tells neither interfaces nor directions".to_owned());
         }
         let (files, memory) = self.open;
@@ -603,8 +603,7 @@ impl Source {
 
     /// Bytes of memory that reading it takes at most.
     fn memory(&self) -> usize {
-        let mut files = self.dump.files.iter();
-        match files.any(|file| file.name.ends_with(".zst")) {
+        match self.dump.files.iter().any(StoredFile::is_compressed) {
             true => COMPRESSED_MEMORY,
             false => PLAIN_MEMORY,
         }
@@ -633,12 +632,6 @@ impl Source {
             error: self.fault.clone(),
         }
     }
-}
-
-fn is_pcapng(file: &StoredFile) -> bool {
-    [".pcapng", ".pcapng.zst", ".pcapng.part"]
-        .iter()
-        .any(|end| file.name.ends_with(end))
 }
 
 fn number_of(interfaces: &[InterfaceEntry], name: &str, link_type: u16) -> Option<u16> {

@@ -33,8 +33,12 @@ use super::{disk::Disk, report::Verdict};
 
 /// Bytes of a sidecar that are read. It has 1,000 hits at most, and interfaces.
 const SIDECAR_BYTES_MAX: u64 = 32 << 20;
-/// How the names of captures end.
-const ENDS: [&str; 4] = [".pcapng", ".pcap", ".pcapng.zst", ".pcap.zst"];
+/// How the names of complete captures end, if they are not compressed.
+const ENDS: [&str; 2] = [".pcapng", ".pcap"];
+/// What the name of a compressed capture ends with.
+pub(super) const COMPRESSED_END: &str = ".zst";
+/// What the name of a file ends with while it is written.
+pub(super) const PART_END: &str = ".part";
 
 /// A dump, as its files tell of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -83,6 +87,23 @@ pub struct StoredFile {
     /// Lower-case hexadecimal digits; `None` of a file that is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
+}
+
+impl StoredFile {
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.name.ends_with(COMPRESSED_END)
+    }
+
+    /// Whether the format is pcapng, compressed or not.
+    pub(crate) fn is_pcapng(&self) -> bool {
+        without_end(&self.name).ends_with(ENDS[0])
+    }
+}
+
+/// A name without what it has while the file is written, and for compression.
+fn without_end(name: &str) -> &str {
+    let name = name.strip_suffix(PART_END).unwrap_or(name);
+    name.strip_suffix(COMPRESSED_END).unwrap_or(name)
 }
 
 /// A finished dump, and what tells it from another one in its place.
@@ -299,12 +320,11 @@ fn is_name(text: &str) -> bool {
 /// `STEM.END`, `STEM.linktypeN.END` or, where that was taken, `STEM.M.linktypeN.END`: not what belongs to a longer stem.
 fn is_capture_of(stem: &str, name: &str) -> bool {
     let rest = name.strip_prefix(stem).filter(|_| is_name(name));
-    let whole = rest.map(|rest| rest.strip_suffix(".part").unwrap_or(rest));
     let between = |rest: &str| {
         let mut ends = ENDS.iter().filter_map(|end| rest.strip_suffix(end));
         ends.any(is_between)
     };
-    whole.is_some_and(between)
+    rest.map(without_end).is_some_and(between)
 }
 
 /// Whether a text may stand between a stem and the end of a capture's name.
