@@ -38,7 +38,6 @@ pub use control::{
     commands::Triggered,
     durations::{AgeHistogram, ProcessingHistogram},
     events::{Event, Export, Missed, Subscription},
-    held::Gone,
     hits::{HitCounts, Reason, Suppressions},
     outcomes::RuleHits,
     pins::Pin,

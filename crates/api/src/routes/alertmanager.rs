@@ -6,8 +6,8 @@
 
 use axum::{Extension, extract::State};
 use retroscope_recorder::{
-    ByHand, Clock, CommandError, Gone, Handle, LabelFilled, LabelTemplate, RuleStatus, SystemClock,
-    TriggerRequest, parse_time,
+    ByHand, Clock, CommandError, Empty, Handle, LabelFilled, LabelTemplate, RuleStatus,
+    SystemClock, TriggerRequest, parse_time,
 };
 use sha2::{Digest, Sha256};
 
@@ -37,7 +37,7 @@ enum Failed {
     /// It may when it comes again.
     Suppressed(String),
     /// Its packets are not there.
-    Gone(Gone),
+    Gone(Empty),
     /// Nobody knows: the whole notification is to come again.
     Unknown(CommandError),
 }
@@ -160,8 +160,8 @@ fn act(
         Err(Failed::Suppressed(why)) => done(Outcome::Suppressed, None, Some(why)),
         Err(Failed::Gone(gone)) => {
             let outcome = match gone {
-                Gone::AgedOut { .. } => Outcome::AgedOut,
-                Gone::NotRecorded { .. } => Outcome::NotRecorded,
+                Empty::AgedOut { .. } => Outcome::AgedOut,
+                _ => Outcome::NotRecorded,
             };
             done(outcome, None, Some(gone.to_string()))
         }

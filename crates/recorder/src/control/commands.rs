@@ -9,13 +9,14 @@ use std::sync::{
 use retroscope_alert::Alert;
 
 use crate::{
+    Empty,
     analysis::{
         director::SharedLimits,
         predicate::Expression,
         terms::{TriggerRequest, Window},
         triggers::RuleChange,
     },
-    control::held::{Gone, Held},
+    control::held::Held,
 };
 
 /// Commands that wait at once.
@@ -68,7 +69,7 @@ pub(crate) enum NoDump {
     /// A limit: which. Later it may start one.
     Limit(String),
     /// Nothing of what it asks for is there.
-    Gone(Gone),
+    Gone(Empty),
     /// The rule whose hit it is was changed or removed.
     RuleChanged,
     /// What it says.

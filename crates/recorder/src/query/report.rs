@@ -113,7 +113,7 @@ pub struct IndexUse {
     pub useless: u64,
 }
 
-/// Why an answer has no packets. Its text is a sentence.
+/// Why an answer, or a dump that a trigger asks for, would have no packets. The text is a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "why", rename_all = "kebab-case")]
@@ -140,6 +140,13 @@ pub enum Empty {
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         ns: u64,
     },
+    /// The window ends before the recording began. Only triggers have this reason.
+    NotRecorded {
+        /// How long before, ns.
+        #[serde(rename = "seconds", serialize_with = "as_seconds")]
+        #[cfg_attr(feature = "openapi", schema(value_type = f64))]
+        ns: u64,
+    },
     /// All packets of the window were looked at.
     NothingMatched {
         /// How many there were.
@@ -161,7 +168,12 @@ impl fmt::Display for Empty {
             Self::NotYet { ns } => write!(f, "not yet: it begins in {}", span(ns)),
             Self::AgedOut { ns } => write!(
                 f,
-                "aged out: it ends {} before the oldest packet in the ring",
+                "aged out: its window ends {} before the oldest packet in the ring",
+                span(ns)
+            ),
+            Self::NotRecorded { ns } => write!(
+                f,
+                "not recorded: its window ends {} before the recording began",
                 span(ns)
             ),
             Self::NothingMatched { of: 0 } => f.write_str("no such packet at that time"),

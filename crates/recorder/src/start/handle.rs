@@ -15,11 +15,11 @@ use retroscope_filter::FilterError;
 use retroscope_ring::{Mode, Waker};
 
 use crate::{
+    Empty,
     control::{
         commands::{Command, NoDump},
         common::Common,
         events::EventLog,
-        held::Gone,
         pins::Pin,
         progress::Control,
     },
@@ -68,7 +68,7 @@ pub enum CommandError {
     Suppressed(String),
     /// Nothing of what a hit of a rule would dump is there.
     #[error("{0}")]
-    Gone(Gone),
+    Gone(Empty),
     /// A rule whose hit was to be told is another one now, or gone.
     #[error("the rule was changed or removed meanwhile: ask again")]
     RuleChanged,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    ByHand, CommandError, DumpReport, Gone, Handle, NO_PACKET, Query, Stretch, TriggerRequest,
+    ByHand, CommandError, DumpReport, Empty, Handle, NO_PACKET, Query, Stretch, TriggerRequest,
     Verdict,
     tests::{
         live::{START, config, packets},
@@ -532,7 +532,7 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     };
     assert_eq!(
         gone(&mut rig, START - 10 * S),
-        Gone::NotRecorded {
+        Empty::NotRecorded {
             ns: 7 * 1_000_000_000
         }
     );
@@ -545,7 +545,7 @@ fn a_trigger_may_be_a_hit_of_a_rule() {
     assert!(
         matches!(
             told,
-            Gone::AgedOut {
+            Empty::AgedOut {
                 ns: 1_000_000_000..
             }
         ),
