@@ -102,9 +102,7 @@ pub(crate) fn finish(
     }
     if summary.outdated > 0 {
         let dumps = counted(summary.outdated, "dump");
-        say(&format!(
-            "packets may have come too late for {dumps}, whose verdicts do not report them"
-        ));
+        say(&format!("{dumps} may lack packets that came too late"));
     }
     print_unfinished(summary);
     let flows_lost = say_lost_flows(summary, eve);

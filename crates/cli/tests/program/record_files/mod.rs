@@ -564,7 +564,8 @@ fn a_packet_after_the_close_is_late() {
         (&1.into(), &2.into())
     );
     let told = format!(
-        "up to 2 packets of in.pcap, from {} to {}, ",
+        "up to 2 packets of {}, from {} to {}, ",
+        capture.display(),
         rfc3339(10 * S + 800 * ms),
         rfc3339(10 * S + 850 * ms)
     );
