@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares what this checkout and the commit REV make of real captures: `corpus-ab.sh REV [CAPTURE…]`, by default of all in
 # ../shared/traces. Both programs run `record --reproducible` with ten triggers, `flows --eve`, `filter --count`, and `query` of a
-# ring file. Prints differences in dumps (verdicts, marks, names), EVE, counts and messages. Exits with 1 if dumps or answers
+# ring file. Prints differences in dumps (verdicts, marks, names), EVE, counts and messages. By hand. Exits with 1 if dumps or answers
 # have other packets, or packets in another order.
 
 . "$(dirname "$0")/lib.sh"
