@@ -21,11 +21,15 @@ esac
 target=$(target_dir)
 folder=$target/bench-ab
 tree=$folder/tree
-rm -rf "$folder/base" "$folder/new" "$tree"
+rm -rf "$folder/base" "$folder/new"
 mkdir -p "$folder"
 git worktree prune
-git worktree add --quiet --detach "$tree" "$rev"
-trap 'git worktree remove --force "$tree"' EXIT
+# Another comparison with the same commit uses its tree and its build again.
+if [ ! -e "$tree" ] || [ "$(git -C "$tree" rev-parse HEAD)" != "$rev" ]; then
+	rm -rf "$tree"
+	git worktree prune
+	git worktree add --quiet --detach "$tree" "$rev"
+fi
 
 # Builds the benchmarks of the checkout in the current folder, and copies what a run needs to the folder $1.
 build() {
@@ -37,7 +41,6 @@ build() {
 	fi
 }
 step "building $(git rev-parse --short "$rev")"
-# The build is kept for the next comparison; the tree is not.
 (cd "$tree" && export CARGO_TARGET_DIR=$folder/build && build "$folder/base")
 step "building this checkout"
 build "$folder/new"
