@@ -220,7 +220,7 @@ pub(crate) struct PinBody {
     to: String,
     /// The ring needed its place: it keeps nothing any more.
     fallen: bool,
-    /// Packets of its time that were overwritten before it was made.
+    /// Upper bound of the packets of its time that were overwritten before it was made: a bucket that is in its time in part counts whole.
     evicted_before: u64,
 }
 

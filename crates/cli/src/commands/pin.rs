@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(gone @ 1..) = pin["evicted_before"].as_u64() {
         let gone = counted(gone, "packet");
         say(&format!(
-            "pin '{name}': {gone} of its time had been overwritten before"
+            "pin '{name}': up to {gone} of its time had been overwritten before"
         ));
     }
     let how = match (existed, pin["fallen"] == true) {

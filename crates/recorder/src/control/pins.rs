@@ -42,7 +42,7 @@ pub struct Pin {
     pub to_ns: i64,
     /// The ring needed its place (`--when-full record`): it keeps nothing any more.
     pub has_fallen: bool,
-    /// Packets of its time that were overwritten before it was made.
+    /// Upper bound of the packets of its time that were overwritten before it was made.
     pub evicted_before: u64,
 }
 

@@ -43,6 +43,8 @@ pub(super) struct End {
 pub(super) struct Gap {
     /// Before the dump's filter; `None`: unknown.
     pub(super) packets: Option<u64>,
+    /// `false`: `packets` is an upper bound.
+    pub(super) is_exact: bool,
     /// Stamps of the first and the last of them as well as they are known, ns since the epoch.
     pub(super) from_ns: i64,
     pub(super) to_ns: i64,
@@ -54,6 +56,7 @@ impl Gap {
         let packets = self.packets.zip(other.packets);
         Self {
             packets: packets.map(|(one, two)| one + two),
+            is_exact: self.is_exact && other.is_exact,
             from_ns: self.from_ns.min(other.from_ns),
             to_ns: self.to_ns.max(other.to_ns),
         }
@@ -62,7 +65,11 @@ impl Gap {
 
 impl fmt::Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let packets = self.packets.map_or(UNKNOWN.to_owned(), packets);
+        let up_to = if self.is_exact { "" } else { "up to " };
+        let packets = self
+            .packets
+            .map(|count| format!("{up_to}{}", packets(count)));
+        let packets = packets.unwrap_or(UNKNOWN.to_owned());
         let (from, to) = (rfc3339(self.from_ns), rfc3339(self.to_ns));
         write!(
             f,

@@ -195,7 +195,9 @@ fn a_time_leads_to_its_bucket() {
     }
     let window = ring.reserve(0, STEP_NS);
     let evicted = window.evicted_before();
-    assert!(evicted.packets >= 2 && !evicted.exact, "{evicted:?}");
+    let span_ns = evicted.first_ns.zip(evicted.last_ns);
+    assert_eq!((span_ns, evicted.exact), (Some((0, STEP_NS)), false));
+    assert!((2..=200).contains(&evicted.packets), "{evicted:?}");
 }
 
 /// Thesis 6.4.3: there is no distance to keep. A reader at the writer's heels sees each record as it is published, from one
