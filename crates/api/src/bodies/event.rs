@@ -22,7 +22,7 @@ pub enum EventBody<'a> {
         /// The filled-in dump expression; empty: everything.
         expression: &'a str,
     },
-    /// A dump is on disk, or failed; or its verdict changed; or its files are compressed, and have other names.
+    /// A dump is on disk, or failed; or its files are compressed, and have other names.
     Finished {
         /// Its number.
         dump: u64,

@@ -161,6 +161,7 @@ fn act(
         Err(Failed::Gone(gone)) => {
             let outcome = match gone {
                 Empty::AgedOut { .. } => Outcome::AgedOut,
+                // The other reasons are of queries.
                 _ => Outcome::NotRecorded,
             };
             done(outcome, None, Some(gone.to_string()))

@@ -464,6 +464,7 @@ impl Core {
                 to_ns,
                 predicate: predicate.clone(),
                 is_limited: terms.window.is_limited(),
+                late: Arc::default(),
             },
         );
         self.tell(Event::Triggered {
@@ -527,6 +528,7 @@ impl Core {
             start_ns: self.start_ns,
             recorded: self.recorded(),
             unseen: self.unseen.within(window.from_ns, window.to_ns),
+            late: self.live.then(|| Arc::clone(&window.late)),
         })));
         self.closed.add(id, window, ends, clock_ns);
     }

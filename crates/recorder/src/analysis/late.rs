@@ -1,7 +1,13 @@
 //! Packets that come too late for a dump, after its window is closed. A verdict is judged once, so
 //! the recorder only counts such packets.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use retroscope_filter::Decision;
 use retroscope_ring::Packet;
@@ -25,6 +31,8 @@ pub(crate) struct OpenWindow {
     pub(crate) predicate: Predicate,
     /// A limit of packets or bytes may end the window early.
     pub(crate) is_limited: bool,
+    /// Packets that came after the close. The dumper reads it when it judges the dump.
+    pub(crate) late: Arc<AtomicU64>,
 }
 
 /// Closed windows, and the packets that came too late for these windows.
@@ -216,6 +224,7 @@ impl ClosedWindows {
                 || predicate.decide(interface, packet, offset_ns).decision == Decision::Take
             {
                 is_late = true;
+                window.late.fetch_add(1, Ordering::Relaxed);
                 self.outdated += u64::from(!std::mem::replace(&mut closed.is_outdated, true));
             }
         }

@@ -138,7 +138,7 @@ impl Export {
 pub struct Missed {
     /// Dumps that were started.
     pub triggered: u64,
-    /// Dumps that were finished, or whose verdict changed.
+    /// Dumps that were finished.
     pub finished: DumpCounts,
     /// Dumps that were compressed.
     pub compressed: u64,

@@ -1,6 +1,11 @@
 //! A dump that reads the ring: what it has read, what waits, what it lost.
 
-use std::{collections::BTreeMap, path::PathBuf, rc::Rc, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    rc::Rc,
+    sync::{Arc, atomic::Ordering},
+};
 
 use retroscope_alert::Alert;
 use retroscope_filter::Decision;
@@ -394,7 +399,8 @@ impl Active {
         lost.last_ns = Some(lost.last_ns.map_or(last_ns, |ns| ns.max(last_ns)));
         let stamp = |ring_ns: i64| ring_ns.saturating_add(self.order.offset_ns);
         let here = Gap {
-            packets: is_exact.then_some(packets),
+            packets: (packets > 0).then_some(packets),
+            is_exact,
             from_ns: stamp(first_ns),
             to_ns: stamp(last_ns),
         };
@@ -518,6 +524,7 @@ impl Active {
             start_ns: self.order.from_ns,
             unseen: 0,
             recorded: 0,
+            late: None,
         }
     }
 
@@ -651,9 +658,13 @@ impl Active {
         }
         let window_ns = (order.from_ns, self.end_ns);
         missing.extend(intake.missing(window_ns, close.clock_ns, offset_ns, &close.ends));
-        if self.behind > 0 {
-            let packets = Some(self.behind);
-            missing.push(entry("late", order.from_ns, self.end_ns, packets));
+        let after_close = close.late.as_ref();
+        let after_close = after_close.map_or(0, |late| late.load(Ordering::Relaxed));
+        if self.behind + after_close > 0 {
+            let counted = (after_close == 0).then_some(self.behind);
+            let mut late = entry("late", order.from_ns, self.end_ns, counted);
+            late.at_most = (after_close > 0).then_some(self.behind + after_close);
+            missing.push(late);
         }
         let fragments = self.undecided_fragments();
         if fragments > 0 {

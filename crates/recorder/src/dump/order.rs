@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
+        atomic::AtomicU64,
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
 };
@@ -166,4 +167,7 @@ pub(crate) struct CloseOrder {
     pub(crate) unseen: u64,
     /// All packets that were recorded by then.
     pub(crate) recorded: u64,
+    /// Packets, at most, that came too late and before the judging. Live only: from files their number depends on how far
+    /// the dumper is.
+    pub(crate) late: Option<Arc<AtomicU64>>,
 }

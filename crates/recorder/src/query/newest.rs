@@ -151,6 +151,10 @@ impl<W: io::Write> Reading<'_, W> {
             while let Some((position, stamp_ns, its_bytes)) = waiting.peek().copied()
                 && (position.0 > older_ns || waiting.len() as u64 > waiting_max)
             {
+                if position.0 <= older_ns && self.dumped.is_some() {
+                    // Too many matches wait, and dumps may have newer ones.
+                    return None;
+                }
                 (packets, bytes) = (packets + 1, bytes + its_bytes);
                 if packets > limits.0 || bytes > limits.1 {
                     let behind = (position.0, position.1, position.2.saturating_add(1));

@@ -209,9 +209,10 @@ fn packets_that_no_rule_saw_are_told() {
     }
 }
 
-/// A window closes by the clock while the analyzer is far behind, and what it has not read of it is overwritten then.
+/// A window closes by the clock while the analyzer is far behind. The ring then overwrites packets that the analyzer has not
+/// read: the recorder counts these, and the dump was judged before.
 #[test]
-fn packets_that_no_rule_saw_behind_the_close_are_told() {
+fn packets_that_no_rule_saw_are_counted_after_the_judging() {
     let dir = tempfile::tempdir().unwrap();
     let plan = RigConfig {
         dump: "",

@@ -228,5 +228,14 @@ fn the_analyzer_compiles_nothing_for_late_packets() {
         finish(&mut rig, 1);
         let late = if is_compiled { 1 } else { 2 };
         assert_eq!(rig.late(), (1, vec![late]));
+        let missing: Vec<_> = (rig.reports[0].missing.iter())
+            .map(|it| (it.cause, it.packets, it.at_most))
+            .collect();
+        let expected: &[_] = match is_compiled {
+            // The dump was judged before.
+            true => &[],
+            false => &[("late", None, Some(2))],
+        };
+        assert_eq!(missing, expected);
     }
 }

@@ -278,7 +278,7 @@ impl Screen {
         self.clear();
     }
 
-    /// A dump has finished, or its verdict changed.
+    /// A dump has finished.
     fn hear(&mut self, number: u64, verdict: Verdict) {
         if verdict != Verdict::Complete {
             self.not_complete.insert(number);

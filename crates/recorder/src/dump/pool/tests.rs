@@ -219,6 +219,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         if is_gap {
             queue.gap(&Gap {
                 packets: Some(7),
+                is_exact: true,
                 from_ns: time_ns,
                 to_ns: time_ns,
             });
