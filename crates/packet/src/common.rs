@@ -86,7 +86,8 @@ impl CommonHeaders {
         match self.proto {
             TCP => {
                 let len = usize::from(self.transport::<20>(data)?[12] >> 4) * 4;
-                (len >= 20).then_some((self.transport + len, self.end))
+                let start = self.transport + len;
+                (len >= 20 && start <= self.end).then_some((start, self.end))
             }
             UDP => {
                 let &[.., high, low, _, _] = self.transport::<8>(data)?;
