@@ -21,6 +21,8 @@ flags+=" -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverag
 flags+=" -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer --cfg fuzzing"
 host=$(rustc -vV | sed -n 's/^host: //p')
 
+# A lock that is not of today's crates is no reason to skip.
+cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 target=$(target_dir)/fuzz
