@@ -387,7 +387,7 @@ impl Template {
         Ok(self.filled(&TriggerValues { texts, terms }))
     }
 
-    /// Whether the text holds a variable.
+    /// Whether the text contains a variable.
     fn asks(&self, variable: Variable) -> bool {
         self.variables.iter().any(|(_, its)| *its == variable)
     }
