@@ -377,7 +377,7 @@ impl Template {
             Variable::CommunityId => terms.community.is_some(),
             _ => false,
         })?;
-        // A term that the text does not hold would tell expressions apart that say the same.
+        // A term that the text does not contain would tell expressions apart that say the same.
         let terms = Terms {
             flow: terms.flow.filter(|_| self.asks(Variable::Flow)),
             community: terms.community.filter(|_| self.asks(Variable::CommunityId)),

@@ -100,7 +100,8 @@ pub(super) struct XdpEngine {
     unseen_before: u64,
 }
 
-/// The receive queue of this number of an interface, one of `queues`. It takes packets once the program is [open](Attachment::set_open).
+/// The receive queue of this number of an interface, one of `queues`. The program redirects packets to
+/// the queue after [`Attachment::set_open`].
 pub(super) fn queue(
     mut live: Live,
     opened: Opened,

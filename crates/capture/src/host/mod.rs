@@ -48,7 +48,8 @@ impl HostUse {
         ))
     }
 
-    /// Sentences on the uses that are cut off while the interface `name` is taken away, and on [`UNSEEN`].
+    /// Sentences for the user on the uses that are cut off while the interface `name` is taken away, and
+    /// [`UNSEEN`].
     pub fn notices(&self, name: &str) -> Vec<String> {
         let is = if self.unread.is_empty() {
             "is"

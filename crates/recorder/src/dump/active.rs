@@ -85,7 +85,7 @@ pub(super) struct Active {
     pub(super) gap: Option<(i64, Gap)>,
     /// Packets that belong before the last one, and were found when it was full.
     pub(super) behind: u64,
-    /// What the sink was given.
+    /// Packets and bytes that the sink was given.
     pub(super) taken: Written,
     pub(super) per_interface: BTreeMap<u16, u64>,
     /// Bytes of its files that were reported to the director.

@@ -239,7 +239,7 @@ fn what_falls_behind_the_last_packet_is_not_missing() {
 }
 
 /// A source without watermarks brings a packet that belongs before the last packet of a full dump: the packet is too late, and counted. A
-/// packet after the last one is not too late, though it lies in the window.
+/// packet after the last one is not too late, although its time is in the window.
 #[test]
 fn what_comes_late_for_a_full_dump_is_counted() {
     for (back_ms, expected) in [(30, 1), (5, 0)] {
