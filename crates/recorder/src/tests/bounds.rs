@@ -155,10 +155,14 @@ fn little_waits_for_a_dumper_that_hangs() {
     assert_eq!(rig.reports.len(), 16, "none is lost");
 }
 
-/// The analyzer stands still until the ring went around.
+/// The analyzer stands still until the ring went around. The dumps end by the clock, or at the stop.
 #[test]
 fn packets_that_no_rule_saw_are_told() {
-    for (triggers, expected) in [(&["udp port 9"][..], true), (&[][..], false)] {
+    let rules = [(&["udp port 9"][..], true), (&[][..], false)];
+    let cases = rules.map(|(triggers, expected)| {
+        [5 * MS, 3600 * S].map(|future_ns| (triggers, expected, future_ns))
+    });
+    for (triggers, expected, future_ns) in cases.into_iter().flatten() {
         let dir = tempfile::tempdir().unwrap();
         let plan = RigConfig {
             triggers,
@@ -167,6 +171,7 @@ fn packets_that_no_rule_saw_are_told() {
             analyzers: Analyzers::Threads(NonZeroUsize::MIN),
             ring_bytes: 16 << 20,
             past_ns: 10 * S,
+            future_ns,
             ..config()
         };
         let mut rig = Rig::new(&plan, START, dir.path());
@@ -185,6 +190,7 @@ fn packets_that_no_rule_saw_are_told() {
         rig.step();
         rig.pass(S);
         rig.step();
+        assert_eq!(rig.reports.is_empty(), future_ns > S);
         rig.stop();
         let unseen = rig.common.counters.reading().unseen;
         let lapped = rig.common.counters.reading().lapped;
