@@ -11,7 +11,7 @@ use std::{
 use retroscope_alert::Lines;
 use retroscope_recorder::AlertLines;
 
-use super::glob::Glob;
+use super::files;
 
 /// Bytes read of a file before the next one has its turn.
 const TURN_BYTES: usize = 1 << 20;
@@ -23,7 +23,8 @@ const NAMES_EVERY: Duration = Duration::from_millis(100);
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Follower {
-    globs: Vec<Glob>,
+    /// Of `--alerts`, see [`files`].
+    patterns: Vec<String>,
     /// By device and inode.
     files: BTreeMap<(u64, u64), Followed>,
     looked_at: Option<Instant>,
@@ -40,9 +41,9 @@ struct Followed {
 
 impl Follower {
     /// What is in the files now is of before, and left out.
-    pub(super) fn new(globs: Vec<Glob>, now: Instant) -> Self {
+    pub(super) fn new(patterns: Vec<String>, now: Instant) -> Self {
         let mut follower = Self {
-            globs,
+            patterns,
             files: BTreeMap::new(),
             looked_at: None,
         };
@@ -51,13 +52,13 @@ impl Follower {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.globs.is_empty()
+        self.patterns.is_empty()
     }
 
     fn look_for_names(&mut self, now: Instant, is_first: bool) {
         self.looked_at = Some(now);
         self.files.values_mut().for_each(|it| it.has_name = false);
-        for path in self.globs.iter().flat_map(Glob::paths) {
+        for path in self.patterns.iter().flat_map(|pattern| files(pattern)) {
             let Ok(meta) = fs::metadata(&path) else {
                 continue;
             };
@@ -153,10 +154,10 @@ mod tests {
         fn new(before: &str) -> Self {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("eve.json"), before).unwrap();
-            let glob = Glob::new(&format!("{}/eve*.json", dir.path().display())).unwrap();
+            let pattern = format!("{}/eve*.json", dir.path().display());
             let now = Instant::now();
             Self {
-                follower: Follower::new(vec![glob], now),
+                follower: Follower::new(vec![pattern], now),
                 dir,
                 now,
                 counts: AlertLines::default(),

@@ -43,20 +43,20 @@ impl Bound {
     /// A sentence: a socket is in use, or the system's word.
     pub(crate) fn new(args: &AlertArgs, owner: Owner) -> Result<Self, String> {
         let mut bound = Self::default();
-        let mut globs = Vec::new();
+        let mut patterns = Vec::new();
         for source in &args.alerts {
             let (path, is_stream) = match source {
                 AlertSource::Stream(path) => (path, true),
                 AlertSource::Datagrams(path) => (path, false),
-                AlertSource::Files(glob) => {
-                    globs.push(glob.clone());
+                AlertSource::Files(pattern) => {
+                    patterns.push(pattern.clone());
                     continue;
                 }
             };
             let bind = bound.sockets.bind(path, is_stream, owner);
             bind.map_err(|why| format!("--alerts: {why}"))?;
         }
-        bound.follower = Some(Follower::new(globs, Instant::now()));
+        bound.follower = Some(Follower::new(patterns, Instant::now()));
         Ok(bound)
     }
 }

@@ -1,7 +1,6 @@
 //! `--alerts`: where alerts of an IDS come from, and what is asked for them.
 
 mod follow;
-mod glob;
 mod line_queue;
 mod live;
 mod socket;
@@ -9,16 +8,16 @@ mod socket;
 use std::{
     fs::File,
     io::{BufReader, Read as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
     time::Duration,
 };
 
+use glob::{MatchOptions, Pattern, glob_with};
 use retroscope_alert::{Lines, Read, read};
 use retroscope_recorder::{Alert, AlertConfig, AlertLines};
 
-use self::glob::Glob;
 pub(crate) use self::live::{AlertThreads, Bound as BoundAlerts};
 use crate::{failure::Failure, units};
 
@@ -29,7 +28,7 @@ const READ_BYTES: usize = 256 << 10;
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct AlertArgs {
     /// Dump the packets of alerts of an IDS: lines of Suricata's EVE JSON or of Zeek's notice log, from a socket of ours that the IDS writes to (`unix:PATH`, a
-    /// stream, or `unix-dgram:PATH`), or from files, where `*` and `?` may stand in the name. Live these are followed as they grow; with -r each alert acts in packet time.
+    /// stream, or `unix-dgram:PATH`), or from files, where `*` and `?` may stand in the path. Live these are followed as they grow; with -r each alert acts in packet time.
     /// Repeat for several
     #[arg(long = "alerts", value_name = "WHERE")]
     pub(crate) alerts: Vec<AlertSource>,
@@ -52,7 +51,8 @@ pub(crate) struct AlertArgs {
 pub(crate) enum AlertSource {
     Stream(PathBuf),
     Datagrams(PathBuf),
-    Files(Glob),
+    /// A path, or a pattern of paths with `*`, `?` and `[…]`.
+    Files(String),
 }
 
 impl FromStr for AlertSource {
@@ -68,9 +68,33 @@ impl FromStr for AlertSource {
         }
         match text.strip_prefix("unix:") {
             Some(path) => Ok(Self::Stream(socket(path)?)),
-            None => Ok(Self::Files(Glob::new(text)?)),
+            None if text.is_empty() => {
+                Err("name a file, or a socket: unix:PATH or unix-dgram:PATH".to_owned())
+            }
+            None => match Pattern::new(text) {
+                Ok(_) => Ok(Self::Files(text.to_owned())),
+                Err(error) => Err(error.to_string()),
+            },
         }
     }
+}
+
+/// The files that match a pattern of `--alerts` now, in the order of their names. Only a pattern
+/// whose last part begins with a dot finds hidden files. A directory that cannot be read has no
+/// files.
+fn files(pattern: &str) -> Vec<PathBuf> {
+    // A name may have the characters of a pattern.
+    if Path::new(pattern).exists() {
+        return vec![PathBuf::from(pattern)];
+    }
+    let name = pattern.rsplit('/').next().unwrap_or_default();
+    let options = MatchOptions {
+        // With it, `glob` finds no hidden file at all.
+        require_literal_leading_dot: !name.starts_with('.'),
+        ..MatchOptions::new()
+    };
+    let paths = glob_with(pattern, options).into_iter().flatten().flatten();
+    paths.filter(|path| path.is_file()).collect()
 }
 
 /// Counts a line; an alert, if it is one.
@@ -105,15 +129,15 @@ impl AlertArgs {
         if offline {
             let counts = &mut config.lines;
             for source in &self.alerts {
-                let AlertSource::Files(glob) = source else {
+                let AlertSource::Files(pattern) = source else {
                     return Err(Failure::usage(
                         "--alerts: with -r alerts come from files, which are there when it starts",
                     ));
                 };
-                let paths = glob.paths();
+                let paths = files(pattern);
                 if paths.is_empty() {
                     return Err(Failure::failed(format!(
-                        "--alerts {glob}: there is no such file"
+                        "--alerts {pattern}: there is no such file"
                     )));
                 }
                 for path in paths {
@@ -128,7 +152,7 @@ impl AlertArgs {
 
 /// All alerts of a file, in their order.
 fn read_file(
-    path: &std::path::Path,
+    path: &Path,
     counts: &mut AlertLines,
     alerts: &mut Vec<Arc<Alert>>,
 ) -> std::io::Result<()> {
@@ -145,5 +169,42 @@ fn read_file(
         let too_long = lines.push(&buffer[..length], |line| alerts.extend(count(counts, line)));
         counts.torn += too_long;
         counts.lines += too_long;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn files_are_found_by_name_and_hidden_ones_by_a_dot() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("in")).unwrap();
+        for name in [
+            "eve.2.json",
+            "eve.1.json",
+            ".eve.3.json",
+            "other",
+            "in/eve.4.json",
+            "a[b].json",
+        ] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let found = |pattern: &str| {
+            let pattern = format!("{}/{pattern}", dir.path().display());
+            let paths = files(&pattern).into_iter();
+            let names = paths.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(found("*eve*.json"), ["eve.1.json", "eve.2.json"]);
+        assert_eq!(found("eve.?.json"), ["eve.1.json", "eve.2.json"]);
+        assert_eq!(found(".eve*"), [".eve.3.json"]);
+        assert_eq!(found("eve.1.json"), ["eve.1.json"]);
+        assert_eq!(found("i*/eve*"), ["eve.4.json"]);
+        assert_eq!(found("a[b].json"), ["a[b].json"]);
+        assert!(found("none").is_empty() && found("no*ne").is_empty());
+        assert!("".parse::<AlertSource>().is_err() && "***".parse::<AlertSource>().is_err());
     }
 }
