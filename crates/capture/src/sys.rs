@@ -1,18 +1,14 @@
 //! What the engines need of the kernel alike: socket options with plain values, and mappings.
-#![expect(
-    unsafe_code,
-    reason = "system calls that take pointers, and memory shared with the kernel"
-)]
+#![expect(unsafe_code, reason = "system calls that take pointers")]
 
 use std::{
     io,
     mem::zeroed,
     os::fd::{AsFd, AsRawFd},
-    ptr::NonNull,
 };
 
 use libc::{c_int, socklen_t};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use memmap2::{MmapOptions, MmapRaw};
 
 /// C structures of integers and pointers: every bit pattern, zero among them, is a value.
 ///
@@ -71,55 +67,16 @@ pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     Ok(result)
 }
 
-/// Mapped memory, readable and writable. Who reads or writes there argues for it.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    start: NonNull<u8>,
-    bytes: usize,
+/// Maps `bytes` of a descriptor from `offset` on, shared with the kernel, all pages present.
+pub(crate) fn map_shared(descriptor: impl AsFd, bytes: usize, offset: u64) -> io::Result<MmapRaw> {
+    let descriptor = descriptor.as_fd().as_raw_fd();
+    let mut options = MmapOptions::new();
+    options.len(bytes).offset(offset).populate();
+    options.map_raw(descriptor)
 }
 
-// SAFETY: the mapping belongs to this value alone and does not depend on the thread.
-unsafe impl Send for Mapping {}
-// SAFETY: `&self` gives out the address only.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps `bytes` of a descriptor from `offset` on, all there from the start.
-    pub(crate) fn shared(descriptor: impl AsFd, bytes: usize, offset: u64) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        let place = std::ptr::null_mut();
-        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
-        let start = unsafe { mmap(place, bytes, protection, flags, descriptor, offset) }?;
-        Self::new(start.cast(), bytes)
-    }
-
-    /// Maps `bytes` of zeros, all there from the start.
-    pub(crate) fn anonymous(bytes: usize) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }?;
-        Self::new(start.cast(), bytes)
-    }
-
-    fn new(start: *mut u8, bytes: usize) -> io::Result<Self> {
-        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, bytes })
-    }
-
-    pub(crate) fn start(&self) -> NonNull<u8> {
-        self.start
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and borrows of it ended with this value. It can only fail for other arguments.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-    }
+/// Maps `bytes` of zeros, all pages present.
+pub(crate) fn map_zeros(bytes: usize) -> io::Result<MmapRaw> {
+    let mapping = MmapOptions::new().len(bytes).populate().map_anon()?;
+    Ok(mapping.into())
 }

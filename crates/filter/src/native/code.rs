@@ -4,10 +4,12 @@
 //! when it is dropped; to run it is to borrow it, so no thread can be in it then.
 #![expect(
     unsafe_code,
-    reason = "maps memory for machine code and calls it: 5 to 10 times as fast as the interpreter"
+    reason = "calls machine code: 5 to 10 times as fast as the interpreter"
 )]
 
-use std::{ffi::c_void, io, mem, ptr, ptr::NonNull, time::Instant};
+use std::{mem, time::Instant};
+
+use memmap2::{Mmap, MmapMut};
 
 use super::{
     NativeError, NativeInfo,
@@ -31,17 +33,10 @@ unsafe impl FunctionPointer for Joined {}
 pub(crate) struct Code<F> {
     function: F,
     /// Where it lies.
-    _memory: Memory,
+    _memory: Mmap,
     /// Where the code looks constants up; it knows their addresses.
     _tables: Vec<Box<[u32]>>,
     pub(crate) info: NativeInfo,
-}
-
-/// A mapping of its own.
-#[derive(Debug)]
-struct Memory {
-    start: NonNull<c_void>,
-    bytes: usize,
 }
 
 // SAFETY: code and tables do not change once `Code::new` returned, belong to no thread, and are unmapped by whoever drops the
@@ -56,10 +51,20 @@ impl<F: FunctionPointer> Code<F> {
     /// # Errors
     /// [`NativeError::Memory`]
     pub(super) fn new(compiled: Compiled<F>, start: Instant) -> Result<Self, NativeError> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        const { assert!(size_of::<F>() == size_of::<*const u8>()) };
         let Compiled { code, tables, .. } = compiled;
-        let memory = Memory::executable(&code)?;
-        let entry = memory.start.as_ptr();
+        let failed = |call| {
+            let bytes = code.len();
+            move |source| NativeError::Memory {
+                call,
+                bytes,
+                source,
+            }
+        };
+        let mut memory = MmapMut::map_anon(code.len()).map_err(failed("mmap"))?;
+        memory.copy_from_slice(&code);
+        let memory = memory.make_exec().map_err(failed("mprotect"))?;
+        let entry = memory.as_ptr();
         let info = NativeInfo {
             code_bytes: code.len(),
             table_bytes: tables.iter().map(|table| size_of_val(&**table)).sum(),
@@ -71,7 +76,7 @@ impl<F: FunctionPointer> Code<F> {
             // `joint_function` declared with this signature and calling convention. The function
             // was generated for this processor, and stays mapped as long as `_memory`, which lives
             // next to the pointer.
-            function: unsafe { mem::transmute_copy::<*mut c_void, F>(&entry) },
+            function: unsafe { mem::transmute_copy::<*const u8, F>(&entry) },
             _memory: memory,
             _tables: tables,
             info,
@@ -105,54 +110,6 @@ impl Code<Joined> {
                 results.as_mut_ptr(),
             )
         }
-    }
-}
-
-impl Memory {
-    /// New memory that holds `code`, to read and to execute.
-    fn executable(code: &[u8]) -> Result<Self, NativeError> {
-        let bytes = code.len();
-        let failed = |call| NativeError::Memory {
-            call,
-            bytes,
-            source: io::Error::last_os_error(),
-        };
-        // SAFETY: a private anonymous mapping wherever the kernel likes; nothing that exists is touched.
-        let start = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(failed("mmap"));
-        }
-        let Some(start) = NonNull::new(start) else {
-            return Err(failed("mmap"));
-        };
-        // From here on `Drop` gives it back.
-        let memory = Self { start, bytes };
-        // SAFETY: the mapping is writable, at least `bytes` long, new, and so apart from `code`.
-        unsafe { ptr::copy_nonoverlapping(code.as_ptr(), start.as_ptr().cast::<u8>(), bytes) };
-        // SAFETY: the mapping is ours, from its first page to its last; no reference into it exists.
-        let status =
-            unsafe { libc::mprotect(start.as_ptr(), bytes, libc::PROT_READ | libc::PROT_EXEC) };
-        if status != 0 {
-            return Err(failed("mprotect"));
-        }
-        Ok(memory)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `executable` with this start and length, unmapped here only; whoever runs the code borrows the
-        // `Code` that owns it, so nobody does now.
-        unsafe { libc::munmap(self.start.as_ptr(), self.bytes) };
     }
 }
 
@@ -192,7 +149,7 @@ mod tests {
     fn mapped() {
         let native = native::compile(&[Instruction::ret(7)], false).expect("x86-64 Linux");
         assert_eq!(native.run_many(&[Frame::new(&[], 0, Aux::default())]), 1);
-        let address = native._memory.start.as_ptr().addr();
+        let address = native._memory.as_ptr().addr();
         let line = mapping(address).expect("mapped");
         assert_eq!(line.split(' ').nth(1), Some("r-xp"), "{line}");
         let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");

@@ -13,14 +13,14 @@ use std::{
     io,
     mem::offset_of,
     os::fd::AsFd,
-    ptr::NonNull,
     slice,
     sync::atomic::{AtomicU32, Ordering},
 };
 
 use libc::{tpacket_block_desc, tpacket_hdr_v1};
+use memmap2::MmapRaw;
 
-use crate::sys::Mapping as Memory;
+use crate::sys::map_shared;
 
 /// Where the status word stands in a block.
 const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_status);
@@ -31,7 +31,7 @@ const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
 /// A mapped ring of equal blocks.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    memory: Memory,
+    memory: MmapRaw,
     block_bytes: usize,
     blocks: usize,
 }
@@ -46,13 +46,13 @@ impl Mapping {
     ) -> io::Result<Self> {
         let bytes = block_bytes.checked_mul(blocks);
         let bytes = bytes.expect("a ring that the kernel made has a size");
-        let memory = Memory::shared(socket, bytes, 0)?;
+        let memory = map_shared(socket, bytes, 0)?;
         Ok(Self::new(memory, block_bytes, blocks))
     }
 
-    fn new(memory: Memory, block_bytes: usize, blocks: usize) -> Self {
+    fn new(memory: MmapRaw, block_bytes: usize, blocks: usize) -> Self {
         assert!(block_bytes.is_multiple_of(4096) && block_bytes > 0 && blocks > 0);
-        assert_eq!(Some(memory.bytes()), block_bytes.checked_mul(blocks));
+        assert_eq!(Some(memory.len()), block_bytes.checked_mul(blocks));
         Self {
             memory,
             block_bytes,
@@ -76,7 +76,7 @@ impl Mapping {
         if self.word(index, STATUS_OFFSET).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        let start = self.block_start(index).as_ptr();
+        let start = self.block_start(index);
         // SAFETY: `block_bytes` mapped bytes start there. The kernel does not write to them before `release`, which takes
         // `&mut self` and so waits until this borrow is over.
         Some(unsafe { slice::from_raw_parts(start, self.block_bytes) })
@@ -103,16 +103,16 @@ impl Mapping {
     /// A word of a block's header. Panics unless `index < blocks`.
     fn word(&self, index: usize, offset: usize) -> &AtomicU32 {
         debug_assert!(offset == STATUS_OFFSET || offset == PACKETS_OFFSET);
-        let word = self.block_start(index).as_ptr().wrapping_add(offset).cast();
+        let word = self.block_start(index).wrapping_add(offset).cast();
         // SAFETY: the word lies in the mapping (a block has at least a page), is aligned to 4 bytes because blocks are
         // aligned to pages, and is only accessed atomically while the kernel may write to it.
         unsafe { AtomicU32::from_ptr(word) }
     }
 
-    fn block_start(&self, index: usize) -> NonNull<u8> {
+    fn block_start(&self, index: usize) -> *mut u8 {
         assert!(index < self.blocks);
-        // SAFETY: `index < blocks`, so the result lies in the mapping, whose size fits an isize.
-        unsafe { self.memory.start().add(index * self.block_bytes) }
+        // In the mapping, because `index < blocks`.
+        (self.memory.as_mut_ptr()).wrapping_add(index * self.block_bytes)
     }
 }
 

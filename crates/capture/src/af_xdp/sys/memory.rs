@@ -8,13 +8,15 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::sys::Mapping;
+use memmap2::MmapRaw;
+
+use crate::sys::{map_shared, map_zeros};
 
 /// The packets of a socket: chunks that the kernel fills, and behind them room of our own, where a packet that came in
 /// several chunks is put together.
 #[derive(Debug)]
 pub(crate) struct Umem {
-    mapping: Mapping,
+    mapping: MmapRaw,
     /// Bytes that the kernel knows.
     chunk_bytes: usize,
 }
@@ -23,7 +25,7 @@ impl Umem {
     /// `chunk_bytes` for the kernel and `own_bytes` behind them, both multiples of the page size.
     pub(crate) fn new(chunk_bytes: usize, own_bytes: usize) -> io::Result<Self> {
         let bytes = chunk_bytes.checked_add(own_bytes);
-        let mapping = Mapping::anonymous(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
+        let mapping = map_zeros(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
         Ok(Self {
             mapping,
             chunk_bytes,
@@ -32,10 +34,7 @@ impl Umem {
 
     /// Where the kernel's part starts, and its length.
     pub(super) fn registered(&self) -> (u64, u64) {
-        (
-            self.mapping.start().as_ptr() as u64,
-            self.chunk_bytes as u64,
-        )
+        (self.mapping.as_mut_ptr() as u64, self.chunk_bytes as u64)
     }
 
     /// Where the room behind the chunks starts.
@@ -50,7 +49,7 @@ impl Umem {
         // kernel writes to chunks that stand in the fill ring of a bound socket, of which there is one at a time; they belong to it, and callers read none of them, so no byte
         // that is read changes while it is borrowed. (The slice covers the others too, because a burst lends one slice for
         // all of its frames. They are plain bytes, for which every value is valid.)
-        unsafe { slice::from_raw_parts(self.mapping.start().as_ptr(), self.mapping.bytes()) }
+        unsafe { slice::from_raw_parts(self.mapping.as_mut_ptr(), self.mapping.len()) }
     }
 
     /// Copies bytes of a handed-over chunk to the room behind the chunks. Panics unless both lie in their parts.
@@ -62,9 +61,9 @@ impl Umem {
         assert!(to >= self.chunk_bytes);
         assert!(
             to.checked_add(length)
-                .is_some_and(|end| end <= self.mapping.bytes())
+                .is_some_and(|end| end <= self.mapping.len())
         );
-        let start = self.mapping.start().as_ptr();
+        let start = self.mapping.as_mut_ptr();
         let (from, to) = (start.wrapping_add(from), start.wrapping_add(to));
         // SAFETY: both ranges lie in the mapping and not in each other, as asserted; the chunk was handed over, so the kernel
         // does not write to it, and it never writes behind the chunks; `&mut self` excludes borrows of `memory`.
@@ -76,7 +75,7 @@ impl Umem {
 /// [`LINE_WORDS`] words (128 bytes).
 #[derive(Debug)]
 pub(crate) struct Counters {
-    mapping: Mapping,
+    mapping: MmapRaw,
     lines: u32,
 }
 
@@ -87,7 +86,7 @@ impl Counters {
     /// Maps an array of `lines` values of [`LINE_WORDS`] words.
     pub(crate) fn new(array: impl AsFd, lines: u32) -> io::Result<Self> {
         let bytes = (lines as usize * LINE_WORDS * 8).next_multiple_of(4096);
-        let mapping = Mapping::shared(array, bytes, 0)?;
+        let mapping = map_shared(array, bytes, 0)?;
         Ok(Self { mapping, lines })
     }
 
@@ -105,7 +104,7 @@ impl Counters {
 
     fn word(&self, line: u32, word: usize) -> &AtomicU64 {
         assert!(line < self.lines && word < LINE_WORDS);
-        let start: *mut u64 = self.mapping.start().as_ptr().cast();
+        let start: *mut u64 = self.mapping.as_mut_ptr().cast();
         let word = start.wrapping_add(line as usize * LINE_WORDS + word);
         // SAFETY: the word lies in the mapping, as asserted, is aligned because mappings are, and is only accessed atomically,
         // by the program too.

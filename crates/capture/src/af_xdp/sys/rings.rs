@@ -24,9 +24,10 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
+use memmap2::MmapRaw;
 use rustix::net::xdp::XdpRingOffset;
 
-use crate::sys::Mapping;
+use crate::sys::map_shared;
 
 /// `XDP_RING_NEED_WAKEUP`.
 const NEED_WAKEUP: u32 = 1;
@@ -46,7 +47,7 @@ pub(crate) struct Descriptor {
 /// A mapped ring.
 #[derive(Debug)]
 pub(super) struct Ring {
-    mapping: Mapping,
+    mapping: MmapRaw,
     offsets: [usize; 4],
     /// Entries, a power of two.
     entries: u32,
@@ -81,7 +82,7 @@ impl Ring {
             return Err(unknown());
         }
         Ok(Self {
-            mapping: Mapping::shared(socket, bytes, page)?,
+            mapping: map_shared(socket, bytes, page)?,
             offsets,
             entries,
             entry_bytes,
@@ -92,8 +93,7 @@ impl Ring {
     fn word(&self, which: usize) -> &AtomicU32 {
         let word = self
             .mapping
-            .start()
-            .as_ptr()
+            .as_mut_ptr()
             .wrapping_add(self.offsets[which])
             .cast();
         // SAFETY: the word lies in the mapping and is aligned, as `new` checked; it is only accessed atomically.
@@ -105,7 +105,7 @@ impl Ring {
         assert!(half < self.entry_bytes / 8);
         let entry = (index & (self.entries - 1)) as usize * self.entry_bytes;
         let place = self.offsets[ENTRIES] + entry + 8 * half;
-        let word = self.mapping.start().as_ptr().wrapping_add(place).cast();
+        let word = self.mapping.as_mut_ptr().wrapping_add(place).cast();
         // SAFETY: entries lie in the mapping, as `new` made it, aligned to 8 bytes as it checked. The atomic type costs
         // nothing here and keeps a kernel that breaks the protocol from being undefined behaviour.
         unsafe { AtomicU64::from_ptr(word) }
@@ -206,13 +206,14 @@ impl ConsumerRing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::map_zeros;
 
     const ENTRIES_OF_TEST: u32 = 8;
 
     /// A ring whose indices stand at `start`.
     fn ring(entry_bytes: usize, start: u32) -> Ring {
         let ring = Ring {
-            mapping: Mapping::anonymous(4096).unwrap(),
+            mapping: map_zeros(4096).unwrap(),
             offsets: [0, 64, 192, 128],
             entries: ENTRIES_OF_TEST,
             entry_bytes,

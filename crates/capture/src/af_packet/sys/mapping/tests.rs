@@ -1,11 +1,12 @@
 //! A ring whose kernel a test plays.
 
 use super::*;
+use crate::sys::map_zeros;
 
 impl Mapping {
     /// A ring without a kernel, all zero, for tests.
     pub(crate) fn in_memory(block_bytes: usize, blocks: usize) -> io::Result<Self> {
-        let memory = Memory::anonymous(block_bytes * blocks)?;
+        let memory = map_zeros(block_bytes * blocks)?;
         Ok(Self::new(memory, block_bytes, blocks))
     }
 
@@ -13,7 +14,7 @@ impl Mapping {
     pub(crate) fn hand_over(&mut self, index: usize, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.block_bytes);
         assert!(self.block(index).is_none(), "the block is not the kernel's");
-        let start = self.block_start(index).as_ptr();
+        let start = self.block_start(index);
         // SAFETY: the block is `block_bytes` long, and `&mut self` excludes other references to it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
         self.word(index, STATUS_OFFSET)
