@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
-    future::{Future, poll_fn},
+    future::Future,
     io,
     pin::{Pin, pin},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -16,6 +16,7 @@ use axum::{
     body::{Body, Bytes},
     http::{Request, Response},
 };
+use futures_util::future::{Either, select};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
@@ -153,19 +154,15 @@ impl Drop for Busy {
     }
 }
 
-/// What a future gives, or `None` where the connection has to make room before.
+/// The result of a future, or `None` if the connection has to make room before.
 pub(crate) async fn unless_evicted<T>(
     future: impl Future<Output = T>,
     evicted: &mut Evicted,
 ) -> Option<T> {
-    let mut future = pin!(future);
-    poll_fn(|context| {
-        if Pin::new(&mut *evicted).poll(context).is_ready() {
-            return Poll::Ready(None);
-        }
-        future.as_mut().poll(context).map(Some)
-    })
-    .await
+    match select(evicted, pin!(future)).await {
+        Either::Left(_) => None,
+        Either::Right((result, _)) => Some(result),
+    }
 }
 
 /// Answers the requests of a connection until it ends, is idle for too long, has to make room, or `closing` says that all ends: then it is
@@ -206,16 +203,15 @@ pub(crate) async fn serve(
         .header_read_timeout(IDLE)
         .max_buf_size(HEAD_BYTES_MAX);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let mut closed = pin!(async move { closing.wait_for(|is| *is).await.map(drop) });
-    let mut is_closing = false;
-    let talk = poll_fn(|context| {
-        if !is_closing && closed.as_mut().poll(context).is_ready() {
-            is_closing = true;
+    let talk = async {
+        let closed = pin!(closing.wait_for(|is| *is));
+        let is_closing = matches!(select(closed, connection.as_mut()).await, Either::Left(_));
+        if is_closing {
             connection.as_mut().graceful_shutdown();
+            // An error is the end of the client.
+            let _ = connection.await;
         }
-        // An error is the end of the client.
-        connection.as_mut().poll(context).map(drop)
-    });
+    };
     unless_evicted(talk, &mut evicted).await;
 }
 

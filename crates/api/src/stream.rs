@@ -1,74 +1,52 @@
 //! Bodies of answers that a thread writes while the client reads, within a bound of memory.
 
-use std::{
-    fmt, io,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::io;
 
 use axum::{
-    body::Bytes,
+    body::{Body, Bytes},
     http::{HeaderMap, StatusCode, Version},
 };
-use http_body::{Body, Frame};
+use futures_util::stream::unfold;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::mpsc;
 
 use crate::problem::Problem;
 
-/// Pieces on their way.
+/// Pieces between the thread that writes a body and the connection.
 const PIECES: usize = 4;
 /// Bytes of a piece that a [`PieceWriter`] makes.
 const PIECE_BYTES: usize = 64 << 10;
 
-enum Piece {
-    Data(Bytes),
-    /// All was sent.
-    End(Option<HeaderMap>),
-}
-
-/// Where a thread writes a body. One that is dropped without [`Self::end`] leaves a body that ends in the middle: over HTTP/1.1 without its last
-/// chunk, so that no client takes it for whole.
+/// Where a thread writes a body. If it is dropped without [`Self::end`], the body ends in the
+/// middle: over HTTP/1.1 without its last chunk, so that no client takes it for whole. `None` in
+/// the channel is the end.
 #[derive(Debug)]
-pub(crate) struct Sender(mpsc::Sender<Piece>);
+pub(crate) struct Sender(mpsc::Sender<Option<Frame<Bytes>>>);
 
-/// The body.
-#[derive(Debug)]
-pub(crate) struct Streamed {
-    pieces: mpsc::Receiver<Piece>,
-    is_over: bool,
-    _left: Option<Left>,
-}
+/// Calls its function when it is dropped.
+struct Left<F: FnMut()>(F);
 
-/// What is done when the body is read or given up.
-struct Left(Box<dyn Fn() + Send>);
-
-impl Drop for Left {
+impl<F: FnMut()> Drop for Left<F> {
     fn drop(&mut self) {
         (self.0)();
     }
 }
 
-impl fmt::Debug for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Left")
-    }
-}
-
-impl Streamed {
-    /// Does this when the body has been read, or the client has left.
-    pub(crate) fn when_left(self, act: impl Fn() + Send + 'static) -> Self {
-        Self {
-            _left: Some(Left(Box::new(act))),
-            ..self
-        }
-    }
+/// The body, which calls `act` once it has been read or the client has left.
+pub(crate) fn when_left(body: Body, act: impl FnMut() + Send + 'static) -> Body {
+    let left = Left(act);
+    Body::new(body.map_frame(move |frame| {
+        let _body_owns_it = &left;
+        frame
+    }))
 }
 
 /// A body of unknown length, and where it is written.
 ///
 /// # Errors
 /// 505: in HTTP/1.0 the end of the connection is that of the body, and one that is cut looks whole.
-pub(crate) fn stream(version: Version) -> Result<(Sender, Streamed), Problem> {
+pub(crate) fn stream(version: Version) -> Result<(Sender, Body), Problem> {
     if version < Version::HTTP_11 {
         let why = "by HTTP/1.0 nobody could tell whether this answer is whole: ask by HTTP/1.1";
         return Err(Problem::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, why));
@@ -76,21 +54,28 @@ pub(crate) fn stream(version: Version) -> Result<(Sender, Streamed), Problem> {
     Ok(self_ending_stream())
 }
 
-/// A body whose end is known without HTTP, by its length or because it is one JSON value, and where it is written.
-pub(crate) fn self_ending_stream() -> (Sender, Streamed) {
-    let (sender, pieces) = mpsc::channel(PIECES);
-    let body = Streamed {
-        pieces,
-        is_over: false,
-        _left: None,
-    };
-    (Sender(sender), body)
+/// A body whose end is known without HTTP, by its length or because it is one JSON value, and where
+/// it is written.
+pub(crate) fn self_ending_stream() -> (Sender, Body) {
+    let (sender, frames) = mpsc::channel(PIECES);
+    let frames = unfold(Some(frames), |frames| async {
+        let mut frames: mpsc::Receiver<_> = frames?;
+        match frames.recv().await {
+            Some(Some(frame)) => Some((Ok(frame), Some(frames))),
+            Some(None) => None,
+            None => Some((
+                Err(io::Error::other("the answer ended in the middle")),
+                None,
+            )),
+        }
+    });
+    (Sender(sender), Body::new(StreamBody::new(frames)))
 }
 
 impl Sender {
     /// Waits until there is room. `false`: the client has left. Not for asynchronous code.
     pub(crate) fn send(&self, data: Bytes) -> bool {
-        self.0.blocking_send(Piece::Data(data)).is_ok()
+        self.0.blocking_send(Some(Frame::data(data))).is_ok()
     }
 
     /// Whether the client has left.
@@ -98,45 +83,13 @@ impl Sender {
         self.0.is_closed()
     }
 
-    /// All was sent, but for trailers.
+    /// Ends the body, with trailers if there are any.
     pub(crate) fn end(self, trailers: Option<HeaderMap>) {
-        // Whoever left does not hear of it.
-        let _ = self.0.blocking_send(Piece::End(trailers));
-    }
-}
-
-impl fmt::Debug for Piece {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Piece")
-    }
-}
-
-impl Body for Streamed {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        if self.is_over {
-            return Poll::Ready(None);
+        // A client that has left does not hear of the end.
+        if let Some(trailers) = trailers {
+            let _ = self.0.blocking_send(Some(Frame::trailers(trailers)));
         }
-        self.pieces.poll_recv(context).map(|piece| match piece {
-            Some(Piece::Data(data)) => Some(Ok(Frame::data(data))),
-            Some(Piece::End(trailers)) => {
-                self.is_over = true;
-                trailers.map(|trailers| Ok(Frame::trailers(trailers)))
-            }
-            None => {
-                self.is_over = true;
-                Some(Err(io::Error::other("the answer ended in the middle")))
-            }
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.is_over
+        let _ = self.0.blocking_send(None);
     }
 }
 

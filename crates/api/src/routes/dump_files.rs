@@ -195,7 +195,7 @@ pub(crate) async fn file(
         Some(_) => self_ending_stream(),
         None => stream(version)?,
     };
-    *response.body_mut() = Body::new(body);
+    *response.body_mut() = body;
     if range.is_some() {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }

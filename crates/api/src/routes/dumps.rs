@@ -7,7 +7,6 @@ use std::{
 
 use axum::{
     Extension,
-    body::Body,
     extract::State,
     http::header,
     response::{IntoResponse, Response},
@@ -164,7 +163,7 @@ pub(crate) async fn list(
         drop(place);
     });
     let kind = [(header::CONTENT_TYPE, "application/json")];
-    Ok((kind, Body::new(body)).into_response())
+    Ok((kind, body).into_response())
 }
 
 /// A dump, by its number or ID

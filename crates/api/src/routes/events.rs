@@ -11,7 +11,7 @@ use std::{
 
 use axum::{
     Extension,
-    body::{Body, Bytes},
+    body::Bytes,
     extract::State,
     http::{HeaderMap, Version, header},
     response::{IntoResponse, Response},
@@ -101,11 +101,7 @@ pub(crate) async fn events(
             }
         }
     });
-    Ok((
-        [(header::CONTENT_TYPE, "text/event-stream")],
-        Body::new(body),
-    )
-        .into_response())
+    Ok(([(header::CONTENT_TYPE, "text/event-stream")], body).into_response())
 }
 
 /// `why`: it is over for this listener only.

@@ -8,7 +8,6 @@ use std::{io::Write, num::NonZeroU32, sync::Arc};
 
 use axum::{
     Extension,
-    body::Body,
     extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, Version, header},
     response::{IntoResponse, Response},
@@ -30,7 +29,7 @@ use crate::{
     problem::Problem,
     queries::{Place, QueryRecord},
     role::Role,
-    stream::{PieceWriter, Sender, self_ending_stream, stream},
+    stream::{PieceWriter, Sender, self_ending_stream, stream, when_left},
 };
 
 /// Bytes of a packet in the ring.
@@ -161,7 +160,7 @@ pub(crate) async fn query(
         true => self_ending_stream(),
         false => stream(version)?,
     };
-    let body = body.when_left({
+    let body = when_left(body, {
         let cancel = cancel.clone();
         move || cancel.cancel()
     });
@@ -190,7 +189,7 @@ pub(crate) async fn query(
         .take(19)
         .filter(|c| c.is_ascii_alphanumeric())
         .collect();
-    let mut response = Body::new(body).into_response();
+    let mut response = body.into_response();
     let all = response.headers_mut();
     let kind = match is_count {
         true => "application/json",
