@@ -9,7 +9,7 @@ use super::{
     columns::columns,
     remote::{RemoteArgs, ask, failure, printable},
     stretch::StretchArgs,
-    window::{LimitsText, WindowText, fields},
+    window::{LimitsArgs, WindowArgs, fields},
 };
 use crate::{
     failure::{Failure, put, put_json},
@@ -72,10 +72,10 @@ struct RuleArgs {
     name: String,
 
     #[command(flatten)]
-    window: WindowText,
+    window: WindowArgs,
 
     #[command(flatten)]
-    limits: LimitsText,
+    limits: LimitsArgs,
 
     /// Packets that trigger, as pcap-filter(7) says; with --alert-dump it may be left out, and then none do
     #[arg(value_name = "EXPRESSION", required_unless_present = "alert_dump")]
@@ -96,7 +96,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Command::Add(rule) => {
             let request = Ask::new(Method::PUT, path(&rule.name)).header("if-none-match", "*");
-            let (answer, what) = match client.send(request.json(body(&rule)?)) {
+            let (answer, what) = match client.send(request.json(body(&rule))) {
                 Err(ClientError::Refused {
                     status: 412,
                     detail,
@@ -111,7 +111,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             let path = path(&rule.name);
             let before = ask(&client, Ask::get(&path))?;
             let request = Ask::new(Method::PUT, path);
-            let answer = client.send(request.json(body(&rule)?)).map_err(failure)?;
+            let answer = client.send(request.json(body(&rule))).map_err(failure)?;
             let after = answer.json().map_err(failure)?;
             let changed = without_hits(&before) != without_hits(&after);
             let what = if changed { "is changed" } else { "was so" };
@@ -187,13 +187,13 @@ fn enable(
     told(name, &rule, json, what)
 }
 
-fn body(rule: &RuleArgs) -> Result<Value, Failure> {
-    let mut body = fields(&rule.window).map_err(Failure::usage)?;
-    body.extend(fields(&rule.limits).map_err(Failure::usage)?);
+fn body(rule: &RuleArgs) -> Value {
+    let mut body = fields(&rule.window);
+    body.extend(fields(&rule.limits));
     if !rule.expression.is_empty() {
         body.insert("expression".to_owned(), rule.expression.join(" ").into());
     }
-    Ok(body.into())
+    body.into()
 }
 
 /// What of a rule is set, and not counted.

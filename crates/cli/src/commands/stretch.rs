@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use retroscope_recorder::parse_time;
+use serde::Serialize;
 
 use crate::{failure::Failure, units::duration};
 
@@ -22,11 +23,28 @@ pub(crate) struct StretchArgs {
     pub(super) last: Option<Given<Duration>>,
 }
 
-/// A value and how it was written: a recorder is told what the user wrote, which is the shortest way that changes nothing.
-#[derive(Debug, Clone)]
+/// A value and how the user wrote it. A recorder gets the text, which changes nothing.
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
 pub(super) struct Given<T> {
     text: String,
-    value: T,
+    #[serde(skip)]
+    pub(super) value: T,
+}
+
+impl<T> Given<T> {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub(super) fn read(
+        text: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Self, String> {
+        let value = read(text)?;
+        let text = text.to_owned();
+        Ok(Self { text, value })
+    }
 }
 
 /// A time.
@@ -34,9 +52,7 @@ pub(super) struct Given<T> {
 /// # Errors
 /// A sentence that says what to write instead.
 pub(super) fn time(text: &str) -> Result<Given<i64>, String> {
-    let value = parse_time(text)?;
-    let text = text.to_owned();
-    Ok(Given { text, value })
+    Given::read(text, parse_time)
 }
 
 /// A length of time.
@@ -44,9 +60,7 @@ pub(super) fn time(text: &str) -> Result<Given<i64>, String> {
 /// # Errors
 /// A sentence that says what to write instead.
 pub(super) fn length(text: &str) -> Result<Given<Duration>, String> {
-    let value = duration(text)?;
-    let text = text.to_owned();
-    Ok(Given { text, value })
+    Given::read(text, duration)
 }
 
 impl StretchArgs {

@@ -6,7 +6,7 @@ use retroscope_api::client::{Ask, Method};
 
 use super::{
     remote::{RemoteArgs, ask},
-    window::{WindowText, fields},
+    window::{WindowArgs, fields},
 };
 use crate::failure::{Failure, put, put_json};
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     key: Option<String>,
 
     #[command(flatten)]
-    window: WindowText,
+    window: WindowArgs,
 
     /// Print one JSON object instead of the sentence
     #[arg(long)]
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let mut body = fields(&args.window).map_err(Failure::usage)?;
+    let mut body = fields(&args.window);
     let dump = body.remove("dump");
     let filter = (!args.expression.is_empty()).then(|| args.expression.join(" ").into());
     if let Some(filter) = filter.or(dump) {

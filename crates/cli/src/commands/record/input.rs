@@ -26,7 +26,12 @@ pub(crate) struct InputArgs {
     pub(crate) interfaces: Vec<String>,
 
     /// Capture file to read instead (repeat to merge several by time): pcap or pcapng, also gzip or zstd
-    #[arg(short = 'r', long = "read", value_name = "FILE")]
+    #[arg(
+        short = 'r',
+        long = "read",
+        value_name = "FILE",
+        conflicts_with = "interfaces"
+    )]
     pub(crate) files: Vec<PathBuf>,
 
     #[command(flatten)]
@@ -105,11 +110,6 @@ impl InputArgs {
             )));
         }
         let offline = !self.files.is_empty();
-        if offline && !self.interfaces.is_empty() {
-            return Err(Failure::usage(
-                "choose -i or -r: packets come either live or from files",
-            ));
-        }
         let mut numbered = self.interfaces.iter().enumerate();
         if let Some((_, name)) = numbered.find(|(i, name)| self.interfaces[..*i].contains(name)) {
             return Err(Failure::usage(format!(

@@ -328,7 +328,7 @@ fn bad_arguments_are_named() {
         (
             &["-r", capture, "-i", "lo", "--trigger", "udp"],
             2,
-            "-i or -r",
+            "cannot be used with '--interface",
         ),
         (
             &["-r", capture, "--trigger", "udp", "--ring", "4"],

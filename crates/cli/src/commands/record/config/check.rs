@@ -7,7 +7,7 @@ use retroscope_filter::FilterError;
 use retroscope_recorder::{Config, check_alert_template, check_expression, check_template};
 use retroscope_script::{Limits, LuaModule, Machine, Script, ScriptError};
 
-use super::{Loaded, What, text::Fault};
+use super::{Loaded, What, options_in, text::Fault};
 use crate::{commands::record::open_sources, privileges::Privileges};
 
 /// Options that name files which are read.
@@ -226,14 +226,8 @@ fn together(loaded: &Loaded) -> Vec<Fault> {
 
 /// A sentence about options, at the place of the first of them that the file has.
 fn mentioned(loaded: &Loaded, message: &str) -> Fault {
-    let words = message.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
-    let options = words.filter_map(|word| match word {
-        "-i" => Some("interface"),
-        "-r" => Some("read"),
-        "-w" => Some("write"),
-        word => word.strip_prefix("--"),
-    });
-    let span = options.flat_map(|option| loaded.spans_of(option)).next();
+    let mut spans = options_in(message).flat_map(|option| loaded.spans_of(option));
+    let span = spans.next();
     Fault {
         span,
         message: message.to_owned(),

@@ -12,7 +12,7 @@ use toml::{
 };
 
 use super::text::Fault;
-use crate::failure;
+use crate::failure::sentence;
 
 /// A key of the file and what it says.
 #[derive(Debug)]
@@ -59,7 +59,8 @@ pub(super) fn entries<'t>(table: &'t DeTable<'t>) -> Vec<Entry<'t>> {
     entries
 }
 
-/// Reads keys, each of which is an option of `command`. What is wrong is told, and left out.
+/// Reads keys, each of which is an option of `command`. Reports wrong keys and values, and leaves
+/// wrong keys out.
 pub(super) fn read(
     command: &mut Command,
     entries: Vec<Entry<'_>>,
@@ -76,10 +77,7 @@ pub(super) fn read(
         };
         let key = arg.get_long().unwrap_or(&name).to_owned();
         if settings.iter().any(|before| before.key == key) {
-            let why = match name == key {
-                true => format!("'{key}' is there already, by another of its names"),
-                false => format!("'{name}' is another name of '{key}', which is there already"),
-            };
+            let why = format!("'{key}' is there already, by another of its names");
             faults.push(Fault::at(span, why));
             continue;
         }
@@ -92,92 +90,73 @@ pub(super) fn read(
             }),
         }
     }
-    let arguments = settings.iter().flat_map(|setting| &setting.values);
-    if verdict(command, arguments).is_some() {
-        settings.retain(|setting| {
-            let wrong = check(command, setting);
-            let is_right = wrong.is_empty();
-            faults.extend(wrong);
-            is_right
-        });
+    let all = settings.iter().flat_map(|setting| &setting.values);
+    if refusal(command, all).is_some() {
+        for setting in &settings {
+            let each = setting.values.iter();
+            faults.extend(each.filter_map(|value| check(command, &setting.key, value)));
+        }
     }
     settings
 }
 
-/// The option that somebody may have meant, by clap's measure.
+/// The option that the user may have meant, by clap's measure.
 fn similar(command: &mut Command, name: &str) -> Option<String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-    if name.is_empty() || !name.chars().all(is_plain) {
-        return None;
-    }
-    let error = command
-        .try_get_matches_from_mut([format!("--{name}")])
-        .err()?;
-    match error.get(ContextKind::SuggestedArg)? {
+    let matches = command.try_get_matches_from_mut([format!("--{name}")]);
+    match matches.err()?.get(ContextKind::SuggestedArg)? {
         ContextValue::String(option) => Some(option.trim_start_matches('-').to_owned()),
         _ => None,
     }
 }
 
-/// The arguments of a value.
+/// The arguments of a key's value, which may be a list.
 fn values(arg: &Arg, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<Value>, Fault> {
-    let one = |value: &Spanned<DeValue<'_>>| -> Result<Option<Value>, Fault> {
+    let wrong = |span, what: &str| Err(Fault::at(span, format!("{key}: {what}")));
+    let list = match value.get_ref() {
+        DeValue::Array(list) if matches!(arg.get_action(), ArgAction::Append) => {
+            list.iter().collect()
+        }
+        _ => vec![value],
+    };
+    let is_flag = !arg.get_action().takes_values();
+    let needs_no_value =
+        is_flag || (arg.get_num_args()).is_some_and(|range| range.min_values() == 0);
+    let mut values = Vec::new();
+    for value in list {
         let span = value.span();
-        let wrong = |what: &str| Err(Fault::at(span.clone(), format!("{key}: {what}")));
-        let is_flag = !arg.get_action().takes_values();
-        let may_be_bare = is_flag
-            || arg
-                .get_num_args()
-                .is_some_and(|range| range.min_values() == 0);
         let text = match value.get_ref() {
-            DeValue::Boolean(_) if !may_be_bare => {
-                return wrong("it takes a value, neither true nor false");
+            DeValue::Boolean(false) if needs_no_value => continue,
+            DeValue::Boolean(true) if needs_no_value => String::new(),
+            DeValue::Boolean(_) => {
+                return wrong(span, "it takes a value, neither true nor false");
             }
-            DeValue::Boolean(false) => return Ok(None),
-            DeValue::Boolean(true) => {
-                let argument = format!("--{key}");
-                return Ok(Some(Value { argument, span }));
-            }
-            _ if is_flag => return wrong("it is true or false"),
-            DeValue::String(text) => text.to_string(),
+            _ if is_flag => return wrong(span, "it is true or false"),
+            DeValue::String(text) => format!("={text}"),
             DeValue::Integer(number) => {
-                let (text, radix) = (number.as_str(), number.radix());
-                match i64::from_str_radix(text, radix) {
-                    Ok(number) => number.to_string(),
-                    Err(_) => text.to_owned(),
+                match i64::from_str_radix(number.as_str(), number.radix()) {
+                    Ok(number) => format!("={number}"),
+                    Err(_) => format!("={}", number.as_str()),
                 }
             }
-            DeValue::Float(number) => number.as_str().to_owned(),
-            DeValue::Datetime(_) => return wrong("a date or time has to stand in quotes"),
-            DeValue::Array(_) => return wrong("a list within a list"),
-            DeValue::Table(_) => return wrong("it takes a value, and no table"),
+            DeValue::Float(number) => format!("={}", number.as_str()),
+            DeValue::Datetime(_) => {
+                return wrong(span, "a date or time has to stand in quotes");
+            }
+            DeValue::Array(_) => return wrong(span, "it takes one value here, and no list"),
+            DeValue::Table(_) => return wrong(span, "it takes no table"),
         };
-        let argument = format!("--{key}={text}");
-        Ok(Some(Value { argument, span }))
-    };
-    match value.get_ref() {
-        DeValue::Array(list) if matches!(arg.get_action(), ArgAction::Append) => {
-            let each = list.iter().map(one);
-            Ok(each
-                .collect::<Result<Vec<_>, _>>()?
-                .into_iter()
-                .flatten()
-                .collect())
-        }
-        DeValue::Array(_) => Err(Fault::at(
-            value.span(),
-            format!("{key}: it takes one value, and no list"),
-        )),
-        _ => Ok(one(value)?.into_iter().collect()),
+        let argument = format!("--{key}{text}");
+        values.push(Value { argument, span });
     }
+    Ok(values)
 }
 
-/// What is wrong with values, but for what there should or should not be beside them.
-fn verdict<'v>(
+/// Why clap refuses values, except for missing or conflicting options.
+fn refusal<'v>(
     command: &mut Command,
-    values: impl Iterator<Item = &'v Value>,
+    values: impl IntoIterator<Item = &'v Value>,
 ) -> Option<clap::Error> {
-    let arguments = values.map(|value| &value.argument);
+    let arguments = values.into_iter().map(|value| &value.argument);
     let error = command.try_get_matches_from_mut(arguments).err()?;
     let is_of_others = [
         ErrorKind::MissingRequiredArgument,
@@ -186,39 +165,12 @@ fn verdict<'v>(
     (!is_of_others.contains(&error.kind())).then_some(error)
 }
 
-/// What is wrong with the values of a key, each by itself.
-fn check(command: &mut Command, setting: &Setting) -> Vec<Fault> {
-    if verdict(command, setting.values.iter()).is_none() {
-        return Vec::new();
-    }
-    let each = setting.values.iter().filter_map(|value| {
-        let error = verdict(command, std::iter::once(value))?;
-        let why = std::error::Error::source(&error);
-        // What is only the number's own error says too little.
-        let why = why.filter(|why| !why.is::<std::num::ParseIntError>());
-        let why = why.map_or_else(
-            || failure::sentence(&error.to_string()),
-            ToString::to_string,
-        );
-        let message = format!("{}: {why}", setting.key);
-        Some(Fault::at(value.span.clone(), message))
-    });
-    each.collect()
-}
-
-/// The options that an error of clap is about, by their long names.
-pub(super) fn options_of(error: &clap::Error) -> Vec<String> {
-    let kinds = [ContextKind::InvalidArg, ContextKind::PriorArg];
-    let values = kinds.iter().filter_map(|kind| error.get(*kind));
-    let texts = values.flat_map(|value| match value {
-        ContextValue::String(text) => vec![text.as_str()],
-        ContextValue::Strings(texts) => texts.iter().map(String::as_str).collect(),
-        _ => Vec::new(),
-    });
-    let long = |text: &str| {
-        let name = text.strip_prefix("--")?;
-        let end = name.find([' ', '=', '[']).unwrap_or(name.len());
-        Some(name[..end].to_owned())
-    };
-    texts.filter_map(long).collect()
+/// What is wrong with one value of a key.
+fn check(command: &mut Command, key: &str, value: &Value) -> Option<Fault> {
+    let error = refusal(command, [value])?;
+    let why = std::error::Error::source(&error);
+    // The message of a number's error alone says too little.
+    let why = why.filter(|why| !why.is::<std::num::ParseIntError>());
+    let why = why.map_or_else(|| sentence(&error.to_string()), ToString::to_string);
+    Some(Fault::at(value.span.clone(), format!("{key}: {why}")))
 }

@@ -16,7 +16,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args as _, Command, FromArgMatches, error::ErrorKind, parser::ValueSource};
+use clap::{
+    Arg, ArgMatches, Args as _, Command, FromArgMatches, error::ErrorKind, parser::ValueSource,
+};
 use toml::de::{DeTable, DeValue};
 
 pub(crate) use self::{
@@ -35,7 +37,7 @@ use crate::{
     units::counted,
 };
 
-/// Errors that are told of one file.
+/// Errors that are reported for one file.
 const FAULTS_MAX: usize = 100;
 
 /// Options that say where the options are, or do something else.
@@ -46,9 +48,6 @@ const SECTIONS: [(&str, &str, &str); 2] = [
     ("api", "ApiArgs", "listen"),
     ("alerts", "AlertArgs", "from"),
 ];
-
-/// Options that stand in each other's place, whatever clap says.
-const ALTERNATIVES: [[&str; 2]; 1] = [["interface", "read"]];
 
 /// A file and a command line, put together.
 #[derive(Debug)]
@@ -91,28 +90,12 @@ pub(crate) fn command_line() -> Vec<OsString> {
 /// The options of `record`.
 fn command() -> Command {
     let command = Command::new("retroscope record").no_binary_name(true);
-    Args::augment_args(command)
+    Args::augment_args(command).disable_help_flag(true)
 }
 
 /// Whether an option may stand in a file.
 fn is_of_files(name: &str) -> bool {
     !NOT_OF_FILES.contains(&name)
-}
-
-/// The options that may stand in a file.
-fn command_of_files() -> Command {
-    let mut command = Command::new("retroscope record")
-        .no_binary_name(true)
-        .disable_help_flag(true)
-        .disable_version_flag(true);
-    let of_files = self::command();
-    for arg in of_files.get_arguments() {
-        if arg.get_long().is_some_and(is_of_files) {
-            // What there should be beside it, the whole tells.
-            command = command.arg(arg.clone());
-        }
-    }
-    command
 }
 
 /// Arguments of this process that lack something, which their file may have; `None`: there is no file, or that is not what is wrong.
@@ -148,15 +131,13 @@ impl Loaded {
             return Err(refused(&text, faults.collect()));
         }
         let mut faults = Vec::new();
-        let (mut entries, rules) = entries_and_rules(&text, table.get_ref(), &mut faults);
-        let wrong_place = |entry: &Entry<'_>| {
-            let name = entry.name.as_str();
-            let why = format!("'{name}' is for the command line");
-            (!is_of_files(name)).then(|| Fault::at(entry.span.clone(), why))
-        };
-        faults.extend(entries.iter().filter_map(wrong_place));
-        entries.retain(|entry| is_of_files(&entry.name));
-        let settings = keys::read(&mut command_of_files(), entries, &mut faults);
+        let (entries, rules) = entries_and_rules(&text, table.get_ref(), &mut faults);
+        let (entries, others): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|it| is_of_files(&it.name));
+        faults.extend(others.into_iter().map(|Entry { name, span, .. }| {
+            Fault::at(span, format!("'{name}' is for the command line"))
+        }));
+        let settings = keys::read(&mut command(), entries, &mut faults);
         drop(table);
         if !faults.is_empty() {
             return Err(refused(&text, faults));
@@ -181,25 +162,18 @@ impl Loaded {
         let matches = command.try_get_matches_from_mut(arguments);
         let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
         let (mut args, matches) = parsed.map_err(|error| {
-            let concerned = keys::options_of(&error);
-            let mut concerned = settings.iter().filter(|it| concerned.contains(&it.key));
-            let span = concerned.next().map(|setting| setting.key_span.clone());
             let message = sentence(&error.to_string());
+            let is_about = |it: &&Setting| options_in(&message).any(|option| option == it.key);
+            let span = settings.iter().find(is_about).map(|it| it.key_span.clone());
             refused(&text, vec![Fault { span, message }])
         })?;
         args.rules = rules.iter().map(|rule| rule.rule.clone()).collect();
-        let mut given = BTreeMap::new();
-        for arg in command.get_arguments() {
-            let id = arg.get_id().as_str();
-            if let Some(long) = arg.get_long()
-                && is_of_files(long)
-                && matches.value_source(id) == Some(ValueSource::CommandLine)
-            {
-                let values = matches.get_raw(id).into_iter().flatten();
-                let values = values.map(ToOwned::to_owned).collect();
-                given.insert(long.to_owned(), values);
-            }
-        }
+        let options = given(&command, &matches).filter_map(|arg| {
+            let long = arg.get_long().filter(|long| is_of_files(long))?;
+            let values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
+            Some((long.to_owned(), values.map(ToOwned::to_owned).collect()))
+        });
+        let given = options.collect();
         Ok(Self {
             path: path.to_owned(),
             command_line: command_line.to_vec(),
@@ -328,38 +302,44 @@ fn of_section<'t>(
     entries
 }
 
-/// The options of a file that do not count, because the command line gives them, or what stands in their place.
+/// The options that arguments give.
+fn given<'c>(command: &'c Command, matches: &'c ArgMatches) -> impl Iterator<Item = &'c Arg> {
+    let source = |arg: &Arg| matches.value_source(arg.get_id().as_str());
+    let arguments = command.get_arguments();
+    arguments.filter(move |arg| source(arg) == Some(ValueSource::CommandLine))
+}
+
+/// The options of a file that the command line replaces, because it gives them or options that
+/// conflict with them.
 fn overridden(settings: &[Setting], command_line: &[OsString]) -> BTreeSet<String> {
     let mut command = command().ignore_errors(true);
     let Ok(matches) = command.try_get_matches_from_mut(command_line) else {
         return BTreeSet::new();
     };
-    let given = command.get_arguments().filter(|arg| {
-        matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
-    });
-    let given: Vec<_> = given.collect();
-    let names = given.iter().filter_map(|arg| arg.get_long());
-    let names: Vec<_> = names.collect();
-    let is_overridden = |setting: &&Setting| {
-        let key = setting.key.as_str();
-        let Some(arg) = keys::option_of(&command, key) else {
-            return false;
-        };
-        let conflicts = |one, other: &clap::Arg| {
-            let with = command.get_arg_conflicts_with(one);
-            with.iter().any(|it| it.get_id() == other.get_id())
-        };
-        let has_alternative = ALTERNATIVES
-            .iter()
-            .any(|pair| pair.contains(&key) && pair.iter().any(|other| names.contains(other)));
-        names.contains(&key)
-            || has_alternative
-            || given
-                .iter()
-                .any(|other| conflicts(arg, other) || conflicts(other, arg))
+    let conflicts = |one: &Arg, other: &Arg| {
+        let with = command.get_arg_conflicts_with(one);
+        with.iter().any(|it| it.get_id() == other.get_id())
     };
-    let keys = settings.iter().filter(is_overridden);
-    keys.map(|setting| setting.key.clone()).collect()
+    let keys = settings.iter().map(|setting| &setting.key);
+    let keys = keys.filter(|key| {
+        keys::option_of(&command, key).is_some_and(|arg| {
+            given(&command, &matches).any(|other| {
+                arg.get_id() == other.get_id() || conflicts(arg, other) || conflicts(other, arg)
+            })
+        })
+    });
+    keys.cloned().collect()
+}
+
+/// The long names of the options that a sentence mentions.
+fn options_in(sentence: &str) -> impl Iterator<Item = &str> {
+    let words = sentence.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    words.filter_map(|word| match word {
+        "-i" => Some("interface"),
+        "-r" => Some("read"),
+        "-w" => Some("write"),
+        word => word.strip_prefix("--"),
+    })
 }
 
 #[cfg(test)]

@@ -7,10 +7,13 @@ use retroscope_recorder::{NO_PACKET, TriggerRequest, check_name};
 use toml::{Spanned, de::DeValue};
 
 use super::{
-    keys::{self, Setting, Value},
+    keys::{self, Setting},
     text::{ConfigText, Fault},
 };
-use crate::commands::window::{LimitsText, WindowText};
+use crate::{
+    commands::window::{LimitsArgs, WindowArgs, rule_request},
+    failure::sentence,
+};
 
 /// The keys.
 #[derive(Debug, clap::Args)]
@@ -24,9 +27,9 @@ struct RuleKeys {
     #[arg(long)]
     module: Option<PathBuf>,
     #[command(flatten)]
-    window: WindowText,
+    window: WindowArgs,
     #[command(flatten)]
-    limits: LimitsText,
+    limits: LimitsArgs,
 }
 
 /// A rule of a configuration file.
@@ -102,7 +105,7 @@ pub(super) fn read(
             continue;
         }
         match of_settings(&mut command, settings, rule.span()) {
-            Err(wrong) => faults.extend(wrong),
+            Err(wrong) => faults.push(wrong),
             Ok(rule) => {
                 if let Some(other) = names.insert(rule.rule.name.clone(), read.len()) {
                     let (line, _) = text.place(read[other].span_of("name").start);
@@ -121,29 +124,13 @@ fn of_settings(
     command: &mut Command,
     settings: Vec<Setting>,
     span: Range<usize>,
-) -> Result<FileRule, Vec<Fault>> {
-    let of_rule = |why: String| vec![Fault::at(span.clone(), why)];
-    let keys = parse(command, settings.iter().flat_map(|it| &it.values)).map_err(of_rule)?;
-    let request = keys.window.rule_request(&keys.limits).map_err(|why| {
-        // By which of them, tells each by itself.
-        let each = settings.iter().flat_map(|setting| {
-            let wrong = setting.values.iter().filter_map(|value| {
-                let keys = parse(command, std::iter::once(value)).ok()?;
-                let why = keys.window.rule_request(&keys.limits).err()?;
-                Some(Fault::at(
-                    value.span.clone(),
-                    format!("{}: {why}", setting.key),
-                ))
-            });
-            wrong.collect::<Vec<_>>()
-        });
-        let faults: Vec<Fault> = each.collect();
-        if faults.is_empty() {
-            of_rule(why)
-        } else {
-            faults
-        }
-    })?;
+) -> Result<FileRule, Fault> {
+    let of_rule = |why| Fault::at(span.clone(), why);
+    let values = settings.iter().flat_map(|setting| &setting.values);
+    let matches = command.try_get_matches_from_mut(values.map(|value| &value.argument));
+    let keys = matches.and_then(|matches| RuleKeys::from_arg_matches(&matches));
+    let keys = keys.map_err(|error| of_rule(sentence(&error.to_string())))?;
+    let request = rule_request(keys.window, keys.limits);
     let Some(name) = keys.name else {
         return Err(of_rule("a rule needs a name: name = \"…\"".to_owned()));
     };
@@ -168,22 +155,10 @@ fn of_settings(
         span,
         settings,
     };
-    let wrong = |error| {
-        let span = rule.span_of("name");
-        vec![Fault::at(span, format!("name: {error}"))]
-    };
-    checked.map_err(wrong)?;
-    Ok(rule)
-}
-
-fn parse<'v>(
-    command: &mut Command,
-    values: impl Iterator<Item = &'v Value>,
-) -> Result<RuleKeys, String> {
-    let arguments = values.map(|value| &value.argument);
-    let matches = command.try_get_matches_from_mut(arguments);
-    let keys = matches.and_then(|matches| RuleKeys::from_arg_matches(&matches));
-    keys.map_err(|error| crate::failure::sentence(&error.to_string()))
+    match checked {
+        Ok(()) => Ok(rule),
+        Err(error) => Err(Fault::at(rule.span_of("name"), format!("name: {error}"))),
+    }
 }
 
 /// The keys that there are, for the example's test.

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 
 /// Bytes of a file: 16,384 rules of 500 bytes.
 const BYTES_MAX: u64 = 8 << 20;
-/// Characters of a line that are shown before and behind a place.
+/// Characters of a line that are shown before a place, and from it on.
 const SHOWN_CHARS: usize = 60;
 
 /// A file that was read.
@@ -120,7 +120,7 @@ impl ConfigText {
         (line, before[line_start..].chars().count() + 1)
     }
 
-    /// A fault for a person: `FILE:LINE:COLUMN: what is wrong`, then the place.
+    /// A fault for a person: `FILE:LINE:COLUMN: what is wrong`, then the place in its line.
     pub(super) fn render(&self, fault: &Fault) -> String {
         let name = &self.name;
         let Some(span) = &fault.span else {
@@ -131,42 +131,20 @@ impl ConfigText {
             Some((first, rest)) => (first, format!("\n{rest}")),
             None => (fault.message.as_str(), String::new()),
         };
-        let (shown, before, marked) = self.excerpt(span);
-        let number = line.to_string();
-        let margin = " ".repeat(number.len());
-        let (before, marks) = (" ".repeat(before), "^".repeat(marked.max(1)));
-        format!(
-            "{name}:{line}:{column}: {first}\n {number} | {shown}\n {margin} | {before}{marks}{rest}"
-        )
-    }
-
-    /// The part of a line around a place: what is shown, the characters before the place, and those of it.
-    fn excerpt(&self, span: &Range<usize>) -> (String, usize, usize) {
-        let start = self.text.floor_char_boundary(span.start);
-        let end = self.text.floor_char_boundary(span.end.max(start));
-        let line_start = self.text[..start].rfind('\n').map_or(0, |at| at + 1);
-        let line_end = self.text[start..].find('\n').map(|at| start + at);
-        let line_end = line_end.unwrap_or(self.text.len());
-        // What a terminal could take for a command is not shown as it is.
-        let clean = |text: &str| {
-            let plain = |c: char| if c.is_control() { ' ' } else { c };
-            text.chars().map(plain).collect::<String>()
-        };
-        let before = clean(&self.text[line_start..start]);
-        let skipped = before.chars().count().saturating_sub(SHOWN_CHARS);
-        let before: String = before.chars().skip(skipped).collect();
-        let place_end = end.min(line_end);
-        let place = clean(&self.text[start..place_end]);
-        let place: String = place.chars().take(SHOWN_CHARS).collect();
-        let behind = clean(self.text[place_end..line_end].trim_end_matches('\r'));
-        let behind: String = behind.chars().take(SHOWN_CHARS).collect();
+        let marked = self.text.get(span.clone()).unwrap_or_default();
+        let marked = marked.lines().next().unwrap_or_default().chars().count();
+        let marks = "^".repeat(marked.clamp(1, SHOWN_CHARS));
+        let before = column - 1;
+        let skipped = before.saturating_sub(SHOWN_CHARS);
         let dots = if skipped > 0 { "…" } else { "" };
-        let before_chars = before.chars().count() + dots.chars().count();
-        let place_chars = place.chars().count();
-        (
-            format!("{dots}{before}{place}{behind}"),
-            before_chars,
-            place_chars,
+        let shown = self.text.lines().nth(line - 1).unwrap_or_default();
+        let shown = shown.chars().skip(skipped).take(2 * SHOWN_CHARS);
+        // A terminal could take control characters for commands.
+        let shown: String = shown.collect::<String>().replace(char::is_control, " ");
+        let margin = " ".repeat(line.to_string().len());
+        let before = " ".repeat(before - skipped + dots.chars().count());
+        format!(
+            "{name}:{line}:{column}: {first}\n {line} | {dots}{shown}\n {margin} | {before}{marks}{rest}"
         )
     }
 }
