@@ -17,6 +17,8 @@ mod tests;
 
 use slots::{Slot, Slots};
 
+use crate::table::RESOLUTIONS;
+
 /// What is in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
@@ -26,25 +28,32 @@ pub struct Entry {
     pub item: u32,
 }
 
-/// A queue of time-outs, as the flow table needs one. What the methods do is told at those of [`MultiresolutionQueue`].
+/// A queue of time-outs, as the flow table needs one.
 pub trait Timers {
-    /// An empty one.
+    /// An empty queue for the time-outs of flows.
     fn empty() -> Self;
-    /// How many entries there are.
+    /// Entries in the queue.
     fn len(&self) -> usize;
-    /// Whether there is none.
+    /// Whether the queue has no entries.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Adds an entry.
+    /// Adds an entry. A [`MultiresolutionQueue`] treats a stamp before its time as due now, and
+    /// keeps the stamp.
     fn insert(&mut self, entry: Entry);
-    /// Takes out an entry that is due at a time, one of the first.
+    /// Takes out an entry that is due at the time `now`, one of the first. A
+    /// [`MultiresolutionQueue`] waits until the whole slot of the entry has passed: for less than
+    /// the width of the slot if the caller takes all due entries each time.
     fn extract_due(&mut self, now: u64) -> Option<Entry>;
-    /// Takes out one of the first, before it is due.
+    /// Takes out one of the first entries, before it is due. The time of a
+    /// [`MultiresolutionQueue`] stays, unless all entries were beyond the widest slots.
     fn extract_early(&mut self) -> Option<Entry>;
-    /// Moves the time on.
+    /// Moves the time on. A [`MultiresolutionQueue`] stops at the slot of its first entry, and
+    /// ignores a time before its own. It gives narrow slots to entries that are due soon by its
+    /// own time.
     fn advance(&mut self, now: u64);
-    /// Bytes taken from the allocator.
+    /// Bytes taken from the allocator. Slots of a [`MultiresolutionQueue`] that become empty give
+    /// large vectors back.
     fn memory_bytes(&self) -> usize;
 }
 
@@ -57,7 +66,7 @@ pub struct Resolution {
     pub slots: usize,
 }
 
-/// The queue. Its time, "now", is the start of the slot that was extracted from last, or where [`Self::advance`] moved it.
+/// The queue. Its time, "now", is the start of the slot that was extracted from last, or where [`Timers::advance`] moved it.
 #[derive(Debug, Clone)]
 pub struct MultiresolutionQueue {
     /// Finest first.
@@ -93,29 +102,10 @@ impl MultiresolutionQueue {
         }
     }
 
-    /// How many entries there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The time of the queue.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.now
-    }
-
-    /// Adds an entry. One whose stamp is behind now is treated as if it were due now, and keeps its stamp.
-    #[inline]
-    pub fn insert(&mut self, entry: Entry) {
-        self.len += 1;
-        self.place(entry);
     }
 
     /// An entry of the earliest slot. It is the one that [`Self::extract`] gives, unless entries beyond all slots are about to join it there.
@@ -135,62 +125,6 @@ impl MultiresolutionQueue {
     #[inline]
     pub fn extract(&mut self) -> Option<Entry> {
         self.extract_due(u64::MAX)
-    }
-
-    /// Takes an entry out of the earliest slot if all of that slot has passed at the time `now`, so that the entry is due for certain.
-    /// It is due for less than the width of its slot where the caller takes all that is due each time.
-    #[inline]
-    pub fn extract_due(&mut self, now: u64) -> Option<Entry> {
-        let (level, slot) = loop {
-            let head = self.head();
-            if let Some(far) = self.far_first
-                && far.stamp <= now
-                && head.is_none_or(|(_, slot)| far.stamp <= slot.last)
-            {
-                let start = head.map_or(far.stamp, |(_, slot)| slot.first.min(far.stamp));
-                self.now = self.now.max(self.levels[0].start(start));
-                self.place_far();
-                continue;
-            }
-            match head {
-                Some(head) if head.1.last <= now => break head,
-                _ => return None,
-            }
-        };
-        self.now = self.now.max(slot.first);
-        self.len -= 1;
-        self.levels[level].pop(slot)
-    }
-
-    /// Takes what [`Self::extract`] would, but leaves the time where it is: for one who gives up an entry before it is due. Only where all
-    /// entries were beyond the window of the widest slots does the time move.
-    #[inline]
-    pub fn extract_early(&mut self) -> Option<Entry> {
-        let head = self.head();
-        if let Some((level, slot)) = head
-            && self.far_first.is_none_or(|far| far.stamp > slot.last)
-        {
-            self.len -= 1;
-            return self.levels[level].pop(slot);
-        }
-        self.extract()
-    }
-
-    /// Moves the time on, but not past the slot of an entry. A time behind now changes nothing.
-    ///
-    /// Entries that are due soon get narrow slots only where the queue knows that it is soon.
-    pub fn advance(&mut self, now: u64) {
-        let head = self.head().map(|(_, slot)| slot.first);
-        let far = self.far_first.map(|far| far.stamp);
-        let limit = head.into_iter().chain(far).min().unwrap_or(u64::MAX);
-        self.now = self.now.max(now.min(limit));
-    }
-
-    /// Bytes that the queue has taken from the allocator. Slots that become empty give large vectors back.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        let levels: usize = self.levels.iter().map(Slots::memory_bytes).sum();
-        levels + self.far.capacity() * size_of::<Entry>()
     }
 
     /// The earliest slot that holds something and its level. Of slots that overlap it is the one that ends first.
@@ -223,5 +157,68 @@ impl MultiresolutionQueue {
         for entry in std::mem::take(&mut self.far) {
             self.place(entry);
         }
+    }
+}
+
+impl Timers for MultiresolutionQueue {
+    fn empty() -> Self {
+        Self::new(&RESOLUTIONS)
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn insert(&mut self, entry: Entry) {
+        self.len += 1;
+        self.place(entry);
+    }
+
+    #[inline]
+    fn extract_due(&mut self, now: u64) -> Option<Entry> {
+        let (level, slot) = loop {
+            let head = self.head();
+            if let Some(far) = self.far_first
+                && far.stamp <= now
+                && head.is_none_or(|(_, slot)| far.stamp <= slot.last)
+            {
+                let start = head.map_or(far.stamp, |(_, slot)| slot.first.min(far.stamp));
+                self.now = self.now.max(self.levels[0].start(start));
+                self.place_far();
+                continue;
+            }
+            match head {
+                Some(head) if head.1.last <= now => break head,
+                _ => return None,
+            }
+        };
+        self.now = self.now.max(slot.first);
+        self.len -= 1;
+        self.levels[level].pop(slot)
+    }
+
+    #[inline]
+    fn extract_early(&mut self) -> Option<Entry> {
+        let head = self.head();
+        if let Some((level, slot)) = head
+            && self.far_first.is_none_or(|far| far.stamp > slot.last)
+        {
+            self.len -= 1;
+            return self.levels[level].pop(slot);
+        }
+        self.extract()
+    }
+
+    fn advance(&mut self, now: u64) {
+        let head = self.head().map(|(_, slot)| slot.first);
+        let far = self.far_first.map(|far| far.stamp);
+        let limit = head.into_iter().chain(far).min().unwrap_or(u64::MAX);
+        self.now = self.now.max(now.min(limit));
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let levels: usize = self.levels.iter().map(Slots::memory_bytes).sum();
+        levels + self.far.capacity() * size_of::<Entry>()
     }
 }

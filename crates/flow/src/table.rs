@@ -26,7 +26,7 @@ pub(crate) const TOGETHER: usize = 64;
 /// First flows of the queue that a full table looks at.
 const LOOKS: usize = 16;
 /// Slots of 134 ms for 9 minutes, and of 8.6 s for 10 hours.
-const RESOLUTIONS: [Resolution; 2] = [
+pub(crate) const RESOLUTIONS: [Resolution; 2] = [
     Resolution {
         bits: 27,
         slots: 4096,
@@ -39,38 +39,6 @@ const RESOLUTIONS: [Resolution; 2] = [
 
 /// Is told the addresses of memory that a table has reserved and not yet touched, and may ask the system for larger pages there.
 pub type Advise = fn(Range<*const u8>);
-
-impl Timers for MultiresolutionQueue {
-    fn empty() -> Self {
-        Self::new(&RESOLUTIONS)
-    }
-
-    fn len(&self) -> usize {
-        self.len()
-    }
-
-    #[inline]
-    fn insert(&mut self, entry: Entry) {
-        self.insert(entry);
-    }
-
-    #[inline]
-    fn extract_due(&mut self, now: u64) -> Option<Entry> {
-        self.extract_due(now)
-    }
-
-    fn extract_early(&mut self) -> Option<Entry> {
-        self.extract_early()
-    }
-
-    fn advance(&mut self, now: u64) {
-        self.advance(now);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.memory_bytes()
-    }
-}
 
 /// Why a flow ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
