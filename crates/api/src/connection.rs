@@ -18,6 +18,7 @@ use axum::{
 };
 use futures_util::future::{Either, select};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -188,13 +189,11 @@ pub(crate) async fn serve(
         let answering = hyper::service::Service::call(&router, request);
         async move {
             let mut response: Response<Body> = answering.await?;
-            let place = response.extensions_mut().remove();
-            let answered = |body| Answered {
-                body,
-                _busy: Busy::new(&seat),
-                _place: place,
-            };
-            Ok::<_, Infallible>(response.map(answered))
+            let place: Option<Arc<Place>> = response.extensions_mut().remove();
+            // Until the body ends the connection is busy, and an admitted caller has its place.
+            let kept = (Busy::new(&seat), place);
+            let keep = move |_: &Frame<Bytes>| _ = &kept;
+            Ok::<_, Infallible>(response.map(|body| body.inspect_frame(keep)))
         }
     });
     let mut builder = http1::Builder::new();
@@ -236,35 +235,6 @@ impl HttpBody for Receiving {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         self.seat.set(frame.is_pending().then_some(self.since));
         frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// The body of an answer, until whose end the connection is busy.
-#[derive(Debug)]
-struct Answered {
-    body: Body,
-    _busy: Busy,
-    /// Its caller's place among requests; `None`: it was refused.
-    _place: Option<Arc<Place>>,
-}
-
-impl HttpBody for Answered {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -36,10 +36,7 @@ impl<F: FnMut()> Drop for Left<F> {
 /// The body, which calls `act` once it has been read or the client has left.
 pub(crate) fn when_left(body: Body, act: impl FnMut() + Send + 'static) -> Body {
     let left = Left(act);
-    Body::new(body.map_frame(move |frame| {
-        let _body_owns_it = &left;
-        frame
-    }))
+    Body::new(body.inspect_frame(move |_| _ = &left))
 }
 
 /// A body of unknown length, and where it is written.
