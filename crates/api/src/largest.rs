@@ -57,8 +57,6 @@ pub(crate) struct Largest<K> {
     tracked: HashMap<K, Volume>,
     /// What keys may have had that were given up, one after the other.
     uncertain: (u64, u64),
-    /// Keys that were given up, one that came again counted again.
-    pub(crate) given_up: u64,
 }
 
 impl<K: Eq + Hash + Copy + Ord> Largest<K> {
@@ -72,7 +70,6 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
             max,
             tracked: HashMap::new(),
             uncertain: (0, 0),
-            given_up: 0,
         }
     }
 
@@ -93,9 +90,8 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
         let middle = sizes.len() / 2;
         let (_, middle, _) = sizes.select_nth_unstable(middle);
         let (least, by) = (*middle, self.by);
-        let before = self.tracked.len();
         let (mut bytes, mut packets) = (0, 0);
-        let mut spare = before / 2;
+        let mut spare = self.tracked.len() / 2;
         self.tracked.retain(|_, volume| {
             let size = volume.by(by);
             // Of those that are equal to the middle, as many as half is.
@@ -107,7 +103,6 @@ impl<K: Eq + Hash + Copy + Ord> Largest<K> {
             }
             stays
         });
-        self.given_up += (before - self.tracked.len()) as u64;
         self.uncertain = (self.uncertain.0 + bytes, self.uncertain.1 + packets);
     }
 
@@ -137,7 +132,7 @@ mod tests {
         for number in 0..1000_u32 {
             largest.add(number % 7, Volume::of(number % 7 * 10 + 1, number % 2 == 0));
         }
-        assert_eq!((largest.uncertain(), largest.given_up), ((0, 0), 0));
+        assert_eq!(largest.uncertain(), (0, 0));
         let found = largest.largest(3);
         let keys: Vec<u32> = found.iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, [6, 5, 4]);
@@ -165,7 +160,7 @@ mod tests {
                     largest.add(key, volume);
                     exact.entry(key).or_default().add(volume);
                 }
-                assert!(largest.tracked.len() <= 64 && largest.given_up > 0);
+                assert!(largest.tracked.len() <= 64 && largest.uncertain() > (0, 0));
                 let (bytes, packets) = largest.uncertain();
                 let found = largest.largest(4);
                 let mut keys: Vec<u64> = found.iter().map(|(key, _)| *key).collect();
@@ -198,7 +193,7 @@ mod tests {
     fn equal_ones_go_by_halves() {
         let mut largest = Largest::with_max(By::Packets, 100);
         (0..101_u32).for_each(|key| largest.add(key, Volume::of(60, false)));
-        assert_eq!((largest.tracked.len(), largest.given_up), (51, 50));
+        assert_eq!(largest.tracked.len(), 51);
         assert_eq!(largest.uncertain(), (60, 1));
     }
 }

@@ -19,7 +19,7 @@ pub struct Endpoint {
 }
 
 /// The key of a bidirectional flow: equal for the packets of both directions. `low <= high` in each variant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FlowKey {
     /// TCP, UDP, SCTP: the 5-tuple.
     Ports {

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use axum::{Extension, extract::State, response::Response};
-use retroscope_packet::{Endpoint, FlowKey, MacAddr, community_id_of, flow_of, parse};
+use retroscope_packet::{FlowKey, community_id_of, flow_of, parse};
 use retroscope_recorder::{Query, QueryReport, Seen};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -127,53 +127,9 @@ pub(crate) struct TopBody {
 #[derive(Debug)]
 struct Count {
     all: Volume,
-    flows: Largest<FlowOrder>,
+    flows: Largest<FlowKey>,
     hosts: Largest<IpAddr>,
     ports: Largest<(u8, u16)>,
-}
-
-/// A flow with an order, which decides between flows of one size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct FlowOrder(FlowKey);
-
-/// Kind, link type, protocol, both ends.
-type Order = (u8, u16, u32, Option<[Endpoint; 2]>, [MacAddr; 2]);
-
-impl FlowOrder {
-    fn order(&self) -> Order {
-        let none = [MacAddr::default(); 2];
-        let end = |addr| Endpoint { addr, port: 0 };
-        match self.0 {
-            FlowKey::Ports { proto, low, high } => (0, 0, proto.into(), Some([low, high]), none),
-            FlowKey::Ip { proto, low, high } => {
-                (1, 0, proto.into(), Some([end(low), end(high)]), none)
-            }
-            FlowKey::Mac {
-                ether_type,
-                low,
-                high,
-            } => {
-                let ether_type = ether_type.map_or(u32::MAX, u32::from);
-                (2, 0, ether_type, None, [low, high])
-            }
-            FlowKey::Link {
-                link_type,
-                protocol,
-            } => (3, link_type.0, protocol, None, none),
-        }
-    }
-}
-
-impl Ord for FlowOrder {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.order().cmp(&other.order())
-    }
-}
-
-impl PartialOrd for FlowOrder {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 impl Count {
@@ -192,7 +148,7 @@ impl Count {
         self.all.packets += 1;
         self.all.bytes += u64::from(seen.wire_len);
         if let Some(flow) = flow_of(&parsed) {
-            self.flows.add(FlowOrder(flow), volume(false));
+            self.flows.add(flow, volume(false));
         }
         let Some(ip) = parsed.network else {
             return;
@@ -222,9 +178,7 @@ impl Count {
             looked,
             packets: self.all.packets,
             bytes: self.all.bytes,
-            flows: flows
-                .map(|(flow, volume)| flow_row(flow.0, volume))
-                .collect(),
+            flows: flows.map(|(flow, volume)| flow_row(flow, volume)).collect(),
             hosts: hosts
                 .map(|(address, volume)| HostRow {
                     address: address.to_string(),
