@@ -426,7 +426,6 @@ impl Core {
                         clipped,
                         suppressed,
                     } => self.close(id, clipped, suppressed),
-                    Order::Join { id, alert, to_ns } => self.join(id, alert, to_ns),
                     Order::Refused { hit, why } => self.refuse(hit, &why),
                 }
             }
@@ -491,7 +490,7 @@ impl Core {
             made_for: expression.made_for,
             from_ns,
             to_ns,
-            alert: self.opened_for(terms.alert, id, (from_ns, to_ns)),
+            alert: terms.alert,
         };
         let reservation = self.common.ring.reserve(from_ns, to_ns);
         // What went before the window is not lost to it.
@@ -526,7 +525,6 @@ impl Core {
             received: (!self.live).then(|| self.received.clone()),
             clock_ns,
             start_ns: self.start_ns,
-            recorded: self.recorded(),
             unseen: self.unseen.within(window.from_ns, window.to_ns),
             late: self.live.then(|| Arc::clone(&window.late)),
         })));

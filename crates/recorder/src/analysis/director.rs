@@ -8,7 +8,8 @@
 //!   record) though the input may be out of order. Live it acts at once.
 //! - A dump is *open* from its trigger to the moment its window closes: when the clock passes `to` + hold time. A hit
 //!   of the same rule and expression within `to` starts nothing and does not lengthen it. Each hit brings its own window; one that asks for
-//!   another is no such hit.
+//!   another is no such hit. An alert is a hit of a built-in rule: it belongs to the open dump if
+//!   that dump's window has the alert's packet and all of its flow before the packet.
 //! - After the end of its window a rule and expression is held off for a time, if that is asked for.
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an
 //!   hour. Their time is the director's clock offline, the monotonic clock live. Alerts share the
@@ -22,17 +23,15 @@ mod limits;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     hash::Hash,
-    sync::Arc,
 };
 
-use retroscope_alert::Alert;
 use retroscope_flow::Key;
 
 use crate::{
     analysis::{
         budget::{Budget, HoldOff, Shares},
         open_dumps::{OpenDump, OpenDumps},
-        terms::{Terms, Window},
+        terms::Terms,
     },
     control::{
         hits::{HitCounts, Reason, Refusal, Suppressed, Suppressions},
@@ -44,8 +43,8 @@ use crate::{
 pub(crate) const ALERT: usize = usize::MAX - 1;
 /// The rule number of triggers by hand.
 pub(crate) const MANUAL: usize = usize::MAX;
-/// Alerts that one dump is of; the next has another.
-pub(crate) const ALERTS_OF_DUMP: usize = 65_536;
+/// Alerts that join one dump. The next alert starts another dump.
+pub(crate) const ALERTS_OF_DUMP: u64 = 65_536;
 
 /// What the director needs to know.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +89,20 @@ pub(crate) struct HitOrder {
     pub(crate) rule: usize,
 }
 
-/// A packet that matched a rule, or a trigger by hand.
+impl HitOrder {
+    /// Of a hit that no packet is, after the packets of its time.
+    pub(crate) fn without_packet(time_ns: i64, rule: usize) -> Self {
+        Self {
+            time_ns,
+            source: 0,
+            producer: 0,
+            record: u64::MAX,
+            rule,
+        }
+    }
+}
+
+/// A packet that matched a rule, a trigger by hand, or an alert.
 #[derive(Debug, Clone)]
 pub(crate) struct Hit<K> {
     pub(crate) order: HitOrder,
@@ -117,14 +129,21 @@ pub(crate) enum Order<K> {
         clipped: Option<Clip>,
         suppressed: Suppressed,
     },
-    /// An alert belongs to a dump that is open, whose window ends then.
-    Join {
-        id: u64,
-        alert: Arc<Alert>,
-        to_ns: i64,
-    },
     /// A hit that starts no dump, for the user to read.
     Refused { hit: HitOrder, why: Refusal },
+}
+
+/// What a hit led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Acted {
+    /// It started the dump of this number.
+    Opened(u64),
+    /// It belongs to this dump, which was open.
+    Joined(u64),
+    /// It started no dump, for the user to read.
+    Refused(Refusal),
+    /// It started no dump, for this reason.
+    Suppressed(Reason),
 }
 
 /// What cut the end of a window.
@@ -256,17 +275,19 @@ impl<K: Eq + Hash + Clone> Director<K> {
     }
 
     /// Takes a hit of a rule. Live (`hold_ns` 0) it acts now, offline when the clock has passed it.
-    pub(crate) fn hit(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
+    /// `None`: it waits.
+    pub(crate) fn hit(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
-            return;
+            let open = self.dump_of(&hit).map(|dump| Acted::Joined(dump.id));
+            return open.or(Some(Acted::Suppressed(Reason::Single)));
         }
         if self.config.hold_ns == 0 {
-            self.act(hit, orders);
-            return;
+            return Some(self.act(hit, orders));
         }
         // A hit inside an open window of its rule and expression need not wait: the window closes after the hit would act.
-        if !self.belongs_to_open(&hit) {
+        let open = self.belongs_to_open(&hit);
+        if open.is_none() {
             let from_ns = hit.terms.window.start_ns(hit.order.time_ns);
             self.wanted_from.insert((from_ns, hit.order));
             self.waiting.insert(hit.order, (hit.terms, hit.expression));
@@ -275,56 +296,17 @@ impl<K: Eq + Hash + Clone> Director<K> {
             }
             self.plan();
         }
+        open.map(Acted::Joined)
     }
 
-    /// A trigger by hand: it acts at once, armed or not.
-    pub(crate) fn manual(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
+    /// A trigger by hand, or an alert: it acts at once, armed or not.
+    pub(crate) fn manual(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Acted {
         let armed = std::mem::replace(&mut self.armed, true);
         let single = std::mem::replace(&mut self.config.single, false);
-        self.act(hit, orders);
+        let acted = self.act(hit, orders);
         self.armed = armed;
         self.config.single = single;
-    }
-
-    /// An alert acts at once, armed or not. It belongs to the open dump of the same packets if that begins early enough, and ends late enough or can be made to: no
-    /// packet later than `newest_ns` was recorded. While alerts may write no more bytes, no alert
-    /// makes a dump longer.
-    pub(crate) fn alert(&mut self, hit: Hit<K>, newest_ns: i64, orders: &mut Vec<Order<K>>) {
-        let window = hit.terms.window;
-        let time_ns = hit.order.time_ns;
-        let wanted_ns = (window.start_ns(time_ns), window.end_ns(time_ns));
-        let close_ns = wanted_ns.1.saturating_add(self.config.hold_ns);
-        let grace_ns = self.config.grace_ns.unwrap_or(0);
-        let deadline_ns = window.end_ns(self.mono_ns).saturating_add(grace_ns);
-        let key = hit
-            .expression
-            .as_ref()
-            .ok()
-            .map(|expression| (ALERT, expression));
-        let now_ns = self.limits_ns(time_ns);
-        self.bytes.advance(now_ns);
-        let may_lengthen = self.bytes.has_room(ALERT);
-        let newest_ns = if may_lengthen { newest_ns } else { i64::MAX };
-        let found = key.and_then(|key| self.open.covering(key, wanted_ns, newest_ns));
-        let (Some(id), Some(alert)) = (found, &hit.terms.alert) else {
-            return self.manual(hit, orders);
-        };
-        let alert = Arc::clone(alert);
-        let to_ns = self.open.lengthen(id, wanted_ns.1, close_ns, deadline_ns);
-        self.counts.suppressed.add(Reason::Open, 1);
-        orders.push(Order::Join { id, alert, to_ns });
-        self.plan();
-    }
-
-    /// The open dump that a hit of a rule at this time belongs to.
-    pub(crate) fn dump_of(
-        &mut self,
-        key: (usize, &K),
-        window: Window,
-        time_ns: i64,
-    ) -> Option<u64> {
-        let dump = self.open.same(key, window, time_ns);
-        dump.map(|dump| dump.id)
+        acted
     }
 
     /// Rules of these numbers are there from now on, or no more: their dumps go on. Numbers are not used again.
@@ -473,42 +455,48 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.plan();
     }
 
-    fn act(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) {
-        if self.belongs_to_open(&hit) {
-            return;
+    fn act(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Acted {
+        if let Some(id) = self.belongs_to_open(&hit) {
+            return Acted::Joined(id);
         }
         let (order, rule) = (hit.order, hit.order.rule);
         let why = match hit.expression {
             Err(why) => why,
             Ok(expression) => match self.reason_against(order, hit.terms.limits, &expression) {
-                None => return self.start(order, hit.terms, expression, orders),
-                Some(Reason::HoldOff) => return self.suppress(rule, Reason::HoldOff, 1),
+                None => return Acted::Opened(self.start(order, hit.terms, expression, orders)),
+                Some(Reason::HoldOff) => {
+                    self.suppress(rule, Reason::HoldOff, 1);
+                    return Acted::Suppressed(Reason::HoldOff);
+                }
                 Some(reason) => Refusal::Limit(reason),
             },
         };
         self.suppress(rule, why.reason(), 1);
-        orders.push(Order::Refused { hit: order, why });
+        let refused = Order::Refused {
+            hit: order,
+            why: why.clone(),
+        };
+        orders.push(refused);
+        Acted::Refused(why)
     }
 
-    /// Counts a hit for the dump of its rule, expression and window that is open, if there is one.
-    fn belongs_to_open(&mut self, hit: &Hit<K>) -> bool {
-        if hit.order.rule == ALERT {
-            return false;
-        }
+    /// The open dump of the rule, expression and window of a hit that has the hit in its window.
+    fn dump_of(&mut self, hit: &Hit<K>) -> Option<&mut OpenDump<K>> {
+        let key = (hit.order.rule, hit.expression.as_ref().ok()?);
+        let span_ns = hit.terms.span_at(hit.order.time_ns);
+        self.open.same(key, hit.terms.window, span_ns)
+    }
+
+    /// Counts a hit for the open dump that it belongs to, if there is one.
+    fn belongs_to_open(&mut self, hit: &Hit<K>) -> Option<u64> {
         let HitOrder { rule, time_ns, .. } = hit.order;
-        let expression = hit.expression.as_ref().ok();
-        let window = hit.terms.window;
-        let dump =
-            expression.and_then(|expression| self.open.same((rule, expression), window, time_ns));
-        let Some(dump) = dump else {
-            return false;
-        };
+        let dump = self.dump_of(hit)?;
         dump.suppressed.add(time_ns);
         let id = dump.id;
         self.open.join(id, hit.terms.flow, time_ns);
         self.counts.suppressed.add(Reason::Open, 1);
         self.by_rule.add(rule, Some(Reason::Open), 1);
-        true
+        Some(id)
     }
 
     fn is_live(&self) -> bool {
@@ -524,7 +512,14 @@ impl<K: Eq + Hash + Clone> Director<K> {
         }
     }
 
-    fn start(&mut self, hit: HitOrder, terms: Terms, expression: K, orders: &mut Vec<Order<K>>) {
+    /// Starts a dump. Returns its number.
+    fn start(
+        &mut self,
+        hit: HitOrder,
+        terms: Terms,
+        expression: K,
+        orders: &mut Vec<Order<K>>,
+    ) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         self.counts.triggers += 1;
@@ -540,7 +535,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
             }
         }
         let window = terms.window;
-        let (from_ns, to_ns) = (window.start_ns(hit.time_ns), window.end_ns(hit.time_ns));
+        let (first_ns, last_ns) = terms.span_at(hit.time_ns);
+        let (from_ns, to_ns) = (window.start_ns(first_ns), window.end_ns(last_ns));
         let grace_ns = self.config.grace_ns.unwrap_or(0);
         // The clock of a source that promises nothing may be anywhere: then only the deadline ends the window.
         let promises = self.promises.get(hit.producer).copied();
@@ -561,7 +557,6 @@ impl<K: Eq + Hash + Clone> Director<K> {
             clip: None,
             flows: terms.flow.map(|flow| HashMap::from([(flow, hit.time_ns)])),
             hold_off_ns: terms.limits.hold_off_ns,
-            alerts: usize::from(terms.alert.is_some()),
             suppressed: Suppressed {
                 before,
                 ..Suppressed::default()
@@ -576,6 +571,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             to_ns,
         });
         self.plan();
+        id
     }
 
     fn close(

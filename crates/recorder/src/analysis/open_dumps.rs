@@ -12,7 +12,7 @@ use retroscope_flow::Key;
 
 use crate::{
     analysis::{
-        director::{ALERTS_OF_DUMP, Clip},
+        director::{ALERT, ALERTS_OF_DUMP, Clip},
         terms::Window,
     },
     control::hits::Suppressed,
@@ -44,8 +44,6 @@ pub(crate) struct OpenDump<K> {
     pub(crate) flows: Option<HashMap<Key, i64>>,
     /// After its end, how long its rule and expression are held off, ns; `None`: as all rules.
     pub(crate) hold_off_ns: Option<i64>,
-    /// Of how many alerts it is.
-    pub(crate) alerts: usize,
     pub(crate) suppressed: Suppressed,
 }
 
@@ -173,56 +171,23 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
         self.deadlines.insert((dump.deadline_ns, id));
     }
 
-    /// The oldest open dump of a rule and expression that has all of a time in its window, or all but its end, and `newest_ns`: no later packet
-    /// was recorded. One that a limit may end has what it has.
-    pub(crate) fn covering(
-        &self,
-        (rule, expression): (usize, &K),
-        (from_ns, to_ns): (i64, i64),
-        newest_ns: i64,
-    ) -> Option<u64> {
-        let ids = self.by_key.get(&(rule, expression.clone()))?;
-        let covers = |dump: &&OpenDump<K>| {
-            dump.from_ns <= from_ns
-                && (to_ns <= dump.to_ns || newest_ns <= dump.to_ns)
-                && dump.alerts < ALERTS_OF_DUMP
-                && dump.clip.is_none()
-        };
-        let mut dumps = ids.iter().filter_map(|id| self.by_id.get(id));
-        dumps.find(covers).map(|dump| dump.id)
-    }
-
-    /// One more alert is of a dump, whose window ends at `to_ns` at the earliest, when the clock passes `close_ns` or the monotonic clock `deadline_ns`. Returns its end.
-    pub(crate) fn lengthen(&mut self, id: u64, to_ns: i64, close_ns: i64, deadline_ns: i64) -> i64 {
-        let Some(dump) = self.by_id.get_mut(&id) else {
-            return to_ns;
-        };
-        dump.alerts += 1;
-        if to_ns > dump.to_ns {
-            self.closing.remove(&(dump.close_ns, id));
-            self.deadlines.remove(&(dump.deadline_ns, id));
-            dump.to_ns = to_ns;
-            dump.close_ns = dump.close_ns.max(close_ns);
-            dump.deadline_ns = dump.deadline_ns.max(deadline_ns);
-            self.closing.insert((dump.close_ns, id));
-            self.deadlines.insert((dump.deadline_ns, id));
-        }
-        dump.to_ns
-    }
-
-    /// The oldest open dump of a rule and expression that was asked for with this window, and has `time_ns` in it.
+    /// The oldest open dump of a rule and expression that was asked for with this window, and has
+    /// all of the hit's time span in it, ns.
     pub(crate) fn same(
         &mut self,
         (rule, expression): (usize, &K),
         window: Window,
-        time_ns: i64,
+        (first_ns, last_ns): (i64, i64),
     ) -> Option<&mut OpenDump<K>> {
         let ids = self.by_key.get(&(rule, expression.clone()))?;
         let by_id = &self.by_id;
         let is_within = |id: &&u64| {
             let dump = by_id.get(id);
             dump.is_some_and(|dump| {
-                dump.window == window && (dump.from_ns..=dump.to_ns).contains(&time_ns)
+                dump.window == window
+                    && dump.from_ns <= first_ns
+                    && last_ns <= dump.to_ns
+                    && (rule != ALERT || dump.suppressed.count < ALERTS_OF_DUMP)
             })
         };
         let id = *ids.iter().find(is_within)?;
@@ -305,7 +270,6 @@ mod tests {
             clip: None,
             flows: None,
             hold_off_ns: None,
-            alerts: 0,
             suppressed: Suppressed::default(),
         }
     }
@@ -327,7 +291,7 @@ mod tests {
     fn a_hit_finds_the_oldest_dump_of_its_kind_that_is_not_over() {
         let mut dumps = three();
         let mut found = |rule, expression, time_ns| {
-            let dump = dumps.same((rule, &expression), WINDOW, time_ns);
+            let dump = dumps.same((rule, &expression), WINDOW, (time_ns, time_ns));
             dump.map(|dump| dump.id)
         };
         assert_eq!(found(0, "a", 100), Some(1));
@@ -338,7 +302,7 @@ mod tests {
         assert_eq!(found(0, "b", 0), None, "before it, of another clock");
         assert_eq!(ids(&dumps.take_closed(110)), [2, 1]);
         let mut found = |expression| {
-            let dump = dumps.same((0, &expression), WINDOW, 1);
+            let dump = dumps.same((0, &expression), WINDOW, (1, 1));
             dump.map(|dump| dump.id)
         };
         assert_eq!((found("a"), found("b")), (Some(3), None));

@@ -45,11 +45,10 @@ pub(crate) struct Expression {
 enum What {
     /// A template, and what the trigger packet says to it.
     Values(Arc<Template>, Arc<TriggerValues>),
-    /// An expression that asks for no trigger packet.
-    Plain(Arc<Filled>),
+    /// An expression that asks for no trigger packet. Of an alert, the expression finds packets,
+    /// and the second part decides which of them the alert is about.
+    Plain(Arc<Filled>, Option<Arc<Sought>>),
     Script(ScriptPredicate),
-    /// What an alert is about, and where its packets are found.
-    Alert(Arc<Sought>, Arc<Filled>),
 }
 
 impl Expression {
@@ -66,42 +65,13 @@ impl Expression {
             interface: packet.interface,
             first_fragment: fragments.flow(&parsed, packet.time_ns),
         })?;
-        Ok(Self {
-            what: What::Values(Arc::clone(template), Arc::new(values)),
-            interface: packet.interface,
-            into: None,
-            made_for: None,
-            flow: None,
-        })
+        let what = What::Values(Arc::clone(template), Arc::new(values));
+        Ok(Self::of(what, packet.interface))
     }
 
-    /// An expression that asks for no trigger packet.
-    pub(crate) fn plain(filled: Filled) -> Self {
+    fn of(what: What, interface: u16) -> Self {
         Self {
-            what: What::Plain(Arc::new(filled)),
-            interface: 0,
-            into: None,
-            made_for: None,
-            flow: None,
-        }
-    }
-
-    /// What an alert is about.
-    pub(crate) fn of_alert(sought: Sought) -> Result<Self, FilterError> {
-        let filled = Arc::new(sought.filled()?);
-        Ok(Self {
-            what: What::Alert(Arc::new(sought), filled),
-            interface: 0,
-            into: None,
-            made_for: None,
-            flow: None,
-        })
-    }
-
-    /// What a dump script made of a packet of `interface`.
-    pub(crate) fn scripted(predicate: ScriptPredicate, interface: u16) -> Self {
-        Self {
-            what: What::Script(predicate),
+            what,
             interface,
             into: None,
             made_for: None,
@@ -109,23 +79,35 @@ impl Expression {
         }
     }
 
+    /// An expression that asks for no trigger packet.
+    pub(crate) fn plain(filled: Filled) -> Self {
+        Self::of(What::Plain(Arc::new(filled), None), 0)
+    }
+
+    /// What an alert is about.
+    pub(crate) fn of_alert(sought: Sought) -> Result<Self, FilterError> {
+        let filled = Arc::new(sought.filled()?);
+        Ok(Self::of(What::Plain(filled, Some(Arc::new(sought))), 0))
+    }
+
+    /// What a dump script made of a packet of `interface`.
+    pub(crate) fn scripted(predicate: ScriptPredicate, interface: u16) -> Self {
+        Self::of(What::Script(predicate), interface)
+    }
+
     /// The expression as people read it, and what a dump of it takes.
     pub(crate) fn resolve(&self, offline: bool) -> (String, Predicate) {
-        let filled = match &self.what {
-            What::Values(template, values) => template.filled(values),
-            What::Plain(filled) => Filled::clone(filled),
+        let (filled, sought) = match &self.what {
+            What::Values(template, values) => (template.filled(values), None),
+            What::Plain(filled, sought) => (Filled::clone(filled), sought.as_ref()),
             What::Script(predicate) => {
                 let text = predicate.name.to_string();
                 return (text, Predicate::Script(predicate.clone()));
             }
-            What::Alert(sought, filled) => {
-                let text = format!("{filled}{sought}");
-                let mut predicate = Predicate::new(Filled::clone(filled), offline);
-                predicate.narrow(sought);
-                return (text, predicate);
-            }
         };
-        (filled.as_str().to_owned(), Predicate::new(filled, offline))
+        let mut text = filled.as_str().to_owned();
+        text.extend(sought.map(|sought| sought.to_string()));
+        (text, Predicate::new(filled, offline, sought))
     }
 }
 
@@ -135,9 +117,8 @@ impl PartialEq for Expression {
             (What::Values(a, values), What::Values(b, others)) => {
                 (Arc::ptr_eq(a, b) || a == b) && values == others
             }
-            (What::Plain(a), What::Plain(b)) => a == b,
+            (What::Plain(a, sought), What::Plain(b, others)) => a == b && sought == others,
             (What::Script(a), What::Script(b)) => a.name == b.name,
-            (What::Alert(a, _), What::Alert(b, _)) => a == b,
             _ => false,
         };
         is_same && self.into == other.into
@@ -150,9 +131,8 @@ impl Hash for Expression {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match &self.what {
             What::Values(_, values) => values.hash(state),
-            What::Plain(filled) => filled.hash(state),
+            What::Plain(filled, _) => filled.hash(state),
             What::Script(predicate) => predicate.name.hash(state),
-            What::Alert(sought, _) => sought.hash(state),
         }
     }
 }
@@ -174,21 +154,14 @@ pub(crate) struct FilterPredicate {
 }
 
 impl Predicate {
-    fn new(filled: Filled, offline: bool) -> Self {
+    fn new(filled: Filled, offline: bool, sought: Option<&Arc<Sought>>) -> Self {
         let filter = Filter::new(filled);
         let state = filter.state();
         Self::Filter(Box::new(FilterPredicate {
             prepared: Prepared::new(filter, mode(offline)),
             state,
-            narrow: None,
+            narrow: sought.and_then(Narrow::new),
         }))
-    }
-
-    /// Of what the filter takes, from now on only what an alert is about.
-    fn narrow(&mut self, sought: &Arc<Sought>) {
-        if let Self::Filter(filter) = self {
-            filter.narrow = Narrow::new(sought);
-        }
     }
 
     /// Whether the dump takes a packet that its filter takes.

@@ -90,6 +90,9 @@ pub(crate) struct Terms {
     pub(crate) limits: RuleLimits,
     /// The alert that it is of.
     pub(crate) alert: Option<Arc<Alert>>,
+    /// Times before and after the hit that belong to the hit, ns: of an alert, its flow up to its
+    /// packet, and the rest of the microsecond. Both are 0 for a packet and for a trigger by hand.
+    pub(crate) span_ns: (i64, i64),
     /// What its dump calls the rule; `None`: by the rule's expression.
     pub(crate) called: Option<Arc<str>>,
 }
@@ -168,6 +171,15 @@ pub(crate) fn limit(limit: u64) -> u64 {
 }
 
 impl Terms {
+    /// The first and the last time that belong to a hit at `time_ns`, ns.
+    pub(crate) fn span_at(&self, time_ns: i64) -> (i64, i64) {
+        let (before_ns, after_ns) = self.span_ns;
+        (
+            time_ns.saturating_sub(before_ns),
+            time_ns.saturating_add(after_ns),
+        )
+    }
+
     /// What a request asks for, with `defaults` for what it leaves out.
     pub(crate) fn new(request: &TriggerRequest, defaults: Window) -> Self {
         let kept = |text: &Option<String>, bytes| {
@@ -187,6 +199,7 @@ impl Terms {
             reason: kept(&request.reason, REASON_BYTES),
             flow: None,
             alert: None,
+            span_ns: (0, 0),
             called: None,
             limits: RuleLimits {
                 hold_off_ns: request.hold_off.map(duration_ns),

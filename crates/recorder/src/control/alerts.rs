@@ -25,9 +25,8 @@ pub struct AlertConfig {
     pub are_expected: bool,
     /// So long after its time an alert acts, at the earliest.
     pub delay: Duration,
-    /// Packet time dumped before and after an alert that names no packet of IP, at most; …
-    pub window: Duration,
-    /// … and the captured bytes of such a dump, of which half are for what was before the alert.
+    /// Most captured bytes of a dump of an alert that names no IP packet. Half of the bytes are for
+    /// packets before the alert.
     pub window_bytes: u64,
     /// Dumps of alerts open at once, beside those of triggers.
     pub max_dumps: usize,
@@ -48,7 +47,6 @@ impl Default for AlertConfig {
             lines: AlertLines::default(),
             are_expected: false,
             delay: Duration::ZERO,
-            window: Duration::from_secs(1),
             window_bytes: 64 << 20,
             max_dumps: 4096,
         }
@@ -72,19 +70,19 @@ pub struct AlertLines {
     pub lost: u64,
 }
 
-/// What became of an alert.
+/// What became of an alert. The last three come in addition, if the dump has no packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AlertOutcome {
     /// It opened a dump.
     Dump,
-    /// It belongs to one that was open.
+    /// It belongs to a dump that was open.
     Joined,
     /// It opened none: too many are open.
     MaxDumps,
     /// It opened none: alerts may start no more dumps in this minute.
     DumpsPerMinute,
-    /// It opened none, and made none longer: dumps of alerts may write no more bytes in this hour.
+    /// It opened none: dumps of alerts may write no more bytes in this hour.
     BytesPerHour,
     /// It opened none: its time is far ahead of the clock or after the recording, or too many
     /// alerts wait.
@@ -201,16 +199,8 @@ impl AlertCounts {
     /// How many were acted on, or refused.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let acted = [
-            AlertOutcome::Dump,
-            AlertOutcome::Joined,
-            AlertOutcome::MaxDumps,
-            AlertOutcome::DumpsPerMinute,
-            AlertOutcome::BytesPerHour,
-            AlertOutcome::NotYet,
-            AlertOutcome::NoInterface,
-        ];
-        acted.into_iter().map(|outcome| self.of(outcome)).sum()
+        let acted = &AlertOutcome::ALL[..AlertOutcome::AgedOut as usize];
+        acted.iter().map(|outcome| self.of(*outcome)).sum()
     }
 
     /// How many of them have no packet in a dump.

@@ -7,7 +7,6 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use retroscope_alert::Alert;
 use retroscope_filter::Decision;
 use retroscope_packet::FragmentKey;
 use retroscope_ring::{BucketInfo, BucketView, Evicted, EvictedBucket, Packet};
@@ -257,36 +256,13 @@ impl Active {
         let place = (key.producer, key.record);
         let trigger = self.order.trigger;
         let stamp_ns = packet.time_ns.wrapping_add(found.offset_ns);
-        let (alerted, link_type) = (&self.alerted, interface.link_type);
         PacketMeta {
             key,
             stamp_ns,
             wire_len: packet.wire_len,
             interface: packet.interface,
             direction: packet.direction,
-            is_trigger: trigger.is_some_and(|(producer, record, _)| (producer, record) == place)
-                || alerted.is_any() && alerted.marks(stamp_ns, link_type, packet.data),
-        }
-    }
-
-    /// One more alert is of it, and its window ends then, ns of ring time: what is to be marked of packets that are here already is.
-    pub(super) fn join(&mut self, alert: Arc<Alert>, to_ns: i64, names: &mut InterfaceCache) {
-        let is_given = self.alerted.add(Arc::clone(&alert));
-        for packet in self.waiting.iter_mut().chain(self.kept.iter_mut()) {
-            let described = names.interface(packet.meta.interface);
-            packet.meta.is_trigger |= described.is_some_and(|it| {
-                let stamp_ns = packet.meta.stamp_ns;
-                (self.alerted).marks(stamp_ns, it.link_type, packet.bytes.data())
-            });
-        }
-        if is_given {
-            self.sink.mark(&alert);
-        }
-        if to_ns > self.end_ns && !self.is_full() {
-            (self.order.to_ns, self.end_ns) = (to_ns, to_ns);
-            if let Some(reading) = &self.reading {
-                reading.narrow(self.order.looks_from_ns(), to_ns);
-            }
+            is_trigger: trigger.is_some_and(|(producer, record, _)| (producer, record) == place),
         }
     }
 
@@ -417,7 +393,7 @@ impl Active {
         aside: bool,
         names: &mut InterfaceCache,
     ) -> bool {
-        let (meta, data) = (&packet.meta, packet.bytes.data());
+        let (mut meta, data) = (packet.meta, packet.bytes.data());
         if !self.sink.has_room(data.len()) {
             return false;
         }
@@ -433,16 +409,15 @@ impl Active {
         {
             packet.see(at.link_type, data, meta.wire_len);
         }
-        if let Some(at) = described.filter(|_| self.alerted.is_any()) {
-            let packet = (at.link_type, data);
-            (self.alerted).gave(meta.stamp_ns, meta.is_trigger, packet);
+        if let Some(at) = described {
+            meta.is_trigger |= self.alerted.write(&meta, at.link_type, data);
         }
         if let Some(interface) = described.filter(|_| is_first) {
             self.sink.interface(meta.interface, interface);
         }
-        self.sink.packet(meta, data, aside);
+        self.sink.packet(&meta, data, aside);
         let is_held = self.sink.format.holds(meta.stamp_ns);
-        self.taken.count(meta, data, is_held);
+        self.taken.count(&meta, data, is_held);
         true
     }
 
@@ -523,22 +498,20 @@ impl Active {
             clock_ns: self.order.trigger_ns,
             start_ns: self.order.from_ns,
             unseen: 0,
-            recorded: 0,
             late: None,
         }
     }
 
     /// Nothing more is read: only the sink has work left. The ring may overwrite the window.
     pub(super) fn into_ending(
-        self,
+        mut self,
         close: CloseOrder,
         stage: Stage,
         intake: &Intake,
         clock: &RingClock,
     ) -> Ending {
         let mut draft = self.draft(&close, intake, clock);
-        let alerts = self.alerted.entries();
-        let unmatched = self.judge_alerts(&close, &mut draft);
+        self.judge_alerts(&close, &mut draft);
         let offset_ns = self.order.offset_ns;
         let stamp = |ring_ns: &i64| ring_ns.saturating_add(offset_ns);
         let suppressed = close.suppressed;
@@ -550,17 +523,16 @@ impl Active {
             per_interface: self.per_interface,
             window: (self.order.from_ns, self.end_ns),
             sink: self.sink,
-            alerted: self.alerted,
-            unmatched,
             completion: Completion::default(),
             facts: SidecarFacts {
-                alerts,
+                alerts: self.alerted.entries(),
                 expression: self.order.expression,
                 trigger_packet: self.trigger_packet,
                 suppressed: suppressed.count,
                 suppressed_hits: suppressed.times_ns.iter().map(stamp).collect(),
                 suppressed_before: suppressed.before,
             },
+            alerted: self.alerted,
         }
     }
 

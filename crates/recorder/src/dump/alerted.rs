@@ -1,7 +1,10 @@
 //! What a dump knows of the alerts that it is of: which frames they are about, and which were found.
+//!
+//! If an alert arrives before the dump writes the alert's frame, the dump marks the frame in the
+//! file. The sidecar lists all alerts, with the number of each frame in the file.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -14,42 +17,61 @@ use serde::Serialize;
 
 use super::{
     active::Active,
+    kept::KeptBytes,
     order::CloseOrder,
+    packet::PacketMeta,
     report::{DumpReport, Missing},
 };
 use crate::{
     analysis::alerts::is_alerted,
     control::{
         alerts::{AlertCounters, AlertNews, AlertOutcome, shared},
-        time::{rfc3339, seconds},
+        time::rfc3339,
     },
 };
 
-/// Stamps of packets that are remembered, for alerts about them that come later.
-const STAMPS_MAX: usize = 1 << 20;
+/// Written packets of one dump that are remembered, for alerts that arrive later. All dumps of a
+/// live recorder share [`KeptBytes`] for them.
+const WRITTEN_MAX: usize = 1 << 20;
 /// Alerts that a sidecar lists.
 const LISTED_MAX: usize = 1000;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Alerted {
-    alerts: Vec<(Arc<Alert>, bool)>,
-    /// Which of them are about a packet with this stamp, µs.
-    by_stamp: HashMap<i64, Vec<usize>>,
-    /// Stamps of packets that the sinks have, µs.
-    given: HashSet<i64>,
+    /// The alert that opened the dump.
+    first: Option<Arc<Alert>>,
+    /// All alerts, by stamp, µs, and then in the order of arrival.
+    alerts: BTreeMap<(i64, usize), Known>,
+    /// The newest written packets.
+    written: VecDeque<WrittenPacket>,
+    /// Written packets that are no longer remembered, and the latest ring time of them, ns.
+    forgotten: (u64, i64),
+    bytes: KeptBytes,
+    /// The stamp of the first packet, µs.
     first_us: Option<i64>,
+    /// Why the dump has no packet, if so.
+    unmatched: Option<(AlertOutcome, String)>,
 }
 
-/// What was known when the dump was opened.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct AlertFacts {
-    /// The oldest packet in the ring, ns of ring time; `None`: it was empty.
-    pub(crate) oldest_ns: Option<i64>,
-    /// Packets of the window in the ring, about, …
-    pub(crate) before: u64,
-    /// … and all that were recorded by then.
-    pub(crate) recorded: u64,
+/// An alert, and what the dump has of it.
+#[derive(Debug)]
+struct Known {
+    alert: Arc<Alert>,
+    /// Only records from this number on are marked.
+    unread: u64,
+    is_found: bool,
+    /// The number of its frame in the file, from 1.
+    packet: Option<u64>,
+}
+
+#[derive(Debug)]
+struct WrittenPacket {
+    /// Its place in the file is by ring time, ns, and then by source.
+    place: (i64, usize),
+    stamp_us: i64,
+    /// Whether it has the direction of the first alert.
+    is_forward: bool,
 }
 
 /// An alert as a sidecar lists it.
@@ -57,181 +79,214 @@ pub(crate) struct AlertFacts {
 pub(crate) struct AlertEntry {
     #[serde(flatten, serialize_with = "shared")]
     identity: Arc<Identity>,
-    /// Whether the frame that it is about is in the dump, marked; absent where it is about none on the wire.
+    /// Whether the frame that it is about is in the dump. `None`: it is about no frame on the wire,
+    /// or the dump no longer knew all stamps when the alert arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     frame: Option<bool>,
+    /// The number of that frame in the file, from 1, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) packet: Option<u64>,
 }
 
 impl Alerted {
-    pub(super) fn is_any(&self) -> bool {
-        !self.alerts.is_empty()
+    pub(super) fn new(first: Option<&Arc<Alert>>, bytes: &KeptBytes) -> Self {
+        let mut alerted = Self {
+            first: first.cloned(),
+            alerts: BTreeMap::new(),
+            written: VecDeque::new(),
+            forgotten: (0, i64::MIN),
+            bytes: bytes.clone(),
+            first_us: None,
+            unmatched: None,
+        };
+        if let Some(first) = first {
+            alerted.add(Arc::clone(first), 0);
+        }
+        alerted
     }
 
-    /// One more alert. Whether a packet of its stamp was given to the sinks already.
-    pub(super) fn add(&mut self, alert: Arc<Alert>) -> bool {
-        let stamp_us = alert.time_ns.div_euclid(1000);
-        let index = self.alerts.len();
-        let is_given = alert.is_on_wire && self.given.contains(&stamp_us);
-        if alert.is_on_wire {
-            self.by_stamp.entry(stamp_us).or_default().push(index);
-        }
-        self.alerts.push((alert, is_given));
-        is_given
+    /// Adds an alert. `unread`: only records from this number on are marked.
+    pub(super) fn add(&mut self, alert: Arc<Alert>, unread: u64) {
+        let key = (micros(alert.time_ns), self.alerts.len());
+        let known = Known {
+            alert,
+            unread,
+            is_found: false,
+            packet: None,
+        };
+        self.alerts.insert(key, known);
     }
 
-    /// Whether a packet that the dump takes is one that an alert is about.
-    pub(super) fn marks(&self, stamp_ns: i64, link_type: LinkType, data: &[u8]) -> bool {
-        let about = self.by_stamp.get(&stamp_ns.div_euclid(1000));
-        about.is_some_and(|about| {
-            let mut alerts = about.iter().map(|index| &self.alerts[*index].0);
-            alerts.any(|alert| is_alerted(alert, link_type, data))
-        })
+    /// Takes note of a packet that is written next. Returns whether an alert is about it.
+    pub(super) fn write(&mut self, meta: &PacketMeta, link_type: LinkType, data: &[u8]) -> bool {
+        let Some(first) = &self.first else {
+            return false;
+        };
+        let stamp_us = micros(meta.stamp_ns);
+        let packet = WrittenPacket {
+            place: (meta.key.time_ns, meta.key.source),
+            stamp_us,
+            is_forward: is_alerted(first, link_type, data),
+        };
+        let mut is_marked = false;
+        for known in of_stamp(&mut self.alerts, stamp_us) {
+            let is_it =
+                known.unread <= meta.key.record && is_alerted(&known.alert, link_type, data);
+            known.is_found |= is_it;
+            is_marked |= is_it;
+        }
+        self.first_us = Some(self.first_us.map_or(stamp_us, |us| us.min(stamp_us)));
+        self.remember(packet);
+        is_marked
     }
 
-    /// The sinks were given a packet. `is_marked`: an alert is about it.
-    pub(super) fn gave(
-        &mut self,
-        stamp_ns: i64,
-        is_marked: bool,
-        (link_type, data): (LinkType, &[u8]),
-    ) {
-        let stamp_us = stamp_ns.div_euclid(1000);
-        self.first_us = Some(
-            self.first_us
-                .map_or(stamp_us, |first_us| first_us.min(stamp_us)),
-        );
-        if self.given.len() < STAMPS_MAX {
-            self.given.insert(stamp_us);
+    fn remember(&mut self, packet: WrittenPacket) {
+        let bytes = size_of::<WrittenPacket>();
+        self.written.push_back(packet);
+        if self.written.len() <= WRITTEN_MAX && self.bytes.has_room(bytes) {
+            self.bytes.add(bytes);
+        } else if let Some(oldest) = self.written.pop_front() {
+            let (count, latest_ns) = self.forgotten;
+            self.forgotten = (count + 1, latest_ns.max(oldest.place.0));
         }
-        if !is_marked {
-            return;
+    }
+
+    /// All packets are written: finds the frames of alerts that arrived after their frame, and the
+    /// number of each frame.
+    fn number(&mut self) {
+        // Late packets were sorted into the file at its end, after packets of the same place.
+        let mut written: Vec<_> = std::mem::take(&mut self.written).into();
+        self.bytes
+            .take_back(written.len() * size_of::<WrittenPacket>());
+        written.sort_by_key(|packet| packet.place);
+        for (packet, number) in written.iter().zip(self.forgotten.0 + 1..) {
+            for known in of_stamp(&mut self.alerts, packet.stamp_us) {
+                let first = self.first.as_ref();
+                let is_forward = first.is_some_and(|first| {
+                    (first.tuple, first.icmp) == (known.alert.tuple, known.alert.icmp)
+                });
+                if packet.is_forward == is_forward && packet.place.0 > self.forgotten.1 {
+                    known.is_found = true;
+                    known.packet.get_or_insert(number);
+                }
+            }
         }
-        for index in self.by_stamp.get(&stamp_us).into_iter().flatten() {
-            let (alert, is_found) = &mut self.alerts[*index];
-            *is_found = *is_found || is_alerted(alert, link_type, data);
-        }
+    }
+
+    /// Whether the frame of an alert is in the dump. `None`: there is no such frame, or it is not
+    /// known.
+    fn has_frame(&self, known: &Known) -> Option<bool> {
+        let is_known = known.is_found || self.forgotten.0 == 0;
+        (known.alert.is_on_wire && is_known).then_some(known.is_found)
     }
 
     /// For the sidecar.
     pub(super) fn entries(&self) -> Vec<AlertEntry> {
-        let listed = self.alerts.iter().take(LISTED_MAX);
-        let entry = |(alert, is_found): &(Arc<Alert>, bool)| AlertEntry {
-            identity: Arc::clone(&alert.identity),
-            frame: alert.is_on_wire.then_some(*is_found),
+        let listed = self.alerts.values().take(LISTED_MAX);
+        let entry = |known: &Known| AlertEntry {
+            identity: Arc::clone(&known.alert.identity),
+            frame: self.has_frame(known),
+            packet: known.packet,
         };
         listed.map(entry).collect()
     }
 
-    /// Sentences about frames that are not in a dump that has packets.
-    pub(super) fn notes(&self) -> Vec<String> {
-        let missing = self.alerts.iter();
-        let mut missing = missing.filter(|(alert, is_found)| alert.is_on_wire && !is_found);
-        let count = missing.clone().count();
-        let first = missing.next().map(|(alert, _)| {
-            let more = if count > 1 { format!(", and of {} more", count - 1) } else { String::new() };
-            format!(
-                "the frame of alert {} at {} is not in it{more}: no packet of its flow has that stamp (another clock, or it was not recorded here)",
-                alert.identity.name(),
-                rfc3339(alert.time_ns)
-            )
-        });
-        first.into_iter().collect()
+    /// A sentence about frames that are not in a dump that has packets.
+    fn note(&self) -> Option<String> {
+        let all = self.alerts.values();
+        let mut missing = all.filter(|known| self.has_frame(known) == Some(false));
+        let alert = &missing.next()?.alert;
+        let more = match missing.count() {
+            0 => String::new(),
+            more => format!(", and of {more} more"),
+        };
+        Some(format!(
+            "the frame of alert {} at {} is not in it{more}: no packet of its flow has that stamp (another clock, or it was not recorded here)",
+            alert.identity.name(),
+            rfc3339(alert.time_ns)
+        ))
     }
 
-    /// Why a dump without packets has none, as outcome and sentence. `newest_ns`: what the clock of ring time showed at the end; `seen`: packets of the window that were
-    /// looked at, about.
-    pub(super) fn why_empty(
-        &self,
-        facts: &AlertFacts,
-        (time_ns, to_ns): (i64, i64),
-        newest_ns: i64,
-        seen: u64,
-    ) -> (AlertOutcome, String) {
-        let odd = self.alerts.first().and_then(|(alert, _)| oddity(alert));
-        let odd = odd.map_or_else(String::new, |odd| format!("; {odd}"));
-        match facts.oldest_ns {
-            Some(oldest_ns) if oldest_ns > to_ns.max(time_ns) => {
-                let by = seconds(oldest_ns - time_ns);
-                let why = format!("aged out: the ring began {by} after it{odd}");
-                (AlertOutcome::AgedOut, why)
-            }
-            _ if seen == 0 && time_ns > newest_ns => {
-                let why = format!("not recorded: the recording ended before it{odd}");
-                (AlertOutcome::NotRecorded, why)
-            }
-            _ if seen == 0 => {
-                let why = format!("not recorded: no packet was recorded in its window{odd}");
-                (AlertOutcome::NotRecorded, why)
-            }
-            _ => {
-                let hint = if odd.is_empty() {
-                    "; its addresses may be others than on the wire (NAT, xff overwrite), or it is of other traffic"
-                } else {
-                    &odd
-                };
-                let why = format!("nothing matched of about {seen} packets in its window{hint}");
-                (AlertOutcome::NothingMatched, why)
-            }
-        }
-    }
-
-    /// Counts what a finished dump has of its alerts. Returns news of those that it has nothing of.
-    pub(super) fn count(
-        &self,
-        counters: &AlertCounters,
-        number: u64,
-        unmatched: Option<(AlertOutcome, &str)>,
-    ) -> Vec<AlertNews> {
+    /// Counts what a finished dump has of its alerts, and forgets the alerts: the dump may be
+    /// compressed for long. Returns news of those that it has nothing of.
+    pub(super) fn count(&mut self, counters: &AlertCounters, number: u64) -> Vec<AlertNews> {
         let add = |count: &AtomicU64| _ = count.fetch_add(1, Relaxed);
         let mut news = Vec::new();
-        for (alert, is_found) in &self.alerts {
-            if let Some(start_ns) = alert.start_ns {
+        for known in std::mem::take(&mut self.alerts).into_values() {
+            if let Some(start_ns) = known.alert.start_ns {
                 add(&counters.with_start);
-                let start_us = start_ns.div_euclid(1000);
-                if self.first_us.is_some_and(|first_us| first_us <= start_us) {
+                if self.first_us.is_some_and(|us| us <= micros(start_ns)) {
                     add(&counters.found_start);
                 }
             }
-            match unmatched {
-                Some((outcome, why)) => {
-                    counters.add(outcome);
+            match (&self.unmatched, self.has_frame(&known)) {
+                (Some((outcome, why)), _) => {
+                    counters.add(*outcome);
                     news.push(AlertNews {
-                        identity: Arc::clone(&alert.identity),
-                        outcome,
+                        identity: Arc::clone(&known.alert.identity),
+                        outcome: *outcome,
                         dump: Some(number),
-                        reason: Some(why.to_owned()),
+                        reason: Some(why.clone()),
                     });
                 }
-                None if !alert.is_on_wire => {}
-                None if *is_found => add(&counters.frames_found),
-                None => add(&counters.frames_missing),
+                (None, Some(true)) => add(&counters.frames_found),
+                (None, Some(false)) => add(&counters.frames_missing),
+                (None, None) => {}
             }
         }
         news
     }
 }
 
+/// The alerts about a frame on the wire with this stamp, µs.
+fn of_stamp(
+    alerts: &mut BTreeMap<(i64, usize), Known>,
+    stamp_us: i64,
+) -> impl Iterator<Item = &mut Known> {
+    let of_stamp = alerts.range_mut((stamp_us, 0)..=(stamp_us, usize::MAX));
+    let known = of_stamp.map(|(_, known)| known);
+    known.filter(|known| known.alert.is_on_wire)
+}
+
+fn micros(ns: i64) -> i64 {
+    ns.div_euclid(1000)
+}
+
 impl Active {
-    /// What a dump of alerts says of them. One without a packet is never complete: why it has none is returned.
-    pub(super) fn judge_alerts(
-        &self,
-        close: &CloseOrder,
-        report: &mut DumpReport,
-    ) -> Option<(AlertOutcome, String)> {
-        let (_, facts) = self.order.alert.as_ref()?;
+    /// What a dump of alerts says of them. A dump without a packet is never complete.
+    pub(super) fn judge_alerts(&mut self, close: &CloseOrder, report: &mut DumpReport) {
+        let Some(alert) = &self.alerted.first else {
+            return;
+        };
+        let time_ns = self.order.trigger_ns;
+        let odd = oddity(alert);
+        self.alerted.number();
         if self.taken.packets > 0 {
-            report.notes.extend(self.alerted.notes());
-            return None;
+            report.notes.extend(self.alerted.note());
+            return;
         }
-        let (from_ns, to_ns) = (self.order.from_ns, self.end_ns);
-        let after = close.recorded.saturating_sub(facts.recorded);
-        let times = (self.order.trigger_ns, to_ns);
-        let why = (self.alerted).why_empty(facts, times, close.clock_ns, facts.before + after);
+        let gone_ns = self.lost.last_ns.max(self.lost.unknown_before_ns);
+        let (outcome, why) = if self.end_ns < close.start_ns || close.clock_ns < time_ns {
+            let why = "not recorded: its time is before or after the recording";
+            (AlertOutcome::NotRecorded, why)
+        } else if gone_ns.is_some_and(|gone_ns| time_ns <= gone_ns) {
+            let why = "aged out: the ring had overwritten the packets of its time";
+            (AlertOutcome::AgedOut, why)
+        } else {
+            let why = "nothing matched in its window: its addresses may be others than on the wire (NAT, xff overwrite), or it is of other traffic";
+            (AlertOutcome::NothingMatched, why)
+        };
+        let why = match odd {
+            Some(odd) => format!("{why}; {odd}"),
+            None => why.to_owned(),
+        };
         let stamp = |ring_ns: i64| ring_ns.saturating_add(self.order.offset_ns);
-        let missing = Missing::new("unmatched", stamp(from_ns), stamp(to_ns), None);
-        report.missing.push(missing);
-        report.notes.push(why.1.clone());
-        Some(why)
+        let (from_ns, to_ns) = (stamp(self.order.from_ns), stamp(self.end_ns));
+        report
+            .missing
+            .push(Missing::new("unmatched", from_ns, to_ns, None));
+        report.notes.push(why.clone());
+        self.alerted.unmatched = Some((outcome, why));
     }
 }
 

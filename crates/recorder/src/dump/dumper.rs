@@ -96,6 +96,8 @@ pub(crate) struct Dumper {
     compiler: DumpCompiler,
     /// The budget for fragments that dumps keep.
     kept_bytes: KeptBytes,
+    /// The budget for written packets that dumps of alerts remember.
+    written_bytes: KeptBytes,
     /// Those that read the ring.
     active: Dumps,
     /// By number, dumps that are read and whose sinks are not done with them.
@@ -142,6 +144,7 @@ impl Dumper {
             stamps: Stamps::new(&common.ring),
             compiler: DumpCompiler::new(common.is_live()),
             kept_bytes: KeptBytes::new(common.is_live()),
+            written_bytes: KeptBytes::new(common.is_live()),
             active: Dumps::new(&common.ring),
             parts,
             scanner: Scanner::new(rules),
@@ -287,8 +290,10 @@ impl Dumper {
                 let judge_by_ns = self.parts.common.clock.mono_ns() + COUNTERS_WAIT_NS;
                 self.active.close(*close, judge_by_ns);
             }
-            Message::Join { id, alert, to_ns } => {
-                self.active.join_alert(id, alert, to_ns, &mut self.names);
+            Message::Alert { id, alert, unread } => {
+                if let Some(dump) = self.active.get_mut(id) {
+                    dump.alerted.add(alert, unread);
+                }
             }
             Message::Wake => {}
             Message::Account { ends, reply } => self.asked = Some((ends, reply)),

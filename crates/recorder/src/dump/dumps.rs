@@ -9,10 +9,8 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
 };
 
-use retroscope_alert::Alert;
 use retroscope_ring::{BucketInfo, BucketRef, Ring};
 
 use super::{
@@ -21,7 +19,7 @@ use super::{
     reading::{Lost, Reading},
     visit::{Visit, Want},
 };
-use crate::{control::progress::Reach, intake::interfaces::InterfaceCache};
+use crate::control::progress::Reach;
 
 /// See the module.
 #[derive(Debug)]
@@ -151,23 +149,6 @@ impl Dumps {
             self.full.push(id);
         }
         Some(result)
-    }
-
-    /// One more alert is of a dump, whose window ends then: see [`Message::Join`](super::order::Message::Join).
-    pub(super) fn join_alert(
-        &mut self,
-        id: u64,
-        alert: Arc<Alert>,
-        to_ns: i64,
-        names: &mut InterfaceCache,
-    ) {
-        let follows = self.change(id, |dump| {
-            dump.join(alert, to_ns, names);
-            dump.reading.is_none()
-        });
-        if let (Some(true), Some(following)) = (follows, &mut self.following) {
-            following.window.1 = following.window.1.max(to_ns);
-        }
     }
 
     /// The window of a dump is closed.

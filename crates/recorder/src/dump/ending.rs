@@ -9,7 +9,7 @@ use super::{
     report::{DumpReport, Missing, PROGRAM, file_name},
     sidecar::{Origin, Sidecar, SidecarFacts, SidecarInterface},
 };
-use crate::{control::alerts::AlertOutcome, intake::interfaces::InterfaceCache};
+use crate::intake::interfaces::InterfaceCache;
 
 /// Said of a pcapng file that Wireshark reads and tcpdump refuses.
 const SEVERAL_LINK_TYPES: &str = "several link types in one file: libpcap, and so tcpdump, will not read it (--format pcap splits it)";
@@ -30,8 +30,6 @@ pub(super) struct Ending {
     pub(super) completion: Completion,
     pub(super) facts: SidecarFacts,
     pub(super) alerted: Alerted,
-    /// Why it has no packet of the alerts that it is of, if so.
-    pub(super) unmatched: Option<(AlertOutcome, String)>,
 }
 
 /// State of a dump between the end of its packets and the end of its sink's work.
@@ -198,9 +196,17 @@ impl Ending {
                 time_source: interface.time_domain.as_str(),
             })
         };
+        let mut facts = self.facts.clone();
+        if self.sink.held().locations.len() > 1 {
+            // A number would not say of which file.
+            facts
+                .alerts
+                .iter_mut()
+                .for_each(|alert| alert.packet = None);
+        }
         Sidecar {
             report,
-            facts: self.facts.clone(),
+            facts,
             interfaces: described.filter_map(describe).collect(),
             origin: origin.clone(),
             program: PROGRAM,

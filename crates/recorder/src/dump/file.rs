@@ -9,7 +9,6 @@ use std::{
     },
 };
 
-use retroscope_alert::Alert;
 use retroscope_packet::LinkType;
 
 use super::{
@@ -473,12 +472,6 @@ impl DumpFile {
         if let Some((_, output)) = self.outputs.first_mut() {
             output.comment(&gap.to_string());
         }
-    }
-
-    /// Marks at the end the packets that this alert is of, if the format has marks.
-    pub(super) fn mark(&mut self, alert: &Arc<Alert>) {
-        let outputs = self.outputs.iter_mut();
-        outputs.for_each(|(_, output)| output.mark(alert));
     }
 
     /// Hands everything to the file system, so that readers of the file see it.

@@ -12,10 +12,11 @@ use super::active::{Bytes, WaitingPacket};
 
 /// Most fragments of one dump.
 const FRAGMENTS_MAX: usize = 1024;
-/// Live: most bytes of the fragments of all dumps, entries of the queue included.
+/// Live: most bytes of one kind that all dumps keep, for example of fragments, entries of the queue
+/// included.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Bytes that all dumps of a dumper keep. Clones are the same budget.
+/// Bytes of one kind that all dumps of a dumper keep. Clones are the same budget.
 #[derive(Debug, Clone)]
 pub(super) struct KeptBytes {
     now: Rc<Cell<usize>>,
@@ -41,15 +42,15 @@ impl KeptBytes {
         }
     }
 
-    fn add(&self, bytes: usize) {
+    pub(super) fn add(&self, bytes: usize) {
         self.now.set(self.now.get() + bytes);
     }
 
-    fn take_back(&self, bytes: usize) {
+    pub(super) fn take_back(&self, bytes: usize) {
         self.now.set(self.now.get().saturating_sub(bytes));
     }
 
-    fn has_room(&self, bytes: usize) -> bool {
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.now.get().saturating_add(bytes) <= self.most
     }
 }
@@ -108,10 +109,6 @@ impl Kept {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &WaitingPacket> {
         self.fragments.iter().map(|(_, packet)| packet)
-    }
-
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut WaitingPacket> {
-        self.fragments.iter_mut().map(|(_, packet)| packet)
     }
 }
 

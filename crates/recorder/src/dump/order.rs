@@ -21,7 +21,6 @@ use crate::{
         terms::{SubDirectory, Window},
     },
     control::hits::Suppressed,
-    dump::alerted::AlertFacts,
 };
 
 /// The fragments of a datagram come within such a time, ns, unless they are held up on their way.
@@ -32,11 +31,12 @@ pub(super) const DATAGRAM_NS: i64 = 100_000_000;
 pub(crate) enum Message {
     /// Start a dump, whose window is reserved.
     Open(Box<DumpOrder>, Reservation),
-    /// One more alert belongs to a dump, whose window ends then, ns of ring time: no packet behind its end so far was looked at.
-    Join {
+    /// One more alert belongs to a dump. It marks its frame if the record is `unread` or later, and
+    /// is not written yet.
+    Alert {
         id: u64,
         alert: Arc<Alert>,
-        to_ns: i64,
+        unread: u64,
     },
     /// No packet after `ends` belongs to the dump.
     Close(Box<CloseOrder>),
@@ -133,8 +133,8 @@ pub(crate) struct DumpOrder {
     pub(crate) made_for: Option<LinkType>,
     pub(crate) from_ns: i64,
     pub(crate) to_ns: i64,
-    /// The alert that it is of, and what was known then.
-    pub(crate) alert: Option<(Arc<Alert>, AlertFacts)>,
+    /// The alert that it is of.
+    pub(crate) alert: Option<Arc<Alert>>,
 }
 
 impl DumpOrder {
@@ -165,8 +165,6 @@ pub(crate) struct CloseOrder {
     pub(crate) start_ns: i64,
     /// Packets in or about the window that the trigger rules did not see.
     pub(crate) unseen: u64,
-    /// All packets that were recorded by then.
-    pub(crate) recorded: u64,
     /// Packets, at most, that came too late and before the judging. Live only: from files their number depends on how far
     /// the dumper is.
     pub(crate) late: Option<Arc<AtomicU64>>,

@@ -12,9 +12,8 @@ use std::{
     sync::Arc,
 };
 
-use retroscope_alert::Alert;
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Reader, Record};
+use retroscope_pcapfile::Reader;
 
 use super::{
     behind::{BLOCK_BYTES, Block},
@@ -27,7 +26,7 @@ use super::{
     spaced::Spaced,
     stream::{Finished, Heading, Stream},
 };
-use crate::{analysis::alerts::is_alerted, intake::interfaces::Interface};
+use crate::intake::interfaces::Interface;
 
 /// Interfaces that were described, by their ring-wide identifiers.
 pub(super) type Known = BTreeMap<u16, Arc<Interface>>;
@@ -73,10 +72,8 @@ pub(crate) struct Output {
     origins: Vec<u16>,
     /// By source, from which packet of the file on its stamps are so far from ring time, ns.
     offsets: BTreeMap<usize, Vec<(u64, i64)>>,
-    /// Which packets of the file are marked, …
+    /// Which packets of the file are marked.
     marked: BTreeSet<u64>,
-    /// … and alerts that others turned out to be about.
-    alerts: Vec<Arc<Alert>>,
     /// What the next packet of the file is to say of a gap before it, …
     comment: Option<String>,
     /// … and what packets say, by their place.
@@ -112,7 +109,6 @@ impl Output {
             origins: Vec::new(),
             offsets: BTreeMap::new(),
             marked: BTreeSet::new(),
-            alerts: Vec::new(),
             comment: None,
             comments: BTreeMap::new(),
             late: None,
@@ -135,7 +131,8 @@ impl Output {
             let late = match &mut self.late {
                 Some(late) => late,
                 None => {
-                    let spool = self.new_spool();
+                    let path = self.path().with_extension("late.part");
+                    let spool = LateSpool::new(&self.directory, path);
                     self.late.insert(spool)
                 }
             };
@@ -145,25 +142,6 @@ impl Output {
             self.last = Some(meta.key);
         }
         Ok(())
-    }
-
-    fn new_spool(&self) -> LateSpool {
-        let path = self.path().with_extension("late.part");
-        LateSpool::new(&self.directory, path)
-    }
-
-    /// What it has of an alert is marked in the end: see [`DumpFile::mark`](super::file::DumpFile::mark).
-    pub(crate) fn mark(&mut self, alert: &Arc<Alert>) {
-        self.alerts.push(Arc::clone(alert));
-    }
-
-    fn is_alerted(&self, record: &Record<'_>, described: &Interface) -> bool {
-        let stamp_us = record.meta.time_ns.div_euclid(1000);
-        let mut about = self.alerts.iter();
-        about.any(|alert| {
-            alert.time_ns.div_euclid(1000) == stamp_us
-                && is_alerted(alert, described.link_type, record.data)
-        })
     }
 
     /// The next packet is to say this; what an earlier call said stands before it.
@@ -355,9 +333,7 @@ impl Output {
     ///
     /// After an error the file holds what is [`Self::safe`].
     pub(crate) fn finish(&mut self, end: &End, known: &Known) -> io::Result<Finished> {
-        let has_marks = !self.alerts.is_empty() && self.directory.format == Format::PcapNg;
-        let late = self.late.take();
-        if let Some(late) = late.or_else(|| has_marks.then(|| self.new_spool())) {
+        if let Some(late) = self.late.take() {
             *self = self.merge(late, known)?;
         }
         for (index, id) in self.interfaces.iter().enumerate() {
@@ -430,7 +406,7 @@ impl Output {
                 wire_len: in_file.wire_len,
                 interface,
                 direction: u8::try_from(in_file.flags.unwrap_or(0) & 3).unwrap_or(0),
-                is_trigger: self.marked.contains(&index) || self.is_alerted(&record, described),
+                is_trigger: self.marked.contains(&index),
             };
             merged.comment = self.comments.remove(&index);
             merged.append(&meta, record.data, known)?;

@@ -32,7 +32,6 @@ fn alert(time_ns: i64, signature: u32) -> Arc<Alert> {
 /// a second time. The sidecar has the number of the packet in the file, counted from 1 as
 /// Wireshark does.
 #[test]
-#[ignore = "less machinery, step 3"]
 fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
     const PACKETS: u32 = 1000;
     let disk = FakeDisk::default();

@@ -8,15 +8,14 @@ use std::{
 
 use retroscope_alert::Alert;
 use retroscope_capture::clock::duration_ns;
-use retroscope_ring::BucketInfo;
 
 use super::Core;
 use crate::{
     analysis::{
         alerts::Sought,
-        director::{ALERT, Hit, HitOrder, Order},
+        director::{ALERT, Acted, Hit, HitOrder},
         predicate::Expression,
-        terms::{Terms, TriggerRequest, Window},
+        terms::{Terms, TriggerRequest},
     },
     control::{
         alerts::{AlertConfig, AlertNews, AlertOutcome},
@@ -26,10 +25,7 @@ use crate::{
         ring_time::Moment,
         time::seconds,
     },
-    dump::{
-        alerted::{AlertFacts, oddity},
-        order::Message,
-    },
+    dump::{alerted::oddity, order::Message},
 };
 
 /// Live, the recorder refuses an alert whose stamp is further ahead of the clock than this, ns: the
@@ -38,17 +34,16 @@ const AHEAD_MAX_NS: i64 = 10_000_000_000;
 /// Live, alerts that wait at once. Beyond this limit the recorder refuses the alert with the latest
 /// time. An alert takes about 1 KiB.
 const WAITING_MAX: usize = 65_536;
+/// Longest time before and after an alert without addresses, ns: its dump is of all packets.
+const WINDOW_MAX_NS: i64 = 1_000_000_000;
 
-/// An alert and its time, ns: live, the ring time of its stamp; from files, the stamp.
-type TimedAlert = (i64, Arc<Alert>);
-
-/// Alerts that wait for their time, in its order; alerts of one time, in the order of arrival.
+/// Alerts that wait for their time, ns: live, the ring time of the stamp; from files, the stamp.
+/// They are in the order of that time, and then of their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Alerts {
     waiting: BTreeMap<(i64, u64), Arc<Alert>>,
     came: u64,
     delay_ns: i64,
-    has_told_oddity: bool,
 }
 
 impl Alerts {
@@ -57,16 +52,15 @@ impl Alerts {
             delay_ns: duration_ns(config.delay),
             ..Self::default()
         };
-        let of_files = std::mem::take(&mut config.alerts).into_iter();
-        alerts.add(of_files.map(|alert| (alert.time_ns, alert)));
+        for alert in std::mem::take(&mut config.alerts) {
+            alerts.add(alert.time_ns, alert);
+        }
         alerts
     }
 
-    fn add(&mut self, alerts: impl IntoIterator<Item = TimedAlert>) {
-        for (time_ns, alert) in alerts {
-            self.waiting.insert((time_ns, self.came), alert);
-            self.came += 1;
-        }
+    fn add(&mut self, time_ns: i64, alert: Arc<Alert>) {
+        self.waiting.insert((time_ns, self.came), alert);
+        self.came += 1;
     }
 
     /// When the next one acts, ns; `None`: none waits.
@@ -75,15 +69,8 @@ impl Alerts {
         Some(time_ns.saturating_add(self.delay_ns))
     }
 
-    /// Beyond [`WAITING_MAX`], removes the alert with the latest time.
-    fn take_excess(&mut self) -> Option<Arc<Alert>> {
-        let is_excess = self.waiting.len() > WAITING_MAX;
-        let last = is_excess.then(|| self.waiting.pop_last()).flatten();
-        last.map(|(_, alert)| alert)
-    }
-
     /// Takes the next one whose time has come.
-    fn next(&mut self, now_ns: i64) -> Option<TimedAlert> {
+    fn next(&mut self, now_ns: i64) -> Option<(i64, Arc<Alert>)> {
         if self.next_ns()? > now_ns {
             return None;
         }
@@ -96,20 +83,22 @@ impl Core {
     /// Live: alerts arrived. Each acts at its time, unless the time is too far ahead or too many
     /// alerts wait.
     pub(super) fn add_alerts(&mut self, alerts: Vec<Arc<Alert>>, now: Moment) {
-        let alerts = alerts.into_iter();
-        let timed = alerts.map(|alert| (self.ring_time_of(alert.time_ns, now), alert));
-        let is_ahead =
-            |(time_ns, _): &TimedAlert| time_ns.saturating_sub(now.ring_ns) > AHEAD_MAX_NS;
-        let (ahead, alerts): (Vec<_>, Vec<_>) = timed.partition(is_ahead);
-        for (time_ns, alert) in ahead {
-            let by = seconds(time_ns.saturating_sub(now.ring_ns));
-            let why = format!("its time is {by} after that of the recorder's clock");
-            self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+        for alert in alerts {
+            let time_ns = self.ring_time_of(alert.time_ns, now);
+            let ahead_ns = time_ns.saturating_sub(now.ring_ns);
+            if ahead_ns > AHEAD_MAX_NS {
+                let by = seconds(ahead_ns);
+                let why = format!("its time is {by} after that of the recorder's clock");
+                self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
+            } else {
+                self.alerts.add(time_ns, alert);
+            }
         }
-        self.alerts.add(alerts);
         // Before the count: an alert that is due takes no place among the alerts that wait.
         self.act_on_alerts(now.ring_ns);
-        while let Some(alert) = self.alerts.take_excess() {
+        while self.alerts.waiting.len() > WAITING_MAX
+            && let Some((_, alert)) = self.alerts.waiting.pop_last()
+        {
             let why = format!("{WAITING_MAX} alerts with an earlier time wait");
             self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
         }
@@ -125,7 +114,6 @@ impl Core {
         while let Some((time_ns, alert)) = self.alerts.next(i64::MAX) {
             if time_ns <= now_ns {
                 self.act_on_alert(time_ns, &alert);
-                self.execute();
             } else {
                 let why = "the recording ended before its time".to_owned();
                 self.tell_alert(&alert, AlertOutcome::NotYet, None, Some(why));
@@ -137,20 +125,24 @@ impl Core {
     pub(super) fn act_on_alerts(&mut self, now_ns: i64) {
         while let Some((time_ns, alert)) = self.alerts.next(now_ns) {
             self.act_on_alert(time_ns, &alert);
-            self.execute();
         }
     }
 
     fn act_on_alert(&mut self, time_ns: i64, alert: &Arc<Alert>) {
-        let common = Arc::clone(&self.common);
         if self.live {
-            let age_ns = common.clock.now().ring_ns.saturating_sub(time_ns);
+            let age_ns = self.common.clock.now().ring_ns.saturating_sub(time_ns);
             let age_ns = u64::try_from(age_ns).unwrap_or(0);
-            common.alerts.ages.record(age_ns, 1);
+            self.common.alerts.ages.record(age_ns, 1);
         }
-        if oddity(alert).is_some() {
-            common.alerts.other_community_id.fetch_add(1, Relaxed);
-            self.tell_oddity(alert);
+        let odd = oddity(alert);
+        if let Some(odd) = odd {
+            let seen = &self.common.alerts.other_community_id;
+            // Once: it is likely so for all.
+            if seen.fetch_add(1, Relaxed) == 0 {
+                let name = alert.identity.name();
+                let text = format!("alert {name}: {odd}; further ones are only counted");
+                self.tell(Event::Notice(text));
+            }
         }
         let interface = alert.in_iface.as_deref();
         let recorded = interface.filter(|name| self.is_recorded(name));
@@ -160,62 +152,69 @@ impl Core {
             self.tell_alert(alert, AlertOutcome::NoInterface, None, Some(why));
             return;
         }
-        let mut terms = Terms::new(&TriggerRequest::default(), self.parts.window);
-        terms.window = self.window_of(alert, time_ns, sought.is_window());
-        terms.reason = Some(alert.identity.name().into());
-        terms.alert = Some(Arc::clone(alert));
-        let order = HitOrder {
-            time_ns,
-            source: 0,
-            producer: 0,
-            record: u64::MAX,
-            rule: ALERT,
-        };
+        let terms = self.terms_of_alert(alert, time_ns, sought.is_window());
         let expression = match Expression::of_alert(sought) {
             Ok(expression) => expression,
             Err(error) => return self.tell(Event::Notice(format!("alert: {error}"))),
         };
-        let newest_ns = if self.live {
-            common.clock.now().ring_ns
-        } else {
-            self.director.clock_ns
-        };
         let hit = Hit {
-            order,
+            order: HitOrder::without_packet(time_ns, ALERT),
             terms,
             expression: Ok(expression),
         };
-        self.director.alert(hit, newest_ns, &mut self.orders);
-        if let Some(Order::Refused { why, .. }) = self.orders.last() {
-            let outcome = match why.reason() {
-                Reason::DumpsPerMinute => AlertOutcome::DumpsPerMinute,
-                Reason::BytesPerHour => AlertOutcome::BytesPerHour,
-                _ => AlertOutcome::MaxDumps,
-            };
-            let why = why.to_string();
-            self.tell_alert(alert, outcome, None, Some(why));
+        let acted = self.director.manual(hit, &mut self.orders);
+        self.execute();
+        let odd = odd.map(str::to_owned);
+        match acted {
+            Acted::Opened(id) => self.tell_alert(alert, AlertOutcome::Dump, Some(id), odd),
+            Acted::Joined(id) => {
+                self.tell_alert(alert, AlertOutcome::Joined, Some(id), odd);
+                self.send(Message::Alert {
+                    id,
+                    alert: Arc::clone(alert),
+                    // From files, the marks must not depend on how far the dumper is.
+                    unread: match self.live {
+                        true => 0,
+                        false => self.ends().first().copied().unwrap_or(0),
+                    },
+                });
+            }
+            Acted::Refused(why) => {
+                let outcome = match why.reason() {
+                    Reason::DumpsPerMinute => AlertOutcome::DumpsPerMinute,
+                    Reason::BytesPerHour => AlertOutcome::BytesPerHour,
+                    _ => AlertOutcome::MaxDumps,
+                };
+                self.tell_alert(alert, outcome, None, Some(why.to_string()));
+            }
+            // No alert is held off, and `--single` holds no alert.
+            Acted::Suppressed(_) => {}
         }
     }
 
-    /// From the first packet of its flow to its own, and what is dumped before and after any trigger.
-    fn window_of(&self, alert: &Alert, time_ns: i64, is_window: bool) -> Window {
+    /// What an alert asks for: its flow up to its packet, and what is dumped before and after any
+    /// trigger. Without addresses, all packets of a short time before and after it.
+    fn terms_of_alert(&self, alert: &Arc<Alert>, time_ns: i64, is_window: bool) -> Terms {
         let config = &self.parts.alerts;
-        let mut window = self.parts.window;
-        if is_window {
-            let most_ns = duration_ns(config.window);
-            window.past_ns = window.past_ns.min(most_ns);
-            window.future_ns = window.future_ns.min(most_ns);
-            let past_ns = (window.start_ns(time_ns), time_ns);
-            let before_ns = self.since_bytes(past_ns, config.window_bytes / 2);
-            window.past_ns = window.past_ns.min(time_ns.saturating_sub(before_ns));
+        let mut terms = Terms::new(&TriggerRequest::default(), self.parts.window);
+        let window = &mut terms.window;
+        let before_ns = if is_window {
+            let past_ns = std::mem::take(&mut window.past_ns).min(WINDOW_MAX_NS);
+            window.future_ns = window.future_ns.min(WINDOW_MAX_NS);
             window.bytes_max = window.bytes_max.min(config.window_bytes.max(1));
-        } else if let Some(start_ns) = alert.start_ns {
-            let flow_ns = alert.time_ns.saturating_sub(start_ns);
-            window.past_ns = window.past_ns.saturating_add(flow_ns);
-        }
-        // Stamps of alerts are of whole microseconds, and those of packets may go on behind them.
-        window.future_ns = window.future_ns.saturating_add(999);
-        window
+            let from_ns = time_ns.saturating_sub(past_ns);
+            let since_ns = self.since_bytes((from_ns, time_ns), config.window_bytes / 2);
+            past_ns.min(time_ns.saturating_sub(since_ns))
+        } else {
+            alert
+                .time_ns
+                .saturating_sub(alert.start_ns.unwrap_or(alert.time_ns))
+        };
+        // The stamp of an alert is of whole microseconds. The stamp of its packet may have a rest.
+        terms.span_ns = (before_ns, 999);
+        terms.reason = Some(alert.identity.name().into());
+        terms.alert = Some(Arc::clone(alert));
+        terms
     }
 
     /// The time, ns, since which the ring has at most `bytes` up to `time_ns`, in whole buckets.
@@ -224,78 +223,20 @@ impl Core {
         let ring = &self.common.ring;
         let bucket_bytes = (ring.bytes() / ring.buckets().max(1) as u64).max(1);
         let buckets = usize::try_from(bytes / bucket_bytes).unwrap_or(usize::MAX);
-        let infos = self.buckets(from_ns, time_ns);
+        let mut infos = Vec::new();
+        ring.buckets_within(from_ns, time_ns, &mut infos);
+        if let Some(here) = self.here.first().filter(|_| !self.live) {
+            // The answer must not depend on how far the inserter has read ahead.
+            infos.retain(|info| records_before(*here, info) > 0);
+        }
         let mut ends: Vec<i64> = infos.iter().map(|info| info.max_ns.min(time_ns)).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         ends.get(buckets.max(1)).copied().unwrap_or(i64::MIN)
     }
 
-    /// The buckets with analyzed records that touch a time range, each with the number of these
-    /// records.
-    fn buckets(&self, from_ns: i64, to_ns: i64) -> Vec<BucketInfo> {
-        let mut all = Vec::new();
-        let ring = &self.common.ring;
-        ring.buckets_within(from_ns, to_ns, &mut all);
-        if let Some(here) = self.here.first().filter(|_| !self.live) {
-            for info in &mut all {
-                info.committed = info.committed.min(records_before(*here, info));
-            }
-        }
-        all.retain(|info| info.committed > 0);
-        all
-    }
-
-    /// A dump is opened for an alert.
-    pub(super) fn opened_for(
-        &mut self,
-        alert: Option<Arc<Alert>>,
-        id: u64,
-        (from_ns, to_ns): (i64, i64),
-    ) -> Option<(Arc<Alert>, AlertFacts)> {
-        let alert = alert?;
-        let why = oddity(&alert).map(str::to_owned);
-        self.tell_alert(&alert, AlertOutcome::Dump, Some(id), why);
-        let oldest_ns = |buckets: &[BucketInfo]| buckets.iter().map(|info| info.min_ns).min();
-        let within = self.buckets(from_ns, to_ns);
-        let facts = AlertFacts {
-            // Only files need a walk over all buckets: the answer must not depend on how far the
-            // inserter has read ahead.
-            oldest_ns: oldest_ns(&within).or_else(|| match self.live {
-                true => self.common.ring.oldest_ns(),
-                false => oldest_ns(&self.buckets(i64::MIN, i64::MAX)),
-            }),
-            before: within.iter().map(|info| u64::from(info.committed)).sum(),
-            recorded: self.recorded(),
-        };
-        Some((alert, facts))
-    }
-
-    /// An alert belongs to a dump that is open.
-    pub(super) fn join(&mut self, id: u64, alert: Arc<Alert>, to_ns: i64) {
-        if let Some(window) = self.open.get_mut(&id) {
-            window.to_ns = window.to_ns.max(to_ns);
-        }
-        let why = oddity(&alert).map(str::to_owned);
-        self.tell_alert(&alert, AlertOutcome::Joined, Some(id), why);
-        self.send(Message::Join { id, alert, to_ns });
-    }
-
-    /// All packets that were looked at so far.
-    pub(super) fn recorded(&self) -> u64 {
-        if self.live {
-            self.analyzed
-        } else {
-            self.received.iter().sum()
-        }
-    }
-
     fn is_recorded(&mut self, name: &str) -> bool {
-        let mut ids = 0..=u16::MAX;
-        std::iter::from_fn(|| {
-            let interface = self.names.interface(ids.next()?)?;
-            Some(interface.name == name)
-        })
-        .any(|is_it| is_it)
+        let is_it = |id| Some(self.names.interface(id)?.name == name);
+        (0..=u16::MAX).map_while(is_it).any(|is_it| is_it)
     }
 
     /// Live: the ring time, ns, of a stamp of the system's clock. After a step back the clock shows
@@ -325,15 +266,5 @@ impl Core {
             dump,
             reason,
         }));
-    }
-
-    /// Once: it is likely so for all.
-    fn tell_oddity(&mut self, alert: &Alert) {
-        if let Some(odd) = oddity(alert).filter(|_| !self.alerts.has_told_oddity) {
-            self.alerts.has_told_oddity = true;
-            let name = alert.identity.name();
-            let text = format!("alert {name}: {odd}; further ones are only counted");
-            self.tell(Event::Notice(text));
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use super::Core;
 use crate::{
     analysis::{
-        director::{Hit, HitOrder, MANUAL, Order},
+        director::{Acted, Hit, HitOrder, MANUAL},
         predicate::Expression,
         terms::{Terms, TriggerRequest},
         triggers::RuleChange,
@@ -17,7 +17,7 @@ use crate::{
         commands::{Command, NoDump, Triggered, WAITING_MAX},
         events::Event,
         held::Held,
-        hits::Refusal,
+        hits::{Reason, Refusal},
         ring_time::Moment,
     },
 };
@@ -133,52 +133,38 @@ impl Core {
             self.tell(Event::Notice(format!("a trigger by hand: {nothing}")));
             return Err(NoDump::Other(nothing.to_owned()));
         }
-        let order = HitOrder {
-            time_ns,
-            source: 0,
-            producer: 0,
-            record: u64::MAX,
-            rule: number.unwrap_or(MANUAL),
-        };
         let mut terms = Terms::new(request, self.parts.window);
         terms.called = called;
-        let window = terms.window;
-        if let Some(gone) = held.and_then(|held| held.gone(window.end_ns(time_ns))) {
+        if let Some(gone) = held.and_then(|held| held.gone(terms.window.end_ns(time_ns))) {
             return Err(NoDump::Gone(gone));
         }
         expression.into.clone_from(&terms.into);
         let hit = Hit {
-            order,
+            order: HitOrder::without_packet(time_ns, number.unwrap_or(MANUAL)),
             terms,
-            expression: Ok(expression.clone()),
+            expression: Ok(expression),
         };
-        if is_of_rule {
-            self.director.hit(hit, &mut self.orders);
+        let acted = if is_of_rule {
+            self.director.hit(hit, &mut self.orders)
         } else {
-            self.director.manual(hit, &mut self.orders);
-        }
-        let triggered = match self.orders.last() {
-            Some(Order::Open { id, hit, .. }) if *hit == order => Ok((*id, false)),
-            Some(Order::Refused { hit, why }) if *hit == order => Err(match why {
-                Refusal::Limit(_) => NoDump::Limit(why.to_string()),
-                Refusal::Variable(_) | Refusal::Script(_) => NoDump::Other(why.to_string()),
-            }),
-            _ => {
-                let open = self
-                    .director
-                    .dump_of((order.rule, &expression), window, time_ns);
-                let open = open.ok_or_else(|| {
-                    let why = if self.director.armed {
-                        "it started no dump: the rule holds the expression off (hold-off)"
-                    } else {
-                        "it started no dump: the first one disarmed all rules (--single)"
-                    };
-                    NoDump::Limit(why.to_owned())
-                });
-                open.map(|dump| (dump, true))
+            Some(self.director.manual(hit, &mut self.orders))
+        };
+        let (dump, existed) = match acted {
+            Some(Acted::Opened(dump)) => (dump, false),
+            Some(Acted::Joined(dump)) => (dump, true),
+            Some(Acted::Refused(why @ Refusal::Limit(_))) => {
+                return Err(NoDump::Limit(why.to_string()));
+            }
+            Some(Acted::Refused(why)) => return Err(NoDump::Other(why.to_string())),
+            Some(Acted::Suppressed(Reason::Single)) => {
+                let why = "it started no dump: the first one disarmed all rules (--single)";
+                return Err(NoDump::Limit(why.to_owned()));
+            }
+            Some(Acted::Suppressed(_)) | None => {
+                let why = "it started no dump: the rule holds the expression off (hold-off)";
+                return Err(NoDump::Limit(why.to_owned()));
             }
         };
-        let (dump, existed) = triggered?;
         if let Some(key) = key {
             self.keys[usize::from(is_of_rule)].add(key, dump);
         }

@@ -84,7 +84,6 @@ impl Run {
                     hit, expression, ..
                 } => self.opened.push((hit.time_ns, hit.rule, expression)),
                 Order::Close { suppressed, .. } => self.closed.push(suppressed),
-                Order::Join { .. } => panic!("{order:?}"),
                 Order::Refused { why, .. } => self.refused.push(why),
             }
         }
@@ -253,7 +252,7 @@ fn alerts_and_rules_share_the_dumps_of_a_minute() {
     };
     for (rules, dumps) in [(0, 10), (1, 5), (2, 6)] {
         let mut director = of_alerts(rules, limits);
-        let mut alert = |key| acts(&mut director, alert_hit(S, key, (S, S)), S);
+        let mut alert = |key| acts(&mut director, alert_hit(S, key, (S, S), 0));
         let opened = (0..100).filter_map(&mut alert);
         assert_eq!(opened.count(), dumps, "{rules} rules");
         let suppressed = director.counts.suppressed;
@@ -265,7 +264,7 @@ fn alerts_and_rules_share_the_dumps_of_a_minute() {
             assert!(matches!(orders[..], [Order::Open { .. }]), "{orders:?}");
         }
         director.advance_mono(62 * S, &mut Vec::new());
-        let next = acts(&mut director, alert_hit(S, 1000, (S, S)), S);
+        let next = acts(&mut director, alert_hit(S, 1000, (S, S), 0));
         assert!(next.is_some(), "the next minute");
     }
 }
@@ -280,12 +279,12 @@ fn alerts_may_have_no_limit_of_a_minute() {
     };
     let mut director = of_alerts(1, limits);
     let acts = |director: &mut Director<u32>, keys: std::ops::Range<u32>| {
-        let acts = |key| acts(director, alert_hit(S, key, (S, S)), S);
+        let acts = |key| acts(director, alert_hit(S, key, (S, S), 0));
         keys.filter_map(acts).count()
     };
     assert_eq!(acts(&mut director, 0..100), 100);
     let mut orders = Vec::new();
-    (0..100).for_each(|key| director.hit(hit(S, 0, key), &mut orders));
+    (0..100).for_each(|key| _ = director.hit(hit(S, 0, key), &mut orders));
     let opened = orders.iter().filter(|it| matches!(it, Order::Open { .. }));
     assert_eq!(opened.count(), 10, "alerts take nothing of it");
     limits.alerts_per_minute = true;
@@ -301,10 +300,10 @@ fn a_storm_of_a_rule_leaves_alerts_their_dumps() {
     };
     let mut director = of_alerts(1, limits);
     let mut orders = Vec::new();
-    (0..100).for_each(|key| director.hit(hit(S, 0, key), &mut orders));
+    (0..100).for_each(|key| _ = director.hit(hit(S, 0, key), &mut orders));
     let opened = orders.iter().filter(|it| matches!(it, Order::Open { .. }));
     assert_eq!(opened.count(), 5);
-    let alert = |key| acts(&mut director, alert_hit(S, key, (S, S)), S);
+    let alert = |key| acts(&mut director, alert_hit(S, key, (S, S), 0));
     assert_eq!((0..100).filter_map(alert).count(), 5);
 }
 
@@ -316,27 +315,17 @@ fn alerts_write_no_more_than_their_bytes_of_an_hour() {
     };
     let mut director = of_alerts(1, limits);
     assert!(director.counts_bytes());
-    let first = acts(&mut director, alert_hit(S, 1, (S, S)), S);
-    assert_eq!(first, Some((1, None)));
+    let first = acts(&mut director, alert_hit(S, 1, (S, S), 0));
+    assert_eq!(first, Some((1, false)));
     director.wrote(ALERT, 400);
-    let longer = acts(&mut director, alert_hit(S, 1, (0, 2 * S)), S);
-    assert_eq!(longer, Some((1, Some(3 * S))));
+    let within = |director: &mut Director<u32>| acts(director, alert_hit(S, 1, (S, S), 0));
+    assert_eq!(within(&mut director), Some((1, true)));
     director.wrote(ALERT, 200);
-    let mut refused = |hit| {
-        let mut orders = Vec::new();
-        director.alert(hit, S, &mut orders);
-        matches!(
-            orders[..],
-            [Order::Refused {
-                why: Refusal::Limit(Reason::BytesPerHour),
-                ..
-            }]
-        )
-    };
-    assert!(refused(alert_hit(S, 2, (S, S))), "another dump");
-    assert!(refused(alert_hit(S, 1, (0, 3 * S))), "a longer one");
-    let within = acts(&mut director, alert_hit(S, 1, (0, S)), S);
-    assert_eq!(within, Some((1, Some(3 * S))), "it costs nothing");
+    let refused = acts(&mut director, alert_hit(S, 2, (S, S), 0));
+    assert_eq!(refused, None, "another dump");
+    let refused = acts(&mut director, alert_hit(3 * S, 1, (S, S), 0));
+    assert_eq!(refused, None, "after the dump's end");
+    assert_eq!(within(&mut director), Some((1, true)), "it costs nothing");
     let mut orders = Vec::new();
     director.hit(hit(S, 0, 1), &mut orders);
     assert!(
@@ -345,7 +334,7 @@ fn alerts_write_no_more_than_their_bytes_of_an_hour() {
     );
     assert_eq!(director.counts.suppressed.of(Reason::BytesPerHour), 2);
     director.advance_mono(3700 * S, &mut Vec::new());
-    assert!(acts(&mut director, alert_hit(S, 2, (S, S)), S).is_some());
+    assert!(acts(&mut director, alert_hit(S, 2, (S, S), 0)).is_some());
 }
 
 /// Nobody is refused a dump by hand, and what it writes is not there for rules and alerts.
@@ -365,10 +354,10 @@ fn bytes_by_hand_count() {
     };
     assert!(by_hand(1) && by_hand(2));
     director.wrote(ALERT, 399);
-    assert!(acts(&mut director, alert_hit(S, 1, (S, S)), S).is_some());
+    assert!(acts(&mut director, alert_hit(S, 1, (S, S), 0)).is_some());
     director.wrote(ALERT, 101);
     director.advance_mono(62 * S, &mut Vec::new());
-    assert!(acts(&mut director, alert_hit(S, 2, (S, S)), S).is_none());
+    assert!(acts(&mut director, alert_hit(S, 2, (S, S), 0)).is_none());
     let mut orders = Vec::new();
     director.manual(hit(S, MANUAL, 3), &mut orders);
     assert!(matches!(orders[..], [Order::Open { .. }]), "{orders:?}");

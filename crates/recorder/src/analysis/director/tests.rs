@@ -343,7 +343,7 @@ fn a_dump_of_more_than_flows_ends_by_its_window() {
         director.hit(hit_of(1, 2 * S, 0), &mut orders);
         let flows: Vec<_> = hits.iter().filter_map(|hit| hit.terms.flow).collect();
         hits.into_iter()
-            .for_each(|hit| director.hit(hit, &mut orders));
+            .for_each(|hit| _ = director.hit(hit, &mut orders));
         for flow in flows.into_iter().chain([flow(1)]) {
             director.flow_is_over((0, flow), 10 * S, 10 * S);
         }
@@ -377,91 +377,83 @@ fn the_end_of_a_flow_waits_for_its_own_clock() {
     assert!(closes(&orders));
 }
 
-pub(super) fn alert_hit(time_ns: i64, expression: u32, window: (i64, i64)) -> Hit<u32> {
-    let line = br#"{"timestamp":"1970-01-01T00:00:01.000000Z","event_type":"alert"}"#;
-    let retroscope_alert::Read::Alert { alert, .. } = retroscope_alert::read(line) else {
-        panic!("it is an alert");
-    };
-    let order = HitOrder {
-        time_ns,
-        source: 0,
-        producer: 0,
-        record: u64::MAX,
-        rule: ALERT,
-    };
+/// A hit of the built-in rule of alerts, with this window. Its flow began `flow_ns` before it.
+pub(super) fn alert_hit(
+    time_ns: i64,
+    expression: u32,
+    window: (i64, i64),
+    flow_ns: i64,
+) -> Hit<u32> {
     let terms = Terms {
-        alert: Some(Arc::from(alert)),
+        span_ns: (flow_ns, 999),
         ..terms(window.0, window.1)
     };
     Hit {
-        order,
+        order: HitOrder::without_packet(time_ns, ALERT),
         terms,
         expression: Ok(expression),
     }
 }
 
-/// What alerts lead to: the number of a dump that is opened, or joined and then ends at a time; `None`: it is refused.
-pub(super) fn acts(
-    director: &mut Director<u32>,
-    hit: Hit<u32>,
-    newest_ns: i64,
-) -> Option<(u64, Option<i64>)> {
+/// What an alert leads to: its dump, and whether that was open; `None`: it is refused.
+pub(super) fn acts(director: &mut Director<u32>, hit: Hit<u32>) -> Option<(u64, bool)> {
     let mut orders = Vec::new();
-    director.alert(hit, newest_ns, &mut orders);
-    assert_eq!(orders.len(), 1);
-    match orders.remove(0) {
-        Order::Open { id, .. } => Some((id, None)),
-        Order::Join { id, to_ns, .. } => Some((id, Some(to_ns))),
-        Order::Refused { .. } => None,
-        Order::Close { .. } => panic!("nothing closes"),
+    let acted = director.manual(hit, &mut orders);
+    match (acted, &orders[..]) {
+        (Acted::Opened(id), [Order::Open { .. }]) => Some((id, false)),
+        (Acted::Joined(id), []) => Some((id, true)),
+        (Acted::Refused(_), [Order::Refused { .. }]) => None,
+        other => panic!("{other:?}"),
     }
 }
 
+/// An alert belongs to the open dump of its flow if the dump's window has the alert's packet and
+/// all of the flow before that packet. It does not lengthen the window.
 #[test]
-fn alerts_join_the_open_dump_that_has_their_past_and_make_it_longer() {
+fn alerts_belong_to_the_open_dump_that_has_their_flow() {
     let mut director = Director::new(DirectorConfig {
         alert_dumps: 3,
         ..config()
     });
-    let window = (S, 2 * S);
+    let mut alert = |time_ns, key, flow_ns| {
+        let hit = alert_hit(time_ns, key, (S, 2 * S), flow_ns);
+        acts(&mut director, hit)
+    };
+    assert_eq!(alert(10 * S, 7, 0), Some((1, false)));
+    assert_eq!(alert(10 * S, 8, 0), Some((2, false)), "of another flow");
+    assert_eq!(alert(11 * S, 7, 2 * S), Some((1, true)));
+    assert_eq!(alert(12 * S, 7, 0), Some((1, true)), "at the end of it");
+    assert_eq!(alert(9 * S, 7, 0), Some((1, true)), "before its trigger");
     assert_eq!(
-        acts(&mut director, alert_hit(10 * S, 7, window), 10 * S),
-        Some((1, None))
+        alert(11 * S, 7, 2 * S + 1),
+        Some((3, false)),
+        "an older flow"
     );
     assert_eq!(
-        acts(&mut director, alert_hit(10 * S, 8, window), 10 * S),
-        Some((2, None)),
-        "of another flow"
-    );
-    assert_eq!(
-        acts(&mut director, alert_hit(11 * S, 7, (2 * S, S / 2)), 11 * S),
-        Some((1, Some(12 * S))),
-        "within it"
-    );
-    assert_eq!(
-        acts(&mut director, alert_hit(11 * S, 7, (2 * S, 2 * S)), 12 * S),
-        Some((1, Some(13 * S))),
-        "longer"
-    );
-    // Of a flow that began before the dump does.
-    assert_eq!(
-        acts(&mut director, alert_hit(11 * S, 7, (3 * S, S)), 11 * S),
-        Some((3, None))
-    );
-    // Packets behind its end were passed by; and no more may be open.
-    assert_eq!(
-        acts(&mut director, alert_hit(12 * S, 8, window), 12 * S + 1),
-        None
+        alert(12 * S + 1000, 8, 0),
+        None,
+        "after it: no place is left"
     );
     let mut orders = Vec::new();
-    director.advance(13 * S + S / 10 + 1, &mut orders);
-    let closed = orders.iter().map(|order| match order {
-        Order::Close { id, .. } => *id,
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(closed.collect::<Vec<_>>(), [2, 3, 1], "by their ends");
-    assert_eq!(
-        acts(&mut director, alert_hit(12 * S, 8, window), 14 * S),
-        Some((4, None))
-    );
+    director.advance(13 * S + S / 10 + 1000, &mut orders);
+    let closed: Vec<_> = orders
+        .iter()
+        .map(|order| match order {
+            Order::Close { id, suppressed, .. } => (*id, suppressed.count),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(closed, [(1, 3), (2, 0), (3, 0)]);
+    assert_eq!(director.counts.suppressed.of(Reason::Open), 3);
+    let hit = alert_hit(12 * S, 8, (S, 2 * S), 0);
+    assert_eq!(acts(&mut director, hit), Some((4, false)));
+}
+
+/// The number of alerts that join one dump is bounded.
+#[test]
+fn a_dump_is_of_a_bounded_number_of_alerts() {
+    let mut director = Director::new(config());
+    let mut dump = |_| acts(&mut director, alert_hit(10 * S, 7, (S, S), 0));
+    let dumps: Vec<_> = (0..ALERTS_OF_DUMP + 2).map_while(&mut dump).collect();
+    assert_eq!(dumps[dumps.len() - 2..], [(1, true), (2, false)]);
 }

@@ -9,6 +9,7 @@ const MS: i64 = 1_000_000;
 pub(super) fn terms(past_ns: i64, future_ns: i64) -> Terms {
     Terms {
         alert: None,
+        span_ns: (0, 0),
         called: None,
         window: Window {
             past_ns,
@@ -170,7 +171,7 @@ fn each_deadline_is_kept_beside_longer_ones() {
                     due.insert(id, now_ms + (to_ns - from_ns) / MS + 51);
                 }
                 Order::Close { id, .. } => assert_eq!(due.remove(&id), Some(now_ms)),
-                Order::Join { .. } | Order::Refused { .. } => panic!("{order:?}"),
+                Order::Refused { .. } => panic!("{order:?}"),
             }
         }
     }

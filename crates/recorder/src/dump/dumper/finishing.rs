@@ -119,11 +119,7 @@ impl Dumper {
                     ending.completion.stays_plain = true;
                 }
                 let report = ending.report();
-                let why = ending.unmatched.as_ref();
-                let why = why.map(|(outcome, why)| (*outcome, why.as_str()));
-                // A dump may be compressed for long, and the stamps are not needed any more.
-                let alerted = std::mem::take(&mut ending.alerted);
-                for news in alerted.count(&common.alerts, id, why) {
+                for news in ending.alerted.count(&common.alerts, id) {
                     self.parts.events.tell(Event::Alert(news));
                 }
                 let is_complete = report.error.is_none();

@@ -74,12 +74,8 @@ impl Dumper {
         if let Some((marks, filter)) = marks.as_ref().zip(order.predicate.filter()) {
             marks.open_dump(order.id, filter, self.names.link_types());
         }
-        let mut alerted = Alerted::default();
-        if let Some((alert, _)) = &order.alert {
-            alerted.add(Arc::clone(alert));
-        }
         self.active.insert(Active {
-            alerted,
+            alerted: Alerted::new(order.alert.as_ref(), &self.written_bytes),
             end_ns: order.to_ns,
             order,
             marks,

@@ -8,8 +8,6 @@ use std::{
     },
 };
 
-use retroscope_alert::Alert;
-
 use crate::{
     dump::{file::DumpFile, packet::PacketMeta, sink::Gap, spaced::Spaced},
     intake::interfaces::Interface,
@@ -70,7 +68,6 @@ enum Item {
     },
     Interface(u16, Arc<Interface>),
     Gap(Gap),
-    Mark(Arc<Alert>),
 }
 
 /// What all sinks of a pool share and count. Each number stands alone: only the dumper adds copies, and asks before.
@@ -153,11 +150,6 @@ impl Batch {
         self.items.push(Item::Gap(*gap));
     }
 
-    /// See [`DumpFile::mark`].
-    pub(super) fn mark(&mut self, alert: &Arc<Alert>) {
-        self.items.push(Item::Mark(Arc::clone(alert)));
-    }
-
     pub(super) fn push(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) {
         self.cost += cost(data.len());
         if self.cost > self.counted {
@@ -200,7 +192,6 @@ impl Batch {
                 }
                 Item::Interface(id, interface) => file.interface(*id, interface),
                 Item::Gap(gap) => file.gap(gap),
-                Item::Mark(alert) => file.mark(alert),
             }
         }
         Ok(())

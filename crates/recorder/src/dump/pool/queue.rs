@@ -5,8 +5,6 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use retroscope_alert::Alert;
-
 use super::{
     Pool,
     batch::{BATCH_BYTES, Batch, OffsetGuess, cost},
@@ -154,14 +152,6 @@ impl SinkQueue {
         match &mut self.body {
             Some(body) => body.file.gap(gap),
             None => self.batch_of_others().gap(gap),
-        }
-    }
-
-    /// See [`DumpFile::mark`](crate::dump::file::DumpFile::mark).
-    pub(in crate::dump) fn mark(&mut self, alert: &Arc<Alert>) {
-        match &mut self.body {
-            Some(body) => body.file.mark(alert),
-            None => self.batch_of_others().mark(alert),
         }
     }
 

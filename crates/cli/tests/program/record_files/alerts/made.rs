@@ -464,7 +464,7 @@ fn made_alerts_of_every_kind_get_what_they_are_about() {
             "{what}: {sidecar}"
         );
         let notes = sidecar["notes"].to_string();
-        let is_told = notes.contains("nothing matched of about") && notes.contains("xff overwrite");
+        let is_told = notes.contains("nothing matched") && notes.contains("xff overwrite");
         assert_eq!(is_told, is_empty, "{what}: {notes}");
     }
     let marks = run
@@ -532,7 +532,7 @@ fn late_alerts_find_the_past_while_it_is_there() {
             (Some(0), &json!("incomplete"))
         );
         let notes = sidecar["notes"].to_string();
-        assert!(notes.contains("aged out: the ring began 3"), "{notes}");
+        assert!(notes.contains("aged out"), "{notes}");
     }
     let after = run(&capture, &alerts, &["--alerts-delay", "10m"]);
     assert_eq!(

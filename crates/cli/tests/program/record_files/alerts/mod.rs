@@ -69,6 +69,15 @@ fn micros(text: &Value) -> i64 {
     retroscope_alert::time_ns(text.as_str().unwrap()).unwrap() / 1000
 }
 
+/// The digest of a line that is an alert.
+fn sha256(line: &str) -> String {
+    let retroscope_alert::Read::Alert { alert, .. } = retroscope_alert::read(line.as_bytes())
+    else {
+        panic!("{line}");
+    };
+    alert.identity.sha256.clone()
+}
+
 /// For each alert of the corpus: the frame that Suricata saw on the wire is in a dump byte for byte, marked; of a tunnel that around it.
 #[test]
 fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
@@ -141,6 +150,68 @@ fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
         }
     }
     assert!(frames > 2800, "{frames}");
+}
+
+/// Alerts that act a second late: the dump has each frame, with a mark if the alert opened the dump.
+/// The sidecar has the number of the frame in the file.
+#[test]
+fn late_alerts_are_told_which_packet_they_are_about() {
+    let (Some(eve), Some(traces)) = (shared("eve/MANIFEST.tsv"), shared("traces")) else {
+        return;
+    };
+    let (eve, root) = (eve.parent().unwrap(), traces.parent().unwrap());
+    let manifest = fs::read_to_string(eve.join("MANIFEST.tsv")).unwrap();
+    let (mut marked, mut unmarked) = (0, 0);
+    for row in manifest.lines().skip(1) {
+        let [name, capture, _, count, _] = row.split('\t').collect::<Vec<_>>()[..] else {
+            panic!("{row}");
+        };
+        let path = eve.join(format!("{name}.alerts.json"));
+        if count == "0" || name.starts_with("mix-a.") {
+            continue;
+        }
+        let run = run(&root.join(capture), &path, &["--alerts-delay", "1s"]);
+        let text = fs::read_to_string(&path).unwrap();
+        let frames: HashMap<String, Vec<u8>> = text
+            .lines()
+            .map(|line| {
+                let alert: Value = serde_json::from_str(line).unwrap();
+                let frame = STANDARD.decode(alert["packet"].as_str().unwrap()).unwrap();
+                (sha256(line), frame)
+            })
+            .collect();
+        for sidecar in &run.sidecars {
+            let dumped = &run.dumps[Path::new(sidecar["file"].as_str().unwrap())];
+            for alert in sidecar["alerts"].as_array().unwrap() {
+                if alert["frame"] == Value::Null {
+                    continue;
+                }
+                let number = usize::try_from(alert["packet"].as_u64().unwrap()).unwrap();
+                let packet = &dumped[number - 1];
+                let us = micros(&alert["timestamp"]);
+                assert_eq!(packet.time_us, us, "{name}");
+                // Of several packets with one stamp and direction, it is the first.
+                let frame = &frames[alert["sha256"].as_str().unwrap()];
+                let mut alike = dumped[number - 1..]
+                    .iter()
+                    .take_while(|it| it.time_us == us);
+                let is_it = alike.any(|it| it.data.windows(frame.len()).any(|it| it == frame));
+                assert!(is_it, "{name}: {alert}");
+                match packet.is_marked {
+                    true => marked += 1,
+                    false => unmarked += 1,
+                }
+            }
+        }
+        let again = self::run(
+            &root.join(capture),
+            &path,
+            &["--alerts-delay", "1s", "--analyzers", "2"],
+        );
+        assert_eq!(again.dumps, run.dumps, "{name}");
+        assert_eq!(again.sidecars, run.sidecars, "{name}");
+    }
+    assert!(marked > 500 && unmarked > 200, "{marked} {unmarked}");
 }
 
 /// The same bytes, wherever packets are looked at, in whatever order the lines are.
