@@ -297,15 +297,6 @@ impl Outer {
         }
     }
 
-    /// The smallest time of the oldest buckets of all producers.
-    pub(crate) fn oldest_ns(&self, storage: &Storage) -> Option<i64> {
-        let oldest = (0..self.chains.len()).filter_map(|producer| {
-            let mut infos = self.oldest_first(producer);
-            infos.find_map(|(index, slot)| slot.info(index, storage))
-        });
-        oldest.map(|info| info.min_ns).min()
-    }
-
     /// Appends the producer's buckets that have committed records from number `position` on, in the order of its records. A walk over
     /// these alone.
     pub(crate) fn buckets_from(

@@ -234,14 +234,6 @@ impl Ring {
         lock(&self.0.outer).buckets_within(window, &self.0.storage, |_, _| true, out);
     }
 
-    /// The smallest time in the oldest buckets of all producers, ns of ring time; `None`: nothing
-    /// is committed. Takes the mutex of the outer queue, and visits one bucket of each producer.
-    /// Where times go back, a later bucket may have a smaller time.
-    #[must_use]
-    pub fn oldest_ns(&self) -> Option<i64> {
-        lock(&self.0.outer).oldest_ns(&self.0.storage)
-    }
-
     /// Changes with whatever [`Reservation::fallen`] has to tell of any reservation: when one falls, and when a bucket is overwritten
     /// while one that fell is there. Takes no lock.
     ///
