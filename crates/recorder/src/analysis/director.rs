@@ -133,18 +133,8 @@ pub(crate) enum Order<K> {
     Refused { hit: HitOrder, why: Refusal },
 }
 
-/// What a hit led to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Acted {
-    /// It started the dump of this number.
-    Opened(u64),
-    /// It belongs to this dump, which was open.
-    Joined(u64),
-    /// It started no dump, for the user to read.
-    Refused(Refusal),
-    /// It started no dump, for this reason.
-    Suppressed(Reason),
-}
+/// What a hit led to: the number of its dump and whether that was open before, or why it has none.
+pub(crate) type Acted = Result<(u64, bool), Refusal>;
 
 /// What cut the end of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,8 +269,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
     pub(crate) fn hit(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
-            let open = self.dump_of(&hit).map(|dump| Acted::Joined(dump.id));
-            return open.or(Some(Acted::Suppressed(Reason::Single)));
+            let open = self.dump_of(&hit).map(|dump| (dump.id, true));
+            return Some(open.ok_or(Refusal::Disarmed));
         }
         if self.config.hold_ns == 0 {
             return Some(self.act(hit, orders));
@@ -296,7 +286,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
             }
             self.plan();
         }
-        open.map(Acted::Joined)
+        open.map(|id| Ok((id, true)))
     }
 
     /// A trigger by hand, or an alert: it acts at once, armed or not.
@@ -450,34 +440,36 @@ impl<K: Eq + Hash + Clone> Director<K> {
                 terms,
                 expression,
             };
-            self.act(hit, orders);
+            // The orders tell of a refusal.
+            let _ = self.act(hit, orders);
         }
         self.plan();
     }
 
     fn act(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Acted {
         if let Some(id) = self.belongs_to_open(&hit) {
-            return Acted::Joined(id);
+            return Ok((id, true));
         }
         let (order, rule) = (hit.order, hit.order.rule);
         let why = match hit.expression {
             Err(why) => why,
             Ok(expression) => match self.reason_against(order, hit.terms.limits, &expression) {
-                None => return Acted::Opened(self.start(order, hit.terms, expression, orders)),
-                Some(Reason::HoldOff) => {
-                    self.suppress(rule, Reason::HoldOff, 1);
-                    return Acted::Suppressed(Reason::HoldOff);
+                None => {
+                    let id = self.start(order, hit.terms, expression, orders);
+                    return Ok((id, false));
                 }
+                Some(Reason::HoldOff) => Refusal::HeldOff,
                 Some(reason) => Refusal::Limit(reason),
             },
         };
         self.suppress(rule, why.reason(), 1);
-        let refused = Order::Refused {
-            hit: order,
-            why: why.clone(),
-        };
-        orders.push(refused);
-        Acted::Refused(why)
+        if why != Refusal::HeldOff {
+            orders.push(Order::Refused {
+                hit: order,
+                why: why.clone(),
+            });
+        }
+        Err(why)
     }
 
     /// The open dump of the rule, expression and window of a hit that has the hit in its window.

@@ -156,6 +156,12 @@ pub(crate) enum Refusal {
     /// A limit.
     #[error("refused, {} (--{})", .0.limit().unwrap_or_default(), .0.as_str())]
     Limit(Reason),
+    /// Such a dump has ended less than `--hold-off` ago.
+    #[error("it started no dump: the rule holds the expression off (hold-off)")]
+    HeldOff,
+    /// The one dump of `--single` was started.
+    #[error("it started no dump: the first one disarmed all rules (--single)")]
+    Disarmed,
     /// The trigger packet cannot supply a variable.
     #[error("no dump: {0}")]
     Variable(#[from] FillError),
@@ -168,6 +174,8 @@ impl Refusal {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Limit(reason) => *reason,
+            Self::HeldOff => Reason::HoldOff,
+            Self::Disarmed => Reason::Single,
             Self::Variable(_) | Self::Script(_) => Reason::Unfilled,
         }
     }

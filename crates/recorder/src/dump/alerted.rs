@@ -296,3 +296,104 @@ pub(crate) fn oddity(alert: &Alert) -> Option<&'static str> {
         "its community_id is not that of its addresses and ports: either the IDS has another seed than 0, or it wrote other addresses than were on the wire (xff overwrite)",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use retroscope_alert::{Read, read};
+
+    use super::*;
+    use crate::{
+        dump::packet::Key,
+        tests::rig::{MS, udp},
+    };
+
+    /// About a packet at a time, ns, from port 5 to port 9, or back.
+    fn alert(time_ns: i64, is_back: bool) -> Arc<Alert> {
+        let mut ends = [("10.0.0.1", 5), ("10.0.0.2", 9)];
+        if is_back {
+            ends.reverse();
+        }
+        let [(src, from), (dst, to)] = ends;
+        let line = format!(
+            r#"{{"timestamp":"{}","event_type":"alert","src_ip":"{src}","src_port":{from},"dest_ip":"{dst}","dest_port":{to},"proto":"UDP"}}"#,
+            rfc3339(time_ns)
+        );
+        let Read::Alert { alert, .. } = read(line.as_bytes()) else {
+            panic!("{line}");
+        };
+        Arc::from(alert)
+    }
+
+    /// Writes a packet of port 5 to port 9. Returns whether it is marked.
+    fn write(alerted: &mut Alerted, time_ns: i64, record: u64) -> bool {
+        let meta = PacketMeta {
+            key: Key {
+                time_ns,
+                source: 0,
+                producer: 0,
+                record,
+            },
+            stamp_ns: time_ns,
+            wire_len: 0,
+            interface: 0,
+            direction: 0,
+            is_trigger: false,
+        };
+        alerted.write(&meta, LinkType::RAW, &udp(5, 9, 0))
+    }
+
+    /// Whether the frame of each alert is in the dump, and its number.
+    fn frames(alerted: &mut Alerted) -> Vec<(Option<bool>, Option<u64>)> {
+        alerted.number();
+        let entries = alerted.entries().into_iter();
+        entries.map(|entry| (entry.frame, entry.packet)).collect()
+    }
+
+    #[test]
+    fn alerts_mark_what_is_not_written_and_number_the_rest() {
+        let mut alerted = Alerted::new(Some(&alert(3 * MS, false)), &KeptBytes::new(true));
+        assert!(!write(&mut alerted, 2 * MS, 0));
+        assert!(write(&mut alerted, 3 * MS + 999, 1));
+        alerted.add(alert(2 * MS, false), 0);
+        alerted.add(alert(5 * MS, true), 0);
+        // The third packet came late: in the file it is the first.
+        assert!(!write(&mut alerted, MS, 2));
+        // From files: a record that was analyzed before the alert.
+        alerted.add(alert(4 * MS, false), 4);
+        assert!(!write(&mut alerted, 4 * MS, 3));
+        assert!(!write(&mut alerted, 5 * MS, 4), "of the other direction");
+        let found = |number| (Some(true), Some(number));
+        let expected = [found(2), found(3), found(4), (Some(false), None)];
+        assert_eq!(frames(&mut alerted), expected);
+        assert!(alerted.note().unwrap().contains("is not in it"));
+    }
+
+    /// Many dumps of many packets: each remembers its newest packets, within a budget of all dumps.
+    #[test]
+    fn written_packets_are_remembered_within_a_budget() {
+        let all = KeptBytes::new(true);
+        let mut dumps: Vec<_> = (0..3)
+            .map(|_| Alerted::new(Some(&alert(0, false)), &all))
+            .collect();
+        let packets = WRITTEN_MAX as i64 + 10;
+        for alerted in &mut dumps {
+            for number in 0..packets {
+                write(alerted, number * 1000, number.cast_unsigned());
+            }
+        }
+        let remembered: Vec<_> = dumps.iter().map(|it| it.written.len()).collect();
+        assert!(!all.has_room(size_of::<WrittenPacket>()));
+        assert_eq!(remembered, [WRITTEN_MAX, WRITTEN_MAX, 0]);
+        for alerted in &mut dumps {
+            alerted.add(alert(5000, false), 0);
+            alerted.add(alert((packets - 1) * 1000, false), 0);
+        }
+        let (marked, unknown) = ((Some(true), None), (None, None));
+        let newest = (Some(true), Some(packets.unsigned_abs()));
+        assert_eq!(frames(&mut dumps[0]), [marked, unknown, newest]);
+        assert_eq!(frames(&mut dumps[2]), [marked, unknown, unknown]);
+        assert_eq!(dumps[0].note(), None, "nothing is known to be missing");
+        drop(frames(&mut dumps[1]));
+        assert!(all.has_room(64 << 20), "all of it is given back");
+    }
+}

@@ -13,7 +13,7 @@ use super::Core;
 use crate::{
     analysis::{
         alerts::Sought,
-        director::{ALERT, Acted, Hit, HitOrder},
+        director::{ALERT, Hit, HitOrder},
         predicate::Expression,
         terms::{Terms, TriggerRequest},
     },
@@ -164,11 +164,9 @@ impl Core {
         };
         let acted = self.director.manual(hit, &mut self.orders);
         self.execute();
-        let odd = odd.map(str::to_owned);
-        match acted {
-            Acted::Opened(id) => self.tell_alert(alert, AlertOutcome::Dump, Some(id), odd),
-            Acted::Joined(id) => {
-                self.tell_alert(alert, AlertOutcome::Joined, Some(id), odd);
+        let (outcome, dump, why) = match acted {
+            Ok((id, false)) => (AlertOutcome::Dump, Some(id), odd.map(str::to_owned)),
+            Ok((id, true)) => {
                 self.send(Message::Alert {
                     id,
                     alert: Arc::clone(alert),
@@ -178,18 +176,18 @@ impl Core {
                         false => self.ends().first().copied().unwrap_or(0),
                     },
                 });
+                (AlertOutcome::Joined, Some(id), odd.map(str::to_owned))
             }
-            Acted::Refused(why) => {
+            Err(why) => {
                 let outcome = match why.reason() {
                     Reason::DumpsPerMinute => AlertOutcome::DumpsPerMinute,
                     Reason::BytesPerHour => AlertOutcome::BytesPerHour,
                     _ => AlertOutcome::MaxDumps,
                 };
-                self.tell_alert(alert, outcome, None, Some(why.to_string()));
+                (outcome, None, Some(why.to_string()))
             }
-            // No alert is held off, and `--single` holds no alert.
-            Acted::Suppressed(_) => {}
-        }
+        };
+        self.tell_alert(alert, outcome, dump, why);
     }
 
     /// What an alert asks for: its flow up to its packet, and what is dumped before and after any

@@ -8,7 +8,7 @@ use std::{
 use super::Core;
 use crate::{
     analysis::{
-        director::{Acted, Hit, HitOrder, MANUAL},
+        director::{Hit, HitOrder, MANUAL},
         predicate::Expression,
         terms::{Terms, TriggerRequest},
         triggers::RuleChange,
@@ -149,22 +149,12 @@ impl Core {
         } else {
             Some(self.director.manual(hit, &mut self.orders))
         };
-        let (dump, existed) = match acted {
-            Some(Acted::Opened(dump)) => (dump, false),
-            Some(Acted::Joined(dump)) => (dump, true),
-            Some(Acted::Refused(why @ Refusal::Limit(_))) => {
-                return Err(NoDump::Limit(why.to_string()));
-            }
-            Some(Acted::Refused(why)) => return Err(NoDump::Other(why.to_string())),
-            Some(Acted::Suppressed(Reason::Single)) => {
-                let why = "it started no dump: the first one disarmed all rules (--single)";
-                return Err(NoDump::Limit(why.to_owned()));
-            }
-            Some(Acted::Suppressed(_)) | None => {
-                let why = "it started no dump: the rule holds the expression off (hold-off)";
-                return Err(NoDump::Limit(why.to_owned()));
-            }
-        };
+        // Only from files a hit of a rule waits.
+        let acted = acted.unwrap_or(Err(Refusal::HeldOff));
+        let (dump, existed) = acted.map_err(|why| match why.reason() {
+            Reason::Unfilled => NoDump::Other(why.to_string()),
+            _ => NoDump::Limit(why.to_string()),
+        })?;
         if let Some(key) = key {
             self.keys[usize::from(is_of_rule)].add(key, dump);
         }

@@ -223,7 +223,7 @@ fn a_trigger_by_hand_asks_no_budget() {
     let mut orders = Vec::new();
     for number in 0..5 {
         let by_hand = hit(1001 * S, usize::MAX, number);
-        run.director.manual(by_hand, &mut orders);
+        let _ = run.director.manual(by_hand, &mut orders);
     }
     let opened = orders.iter().filter(|o| matches!(o, Order::Open { .. }));
     assert_eq!(opened.count(), 4, "as many as may be open at once");
@@ -348,7 +348,7 @@ fn bytes_by_hand_count() {
     let mut director = of_alerts(0, limits);
     let mut by_hand = |number| {
         let mut orders = Vec::new();
-        director.manual(hit(S, MANUAL, number), &mut orders);
+        let _ = director.manual(hit(S, MANUAL, number), &mut orders);
         director.wrote(MANUAL, 300);
         matches!(orders[..], [Order::Open { .. }])
     };
@@ -359,7 +359,7 @@ fn bytes_by_hand_count() {
     director.advance_mono(62 * S, &mut Vec::new());
     assert!(acts(&mut director, alert_hit(S, 2, (S, S), 0)).is_none());
     let mut orders = Vec::new();
-    director.manual(hit(S, MANUAL, 3), &mut orders);
+    let _ = director.manual(hit(S, MANUAL, 3), &mut orders);
     assert!(matches!(orders[..], [Order::Open { .. }]), "{orders:?}");
 }
 

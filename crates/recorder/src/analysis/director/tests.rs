@@ -205,12 +205,12 @@ fn single_disarms_after_the_first_dump_but_not_the_hand() {
         hit.order.rule = usize::MAX;
         hit
     };
-    director.manual(by_hand(S, "by hand"), &mut orders);
+    let _ = director.manual(by_hand(S, "by hand"), &mut orders);
     assert!(director.armed, "a trigger by hand is not the shot");
     director.hit(hit(S, 1, "a"), &mut orders);
     director.act_all(&mut orders);
     assert!(!director.armed);
-    director.manual(by_hand(2 * S, "by hand again"), &mut orders);
+    let _ = director.manual(by_hand(2 * S, "by hand again"), &mut orders);
     assert_eq!(director.counts.triggers, 3);
 }
 
@@ -400,9 +400,9 @@ pub(super) fn acts(director: &mut Director<u32>, hit: Hit<u32>) -> Option<(u64, 
     let mut orders = Vec::new();
     let acted = director.manual(hit, &mut orders);
     match (acted, &orders[..]) {
-        (Acted::Opened(id), [Order::Open { .. }]) => Some((id, false)),
-        (Acted::Joined(id), []) => Some((id, true)),
-        (Acted::Refused(_), [Order::Refused { .. }]) => None,
+        (Ok((id, false)), [Order::Open { .. }]) => Some((id, false)),
+        (Ok((id, true)), []) => Some((id, true)),
+        (Err(_), [Order::Refused { .. }]) => None,
         other => panic!("{other:?}"),
     }
 }
