@@ -123,8 +123,8 @@ fn alerts_come_by_sockets_and_from_files() {
     assert!(!stream.exists() && !datagrams.exists(), "they go with it");
 }
 
-/// Two alerts about one frame while the dump of its flow is open: one file, whose sidecar has both.
-/// A third alert finds nothing.
+/// While the dump of a flow is open, two alerts about a frame of the flow share that dump. A third
+/// alert finds nothing.
 #[test]
 fn alerts_of_a_flow_share_its_dump() {
     let folder = tempfile::tempdir().unwrap();

@@ -90,7 +90,7 @@ pub(crate) struct HitOrder {
 }
 
 impl HitOrder {
-    /// Of a hit that no packet is, after the packets of its time.
+    /// For a trigger by hand and for an alert. They act after the packets of their time.
     pub(crate) fn without_packet(time_ns: i64, rule: usize) -> Self {
         Self {
             time_ns,
@@ -133,7 +133,8 @@ pub(crate) enum Order<K> {
     Refused { hit: HitOrder, why: Refusal },
 }
 
-/// What a hit led to: the number of its dump and whether that was open before, or why it has none.
+/// The result of a hit: the number of its dump and whether the dump was open before, or why no dump
+/// has the hit.
 pub(crate) type Acted = Result<(u64, bool), Refusal>;
 
 /// What cut the end of a window.

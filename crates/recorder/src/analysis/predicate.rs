@@ -45,8 +45,8 @@ pub(crate) struct Expression {
 enum What {
     /// A template, and what the trigger packet says to it.
     Values(Arc<Template>, Arc<TriggerValues>),
-    /// An expression that asks for no trigger packet. Of an alert, the expression finds packets,
-    /// and the second part decides which of them the alert is about.
+    /// An expression that asks for no trigger packet. For an alert, the expression finds packets,
+    /// and the second part decides which packets the alert is about.
     Plain(Arc<Filled>, Option<Arc<Sought>>),
     Script(ScriptPredicate),
 }

@@ -70,7 +70,7 @@ pub struct AlertLines {
     pub lost: u64,
 }
 
-/// What became of an alert. The last three come in addition, if the dump has no packet.
+/// The outcome of an alert. The last three are in addition, for an alert whose dump has no packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AlertOutcome {

@@ -156,7 +156,7 @@ pub(crate) enum Refusal {
     /// A limit.
     #[error("refused, {} (--{})", .0.limit().unwrap_or_default(), .0.as_str())]
     Limit(Reason),
-    /// Such a dump has ended less than `--hold-off` ago.
+    /// A dump of the rule and the expression has ended less than `--hold-off` ago.
     #[error("it started no dump: the rule holds the expression off (hold-off)")]
     HeldOff,
     /// The one dump of `--single` was started.

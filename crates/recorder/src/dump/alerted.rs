@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Written packets of one dump that are remembered, for alerts that arrive later. All dumps of a
-/// live recorder share [`KeptBytes`] for them.
+/// live recorder also share a limit of bytes, [`KeptBytes`].
 const WRITTEN_MAX: usize = 1 << 20;
 /// Alerts that a sidecar lists.
 const LISTED_MAX: usize = 1000;
@@ -50,11 +50,11 @@ pub(super) struct Alerted {
     bytes: KeptBytes,
     /// The stamp of the first packet, µs.
     first_us: Option<i64>,
-    /// Why the dump has no packet, if so.
+    /// The reason why the dump has no packet, if it has none.
     unmatched: Option<(AlertOutcome, String)>,
 }
 
-/// An alert, and what the dump has of it.
+/// An alert, and whether the dump has its frame.
 #[derive(Debug)]
 struct Known {
     alert: Arc<Alert>,
@@ -117,7 +117,7 @@ impl Alerted {
         self.alerts.insert(key, known);
     }
 
-    /// Takes note of a packet that is written next. Returns whether an alert is about it.
+    /// Takes note of a packet that is written next. Returns whether the packet is an alert's frame.
     pub(super) fn write(&mut self, meta: &PacketMeta, link_type: LinkType, data: &[u8]) -> bool {
         let Some(first) = &self.first else {
             return false;
@@ -253,7 +253,7 @@ fn micros(ns: i64) -> i64 {
 }
 
 impl Active {
-    /// What a dump of alerts says of them. A dump without a packet is never complete.
+    /// Adds notes about alerts to the report. A dump of alerts without a packet is never complete.
     pub(super) fn judge_alerts(&mut self, close: &CloseOrder, report: &mut DumpReport) {
         let Some(alert) = &self.alerted.first else {
             return;

@@ -190,8 +190,8 @@ impl Core {
         self.tell_alert(alert, outcome, dump, why);
     }
 
-    /// What an alert asks for: its flow up to its packet, and what is dumped before and after any
-    /// trigger. Without addresses, all packets of a short time before and after it.
+    /// The window and the reason of an alert. The alert's flow up to its packet belongs to the hit.
+    /// Without addresses, the window is a short time before and after the alert.
     fn terms_of_alert(&self, alert: &Arc<Alert>, time_ns: i64, is_window: bool) -> Terms {
         let config = &self.parts.alerts;
         let mut terms = Terms::new(&TriggerRequest::default(), self.parts.window);

@@ -377,7 +377,7 @@ fn the_end_of_a_flow_waits_for_its_own_clock() {
     assert!(closes(&orders));
 }
 
-/// A hit of the built-in rule of alerts, with this window. Its flow began `flow_ns` before it.
+/// A hit of the built-in rule of alerts, with this window. Its flow began `flow_ns` earlier.
 pub(super) fn alert_hit(
     time_ns: i64,
     expression: u32,
@@ -395,7 +395,7 @@ pub(super) fn alert_hit(
     }
 }
 
-/// What an alert leads to: its dump, and whether that was open; `None`: it is refused.
+/// The dump of an alert, and whether the dump was open; `None`: the alert is refused.
 pub(super) fn acts(director: &mut Director<u32>, hit: Hit<u32>) -> Option<(u64, bool)> {
     let mut orders = Vec::new();
     let acted = director.manual(hit, &mut orders);

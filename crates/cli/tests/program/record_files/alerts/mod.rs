@@ -152,8 +152,8 @@ fn every_frame_of_a_real_suricata_is_in_a_dump_and_marked() {
     assert!(frames > 2800, "{frames}");
 }
 
-/// Alerts that act a second late: the dump has each frame, with a mark if the alert opened the dump.
-/// The sidecar has the number of the frame in the file.
+/// Alerts act a second late. The dump has each frame, with a mark if the alert opened the dump. The
+/// sidecar has the number of the frame in the file.
 #[test]
 fn late_alerts_are_told_which_packet_they_are_about() {
     let (Some(eve), Some(traces)) = (shared("eve/MANIFEST.tsv"), shared("traces")) else {
@@ -190,7 +190,7 @@ fn late_alerts_are_told_which_packet_they_are_about() {
                 let packet = &dumped[number - 1];
                 let us = micros(&alert["timestamp"]);
                 assert_eq!(packet.time_us, us, "{name}");
-                // Of several packets with one stamp and direction, it is the first.
+                // If several packets have the stamp and the direction, the number is of the first.
                 let frame = &frames[alert["sha256"].as_str().unwrap()];
                 let mut alike = dumped[number - 1..]
                     .iter()
