@@ -90,20 +90,12 @@ impl LuaModule {
         let asked = Asked { script, table };
         let (functions, mut plan) = asked.plan()?;
         let functions = state.lua.create_table_from(functions).map_err(setup)?;
-        let check_state = match asked.get("checkState")? {
-            Value::Nil => state.lua.create_table().map_err(setup)?,
-            Value::Table(table) => table,
-            other => {
-                return Err(asked.wrong("checkState", &format!("a table, not {}", kind(&other))));
-            }
+        let table = |name| match asked.get(name)? {
+            Value::Nil => state.lua.create_table().map_err(setup),
+            Value::Table(table) => Ok(table),
+            other => Err(asked.wrong(name, &format!("a table, not {}", kind(&other)))),
         };
-        let default_state = match asked.get("defaultState")? {
-            Value::Nil => state.lua.create_table().map_err(setup)?,
-            Value::Table(table) => table,
-            other => {
-                return Err(asked.wrong("defaultState", &format!("a table, not {}", kind(&other))));
-            }
-        };
+        let (check_state, default_state) = (table("checkState")?, table("defaultState")?);
         let to_lua = |fields: &[fields::Field]| -> mlua::Result<Table> {
             let tables = fields.iter().map(|field| {
                 let table = state.lua.create_table()?;

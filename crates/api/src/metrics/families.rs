@@ -116,13 +116,11 @@ pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
     }
 }
 
-/// The ring, and who reads it.
+/// The ring, and the thread that reads it.
 pub(super) fn ring(exposition: &mut Exposition, status: &Status) {
     let ring = &status.ring;
-    let (goal, limit) = match status.history_goal {
-        Some((goal, limit)) => (Some(goal.as_secs_f64()), limit),
-        None => (None, None),
-    };
+    let (goal, limit) = status.history_goal.unzip();
+    let goal = goal.map(|goal| goal.as_secs_f64());
     let history = status.history.map(|history| history.as_secs_f64());
     let oldest = status.oldest_stamp_ns.map(|ns| ns as f64 / 1e9);
     for (name, help, value) in [
@@ -148,7 +146,7 @@ pub(super) fn ring(exposition: &mut Exposition, status: &Status) {
         (
             "retroscope_history_limit_bytes",
             "What each direction of a flow keeps so that the goal is reached; absent while all is kept.",
-            limit,
+            limit.flatten(),
         ),
         (
             "retroscope_ring_size_bytes",
@@ -189,21 +187,26 @@ pub(super) fn ring(exposition: &mut Exposition, status: &Status) {
     ] {
         family.add(&[("state", state)], Some(buckets));
     }
+    counts(exposition, status);
+}
+
+/// What the ring and the analyzer counted.
+fn counts(exposition: &mut Exposition, status: &Status) {
     for (name, help, value) in [
         (
             "retroscope_ring_evicted_packets",
             "Packets that newer ones were stored over.",
-            ring.evicted_packets,
+            status.ring.evicted_packets,
         ),
         (
             "retroscope_ring_evicted_bytes",
             "Captured bytes of these packets.",
-            ring.evicted_bytes,
+            status.ring.evicted_bytes,
         ),
         (
             "retroscope_ring_reservations_fallen",
             "Dumps and pins that lost packets they wanted to newer ones.",
-            ring.reservations_fallen,
+            status.ring.reservations_fallen,
         ),
         (
             "retroscope_analyzed_packets",
