@@ -127,9 +127,9 @@ impl Directory {
         }
     }
 
-    /// The same, looked after.
-    pub(crate) fn kept_by(self, keeper: &Keeper) -> Self {
-        let keeper = Some(keeper.clone());
+    /// The same with a keeper, where there is one.
+    pub(crate) fn kept_by(self, keeper: Option<&Keeper>) -> Self {
+        let keeper = keeper.cloned();
         Self { keeper, ..self }
     }
 

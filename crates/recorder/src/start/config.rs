@@ -110,6 +110,13 @@ pub struct Config {
     pub reproducible: bool,
 }
 
+impl Config {
+    /// How many rules there are, scripts and modules among them.
+    pub(super) fn rules(&self) -> usize {
+        self.triggers.len() + self.scripts.triggers.len() + self.scripts.modules.len()
+    }
+}
+
 /// Live, 64 MiB; no triggers, no dumps; without limits but 64 dumps at once.
 impl Default for Config {
     fn default() -> Self {

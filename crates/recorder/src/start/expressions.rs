@@ -13,11 +13,10 @@ use crate::{
         native::NativeCode,
         predicate::Expression,
         prepared::{LinkTypes, Prepared, mode, template},
-        terms::TriggerRequest,
         triggers::Triggers,
     },
     intake::capture_filter::CaptureFilter,
-    start::config::ClassCutoff,
+    start::config::{ClassCutoff, Config},
 };
 
 /// An expression that compiles for none of the sources: the user's mistake.
@@ -82,19 +81,6 @@ fn usual() -> Vec<LinkType> {
     [113, 276, 101, 12, 127, 105, 0, 9].map(LinkType).to_vec()
 }
 
-/// The user's texts.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Texts<'a> {
-    pub(crate) triggers: &'a [String],
-    pub(crate) dump: &'a str,
-    /// Whose dump expressions are used in place of that, in the order of triggers.
-    pub(crate) requests: &'a [TriggerRequest],
-    pub(crate) manual: &'a str,
-    pub(crate) filter: Option<&'a str>,
-    /// Of the classes of [`Config::cutoffs`](crate::Config::cutoffs).
-    pub(crate) cutoffs: &'a [ClassCutoff],
-}
-
 /// All expressions of a recorder, checked.
 #[derive(Debug)]
 pub(crate) struct Expressions {
@@ -108,12 +94,11 @@ pub(crate) struct Expressions {
 impl Expressions {
     /// Compiles everything for the link types of the sources, to machine code too.
     pub(crate) fn new(
-        texts: &Texts<'_>,
+        config: &Config,
         link_types: &LinkTypes<'_>,
-        offline: bool,
         native: &Arc<NativeCode>,
     ) -> Result<Self, ExpressionError> {
-        let mode = mode(offline);
+        let mode = mode(config.offline);
         let plain = |option, text: &str| {
             let prepared = Filter::resolved(text).and_then(|filter| {
                 let mut prepared = Prepared::new(filter, mode);
@@ -123,7 +108,7 @@ impl Expressions {
             });
             prepared.map_err(|error| ExpressionError { option, error })
         };
-        let triggers = Triggers::new(texts.triggers, link_types, offline, native);
+        let triggers = Triggers::new(&config.triggers, link_types, config.offline, native);
         let triggers = triggers.map_err(|error| ExpressionError {
             option: "--trigger",
             error,
@@ -131,12 +116,17 @@ impl Expressions {
         let template = |option, text: &str| {
             template(text, link_types, mode).map_err(|error| ExpressionError { option, error })
         };
-        let default = template("--dump", texts.dump)?;
-        let own = texts.requests.iter().enumerate();
+        // A dump script may answer with this, and fragments are followed for it.
+        let default = match config.scripts.dump {
+            Some(_) => "$flow",
+            None => &config.dump,
+        };
+        let default = template("--dump", default)?;
+        let own = config.requests.iter().enumerate();
         let own = own.filter_map(|(number, request)| Some((number, request.dump.as_deref()?)));
         let own = own.map(|(number, text)| Ok((number, template("--trigger-dump", text)?)));
         let own = own.collect::<Result<_, _>>()?;
-        for text in texts
+        for text in config
             .requests
             .iter()
             .filter_map(|request| request.alert_dump.as_deref())
@@ -146,12 +136,10 @@ impl Expressions {
                 error,
             })?;
         }
-        let manual = plain("--manual-dump", texts.manual)?;
+        let manual = plain("--manual-dump", &config.manual_dump)?;
         let manual = Expression::plain(manual.filter.filled().clone());
-        let filter = texts
-            .filter
-            .map(|text| plain("--filter", text))
-            .transpose()?;
+        let filter = config.filter.as_ref();
+        let filter = filter.map(|text| plain("--filter", text)).transpose()?;
         let filter = filter.map(|prepared| CaptureFilter::new(prepared, native));
         let class = |of: &ClassCutoff| {
             let text = of.class.as_deref();
@@ -159,7 +147,7 @@ impl Expressions {
             let filter = prepared.map(|prepared| CaptureFilter::new(prepared, native));
             Ok((filter, of.cutoff))
         };
-        let classes = texts.cutoffs.iter().map(class).collect::<Result<_, _>>()?;
+        let classes = config.cutoffs.iter().map(class).collect::<Result<_, _>>()?;
         Ok(Self {
             classes,
             triggers,

@@ -17,7 +17,7 @@ use crate::{
         counters::SourceSnapshot,
         inserter::{live::LiveInserter, parts::InserterParts, queue_intake::QueueIntake},
     },
-    start::recorder::StartError,
+    start::{config::Config, recorder::StartError},
 };
 
 /// What inserters did.
@@ -53,30 +53,25 @@ pub fn insert_only(
     let common = Common::new(ring, Arc::clone(&clock), intake);
     let parts = InserterParts {
         duration_ns: duration.map(duration_ns),
-        ..InserterParts::of_all(Arc::clone(&common))
+        ..InserterParts::new(&Config::default(), Arc::clone(&common))
     };
     let inserter = |intake| {
         let producer = common.ring.producer()?;
         Ok(LiveInserter::new(intake, producer))
     };
     let intakes = QueueIntake::of_all(opened, &parts)?.into_iter();
-    let inserters = intakes.map(inserter).collect::<Result<_, RingError>>()?;
+    let inserters: Vec<_> = intakes.map(inserter).collect::<Result<_, RingError>>()?;
     let start_ns = clock.mono_ns();
-    run(inserters);
-    let elapsed_ns = u64::try_from(clock.mono_ns() - start_ns).unwrap_or(0);
-    Ok(Inserted {
-        sources: common.intake.snapshots(),
-        elapsed: Duration::from_nanos(elapsed_ns),
-    })
-}
-
-/// Runs each on a thread of its own, and waits for all.
-fn run(inserters: Vec<LiveInserter>) {
     thread::scope(|scope| {
         for inserter in inserters {
             scope.spawn(move || inserter.run(&mut |_| {}));
         }
     });
+    let elapsed_ns = u64::try_from(clock.mono_ns() - start_ns).unwrap_or(0);
+    Ok(Inserted {
+        sources: common.intake.snapshots(),
+        elapsed: Duration::from_nanos(elapsed_ns),
+    })
 }
 
 #[cfg(test)]

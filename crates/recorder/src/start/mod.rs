@@ -20,19 +20,22 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        mpsc::{Receiver, SyncSender},
     },
     time::Duration,
 };
 
 use retroscope_capture::{
-    Offer, Probed, REST_NS_MAX, SourceError,
+    Offer, Queue, REST_NS_MAX,
     af_packet::WATERMARK_BEHIND_NS_MAX,
     clock::{Clock, Now, duration_ns},
 };
 use retroscope_flow::TailDrop;
 use retroscope_packet::LinkType;
-use retroscope_ring::{EvictionDetail, GroupKind, Mode, Ring, RingConfig, RingError, Waker};
+use retroscope_pcapfile::scan_link_types;
+use retroscope_ring::{
+    EvictionDetail, GroupKind, Mode, Positions, Ring, RingConfig, RingError, Waker,
+};
 use retroscope_script::Limits;
 use rustix::system::uname;
 
@@ -41,7 +44,7 @@ use crate::{
         analyzer::{Analyzer, AnalyzerParts},
         director::{DirectorConfig, SharedLimits},
         dump_script::DumpFunction,
-        flows,
+        flows::{self, FlowReceiver},
         functions::Functions,
         native::NativeCode,
         prepared::{LinkTypes, mode},
@@ -51,15 +54,18 @@ use crate::{
         terms::{Terms, Window},
     },
     control::{
-        commands::commands, common::Common, events::Events, progress::Progress,
+        commands::{Command, commands},
+        common::Common,
+        events::Events,
+        progress::Progress,
         unprivileged::without_capabilities,
     },
     dump::{
         dumper::DumperParts,
         names::Directory,
-        order::Messages,
+        order::{Message, Messages},
         pool::{Pool, PoolConfig},
-        post::Post,
+        post::{Post, PostQueue},
         sidecar::Origin,
         store::{
             keeper::{KeeperConfig, KeeperThread},
@@ -78,14 +84,14 @@ use crate::{
     },
     query::index::ring_bytes,
     start::{
-        config::{Analyzers, Config, Sources},
-        expressions::{Expressions, Texts},
+        config::{Config, Sources},
+        expressions::Expressions,
         handle::{ANSWER_WAIT, Handle},
         lookers::{Situation, choose, seat_shards},
         recorder::{Recorder, StartError},
         reload::Configured,
         rules::RuleBook,
-        threads::{Gone, spawn_analyzer, spawn_dumper, spawn_inserters, spawn_shard_reader},
+        threads::{DataPath, spawn_dumper},
     },
 };
 
@@ -103,10 +109,12 @@ const EVICTED_BYTES: usize = 256 << 20;
 const SHED_FLOWS_MAX: usize = 1 << 20;
 
 impl Recorder {
-    /// Opens the sources, fills the ring and starts the threads. `progress` hears how much memory is filled.
+    /// Opens the sources, fills the ring and starts the threads. `progress` gets the bytes of memory
+    /// that are filled, and the bytes of the whole ring.
     ///
-    /// `opened_all` is called when everything is open and before any thread is started or any packet looked at: the calling thread can
-    /// give up its privileges there, and the recorder's threads then have none. Its error ends the start.
+    /// The start calls `opened_all` when everything is open, before the first packet is analyzed.
+    /// The calling thread can give up its privileges there: the threads that start later have none
+    /// then. An error of `opened_all` ends the start.
     ///
     /// # Errors
     /// [`StartError`]; nothing runs then.
@@ -118,315 +126,348 @@ impl Recorder {
         progress: Option<&mut dyn FnMut(u64, u64)>,
         opened_all: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>,
     ) -> Result<Self, StartError> {
-        let probed = sources()?
-            .into_iter()
-            .map(|source| {
-                let name = source.name().to_owned();
-                Ok((name, source.probe(config.rx_threads)?))
-            })
-            .collect::<Result<Vec<_>, SourceError>>()?;
-        let texts = Texts {
-            triggers: &config.triggers,
-            // A dump script may answer with this, and fragments are followed for it.
-            dump: if config.scripts.dump.is_some() {
-                "$flow"
-            } else {
-                &config.dump
-            },
-            requests: &config.requests,
-            manual: &config.manual_dump,
-            filter: config.filter.as_deref(),
-            cutoffs: &config.cutoffs,
-        };
-        let link_types = || {
-            files
-                .iter()
-                .filter_map(|path| retroscope_pcapfile::scan_link_types(path).ok())
-                .flatten()
-                .collect()
-        };
-        let known = known_link_types(&probed);
+        let opened = Opened::new(config, sources, files, clock, progress)?;
+        let events = Events::new();
+        // The threads of `--post` may have another identity than the threads that start later.
+        let post = config.post.as_ref();
+        let post = post.map(|config| Post::start(config, events.clone()));
+        let post = post.transpose().map_err(StartError::Opened)?;
+        opened_all().map_err(StartError::Opened)?;
+        // Scripts run without the privileges that opening takes, and so do the threads.
+        let planned = without_capabilities(|| opened.plan(config))??;
+        planned.wire(config, events)?.run(config, post)
+    }
+}
+
+/// Everything that takes privileges to open, and the user's expressions.
+#[derive(Debug)]
+struct Opened {
+    common: Arc<Common>,
+    expressions: Expressions,
+    native: Arc<NativeCode>,
+    /// Names of the rules, in their order.
+    names: Vec<String>,
+    directory: Directory,
+    /// The queues of each source.
+    sources: Vec<Vec<Box<dyn Queue>>>,
+    /// Queues of all sources.
+    queues: usize,
+    /// Readers of shards that the ring has room for.
+    readers: usize,
+    /// All packets of a flow, of both directions, arrive at one queue.
+    flows_together: bool,
+}
+
+impl Opened {
+    fn new(
+        config: &Config,
+        sources: &Sources<'_>,
+        files: &[PathBuf],
+        clock: Arc<dyn Clock>,
+        progress: Option<&mut dyn FnMut(u64, u64)>,
+    ) -> Result<Self, StartError> {
+        let sources = sources()?;
+        let source_names: Vec<_> = sources.iter().map(|it| it.name().to_owned()).collect();
+        let probed = sources.into_iter();
+        let probed = probed.map(|source| source.probe(config.rx_threads));
+        let probed = probed.collect::<Result<Vec<_>, _>>()?;
+        let of_file = |path: &PathBuf| scan_link_types(path).unwrap_or_default();
+        let of_files = || files.iter().flat_map(of_file).collect();
+        let mut known: Vec<_> = probed.iter().flat_map(|it| it.link_types()).collect();
+        known.sort_unstable();
+        known.dedup();
         let native = Arc::new(NativeCode::new());
-        let link_types = LinkTypes::new(&known, &link_types);
-        let mut expressions = Expressions::new(&texts, &link_types, config.offline, &native)
-            .map_err(StartError::Expression)?;
-        let scripts = config.scripts.triggers.len() + config.scripts.modules.len();
-        let names = rules::names(config, config.triggers.len() + scripts);
+        let link_types = LinkTypes::new(&known, &of_files);
+        let mut expressions =
+            Expressions::new(config, &link_types, &native).map_err(StartError::Expression)?;
+        let names = rules::names(config);
         let names = names.map_err(|error| StartError::Names(error.to_string()))?;
-        let directory = match &config.directory {
-            Some(path) => Directory::open(path, config.format).map_err(|error| {
-                let path = path.clone();
-                StartError::Directory { path, error }
-            })?,
-            None => Directory::untried(config.format),
-        };
-        let host = uname().nodename().to_string_lossy().into_owned();
-        let mut directory = directory
-            .with_names(&config.name, &host)
-            .compressed(config.zstd);
-        if !config.sha256 {
-            directory = directory.with_digests(Digests::Never);
-        }
-        let queues = probed.iter().map(|(_, source)| source.queues()).sum();
-        let flows_together =
-            probed.len() == 1 && probed.iter().all(|(_, it)| it.keeps_flows_together());
+        let directory = open_directory(config)?;
+        let queues = probed.iter().map(|source| source.queues()).sum();
+        let flows_together = probed.len() == 1 && probed[0].keeps_flows_together();
         let mut ring_config = ring_config(config, queues, clock.now());
-        let analyzers = |sheds| config.analyzers.decided(config.offline, sheds);
-        let has_cutoffs = !config.cutoffs.is_empty();
         // Whether scripts shunt is known when they are loaded.
-        let may_shed = has_cutoffs || !config.scripts.triggers.is_empty();
-        let readers = analyzers(may_shed).readers_max(config.offline, queues);
-        let readers = ring_config.add_readers(readers)?;
+        let may_shed = !config.cutoffs.is_empty() || !config.scripts.triggers.is_empty();
+        let analyzers = config.analyzers.decided(config.offline, may_shed);
+        let readers = ring_config.add_readers(analyzers.readers_max(config.offline, queues))?;
         let ring = Ring::new(&ring_config, progress)?;
         let offer = offer(config, &mut expressions, &known);
-        // What arrived while memory was being filled was not received yet: it does not count as lost.
-        let opened = probed
-            .into_iter()
-            .map(|(name, source)| Ok((name, source.open(&offer)?)))
-            .collect::<Result<Vec<_>, SourceError>>()?;
-        let events_tx = Events::new();
-        // It has another identity than what comes behind.
-        let post = config.post.as_ref();
-        let post = post.map(|config| Post::start(config, events_tx.clone()));
-        let (post, post_queue) = post.transpose().map_err(StartError::Opened)?.unzip();
-        opened_all().map_err(StartError::Opened)?;
-        let live = !config.offline;
-        let mode = mode(config.offline);
+        // Packets that arrive before this, while memory is filled, do not count as lost.
+        let opened = probed.into_iter().map(|source| source.open(&offer));
+        let sources = opened.collect::<Result<Vec<_>, _>>()?;
         let rules = expressions.triggers.shared.clone();
+        let prepared = (rules, expressions.templates.clone(), mode(config.offline));
         let filter = expressions.filter.as_ref().map(|it| it.prepared.clone());
-        let interfaces = Interfaces::new((rules, expressions.templates.clone(), mode), filter);
-        let sources = opened.iter();
-        let sources = sources.map(|(name, queues)| (name.clone(), queues.len()));
-        let intake = Intake::new(sources, Arc::new(interfaces), config.offline);
-        let wall_clock = Arc::clone(&clock);
+        let interfaces = Arc::new(Interfaces::new(prepared, filter));
+        let named = source_names.into_iter().zip(sources.iter().map(Vec::len));
+        let intake = Intake::new(named, interfaces, config.offline);
         let common = Common::new(ring, clock, intake);
         common.alerts.begin(&config.alerts);
-        // Threads, and what the authors of scripts wrote, run without the privileges that opening takes.
-        let (analyzers, who, scripts, notice) = without_capabilities(|| {
-            native.start();
-            let load = || Functions::new(&config.scripts, Limits::default(), &common);
-            let mut scripts = vec![load()?];
-            let situation = Situation {
-                offline: config.offline,
-                queues: queues.max(1),
-                readers,
-                flows_together,
-                triggers: scripts[0].triggers.partition(),
-                dump: scripts[0].dump.as_ref().map(DumpFunction::partition),
-                learns: expressions.templates.asking_for_flows() > 0
-                    || scripts[0].triggers.has_modules(),
-                flows: config.flows.is_some(),
-                modules: scripts[0].triggers.has_modules(),
-            };
-            let analyzers = analyzers(has_cutoffs || scripts[0].triggers.shunts());
-            let (who, shards, notice) =
-                choose(analyzers, situation).map_err(StartError::Analyzers)?;
-            for _ in 1..shards {
-                scripts.push(load()?);
-            }
-            Ok::<_, StartError>((analyzers, who, scripts, notice))
-        })??;
-        let mut notices = expressions.triggers.take_notices();
-        notices.extend(common.intake.interfaces.take_notices());
+        Ok(Self {
+            common,
+            expressions,
+            native,
+            names,
+            directory,
+            sources,
+            queues,
+            readers,
+            flows_together,
+        })
+    }
+
+    /// Loads the scripts, and decides what is shed and which threads analyze packets.
+    fn plan(mut self, config: &Config) -> Result<Planned, StartError> {
+        self.native.start();
+        let load = || Functions::new(&config.scripts, Limits::default(), &self.common);
+        let mut scripts = vec![load()?];
+        let functions = &scripts[0].triggers;
+        let templates = &self.expressions.templates;
+        let situation = Situation {
+            offline: config.offline,
+            queues: self.queues.max(1),
+            readers: self.readers,
+            flows_together: self.flows_together,
+            triggers: functions.partition(),
+            dump: scripts[0].dump.as_ref().map(DumpFunction::partition),
+            learns: templates.asking_for_flows() > 0 || functions.has_modules(),
+            flows: config.flows.is_some(),
+            modules: functions.has_modules(),
+        };
+        let shunts = functions.shunts();
+        let sheds = !config.cutoffs.is_empty() || shunts;
+        let analyzers = config.analyzers.decided(config.offline, sheds);
+        let (lookers, shards, notice) =
+            choose(analyzers, situation).map_err(StartError::Analyzers)?;
+        for _ in 1..shards {
+            scripts.push(load()?);
+        }
+        let mut notices = self.expressions.triggers.take_notices();
+        notices.extend(self.common.intake.interfaces.take_notices());
         notices.extend(scripts[0].start_notice());
         notices.extend(notice);
-        notices.extend(native.notice());
-        notices.extend(directory.notice());
+        notices.extend(self.native.notice());
+        notices.extend(self.directory.notice());
+        let classes = self.classes(config, shunts);
+        let book = RuleBook::new(
+            &self.expressions.triggers,
+            scripts[0].triggers.names().map(|(name, _)| name),
+            (config, std::mem::take(&mut self.names)),
+            Arc::clone(&self.native),
+            shards > 1 && !self.flows_together,
+            &self.common.outcomes,
+            Configured {
+                config: config.clone(),
+                cutoffs: classes.as_ref().map(|it| Arc::clone(&it.cutoffs)),
+            },
+        );
+        Ok(Planned {
+            opened: self,
+            lookers,
+            scripts,
+            classes,
+            book,
+            notices,
+        })
+    }
 
-        let ring = &common.ring;
-        let (messages_tx, messages) = Messages::new(live);
-        let (commands_tx, commands) = commands();
-        let kind = if live {
-            GroupKind::Lapped
-        } else {
+    /// The limits by which inserters shed packets of flows; `None`: inserters keep all packets.
+    fn classes(&mut self, config: &Config, shunts: bool) -> Option<Classes> {
+        let live = !config.offline;
+        let tail_drop = config.tail_drop_min.filter(|_| live).map(TailDrop::new);
+        let goal = config.history_goal.filter(|_| live);
+        let of_flows = std::mem::take(&mut self.expressions.classes);
+        if of_flows.is_empty() && tail_drop.is_none() && goal.is_none() && !shunts {
+            return None;
+        }
+        let ring = &self.common.ring;
+        let rules = Rules::new(mode(config.offline), Arc::clone(&self.native));
+        let history = |goal| Arc::new(History::new(duration_ns(goal), ring, self.queues));
+        let also = (shunts, goal.is_some());
+        Some(Classes {
+            cutoffs: Arc::new(Cutoffs::new(of_flows, tail_drop, also)),
+            marks: Arc::new(Marks::new(live, rules)),
+            shunts,
+            flows_max: SHED_FLOWS_MAX.div_ceil(self.queues.max(1)),
+            tail_drop,
+            history: goal.map(history),
+            // `Planned::wire` adds the readers.
+            readers: Vec::new(),
+            ring_bytes: ring.bytes() / self.queues.max(1) as u64,
+        })
+    }
+}
+
+/// Which threads analyze packets, by which rules.
+#[derive(Debug)]
+struct Planned {
+    opened: Opened,
+    lookers: Lookers,
+    /// The functions of each shard.
+    scripts: Vec<Functions>,
+    /// The limits by which inserters shed packets of flows; `None`: inserters keep all packets.
+    classes: Option<Classes>,
+    book: RuleBook,
+    /// Sentences for the user.
+    notices: Vec<String>,
+}
+
+impl Planned {
+    /// Makes and connects the parts of all threads.
+    fn wire(mut self, config: &Config, events: Events) -> Result<Wired, StartError> {
+        let common = self.opened.common;
+        let expressions = self.opened.expressions;
+        let kind = if config.offline {
             GroupKind::Gating
+        } else {
+            GroupKind::Lapped
         };
-        let reader = ring.group(kind)?;
-        let waker = reader.waker();
-        let functions = &scripts[0].triggers;
+        let reader = common.ring.group(kind)?;
+        let (waker, positions) = (reader.waker(), reader.positions());
         let flows = config.flows.map(|tracker| {
             let (sender, receiver) = flows::channel(&common);
             ((tracker, sender), receiver)
         });
-        let tail_drop = config.tail_drop_min.filter(|_| live).map(TailDrop::new);
-        let shunts = scripts[0].triggers.shunts();
-        let history = config.history_goal.filter(|_| live);
-        let history = history.map(|goal| Arc::new(History::new(duration_ns(goal), ring, queues)));
-        let sheds =
-            !expressions.classes.is_empty() || tail_drop.is_some() || shunts || history.is_some();
-        let marks =
-            sheds.then(|| Arc::new(Marks::new(live, Rules::new(mode, Arc::clone(&native)))));
-        let cutoffs = sheds.then(|| {
-            let also = (shunts, history.is_some());
-            Arc::new(Cutoffs::new(expressions.classes, tail_drop, also))
-        });
-        let book = RuleBook::new(
-            &expressions.triggers,
-            functions.names().map(|(name, _)| name),
-            (config, names),
-            Arc::clone(&native),
-            scripts.len() > 1 && !flows_together,
-            Configured {
-                config: config.clone(),
-                cutoffs: cutoffs.clone(),
-            },
-        );
-        book.count_in(&common.outcomes);
         let (seats, derivation) = seat_shards(
-            who,
-            (expressions.triggers, scripts),
+            self.lookers,
+            (expressions.triggers, self.scripts),
             &expressions.templates,
             flows.as_ref().map(|(told, _)| told),
-            marks.as_ref(),
+            self.classes.as_ref().map(|it| &it.marks),
             &common,
         );
-        let inline = (who == Lookers::Inserters).then(|| InlineParts {
-            common: Arc::clone(&common),
-            seats: Arc::clone(&seats),
-            positions: reader.positions(),
-            analyzer: waker.clone(),
-            placing: Placing::new(
-                config.analyzers,
-                Room {
-                    cpus: std::thread::available_parallelism().map_or(1, usize::from),
-                    threads: 1,
-                    inserters: queues,
-                    ring_bytes: ring.bytes(),
-                },
-            ),
-        });
         let mut shard_readers = shard_readers(&common, &seats, &waker)?;
-        let classes = marks.clone().zip(cutoffs).map(|(marks, cutoffs)| Classes {
-            cutoffs,
-            marks,
-            shunts,
-            flows_max: SHED_FLOWS_MAX.div_ceil(queues.max(1)),
-            tail_drop,
-            history: history.clone(),
-            readers: std::iter::once(reader.positions())
-                .chain(shard_readers.iter().map(ShardReader::positions))
-                .collect(),
-            ring_bytes: ring.bytes() / queues.max(1) as u64,
-        });
-        // From files with `inline` the inserter moves the only one on.
-        let inserters_reader = match analyzers {
-            Analyzers::Inline => shard_readers.pop(),
-            Analyzers::Auto | Analyzers::Threads(_) => None,
-        };
-        let for_inserters = InserterParts {
-            common: Arc::clone(&common),
-            snaplen: config.snaplen,
-            filter: expressions.filter.map(Box::new),
-            classes,
-            remaining: config
-                .count
-                .map(|n| Arc::new(AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX)))),
-            inline,
-            shards: (config.offline && shard_readers.len() > 1).then(Shards::random),
-            hold_ns: duration_ns(config.hold),
-            duration_ns: config.duration.map(duration_ns),
-        };
-        let queues = opened.into_iter().map(|(_, queues)| queues).collect();
-        let intakes = QueueIntake::of_all(queues, &for_inserters)?;
-        let progress = if live {
-            let promises = common.intake.promises();
-            Progress::Live { promises }
-        } else {
-            Progress::Follow {
-                positions: reader.positions(),
-                hold_ns: duration_ns(config.hold),
+        if let Some(classes) = &mut self.classes {
+            let of_shards = shard_readers.iter().map(ShardReader::positions);
+            classes.readers = of_shards.chain([positions.clone()]).collect();
+        }
+        // A single reader exists only from files with `inline`: the inserter runs this reader.
+        let is_single = shard_readers.len() == 1;
+        let inserters_reader = shard_readers.pop_if(|_| is_single);
+        let inline = || {
+            let placing = placing(config, &common.ring, self.opened.queues);
+            InlineParts {
+                common: Arc::clone(&common),
+                seats: Arc::clone(&seats),
+                positions: positions.clone(),
+                analyzer: waker.clone(),
+                placing,
             }
         };
+        let for_inserters = InserterParts {
+            filter: expressions.filter.map(Box::new),
+            classes: self.classes,
+            inline: (self.lookers == Lookers::Inserters).then(inline),
+            shards: (config.offline && shard_readers.len() > 1).then(Shards::random),
+            ..InserterParts::new(config, Arc::clone(&common))
+        };
+        let intakes = QueueIntake::of_all(self.opened.sources, &for_inserters)?;
+        let (messages_tx, messages) = Messages::new(!config.offline);
+        let (commands_tx, commands) = commands();
         let window = default_window(config);
         let requests = config.requests.iter().map(|it| Terms::new(it, window));
         let parts = AnalyzerParts {
             terms: requests.enumerate().collect(),
             window,
-            native: Arc::clone(&native),
+            native: Arc::clone(&self.book.native),
             manual: expressions.manual,
             alerts: config.alerts.clone(),
             messages: messages_tx,
-            events: events_tx.clone(),
+            events: events.clone(),
             commands,
         };
-        let analyzer = Analyzer::new(
-            Arc::clone(&common),
-            (seats, derivation),
-            parts,
-            reader,
-            director_config(config),
-        );
+        let director = director_config(config);
+        let shards = (seats, derivation);
+        Ok(Wired {
+            data_path: DataPath {
+                analyzer: Analyzer::new(common, shards, parts, reader, director),
+                shard_readers,
+                inserters_reader,
+                for_inserters,
+                intakes,
+                waker,
+                events,
+            },
+            positions,
+            messages,
+            commands: commands_tx,
+            book: self.book,
+            directory: self.opened.directory,
+            flows: flows.map(|(_, receiver)| receiver),
+            notices: self.notices,
+        })
+    }
+}
+
+/// The parts of all threads, and the ends of their channels.
+#[derive(Debug)]
+struct Wired {
+    data_path: DataPath,
+    /// How far the analyzer has read.
+    positions: Positions,
+    /// To the dumper.
+    messages: Receiver<Message>,
+    /// To the analyzer.
+    commands: SyncSender<Command>,
+    book: RuleBook,
+    directory: Directory,
+    flows: Option<FlowReceiver>,
+    /// Sentences for the user.
+    notices: Vec<String>,
+}
+
+impl Wired {
+    /// Starts the threads: first those that write dumps, which keep the privileges of the caller.
+    fn run(self, config: &Config, post: Option<(Post, PostQueue)>) -> Result<Recorder, StartError> {
+        let live = !config.offline;
+        let for_inserters = &self.data_path.for_inserters;
+        let (common, events) = (Arc::clone(&for_inserters.common), &self.data_path.events);
+        let classes = for_inserters.classes.as_ref();
+        let (post, post_queue) = post.unzip();
         let start_mono_ns = live.then(|| common.clock.now().mono_ns);
-        let rules = book.keeps();
-        let keeper = start_keeper((config, rules), &directory, wall_clock, &events_tx)?;
-        let directory = match &keeper {
-            Some(keeper) => directory.kept_by(keeper.keeper()),
-            None => directory,
-        };
-        let directory = directory.ended_by(&common.control);
+        let (rules, clock) = (self.book.keeps(), common.clock.shared());
+        let keeper = start_keeper((config, rules), &self.directory, clock, events)?;
         let kept_by = keeper.as_ref().map(|thread| thread.keeper().clone());
+        let pool = PoolConfig::new(live).compressing(config.zstd.is_some());
         let parts = DumperParts {
-            directory,
-            pool: Pool::start(
-                PoolConfig::new(live).compressing(config.zstd.is_some()),
-                &common,
-            )?,
+            directory: (self.directory.kept_by(kept_by.as_ref())).ended_by(&common.control),
+            pool: Pool::start(pool, &common)?,
             common: Arc::clone(&common),
-            progress,
-            marks,
+            progress: if live {
+                let promises = common.intake.promises();
+                Progress::Live { promises }
+            } else {
+                let hold_ns = duration_ns(config.hold);
+                let positions = self.positions;
+                Progress::Follow { positions, hold_ns }
+            },
+            marks: classes.map(|it| Arc::clone(&it.marks)),
             post: post_queue,
             reproducible: config.reproducible,
             origin: Origin {
-                host: (!config.reproducible).then_some(host),
+                host: (!config.reproducible).then(host),
                 capture_filter: config.filter.clone(),
             },
-            messages,
-            events: events_tx.clone(),
+            messages: self.messages,
+            events: events.clone(),
         };
-        let dumper = spawn_dumper(parts, Rules::new(mode, native), keeper)?;
-        let left = Arc::new(AtomicUsize::new(if live { intakes.len() } else { 1 }));
-        let log = Arc::clone(events_tx.log());
+        let rules = Rules::new(mode(config.offline), Arc::clone(&self.book.native));
+        let dumper = spawn_dumper(parts, rules, keeper)?;
         let handle = Handle {
             control: Arc::clone(&common.control),
-            waker: waker.clone(),
-            commands: commands_tx,
-            rules: Arc::new(book),
+            waker: self.data_path.waker.clone(),
+            commands: self.commands,
+            rules: Arc::new(self.book),
             common: Arc::downgrade(&common),
             start_mono_ns,
             answer_wait: ANSWER_WAIT,
-            log,
-            history,
+            log: Arc::clone(events.log()),
+            history: classes.and_then(|it| it.history.clone()),
             keeper: kept_by,
             post: post.as_ref().map(Post::counter),
         };
-        let each = shard_readers.iter().map(ShardReader::waker);
-        let wakers: Vec<Waker> = each.chain([waker.clone()]).collect();
-        // The analyzer goes on until these are gone too.
-        let not_ended = Arc::new(AtomicUsize::new(
-            left.load(Ordering::Relaxed) + shard_readers.len(),
-        ));
-        let (analyzers, inserters) = without_capabilities(|| {
-            let mut analyzers = vec![spawn_analyzer(
-                analyzer,
-                Arc::clone(&common),
-                Arc::clone(&not_ended),
-            )?];
-            for (number, reader) in shard_readers.into_iter().enumerate() {
-                let gone = Gone::new(&[&not_ended], &wakers);
-                analyzers.push(spawn_shard_reader(reader, number, &common, &left, gone)?);
-            }
-            let gone = || Gone::new(&[&left, &not_ended], &wakers);
-            let inserters = spawn_inserters(
-                intakes,
-                &for_inserters,
-                gone,
-                inserters_reader,
-                &waker,
-                &events_tx,
-            )?;
-            Ok::<_, StartError>((analyzers, inserters))
-        })??;
-        Ok(Self {
+        let (analyzers, inserters) = without_capabilities(|| self.data_path.spawn())??;
+        Ok(Recorder {
             common,
             events: RefCell::new(handle.subscribe(Some(0))),
             handle,
@@ -434,8 +475,8 @@ impl Recorder {
             analyzers,
             dumper,
             post,
-            notices,
-            flows: flows.map(|(_, receiver)| receiver),
+            notices: self.notices,
+            flows: self.flows,
         })
     }
 }
@@ -454,12 +495,27 @@ fn offer(config: &Config, expressions: &mut Expressions, link_types: &[LinkType]
     }
 }
 
-fn known_link_types(probed: &[(String, Box<dyn Probed>)]) -> Vec<LinkType> {
-    let link_types = probed.iter().flat_map(|(_, source)| source.link_types());
-    let mut link_types: Vec<LinkType> = link_types.collect();
-    link_types.sort_unstable();
-    link_types.dedup();
-    link_types
+/// The directory of dumps; without one, the working directory, which is not tried.
+fn open_directory(config: &Config) -> Result<Directory, StartError> {
+    let directory = match &config.directory {
+        Some(path) => Directory::open(path, config.format).map_err(|error| {
+            let path = path.clone();
+            StartError::Directory { path, error }
+        })?,
+        None => Directory::untried(config.format),
+    };
+    let directory = directory
+        .with_names(&config.name, &host())
+        .compressed(config.zstd);
+    Ok(match config.sha256 {
+        true => directory,
+        false => directory.with_digests(Digests::Never),
+    })
+}
+
+/// This system's name.
+fn host() -> String {
+    uname().nodename().to_string_lossy().into_owned()
 }
 
 fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
@@ -484,6 +540,17 @@ fn ring_config(config: &Config, queues: usize, now: Now) -> RingConfig {
         };
     }
     ring
+}
+
+/// The rule that decides which thread analyzes the packets of an inserter.
+fn placing(config: &Config, ring: &Ring, queues: usize) -> Arc<Placing> {
+    let room = Room {
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        threads: 1,
+        inserters: queues,
+        ring_bytes: ring.bytes(),
+    };
+    Placing::new(config.analyzers, room)
 }
 
 /// What is dumped where a trigger does not say otherwise.
@@ -530,7 +597,7 @@ fn director_config(config: &Config) -> DirectorConfig {
         } else {
             0
         },
-        rules: config.triggers.len() + config.scripts.triggers.len() + config.scripts.modules.len(),
+        rules: config.rules(),
         limits: shared_limits(config),
         single: config.single,
         alert_dumps: config.alerts.max_dumps,

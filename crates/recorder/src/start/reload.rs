@@ -178,8 +178,7 @@ impl Handle {
         };
         let triggers = config.triggers.len();
         let modules = config.scripts.modules.len();
-        let count = triggers + config.scripts.triggers.len() + modules;
-        let names = names(config, count)?;
+        let names = names(config)?;
         let known = lock(&self.rules.rules);
         let mut of_scripts = known.by_name.iter();
         let are_same = modules == before.scripts.modules.len()
@@ -196,7 +195,7 @@ impl Handle {
         }
         let requests = config.requests.iter().cloned();
         let requests = requests.chain(std::iter::repeat(TriggerRequest::default()));
-        let requests: Vec<TriggerRequest> = requests.take(count).collect();
+        let requests: Vec<TriggerRequest> = requests.take(config.rules()).collect();
         for (name, request) in names.iter().zip(&requests).skip(triggers) {
             if known.by_name.get(name).map(|entry| &entry.request) != Some(request) {
                 return Err(CommandError::Refused(format!(

@@ -128,10 +128,10 @@ pub struct RuleStatus {
 ///
 /// # Errors
 /// Two have one name, or a name is none.
-pub(crate) fn names(config: &Config, triggers: usize) -> Result<Vec<String>, CommandError> {
-    let mut names = Vec::with_capacity(triggers);
+pub(crate) fn names(config: &Config) -> Result<Vec<String>, CommandError> {
+    let mut names = Vec::new();
     let mut taken = BTreeSet::new();
-    for place in 0..triggers {
+    for place in 0..config.rules() {
         let name = config.names.get(place).filter(|name| !name.is_empty());
         let name = name.cloned().unwrap_or_else(|| (place + 1).to_string());
         check_name(&name)?;
@@ -146,13 +146,15 @@ pub(crate) fn names(config: &Config, triggers: usize) -> Result<Vec<String>, Com
 }
 
 impl RuleBook {
-    /// Of the rules of the start, scripts behind expressions, whose names are these.
+    /// The rules of the start, scripts after expressions, with these names. `outcomes` counts their
+    /// hits.
     pub(crate) fn new<'a>(
         triggers: &Triggers,
         scripts: impl Iterator<Item = &'a str>,
         (config, names): (&Config, Vec<String>),
         native: Arc<NativeCode>,
         are_flows_apart: bool,
+        outcomes: &Outcomes,
         configured: Configured,
     ) -> Self {
         let rules = triggers.iter();
@@ -171,7 +173,10 @@ impl RuleBook {
             };
             (name, entry)
         };
-        let by_name: BTreeMap<_, _> = all.zip(names).enumerate().map(entry).collect();
+        let by_name: BTreeMap<_, Entry> = all.zip(names).enumerate().map(entry).collect();
+        for (name, entry) in &by_name {
+            outcomes.add_rule(entry.number, name);
+        }
         let mut rules = Numbered {
             next: by_name.len(),
             by_name,
@@ -186,13 +191,6 @@ impl RuleBook {
             are_flows_apart,
             rules: Mutex::new(rules),
             configured: Mutex::new(configured),
-        }
-    }
-
-    /// Has the hits of the rules of the start counted.
-    pub(crate) fn count_in(&self, outcomes: &Outcomes) {
-        for (name, entry) in &lock(&self.rules).by_name {
-            outcomes.add_rule(entry.number, name);
         }
     }
 

@@ -83,11 +83,78 @@ fn read(reader: &mut impl RingReader, live: bool, left: &AtomicUsize) {
     }
 }
 
-pub(super) fn spawn_analyzer(
+/// The parts of the threads that store and analyze packets.
+#[derive(Debug)]
+pub(super) struct DataPath {
+    pub(super) analyzer: Analyzer,
+    pub(super) shard_readers: Vec<ShardReader>,
+    /// The reader that the inserter of files runs itself.
+    pub(super) inserters_reader: Option<ShardReader>,
+    pub(super) for_inserters: InserterParts,
+    pub(super) intakes: Vec<QueueIntake>,
+    /// Wakes the analyzer.
+    pub(super) waker: Waker,
+    pub(super) events: Events,
+}
+
+/// First the analyzer and the readers of shards; then the inserters, which return the errors of
+/// their sources.
+pub(super) type DataPathThreads = (Vec<JoinHandle<()>>, Vec<JoinHandle<Vec<SourceError>>>);
+
+impl DataPath {
+    /// Starts the threads.
+    pub(super) fn spawn(self) -> Result<DataPathThreads, StartError> {
+        let common = Arc::clone(&self.for_inserters.common);
+        let inserters = if common.is_live() {
+            self.intakes.len()
+        } else {
+            1
+        };
+        let left = Arc::new(AtomicUsize::new(inserters));
+        // The analyzer goes on until the readers of shards are gone too.
+        let not_ended = Arc::new(AtomicUsize::new(inserters + self.shard_readers.len()));
+        let wakers = self.shard_readers.iter().map(ShardReader::waker);
+        let wakers: Vec<Waker> = wakers.chain([self.waker.clone()]).collect();
+        let mut analyzers = vec![spawn_analyzer(self.analyzer, &common, &not_ended)?];
+        for (number, mut reader) in self.shard_readers.into_iter().enumerate() {
+            let gone = Gone::new(&[&not_ended], &wakers);
+            let (common, left) = (Arc::clone(&common), Arc::clone(&left));
+            let thread = Builder::new().name(format!("shard-{number}"));
+            analyzers.push(thread.spawn(move || {
+                let _gone = gone;
+                let OpenGate(common) = &OpenGate(common);
+                read(&mut reader, common.is_live(), &left);
+                reader.end();
+            })?);
+        }
+        let gone = || Gone::new(&[&left, &not_ended], &wakers);
+        let mut inserters = Vec::new();
+        if common.is_live() {
+            for (index, intake) in self.intakes.into_iter().enumerate() {
+                let inserter = LiveInserter::new(intake, common.ring.producer()?);
+                let run =
+                    |notify: &mut dyn FnMut(String)| inserter.run(notify).into_iter().collect();
+                let name = format!("inserter-{index}");
+                inserters.push(spawn_inserter(name, gone(), self.events.clone(), run)?);
+            }
+        } else {
+            let reader = (self.waker, self.inserters_reader);
+            let producer = common.ring.producer()?;
+            let inserter = MergeInserter::new(self.intakes, producer, reader, self.for_inserters);
+            let run = |notify: &mut dyn FnMut(String)| inserter.run(notify);
+            let name = "inserter".to_owned();
+            inserters.push(spawn_inserter(name, gone(), self.events, run)?);
+        }
+        Ok((analyzers, inserters))
+    }
+}
+
+fn spawn_analyzer(
     mut analyzer: Analyzer,
-    common: Arc<Common>,
-    left: Arc<AtomicUsize>,
+    common: &Arc<Common>,
+    left: &Arc<AtomicUsize>,
 ) -> io::Result<JoinHandle<()>> {
+    let (common, left) = (Arc::clone(common), Arc::clone(left));
     Builder::new().name("analyzer".to_owned()).spawn(move || {
         let OpenGate(common) = &OpenGate(common);
         read(&mut analyzer, common.is_live(), &left);
@@ -99,73 +166,28 @@ pub(super) fn spawn_analyzer(
     })
 }
 
-pub(super) fn spawn_shard_reader(
-    mut reader: ShardReader,
-    number: usize,
-    common: &Arc<Common>,
-    left: &Arc<AtomicUsize>,
+/// `run` gets what reports sentences for the user.
+fn spawn_inserter(
+    name: String,
     gone: Gone,
-) -> io::Result<JoinHandle<()>> {
-    let (common, left) = (Arc::clone(common), Arc::clone(left));
-    let thread = Builder::new().name(format!("shard-{number}"));
-    thread.spawn(move || {
+    events: Events,
+    run: impl FnOnce(&mut dyn FnMut(String)) -> Vec<SourceError> + Send + 'static,
+) -> io::Result<JoinHandle<Vec<SourceError>>> {
+    Builder::new().name(name).spawn(move || {
         let _gone = gone;
-        let OpenGate(common) = &OpenGate(common);
-        read(&mut reader, common.is_live(), &left);
-        reader.end();
+        run(&mut |text| events.tell(Event::Notice(text)))
     })
-}
-
-pub(super) fn spawn_inserters(
-    intakes: Vec<QueueIntake>,
-    for_inserters: &InserterParts,
-    gone: impl Fn() -> Gone,
-    reader: Option<ShardReader>,
-    waker: &Waker,
-    events: &Events,
-) -> Result<Vec<JoinHandle<Vec<SourceError>>>, StartError> {
-    let common = &for_inserters.common;
-    let notify = || {
-        let events = events.clone();
-        move |text| {
-            events.tell(Event::Notice(text));
-        }
-    };
-    if !common.is_live() {
-        let (producer, parts) = (common.ring.producer()?, for_inserters.clone());
-        let inserter = MergeInserter::new(intakes, producer, (waker.clone(), reader), parts);
-        let (gone, mut notify) = (gone(), notify());
-        let thread = Builder::new().name("inserter".to_owned()).spawn(move || {
-            let _gone = gone;
-            inserter.run(&mut notify)
-        })?;
-        return Ok(vec![thread]);
-    }
-    let mut threads = Vec::new();
-    for (index, intake) in intakes.into_iter().enumerate() {
-        let inserter = LiveInserter::new(intake, common.ring.producer()?);
-        let (gone, mut notify) = (gone(), notify());
-        threads.push(
-            Builder::new()
-                .name(format!("inserter-{index}"))
-                .spawn(move || {
-                    let _gone = gone;
-                    inserter.run(&mut notify).into_iter().collect()
-                })?,
-        );
-    }
-    Ok(threads)
 }
 
 /// Tells those who wait for it, the analyzer among them, that a thread is gone, also by a panic. Dropped after what the thread owns.
 #[derive(Debug)]
-pub(super) struct Gone {
+struct Gone {
     left: Vec<Arc<AtomicUsize>>,
     wakers: Vec<Waker>,
 }
 
 impl Gone {
-    pub(super) fn new(left: &[&Arc<AtomicUsize>], wakers: &[Waker]) -> Self {
+    fn new(left: &[&Arc<AtomicUsize>], wakers: &[Waker]) -> Self {
         Self {
             left: left.iter().copied().map(Arc::clone).collect(),
             wakers: wakers.to_vec(),

@@ -56,7 +56,7 @@ use crate::{
     },
     start::{
         config::{Analyzers, Config},
-        expressions::{Expressions, Texts},
+        expressions::Expressions,
         handle::{ANSWER_WAIT, Handle},
         lookers::{Situation, choose, seat_shards},
         reload::Configured,
@@ -216,18 +216,10 @@ impl Rig {
         let readers = plan.analyzers.readers_max(false, plan.queues);
         let readers = ring.add_readers(readers).unwrap();
         let ring = Ring::new(&ring, None).unwrap();
-        let triggers: Vec<String> = plan.triggers.iter().map(|t| (*t).to_owned()).collect();
-        let texts = Texts {
-            triggers: &triggers,
-            dump: plan.dump,
-            requests: plan.requests,
-            manual: "",
-            filter: None,
-            cutoffs: &[],
-        };
+        let config = plan.config();
         let native = Arc::new(NativeCode::new());
         let link_types = LinkTypes::new(std::slice::from_ref(&plan.link_type), &Vec::new);
-        let expressions = Expressions::new(&texts, &link_types, false, &native).unwrap();
+        let expressions = Expressions::new(&config, &link_types, &native).unwrap();
         native.start();
         let intake = Intake::new(
             (0..plan.queues).map(|i| (format!("fake{i}"), 1)),
@@ -259,20 +251,19 @@ impl Rig {
         };
         let (who, shards, _) = choose(plan.analyzers, situation).unwrap();
         let scripts = iter::once(scripts).chain((1..shards).map(|_| load()));
-        let config = plan.config();
-        let names = rules::names(&config, expressions.triggers.at_start()).unwrap();
+        let names = rules::names(&config).unwrap();
         let book = RuleBook::new(
             &expressions.triggers,
             iter::empty(),
             (&config, names),
             Arc::clone(&native),
             shards > 1 && !plan.flows_together,
+            &common.outcomes,
             Configured {
                 config: config.clone(),
                 cutoffs: None,
             },
         );
-        book.count_in(&common.outcomes);
         let looks = (expressions.triggers, scripts.collect());
         let (sender, receiver) = flows::channel(&common);
         let of_flows = plan.flows.map(|config| (config, sender));
@@ -298,7 +289,7 @@ impl Rig {
         let for_inserters = InserterParts {
             inline,
             hold_ns: 100 * MS,
-            ..InserterParts::of_all(Arc::clone(&common))
+            ..InserterParts::new(&config, Arc::clone(&common))
         };
         let mut feeds = Vec::new();
         let mut inserters = Vec::new();

@@ -40,7 +40,7 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     let directory = Directory::open(folder.path(), Format::PcapNg).unwrap();
     let clock = Arc::<FakeClock>::default();
     let keeper = KeeperThread::start(directory.clone(), config, clock, events).unwrap();
-    let directory = directory.kept_by(keeper.keeper());
+    let directory = directory.kept_by(Some(keeper.keeper()));
     let disk = directory.disk();
     let root = folder.path().to_str().unwrap();
     put_dump(disk, root, "held", 1 << 20, 0, "udp");
@@ -120,7 +120,7 @@ fn a_quota_does_not_cost_all_dumps() {
     disk.set_capacity(100_000);
     let clock = Arc::<FakeClock>::default();
     let keeper = KeeperThread::start(directory.clone(), config, clock, Events::new()).unwrap();
-    let directory = directory.kept_by(keeper.keeper());
+    let directory = directory.kept_by(Some(keeper.keeper()));
     let mut tries = 0;
     let refused = directory.with_room(1, || {
         tries += 1;

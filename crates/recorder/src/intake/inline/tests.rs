@@ -13,8 +13,8 @@ use crate::{
         placement::{HOLD_NS, Room, WAITING_NS_MAX},
     },
     start::{
-        config::Analyzers,
-        expressions::{Expressions, Texts},
+        config::{Analyzers, Config},
+        expressions::Expressions,
         lookers::seat_shards,
     },
     tests::rig::{FakeClock, udp},
@@ -26,18 +26,13 @@ pub(crate) fn inline(
     link_type: LinkType,
     common: &Arc<Common>,
 ) -> (InlineParts, Reader) {
-    let triggers = [rule.to_owned()];
-    let texts = Texts {
-        triggers: &triggers,
-        dump: "",
-        requests: &[],
-        manual: "",
-        filter: None,
-        cutoffs: &[],
+    let config = Config {
+        triggers: vec![rule.to_owned()],
+        ..Config::default()
     };
     let (known, native) = ([link_type], Arc::new(NativeCode::new()));
     let link_types = LinkTypes::new(&known, &Vec::new);
-    let expressions = Expressions::new(&texts, &link_types, false, &native).unwrap();
+    let expressions = Expressions::new(&config, &link_types, &native).unwrap();
     let reader = common.ring.group(GroupKind::Lapped).unwrap();
     let inserters = common.intake.promises().len();
     let scripts = (0..inserters).map(|_| Functions::default()).collect();

@@ -392,7 +392,7 @@ mod tests {
         analysis::{native::NativeCode, prepared::LinkTypes},
         control::common::Common,
         intake::Intake,
-        start::expressions::{Expressions, Texts},
+        start::{config::Config, expressions::Expressions},
     };
 
     const INTERFACES: [Known; 2] = [
@@ -417,7 +417,8 @@ mod tests {
     fn parts(ring: &Ring) -> InserterParts {
         let intake = Intake::new(std::iter::empty(), Arc::default(), false);
         let clock = Arc::new(SystemClock);
-        InserterParts::of_all(Common::new(ring.clone(), clock, intake))
+        let common = Common::new(ring.clone(), clock, intake);
+        InserterParts::new(&Config::default(), common)
     }
 
     /// Frames of 60 to 99 bytes, stamped by their number, every third with a tag in it.
@@ -530,13 +531,10 @@ mod tests {
                 memory: &memory,
                 frames,
             };
-            let texts = Texts {
-                triggers: &[],
-                dump: "",
-                requests: &[],
-                manual: "",
-                filter,
-                cutoffs: &[],
+            let config = Config {
+                offline: true,
+                filter: filter.map(str::to_owned),
+                ..Config::default()
             };
             let mut ends = Vec::new();
             for are_together in [true, false] {
@@ -544,7 +542,7 @@ mod tests {
                 let mut producer = ring.producer().unwrap();
                 let native = Arc::new(NativeCode::new());
                 let link_types = LinkTypes::new(&[LinkType::ETHERNET], &Vec::new);
-                let expressions = Expressions::new(&texts, &link_types, true, &native).unwrap();
+                let expressions = Expressions::new(&config, &link_types, &native).unwrap();
                 let mut parts = InserterParts {
                     filter: expressions.filter.map(Box::new),
                     remaining: Some(Arc::new(AtomicI64::new(limit))),

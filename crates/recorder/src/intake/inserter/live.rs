@@ -344,7 +344,8 @@ mod tests {
         let sources = std::iter::once(("steady".to_owned(), 1));
         let intake = Intake::new(sources, Arc::default(), false);
         let counters = Arc::clone(&intake.sources[0].queues[0]);
-        let parts = InserterParts::of_all(Common::new(ring.clone(), clock.clone(), intake));
+        let common = Common::new(ring.clone(), clock.clone(), intake);
+        let parts = InserterParts::new(&crate::Config::default(), common);
         let left = Arc::new(AtomicU64::new(frames));
         let asked = Arc::new(Asked::default());
         let queue = SteadyQueue {

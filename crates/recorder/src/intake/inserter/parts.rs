@@ -8,12 +8,14 @@ use std::{
     time::Duration,
 };
 
+use retroscope_capture::clock::duration_ns;
 use retroscope_packet::LinkType;
 
 use super::shards::Shards;
 use crate::{
     control::common::Common,
     intake::{capture_filter::CaptureFilter, inline::InlineParts, shedding::Classes},
+    start::config::Config,
 };
 
 /// How long an inserter waits for its source while anybody needs its watermark or its counters: they are at most this old then.
@@ -49,18 +51,19 @@ pub(crate) struct InserterParts {
 }
 
 impl InserterParts {
-    /// All packets, whole, until the sources end.
-    pub(crate) fn of_all(common: Arc<Common>) -> Self {
+    /// Of this configuration, without filters and shards.
+    pub(crate) fn new(config: &Config, common: Arc<Common>) -> Self {
+        let count = config.count.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
         Self {
             common,
-            snaplen: 0,
+            snaplen: config.snaplen,
             filter: None,
             classes: None,
-            remaining: None,
+            remaining: count.map(|n| Arc::new(AtomicI64::new(n))),
             inline: None,
             shards: None,
-            hold_ns: 0,
-            duration_ns: None,
+            hold_ns: duration_ns(config.hold),
+            duration_ns: config.duration.map(duration_ns),
         }
     }
 

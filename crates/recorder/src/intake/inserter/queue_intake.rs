@@ -605,7 +605,7 @@ mod tests {
         let source = std::iter::once(("file".to_owned(), 1));
         let intake = Intake::new(source, Arc::default(), offline);
         let common = Common::new(ring.clone(), Arc::new(SystemClock), intake);
-        let parts = InserterParts::of_all(Arc::clone(&common));
+        let parts = InserterParts::new(&crate::Config::default(), Arc::clone(&common));
         let counters = Arc::clone(&common.intake.sources[0].queues[0]);
         let intake = QueueIntake::new(Box::new(queue), 0, counters, &parts).unwrap();
         (intake, ring)

@@ -42,7 +42,7 @@ impl Bench {
         let config = KeeperConfig::default();
         let keeper = KeeperThread::start(directory.clone(), config, clock.clone(), Events::new());
         let keeper = keeper.unwrap();
-        let directory = directory.kept_by(keeper.keeper());
+        let directory = directory.kept_by(Some(keeper.keeper()));
         let mut rig = Rig::by(clock, plan, START, directory);
         rig.handle.keeper = Some(keeper.keeper().clone());
         Self {
