@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use retroscope_alert::Alert;
 use retroscope_capture::clock::duration_ns;
+pub use retroscope_dumpstore::directory::SubDirectory;
 use retroscope_flow::Key;
 
 use crate::dump::store::Keep;
@@ -49,32 +50,6 @@ pub struct TriggerRequest {
     pub reason: Option<String>,
     /// How many of a rule's dumps are kept, and how long, beside what is kept of all.
     pub keep: Option<Keep>,
-}
-
-/// The name of a directory: 1 to 64 bytes, ASCII letters, digits, `-`, `_` and `.`, the last not at the start.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct SubDirectory(Arc<str>);
-
-impl SubDirectory {
-    /// Checks a name.
-    ///
-    /// # Errors
-    /// A sentence, where it is none.
-    pub fn new(name: &str) -> Result<Self, String> {
-        let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.starts_with('.') || !(1..=64).contains(&name.len()) || !name.chars().all(is_good) {
-            return Err(
-                "a directory below that of the dumps is named by 1 to 64 letters, digits, '-', '_' and '.', not beginning with '.'".to_owned(),
-            );
-        }
-        Ok(Self(name.into()))
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 /// The same with everything filled in.

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use retroscope_dumpstore::store::Listener;
 use retroscope_flow::{Cursor, Feed, Heard};
 use serde::Serialize;
 
@@ -290,6 +291,16 @@ impl Events {
 
     pub(crate) fn log(&self) -> &Arc<EventLog> {
         &self.0.0
+    }
+}
+
+impl Listener for Events {
+    fn deleted(&self, dump: DeletedDump) {
+        self.tell(Event::Deleted(dump));
+    }
+
+    fn notice(&self, text: String) {
+        self.tell(Event::Notice(text));
     }
 }
 

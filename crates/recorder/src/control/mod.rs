@@ -13,13 +13,14 @@ pub(crate) mod pins;
 pub(crate) mod progress;
 pub(crate) mod pulse;
 pub(crate) mod ring_time;
-pub(crate) mod time;
 pub(crate) mod unprivileged;
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
+
+pub(crate) use retroscope_dumpstore::time;
 
 /// Locks, whether or not a thread panicked with the lock: the recorder ends then, and reports what there is.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -7,8 +7,6 @@ mod arrival_tests;
 mod behind;
 mod compile;
 pub(crate) mod compress;
-mod direct;
-pub(crate) mod disk;
 pub(crate) mod dumper;
 mod dumps;
 pub(crate) mod encode;
@@ -30,7 +28,7 @@ mod scan;
 pub(crate) mod sidecar;
 mod sink;
 mod spaced;
-pub(crate) mod store;
 pub(crate) mod stream;
-pub(crate) mod template;
 mod visit;
+
+pub(crate) use retroscope_dumpstore::{direct, disk, store, template};

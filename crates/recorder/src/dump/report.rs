@@ -9,33 +9,8 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use super::store::StoredFile;
+pub use super::store::Verdict;
 use crate::control::time::{rfc3339, seconds};
-
-/// Whether a file holds everything that its filter takes of its window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// Nothing is known to be missing. A window cut by the start or end of the recording, or by a limit of the dump, is complete, and `clipped`: up
-    /// to its last packet a dump that its limit ended has all that was read before.
-    Complete,
-    /// Something is missing; `missing` says what, when and why.
-    Incomplete,
-    /// The file could not be written; what it holds so far stays under its `.part` name.
-    Failed,
-}
-
-impl Verdict {
-    /// The word that files use.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::Incomplete => "incomplete",
-            Self::Failed => "failed",
-        }
-    }
-}
 
 /// A stretch of a window that is not in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

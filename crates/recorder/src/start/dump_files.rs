@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::handle::{CommandError, Handle};
 use crate::dump::store::{
     StoredDump,
-    keeper::{Keeper, Request},
-    lister::{DumpFileReader, Question, StoredDumps},
+    keeper::Keeper,
+    lister::{DumpFileReader, StoredDumps},
     queue::NoAnswer,
 };
 
@@ -21,7 +21,7 @@ impl Handle {
     /// [`CommandError`]; `Refused`: there is no directory for dumps; `Busy`, `DiskLate`: the disk
     /// is slow.
     pub fn dumps(&self) -> Result<StoredDumps, CommandError> {
-        self.look(Question::List)
+        Ok(self.dump_keeper()?.dumps(self.answer_wait)?)
     }
 
     /// The ID of a dump of this recorder that is open, or among the last 10,000 that are finished, by its number.
@@ -41,7 +41,7 @@ impl Handle {
     /// # Errors
     /// As of [`Self::dumps`].
     pub fn dump(&self, id: &str) -> Result<Option<(StoredDump, Value)>, CommandError> {
-        self.look(|reply| Question::Get(id.to_owned(), reply))
+        Ok(self.dump_keeper()?.dump(id, self.answer_wait)?)
     }
 
     /// Opens a capture file of a dump, by the [name](crate::StoredFile::name) that it is listed by. Of an open dump's more is there when it is opened again, under
@@ -50,8 +50,8 @@ impl Handle {
     /// # Errors
     /// As of [`Self::dumps`]; `Refused`: there is no such file, or it cannot be read.
     pub fn open_dump_file(&self, id: &str, name: &str) -> Result<DumpFileReader, CommandError> {
-        let open = |reply| Question::Open(id.to_owned(), name.to_owned(), reply);
-        self.look(open)?.map_err(|error| refused(id, &error))
+        let opened = (self.dump_keeper()?).open_file(id, name, self.answer_wait)?;
+        opened.map_err(|error| refused(id, &error))
     }
 
     /// Holds a dump, open or not: it is not deleted, by whatever limit or whoever asks; or releases it. Whether that is new. It lasts, as the file `STEM.hold` beside it.
@@ -59,8 +59,8 @@ impl Handle {
     /// # Errors
     /// As of [`Self::dumps`]; `Refused`: there is no such dump, or the mark cannot be made.
     pub fn hold_dump(&self, id: &str, is_held: bool) -> Result<bool, CommandError> {
-        let hold = |reply| Request::Hold(id.to_owned(), is_held, reply);
-        self.ask(hold)?.map_err(|error| refused(id, &error))
+        let held = self.dump_keeper()?.hold(id, is_held, self.answer_wait)?;
+        held.map_err(|error| refused(id, &error))
     }
 
     /// Deletes the files of a dump. Whether it was there. `by`: who asks, for the event.
@@ -68,25 +68,8 @@ impl Handle {
     /// # Errors
     /// As of [`Self::dumps`]; `Refused`: it is open, held, or cannot be deleted.
     pub fn delete_dump(&self, id: &str, by: Option<&str>) -> Result<bool, CommandError> {
-        let by = by.map(str::to_owned);
-        let delete = |reply| Request::Delete(id.to_owned(), by, reply);
-        self.ask(delete)?.map_err(CommandError::Refused)
-    }
-
-    fn look<T>(
-        &self,
-        question: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Question,
-    ) -> Result<T, CommandError> {
-        let answer = self.dump_keeper()?.look(question, self.answer_wait);
-        answer.map_err(CommandError::from)
-    }
-
-    fn ask<T>(
-        &self,
-        request: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Request,
-    ) -> Result<T, CommandError> {
-        let answer = self.dump_keeper()?.ask(request, self.answer_wait);
-        answer.map_err(CommandError::from)
+        let deleted = self.dump_keeper()?.delete(id, by, self.answer_wait)?;
+        deleted.map_err(CommandError::Refused)
     }
 
     fn dump_keeper(&self) -> Result<&Keeper, CommandError> {

@@ -587,7 +587,8 @@ fn start_keeper(
         },
         min_free: config.min_free,
     };
-    KeeperThread::start(directory.clone(), keeping, clock, events.clone()).map(Some)
+    let listener = Arc::new(events.clone());
+    KeeperThread::start((**directory).clone(), keeping, clock, listener).map(Some)
 }
 
 fn director_config(config: &Config) -> DirectorConfig {

@@ -40,7 +40,12 @@ impl Bench {
             .with_names(&names, "sensor")
             .with_digests(Digests::here());
         let config = KeeperConfig::default();
-        let keeper = KeeperThread::start(directory.clone(), config, clock.clone(), Events::new());
+        let keeper = KeeperThread::start(
+            (*directory).clone(),
+            config,
+            clock.clone(),
+            Arc::new(Events::new()),
+        );
         let keeper = keeper.unwrap();
         let directory = directory.kept_by(Some(keeper.keeper()));
         let mut rig = Rig::by(clock, plan, START, directory);

@@ -13,7 +13,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use crate::dump::{
+use retroscope_dumpstore::{
     disk::{Disk, DiskFile, Entry},
     store::Space,
 };

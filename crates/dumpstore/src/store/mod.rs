@@ -8,18 +8,19 @@
 
 #[cfg(test)]
 mod full_disk_tests;
-pub(crate) mod keeper;
-pub(crate) mod lister;
+pub mod keeper;
+pub mod lister;
 mod listing;
-pub(crate) mod queue;
-pub(crate) mod retention;
-pub(crate) mod second_copy;
+pub mod queue;
+pub mod retention;
+pub mod second_copy;
 #[cfg(test)]
 mod slow_disk_tests;
 #[cfg(test)]
 mod tests;
 
 use std::{
+    fmt,
     io::{self, Read},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -29,16 +30,51 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{disk::Disk, report::Verdict};
+use crate::disk::Disk;
 
 /// Bytes of a sidecar that are read. It has 1,000 hits at most, and interfaces.
 const SIDECAR_BYTES_MAX: u64 = 32 << 20;
 /// How the names of complete captures end, if they are not compressed.
 const ENDS: [&str; 2] = [".pcapng", ".pcap"];
 /// What the name of a compressed capture ends with.
-pub(super) const COMPRESSED_END: &str = ".zst";
+pub const COMPRESSED_END: &str = ".zst";
 /// What the name of a file ends with while it is written.
-pub(super) const PART_END: &str = ".part";
+pub const PART_END: &str = ".part";
+
+/// The news of the store. The calls must not wait.
+pub trait Listener: fmt::Debug + Send + Sync {
+    /// A dump was deleted.
+    fn deleted(&self, dump: DeletedDump);
+
+    /// A sentence for the user.
+    fn notice(&self, text: String);
+}
+
+/// Whether a file holds everything that its filter takes of its window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Nothing is known to be missing. A window cut by the start or end of the recording, or by a limit of the dump, is complete, and `clipped`: up
+    /// to its last packet a dump that its limit ended has all that was read before.
+    Complete,
+    /// Something is missing; `missing` says what, when and why.
+    Incomplete,
+    /// The file could not be written; what it holds so far stays under its `.part` name.
+    Failed,
+}
+
+impl Verdict {
+    /// The word that files use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Incomplete => "incomplete",
+            Self::Failed => "failed",
+        }
+    }
+}
 
 /// A dump, as its files tell of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -46,7 +82,7 @@ pub(super) const PART_END: &str = ".part";
 pub struct StoredDump {
     /// What its files' names have in common, behind `SUBDIRECTORY/` where it went into one: ASCII letters, digits, `.`, `_`, `-`, and that one `/`.
     pub id: String,
-    /// As in [`DumpReport::number`](crate::DumpReport::number). `None`: it is not open any more.
+    /// As in `number` in the report. `None`: it is not open any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
     /// It is being written.
@@ -90,12 +126,13 @@ pub struct StoredFile {
 }
 
 impl StoredFile {
-    pub(crate) fn is_compressed(&self) -> bool {
+    /// Whether it is compressed.
+    pub fn is_compressed(&self) -> bool {
         self.name.ends_with(COMPRESSED_END)
     }
 
     /// Whether the format is pcapng, compressed or not.
-    pub(crate) fn is_pcapng(&self) -> bool {
+    pub fn is_pcapng(&self) -> bool {
         without_end(&self.name).ends_with(ENDS[0])
     }
 }
@@ -186,15 +223,16 @@ pub struct DeletedDump {
 
 /// Bytes of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Space {
+pub struct Space {
     /// That this process may still use.
-    pub(crate) free: u64,
-    pub(crate) total: u64,
+    pub free: u64,
+    /// The size of the file system.
+    pub total: u64,
 }
 
 impl MinFree {
     /// In bytes.
-    pub(crate) fn bytes(self, space: Space) -> u64 {
+    pub fn bytes(self, space: Space) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
             #[expect(

@@ -16,23 +16,24 @@ use rustix::{
     io::Errno,
 };
 
-use super::disk::DiskFile;
+use crate::disk::DiskFile;
 
 /// What memory, places and lengths are multiples of: the largest block of disks, and a page.
-pub(super) const UNIT: usize = 4096;
+pub const UNIT: usize = 4096;
 /// Shorter writes are plain ones.
-pub(super) const DIRECT_BYTES_MIN: usize = 64 * 1024;
+pub const DIRECT_BYTES_MIN: usize = 64 * 1024;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct SystemFile {
+pub struct SystemFile {
     file: File,
     /// Nobody refused it yet.
     is_direct: AtomicBool,
 }
 
 impl SystemFile {
-    pub(super) fn new(file: File) -> Self {
+    /// A file that is open to read and write.
+    pub fn new(file: File) -> Self {
         Self {
             file,
             is_direct: AtomicBool::new(true),
@@ -40,7 +41,7 @@ impl SystemFile {
     }
 
     /// Whether its file system takes direct writes.
-    pub(super) fn goes_directly(&self) -> bool {
+    pub fn goes_directly(&self) -> bool {
         let is_taken = fcntl_setfl(&self.file, OFlags::DIRECT).is_ok();
         is_taken && fcntl_setfl(&self.file, OFlags::empty()).is_ok()
     }
@@ -55,7 +56,7 @@ impl SystemFile {
 }
 
 /// Whether memory lies as its place in the file does.
-pub(super) fn is_in_phase(bytes: &[u8], offset: u64) -> bool {
+pub fn is_in_phase(bytes: &[u8], offset: u64) -> bool {
     (bytes.as_ptr().addr() as u64)
         .wrapping_sub(offset)
         .is_multiple_of(UNIT as u64)
@@ -120,10 +121,9 @@ impl DiskFile for SystemFile {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, io::Write};
+    use std::fs;
 
     use super::*;
-    use crate::dump::behind::Block;
 
     /// Bytes of the file that the page cache has, by mincore(2)'s command: `None` without it.
     fn cached(path: &std::path::Path) -> Option<u64> {
@@ -151,15 +151,17 @@ mod tests {
                 .create_new(true)
                 .open(&path);
             let file = SystemFile::new(file.unwrap());
-            let (mut block, mut expected) = (Block::default(), Vec::new());
+            let mut expected = Vec::new();
             for _ in 0..30 {
                 let length = [10, 5000, 70_000, 65_536, 300_000][rng.usize(..5)];
                 let bytes: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();
                 let offset = expected.len() as u64;
-                block.start(offset);
-                block.write_all(&bytes).unwrap();
-                assert!(is_in_phase(block.bytes(), offset));
-                file.write_all_at(block.bytes(), offset).unwrap();
+                let mut block = vec![0; UNIT + length];
+                let phase = expected.len().wrapping_sub(block.as_ptr().addr()) % UNIT;
+                let block = &mut block[phase..][..length];
+                block.copy_from_slice(&bytes);
+                assert!(is_in_phase(block, offset));
+                file.write_all_at(block, offset).unwrap();
                 expected.extend_from_slice(&bytes);
                 if rng.u8(..4) == 0 {
                     expected.truncate(expected.len() - rng.usize(..expected.len().min(9000)));

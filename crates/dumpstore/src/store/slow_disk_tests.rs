@@ -5,6 +5,7 @@ use std::{
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -17,12 +18,10 @@ use super::{
     tests::{min_free, put_dump},
 };
 use crate::{
-    Format,
-    control::events::Events,
-    dump::names::Directory,
+    directory::Directory,
     tests::{
+        FakeClock,
         fake_disk::{Deed, FakeDisk},
-        rig::FakeClock,
     },
 };
 
@@ -70,9 +69,11 @@ impl Hanging {
             put_dump(&disk, "dumps", &number.to_string(), 1000, number, "udp");
         }
         disk.set_capacity(100_000);
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
         let clock = Arc::<FakeClock>::default();
-        let thread = KeeperThread::start(directory, min_free(0), clock, Events::new()).unwrap();
+        let thread =
+            KeeperThread::start(directory, min_free(0), clock, Arc::new(mpsc::channel().0))
+                .unwrap();
         // Both threads know the directory.
         assert!(thread.keeper().make_room(1));
         assert_eq!(thread.keeper().look(Question::List, WAIT).unwrap().len(), 8);

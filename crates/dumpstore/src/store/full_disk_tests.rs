@@ -4,24 +4,19 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::Arc,
-    time::Duration,
+    sync::{Arc, mpsc},
 };
 
 use super::{
     MinFree, WhyDeleted,
     keeper::{KeeperConfig, KeeperThread},
     lister::Question,
-    tests::{WAIT, open, put, put_dump, told},
+    tests::{News, WAIT, open, put, put_dump, told},
 };
 use crate::{
-    Event, Format,
-    control::{events::Events, time::rfc3339},
-    dump::names::Directory,
-    tests::{
-        fake_disk::FakeDisk,
-        rig::{FakeClock, S},
-    },
+    directory::Directory,
+    tests::{FakeClock, S, fake_disk::FakeDisk},
+    time::rfc3339,
 };
 
 /// A real file system of 8 MiB, which another program fills while dumps come: they go on, for older ones, until nothing is left but a held one.
@@ -31,15 +26,14 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     let Some(_mount) = Mount::tmpfs(folder.path(), "8m") else {
         return;
     };
-    let events = Events::new();
-    let mut listener = events.log().subscribe(Some(0));
+    let (news, listener) = mpsc::channel();
     let config = KeeperConfig {
         min_free: Some(MinFree::Bytes(0)),
         ..KeeperConfig::default()
     };
-    let directory = Directory::open(folder.path(), Format::PcapNg).unwrap();
+    let directory = Directory::open(folder.path()).unwrap();
     let clock = Arc::<FakeClock>::default();
-    let keeper = KeeperThread::start(directory.clone(), config, clock, events).unwrap();
+    let keeper = KeeperThread::start(directory.clone(), config, clock, Arc::new(news)).unwrap();
     let directory = directory.kept_by(Some(keeper.keeper()));
     let disk = directory.disk();
     let root = folder.path().to_str().unwrap();
@@ -86,14 +80,13 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     assert_eq!(ids, ["held"]);
     drop(keeper);
     let mut deleted = Vec::new();
-    while let Ok(event) = listener.take(Duration::ZERO) {
+    while let Ok(event) = listener.try_recv() {
         match event {
-            Event::Deleted(dump) => {
+            News::Deleted(dump) => {
                 assert_eq!(dump.why, WhyDeleted::MinFree);
                 deleted.push(dump.id);
             }
-            Event::Notice(_) => {}
-            other => panic!("{other:?}"),
+            News::Notice(_) => {}
         }
     }
     assert!(deleted.is_sorted(), "the oldest first: {deleted:?}");
@@ -112,14 +105,20 @@ fn a_quota_does_not_cost_all_dumps() {
     for number in 0..9 {
         put_dump(&disk, "dumps", &number.to_string(), 1000, number, "udp");
     }
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
     let config = KeeperConfig {
         min_free: Some(MinFree::Bytes(0)),
         ..KeeperConfig::default()
     };
     disk.set_capacity(100_000);
     let clock = Arc::<FakeClock>::default();
-    let keeper = KeeperThread::start(directory.clone(), config, clock, Events::new()).unwrap();
+    let keeper = KeeperThread::start(
+        directory.clone(),
+        config,
+        clock,
+        Arc::new(mpsc::channel().0),
+    )
+    .unwrap();
     let directory = directory.kept_by(Some(keeper.keeper()));
     let mut tries = 0;
     let refused = directory.with_room(1, || {

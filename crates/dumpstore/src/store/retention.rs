@@ -6,24 +6,25 @@ use super::{Keep, StoredDump, WhyDeleted};
 
 /// What is kept.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Of all dumps.
-    pub(crate) all: Keep,
+    pub all: Keep,
     /// Of the dumps of rules, by name.
-    pub(crate) rules: HashMap<String, RuleKeep>,
+    pub rules: HashMap<String, RuleKeep>,
 }
 
 /// What is kept of a rule's dumps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RuleKeep {
-    pub(crate) keep: Keep,
+pub struct RuleKeep {
+    /// Its limits.
+    pub keep: Keep,
     /// Its dumps are of this trigger expression; `None`: of whatever it was, under this name.
-    pub(crate) expression: Option<String>,
+    pub expression: Option<String>,
 }
 
 impl Limits {
     /// Whether there are any.
-    pub(crate) fn are_any(&self) -> bool {
+    pub fn are_any(&self) -> bool {
         let is_any = |keep: &Keep| *keep != Keep::default();
         is_any(&self.all) || self.rules.values().any(|rule| is_any(&rule.keep))
     }
@@ -38,7 +39,7 @@ impl Limits {
 
     /// All that are to go: the oldest first, none that is held. Open dumps have `open_bytes`, which count in all, and are not among `dumps`. `now_ns`: since
     /// the epoch.
-    pub(crate) fn due<'d>(
+    pub fn due<'d>(
         &self,
         dumps: impl Iterator<Item = &'d StoredDump>,
         open_bytes: u64,
@@ -90,7 +91,7 @@ impl Keep {
 }
 
 /// What goes to make room for so many bytes: the oldest, as many as it takes, none that is held.
-pub(crate) fn for_room<'d>(
+pub fn for_room<'d>(
     dumps: impl Iterator<Item = &'d StoredDump>,
     wanted_bytes: u64,
 ) -> Vec<&'d StoredDump> {
@@ -117,7 +118,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::tests::rig::S;
+    use crate::tests::S;
 
     /// Any dumps and limits: what is due is what a simple count says.
     #[test]

@@ -76,13 +76,13 @@ pub fn rfc3339(time_ns: i64) -> String {
 
 /// The form that dump files are named by: `20261120T191503.123456789Z`, which sorts by time.
 #[must_use]
-pub(crate) fn file_stamp(time_ns: i64) -> String {
+pub fn file_stamp(time_ns: i64) -> String {
     rfc3339(time_ns).replace(['-', ':'], "")
 }
 
 /// Nanoseconds as seconds for a sentence: `10.000 s`, `-0.250 s`.
 #[must_use]
-pub(crate) fn seconds(ns: i64) -> String {
+pub fn seconds(ns: i64) -> String {
     format!("{:.3} s", ns as f64 / 1e9)
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::control::lock;
+use crate::lock;
 
 /// Questions that wait for one thread at most.
 pub(super) const QUESTIONS_MAX: usize = 64;
@@ -39,7 +39,7 @@ struct State<R> {
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoAnswer {
+pub enum NoAnswer {
     /// [`QUESTIONS_MAX`] questions wait.
     Busy,
     /// No answer came within the time of the asker.

@@ -1,6 +1,6 @@
 //! The names of dumps' files: a template, filled in.
 
-use crate::control::time::file_stamp;
+use crate::time::file_stamp;
 
 /// Longest part of a rule, a host or an interface in a name, in bytes.
 const PART_BYTES: usize = 64;
@@ -36,12 +36,13 @@ enum Piece {
 
 /// What is filled in.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct NameFacts {
+pub struct NameFacts {
     /// Stamp of the trigger, ns since the epoch.
-    pub(crate) trigger_ns: i64,
-    pub(crate) rule: String,
+    pub trigger_ns: i64,
+    /// The trigger expression, or `manual`.
+    pub rule: String,
     /// Where the trigger packet came; by hand there is none.
-    pub(crate) interface: Option<String>,
+    pub interface: Option<String>,
 }
 
 impl NameTemplate {
@@ -90,7 +91,7 @@ impl NameTemplate {
     }
 
     /// A name without extension. `again`: how often it was found to be taken; `number` is another one each time.
-    pub(super) fn stem(&self, facts: &NameFacts, host: &str, number: u64, again: u64) -> String {
+    pub fn stem(&self, facts: &NameFacts, host: &str, number: u64, again: u64) -> String {
         let mut stem = String::new();
         for piece in &self.0 {
             match piece {

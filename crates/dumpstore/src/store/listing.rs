@@ -7,13 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    super::{disk::Disk, names::Directory},
-    Known, Space, StoredDump, hold_mark, is_held, is_name,
-    keeper::OpenDump,
-    stem_of,
+use super::{Known, Space, StoredDump, hold_mark, is_held, is_name, keeper::OpenDump, stem_of};
+use crate::{
+    directory::{Directory, SubDirectory},
+    disk::Disk,
 };
-use crate::analysis::terms::SubDirectory;
 
 /// The finished dumps of a directory, by name.
 #[derive(Debug)]

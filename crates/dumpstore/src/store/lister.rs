@@ -10,17 +10,14 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    super::{
-        disk::{DiskFile, sequential},
-        names::Directory,
-    },
-    StoredDump,
+    Listener, StoredDump,
     keeper::OpenDumps,
     listing::Listing,
     queue::{Next, Queue},
 };
-use crate::control::{
-    events::{Event, Events},
+use crate::{
+    directory::Directory,
+    disk::{DiskFile, sequential},
     lock,
 };
 
@@ -65,7 +62,7 @@ impl DumpFileReader {
     }
 
     /// Reads it from its start to its end.
-    pub(crate) fn into_reader(self) -> impl Read + Send {
+    pub fn into_reader(self) -> impl Read + Send {
         sequential(move |buffer, offset| self.read_at(buffer, offset))
     }
 }
@@ -76,7 +73,7 @@ pub(super) struct Lister {
     listing: Listing,
     questions: Queue<Question>,
     open: Arc<Mutex<OpenDumps>>,
-    events: Events,
+    listener: Arc<dyn Listener>,
     /// The last listing failed, which was reported.
     is_unreadable: bool,
 }
@@ -86,13 +83,13 @@ impl Lister {
         directory: Directory,
         questions: Queue<Question>,
         open: Arc<Mutex<OpenDumps>>,
-        events: Events,
+        listener: Arc<dyn Listener>,
     ) -> Self {
         Self {
             listing: Listing::new(directory),
             questions,
             open,
-            events,
+            listener,
             is_unreadable: false,
         }
     }
@@ -140,7 +137,7 @@ impl Lister {
             && !self.is_unreadable
         {
             let text = format!("the directory of dumps cannot be read: {error}");
-            self.events.tell(Event::Notice(text));
+            self.listener.notice(text);
         }
         self.is_unreadable = refreshed.is_err();
         let of_open = open.iter();

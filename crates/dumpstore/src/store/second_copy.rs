@@ -7,11 +7,11 @@ use std::sync::{
 
 /// Bytes of all second copies. Clones are the same sum.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SecondCopies(Arc<AtomicU64>);
+pub struct SecondCopies(Arc<AtomicU64>);
 
 /// The second copy of one dump, counted until this is dropped.
 #[derive(Debug)]
-pub(crate) struct SecondCopy {
+pub struct SecondCopy {
     sum: SecondCopies,
     plain_bytes: u64,
     /// Its part of the sum.
@@ -36,7 +36,7 @@ impl SecondCopies {
 
 impl SecondCopy {
     /// The compressed copy has this many bytes now.
-    pub(crate) fn set_bytes(&mut self, bytes: u64) {
+    pub fn set_bytes(&mut self, bytes: u64) {
         // Either copy may go: the guaranteed room is that of the smaller copy.
         let bytes = bytes.min(self.plain_bytes);
         self.sum.0.fetch_add(bytes, Relaxed);

@@ -12,20 +12,37 @@ use std::{
 use serde_json::json;
 
 use super::{
-    Keep, MinFree, Space, WhyDeleted,
+    DeletedDump, Keep, Listener, MinFree, Space, WhyDeleted,
     keeper::{Keeper, KeeperConfig, Keeping, OpenDump, Request},
     lister::{Lister, Question},
     retention::{Limits, RuleKeep},
 };
 use crate::{
-    Event, Format, Subscription,
-    control::{events::Events, time::rfc3339},
-    dump::{disk::Disk, names::Directory},
+    directory::Directory,
+    disk::Disk,
     tests::{
+        FakeClock, S,
         fake_disk::{Deed, FakeDisk},
-        rig::{FakeClock, S},
     },
+    time::rfc3339,
 };
+
+/// What a [`Listener`] gets.
+#[derive(Debug)]
+pub(super) enum News {
+    Deleted(DeletedDump),
+    Notice(String),
+}
+
+impl Listener for mpsc::Sender<News> {
+    fn deleted(&self, dump: DeletedDump) {
+        let _ = self.send(News::Deleted(dump));
+    }
+
+    fn notice(&self, text: String) {
+        let _ = self.send(News::Notice(text));
+    }
+}
 
 pub(super) const WAIT: Duration = Duration::from_secs(60);
 
@@ -75,23 +92,23 @@ struct Bench {
     keeper: Keeper,
     keeping: Keeping,
     lister: Lister,
-    events: Subscription,
+    events: mpsc::Receiver<News>,
 }
 
 impl Bench {
     fn new(config: KeeperConfig) -> Self {
         let (disk, clock) = (FakeDisk::default(), Arc::<FakeClock>::default());
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
-        let events = Events::new();
-        let listener = events.log().subscribe(Some(0));
-        let (keeper, keeping, lister) = Keeping::new(directory, config, clock.clone(), events);
+        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+        let (news, events) = mpsc::channel();
+        let (keeper, keeping, lister) =
+            Keeping::new(directory, config, clock.clone(), Arc::new(news));
         Self {
             disk,
             clock,
             keeper,
             keeping,
             lister,
-            events: listener,
+            events,
         }
     }
 
@@ -131,11 +148,10 @@ impl Bench {
     /// What was deleted, and sentences, since it was asked last.
     fn news(&mut self) -> (Vec<(String, WhyDeleted)>, Vec<String>) {
         let (mut deleted, mut notices) = (Vec::new(), Vec::new());
-        while let Ok(event) = self.events.take(Duration::ZERO) {
+        while let Ok(event) = self.events.try_recv() {
             match event {
-                Event::Deleted(dump) => deleted.push((dump.id, dump.why)),
-                Event::Notice(text) => notices.push(text),
-                other => panic!("{other:?}"),
+                News::Deleted(dump) => deleted.push((dump.id, dump.why)),
+                News::Notice(text) => notices.push(text),
             }
         }
         (deleted, notices)
@@ -278,14 +294,14 @@ fn limits_hold_for_what_earlier_runs_left() {
     // Another recorder in the same place.
     let mut next = Bench::new(config);
     next.clock.wall_ns.store(2650 * S, Ordering::SeqCst);
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
-    let events = Events::new();
-    next.events = events.log().subscribe(Some(0));
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+    let (news, events) = mpsc::channel();
+    next.events = events;
     (next.keeper, next.keeping, next.lister) = Keeping::new(
         directory,
         keep(Some(5500), Some(1000)),
         next.clock.clone(),
-        events,
+        Arc::new(news),
     );
     next.keeping.keep();
     assert_eq!(names(&mut next), [("d".to_owned(), WhyDeleted::Age)]);

@@ -12,20 +12,16 @@ use std::{
 };
 
 use super::{
-    super::names::Directory,
-    DeletedDump, MinFree, StoredDump, StoredFile, WhyDeleted,
-    lister::{Lister, Question},
+    DeletedDump, Listener, MinFree, StoredDump, StoredFile, WhyDeleted,
+    lister::{DumpFileReader, Lister, Question, StoredDumps},
     listing::Listing,
     queue::{Next, NoAnswer, Queue},
     retention::{Limits, RuleKeep, for_room},
     second_copy::{SecondCopies, SecondCopy},
 };
-use crate::control::{
-    events::{Event, Events},
-    lock,
-    time::rfc3339,
-};
+use crate::{directory::Directory, lock, time::rfc3339};
 use retroscope_capture::clock::Clock;
+use serde_json::Value;
 
 /// How often the room on the file system is looked at, where some is to be left.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
@@ -39,14 +35,16 @@ const ROOM_BYTES: u64 = 64 << 20;
 
 /// What is kept, and how much room is left.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct KeeperConfig {
-    pub(crate) limits: Limits,
-    pub(crate) min_free: Option<MinFree>,
+pub struct KeeperConfig {
+    /// Limits on bytes and age.
+    pub limits: Limits,
+    /// How much room is left to others; `None`: any.
+    pub min_free: Option<MinFree>,
 }
 
 /// The way to the dump-keeper and to the dump-lister, for any number of threads.
 #[derive(Debug, Clone)]
-pub(crate) struct Keeper {
+pub struct Keeper {
     requests: Queue<Request>,
     questions: Queue<Question>,
     open: Arc<Mutex<OpenDumps>>,
@@ -60,14 +58,17 @@ pub(super) type OpenDumps = BTreeMap<String, OpenDump>;
 
 /// A dump that is being written.
 #[derive(Debug, Clone)]
-pub(crate) struct OpenDump {
-    pub(crate) number: u64,
-    pub(crate) rule: String,
-    pub(crate) rule_name: Option<String>,
+pub struct OpenDump {
+    /// Its number, from 1.
+    pub number: u64,
+    /// The trigger expression, or `manual`.
+    pub rule: String,
+    /// The name of the rule; `None`: the rule has no name.
+    pub rule_name: Option<String>,
     /// Of its trigger, ns since the epoch.
-    pub(crate) trigger_ns: i64,
+    pub trigger_ns: i64,
     /// Its files, and how many bytes of each hold whole packets.
-    pub(crate) files: Vec<(PathBuf, u64)>,
+    pub files: Vec<(PathBuf, u64)>,
 }
 
 /// What the thread is asked.
@@ -85,26 +86,26 @@ pub(crate) enum Request {
 
 impl Keeper {
     /// A dump is being written, or has more bytes now.
-    pub(crate) fn is_open(&self, id: &str, dump: OpenDump) {
+    pub fn is_open(&self, id: &str, dump: OpenDump) {
         lock(&self.open).insert(id.to_owned(), dump);
     }
 
     /// The ID of an open dump.
-    pub(crate) fn id_of_open(&self, number: u64) -> Option<String> {
+    pub fn id_of_open(&self, number: u64) -> Option<String> {
         let open = lock(&self.open);
         let found = open.iter().find(|(_, dump)| dump.number == number);
         found.map(|(id, _)| id.clone())
     }
 
     /// How many bytes its files have now.
-    pub(crate) fn has_grown(&self, id: &str, files: Vec<(PathBuf, u64)>) {
+    pub fn has_grown(&self, id: &str, files: Vec<(PathBuf, u64)>) {
         if let Some(dump) = lock(&self.open).get_mut(id) {
             dump.files = files;
         }
     }
 
     /// It is not being written any more; it was finished under this name.
-    pub(crate) fn is_over(&self, id: &str, finished_as: &str) {
+    pub fn is_over(&self, id: &str, finished_as: &str) {
         if lock(&self.open).remove(id).is_some() {
             let finished = Request::Finished(id.to_owned(), finished_as.to_owned());
             self.requests.tell(finished);
@@ -112,30 +113,30 @@ impl Keeper {
     }
 
     /// A finished dump has other files now.
-    pub(crate) fn has_changed(&self, id: &str) {
+    pub fn has_changed(&self, id: &str) {
         self.requests
             .tell(Request::Finished(id.to_owned(), id.to_owned()));
     }
 
     /// A dump of these bytes is being compressed.
-    pub(crate) fn second_copy(&self, plain_bytes: u64) -> SecondCopy {
+    pub fn second_copy(&self, plain_bytes: u64) -> SecondCopy {
         self.second_copies.begin(plain_bytes)
     }
 
     /// Does this while the thread deletes no dump. It must not ask the thread anything.
-    pub(crate) fn without_deletion<T>(&self, act: impl FnOnce() -> T) -> T {
+    pub fn without_deletion<T>(&self, act: impl FnOnce() -> T) -> T {
         let _deleting = lock(&self.deleting);
         act()
     }
 
     /// What is kept of rules' dumps from now on, by name.
-    pub(crate) fn keep(&self, rules: HashMap<String, RuleKeep>) {
+    pub fn keep(&self, rules: HashMap<String, RuleKeep>) {
         self.requests.tell(Request::Rules(rules));
     }
 
     /// The file system is full. Deletes dumps, if room is to be left, and returns whether there is
     /// more room now. Returns `false` after [`ROOM_WAIT`].
-    pub(crate) fn make_room(&self, bytes: u64) -> bool {
+    pub fn make_room(&self, bytes: u64) -> bool {
         self.make_room_within(bytes, ROOM_WAIT)
     }
 
@@ -144,8 +145,65 @@ impl Keeper {
         self.makes_room && self.requests.ask_urgently(room, wait).unwrap_or(false)
     }
 
+    /// The dumps in the directory and one level below it, the oldest first and open ones last.
+    ///
+    /// # Errors
+    /// [`NoAnswer`], as of all questions; waits for at most `wait`.
+    pub fn dumps(&self, wait: Duration) -> Result<StoredDumps, NoAnswer> {
+        self.look(Question::List, wait)
+    }
+
+    /// A dump, with its sidecar, which is `null` while the dump is open.
+    ///
+    /// # Errors
+    /// As of [`Self::dumps`].
+    pub fn dump(&self, id: &str, wait: Duration) -> Result<Option<(StoredDump, Value)>, NoAnswer> {
+        self.look(|reply| Question::Get(id.to_owned(), reply), wait)
+    }
+
+    /// Opens a capture file of a dump by the name that the dump lists.
+    ///
+    /// # Errors
+    /// As of [`Self::dumps`]; inside, the error of the file system.
+    pub fn open_file(
+        &self,
+        id: &str,
+        name: &str,
+        wait: Duration,
+    ) -> Result<io::Result<DumpFileReader>, NoAnswer> {
+        let open = |reply| Question::Open(id.to_owned(), name.to_owned(), reply);
+        self.look(open, wait)
+    }
+
+    /// Holds or releases a dump, open or not. Whether that is new.
+    ///
+    /// # Errors
+    /// As of [`Self::open_file`].
+    pub fn hold(
+        &self,
+        id: &str,
+        is_held: bool,
+        wait: Duration,
+    ) -> Result<io::Result<bool>, NoAnswer> {
+        self.ask(|reply| Request::Hold(id.to_owned(), is_held, reply), wait)
+    }
+
+    /// Deletes a dump for `by`, unless the dump is open or held. Whether it existed.
+    ///
+    /// # Errors
+    /// As of [`Self::dumps`]; inside, a sentence for the user.
+    pub fn delete(
+        &self,
+        id: &str,
+        by: Option<&str>,
+        wait: Duration,
+    ) -> Result<Result<bool, String>, NoAnswer> {
+        let by = by.map(str::to_owned);
+        self.ask(|reply| Request::Delete(id.to_owned(), by, reply), wait)
+    }
+
     /// Has a dump held or deleted, and waits.
-    pub(crate) fn ask<T>(
+    pub(super) fn ask<T>(
         &self,
         request: impl FnOnce(SyncSender<T>) -> Request,
         wait: Duration,
@@ -154,7 +212,7 @@ impl Keeper {
     }
 
     /// Asks which dumps there are, or for one of them, and waits.
-    pub(crate) fn look<T>(
+    pub(super) fn look<T>(
         &self,
         question: impl FnOnce(SyncSender<T>) -> Question,
         wait: Duration,
@@ -177,20 +235,20 @@ impl Keeper {
 
 /// The two threads. They end when this is dropped, after all that they were asked.
 #[derive(Debug)]
-pub(crate) struct KeeperThread {
+pub struct KeeperThread {
     keeper: Keeper,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl KeeperThread {
     /// Starts them; they have the privileges of the caller.
-    pub(crate) fn start(
+    pub fn start(
         directory: Directory,
         config: KeeperConfig,
         clock: Arc<dyn Clock>,
-        events: Events,
+        listener: Arc<dyn Listener>,
     ) -> io::Result<Self> {
-        let (keeper, mut keeping, mut lister) = Keeping::new(directory, config, clock, events);
+        let (keeper, mut keeping, mut lister) = Keeping::new(directory, config, clock, listener);
         let mut threads = Self {
             keeper,
             threads: Vec::new(),
@@ -202,7 +260,8 @@ impl KeeperThread {
         Ok(threads)
     }
 
-    pub(crate) fn keeper(&self) -> &Keeper {
+    /// The way to these threads.
+    pub fn keeper(&self) -> &Keeper {
         &self.keeper
     }
 }
@@ -226,7 +285,7 @@ pub(super) struct Keeping {
     is_listed: bool,
     config: KeeperConfig,
     clock: Arc<dyn Clock>,
-    events: Events,
+    listener: Arc<dyn Listener>,
     requests: Queue<Request>,
     open: Arc<Mutex<OpenDumps>>,
     second_copies: SecondCopies,
@@ -248,7 +307,7 @@ impl Keeping {
         directory: Directory,
         config: KeeperConfig,
         clock: Arc<dyn Clock>,
-        events: Events,
+        listener: Arc<dyn Listener>,
     ) -> (Keeper, Self, Lister) {
         let keeper = Keeper {
             requests: Queue::default(),
@@ -263,7 +322,7 @@ impl Keeping {
             directory.clone(),
             questions,
             Arc::clone(&open),
-            events.clone(),
+            Arc::clone(&listener),
         );
         let second_copies = keeper.second_copies.clone();
         let deleting = Arc::clone(&keeper.deleting);
@@ -272,7 +331,7 @@ impl Keeping {
             is_listed: false,
             config,
             clock,
-            events,
+            listener,
             requests: keeper.requests.clone(),
             open,
             second_copies,
@@ -356,7 +415,7 @@ impl Keeping {
     }
 
     fn tell(&self, text: String) {
-        self.events.tell(Event::Notice(text));
+        self.listener.notice(text);
     }
 
     fn hold(&mut self, id: &str, is_held: bool) -> io::Result<bool> {
@@ -528,13 +587,13 @@ impl Keeping {
     }
 
     fn tell_deleted(&self, dump: &StoredDump, why: WhyDeleted, by: Option<String>) {
-        self.events.tell(Event::Deleted(DeletedDump {
+        self.listener.deleted(DeletedDump {
             id: dump.id.clone(),
             rule: dump.rule.clone(),
             bytes: dump.bytes,
             why,
             by,
-        }));
+        });
     }
 }
 

@@ -13,13 +13,13 @@ use std::{
 use retroscope_unix::{NewDirectories, Owner, make_directory};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fchown, open, statvfs};
 
-use super::{direct::SystemFile, store::Space};
+use crate::{direct::SystemFile, store::Space};
 
 /// Mode of new directories: they hold traffic.
-pub(super) const DIRECTORY_MODE: u32 = 0o750;
+pub const DIRECTORY_MODE: u32 = 0o750;
 
 /// A file system. Errors are what the system said.
-pub(crate) trait Disk: fmt::Debug + Send + Sync {
+pub trait Disk: fmt::Debug + Send + Sync {
     /// A new file to read and write, 0640 whatever the umask; it must not exist yet.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
@@ -29,6 +29,7 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     /// A file that is only read. A link is not followed.
     fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
+    /// Whether anything has this name. A link is followed.
     fn exists(&self, path: &Path) -> bool;
 
     /// Sees to it that there is a directory of this name, itself and no link to one; it is made 0750.
@@ -40,6 +41,7 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     /// Renames without ever replacing: `AlreadyExists` if `to` is there.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Deletes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// What lies in a directory, in any order.
@@ -57,20 +59,24 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
 
 /// What has a name.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Without a directory.
-    pub(crate) name: PathBuf,
+    pub name: PathBuf,
     /// A plain file.
-    pub(crate) is_file: bool,
-    pub(crate) is_directory: bool,
-    pub(crate) bytes: u64,
-    pub(crate) inode: u64,
+    pub is_file: bool,
+    /// A directory, and no link to one.
+    pub is_directory: bool,
+    /// Its length.
+    pub bytes: u64,
+    /// Its inode number.
+    pub inode: u64,
     /// When its content was changed, ns since the epoch.
-    pub(crate) changed_ns: i64,
+    pub changed_ns: i64,
 }
 
 /// An open file of a [`Disk`], read and written by [`FileExt`] at offsets. After an error some of what was to be written may be in it.
-pub(crate) trait DiskFile: FileExt + fmt::Debug + Send + Sync {
+pub trait DiskFile: FileExt + fmt::Debug + Send + Sync {
+    /// Cuts or extends the file to this length.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
     /// Returns when everything is stored. It is not kept in memory then.
@@ -85,23 +91,24 @@ pub(crate) trait DiskFile: FileExt + fmt::Debug + Send + Sync {
 
 impl dyn DiskFile + '_ {
     /// Reads it through.
-    pub(crate) fn reader(&self) -> impl Read {
+    pub fn reader(&self) -> impl Read {
         sequential(|buffer, offset| self.read_at(buffer, offset))
     }
 }
 
 /// A file that may be closed for a while, so that its descriptor serves others, and is opened again when it is needed.
 #[derive(Debug)]
-pub(super) struct KeptFile {
-    pub(super) path: PathBuf,
+pub struct KeptFile {
+    /// Its name when it was created.
+    pub path: PathBuf,
     /// See [`DiskFile::identity`].
-    pub(super) identity: (u64, u64),
+    pub identity: (u64, u64),
     open: Option<Arc<dyn DiskFile>>,
 }
 
 impl KeptFile {
     /// A new file; it must not exist yet.
-    pub(super) fn create(disk: &dyn Disk, path: PathBuf) -> io::Result<Self> {
+    pub fn create(disk: &dyn Disk, path: PathBuf) -> io::Result<Self> {
         let file = disk.create(&path)?;
         Ok(Self {
             path,
@@ -111,19 +118,19 @@ impl KeptFile {
     }
 
     /// The open file. Fails where it is not there any more, or another one has its name.
-    pub(super) fn get(&mut self, disk: &dyn Disk) -> io::Result<&dyn DiskFile> {
+    pub fn get(&mut self, disk: &dyn Disk) -> io::Result<&dyn DiskFile> {
         let file = self.take(disk)?;
         Ok(&**self.open.insert(file))
     }
 
     /// The open file, for another thread as well.
-    pub(super) fn share(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
+    pub fn share(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
         let file = self.take(disk)?;
         Ok(Arc::clone(self.open.insert(file)))
     }
 
     /// The same, and it counts as closed here.
-    pub(super) fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
+    pub fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
         if let Some(file) = self.open.take() {
             return Ok(file);
         }
@@ -134,17 +141,19 @@ impl KeptFile {
         Ok(file)
     }
 
-    pub(super) fn close(&mut self) {
+    /// Closes the descriptor until the file is needed again.
+    pub fn close(&mut self) {
         self.open = None;
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    /// Whether it has a descriptor.
+    pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 }
 
 /// Whether the file of this identity lies there, and no other one under its name.
-pub(super) fn is_there(disk: &dyn Disk, path: &Path, identity: (u64, u64)) -> io::Result<bool> {
+pub fn is_there(disk: &dyn Disk, path: &Path, identity: (u64, u64)) -> io::Result<bool> {
     match disk.open_to_read(path) {
         Ok(file) => Ok(file.identity()? == identity),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -153,12 +162,12 @@ pub(super) fn is_there(disk: &dyn Disk, path: &Path, identity: (u64, u64)) -> io
 }
 
 /// A file is not as it was left.
-pub(super) fn changed_by_somebody() -> io::Error {
+pub fn changed_by_somebody() -> io::Error {
     io::Error::other("somebody else has changed the file")
 }
 
 /// Reads from offset 0 on by `read_at`, which takes an offset as `pread(2)`.
-pub(super) fn sequential<F: Fn(&mut [u8], u64) -> io::Result<usize>>(read_at: F) -> impl Read {
+pub fn sequential<F: Fn(&mut [u8], u64) -> io::Result<usize>>(read_at: F) -> impl Read {
     struct Sequential<F>(F, u64);
     impl<F: Fn(&mut [u8], u64) -> io::Result<usize>> Read for Sequential<F> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -172,14 +181,14 @@ pub(super) fn sequential<F: Fn(&mut [u8], u64) -> io::Result<usize>>(read_at: F)
 
 /// The system's.
 #[derive(Debug)]
-pub(super) struct SystemDisk {
+pub struct SystemDisk {
     /// The user and group that files are made for.
-    pub(super) owner: Owner,
+    pub owner: Owner,
 }
 
 impl SystemDisk {
     /// A new file.
-    pub(super) fn make(&self, path: &Path) -> io::Result<SystemFile> {
+    pub fn make(&self, path: &Path) -> io::Result<SystemFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o640);
         let file = options.open(path)?;
@@ -193,7 +202,7 @@ impl SystemDisk {
 
     /// Gives new directories to the owner of the files. Root can write to a directory that cannot
     /// be given away.
-    pub(super) fn give(&self, made: &NewDirectories) {
+    pub fn give(&self, made: &NewDirectories) {
         let _ = made.give_to(self.owner);
     }
 }
@@ -216,6 +225,7 @@ impl Disk for SystemDisk {
         Ok(Arc::new(SystemFile::new(File::from(file))))
     }
 
+    /// Whether anything has this name. A link is followed.
     fn exists(&self, path: &Path) -> bool {
         path.exists()
     }

@@ -1,0 +1,31 @@
+//! The directory of dumps: listing, naming, holding and deleting dumps.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `disk` | the file system as a trait: the system's, or that of a test; `direct` writes past the page cache |
+//! | `directory` | one directory: making it, its names, room on a full disk |
+//! | `template` | the names of files |
+//! | `store` | which dumps there are; the dump-keeper deletes and holds dumps, the dump-lister lists them |
+//! | `time` | time stamps as names, sidecars and people write them |
+//!
+//! The crate knows nothing of packets: the recorder writes the files. It reports deleted dumps and
+//! sentences for the user to a [`Listener`](store::Listener).
+
+#[cfg(test)]
+extern crate self as retroscope_dumpstore;
+
+pub mod direct;
+pub mod directory;
+pub mod disk;
+pub mod store;
+pub mod template;
+#[cfg(test)]
+mod tests;
+pub mod time;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks, whether or not a thread panicked with the lock.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
