@@ -411,12 +411,7 @@ impl Active {
     }
 
     /// Gives a packet to the sink; false if the sink has no room.
-    pub(super) fn put(
-        &mut self,
-        packet: &WaitingPacket,
-        aside: bool,
-        names: &mut InterfaceCache,
-    ) -> bool {
+    pub(super) fn put(&mut self, packet: &WaitingPacket, names: &mut InterfaceCache) -> bool {
         let (meta, data) = (&packet.meta, packet.bytes.data());
         if !self.sink.has_room(data.len()) {
             return false;
@@ -440,7 +435,7 @@ impl Active {
         if let Some(interface) = described.filter(|_| is_first) {
             self.sink.interface(meta.interface, interface);
         }
-        self.sink.packet(meta, data, aside);
+        self.sink.packet(meta, data);
         let is_held = self.sink.format.holds(meta.stamp_ns);
         self.taken.count(meta, data, is_held);
         true

@@ -52,7 +52,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
     for meta in packets {
         file.interface(meta.interface, &Arc::new(interface(meta.interface)));
         let data = meta.key.record.to_be_bytes();
-        file.packet(meta, &data, false).unwrap();
+        file.packet(meta, &data).unwrap();
     }
     let totals = InterfaceTotals {
         start_ns: 0,

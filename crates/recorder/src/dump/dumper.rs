@@ -357,8 +357,9 @@ impl Dumper {
         self.active.has_read(visit, to);
     }
 
-    /// Gives the sinks the waiting packets of a dump that are older than `frontier_ns`, in order, as far as they have room. Those of sources
-    /// that promise nothing do not wait for others unless they come soon: they are put aside, to be merged in the end.
+    /// Gives the sink of a dump its waiting packets that are older than `frontier_ns`, in order, as
+    /// far as the sink has room. A packet of a source that promises nothing waits for older packets
+    /// only if these are due soon; otherwise the sink gets it out of order.
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
         let mut full = None;
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
@@ -372,16 +373,14 @@ impl Dumper {
             let frontier_ns = frontier_ns.min(dump.unread_ns);
             let soon_ns = frontier_ns.saturating_add(WATERMARK_WAIT_NS);
             let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
-            let is_aside = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
+            let is_ahead = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
             let mut ready = std::mem::take(&mut dump.waiting);
             // Most often all of them are, as the last one tells.
             if !ready.last().is_some_and(|last| is_ready(last.meta.key)) {
                 (ready, dump.waiting) =
-                    (ready.into_iter()).partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
+                    (ready.into_iter()).partition(|w| is_ready(w.meta.key) || is_ahead(w.meta.key));
             }
-            let mut is_put = |packet: &WaitingPacket| {
-                !dump.is_full() && dump.put(packet, !is_ready(packet.meta.key), names)
-            };
+            let mut is_put = |packet: &WaitingPacket| !dump.is_full() && dump.put(packet, names);
             let first_left = ready.iter().position(|packet| !is_put(packet));
             let left = ready.split_off(first_left.unwrap_or(ready.len()));
             if let Some(last) = ready.last() {

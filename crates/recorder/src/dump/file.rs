@@ -447,10 +447,10 @@ impl DumpFile {
         })
     }
 
-    /// Writes a packet. `aside`: older packets may follow, so this one is sorted in at the end.
-    pub(super) fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) -> io::Result<()> {
+    /// Writes a packet. Packets that arrive out of order are sorted at the end.
+    pub(super) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) -> io::Result<()> {
         if self.directory.format == Format::PcapNg {
-            return self.outputs[0].1.push(meta, data, aside, &self.known);
+            return self.outputs[0].1.push(meta, data, &self.known);
         }
         let interface = self.known.get(&meta.interface);
         let link_type = interface.map_or(LinkType::ETHERNET, |it| it.link_type);
@@ -458,9 +458,7 @@ impl DumpFile {
             self.open(link_type)?;
         }
         let output = self.outputs.iter_mut().find(|(it, _)| *it == link_type);
-        output.map_or(Ok(()), |(_, output)| {
-            output.push(meta, data, aside, &self.known)
-        })
+        output.map_or(Ok(()), |(_, output)| output.push(meta, data, &self.known))
     }
 
     /// Writes packets that are in a block of a pcapng file. Returns the bytes of the file before them.

@@ -104,7 +104,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
             direction: 1,
             is_trigger: record == 0,
         };
-        file.packet(&meta, data, false).unwrap();
+        file.packet(&meta, data).unwrap();
         file.close_files();
     }
     let totals = InterfaceTotals {
@@ -231,7 +231,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
             direction: 1,
             is_trigger: false,
         };
-        file.packet(&meta, &[7; 60], false).unwrap();
+        file.packet(&meta, &[7; 60]).unwrap();
     }
     let id = file.held().id;
     disk.set_refused(&format!("dumps/{id}.linktype101.pcap"));

@@ -26,6 +26,7 @@ pub(crate) mod pool;
 pub(crate) mod post;
 mod reading;
 pub(crate) mod report;
+mod runs;
 mod scan;
 pub(crate) mod sidecar;
 mod sink;

@@ -1,12 +1,12 @@
 //! One ordered capture file, written while its packets arrive.
 //!
-//! Packets that come in order go straight into the `.part` file, so that a reader sees them at once. One that belongs
-//! before what is already written (a late packet of an unordered input) is put aside, with many others into a `.late.part` file; if there
-//! were any, the end merges both into a fresh file. Order is by [`Key`]; the merge knows the main file's packets by time and source
-//! only, and puts them before late ones of the same time and source, which arrived after them.
+//! Each packet goes straight into the `.part` file, so that a reader sees the packet at once. The
+//! packets of an unordered input are in several [runs](super::runs). The end merges the runs into a
+//! new file, which is in order by ring time and source; packets of one time and source keep the
+//! order in which they arrived.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -14,15 +14,16 @@ use std::{
 
 use retroscope_alert::Alert;
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Reader, Record};
+use retroscope_pcapfile::RecordMeta;
 
 use super::{
     behind::{BLOCK_BYTES, Block},
     direct::{DIRECT_BYTES_MIN, is_in_phase},
-    disk::KeptFile,
+    disk::changed_by_somebody,
     encode::{Encoder, Format},
     names::Directory,
     packet::{Key, PacketMeta},
+    runs::{Place, Runs},
     sink::End,
     spaced::Spaced,
     stream::{Finished, Heading, Stream},
@@ -32,8 +33,6 @@ use crate::{analysis::alerts::is_alerted, intake::interfaces::Interface};
 /// Interfaces that were described, by their ring-wide identifiers.
 pub(super) type Known = BTreeMap<u16, Arc<Interface>>;
 
-/// Bytes of late packets that are collected before a write(2).
-const LATE_BYTES: usize = 256 * 1024;
 /// Longest comment of one packet: a few gaps. An option of the file could not be longer than 64 KiB.
 const COMMENT_BYTES: usize = 1000;
 
@@ -64,7 +63,10 @@ pub(crate) struct Output {
     begun: VecDeque<(u64, Written)>,
     /// Including what is not written out yet.
     appended: Written,
-    last: Option<Key>,
+    /// Place of the last packet.
+    last: Option<Place>,
+    /// The packets are one run.
+    is_sorted: bool,
     /// Ring-wide interface identifiers in the order of their interface blocks.
     pub(super) interfaces: Vec<u16>,
     /// How many of them were described without a packet.
@@ -81,7 +83,6 @@ pub(crate) struct Output {
     comment: Option<String>,
     /// … and what packets say, by their place.
     comments: BTreeMap<u64, String>,
-    late: Option<LateSpool>,
 }
 
 impl Output {
@@ -107,6 +108,7 @@ impl Output {
             begun: VecDeque::new(),
             appended: Written::default(),
             last: None,
+            is_sorted: true,
             interfaces: Vec::new(),
             interfaces_first: 0,
             origins: Vec::new(),
@@ -115,41 +117,42 @@ impl Output {
             alerts: Vec::new(),
             comment: None,
             comments: BTreeMap::new(),
-            late: None,
         })
     }
 
-    /// Takes a packet, wherever it belongs. `aside`: older ones may follow, and it waits for the end.
-    pub(crate) fn push(
-        &mut self,
-        meta: &PacketMeta,
-        data: &[u8],
-        aside: bool,
-        known: &Known,
-    ) -> io::Result<()> {
-        let spooled = self.late.as_ref();
-        if aside
-            || self.last.is_some_and(|last| meta.key < last)
-            || spooled.is_some_and(|late| late.is_before(meta.key))
-        {
-            let late = match &mut self.late {
-                Some(late) => late,
-                None => {
-                    let spool = self.new_spool();
-                    self.late.insert(spool)
-                }
-            };
-            late.push(meta, data)?;
-        } else {
-            self.append(meta, data, known)?;
-            self.last = Some(meta.key);
+    /// Writes a packet after those before. A packet that belongs before one of them begins a run.
+    pub(crate) fn push(&mut self, meta: &PacketMeta, data: &[u8], known: &Known) -> io::Result<()> {
+        self.see(meta.key);
+        let index = match self.index(meta.interface) {
+            Some(index) => index,
+            None => self.describe(meta.interface, known)?,
+        };
+        if self.directory.format == Format::Pcap && self.interfaces.len() > 1 {
+            // All before the second one are of the first.
+            let before = usize::try_from(self.encoder.packets).unwrap_or(usize::MAX);
+            self.origins.resize(before, self.interfaces[0]);
+            self.origins.push(meta.interface);
         }
-        Ok(())
+        if meta.is_trigger {
+            self.marked.insert(self.encoder.packets);
+        }
+        self.note(meta, data);
+        let comment = self.comment.take();
+        self.encoder.packet(index, meta, data, comment.as_deref())?;
+        if let Some(comment) = comment {
+            self.comments.insert(self.encoder.packets - 1, comment);
+        }
+        if self.encoder.buffer().len() < self.directory.block_bytes {
+            return Ok(());
+        }
+        self.begin()
     }
 
-    fn new_spool(&self) -> LateSpool {
-        let path = self.path().with_extension("late.part");
-        LateSpool::new(&self.directory, path)
+    /// Notes the place of the next packet.
+    fn see(&mut self, key: Key) {
+        let place = (key.time_ns, key.source);
+        self.is_sorted &= self.last.is_none_or(|last| last <= place);
+        self.last = Some(place);
     }
 
     /// What it has of an alert is marked in the end: see [`DumpFile::mark`](super::file::DumpFile::mark).
@@ -157,12 +160,12 @@ impl Output {
         self.alerts.push(Arc::clone(alert));
     }
 
-    fn is_alerted(&self, record: &Record<'_>, described: &Interface) -> bool {
-        let stamp_us = record.meta.time_ns.div_euclid(1000);
+    fn is_alerted(&self, stamp_ns: i64, data: &[u8], described: &Interface) -> bool {
+        let stamp_us = stamp_ns.div_euclid(1000);
         let mut about = self.alerts.iter();
         about.any(|alert| {
             alert.time_ns.div_euclid(1000) == stamp_us
-                && is_alerted(alert, described.link_type, record.data)
+                && is_alerted(alert, described.link_type, data)
         })
     }
 
@@ -194,7 +197,6 @@ impl Output {
 
     /// Gives back what it keeps for more, in memory and on the disk: it has failed, and nothing more comes.
     pub(crate) fn give_memory_back(&mut self) {
-        self.late = None;
         *self.encoder.buffer() = Block::default();
     }
 
@@ -205,18 +207,13 @@ impl Output {
 
     /// How many descriptors it has open.
     pub(crate) fn open_files(&self) -> usize {
-        let late = self.late.as_ref().and_then(|late| late.file.as_ref());
-        let is_late_open = late.is_some_and(KeptFile::is_open);
-        usize::from(is_late_open) + usize::from(self.stream.is_open())
+        usize::from(self.stream.is_open())
     }
 
     /// Gives them back until they are needed.
     pub(crate) fn close_files(&mut self) {
         let is_settled = self.stream.close(&self.directory);
         self.see_settled(is_settled);
-        if let Some(file) = self.late.as_mut().and_then(|late| late.file.as_mut()) {
-            file.close();
-        }
     }
 
     /// Writes an interface block before all packets.
@@ -238,37 +235,28 @@ impl Output {
         self.interfaces.iter().position(|it| *it == id)
     }
 
-    /// Takes packets that lie in a block of the file, which is written as it is, if it is worth that, begins where the file ends, and has nothing late; otherwise each
+    /// Takes packets that lie in a block of the file, which is written as it is, if it is worth that and begins where the file ends; otherwise each
     /// is [pushed](Self::push). Returns how many bytes are before them.
     pub(crate) fn spaced(&mut self, spaced: Spaced, known: &Known) -> io::Result<u64> {
         let from = self.stream.end() + self.encoder.buffer().len() as u64;
-        let mut last = self.last;
-        let mut metas = spaced.metas();
-        let is_next = |meta: &PacketMeta| {
-            let is_late = last.is_some_and(|last| meta.key < last)
-                || (self.late.as_ref()).is_some_and(|late| late.is_before(meta.key));
-            last = Some(meta.key);
-            !is_late && self.index(meta.interface).is_some()
-        };
+        let is_described = |meta: &PacketMeta| self.index(meta.interface).is_some();
         // Threads are not begun for less than a block.
         let least = match self.stream.has_threads() {
             true => DIRECT_BYTES_MIN,
             false => BLOCK_BYTES,
         };
         let is_worth = spaced.bytes().len() >= least && is_in_phase(spaced.bytes(), from);
-        if !is_worth || self.comment.is_some() || !metas.all(is_next) {
-            drop(metas);
+        if !is_worth || self.comment.is_some() || !spaced.metas().all(is_described) {
             for (meta, data) in spaced.packets() {
-                self.push(meta, data, false, known)?;
+                self.push(meta, data, known)?;
             }
             return Ok(from);
         }
-        drop(metas);
         if from > self.stream.end() {
             self.begin()?;
         }
-        self.last = last;
         let block = spaced.fill(|meta, head, data, tail| {
+            self.see(meta.key);
             let index = self.index(meta.interface).ok_or(io::ErrorKind::NotFound)?;
             self.note(meta, data);
             (self.encoder).packet_in_place(index, meta, (head, data.len(), tail))
@@ -305,32 +293,6 @@ impl Output {
         self.appended.count(meta, data, is_held);
     }
 
-    fn append(&mut self, meta: &PacketMeta, data: &[u8], known: &Known) -> io::Result<()> {
-        let index = match self.index(meta.interface) {
-            Some(index) => index,
-            None => self.describe(meta.interface, known)?,
-        };
-        if self.directory.format == Format::Pcap && self.interfaces.len() > 1 {
-            // All before the second one are of the first.
-            let before = usize::try_from(self.encoder.packets).unwrap_or(usize::MAX);
-            self.origins.resize(before, self.interfaces[0]);
-            self.origins.push(meta.interface);
-        }
-        if meta.is_trigger {
-            self.marked.insert(self.encoder.packets);
-        }
-        self.note(meta, data);
-        let comment = self.comment.take();
-        self.encoder.packet(index, meta, data, comment.as_deref())?;
-        if let Some(comment) = comment {
-            self.comments.insert(self.encoder.packets - 1, comment);
-        }
-        if self.encoder.buffer().len() < self.directory.block_bytes {
-            return Ok(());
-        }
-        self.begin()
-    }
-
     /// What of that which was begun is there now. `may_follow`: the rest may still come.
     fn see_settled(&mut self, may_follow: bool) {
         let len = self.stream.len();
@@ -355,10 +317,11 @@ impl Output {
     ///
     /// After an error the file holds what is [`Self::safe`].
     pub(crate) fn finish(&mut self, end: &End, known: &Known) -> io::Result<Finished> {
-        let has_marks = !self.alerts.is_empty() && self.directory.format == Format::PcapNg;
-        let late = self.late.take();
-        if let Some(late) = late.or_else(|| has_marks.then(|| self.new_spool())) {
-            *self = self.merge(late, known)?;
+        if !self.alerts.is_empty() && self.directory.format == Format::PcapNg {
+            *self = self.merge(known)?;
+        }
+        while !self.is_sorted {
+            *self = self.merge(known)?;
         }
         for (index, id) in self.interfaces.iter().enumerate() {
             if let Some(totals) = end.totals.get(id) {
@@ -369,11 +332,11 @@ impl Output {
         self.stream.finish(&self.directory, &end.verdict)
     }
 
-    /// Writes main and late packets into a new file, in order, and puts it in the place of the old one.
-    fn merge(&mut self, late: LateSpool, known: &Known) -> io::Result<Self> {
+    /// Replaces the file by a new file, in which as many runs are merged as one pass can merge.
+    fn merge(&mut self, known: &Known) -> io::Result<Self> {
         self.flush()?;
         let path = self.path().with_extension("merge.part");
-        let merged = self.merge_into(&path, late, known);
+        let merged = self.merge_into(&path, known);
         match merged {
             Ok(mut merged) => {
                 self.directory.disk().rename(&path, self.path())?;
@@ -387,60 +350,61 @@ impl Output {
         }
     }
 
-    fn merge_into(&mut self, path: &Path, late: LateSpool, known: &Known) -> io::Result<Self> {
+    fn merge_into(&mut self, path: &Path, known: &Known) -> io::Result<Self> {
+        let format = self.directory.format;
         let mut merged = Self::create(
             &self.directory,
             path.to_owned(),
             self.link_type,
             &self.heading,
         )?;
-        // The others come with their first packets: what came late changes nothing in their order.
+        // The others come with their first packets, in whatever run these are.
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
-        let main = self.stream.take(&self.directory)?;
-        let mut main = Reader::new(main.reader()).map_err(io::Error::other)?;
-        let mut late = late.into_sorted()?;
-        let mut next_late = late.next()?;
-        let mut index = 0;
-        while let Some(record) = main.next().map_err(io::Error::other)? {
-            let in_file = record.meta;
-            let interface = match self.directory.format {
-                Format::PcapNg => self.interfaces[usize::from(in_file.interface)],
-                Format::Pcap => self.origin(index),
-            };
-            let described = described(known, interface)?;
-            let source = described.source;
-            let time_ns = in_file.time_ns.wrapping_sub(self.offset_ns(source, index));
-            while let Some((meta, data)) = next_late.as_ref()
-                && (meta.key.time_ns, meta.key.source) < (time_ns, source)
-            {
-                merged.append(meta, data, known)?;
-                next_late = late.next()?;
-            }
-            let key = Key {
-                time_ns,
-                source,
-                producer: 0,
-                record: 0,
-            };
+        let file = self.stream.take(&self.directory)?;
+        let mut header = Encoder::new(format, self.link_type, "")?;
+        for id in &self.interfaces {
+            header.interface(described(known, *id)?)?;
+        }
+        let place = |record: &RecordMeta, packet| {
+            let (key, _) = self.found(record, packet, known)?;
+            Ok((key.time_ns, key.source))
+        };
+        let mut runs = Runs::new(&*file, format, header.buffer().bytes(), place)?;
+        while let Some((record, data, packet)) = runs.next()? {
+            let (key, interface) = self.found(&record, packet, known)?;
+            let is_marked = self.marked.contains(&packet)
+                || self.is_alerted(record.time_ns, data, described(known, interface)?);
             let meta = PacketMeta {
                 key,
-                stamp_ns: in_file.time_ns,
-                wire_len: in_file.wire_len,
+                stamp_ns: record.time_ns,
+                wire_len: record.wire_len,
                 interface,
-                direction: u8::try_from(in_file.flags.unwrap_or(0) & 3).unwrap_or(0),
-                is_trigger: self.marked.contains(&index) || self.is_alerted(&record, described),
+                direction: u8::try_from(record.flags.unwrap_or(0) & 3).unwrap_or(0),
+                is_trigger: is_marked,
             };
-            merged.comment = self.comments.remove(&index);
-            merged.append(&meta, record.data, known)?;
-            index += 1;
-        }
-        while let Some((meta, data)) = next_late {
-            merged.append(&meta, &data, known)?;
-            next_late = late.next()?;
+            merged.comment = self.comments.get(&packet).cloned();
+            merged.push(&meta, data, known)?;
         }
         Ok(merged)
+    }
+
+    /// The place and the ring-wide interface of a packet of the file, which has this number there.
+    fn found(&self, record: &RecordMeta, packet: u64, known: &Known) -> io::Result<(Key, u16)> {
+        let interface = match self.directory.format {
+            Format::PcapNg => self.interfaces.get(usize::from(record.interface)).copied(),
+            Format::Pcap => Some(self.origin(packet)),
+        };
+        let interface = interface.ok_or_else(changed_by_somebody)?;
+        let source = described(known, interface)?.source;
+        let key = Key {
+            time_ns: record.time_ns.wrapping_sub(self.offset_ns(source, packet)),
+            source,
+            producer: 0,
+            record: 0,
+        };
+        Ok((key, interface))
     }
 }
 
@@ -490,109 +454,4 @@ impl Written {
 fn described(known: &Known, id: u16) -> io::Result<&Interface> {
     let interface = known.get(&id).map(|interface| &**interface);
     interface.ok_or_else(|| io::Error::other(format!("interface {id} was never described")))
-}
-
-/// Late packets in order of arrival: bytes in a file of their own where they are many, 64 bytes of index each in memory. The file goes with
-/// it.
-#[derive(Debug)]
-struct LateSpool {
-    directory: Directory,
-    path: PathBuf,
-    /// From the first bytes on that are written to it.
-    file: Option<KeptFile>,
-    /// Bytes of the file.
-    written: u64,
-    /// What is to follow there.
-    buffer: Vec<u8>,
-    /// Where each begins in the file, and how long it is.
-    index: VecDeque<(PacketMeta, u64, usize)>,
-    /// By source, the newest of them, ns.
-    newest_ns: HashMap<usize, i64>,
-}
-
-impl LateSpool {
-    fn new(directory: &Directory, path: PathBuf) -> Self {
-        Self {
-            directory: directory.clone(),
-            path,
-            file: None,
-            written: 0,
-            buffer: Vec::new(),
-            index: VecDeque::new(),
-            newest_ns: HashMap::new(),
-        }
-    }
-
-    /// Whether it has packets of the same source that belong before this one, though the merge cannot tell: of the same time, they
-    /// were put aside when they came.
-    fn is_before(&self, key: Key) -> bool {
-        let newest_ns = self.newest_ns.get(&key.source);
-        newest_ns.is_some_and(|newest_ns| key.time_ns <= *newest_ns)
-    }
-
-    fn push(&mut self, meta: &PacketMeta, data: &[u8]) -> io::Result<()> {
-        let Key {
-            source, time_ns, ..
-        } = meta.key;
-        let newest_ns = self.newest_ns.entry(source).or_insert(time_ns);
-        *newest_ns = time_ns.max(*newest_ns);
-        let offset = self.written + self.buffer.len() as u64;
-        self.index.push_back((*meta, offset, data.len()));
-        self.buffer.extend_from_slice(data);
-        if self.buffer.len() >= LATE_BYTES {
-            self.flush()
-        } else {
-            Ok(())
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let disk = self.directory.disk();
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => self.file.insert(KeptFile::create(disk, self.path.clone())?),
-        };
-        let (file, buffer) = (file.get(disk)?, &self.buffer);
-        (self.directory).with_room(buffer.len(), || file.write_all_at(buffer, self.written))?;
-        self.written += self.buffer.len() as u64;
-        self.buffer.clear();
-        Ok(())
-    }
-
-    /// All of it is there, to be taken in order.
-    fn into_sorted(mut self) -> io::Result<Self> {
-        if self.file.is_some() {
-            self.flush()?;
-        }
-        let index = self.index.make_contiguous();
-        index.sort_by_key(|(meta, ..)| meta.key);
-        Ok(self)
-    }
-
-    /// Takes the next packet.
-    fn next(&mut self) -> io::Result<Option<(PacketMeta, Vec<u8>)>> {
-        let Some((meta, offset, length)) = self.index.pop_front() else {
-            return Ok(None);
-        };
-        let mut data = vec![0; length];
-        match &mut self.file {
-            Some(file) => file
-                .get(self.directory.disk())?
-                .read_exact_at(&mut data, offset)?,
-            None => {
-                let from = usize::try_from(offset).map_err(io::Error::other)?;
-                data.copy_from_slice(&self.buffer[from..from + length]);
-            }
-        }
-        Ok(Some((meta, data)))
-    }
-}
-
-impl Drop for LateSpool {
-    fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            // What cannot be removed holds nothing that anybody needs.
-            let _ = self.directory.disk().remove(&file.path);
-        }
-    }
 }

@@ -11,7 +11,7 @@ use super::{
     packet::PacketMeta,
 };
 
-/// See the module. They have no comments, and are not put aside; whether one is late, who writes the file finds.
+/// See the module. The packets have no comments.
 #[derive(Debug)]
 pub(super) struct Spaced {
     block: LentBlock,

@@ -42,7 +42,7 @@ pub(in crate::dump) struct Batch {
 #[derive(Debug, Clone, Default)]
 pub(super) struct OffsetGuess {
     pub(super) packet_bytes: u64,
-    /// Of headers, interfaces and comments, less packets that are put aside; modulo 2^64.
+    /// Of headers, interfaces and comments; modulo 2^64.
     others: Arc<AtomicU64>,
 }
 
@@ -63,11 +63,7 @@ impl OffsetGuess {
 
 #[derive(Debug)]
 enum Item {
-    Packet {
-        meta: PacketMeta,
-        bytes: usize,
-        aside: bool,
-    },
+    Packet { meta: PacketMeta, bytes: usize },
     Interface(u16, Arc<Interface>),
     Gap(Gap),
     Mark(Arc<Alert>),
@@ -115,9 +111,9 @@ impl Batch {
     }
 
     /// Whether a packet can come next.
-    pub(super) fn takes(&self, meta: &PacketMeta, data: &[u8], aside: bool) -> bool {
+    pub(super) fn takes(&self, meta: &PacketMeta, data: &[u8]) -> bool {
         let spaced = self.spaced.as_ref();
-        spaced.is_none_or(|(spaced, _)| !aside && spaced.takes(meta, data))
+        spaced.is_none_or(|(spaced, _)| spaced.takes(meta, data))
     }
 
     /// Whether something other than a packet can.
@@ -158,7 +154,7 @@ impl Batch {
         self.items.push(Item::Mark(Arc::clone(alert)));
     }
 
-    pub(super) fn push(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) {
+    pub(super) fn push(&mut self, meta: &PacketMeta, data: &[u8]) {
         self.cost += cost(data.len());
         if self.cost > self.counted {
             let more = (self.cost - self.counted).max(COUNTED_BYTES);
@@ -174,7 +170,6 @@ impl Batch {
         self.items.push(Item::Packet {
             meta: *meta,
             bytes: data.len(),
-            aside,
         });
     }
 
@@ -193,10 +188,10 @@ impl Batch {
         let mut rest = self.bytes.as_slice();
         for item in &self.items {
             match item {
-                Item::Packet { meta, bytes, aside } => {
+                Item::Packet { meta, bytes } => {
                     let (data, behind) = rest.split_at(*bytes);
                     rest = behind;
-                    file.packet(meta, data, *aside)?;
+                    file.packet(meta, data)?;
                 }
                 Item::Interface(id, interface) => file.interface(*id, interface),
                 Item::Gap(gap) => file.gap(gap),

@@ -118,23 +118,23 @@ impl SinkQueue {
         }
     }
 
-    /// Takes a packet, for which there is room. `aside`: as in [`DumpFile::packet`](crate::dump::file::DumpFile::packet).
-    pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) {
+    /// Takes a packet, for which there is room.
+    pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) {
         if let Some(body) = &mut self.body {
-            let failed = body.attempt(|file| file.packet(meta, data, aside));
+            let failed = body.attempt(|file| file.packet(meta, data));
             body.count_files();
             self.fault = self.fault.take().or(failed);
         } else if self.fault.is_none() {
-            if (self.batch.as_ref()).is_some_and(|batch| !batch.takes(meta, data, aside)) {
+            if (self.batch.as_ref()).is_some_and(|batch| !batch.takes(meta, data)) {
                 self.hand_over(true);
             }
-            if self.batch.is_none() && !aside && !meta.is_trigger {
+            if self.batch.is_none() && !meta.is_trigger {
                 self.batch = self.spaced_batch();
             }
             let (before, behind) = room_around(meta, data.len());
             self.offset.packet_bytes += (before + data.len() + behind) as u64;
             let batch = self.batch();
-            batch.push(meta, data, aside);
+            batch.push(meta, data);
             if batch.is_full() {
                 self.hand_over(true);
             }

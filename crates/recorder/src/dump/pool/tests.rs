@@ -199,7 +199,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let rarity = [20, 500, 10_000, 1_000_000][(seed / 4 % 4) as usize];
     while bytes < 20 << 20 {
         let mut is_rare = || random.usize(..rarity) == 0;
-        let (is_late, is_aside, is_trigger, is_gap) = (is_rare(), is_rare(), is_rare(), is_rare());
+        let (is_late, is_trigger, is_gap) = (is_rare(), is_rare(), is_rare());
         let (is_stepped, is_other) = (is_rare(), is_rare());
         time_ns += random.i64(0..3);
         let key = Key {
@@ -236,7 +236,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         }
         let length = random.usize(..longest);
         let data: Vec<u8> = iter::repeat_n(random.u8(..), length).collect();
-        queue.packet(&meta, &data, is_aside);
+        queue.packet(&meta, &data);
         bytes += data.len();
         if random.usize(..8 << 20) < length {
             queue.flush();
