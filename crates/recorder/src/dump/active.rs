@@ -473,11 +473,12 @@ impl Active {
     }
 
     /// Hands on what the sink was given, so that readers of the file see it. Returns what the sink was
-    /// given, or what is safe if the sink has failed.
-    pub(super) fn flush(&mut self) -> Written {
-        self.sink.flush();
+    /// given, or what is safe if the sink has failed; and as [`SinkQueue::flush`].
+    pub(super) fn flush(&mut self) -> (Written, bool) {
+        let is_flushed = self.sink.flush();
         let fault = self.sink.fault.as_ref();
-        fault.map_or(self.taken, |fault| fault.held.safe)
+        let written = fault.map_or(self.taken, |fault| fault.held.safe);
+        (written, is_flushed)
     }
 
     /// The counters of all interfaces that the files may describe.

@@ -18,7 +18,7 @@ use std::{
 use retroscope_ring::LargeBuffer;
 use sha2::{Digest, Sha256};
 
-use super::{direct::UNIT, disk::DiskFile, names::Directory, pool::BUDGET_BYTES};
+use super::{direct::UNIT, disk::DiskFile, names::Directory};
 use crate::control::lock;
 
 /// Bytes of a block, at least. With its last packet, of up to 64 KiB, it lies in one huge page, which is one piece to the disk instead of 512: one direct write at a time then
@@ -32,8 +32,6 @@ const SMALL_BYTES_MAX: usize = 256 * 1024;
 const BLOCKS_MAX: usize = 4;
 /// Files with blocks on their way at once; where there are more, who made a block writes it.
 const FILES_MAX: usize = 4;
-/// Blocks that packets are [copied](super::spaced) into, of all dumps together: as many as the budget for copies has room for.
-const LENT_MAX: usize = BUDGET_BYTES / LARGE_BYTES;
 /// Blocks without use that are kept while files have blocks on their way: more than one dump has.
 const SPARE_MAX: usize = 16;
 
@@ -79,11 +77,6 @@ pub(crate) struct Blocks(Arc<Mutex<BlocksState>>);
 struct BlocksState {
     /// Files with blocks on their way.
     busy: usize,
-    /// Blocks that are lent.
-    lent: usize,
-    /// Blocks that were lent and are written as they are.
-    #[cfg(test)]
-    written: usize,
     /// Memory of blocks that are written, for the next ones; none where no file is busy.
     spare: Vec<Block>,
 }
@@ -91,13 +84,6 @@ struct BlocksState {
 /// Leave for one file to have blocks on their way.
 #[derive(Debug)]
 pub(super) struct Permit(Blocks);
-
-/// A block with memory of a huge page, which counts as lent until it is taken out or dropped.
-#[derive(Debug)]
-pub(super) struct LentBlock {
-    block: Block,
-    blocks: Blocks,
-}
 
 impl Default for Memory {
     fn default() -> Self {
@@ -176,26 +162,9 @@ impl Block {
         self.place.len()
     }
 
-    /// Its bytes, to be changed.
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.place.clone()]
-    }
-
     /// Bytes that can still be added to the memory that it has.
-    pub(super) fn room(&self) -> usize {
+    fn room(&self) -> usize {
         self.memory.len() - self.place.end
-    }
-
-    /// Adds so many bytes, for which there is [room](Self::room), to be filled in later.
-    pub(super) fn leave(&mut self, bytes: usize) {
-        self.place.end += bytes;
-    }
-
-    /// Gives back memory for more bytes than these, and forgets what is there.
-    pub(super) fn shrink_to(&mut self, bytes: usize) {
-        if self.memory.len() > bytes {
-            *self = Self::default();
-        }
     }
 
     /// Takes memory for so many bytes, at least twice as much as before.
@@ -238,24 +207,6 @@ impl Blocks {
         is_free.then(|| Permit(self.clone()))
     }
 
-    /// An empty block for bytes that belong there. `None`: too many are lent, or there is no memory to be had.
-    pub(super) fn lend(&self, offset: u64) -> Option<LentBlock> {
-        let mut state = lock(&self.0);
-        if state.lent >= LENT_MAX {
-            return None;
-        }
-        state.lent += 1;
-        let block = state.spare.pop().unwrap_or_default();
-        drop(state);
-        let blocks = self.clone();
-        let mut lent = LentBlock { block, blocks };
-        if !lent.is_large() {
-            *lent = Block::large().ok()?;
-        }
-        lent.start(offset);
-        Some(lent)
-    }
-
     /// An empty block, with memory if that is to be had.
     pub(super) fn spare(&self) -> Block {
         let spare = lock(&self.0).spare.pop();
@@ -269,12 +220,6 @@ impl Blocks {
             state.spare.push(block);
         }
     }
-
-    /// How many blocks that were lent are written as they are.
-    #[cfg(test)]
-    pub(super) fn written(&self) -> usize {
-        lock(&self.0).written
-    }
 }
 
 impl Drop for Permit {
@@ -287,38 +232,6 @@ impl Drop for Permit {
         };
         drop(state);
         drop(spare);
-    }
-}
-
-impl LentBlock {
-    /// Takes the block out, to be written.
-    pub(super) fn take(mut self) -> Block {
-        #[cfg(test)]
-        {
-            lock(&self.blocks.0).written += 1;
-        }
-        std::mem::take(&mut self.block)
-    }
-}
-
-impl Deref for LentBlock {
-    type Target = Block;
-
-    fn deref(&self) -> &Block {
-        &self.block
-    }
-}
-
-impl DerefMut for LentBlock {
-    fn deref_mut(&mut self) -> &mut Block {
-        &mut self.block
-    }
-}
-
-impl Drop for LentBlock {
-    fn drop(&mut self) {
-        lock(&self.blocks.0).lent -= 1;
-        self.blocks.take_back(std::mem::take(&mut self.block));
     }
 }
 
@@ -412,11 +325,6 @@ impl Behind {
     /// Blocks on their way.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
-    }
-
-    /// Bytes of them.
-    pub(super) fn bytes(&self) -> u64 {
-        self.blocks.iter().map(|block| block.len() as u64).sum()
     }
 
     /// Whether one must be settled before another one begins.

@@ -419,12 +419,16 @@ impl Dumper {
         let Some(dump) = self.active.get_mut(id) else {
             return;
         };
-        let written = dump.flush();
+        let (written, is_flushed) = dump.flush();
         let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
         let news = bytes.saturating_sub(std::mem::replace(&mut dump.told_bytes, bytes));
         if news > 0 {
             let costs = &self.parts.common.costs;
             costs.add(dump.order.rule_number, news, 0);
+        }
+        if !is_flushed {
+            // The next round tries again.
+            self.active.change(id, |_| ());
         }
     }
 

@@ -5,6 +5,7 @@ pub(crate) mod alerted;
 #[cfg(test)]
 mod arrival_tests;
 mod behind;
+mod captures;
 mod compile;
 pub(crate) mod compress;
 mod direct;
@@ -30,7 +31,6 @@ mod runs;
 mod scan;
 pub(crate) mod sidecar;
 mod sink;
-mod spaced;
 pub(crate) mod store;
 pub(crate) mod stream;
 pub(crate) mod template;

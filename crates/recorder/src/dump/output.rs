@@ -1,14 +1,13 @@
-//! One ordered capture file, written while its packets arrive.
+//! Encodes the packets of one capture file. Touches no disk.
 //!
-//! Each packet goes straight into the `.part` file, so that a reader sees the packet at once. The
-//! packets of an unordered input are in several [runs](super::runs). The end merges the runs into a
-//! new file, which is in order by ring time and source; packets of one time and source keep the
-//! order in which they arrived.
+//! The encoder knows where in the file each block goes, so what it makes is written as it is. The
+//! packets of an unordered input are in several [runs](super::runs); [`Output::finish`] merges the
+//! runs into a new file, which is in order by ring time and source. Packets of one time and source
+//! keep the order in which they arrived.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     io,
-    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -17,15 +16,13 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::RecordMeta;
 
 use super::{
-    behind::{BLOCK_BYTES, Block},
-    direct::{DIRECT_BYTES_MIN, is_in_phase},
+    behind::Block,
     disk::changed_by_somebody,
-    encode::{Encoder, Format},
+    encode::{Encoder, Format, VerdictField},
     names::Directory,
     packet::{Key, PacketMeta},
     runs::{Place, Runs},
     sink::End,
-    spaced::Spaced,
     stream::{Finished, Heading, Stream},
 };
 use crate::{analysis::alerts::is_alerted, intake::interfaces::Interface};
@@ -47,22 +44,32 @@ pub(crate) struct Written {
     pub(crate) restamped: u64,
 }
 
+/// Bytes on their way to a file, whole pcapng blocks or pcap records.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// The file is known by it.
+    pub(super) link_type: LinkType,
+    pub(super) block: Block,
+    /// Packets of the file, up to the end of this piece.
+    pub(super) written: Written,
+    /// Ring-wide identifiers of the interfaces that this piece describes.
+    pub(super) interfaces: Vec<u16>,
+    /// In the first piece of a pcapng file, the place of the verdict.
+    pub(super) field: Option<VerdictField>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Output {
-    directory: Directory,
+    format: Format,
     /// The one link type of a pcap file.
-    link_type: LinkType,
+    pub(super) link_type: LinkType,
     heading: Heading,
-    /// It holds whole blocks of the packets counted in `safe`.
-    stream: Stream,
     encoder: Encoder,
-    /// Packets that are wholly in the file: what a failed dump still holds.
-    pub(super) safe: Written,
-    /// Including what is being written, with the length of the file when it is there.
-    begun: VecDeque<(u64, Written)>,
-    /// Including what is not written out yet.
-    appended: Written,
+    /// Bytes of the file before those in the encoder.
+    offset: u64,
+    /// Packets that were encoded.
+    encoded: Written,
     /// Place of the last packet.
     last: Option<Place>,
     /// The packets are one run.
@@ -71,6 +78,8 @@ pub(crate) struct Output {
     pub(super) interfaces: Vec<u16>,
     /// How many of them were described without a packet.
     interfaces_first: usize,
+    /// How many of them the pieces so far describe.
+    interfaces_taken: usize,
     /// The interface of each packet of the file, as far as there are several and the format does not tell: pcap.
     origins: Vec<u16>,
     /// By source, from which packet of the file on its stamps are so far from ring time, ns.
@@ -86,31 +95,20 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates `part`, which must not exist, and writes the file header.
-    pub(crate) fn create(
-        directory: &Directory,
-        part: PathBuf,
-        link_type: LinkType,
-        heading: &Heading,
-    ) -> io::Result<Self> {
-        let mut encoder = Encoder::new(directory.format, link_type, &heading.headline)?;
-        let field = encoder.verdict_field().cloned();
-        let header = encoder.buffer();
-        let stream = Stream::create(directory, part, header.bytes(), field, &heading.expected)?;
-        header.start(stream.len());
+    /// Encodes the file header.
+    pub(crate) fn new(format: Format, link_type: LinkType, heading: &Heading) -> io::Result<Self> {
         Ok(Self {
-            directory: directory.clone(),
+            format,
             link_type,
             heading: heading.clone(),
-            stream,
-            encoder,
-            safe: Written::default(),
-            begun: VecDeque::new(),
-            appended: Written::default(),
+            encoder: Encoder::new(format, link_type, &heading.headline)?,
+            offset: 0,
+            encoded: Written::default(),
             last: None,
             is_sorted: true,
             interfaces: Vec::new(),
             interfaces_first: 0,
+            interfaces_taken: 0,
             origins: Vec::new(),
             offsets: BTreeMap::new(),
             marked: BTreeSet::new(),
@@ -120,14 +118,17 @@ impl Output {
         })
     }
 
-    /// Writes a packet after those before. A packet that belongs before one of them begins a run.
+    /// Encodes a packet after those before. A packet that belongs before one of them begins a run.
     pub(crate) fn push(&mut self, meta: &PacketMeta, data: &[u8], known: &Known) -> io::Result<()> {
-        self.see(meta.key);
-        let index = match self.index(meta.interface) {
+        let place = (meta.key.time_ns, meta.key.source);
+        self.is_sorted &= self.last.is_none_or(|last| last <= place);
+        self.last = Some(place);
+        let index = self.interfaces.iter().position(|id| *id == meta.interface);
+        let index = match index {
             Some(index) => index,
             None => self.describe(meta.interface, known)?,
         };
-        if self.directory.format == Format::Pcap && self.interfaces.len() > 1 {
+        if self.format == Format::Pcap && self.interfaces.len() > 1 {
             // All before the second one are of the first.
             let before = usize::try_from(self.encoder.packets).unwrap_or(usize::MAX);
             self.origins.resize(before, self.interfaces[0]);
@@ -136,26 +137,22 @@ impl Output {
         if meta.is_trigger {
             self.marked.insert(self.encoder.packets);
         }
-        self.note(meta, data);
+        let offset_ns = meta.stamp_ns.wrapping_sub(meta.key.time_ns);
+        let offsets = self.offsets.entry(meta.key.source).or_default();
+        if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
+            offsets.push((self.encoder.packets, offset_ns));
+        }
+        let is_held = self.format.holds(meta.stamp_ns);
+        self.encoded.count(meta, data, is_held);
         let comment = self.comment.take();
         self.encoder.packet(index, meta, data, comment.as_deref())?;
         if let Some(comment) = comment {
             self.comments.insert(self.encoder.packets - 1, comment);
         }
-        if self.encoder.buffer().len() < self.directory.block_bytes {
-            return Ok(());
-        }
-        self.begin()
+        Ok(())
     }
 
-    /// Notes the place of the next packet.
-    fn see(&mut self, key: Key) {
-        let place = (key.time_ns, key.source);
-        self.is_sorted &= self.last.is_none_or(|last| last <= place);
-        self.last = Some(place);
-    }
-
-    /// What it has of an alert is marked in the end: see [`DumpFile::mark`](super::file::DumpFile::mark).
+    /// The packet that this alert is of is marked by [`Self::finish`].
     pub(crate) fn mark(&mut self, alert: &Arc<Alert>) {
         self.alerts.push(Arc::clone(alert));
     }
@@ -180,190 +177,101 @@ impl Output {
         comment.truncate(end);
     }
 
-    /// Where it is now.
-    pub(crate) fn path(&self) -> &Path {
-        self.stream.path()
-    }
-
-    /// The file was renamed.
-    pub(crate) fn rename(&mut self, path: &Path) {
-        self.stream.rename(path);
-    }
-
-    /// What tells its file from others.
-    pub(crate) fn identity(&self) -> (u64, u64) {
-        self.stream.identity()
-    }
-
-    /// Gives back what it keeps for more, in memory and on the disk: it has failed, and nothing more comes.
-    pub(crate) fn give_memory_back(&mut self) {
-        *self.encoder.buffer() = Block::default();
-    }
-
-    /// How much of it is there.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.stream.len()
-    }
-
-    /// How many descriptors it has open.
-    pub(crate) fn open_files(&self) -> usize {
-        usize::from(self.stream.is_open())
-    }
-
-    /// Gives them back until they are needed.
-    pub(crate) fn close_files(&mut self) {
-        let is_settled = self.stream.close(&self.directory);
-        self.see_settled(is_settled);
-    }
-
-    /// Writes an interface block before all packets.
+    /// Encodes an interface block before all packets.
     pub(crate) fn interface(&mut self, id: u16, known: &Known) -> io::Result<()> {
         self.describe(id, known)?;
         self.interfaces_first = self.interfaces.len();
         Ok(())
     }
 
-    /// Writes an interface block; its index is returned.
+    /// Encodes an interface block; its index is returned.
     fn describe(&mut self, id: u16, known: &Known) -> io::Result<usize> {
         self.encoder.interface(described(known, id)?)?;
         self.interfaces.push(id);
         Ok(self.interfaces.len() - 1)
     }
 
-    /// The index of an interface that was described.
-    fn index(&self, id: u16) -> Option<usize> {
-        self.interfaces.iter().position(|it| *it == id)
+    /// Bytes that were encoded and not [taken](Self::take).
+    pub(crate) fn bytes(&mut self) -> usize {
+        self.encoder.buffer().len()
     }
 
-    /// Takes packets that lie in a block of the file, which is written as it is, if it is worth that and begins where the file ends; otherwise each
-    /// is [pushed](Self::push). Returns how many bytes are before them.
-    pub(crate) fn spaced(&mut self, spaced: Spaced, known: &Known) -> io::Result<u64> {
-        let from = self.stream.end() + self.encoder.buffer().len() as u64;
-        let is_described = |meta: &PacketMeta| self.index(meta.interface).is_some();
-        // Threads are not begun for less than a block.
-        let least = match self.stream.has_threads() {
-            true => DIRECT_BYTES_MIN,
-            false => BLOCK_BYTES,
+    /// Takes what was encoded. `next`: an empty block for what follows.
+    pub(crate) fn take(&mut self, next: Block) -> Piece {
+        let field = match self.offset {
+            0 => self.encoder.verdict_field().cloned(),
+            _ => None,
         };
-        let is_worth = spaced.bytes().len() >= least && is_in_phase(spaced.bytes(), from);
-        if !is_worth || self.comment.is_some() || !spaced.metas().all(is_described) {
-            for (meta, data) in spaced.packets() {
-                self.push(meta, data, known)?;
-            }
-            return Ok(from);
-        }
-        if from > self.stream.end() {
-            self.begin()?;
-        }
-        let block = spaced.fill(|meta, head, data, tail| {
-            self.see(meta.key);
-            let index = self.index(meta.interface).ok_or(io::ErrorKind::NotFound)?;
-            self.note(meta, data);
-            (self.encoder).packet_in_place(index, meta, (head, data.len(), tail))
-        })?;
-        let end = from + block.len() as u64;
-        self.begun.push_back((end, self.appended));
-        let begun = self.stream.begin_block(&self.directory, block);
-        self.see_settled(begun.is_ok());
-        self.encoder.buffer().start(self.stream.end());
-        if let Some(written) = begun? {
-            self.directory.behind.take_back(written);
-        }
-        Ok(from)
-    }
-
-    /// Begins to write what is encoded.
-    fn begin(&mut self) -> io::Result<()> {
-        let block = self.encoder.buffer();
-        self.begun
-            .push_back((self.stream.end() + block.len() as u64, self.appended));
-        let begun = self.stream.begin(&self.directory, block);
-        self.see_settled(begun.is_ok());
-        begun
-    }
-
-    /// Takes note of a packet that is encoded next.
-    fn note(&mut self, meta: &PacketMeta, data: &[u8]) {
-        let offset_ns = meta.stamp_ns.wrapping_sub(meta.key.time_ns);
-        let offsets = self.offsets.entry(meta.key.source).or_default();
-        if offset_ns != offsets.last().map_or(0, |(_, last_ns)| *last_ns) {
-            offsets.push((self.encoder.packets, offset_ns));
-        }
-        let is_held = self.directory.format.holds(meta.stamp_ns);
-        self.appended.count(meta, data, is_held);
-    }
-
-    /// What of that which was begun is there now. `may_follow`: the rest may still come.
-    fn see_settled(&mut self, may_follow: bool) {
-        let len = self.stream.len();
-        while let Some((_, written)) = self.begun.pop_front_if(|(end, _)| *end <= len) {
-            self.safe = written;
-        }
-        if !may_follow {
-            self.begun.clear();
+        let buffer = self.encoder.buffer();
+        let block = std::mem::replace(buffer, next);
+        self.offset += block.len() as u64;
+        buffer.start(self.offset);
+        let interfaces = self.interfaces[self.interfaces_taken..].to_vec();
+        self.interfaces_taken = self.interfaces.len();
+        Piece {
+            link_type: self.link_type,
+            block,
+            written: self.encoded,
+            interfaces,
+            field,
         }
     }
 
-    /// Hands everything to the file system.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        let flushed = self.stream.flush(&self.directory, self.encoder.buffer());
-        self.see_settled(flushed.is_ok());
-        flushed?;
-        self.safe = self.appended;
-        Ok(())
-    }
-
-    /// Completes the file on disk, still under its `.part` name: merged, with statistics and verdict, synced.
+    /// Completes the file on disk, still under its `.part` name: merged, with statistics and verdict,
+    /// synced.
     ///
-    /// After an error the file holds what is [`Self::safe`].
-    pub(crate) fn finish(&mut self, end: &End, known: &Known) -> io::Result<Finished> {
-        if !self.alerts.is_empty() && self.directory.format == Format::PcapNg {
-            *self = self.merge(known)?;
+    /// After an error the file of `stream` holds what is [`Stream::safe`].
+    pub(crate) fn finish(
+        mut self,
+        directory: &Directory,
+        stream: &mut Stream,
+        end: &End,
+        known: &Known,
+    ) -> io::Result<Finished> {
+        if !self.alerts.is_empty() && self.format == Format::PcapNg {
+            self = self.merge(directory, stream, known)?;
         }
         while !self.is_sorted {
-            *self = self.merge(known)?;
+            self = self.merge(directory, stream, known)?;
         }
         for (index, id) in self.interfaces.iter().enumerate() {
             if let Some(totals) = end.totals.get(id) {
                 self.encoder.statistics(index, totals)?;
             }
         }
-        self.flush()?;
-        self.stream.finish(&self.directory, &end.verdict)
+        stream.write(directory, self.take(Block::default()))?;
+        stream.finish(directory, &end.verdict)
     }
 
     /// Replaces the file by a new file, in which as many runs are merged as one pass can merge.
-    fn merge(&mut self, known: &Known) -> io::Result<Self> {
-        self.flush()?;
-        let path = self.path().with_extension("merge.part");
-        let merged = self.merge_into(&path, known);
-        match merged {
-            Ok(mut merged) => {
-                self.directory.disk().rename(&path, self.path())?;
-                merged.rename(self.path());
-                Ok(merged)
-            }
-            Err(error) => {
-                let _ = self.directory.disk().remove(&path);
-                Err(error)
-            }
-        }
-    }
-
-    fn merge_into(&mut self, path: &Path, known: &Known) -> io::Result<Self> {
-        let format = self.directory.format;
-        let mut merged = Self::create(
-            &self.directory,
-            path.to_owned(),
-            self.link_type,
-            &self.heading,
-        )?;
+    fn merge(&self, directory: &Directory, stream: &mut Stream, known: &Known) -> io::Result<Self> {
+        let path = stream.path().with_extension("merge.part");
+        let mut merged = Self::new(self.format, self.link_type, &self.heading)?;
         // The others come with their first packets, in whatever run these are.
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
-        let file = self.stream.take(&self.directory)?;
-        let mut header = Encoder::new(format, self.link_type, "")?;
+        let header = merged.take(directory.behind.spare());
+        let mut into = Stream::create(directory, path.clone(), &self.heading.expected, &header)?;
+        let copied = self.merge_into(directory, stream, known, (&mut merged, &mut into));
+        let renamed = copied.and_then(|()| directory.disk().rename(&path, stream.path()));
+        if let Err(error) = renamed {
+            let _ = directory.disk().remove(&path);
+            return Err(error);
+        }
+        into.rename(stream.path());
+        *stream = into;
+        Ok(merged)
+    }
+
+    fn merge_into(
+        &self,
+        directory: &Directory,
+        stream: &mut Stream,
+        known: &Known,
+        (merged, into): (&mut Self, &mut Stream),
+    ) -> io::Result<()> {
+        let mut header = Encoder::new(self.format, self.link_type, "")?;
         for id in &self.interfaces {
             header.interface(described(known, *id)?)?;
         }
@@ -371,7 +279,8 @@ impl Output {
             let (key, _) = self.found(record, packet, known)?;
             Ok((key.time_ns, key.source))
         };
-        let mut runs = Runs::new(&*file, format, header.buffer().bytes(), place)?;
+        let file = stream.take(directory)?;
+        let mut runs = Runs::new(&*file, self.format, header.buffer().bytes(), place)?;
         while let Some((record, data, packet)) = runs.next()? {
             let (key, interface) = self.found(&record, packet, known)?;
             let is_marked = self.marked.contains(&packet)
@@ -386,13 +295,16 @@ impl Output {
             };
             merged.comment = self.comments.get(&packet).cloned();
             merged.push(&meta, data, known)?;
+            if merged.bytes() >= directory.block_bytes {
+                into.write(directory, merged.take(directory.behind.spare()))?;
+            }
         }
-        Ok(merged)
+        into.write(directory, merged.take(Block::default()))
     }
 
     /// The place and the ring-wide interface of a packet of the file, which has this number there.
     fn found(&self, record: &RecordMeta, packet: u64, known: &Known) -> io::Result<(Key, u16)> {
-        let interface = match self.directory.format {
+        let interface = match self.format {
             Format::PcapNg => self.interfaces.get(usize::from(record.interface)).copied(),
             Format::Pcap => Some(self.origin(packet)),
         };
@@ -406,9 +318,7 @@ impl Output {
         };
         Ok((key, interface))
     }
-}
 
-impl Output {
     /// The interface of packet `index` of a pcap file.
     fn origin(&self, index: u64) -> u16 {
         let place = usize::try_from(index).unwrap_or(usize::MAX);

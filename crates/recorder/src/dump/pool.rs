@@ -1,17 +1,17 @@
 //! Who does what a disk, or whatever else a dump is written into, may take long for: a few threads live, the dumper itself from files.
 //!
-//! Live each dump has a sink (its [files](super::file)), and each sink a queue of work: copies of packets, then its end. One worker at a time works on a sink, in the order
+//! Live each dump has a sink (its [files](super::file)), and each sink a queue of work: the packets that the dumper encoded, then its end. One worker at a time works on a sink, in the order
 //! of its queue. Work that may wait for a disk to store (sync, merge, sidecar) is *slow*: two workers are never at it, one always is where
 //! there is any, and the first packets of a dump come before all other work. So they wait for no sync.
 //! Separate workers compress, because compression may take hours.
 //!
-//! What is copied and not written yet stays within a budget of bytes for all. A queue may grow to half of what is left of it (dynamic
+//! What is encoded and not written yet stays within a budget of bytes for all. A queue may grow to half of what is left of it (dynamic
 //! thresholds, Choudhury and Hahne 1998): a sink that stands still takes a third at most, and others go on. A sink without room holds up
 //! its own dump: its packets stay in the ring.
 //!
 //! From files the dumper does the work where it comes up, and waits for it, so that results do not depend on how fast a disk is.
 
-mod batch;
+mod budget;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -31,14 +31,14 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 
 use self::{
-    batch::Limits,
+    budget::Limits,
     work::{Body, Lane, Shared, Slot},
 };
 pub(super) use self::{
     queue::{DISK, Fault, STOPPED, SinkQueue},
     work::{Outcome, Work},
 };
-use super::{behind::Blocks, encode::Format, file::DumpFile};
+use super::{captures::Captures, file::DumpFile, names::Directory};
 use crate::control::{common::Common, lock};
 
 /// Workers of a live recorder.
@@ -141,21 +141,21 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes the files of dump `id`, and creates the first one. `blocks`: of these files.
+    /// Takes the files of dump `id`, which lie in `directory`, and makes the first one.
     pub(super) fn open(
         &mut self,
         id: u64,
-        (format, blocks): (Format, &Blocks),
+        (captures, directory): (Captures, &Directory),
         file: Box<DumpFile>,
     ) -> SinkQueue {
         let body = Body::new(file, &self.shared.limits);
-        let mut queue = SinkQueue::new(id, (format, blocks), body.file.held(), &self.shared);
+        let mut queue = SinkQueue::new(id, (captures, directory), body.file.held(), &self.shared);
         if self.writers.is_empty() {
             queue.body = Some(body);
         } else {
             lock(&self.shared.state).slots.insert(id, Slot::new(body));
         }
-        queue.submit(Work::Create, self);
+        queue.begin();
         queue
     }
 

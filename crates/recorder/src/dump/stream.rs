@@ -7,25 +7,26 @@
 //! nothing to do: there all files are read again, when they are complete and have their names.
 
 use std::{
+    collections::VecDeque,
     io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
+use retroscope_packet::LinkType;
 use sha2::{Digest, Sha256};
 
 use super::{
-    behind::{Behind, Block},
+    behind::Behind,
     disk::{DiskFile, KeptFile},
     encode::VerdictField,
     names::Directory,
+    output::{Piece, Written},
 };
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 * 1024;
-/// Bytes of memory that a file keeps whose packets come slowly.
-const MEMORY_KEPT: usize = 256 * 1024;
 /// So often the page cache is told that what was read is not wanted again.
 const READS_KEPT: usize = 32;
 
@@ -67,8 +68,16 @@ impl Digests {
 /// See the module. After an error the file holds what was [written](Self::len) before.
 #[derive(Debug)]
 pub(super) struct Stream {
+    /// The file is known by it.
+    pub(super) link_type: LinkType,
     file: KeptFile,
     len: u64,
+    /// Packets that are wholly in the file: what a failed dump still has.
+    pub(super) safe: Written,
+    /// Ring-wide identifiers of the interfaces in the file, in the order of their blocks.
+    pub(super) interfaces: Vec<u16>,
+    /// What `safe` becomes when each block that is being written is there.
+    begun: VecDeque<Written>,
     /// What is being written behind `len`.
     behind: Option<Behind>,
     /// Blocks were begun since the last flush.
@@ -93,28 +102,33 @@ pub(super) struct Finished {
 }
 
 impl Stream {
-    /// Creates a file, which must not exist, and writes its header, in which the verdict stands at `field`.
+    /// Creates a file, which must not exist, and writes its first piece.
     pub(super) fn create(
         directory: &Directory,
         path: PathBuf,
-        header: &[u8],
-        field: Option<VerdictField>,
         expected: &str,
+        first: &Piece,
     ) -> io::Result<Self> {
+        let header = first.block.bytes();
         let mut stream = Self {
+            link_type: first.link_type,
             file: directory.with_room(0, || KeptFile::create(directory.disk(), path.clone()))?,
             len: 0,
+            safe: Written::default(),
+            interfaces: Vec::new(),
+            begun: VecDeque::new(),
             behind: None,
             is_busy: false,
             error: None,
             digest: None,
-            field,
+            field: first.field.clone(),
             expected: expected.to_owned(),
         };
-        stream.write(directory, header).inspect_err(|_| {
+        stream.append(directory, header).inspect_err(|_| {
             // Nobody would know of it.
             let _ = directory.disk().remove(stream.path());
         })?;
+        (stream.safe, stream.interfaces) = (first.written, first.interfaces.clone());
         let is_now = directory.digests == Digests::AsWritten;
         stream.digest = is_now.then(|| match &stream.field {
             Some(field) => Sha256::new_with_prefix(field.filled(header, expected)),
@@ -148,11 +162,11 @@ impl Stream {
         self.file.is_open()
     }
 
-    /// Gives its descriptor back until it is needed again; all that was begun is there. False: it has failed, as the next call tells.
-    pub(super) fn close(&mut self, directory: &Directory) -> bool {
+    /// Gives its descriptor back until it is needed again; all that was begun is there. The next call
+    /// reports an error.
+    pub(super) fn close(&mut self, directory: &Directory) {
         self.error = self.end_threads(directory).err();
         self.file.close();
-        self.error.is_none()
     }
 
     /// The file, to be read, with all that was begun.
@@ -161,9 +175,8 @@ impl Stream {
         self.file.take(directory.disk())
     }
 
-    /// Writes whole blocks behind those before, and returns when they are there.
-    pub(super) fn write(&mut self, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
-        self.end_threads(directory)?;
+    /// Writes bytes at the end, and returns when they are there.
+    fn append(&mut self, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
         let file = self.file.get(directory.disk())?;
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
         if let Err(error) = written {
@@ -178,69 +191,40 @@ impl Stream {
         Ok(())
     }
 
-    /// Begins to write whole blocks behind those before, of which not all need be there when it returns. Memory for the next ones is left in the place of these.
-    pub(super) fn begin(&mut self, directory: &Directory, block: &mut Block) -> io::Result<()> {
-        let written = self.begin_block(directory, std::mem::take(block))?;
-        *block = written.unwrap_or_else(|| directory.behind.spare());
-        block.start(self.end());
-        Ok(())
-    }
-
-    /// The same. The memory comes back where there are no threads, and all is written already.
-    pub(super) fn begin_block(
-        &mut self,
-        directory: &Directory,
-        block: Block,
-    ) -> io::Result<Option<Block>> {
+    /// Writes the next piece. After a large piece, not all need be there when this returns.
+    pub(super) fn write(&mut self, directory: &Directory, piece: Piece) -> io::Result<()> {
+        let (block, written) = (piece.block, piece.written);
+        self.interfaces.extend(piece.interfaces);
+        let is_large = block.len() >= directory.block_bytes;
+        self.is_busy |= is_large;
         if self.behind.is_none() {
             self.settle(directory)?;
-            let file = (self.file.share(directory.disk())?, self.len);
-            self.behind = Behind::start(directory, file, self.digest.as_ref());
+            if is_large {
+                let file = (self.file.share(directory.disk())?, self.len);
+                self.behind = Behind::start(directory, file, self.digest.as_ref());
+            }
         }
-        self.is_busy |= block.len() >= directory.block_bytes;
         if self.behind.as_ref().is_some_and(Behind::is_full) {
             self.settle_one(directory)?;
         }
         if let Some(behind) = &mut self.behind {
+            self.begun.push_back(written);
             behind.begin(block);
-            return Ok(None);
+            return Ok(());
         }
-        self.write(directory, block.bytes())?;
-        Ok(Some(block))
-    }
-
-    /// Writes what does not fill a block, and returns when all is there. Threads that had no block since the last time end.
-    pub(super) fn flush(&mut self, directory: &Directory, block: &mut Block) -> io::Result<()> {
-        self.settle(directory)?;
-        let was_busy = std::mem::take(&mut self.is_busy);
-        if !was_busy {
-            self.end_threads(directory)?;
-        }
-        match &mut self.behind {
-            _ if block.len() == 0 => {}
-            Some(behind) => {
-                behind.begin(std::mem::take(block));
-                self.settle(directory)?;
-                *block = directory.behind.spare();
-                block.start(self.len);
-            }
-            None => self.write(directory, block.bytes())?,
-        }
-        if self.behind.is_none() {
-            block.shrink_to(MEMORY_KEPT);
-            block.start(self.len);
-        }
+        self.append(directory, block.bytes())?;
+        self.safe = written;
+        directory.behind.take_back(block);
         Ok(())
     }
 
-    /// Whether it has threads that write.
-    pub(super) fn has_threads(&self) -> bool {
-        self.behind.is_some()
-    }
-
-    /// Where the file will end when all that was begun is there.
-    pub(super) fn end(&self) -> u64 {
-        self.len + self.behind.as_ref().map_or(0, Behind::bytes)
+    /// Returns when all is there. Threads that had no large block since the last time end.
+    pub(super) fn flush(&mut self, directory: &Directory) -> io::Result<()> {
+        self.settle(directory)?;
+        if !std::mem::take(&mut self.is_busy) {
+            self.end_threads(directory)?;
+        }
+        Ok(())
     }
 
     /// Waits for what was begun.
@@ -268,11 +252,13 @@ impl Stream {
         match self.behind.as_mut().map_or(Ok(0), Behind::settle) {
             Ok(bytes) => {
                 self.len += bytes;
+                self.safe = self.begun.pop_front().unwrap_or(self.safe);
                 Ok(())
             }
             Err(error) => {
                 // Its threads end before anything else is done with the file.
                 (self.behind, self.digest) = (None, None);
+                self.begun.clear();
                 // As in `write`.
                 let _ = (self.file.get(directory.disk())).and_then(|file| file.set_len(self.len));
                 Err(error)

@@ -50,10 +50,10 @@ impl Dumper {
         }
         let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
         let totals = dump.totals(&close, intake);
-        let ending = dump.into_ending(close, Stage::Finishing, intake, clock);
+        let mut ending = dump.into_ending(close, Stage::Finishing, intake, clock);
         let verdict = verdict_line(&ending.report());
-        let end = End { verdict, totals };
-        self.ask(id, ending, Stage::Finishing, Work::Finish(Box::new(end)));
+        let end = Box::new((End { verdict, totals }, ending.sink.end()));
+        self.ask(id, ending, Stage::Finishing, Work::Finish(end));
     }
 
     /// Gives the sink of a dump work, and goes on with the dump at once if the sink cannot do that.

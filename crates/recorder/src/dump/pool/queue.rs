@@ -1,27 +1,30 @@
 //! The dumper's end of a sink.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use retroscope_alert::Alert;
 
 use super::{
     Pool,
-    batch::{BATCH_BYTES, Batch, OffsetGuess, cost},
+    budget::Charge,
     work::{Body, Outcome, Shared, Work},
 };
 use crate::{
     dump::{
-        behind::Blocks,
-        encode::{Format, room_around},
+        behind::{Block, Blocks},
+        captures::Captures,
+        encode::Format,
+        names::Directory,
+        output::Piece,
         packet::PacketMeta,
         sink::{Gap, Held},
-        spaced::Spaced,
+        stream::Heading,
     },
     intake::interfaces::Interface,
 };
+
+/// What a packet in a block counts for in addition to its bytes, at most: header, direction, padding.
+const AROUND_PACKET_BYTES: usize = 64;
 
 /// The dumper's end of a sink. Dropped, it gives up what was not written yet.
 #[derive(Debug)]
@@ -29,20 +32,16 @@ pub(in crate::dump) struct SinkQueue {
     id: u64,
     pub(in crate::dump) format: Format,
     shared: Arc<Shared>,
-    /// Bytes of its copies.
-    queued: Arc<AtomicUsize>,
-    /// Copies that were not handed over yet.
-    batch: Option<Batch>,
-    /// Blocks of its file, into which packets are copied where full batches come; `None`: it is not a pcapng file.
-    blocks: Option<Blocks>,
-    /// Where the next packet goes in the file.
-    offset: OffsetGuess,
-    /// Bytes of the packets handed over last, as the next ones may have, …
-    last_bytes: usize,
-    /// … whether they fill a batch, …
-    was_full: bool,
-    /// … and whether more were to follow.
-    is_followed: bool,
+    /// Encodes the packets.
+    captures: Captures,
+    /// What is encoded and was not handed over.
+    open: Charge,
+    /// Memory for blocks of large dumps.
+    blocks: Blocks,
+    /// From so many encoded bytes on a block is handed over.
+    block_bytes: usize,
+    /// Such a block came since the last flush.
+    is_busy: bool,
     /// It was told that nothing comes, and nothing came since.
     is_resting: bool,
     /// The sink, where the dumper does the work itself.
@@ -75,21 +74,19 @@ impl SinkQueue {
     /// Without a sink of its own: the pool has it.
     pub(super) fn new(
         id: u64,
-        (format, blocks): (Format, &Blocks),
+        (captures, directory): (Captures, &Directory),
         held: Held,
         shared: &Arc<Shared>,
     ) -> Self {
         Self {
             id,
-            format,
-            blocks: (format == Format::PcapNg).then(|| blocks.clone()),
-            offset: OffsetGuess::default(),
+            format: directory.format,
             shared: Arc::clone(shared),
-            queued: Arc::default(),
-            batch: None,
-            last_bytes: 0,
-            was_full: false,
-            is_followed: false,
+            captures,
+            open: Charge::new(&Arc::default(), &shared.limits),
+            blocks: directory.behind.clone(),
+            block_bytes: directory.block_bytes,
+            is_busy: false,
             is_resting: false,
             body: None,
             fault: None,
@@ -97,6 +94,12 @@ impl SinkQueue {
             #[cfg(test)]
             is_full: false,
         }
+    }
+
+    /// Makes the first file. Called once, before all others.
+    pub(super) fn begin(&mut self) {
+        let work = self.captures.begin().map_or_else(Work::Fail, Work::Create);
+        self.give(work);
     }
 
     /// What the sink holds, as far as it was told.
@@ -112,133 +115,132 @@ impl SinkQueue {
             return false;
         }
         let is_free = self.fault.is_some() || self.body.is_some();
-        is_free || {
-            let queued = self.queued.load(Ordering::Relaxed);
-            self.shared.limits.has_room(queued, cost(bytes))
-        }
+        is_free || self.open.has_room(bytes + AROUND_PACKET_BYTES)
     }
 
     /// Takes a packet, for which there is room.
     pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) {
-        if let Some(body) = &mut self.body {
-            let failed = body.attempt(|file| file.packet(meta, data));
-            body.count_files();
-            self.fault = self.fault.take().or(failed);
-        } else if self.fault.is_none() {
-            if (self.batch.as_ref()).is_some_and(|batch| !batch.takes(meta, data)) {
-                self.hand_over(true);
-            }
-            if self.batch.is_none() && !meta.is_trigger {
-                self.batch = self.spaced_batch();
-            }
-            let (before, behind) = room_around(meta, data.len());
-            self.offset.packet_bytes += (before + data.len() + behind) as u64;
-            let batch = self.batch();
-            batch.push(meta, data);
-            if batch.is_full() {
-                self.hand_over(true);
-            }
+        if self.fault.is_some() {
+            return;
         }
+        let output = match self.captures.packet(meta, data) {
+            Ok(output) => output,
+            Err(error) => return self.give(Work::Fail(error)),
+        };
+        if output.bytes() < self.block_bytes {
+            self.open.cover(self.captures.bytes());
+            return;
+        }
+        let piece = output.take(self.blocks.spare());
+        self.is_busy = true;
+        self.write(piece);
     }
 
-    /// As in [`DumpFile::interface`](crate::dump::file::DumpFile::interface).
+    /// As in [`Captures::interface`].
     pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
-        match &mut self.body {
-            Some(body) => body.file.interface(id, interface),
-            None => self.batch_of_others().interface(id, interface),
-        }
+        self.captures.interface(id, interface);
     }
 
     /// Something is missing here.
     pub(in crate::dump) fn gap(&mut self, gap: &Gap) {
-        match &mut self.body {
-            Some(body) => body.file.gap(gap),
-            None => self.batch_of_others().gap(gap),
-        }
+        self.captures.gap(gap);
     }
 
-    /// See [`DumpFile::mark`](crate::dump::file::DumpFile::mark).
+    /// See [`Captures::mark`].
     pub(in crate::dump) fn mark(&mut self, alert: &Arc<Alert>) {
-        match &mut self.body {
-            Some(body) => body.file.mark(alert),
-            None => self.batch_of_others().mark(alert),
-        }
+        self.captures.mark(alert);
     }
 
     /// Nothing came for a while: the sink may give back what it keeps for more.
     pub(in crate::dump) fn rest(&mut self) {
-        if self.body.is_none() && self.batch.is_none() && !self.is_resting {
-            self.batch();
-            self.hand_over(false);
+        if self.body.is_none() && !self.is_resting && self.captures.bytes() == 0 {
+            self.give(Work::Rest);
             self.is_resting = true;
         }
     }
 
-    /// What came is to be seen soon.
-    pub(in crate::dump) fn flush(&mut self) {
+    /// What came is to be seen soon. False: earlier bytes are still on their way, and this is to be
+    /// called again. So a slow disk gets large blocks, and little work waits.
+    pub(in crate::dump) fn flush(&mut self) -> bool {
+        if self.fault.is_some() || self.captures.bytes() == 0 && self.body.is_none() {
+            return true;
+        }
+        if self.body.is_none() && self.open.is_followed() {
+            return false;
+        }
+        self.hand_over();
         if let Some(body) = &mut self.body {
             let failed = body.attempt(|file| file.flush());
             body.count_files();
             self.fault = self.fault.take().or(failed);
-        } else {
-            if self.is_followed {
-                self.batch();
-            }
-            self.hand_over(false);
         }
+        true
     }
 
-    /// Hands over what was copied.
-    fn hand_over(&mut self, is_followed: bool) {
-        if let Some(mut batch) = self.batch.take() {
-            (batch.is_followed, self.is_followed) = (is_followed, is_followed);
-            self.is_resting = false;
-            self.last_bytes = batch.bytes();
-            self.was_full = batch.cost() >= BATCH_BYTES;
-            batch.end();
-            self.shared.submit(self.id, Work::Packets(batch));
-        }
+    /// Hands over all that is encoded, and ends the encoding.
+    pub(in crate::dump) fn end(&mut self) -> Captures {
+        self.hand_over();
+        self.open.set(0);
+        let none = Captures::new(self.format, Heading::default());
+        std::mem::replace(&mut self.captures, none)
     }
 
     /// Something to do after all that came before.
     pub(in crate::dump) fn submit(&mut self, work: Work, pool: &mut Pool) {
-        self.hand_over(true);
+        self.hand_over();
+        if let Some(outcome) = self.perform(work) {
+            // The pool holds the other end.
+            let _ = pool.news_tx.send((self.id, outcome));
+        }
+    }
+
+    /// Hands over what was encoded.
+    fn hand_over(&mut self) {
+        if self.fault.is_some() {
+            return;
+        }
+        let is_busy = std::mem::take(&mut self.is_busy);
+        let outputs = self.captures.outputs.iter_mut();
+        let pieces: Vec<Piece> = outputs
+            .filter_map(|output| {
+                let next = || {
+                    if is_busy {
+                        self.blocks.spare()
+                    } else {
+                        Block::default()
+                    }
+                };
+                (output.bytes() > 0).then(|| output.take(next()))
+            })
+            .collect();
+        pieces.into_iter().for_each(|piece| self.write(piece));
+    }
+
+    fn write(&mut self, piece: Piece) {
+        let charge = self.open.with(piece.block.len());
+        self.open.set(self.captures.bytes());
+        self.is_resting = false;
+        self.give(Work::Write(piece, charge));
+    }
+
+    /// Gives the sink work that has no answer.
+    fn give(&mut self, work: Work) {
+        self.perform(work);
+    }
+
+    /// Gives the sink work. Returns the answer, where the dumper does the work itself.
+    fn perform(&mut self, work: Work) -> Option<Outcome> {
         let Some(body) = &mut self.body else {
             self.shared.submit(self.id, work);
-            return;
+            return None;
         };
-        match body.perform(work, true) {
-            None => {}
-            Some(Outcome::Failed(fault)) => self.fault = Some(fault),
-            // The pool holds the other end.
-            Some(outcome) => _ = pool.news_tx.send((self.id, outcome)),
+        match body.perform(work, false) {
+            Some(Outcome::Failed(fault)) => {
+                self.fault.get_or_insert(fault);
+                None
+            }
+            outcome => outcome,
         }
-    }
-
-    fn batch(&mut self) -> &mut Batch {
-        let bytes = self.last_bytes.min(BATCH_BYTES);
-        let new = || Batch::new(&self.queued, &self.shared.limits, bytes);
-        self.batch.get_or_insert_with(new)
-    }
-
-    /// For what is no packet.
-    fn batch_of_others(&mut self) -> &mut Batch {
-        if self
-            .batch
-            .as_ref()
-            .is_some_and(|batch| !batch.takes_others())
-        {
-            self.hand_over(true);
-        }
-        self.batch()
-    }
-
-    /// One of packets that lie in a block of the file, where full batches come.
-    fn spaced_batch(&self) -> Option<Batch> {
-        let blocks = self.blocks.as_ref().filter(|_| self.was_full)?;
-        let spaced = Spaced::new(blocks.lend(self.offset.bytes())?);
-        let batch = Batch::new(&self.queued, &self.shared.limits, 0);
-        Some(batch.with_spaced(spaced, self.offset.clone()))
     }
 }
 

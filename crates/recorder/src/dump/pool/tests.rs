@@ -13,19 +13,22 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
 use super::{
-    batch::{Batch, Limits},
+    budget::{Charge, Limits},
     queue::SinkQueue,
     work::{Body, Class, Outcome, Shared, Slot, State, Task, Work},
 };
 use crate::{
     control::lock,
     dump::{
+        behind::Block,
+        captures::Captures,
         encode::Format,
         file::{DumpFile, FileFacts},
         hostile_tests::sidecar,
         names::Directory,
+        output::{Output, Piece},
         packet::{Key, PacketMeta},
-        sink::{Gap, Held},
+        sink::{End, Gap, Held},
         stream::{Digests, Heading},
         template::NameFacts,
     },
@@ -34,6 +37,16 @@ use crate::{
 };
 
 const BUDGET: usize = 1 << 20;
+
+fn captures() -> Captures {
+    Captures::new(Format::PcapNg, Heading::default())
+}
+
+/// The beginning of a file.
+fn header() -> Piece {
+    let output = Output::new(Format::PcapNg, LinkType::ETHERNET, &Heading::default());
+    output.unwrap().take(Block::default())
+}
 
 /// A file that is to be created there.
 fn body(directory: &Directory, limits: &Arc<Limits>) -> Body {
@@ -64,8 +77,8 @@ fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
 #[test]
 fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let limits = Arc::new(limits());
-    let packets = || Work::Packets(Batch::new(&Arc::default(), &limits, 0));
-    let end = || Work::Finish(Box::default());
+    let packets = || Work::Write(header(), Charge::new(&Arc::default(), &limits));
+    let end = || Work::Finish(Box::new((End::default(), captures())));
     let tell = Work::Tell(Box::new(sidecar()));
     let mut state = State::default();
     let all = [
@@ -74,7 +87,7 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
         (true, end()),
         (true, end()),
         (false, packets()),
-        (false, Work::Create),
+        (false, Work::Create(header())),
         (true, tell),
     ];
     for (id, (has_begun, work)) in (0..).zip(all) {
@@ -141,14 +154,13 @@ fn queues_share_the_budget_and_leave_some() {
     grown(5000, &mut random);
 }
 
-/// What a dump left: what became of it, its files by name, and how many blocks of copies were written as they are.
+/// What a dump left: what became of it, and its files by name.
 struct Left {
     outcome: Outcome,
     files: BTreeMap<PathBuf, Vec<u8>>,
-    in_place: usize,
 }
 
-/// A dump whose packets, gaps and interfaces a generator with this seed makes. `is_queued`: they come by way of a queue, in batches, while files are closed and threads refused now and then;
+/// A dump whose packets, gaps and interfaces a generator with this seed makes. `is_queued`: they come by way of a queue, while files are closed and threads refused now and then;
 /// else at once. `capacity`: bytes that the disk has room for.
 fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -159,9 +171,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         budget_bytes: usize::MAX,
         ..limits()
     });
-    let mut body = body(&directory, &limits);
-    assert!(body.perform(Work::Create, true).is_none());
-    disk.set_capacity(capacity);
+    let body = body(&directory, &limits);
     let shared = Arc::new(Shared {
         limits,
         slow_max: 1,
@@ -169,7 +179,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         work: Condvar::new(),
         compressions: Condvar::new(),
     });
-    let how = (Format::PcapNg, &directory.behind);
+    let how = (captures(), &directory);
     let mut queue = SinkQueue::new(1, how, Held::default(), &shared);
     if is_queued {
         lock(&shared.state).slots.insert(1, Slot::new(body));
@@ -192,6 +202,9 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
             state.put_back(task.id, Some(task.body));
         }
     };
+    queue.begin();
+    work(&mut outcomes);
+    disk.set_capacity(capacity);
     let mut described = BTreeSet::new();
     let (mut time_ns, mut bytes) = (1000, 0);
     // Some are of large packets, some of small ones; in some nearly all are as most packets are.
@@ -245,10 +258,10 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
             work(&mut outcomes);
         }
     }
-    queue.flush();
+    let end = Work::Finish(Box::new((End::default(), queue.end())));
     match &mut queue.body {
-        Some(body) => outcomes.extend(body.perform(Work::Finish(Box::default()), true)),
-        None => shared.submit(1, Work::Finish(Box::default())),
+        Some(body) => outcomes.extend(body.perform(end, true)),
+        None => shared.submit(1, end),
     }
     work(&mut outcomes);
     let names = disk.names().into_iter();
@@ -257,13 +270,11 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         files: names
             .map(|name| (name.clone(), disk.read(&name).unwrap()))
             .collect(),
-        in_place: directory.behind.written(),
     }
 }
 
 #[test]
-fn batches_make_the_same_files_as_packets_that_come_at_once() {
-    let mut in_place = 0;
+fn a_queue_makes_the_same_files_as_writing_at_once() {
     let first = fastrand::u64(..u64::from(u32::MAX)) * 16;
     for seed in first..first + 16 {
         let [queued, at_once] = [true, false].map(|is_queued| left(seed, is_queued, usize::MAX));
@@ -273,15 +284,12 @@ fn batches_make_the_same_files_as_packets_that_come_at_once() {
         });
         assert_eq!(digests[0], digests[1], "seed {seed}");
         assert!(queued.files == at_once.files, "seed {seed}");
-        assert_eq!(at_once.in_place, 0);
-        in_place += queued.in_place;
     }
-    assert!(in_place > 16, "seeds from {first}: {in_place}");
 }
 
 /// A dump that the disk has no room for holds the whole packets that it says it does.
 #[test]
-fn batches_that_a_full_disk_refuses_leave_whole_packets() {
+fn blocks_that_a_full_disk_refuses_leave_whole_packets() {
     let first = fastrand::u64(..u64::from(u32::MAX)) * 16;
     for seed in first..first + 16 {
         let queued = left(seed, true, fastrand::usize(10_000..18 << 20));

@@ -7,13 +7,15 @@ use std::{
 };
 
 use super::{
-    batch::{Batch, Limits},
+    budget::{Charge, Limits},
     queue::{DISK, Fault},
 };
 use crate::{
     control::lock,
     dump::{
+        captures::Captures,
         file::DumpFile,
+        output::Piece,
         sidecar::Sidecar,
         sink::{End, Held},
     },
@@ -22,12 +24,18 @@ use crate::{
 /// What is done with a sink.
 #[derive(Debug)]
 pub(in crate::dump) enum Work {
-    Create,
-    Packets(Batch),
-    /// Hand on what came, and answer.
+    /// Make the first file, with its first piece.
+    Create(Piece),
+    /// Write the next piece of a file.
+    Write(Piece, Charge),
+    /// The packets could not be encoded.
+    Fail(io::Error),
+    /// Give back what is kept for more.
+    Rest,
+    /// Answer when all that came is written.
     Flush,
     /// Complete it, and answer.
-    Finish(Box<End>),
+    Finish(Box<(End, Captures)>),
     /// Compress what is complete, and answer.
     Compress,
     /// Write the sidecar, and answer.
@@ -236,8 +244,8 @@ impl State {
         let (body, work) = (slot.body.take()?, slot.work.pop_front()?);
         // The class may differ from `class`: the listed work may have been dropped.
         let class = work.class(slot.has_begun);
-        slot.has_begun |= matches!(work, Work::Packets(_));
-        let is_last = !matches!(slot.work.front(), Some(Work::Packets(_)));
+        slot.has_begun |= matches!(work, Work::Write(..));
+        let is_last = !matches!(slot.work.front(), Some(Work::Write(..)));
         if matches!(work, Work::Leave) {
             self.slots.remove(&id);
         }
@@ -261,9 +269,9 @@ impl State {
 impl Work {
     fn class(&self, has_begun: bool) -> Class {
         match self {
-            Self::Create => Class::First,
-            Self::Packets(_) if !has_begun => Class::First,
-            Self::Packets(_) | Self::Flush => Class::Write,
+            Self::Create(_) => Class::First,
+            Self::Write(..) if !has_begun => Class::First,
+            Self::Write(..) | Self::Fail(_) | Self::Rest | Self::Flush => Class::Write,
             Self::Finish(_) | Self::Tell(_) | Self::Leave => Class::Slow,
             // Compression may take hours, and must not delay the end of another dump.
             Self::Compress => Class::Compress,
@@ -303,23 +311,27 @@ impl Body {
 
     pub(super) fn perform(&mut self, work: Work, is_last: bool) -> Option<Outcome> {
         let outcome = match work {
-            Work::Create => self.attempt(|file| file.create()).map(Outcome::Failed),
-            Work::Packets(mut batch) => self
-                .attempt(|file| {
-                    batch.write(file)?;
-                    if is_last && !batch.is_followed {
-                        file.flush()
-                    } else {
-                        Ok(())
-                    }
-                })
-                .map(Outcome::Failed),
+            Work::Create(piece) => {
+                let failed = self.attempt(|file| file.create(&piece));
+                failed.map(Outcome::Failed)
+            }
+            // The charge counts until the piece is written.
+            Work::Write(piece, _charge) => {
+                let failed = self.attempt(|file| {
+                    file.write(piece)?;
+                    if is_last { file.flush() } else { Ok(()) }
+                });
+                failed.map(Outcome::Failed)
+            }
+            Work::Fail(error) => self.attempt(|_| Err(error)).map(Outcome::Failed),
+            Work::Rest => self.attempt(|file| file.flush()).map(Outcome::Failed),
             Work::Flush => {
                 self.attempt(|file| file.flush());
                 Some(self.done())
             }
             Work::Finish(end) => {
-                self.attempt(|file| file.finish(&end));
+                let (end, captures) = *end;
+                self.attempt(|file| file.finish(&end, captures));
                 Some(self.done())
             }
             Work::Compress => {

@@ -1,0 +1,108 @@
+//! The captures of a dump while they are encoded: one file, or as pcap one for each link type.
+
+use std::{io, sync::Arc};
+
+use retroscope_alert::Alert;
+use retroscope_packet::LinkType;
+
+use super::{
+    behind::Block,
+    encode::Format,
+    output::{Known, Output, Piece},
+    packet::PacketMeta,
+    sink::Gap,
+    stream::Heading,
+};
+use crate::intake::interfaces::Interface;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Captures {
+    format: Format,
+    heading: Heading,
+    pub(super) known: Known,
+    /// The first one before all others, which are in the order of link types.
+    pub(super) outputs: Vec<Output>,
+}
+
+impl Captures {
+    pub(crate) fn new(format: Format, heading: Heading) -> Self {
+        Self {
+            format,
+            heading,
+            known: Known::new(),
+            outputs: Vec::new(),
+        }
+    }
+
+    /// Describes an interface, before the first of its packets. An interface that is described before
+    /// [`Self::begin`] gets its block without a packet.
+    pub(super) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
+        self.known.insert(id, Arc::clone(interface));
+    }
+
+    /// Begins the first file. Called once, before packets. A dump without packets is still a capture
+    /// of the link type of the interface that is known.
+    pub(super) fn begin(&mut self) -> io::Result<Piece> {
+        let first = self.known.first_key_value();
+        let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);
+        let mut output = Output::new(self.format, link_type, &self.heading)?;
+        if let Some((id, _)) = first {
+            output.interface(*id, &self.known)?;
+        }
+        let piece = output.take(Block::default());
+        self.outputs.push(output);
+        Ok(piece)
+    }
+
+    /// Encodes a packet. Returns the file that has it.
+    pub(super) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) -> io::Result<&mut Output> {
+        let interface = self.known.get(&meta.interface);
+        let link_type = interface.map_or(LinkType::ETHERNET, |it| it.link_type);
+        let found = match self.format {
+            Format::PcapNg => Some(0),
+            Format::Pcap => (self.outputs.iter()).position(|it| it.link_type == link_type),
+        };
+        let place = match found {
+            Some(place) => place,
+            None => {
+                let output = Output::new(self.format, link_type, &self.heading)?;
+                let others = self.outputs.get(1..).unwrap_or_default();
+                let place = 1 + others.partition_point(|it| it.link_type.0 < link_type.0);
+                self.outputs.insert(place, output);
+                place
+            }
+        };
+        let output = self.outputs.get_mut(place).ok_or(io::ErrorKind::NotFound)?;
+        output.push(meta, data, &self.known)?;
+        Ok(output)
+    }
+
+    /// Bytes that were encoded and not taken.
+    pub(super) fn bytes(&mut self) -> usize {
+        self.outputs.iter_mut().map(Output::bytes).sum()
+    }
+
+    /// Packets are missing here. The next packet says so in a comment, if the format has comments.
+    pub(super) fn gap(&mut self, gap: &Gap) {
+        if let Some(output) = self.outputs.first_mut() {
+            output.comment(&gap.to_string());
+        }
+    }
+
+    /// Marks at the end the packets that this alert is of, if the format has marks.
+    pub(super) fn mark(&mut self, alert: &Arc<Alert>) {
+        self.outputs
+            .iter_mut()
+            .for_each(|output| output.mark(alert));
+    }
+}
+
+#[cfg(test)]
+impl Captures {
+    /// Writes all that was encoded.
+    pub(super) fn write_to(&mut self, file: &mut super::file::DumpFile) -> io::Result<()> {
+        let mut outputs = self.outputs.iter_mut();
+        outputs.try_for_each(|output| file.write(output.take(Block::default())))
+    }
+}
