@@ -50,15 +50,15 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
     let mut captures = Captures::new(format, Heading::default());
     // The trigger's.
     captures.interface(5, &Arc::new(interface(5)));
-    file.create(&captures.begin().unwrap()).unwrap();
+    let mut digests = captures.create(&mut file);
     for meta in packets {
         captures.interface(meta.interface, &Arc::new(interface(meta.interface)));
         let data = meta.key.record.to_be_bytes();
         if captures.packet(meta, &data).unwrap().bytes() > 500 {
-            captures.write_to(&mut file).unwrap();
+            captures.write_to(&mut file, &mut digests);
         }
     }
-    captures.write_to(&mut file).unwrap();
+    captures.write_to(&mut file, &mut digests);
     let totals = InterfaceTotals {
         start_ns: 0,
         end_ns: 0,
@@ -70,7 +70,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
         verdict: "verdict: complete".to_owned(),
         totals: (0..INTERFACES).map(|id| (id, totals)).collect(),
     };
-    file.finish(&end, captures).unwrap();
+    file.finish(&end, captures, &mut digests).unwrap();
     let held = file.held();
     let names = disk.names().into_iter();
     let files = names.map(|path| (path.display().to_string(), disk.read(&path).unwrap()));

@@ -6,16 +6,18 @@ use retroscope_alert::Alert;
 use retroscope_packet::LinkType;
 
 use super::{
-    behind::Block,
+    block::Block,
     encode::Format,
     output::{Known, Output, Piece},
     packet::PacketMeta,
     sink::Gap,
     stream::Heading,
 };
+#[cfg(test)]
+use super::{file::DumpFile, stream::FileDigests};
 use crate::intake::interfaces::Interface;
 
-/// See the module.
+/// Encoders of the files of one dump.
 #[derive(Debug)]
 pub(crate) struct Captures {
     format: Format,
@@ -55,7 +57,7 @@ impl Captures {
         Ok(piece)
     }
 
-    /// Encodes a packet. Returns the file that has it.
+    /// Encodes a packet. Returns the file of the packet.
     pub(super) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) -> io::Result<&mut Output> {
         let interface = self.known.get(&meta.interface);
         let link_type = interface.map_or(LinkType::ETHERNET, |it| it.link_type);
@@ -100,9 +102,20 @@ impl Captures {
 
 #[cfg(test)]
 impl Captures {
+    /// Begins the first file of the dump.
+    pub(super) fn create(&mut self, file: &mut DumpFile) -> FileDigests {
+        let (piece, mut digests) = (self.begin().unwrap(), file.digests());
+        file.create(&piece).unwrap();
+        digests.update(&piece);
+        digests
+    }
+
     /// Writes all that was encoded.
-    pub(super) fn write_to(&mut self, file: &mut super::file::DumpFile) -> io::Result<()> {
-        let mut outputs = self.outputs.iter_mut();
-        outputs.try_for_each(|output| file.write(output.take(Block::default())))
+    pub(super) fn write_to(&mut self, file: &mut DumpFile, digests: &mut FileDigests) {
+        for output in &mut self.outputs {
+            let piece = output.take(Block::default());
+            file.write(&piece).unwrap();
+            digests.update(&piece);
+        }
     }
 }

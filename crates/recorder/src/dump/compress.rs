@@ -198,11 +198,11 @@ mod tests {
     use crate::{
         control::progress::Control,
         dump::{
-            behind::Block,
+            block::Block,
             disk::Disk,
             encode::Format,
             output::Output,
-            stream::{Heading, Stream},
+            stream::{FileDigests, Heading, Stream},
         },
         tests::fake_disk::FakeDisk,
     };
@@ -219,14 +219,19 @@ mod tests {
         let mut output = Output::new(Format::PcapNg, LinkType::ETHERNET, &heading).unwrap();
         let first = output.take(Block::default());
         let expected = &heading.expected;
-        let mut stream = Stream::create(directory, PART.into(), expected, &first).unwrap();
+        let mut stream = Stream::create(directory, PART.into(), &first).unwrap();
         let body: Vec<u8> = (0..bytes)
             .map(|_| fastrand::u8(..) & fastrand::u8(..) & 3)
             .collect();
         let mut piece = output.take(Block::default());
         piece.block.write_all(&body).unwrap();
-        stream.write(directory, piece).unwrap();
-        stream.finish(directory, "verdict: complete").unwrap()
+        stream.write(directory, &piece).unwrap();
+        let mut digests = FileDigests::new(directory.digests, expected);
+        digests.update(&first);
+        digests.update(&piece);
+        stream
+            .finish(directory, "verdict: complete", &mut digests)
+            .unwrap()
     }
 
     /// What the frames of the table have, each read alone.

@@ -123,7 +123,7 @@ mod tests {
     use std::{fs, io::Write};
 
     use super::*;
-    use crate::dump::behind::Block;
+    use crate::dump::block::Block;
 
     /// Bytes of the file that the page cache has, by mincore(2)'s command: `None` without it.
     fn cached(path: &std::path::Path) -> Option<u64> {

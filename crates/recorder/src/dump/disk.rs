@@ -116,13 +116,7 @@ impl KeptFile {
         Ok(&**self.open.insert(file))
     }
 
-    /// The open file, for another thread as well.
-    pub(super) fn share(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.take(disk)?;
-        Ok(Arc::clone(self.open.insert(file)))
-    }
-
-    /// The same, and it counts as closed here.
+    /// The open file, which counts as closed here.
     pub(super) fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
         if let Some(file) = self.open.take() {
             return Ok(file);

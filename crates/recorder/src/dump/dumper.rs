@@ -62,7 +62,7 @@ const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// that it does not know.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
-/// How often sinks without new packets are asked to give back threads and memory, ns of the monotonic clock.
+/// How often memory that sinks do not need is freed, ns of the monotonic clock.
 const REST_NS: i64 = 1_000_000_000;
 
 /// How far ahead of the watermarks a packet of a source without one may be, ns, to wait for them: they follow soon.
@@ -100,7 +100,7 @@ pub(crate) struct Dumper {
     active: Dumps,
     /// By number, dumps that are read and whose sinks are not done with them.
     ending: BTreeMap<u64, Ending>,
-    /// When sinks without new packets are asked next to give back threads and memory, ns of the monotonic clock.
+    /// When memory that sinks do not need is freed next, ns of the monotonic clock.
     rest_ns: i64,
     /// By number, dumps whose sidecar could not be written.
     lacking: BTreeMap<u64, Ending>,
@@ -432,12 +432,12 @@ impl Dumper {
         }
     }
 
-    /// Sinks that nothing comes for give back what they keep for more.
+    /// Frees memory that sinks do not need.
     fn rest(&mut self) {
         let now_ns = self.parts.common.clock.mono_ns();
         if now_ns >= self.rest_ns {
             self.rest_ns = now_ns.saturating_add(REST_NS);
-            self.active.iter_mut().for_each(|dump| dump.sink.rest());
+            self.parts.pool.rest();
         }
     }
 

@@ -14,7 +14,7 @@ use retroscope_pcapfile::{
 };
 
 use super::{
-    behind::Block,
+    block::Block,
     disk::{DiskFile, changed_by_somebody},
     packet::PacketMeta,
     report::PROGRAM,

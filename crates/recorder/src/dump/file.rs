@@ -21,7 +21,7 @@ use super::{
     sidecar::Sidecar,
     sink::{End, Held},
     store::{COMPRESSED_END, PART_END, StoredFile, keeper::OpenDump, second_copy::SecondCopy},
-    stream::{Finished, Heading, Stream},
+    stream::{FileDigests, Finished, Heading, Stream},
     template::NameFacts,
 };
 
@@ -90,6 +90,11 @@ impl DumpFile {
         }
     }
 
+    /// Digests of its files, of which no piece was written yet.
+    pub(super) fn digests(&self) -> FileDigests {
+        FileDigests::new(self.directory.digests, &self.facts.heading.expected)
+    }
+
     /// Tells the keeper that it is being written.
     fn tell_open(&mut self) {
         let Some(keeper) = self.directory.keeper() else {
@@ -109,7 +114,7 @@ impl DumpFile {
     }
 
     /// Tells it how far it is.
-    fn tell_bytes(&self) {
+    pub(super) fn tell_bytes(&self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.told) {
             keeper.has_grown(id, self.paths());
         }
@@ -196,8 +201,7 @@ impl DumpFile {
         if disk.exists(&path) || names.iter().any(|name| disk.exists(name)) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let expected = &self.facts.heading.expected;
-        let stream = Stream::create(&self.directory, part(&path), expected, piece)?;
+        let stream = Stream::create(&self.directory, part(&path), piece)?;
         let others = self.streams.get(1..).unwrap_or_default();
         let before = others.partition_point(|other| other.link_type.0 < link_type.0);
         let place = self.streams.len().min(1) + before;
@@ -432,28 +436,26 @@ impl DumpFile {
     }
 
     /// Writes a piece of a file, which is made with its first piece.
-    pub(super) fn write(&mut self, piece: Piece) -> io::Result<()> {
+    pub(super) fn write(&mut self, piece: &Piece) -> io::Result<()> {
         let mut streams = self.streams.iter_mut();
         match streams.find(|it| it.link_type == piece.link_type) {
             Some(stream) => stream.write(&self.directory, piece),
-            None => self.open(&piece),
+            None => self.open(piece),
         }
-    }
-
-    /// Hands everything to the file system, so that readers of the file see it.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        let mut streams = self.streams.iter_mut();
-        streams.try_for_each(|stream| stream.flush(&self.directory))?;
-        self.tell_bytes();
-        Ok(())
     }
 
     /// Merges late packets, syncs and renames. Afterwards only [`Self::compress`] and [`Self::sidecar`] are
     /// called.
-    pub(super) fn finish(&mut self, end: &End, encoded: Captures) -> io::Result<()> {
+    pub(super) fn finish(
+        &mut self,
+        end: &End,
+        encoded: Captures,
+        digests: &mut FileDigests,
+    ) -> io::Result<()> {
         let mut captures = Vec::new();
         for (stream, output) in self.streams.iter_mut().zip(encoded.outputs) {
-            captures.push(output.finish(&self.directory, stream, end, &encoded.known)?);
+            let to = (stream, &mut *digests);
+            captures.push(output.finish(&self.directory, to, end, &encoded.known)?);
         }
         for (place, capture) in captures.iter_mut().enumerate() {
             let link_type = self.streams[place].link_type;
@@ -541,7 +543,7 @@ impl DumpFile {
     /// Closes the descriptors. They are opened again when they are needed.
     pub(super) fn close_files(&mut self) {
         for stream in &mut self.streams {
-            stream.close(&self.directory);
+            stream.close();
         }
     }
 }

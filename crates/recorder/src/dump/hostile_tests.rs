@@ -90,7 +90,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
     if let Some(interface) = names().interface(0) {
         captures.interface(0, interface);
     }
-    file.create(&captures.begin().unwrap()).unwrap();
+    let mut digests = captures.create(&mut file);
     for (record, (time_ns, data)) in packets.iter().enumerate() {
         let key = Key {
             time_ns: *time_ns,
@@ -108,7 +108,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
             is_trigger: record == 0,
         };
         captures.packet(&meta, data).unwrap();
-        captures.write_to(&mut file).unwrap();
+        captures.write_to(&mut file, &mut digests);
         file.close_files();
     }
     let totals = InterfaceTotals {
@@ -122,7 +122,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
         verdict: COMPLETE.to_owned(),
         totals: [(0, totals)].into(),
     };
-    file.finish(&end, captures).unwrap();
+    file.finish(&end, captures, &mut digests).unwrap();
     file
 }
 
@@ -220,7 +220,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
         };
         captures.interface(id, &Arc::new(interface));
     }
-    file.create(&captures.begin().unwrap()).unwrap();
+    let mut digests = captures.create(&mut file);
     for interface in [0, 1] {
         let key = Key {
             time_ns: 1,
@@ -238,10 +238,11 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
         };
         captures.packet(&meta, &[7; 60]).unwrap();
     }
-    captures.write_to(&mut file).unwrap();
+    captures.write_to(&mut file, &mut digests);
     let id = file.held().id;
     disk.set_refused(&format!("dumps/{id}.linktype101.pcap"));
-    file.finish(&End::default(), captures).unwrap_err();
+    file.finish(&End::default(), captures, &mut digests)
+        .unwrap_err();
     file.close_files();
     assert!(file.sidecar(&sidecar()).unwrap());
     let held = file.held();
@@ -299,7 +300,7 @@ fn a_name_of_many_dumps_is_found_soon() {
         let tries = Arc::clone(&facts.next_number);
         let mut captures = Captures::new(Format::PcapNg, facts.heading.clone());
         let mut file = DumpFile::new(&directory, facts);
-        file.create(&captures.begin().unwrap()).unwrap();
+        captures.create(&mut file);
         assert_eq!(file.held().id, name(taken + 1));
         assert!(tries.load(Ordering::Relaxed) < 40, "{tries:?}");
     }

@@ -4,7 +4,7 @@ mod active;
 pub(crate) mod alerted;
 #[cfg(test)]
 mod arrival_tests;
-mod behind;
+mod block;
 mod captures;
 mod compile;
 pub(crate) mod compress;

@@ -11,7 +11,7 @@ use retroscope_unix::{Owner, make_directories};
 use rustix::fs::{Gid, Uid};
 
 use super::{
-    behind::{BLOCK_BYTES, Blocks},
+    block::BLOCK_BYTES,
     compress::ZstdLevel,
     disk::{DIRECTORY_MODE, Disk, SystemDisk},
     encode::Format,
@@ -33,9 +33,8 @@ pub(crate) struct Directory {
     pub(super) zstd: Option<ZstdLevel>,
     naming: Arc<Naming>,
     pub(super) digests: Digests,
-    /// From so many encoded bytes on a file hands its block to threads of its own.
+    /// From so many encoded bytes on a block of a file is written.
     pub(super) block_bytes: usize,
-    pub(super) behind: Blocks,
     /// Its file system takes writes past the page cache.
     goes_directly: bool,
     /// Who looks after it.
@@ -93,7 +92,6 @@ impl Directory {
             naming: Arc::default(),
             digests: Digests::Never,
             block_bytes: BLOCK_BYTES,
-            behind: Blocks::default(),
             goes_directly: true,
             keeper: None,
             control: Arc::default(),

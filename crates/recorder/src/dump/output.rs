@@ -16,14 +16,14 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::RecordMeta;
 
 use super::{
-    behind::Block,
+    block::Block,
     disk::changed_by_somebody,
     encode::{Encoder, Format, VerdictField},
     names::Directory,
     packet::{Key, PacketMeta},
     runs::{Place, Runs},
     sink::End,
-    stream::{Finished, Heading, Stream},
+    stream::{FileDigests, Finished, Heading, Stream},
 };
 use crate::{analysis::alerts::is_alerted, intake::interfaces::Interface};
 
@@ -224,36 +224,45 @@ impl Output {
     pub(crate) fn finish(
         mut self,
         directory: &Directory,
-        stream: &mut Stream,
+        (stream, digests): (&mut Stream, &mut FileDigests),
         end: &End,
         known: &Known,
     ) -> io::Result<Finished> {
-        if !self.alerts.is_empty() && self.format == Format::PcapNg {
-            self = self.merge(directory, stream, known)?;
+        if self.format == Format::Pcap {
+            self.alerts.clear();
         }
-        while !self.is_sorted {
-            self = self.merge(directory, stream, known)?;
+        while !self.is_sorted || !self.alerts.is_empty() {
+            self = self.merge(directory, (stream, digests), known)?;
         }
         for (index, id) in self.interfaces.iter().enumerate() {
             if let Some(totals) = end.totals.get(id) {
                 self.encoder.statistics(index, totals)?;
             }
         }
-        stream.write(directory, self.take(Block::default()))?;
-        stream.finish(directory, &end.verdict)
+        let last = self.take(Block::default());
+        stream.write(directory, &last)?;
+        digests.update(&last);
+        stream.finish(directory, &end.verdict, digests)
     }
 
     /// Replaces the file by a new file, in which as many runs are merged as one pass can merge.
-    fn merge(&self, directory: &Directory, stream: &mut Stream, known: &Known) -> io::Result<Self> {
+    fn merge(
+        &self,
+        directory: &Directory,
+        (stream, digests): (&mut Stream, &mut FileDigests),
+        known: &Known,
+    ) -> io::Result<Self> {
         let path = stream.path().with_extension("merge.part");
         let mut merged = Self::new(self.format, self.link_type, &self.heading)?;
         // The others come with their first packets, in whatever run these are.
         for id in self.interfaces.iter().take(self.interfaces_first) {
             merged.interface(*id, known)?;
         }
-        let header = merged.take(directory.behind.spare());
-        let mut into = Stream::create(directory, path.clone(), &self.heading.expected, &header)?;
-        let copied = self.merge_into(directory, stream, known, (&mut merged, &mut into));
+        let first = merged.take(Block::default());
+        let mut into = Stream::create(directory, path.clone(), &first)?;
+        digests.restart(&first);
+        let to = (&mut merged, &mut into, digests);
+        let copied = self.merge_into(directory, stream, known, to);
         let renamed = copied.and_then(|()| directory.disk().rename(&path, stream.path()));
         if let Err(error) = renamed {
             let _ = directory.disk().remove(&path);
@@ -269,7 +278,7 @@ impl Output {
         directory: &Directory,
         stream: &mut Stream,
         known: &Known,
-        (merged, into): (&mut Self, &mut Stream),
+        (merged, into, digests): (&mut Self, &mut Stream, &mut FileDigests),
     ) -> io::Result<()> {
         let mut header = Encoder::new(self.format, self.link_type, "")?;
         for id in &self.interfaces {
@@ -281,6 +290,7 @@ impl Output {
         };
         let file = stream.take(directory)?;
         let mut runs = Runs::new(&*file, self.format, header.buffer().bytes(), place)?;
+        let mut spare = Block::default();
         while let Some((record, data, packet)) = runs.next()? {
             let (key, interface) = self.found(&record, packet, known)?;
             let is_marked = self.marked.contains(&packet)
@@ -296,10 +306,16 @@ impl Output {
             merged.comment = self.comments.get(&packet).cloned();
             merged.push(&meta, data, known)?;
             if merged.bytes() >= directory.block_bytes {
-                into.write(directory, merged.take(directory.behind.spare()))?;
+                let piece = merged.take(std::mem::take(&mut spare));
+                into.write(directory, &piece)?;
+                digests.update(&piece);
+                spare = piece.block;
             }
         }
-        into.write(directory, merged.take(Block::default()))
+        let piece = merged.take(Block::default());
+        into.write(directory, &piece)?;
+        digests.update(&piece);
+        Ok(())
     }
 
     /// The place and the ring-wide interface of a packet of the file, which has this number there.

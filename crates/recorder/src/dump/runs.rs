@@ -1,12 +1,12 @@
 //! Merges the runs of a capture file.
 //!
-//! A run is a range of the file in which no packet is before its predecessor, by ring time and
-//! source. A file in order is one run. Each packet that arrives late begins a run, and so does each
-//! packet after a packet that was written ahead of its turn.
+//! A run is a range of the file in which packets are in order, by ring time and source. A sorted file
+//! is one run. A late packet begins a run, and so does the packet after packets that were written
+//! ahead of their turn.
 //!
-//! No list of runs is kept while the file is written. [`Runs`] reads the file once more to find
-//! them, and yields the packets of [`FAN_IN`] runs at a time in order, so memory does not grow with
-//! the number of runs. Packets of one time and source keep their order in the file.
+//! The recorder keeps no list of runs while it writes the file. [`Runs`] scans the file to find the
+//! runs, and merges [`FAN_IN`] runs at a time. So memory does not grow with the number of runs.
+//! Packets of one time and source keep their order in the file.
 
 use std::{
     cmp::Reverse,
@@ -46,13 +46,14 @@ pub(super) struct Runs<'f, P> {
     scan: FileReader<'f>,
     /// Packets that `scan` has read.
     scanned: u64,
-    /// Place of the last of them.
+    /// Place of the last packet that `scan` has read.
     last: Option<Place>,
     /// Offset of the first packet of the run that `scan` is in, and the packet's number.
     start: Option<(u64, u64)>,
-    /// The runs that are merged now, …
+    /// The runs that are merged now.
     cursors: Vec<Cursor<'f>>,
-    /// … and the place of the next packet of each run. Of equal places the earlier run is first.
+    /// Place of the next packet of each run that is merged now, and the run's position in `cursors`.
+    /// If places are equal, the earlier run is first.
     next: BinaryHeap<Reverse<(Place, usize)>>,
     /// The run whose packet was returned last.
     taken: Option<usize>,

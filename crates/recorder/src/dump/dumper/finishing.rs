@@ -58,7 +58,7 @@ impl Dumper {
 
     /// Gives the sink of a dump work, and goes on with the dump at once if the sink cannot do that.
     pub(super) fn ask(&mut self, id: u64, mut ending: Ending, stage: Stage, work: Work) {
-        if ending.submit(stage, work, &mut self.parts.pool) {
+        if ending.submit(stage, work) {
             self.ending.insert(id, ending);
         } else {
             self.go_on(id, ending);
@@ -129,7 +129,7 @@ impl Dumper {
                 let is_complete = report.error.is_none();
                 if is_complete && self.compresses() && !ending.completion.stays_plain {
                     self.tell(Event::Finished(report));
-                    ending.submit(Stage::Compressing, Work::Compress, &mut self.parts.pool);
+                    ending.submit(Stage::Compressing, Work::Compress);
                     self.ending.insert(id, ending);
                     return;
                 }
@@ -244,7 +244,7 @@ impl Dumper {
         ending.draft.sidecar |= stage != Stage::Replacing;
         let sidecar = ending.sidecar(&mut self.names, &self.parts.origin);
         let work = Work::Tell(Box::new(sidecar));
-        ending.submit(stage, work, &mut self.parts.pool);
+        ending.submit(stage, work);
         self.ending.insert(id, ending);
     }
 }

@@ -1,14 +1,17 @@
-//! The bytes of all sinks that are encoded and not written yet, and what they may take.
+//! The budget for bytes that are encoded and not written yet.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// Bytes that an open block counts at once, at least: few packets touch what threads share.
+use crate::dump::{block::Spares, output::Piece};
+
+/// An open block is counted in steps of this many bytes, so that few packets touch shared counters.
 const COUNTED_BYTES: usize = 8 * 1024;
 
-/// What all sinks of a pool share and count. Each number stands alone: only the dumper adds bytes, and asks before.
+/// Limits and counters of all sinks of a pool. The counters need no order between them: only the
+/// dumper adds bytes, after it asked for room.
 #[derive(Debug)]
 pub(super) struct Limits {
     pub(super) budget_bytes: usize,
@@ -16,11 +19,12 @@ pub(super) struct Limits {
     pub(super) files_kept: usize,
     pub(super) queued: Arc<AtomicUsize>,
     pub(super) files: AtomicUsize,
+    pub(super) spares: Spares,
 }
 
 impl Limits {
-    /// Whether a queue of so many bytes may grow by so many: to half of what is left. One packet may always come that there is
-    /// space for at all.
+    /// Whether a queue of `queued` bytes may grow by `more`: to half of the rest of the budget. An
+    /// empty queue may always take a packet that fits into the rest.
     pub(super) fn has_room(&self, queued: usize, more: usize) -> bool {
         let used = self.queued.load(Ordering::Relaxed);
         let left = self.budget_bytes.saturating_sub(used);
@@ -28,17 +32,17 @@ impl Limits {
     }
 }
 
-/// Bytes of a sink that count against the budget until this is dropped.
+/// Bytes of a sink that count against the budget. Dropping the charge ends that.
 #[derive(Debug)]
 pub(in crate::dump) struct Charge {
     bytes: usize,
-    /// Bytes of the sink.
+    /// All bytes of the sink.
     queued: Arc<AtomicUsize>,
     limits: Arc<Limits>,
 }
 
 impl Charge {
-    /// No bytes of the sink that counts here.
+    /// A charge of 0 bytes for the sink with the counter `queued`.
     pub(super) fn new(queued: &Arc<AtomicUsize>, limits: &Arc<Limits>) -> Self {
         Self {
             bytes: 0,
@@ -47,14 +51,14 @@ impl Charge {
         }
     }
 
-    /// Further bytes of the same sink.
+    /// A charge for further bytes of the same sink.
     pub(super) fn with(&self, bytes: usize) -> Self {
         let mut other = Self::new(&self.queued, &self.limits);
         other.set(bytes);
         other
     }
 
-    /// Counts so many bytes.
+    /// Counts exactly `bytes`.
     pub(super) fn set(&mut self, bytes: usize) {
         for count in [&*self.queued, &*self.limits.queued] {
             count.fetch_add(bytes, Ordering::Relaxed);
@@ -63,20 +67,20 @@ impl Charge {
         self.bytes = bytes;
     }
 
-    /// Counts at least so many bytes, in steps of [`COUNTED_BYTES`].
+    /// Counts at least `bytes`, in steps of [`COUNTED_BYTES`].
     pub(super) fn cover(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.set(bytes + COUNTED_BYTES);
         }
     }
 
-    /// Whether the sink may have so many more bytes.
+    /// Whether the sink may have `more` bytes in addition.
     pub(super) fn has_room(&self, more: usize) -> bool {
         let queued = self.queued.load(Ordering::Relaxed);
         self.limits.has_room(queued, more)
     }
 
-    /// Whether the sink has other bytes than these.
+    /// Whether the sink has bytes that other charges count.
     pub(super) fn is_followed(&self) -> bool {
         self.queued.load(Ordering::Relaxed) > self.bytes
     }
@@ -85,5 +89,20 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.set(0);
+    }
+}
+
+/// A piece of a file in both lanes of a sink. After both lanes, the memory of the piece serves the
+/// next blocks.
+#[derive(Debug)]
+pub(in crate::dump) struct Load {
+    pub(super) piece: Piece,
+    pub(super) charge: Charge,
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let block = std::mem::take(&mut self.piece.block);
+        self.charge.limits.spares.put(block);
     }
 }

@@ -1,17 +1,16 @@
-//! The dumper's end of a sink.
+//! The dumper's end of a sink: it encodes the packets and queues the blocks.
 
 use std::sync::Arc;
 
 use retroscope_alert::Alert;
 
 use super::{
-    Pool,
-    budget::Charge,
-    work::{Body, Outcome, Shared, Work},
+    budget::{Charge, Load},
+    work::{Shared, Work},
 };
 use crate::{
     dump::{
-        behind::{Block, Blocks},
+        block::Block,
         captures::Captures,
         encode::Format,
         names::Directory,
@@ -23,7 +22,7 @@ use crate::{
     intake::interfaces::Interface,
 };
 
-/// What a packet in a block counts for in addition to its bytes, at most: header, direction, padding.
+/// Upper bound of the header, the options and the padding of a packet, bytes.
 const AROUND_PACKET_BYTES: usize = 64;
 
 /// The dumper's end of a sink. Dropped, it gives up what was not written yet.
@@ -34,18 +33,15 @@ pub(in crate::dump) struct SinkQueue {
     shared: Arc<Shared>,
     /// Encodes the packets.
     captures: Captures,
-    /// What is encoded and was not handed over.
+    /// Counts the bytes that are encoded and not handed over.
     open: Charge,
-    /// Memory for blocks of large dumps.
-    blocks: Blocks,
-    /// From so many encoded bytes on a block is handed over.
+    /// A block with at least this many bytes is handed over.
     block_bytes: usize,
-    /// Such a block came since the last flush.
+    /// A block of this size was handed over since the last flush.
     is_busy: bool,
-    /// It was told that nothing comes, and nothing came since.
-    is_resting: bool,
-    /// The sink, where the dumper does the work itself.
-    pub(super) body: Option<Body>,
+    /// From files the dumper waits until the sink has done its work, so that results do not depend on
+    /// how fast a disk is.
+    waits: bool,
     /// Why it has failed.
     pub(in crate::dump) fault: Option<Fault>,
     /// What it held when it was complete, or where it was to be.
@@ -71,11 +67,11 @@ pub(in crate::dump) const DISK: &str = "disk";
 pub(in crate::dump) const STOPPED: &str = "stopped";
 
 impl SinkQueue {
-    /// Without a sink of its own: the pool has it.
+    /// The queue of a sink that is in the pool. `waits`: the dumper waits for the sink.
     pub(super) fn new(
         id: u64,
         (captures, directory): (Captures, &Directory),
-        held: Held,
+        (held, waits): (Held, bool),
         shared: &Arc<Shared>,
     ) -> Self {
         Self {
@@ -84,11 +80,9 @@ impl SinkQueue {
             shared: Arc::clone(shared),
             captures,
             open: Charge::new(&Arc::default(), &shared.limits),
-            blocks: directory.behind.clone(),
             block_bytes: directory.block_bytes,
             is_busy: false,
-            is_resting: false,
-            body: None,
+            waits,
             fault: None,
             completed: held,
             #[cfg(test)]
@@ -96,10 +90,13 @@ impl SinkQueue {
         }
     }
 
-    /// Makes the first file. Called once, before all others.
+    /// Makes the first file. Called once, before the first packet.
     pub(super) fn begin(&mut self) {
-        let work = self.captures.begin().map_or_else(Work::Fail, Work::Create);
-        self.give(work);
+        let charge = self.open.with(0);
+        let first = self.captures.begin();
+        let first = first.map(|piece| Arc::new(Load { piece, charge }));
+        self.give(first.map_or_else(Work::Fail, Work::Create));
+        self.wait();
     }
 
     /// What the sink holds, as far as it was told.
@@ -108,17 +105,16 @@ impl SinkQueue {
         failed.unwrap_or(&self.completed)
     }
 
-    /// Whether a packet of so many bytes may come. Who has failed takes, and forgets, anything.
+    /// Whether a packet of this length may come. A failed sink takes every packet and drops it.
     pub(in crate::dump) fn has_room(&self, bytes: usize) -> bool {
         #[cfg(test)]
         if self.is_full {
             return false;
         }
-        let is_free = self.fault.is_some() || self.body.is_some();
-        is_free || self.open.has_room(bytes + AROUND_PACKET_BYTES)
+        self.fault.is_some() || self.waits || self.open.has_room(bytes + AROUND_PACKET_BYTES)
     }
 
-    /// Takes a packet, for which there is room.
+    /// Encodes a packet. The caller has asked for [room](Self::has_room).
     pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) {
         if self.fault.is_some() {
             return;
@@ -131,7 +127,7 @@ impl SinkQueue {
             self.open.cover(self.captures.bytes());
             return;
         }
-        let piece = output.take(self.blocks.spare());
+        let piece = output.take(self.shared.limits.spares.take());
         self.is_busy = true;
         self.write(piece);
     }
@@ -141,7 +137,7 @@ impl SinkQueue {
         self.captures.interface(id, interface);
     }
 
-    /// Something is missing here.
+    /// Notes that packets are missing before the next packet.
     pub(in crate::dump) fn gap(&mut self, gap: &Gap) {
         self.captures.gap(gap);
     }
@@ -151,33 +147,19 @@ impl SinkQueue {
         self.captures.mark(alert);
     }
 
-    /// Nothing came for a while: the sink may give back what it keeps for more.
-    pub(in crate::dump) fn rest(&mut self) {
-        if self.body.is_none() && !self.is_resting && self.captures.bytes() == 0 {
-            self.give(Work::Rest);
-            self.is_resting = true;
-        }
-    }
-
-    /// What came is to be seen soon. False: earlier bytes are still on their way, and this is to be
-    /// called again. So a slow disk gets large blocks, and little work waits.
+    /// Hands over the encoded bytes, so that readers of the file see them soon. False: earlier bytes
+    /// are not written yet, and the caller tries again later. So a slow disk gets few large blocks.
     pub(in crate::dump) fn flush(&mut self) -> bool {
-        if self.fault.is_some() || self.captures.bytes() == 0 && self.body.is_none() {
-            return true;
-        }
-        if self.body.is_none() && self.open.is_followed() {
+        let is_blocked = !self.waits && self.fault.is_none() && self.open.is_followed();
+        if is_blocked && self.captures.bytes() > 0 {
             return false;
         }
         self.hand_over();
-        if let Some(body) = &mut self.body {
-            let failed = body.attempt(|file| file.flush());
-            body.count_files();
-            self.fault = self.fault.take().or(failed);
-        }
+        self.wait();
         true
     }
 
-    /// Hands over all that is encoded, and ends the encoding.
+    /// Hands over the encoded bytes, and ends the encoding.
     pub(in crate::dump) fn end(&mut self) -> Captures {
         self.hand_over();
         self.open.set(0);
@@ -185,30 +167,26 @@ impl SinkQueue {
         std::mem::replace(&mut self.captures, none)
     }
 
-    /// Something to do after all that came before.
-    pub(in crate::dump) fn submit(&mut self, work: Work, pool: &mut Pool) {
+    /// Queues work after all earlier work.
+    pub(in crate::dump) fn submit(&mut self, work: Work) {
         self.hand_over();
-        if let Some(outcome) = self.perform(work) {
-            // The pool holds the other end.
-            let _ = pool.news_tx.send((self.id, outcome));
-        }
+        self.give(work);
+        self.wait();
     }
 
-    /// Hands over what was encoded.
+    /// Hands over the encoded bytes.
     fn hand_over(&mut self) {
         if self.fault.is_some() {
             return;
         }
         let is_busy = std::mem::take(&mut self.is_busy);
+        let spares = &self.shared.limits.spares;
         let outputs = self.captures.outputs.iter_mut();
         let pieces: Vec<Piece> = outputs
             .filter_map(|output| {
-                let next = || {
-                    if is_busy {
-                        self.blocks.spare()
-                    } else {
-                        Block::default()
-                    }
+                let next = || match is_busy {
+                    true => spares.take(),
+                    false => Block::default(),
                 };
                 (output.bytes() > 0).then(|| output.take(next()))
             })
@@ -219,35 +197,26 @@ impl SinkQueue {
     fn write(&mut self, piece: Piece) {
         let charge = self.open.with(piece.block.len());
         self.open.set(self.captures.bytes());
-        self.is_resting = false;
-        self.give(Work::Write(piece, charge));
+        self.give(Work::Write(Arc::new(Load { piece, charge })));
+        if !self.open.has_room(0) {
+            self.wait();
+        }
     }
 
-    /// Gives the sink work that has no answer.
-    fn give(&mut self, work: Work) {
-        self.perform(work);
+    fn give(&self, work: Work) {
+        self.shared.submit(self.id, work);
     }
 
-    /// Gives the sink work. Returns the answer, where the dumper does the work itself.
-    fn perform(&mut self, work: Work) -> Option<Outcome> {
-        let Some(body) = &mut self.body else {
-            self.shared.submit(self.id, work);
-            return None;
-        };
-        match body.perform(work, false) {
-            Some(Outcome::Failed(fault)) => {
-                self.fault.get_or_insert(fault);
-                None
-            }
-            outcome => outcome,
+    /// From files, returns when the sink has done all its work.
+    fn wait(&self) {
+        if self.waits {
+            self.shared.wait(self.id);
         }
     }
 }
 
 impl Drop for SinkQueue {
     fn drop(&mut self) {
-        if self.body.is_none() {
-            self.shared.submit(self.id, Work::Leave);
-        }
+        self.give(Work::Leave);
     }
 }

@@ -13,20 +13,20 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
 use super::{
-    budget::{Charge, Limits},
+    budget::{Charge, Limits, Load},
     queue::SinkQueue,
-    work::{Body, Class, Outcome, Shared, Slot, State, Task, Work},
+    work::{Body, Class, Outcome, Shared, Slot, State, Task, Work, WorkTask},
 };
 use crate::{
     control::lock,
     dump::{
-        behind::Block,
+        block::{Block, Spares},
         captures::Captures,
         encode::Format,
         file::{DumpFile, FileFacts},
         hostile_tests::sidecar,
         names::Directory,
-        output::{Output, Piece},
+        output::Output,
         packet::{Key, PacketMeta},
         sink::{End, Gap, Held},
         stream::{Digests, Heading},
@@ -43,9 +43,12 @@ fn captures() -> Captures {
 }
 
 /// The beginning of a file.
-fn header() -> Piece {
+fn header(limits: &Arc<Limits>) -> Arc<Load> {
     let output = Output::new(Format::PcapNg, LinkType::ETHERNET, &Heading::default());
-    output.unwrap().take(Block::default())
+    Arc::new(Load {
+        piece: output.unwrap().take(Block::default()),
+        charge: Charge::new(&Arc::default(), limits),
+    })
 }
 
 /// A file that is to be created there.
@@ -65,11 +68,9 @@ fn body(directory: &Directory, limits: &Arc<Limits>) -> Body {
 fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
     let disk = Arc::new(FakeDisk::default());
     let directory = Directory::on(disk, Path::new("dumps"), Format::PcapNg);
-    Slot {
-        body: Some(body(&directory, limits)),
-        work: VecDeque::from([work]),
-        has_begun,
-    }
+    let mut slot = Slot::new(body(&directory, limits));
+    (slot.work, slot.has_begun) = (VecDeque::from([work]), has_begun);
+    slot
 }
 
 /// First packets come first; one worker is at slow work where there is any, more only where nothing is to be written, and never
@@ -77,7 +78,7 @@ fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
 #[test]
 fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let limits = Arc::new(limits());
-    let packets = || Work::Write(header(), Charge::new(&Arc::default(), &limits));
+    let packets = || Work::Write(header(&limits));
     let end = || Work::Finish(Box::new((End::default(), captures())));
     let tell = Work::Tell(Box::new(sidecar()));
     let mut state = State::default();
@@ -87,26 +88,31 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
         (true, end()),
         (true, end()),
         (false, packets()),
-        (false, Work::Create(header())),
+        (false, Work::Create(header(&limits))),
         (true, tell),
     ];
     for (id, (has_begun, work)) in (0..).zip(all) {
         state.slots.insert(id, slot(&limits, has_begun, work));
         state.list(id);
     }
-    let mut tasks: Vec<Task> = iter::from_fn(|| state.next(2)).collect();
+    let next = |state: &mut State| match state.next(2)? {
+        Task::Work(task) => Some(task),
+        Task::Digest(..) => panic!("these files have no digests"),
+    };
+    let mut tasks: Vec<Box<WorkTask>> = iter::from_fn(|| next(&mut state)).collect();
     let taken: Vec<u64> = tasks.iter().map(|task| task.id).collect();
     assert_eq!(taken, [4, 5, 6, 0, 1], "2 and 3 are too many");
-    assert!(state.next(2).is_none());
+    assert!(next(&mut state).is_none());
     state.submit(4, packets());
-    assert!(state.next(2).is_none(), "a worker has it");
+    assert!(next(&mut state).is_none(), "a worker has it");
     let done = tasks.remove(0);
     state.put_back(done.id, Some(done.body));
-    assert_eq!(state.next(2).map(|task| task.class), Some(Class::Write));
+    let write = next(&mut state).map(|task| task.class);
+    assert_eq!(write, Some(Class::Write));
     let slow = tasks.remove(1);
     state.slow -= 1;
     state.put_back(slow.id, Some(slow.body));
-    assert_eq!(state.next(2).map(|task| task.id), Some(2));
+    assert_eq!(next(&mut state).map(|task| task.id), Some(2));
 }
 
 fn limits() -> Limits {
@@ -115,6 +121,7 @@ fn limits() -> Limits {
         files_kept: 0,
         queued: Arc::default(),
         files: AtomicUsize::new(0),
+        spares: Spares::default(),
     }
 }
 
@@ -160,8 +167,7 @@ struct Left {
     files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-/// A dump whose packets, gaps and interfaces a generator with this seed makes. `is_queued`: they come by way of a queue, while files are closed and threads refused now and then;
-/// else at once. `capacity`: bytes that the disk has room for.
+/// A dump whose packets, gaps and interfaces a generator with this seed makes. `is_queued`: the work waits in the queue, else it is done after each packet. Files are closed now and then. `capacity`: bytes that the disk has room for.
 fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let mut random = fastrand::Rng::with_seed(seed);
     let disk = FakeDisk::default();
@@ -178,28 +184,30 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         state: Mutex::default(),
         work: Condvar::new(),
         compressions: Condvar::new(),
+        done: Condvar::new(),
     });
     let how = (captures(), &directory);
-    let mut queue = SinkQueue::new(1, how, Held::default(), &shared);
-    if is_queued {
-        lock(&shared.state).slots.insert(1, Slot::new(body));
-    } else {
-        queue.body = Some(body);
-    }
+    let mut queue = SinkQueue::new(1, how, (Held::default(), false), &shared);
+    lock(&shared.state).slots.insert(1, Slot::new(body));
     let (mut chance, mut outcomes) = (random.fork(), Vec::new());
     let mut work = |outcomes: &mut Vec<Outcome>| {
-        let refused = (0..4).map_while(|_| directory.behind.permit());
-        let _refused: Vec<_> = refused
-            .take(if chance.u8(..4) == 0 { 4 } else { 0 })
-            .collect();
         let mut state = lock(&shared.state);
-        while let Some(mut task) = state.next(1) {
-            if chance.u8(..20) == 0 {
-                task.body.file.close_files();
+        while let Some(task) = state.next(1) {
+            match task {
+                Task::Work(mut task) => {
+                    if chance.u8(..20) == 0 {
+                        task.body.file.close_files();
+                    }
+                    let done = (task.body).perform(task.work, task.digests, task.is_last);
+                    outcomes.extend(done);
+                    state.slow -= usize::from(task.class == Class::Slow);
+                    state.put_back(task.id, Some(task.body));
+                }
+                Task::Digest(id, mut digests, load) => {
+                    digests.update(&load.piece);
+                    state.put_digests_back(id, digests);
+                }
             }
-            outcomes.extend(task.body.perform(task.work, task.is_last));
-            state.slow -= usize::from(task.class == Class::Slow);
-            state.put_back(task.id, Some(task.body));
         }
     };
     queue.begin();
@@ -254,15 +262,12 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         if random.usize(..8 << 20) < length {
             queue.flush();
         }
-        if random.usize(..1 << 20) < length {
+        if random.usize(..1 << 20) < length || !is_queued {
             work(&mut outcomes);
         }
     }
     let end = Work::Finish(Box::new((End::default(), queue.end())));
-    match &mut queue.body {
-        Some(body) => outcomes.extend(body.perform(end, true)),
-        None => shared.submit(1, end),
-    }
+    shared.submit(1, end);
     work(&mut outcomes);
     let names = disk.names().into_iter();
     Left {
