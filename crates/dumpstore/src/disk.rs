@@ -123,13 +123,7 @@ impl KeptFile {
         Ok(&**self.open.insert(file))
     }
 
-    /// The open file, for another thread as well.
-    pub fn share(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.take(disk)?;
-        Ok(Arc::clone(self.open.insert(file)))
-    }
-
-    /// The same, and it counts as closed here.
+    /// The open file, which counts as closed here.
     pub fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
         if let Some(file) = self.open.take() {
             return Ok(file);

@@ -236,6 +236,12 @@ impl<R: Read> Reader<R> {
         self.buffer.offset()
     }
 
+    /// Offset of the captured bytes of a record in the capture data, decompressed if it is
+    /// compressed. The record is from the last [`Reader::fill`] or [`Reader::next`].
+    pub fn data_offset(&self, record: &RecordMeta) -> u64 {
+        self.offset() - self.buffer.position().start as u64 + record.offset as u64
+    }
+
     /// Parses the run of records that is in the buffer, reading only if there is none, and once. `records` must be empty. False:
     /// there is still none, and no reason why.
     fn parse_burst(&mut self) -> bool {

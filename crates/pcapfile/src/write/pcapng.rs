@@ -116,26 +116,8 @@ impl<W: Write> PcapNgWriter<W> {
         data: &[u8],
         options: &PacketOptions<'_>,
     ) -> Result<(), WriteError> {
-        self.around_packet(interface, time_ns, wire_len, data.len(), options)?;
-        let (head, tail) = self.scratch.split_at(PACKET_HEADER_BYTES);
-        self.sink.write([head, data, tail])
-    }
-
-    /// Writes nothing: returns the [`PACKET_HEADER_BYTES`] before a packet of `bytes` and what stands behind it, for a caller that has packets
-    /// where they are to be in the stream. Otherwise as [`Self::packet`].
-    ///
-    /// # Errors
-    /// As [`Self::packet`], but for those of the stream.
-    #[inline]
-    pub fn around_packet(
-        &mut self,
-        interface: u32,
-        time_ns: i64,
-        wire_len: u32,
-        bytes: usize,
-        options: &PacketOptions<'_>,
-    ) -> Result<(&[u8], &[u8]), WriteError> {
         let written = self.interface(interface)?;
+        let bytes = data.len();
         let captured_len = captured_len(bytes, written.captured_len_max)?;
         let order = self.byte_order;
         let mut block = Encoder::new(&mut self.scratch, order, ENHANCED_PACKET);
@@ -144,7 +126,7 @@ impl<W: Write> PcapNgWriter<W> {
             .raw(&time(order, written.units(time_ns)))
             .u32(captured_len)
             .u32(wire_len);
-        // The packet stands here, and is not copied.
+        // The packet goes here, and is not copied.
         block.padding(bytes);
         if let Some(flags) = options.flags {
             block.option(option::PACKET_FLAGS, &order.bytes(flags.to_le_bytes()))?;
@@ -159,7 +141,8 @@ impl<W: Write> PcapNgWriter<W> {
         block.comments(options.comments)?;
         block.end(bytes)?;
         self.times_clamped += u64::from(time_ns < 0);
-        Ok(self.scratch.split_at(PACKET_HEADER_BYTES))
+        let (head, tail) = self.scratch.split_at(PACKET_HEADER_BYTES);
+        self.sink.write([head, data, tail])
     }
 
     /// Writes an interface statistics block. There may be several for an interface; the last one counts.

@@ -387,12 +387,7 @@ impl Active {
     }
 
     /// Gives a packet to the sink; false if the sink has no room.
-    pub(super) fn put(
-        &mut self,
-        packet: &WaitingPacket,
-        aside: bool,
-        names: &mut InterfaceCache,
-    ) -> bool {
+    pub(super) fn put(&mut self, packet: &WaitingPacket, names: &mut InterfaceCache) -> bool {
         let (mut meta, data) = (packet.meta, packet.bytes.data());
         if !self.sink.has_room(data.len()) {
             return false;
@@ -415,7 +410,7 @@ impl Active {
         if let Some(interface) = described.filter(|_| is_first) {
             self.sink.interface(meta.interface, interface);
         }
-        self.sink.packet(&meta, data, aside);
+        self.sink.packet(&meta, data);
         let is_held = self.sink.format.holds(meta.stamp_ns);
         self.taken.count(&meta, data, is_held);
         true
@@ -453,11 +448,12 @@ impl Active {
     }
 
     /// Hands on what the sink was given, so that readers of the file see it. Returns what the sink was
-    /// given, or what is safe if the sink has failed.
-    pub(super) fn flush(&mut self) -> Written {
-        self.sink.flush();
+    /// given, or what is safe if the sink has failed; and as [`SinkQueue::flush`].
+    pub(super) fn flush(&mut self) -> (Written, bool) {
+        let is_flushed = self.sink.flush();
         let fault = self.sink.fault.as_ref();
-        fault.map_or(self.taken, |fault| fault.held.safe)
+        let written = fault.map_or(self.taken, |fault| fault.held.safe);
+        (written, is_flushed)
     }
 
     /// The counters of all interfaces that the files may describe.

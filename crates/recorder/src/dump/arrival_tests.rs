@@ -6,6 +6,7 @@ use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
 
 use super::{
+    captures::Captures,
     encode::{Format, InterfaceTotals},
     file::{DumpFile, FileFacts},
     names::Directory,
@@ -46,14 +47,18 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
         heading: Heading::default(),
     };
     let mut file = DumpFile::new(&directory, facts);
+    let mut captures = Captures::new(format, Heading::default());
     // The trigger's.
-    file.interface(5, &Arc::new(interface(5)));
-    file.create().unwrap();
+    captures.interface(5, &Arc::new(interface(5)));
+    let mut digests = captures.create(&mut file);
     for meta in packets {
-        file.interface(meta.interface, &Arc::new(interface(meta.interface)));
+        captures.interface(meta.interface, &Arc::new(interface(meta.interface)));
         let data = meta.key.record.to_be_bytes();
-        file.packet(meta, &data, false).unwrap();
+        if captures.packet(meta, &data).unwrap().bytes() > 500 {
+            captures.write_to(&mut file, &mut digests);
+        }
     }
+    captures.write_to(&mut file, &mut digests);
     let totals = InterfaceTotals {
         start_ns: 0,
         end_ns: 0,
@@ -65,7 +70,7 @@ fn dump(format: Format, packets: &[PacketMeta]) -> (BTreeMap<String, Vec<u8>>, S
         verdict: "verdict: complete".to_owned(),
         totals: (0..INTERFACES).map(|id| (id, totals)).collect(),
     };
-    file.finish(&end).unwrap();
+    file.finish(&end, captures, &mut digests).unwrap();
     let held = file.held();
     let names = disk.names().into_iter();
     let files = names.map(|path| (path.display().to_string(), disk.read(&path).unwrap()));

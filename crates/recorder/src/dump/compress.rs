@@ -190,7 +190,7 @@ impl Frames<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::Path, sync::Arc};
+    use std::{io::Write, path::Path, sync::Arc};
 
     use retroscope_packet::LinkType;
 
@@ -198,9 +198,11 @@ mod tests {
     use crate::{
         control::progress::Control,
         dump::{
+            block::Block,
             disk::Disk,
-            encode::{Encoder, Format},
-            stream::Stream,
+            encode::Format,
+            output::Output,
+            stream::{FileDigests, Heading, Stream},
         },
         tests::fake_disk::FakeDisk,
     };
@@ -210,22 +212,26 @@ mod tests {
 
     /// A file with so many bytes behind its header, some of which repeat.
     fn finished(directory: &Directory, bytes: usize) -> Finished {
-        let mut encoder = Encoder::new(Format::PcapNg, LinkType::ETHERNET, "a dump").unwrap();
-        let field = encoder.verdict_field().cloned();
-        let header = encoder.buffer();
-        let mut stream = Stream::create(
-            directory,
-            PART.into(),
-            header.bytes(),
-            field,
-            "verdict: complete",
-        )
-        .unwrap();
+        let heading = Heading {
+            headline: "a dump".to_owned(),
+            expected: "verdict: complete".to_owned(),
+        };
+        let mut output = Output::new(Format::PcapNg, LinkType::ETHERNET, &heading).unwrap();
+        let first = output.take(Block::default());
+        let expected = &heading.expected;
+        let mut stream = Stream::create(directory, PART.into(), &first).unwrap();
         let body: Vec<u8> = (0..bytes)
             .map(|_| fastrand::u8(..) & fastrand::u8(..) & 3)
             .collect();
-        stream.write(directory, &body).unwrap();
-        stream.finish(directory, "verdict: complete").unwrap()
+        let mut piece = output.take(Block::default());
+        piece.block.write_all(&body).unwrap();
+        stream.write(directory, &piece).unwrap();
+        let mut digests = FileDigests::new(directory.digests, expected);
+        digests.update(&first);
+        digests.update(&piece);
+        stream
+            .finish(directory, "verdict: complete", &mut digests)
+            .unwrap()
     }
 
     /// What the frames of the table have, each read alone.

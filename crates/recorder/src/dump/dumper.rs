@@ -62,7 +62,7 @@ const PACKET_OVERHEAD_BYTES: u64 = 32;
 /// that it does not know.
 const COUNTERS_WAIT_NS: i64 = 2_000_000_000;
 
-/// How often sinks without new packets are asked to give back threads and memory, ns of the monotonic clock.
+/// How often memory that sinks do not need is freed, ns of the monotonic clock.
 const REST_NS: i64 = 1_000_000_000;
 
 /// How far ahead of the watermarks a packet of a source without one may be, ns, to wait for them: they follow soon.
@@ -102,7 +102,7 @@ pub(crate) struct Dumper {
     active: Dumps,
     /// By number, dumps that are read and whose sinks are not done with them.
     ending: BTreeMap<u64, Ending>,
-    /// When sinks without new packets are asked next to give back threads and memory, ns of the monotonic clock.
+    /// When memory that sinks do not need is freed next, ns of the monotonic clock.
     rest_ns: i64,
     /// By number, dumps whose sidecar could not be written.
     lacking: BTreeMap<u64, Ending>,
@@ -362,8 +362,9 @@ impl Dumper {
         self.active.has_read(visit, to);
     }
 
-    /// Gives the sinks the waiting packets of a dump that are older than `frontier_ns`, in order, as far as they have room. Those of sources
-    /// that promise nothing do not wait for others unless they come soon: they are put aside, to be merged in the end.
+    /// Gives the sink of a dump its waiting packets that are older than `frontier_ns`, in order, as
+    /// far as the sink has room. A packet of a source that promises nothing waits for older packets
+    /// only if these are due soon; otherwise the sink gets it out of order.
     fn emit(&mut self, id: u64, frontier_ns: i64, reach: &Reach) {
         let mut full = None;
         let (views, held_max) = (&mut self.views, self.parts.common.ring.buckets() / 8);
@@ -377,16 +378,14 @@ impl Dumper {
             let frontier_ns = frontier_ns.min(dump.unread_ns);
             let soon_ns = frontier_ns.saturating_add(WATERMARK_WAIT_NS);
             let is_ready = |key: Key| frontier_ns == i64::MAX || key.time_ns < frontier_ns;
-            let is_aside = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
+            let is_ahead = |key: Key| key.time_ns >= soon_ns && !reach.is_promised(key.producer);
             let mut ready = std::mem::take(&mut dump.waiting);
             // Most often all of them are, as the last one tells.
             if !ready.last().is_some_and(|last| is_ready(last.meta.key)) {
                 (ready, dump.waiting) =
-                    (ready.into_iter()).partition(|w| is_ready(w.meta.key) || is_aside(w.meta.key));
+                    (ready.into_iter()).partition(|w| is_ready(w.meta.key) || is_ahead(w.meta.key));
             }
-            let mut is_put = |packet: &WaitingPacket| {
-                !dump.is_full() && dump.put(packet, !is_ready(packet.meta.key), names)
-            };
+            let mut is_put = |packet: &WaitingPacket| !dump.is_full() && dump.put(packet, names);
             let first_left = ready.iter().position(|packet| !is_put(packet));
             let left = ready.split_off(first_left.unwrap_or(ready.len()));
             if let Some(last) = ready.last() {
@@ -425,21 +424,25 @@ impl Dumper {
         let Some(dump) = self.active.get_mut(id) else {
             return;
         };
-        let written = dump.flush();
+        let (written, is_flushed) = dump.flush();
         let bytes = written.bytes + written.packets * PACKET_OVERHEAD_BYTES;
         let news = bytes.saturating_sub(std::mem::replace(&mut dump.told_bytes, bytes));
         if news > 0 {
             let costs = &self.parts.common.costs;
             costs.add(dump.order.rule_number, news, 0);
         }
+        if !is_flushed {
+            // The next round tries again.
+            self.active.change(id, |_| ());
+        }
     }
 
-    /// Sinks that nothing comes for give back what they keep for more.
+    /// Frees memory that sinks do not need.
     fn rest(&mut self) {
         let now_ns = self.parts.common.clock.mono_ns();
         if now_ns >= self.rest_ns {
             self.rest_ns = now_ns.saturating_add(REST_NS);
-            self.active.iter_mut().for_each(|dump| dump.sink.rest());
+            self.parts.pool.rest();
         }
     }
 

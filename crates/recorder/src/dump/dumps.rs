@@ -106,11 +106,6 @@ impl Dumps {
         self.by_id.values()
     }
 
-    /// All of them, for changes that concern no packets of theirs.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Active> {
-        self.by_id.values_mut()
-    }
-
     /// A dump, if it is open, for changes that concern no packets of it.
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Active> {
         self.count(1);

@@ -9,12 +9,12 @@ use std::io;
 use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    Interface as InterfaceBlock, InterfaceStatistics, PACKET_HEADER_BYTES, PacketOptions,
-    PcapNgWriter, PcapOptions, PcapWriter, SectionOptions, WriteError,
+    Interface as InterfaceBlock, InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions,
+    PcapWriter, SectionOptions, WriteError,
 };
 
 use super::{
-    behind::Block,
+    block::Block,
     disk::{DiskFile, changed_by_somebody},
     packet::PacketMeta,
     report::PROGRAM,
@@ -149,32 +149,6 @@ impl Encoder {
         .map_err(plain)
     }
 
-    /// Encodes what stands before and behind a packet without comments, of the interface with this index, that lies between them already, with the [room](room_around)
-    /// for them.
-    pub(crate) fn packet_in_place(
-        &mut self,
-        interface: usize,
-        meta: &PacketMeta,
-        (head, bytes, tail): (&mut [u8], usize, &mut [u8]),
-    ) -> io::Result<()> {
-        let Kind::PcapNg(writer, _) = &mut self.kind else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        self.packets += 1;
-        let index = u32::try_from(interface).map_err(io::Error::other)?;
-        let around =
-            writer.around_packet(index, meta.stamp_ns, meta.wire_len, bytes, &direction(meta));
-        let (before, behind) = around.map_err(plain)?;
-        if (before.len(), behind.len()) != (head.len(), tail.len()) {
-            return Err(io::Error::other(
-                "a packet's block has another length than it was given room for",
-            ));
-        }
-        head.copy_from_slice(before);
-        tail.copy_from_slice(behind);
-        Ok(())
-    }
-
     /// Encodes an interface's statistics block; pcap has none.
     pub(crate) fn statistics(
         &mut self,
@@ -225,13 +199,6 @@ fn direction(meta: &PacketMeta) -> PacketOptions<'static> {
         flags: (meta.direction != 0).then(|| u32::from(meta.direction)),
         ..PacketOptions::default()
     }
-}
-
-/// Bytes before and behind a packet of so many in a pcapng file, if it has no comments: the header of its block, and padding, direction, end of options and length.
-pub(super) fn room_around(meta: &PacketMeta, bytes: usize) -> (usize, usize) {
-    let options = if meta.direction == 0 { 0 } else { 12 };
-    let padding = bytes.next_multiple_of(4) - bytes;
-    (PACKET_HEADER_BYTES, padding + options + 4)
 }
 
 /// Where the verdict stands in a file that an [`Encoder`] began, and what stands there. Packets may hold any bytes, so it is

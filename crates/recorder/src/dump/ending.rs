@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     alerted::Alerted,
     output::Written,
-    pool::{DISK, Fault, Outcome, Pool, STOPPED, SinkQueue, Work},
+    pool::{DISK, Fault, Outcome, STOPPED, SinkQueue, Work},
     report::{DumpReport, Missing, PROGRAM, file_name},
     sidecar::{Origin, Sidecar, SidecarFacts, SidecarInterface},
 };
@@ -65,11 +65,11 @@ pub(super) enum Stage {
 
 impl Ending {
     /// Gives the sink work. False: the sink has failed, and can do no such work.
-    pub(super) fn submit(&mut self, stage: Stage, work: Work, pool: &mut Pool) -> bool {
+    pub(super) fn submit(&mut self, stage: Stage, work: Work) -> bool {
         self.stage = stage;
         let can_do = self.sink.fault.is_none() || matches!(work, Work::Tell(_));
         if can_do {
-            self.sink.submit(work, pool);
+            self.sink.submit(work);
         }
         can_do
     }

@@ -12,21 +12,18 @@ use std::{
 use retroscope_packet::LinkType;
 
 use super::{
+    captures::Captures,
     compress::{ZstdLevel, compress},
     disk::{Disk, changed_by_somebody, is_there},
-    encode::Format,
     names::Directory,
-    output::{Known, Output, Written},
-    packet::PacketMeta,
+    output::{Piece, Written},
     report::file_name,
     sidecar::Sidecar,
-    sink::{End, Gap, Held},
-    spaced::Spaced,
+    sink::{End, Held},
     store::{COMPRESSED_END, PART_END, StoredFile, keeper::OpenDump, second_copy::SecondCopy},
-    stream::{Finished, Heading},
+    stream::{FileDigests, Finished, Heading, Stream},
     template::NameFacts,
 };
-use crate::intake::interfaces::Interface;
 
 /// Numbers tried for a name that is taken before giving up.
 const NAME_TRIES: u64 = 100_000;
@@ -40,11 +37,11 @@ pub(crate) struct DumpFile {
     facts: FileFacts,
     /// What its names begin with.
     stem: String,
-    outputs: Vec<(LinkType, Output)>,
+    /// Those that are being written, in the order of [`Captures`].
+    streams: Vec<Stream>,
     /// Its capture files once they are complete.
     captures: Vec<Finished>,
     interfaces: Vec<u16>,
-    known: Known,
     /// What the keeper was told that it is called.
     told: Option<String>,
     has_sidecar: bool,
@@ -81,10 +78,9 @@ impl DumpFile {
             directory: directory.clone(),
             stem: directory.stem(&facts.names, facts.name_number, 0),
             facts,
-            outputs: Vec::new(),
+            streams: Vec::new(),
             captures: Vec::new(),
             interfaces: Vec::new(),
-            known: Known::new(),
             told: None,
             has_sidecar: false,
             plain: Vec::new(),
@@ -92,6 +88,11 @@ impl DumpFile {
             second: None,
             not_compressed: None,
         }
+    }
+
+    /// Digests of its files, of which no piece was written yet.
+    pub(super) fn digests(&self) -> FileDigests {
+        FileDigests::new(self.directory.digests, &self.facts.heading.expected)
     }
 
     /// Tells the keeper that it is being written.
@@ -113,7 +114,7 @@ impl DumpFile {
     }
 
     /// Tells it how far it is.
-    fn tell_bytes(&self) {
+    pub(super) fn tell_bytes(&self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.told) {
             keeper.has_grown(id, self.paths());
         }
@@ -130,18 +131,16 @@ impl DumpFile {
     fn paths(&self) -> Vec<(PathBuf, u64)> {
         let captures = self.captures.iter();
         let captures = captures.map(|capture| (capture.path.clone(), capture.bytes));
-        let outputs = self.outputs.iter();
-        let outputs = outputs.map(|(_, output)| (output.path().to_owned(), output.bytes()));
-        captures.chain(outputs).collect()
+        let streams = self.streams.iter();
+        let streams = streams.map(|stream| (stream.path().to_owned(), stream.len()));
+        captures.chain(streams).collect()
     }
 
-    /// An interface that is known gets its block at once, so that a dump without packets is still a capture of its link type.
-    fn create_first(&mut self) -> io::Result<()> {
-        let first = self.known.first_key_value();
-        let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);
+    /// Makes the first file under the first name that is free.
+    fn create_first(&mut self, piece: &Piece) -> io::Result<()> {
         let mut again = 1;
         while again < NAME_TRIES {
-            match self.open(link_type) {
+            match self.open(piece) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     if again == NAME_TRIES_EACH {
                         again = self.first_free();
@@ -153,10 +152,6 @@ impl DumpFile {
                     continue;
                 }
                 opened => opened?,
-            }
-            if let Some((id, _)) = self.known.first_key_value() {
-                self.outputs[0].1.interface(*id, &self.known)?;
-                self.outputs[0].1.flush()?;
             }
             self.tell_open();
             return Ok(());
@@ -197,28 +192,28 @@ impl DumpFile {
         free
     }
 
-    /// Opens the output of a link type, the first before all others, which are in the order of link types; refuses with `AlreadyExists` if any name of it is taken.
-    fn open(&mut self, link_type: LinkType) -> io::Result<()> {
+    /// Makes the file of a link type with its first piece; refuses with `AlreadyExists` if any name of it is taken.
+    fn open(&mut self, piece: &Piece) -> io::Result<()> {
+        let link_type = piece.link_type;
         let path = self.path(link_type);
         let disk = self.directory.disk();
         let names = [self.named("json"), zst(&path), part(&zst(&path))];
         if disk.exists(&path) || names.iter().any(|name| disk.exists(name)) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let heading = &self.facts.heading;
-        let output = Output::create(&self.directory, part(&path), link_type, heading)?;
-        let others = self.outputs.get(1..).unwrap_or_default();
-        let before = others.partition_point(|(other, _)| other.0 < link_type.0);
-        let place = self.outputs.len().min(1) + before;
-        self.outputs.insert(place, (link_type, output));
+        let stream = Stream::create(&self.directory, part(&path), piece)?;
+        let others = self.streams.get(1..).unwrap_or_default();
+        let before = others.partition_point(|other| other.link_type.0 < link_type.0);
+        let place = self.streams.len().min(1) + before;
+        self.streams.insert(place, stream);
         Ok(())
     }
 
     /// The final name of the file for a link type: the first is the plain one.
     fn path(&self, link_type: LinkType) -> PathBuf {
         let extension = self.directory.format.extension();
-        match self.outputs.first() {
-            Some((first, _)) if *first != link_type => {
+        match self.streams.first() {
+            Some(first) if first.link_type != link_type => {
                 self.named(&format!("linktype{}.{extension}", link_type.0))
             }
             _ => self.named(extension),
@@ -314,8 +309,8 @@ impl DumpFile {
                 return Ok(true);
             }
         }
-        for (_, output) in &self.outputs {
-            if is_there(disk, output.path(), output.identity())? {
+        for stream in &self.streams {
+            if is_there(disk, stream.path(), stream.identity())? {
                 return Ok(true);
             }
         }
@@ -347,9 +342,9 @@ impl DumpFile {
     pub(super) fn files(&self) -> Vec<StoredFile> {
         let name = |path: &Path| file_name(path).to_string_lossy().into_owned();
         let captures = self.captures.iter().map(stored);
-        let parts = self.outputs.iter().map(|(_, output)| StoredFile {
-            name: name(output.path()),
-            bytes: output.bytes(),
+        let parts = self.streams.iter().map(|stream| StoredFile {
+            name: name(stream.path()),
+            bytes: stream.len(),
             sha256: None,
         });
         captures.chain(parts).collect()
@@ -361,10 +356,6 @@ impl DumpFile {
             // A file of this name is another process's file.
             return Ok(false);
         }
-        // A failed dump writes nothing more.
-        self.outputs
-            .iter_mut()
-            .for_each(|(_, output)| output.give_memory_back());
         self.compute_digests();
         let json = sidecar.json(&self.files(), self.directory.below_name())?;
         let path = self.named("json");
@@ -396,7 +387,10 @@ impl DumpFile {
 
     /// Renames without replacing; if somebody took the name meanwhile, a number is added, of the first file to all names.
     fn rename(&mut self, part: &Path, link_type: LinkType) -> io::Result<PathBuf> {
-        let is_first = self.outputs.first().is_some_and(|(it, _)| *it == link_type);
+        let is_first = self
+            .streams
+            .first()
+            .is_some_and(|it| it.link_type == link_type);
         let stem = self.stem.clone();
         for n in 2..NAME_TRIES {
             let target = self.path(link_type);
@@ -431,75 +425,49 @@ impl Drop for DumpFile {
 /// take as long as the disk takes. Errors are what the system said, in words for the user. After an
 /// error nothing more is written.
 impl DumpFile {
-    /// Describes an interface, before the first of its packets. An interface that is described before
-    /// [`Self::create`] gets its block without a packet.
-    pub(super) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
-        self.known.insert(id, Arc::clone(interface));
-    }
-
-    /// Makes the first file. Called once, before packets.
-    pub(super) fn create(&mut self) -> io::Result<()> {
-        let created = self.directory.make().and_then(|()| self.create_first());
+    /// Makes the first file with its first piece. Called once, before all others.
+    pub(super) fn create(&mut self, piece: &Piece) -> io::Result<()> {
+        let created = self.directory.make();
+        let created = created.and_then(|()| self.create_first(piece));
         created.map_err(|error| {
             let text = format!("{}: {error}", self.directory.path().display());
             io::Error::new(error.kind(), text)
         })
     }
 
-    /// Writes a packet. `aside`: older packets may follow, so this one is sorted in at the end.
-    pub(super) fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) -> io::Result<()> {
-        if self.directory.format == Format::PcapNg {
-            return self.outputs[0].1.push(meta, data, aside, &self.known);
+    /// Writes a piece of a file, which is made with its first piece.
+    pub(super) fn write(&mut self, piece: &Piece) -> io::Result<()> {
+        let mut streams = self.streams.iter_mut();
+        match streams.find(|it| it.link_type == piece.link_type) {
+            Some(stream) => stream.write(&self.directory, piece),
+            None => self.open(piece),
         }
-        let interface = self.known.get(&meta.interface);
-        let link_type = interface.map_or(LinkType::ETHERNET, |it| it.link_type);
-        if !self.outputs.iter().any(|(it, _)| *it == link_type) {
-            self.open(link_type)?;
-        }
-        let output = self.outputs.iter_mut().find(|(it, _)| *it == link_type);
-        output.map_or(Ok(()), |(_, output)| {
-            output.push(meta, data, aside, &self.known)
-        })
-    }
-
-    /// Writes packets that are in a block of a pcapng file. Returns the bytes of the file before them.
-    pub(super) fn spaced(&mut self, spaced: Spaced) -> io::Result<u64> {
-        self.outputs[0].1.spaced(spaced, &self.known)
-    }
-
-    /// Packets are missing here. The next packet says so in a comment, if the format has comments.
-    pub(super) fn gap(&mut self, gap: &Gap) {
-        if let Some((_, output)) = self.outputs.first_mut() {
-            output.comment(&gap.to_string());
-        }
-    }
-
-    /// Hands everything to the file system, so that readers of the file see it.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        let mut outputs = self.outputs.iter_mut();
-        outputs.try_for_each(|(_, output)| output.flush())?;
-        self.tell_bytes();
-        Ok(())
     }
 
     /// Merges late packets, syncs and renames. Afterwards only [`Self::compress`] and [`Self::sidecar`] are
     /// called.
-    pub(super) fn finish(&mut self, end: &End) -> io::Result<()> {
+    pub(super) fn finish(
+        &mut self,
+        end: &End,
+        encoded: Captures,
+        digests: &mut FileDigests,
+    ) -> io::Result<()> {
         let mut captures = Vec::new();
-        for (_, output) in &mut self.outputs {
-            captures.push(output.finish(end, &self.known)?);
+        for (stream, output) in self.streams.iter_mut().zip(encoded.outputs) {
+            let to = (stream, &mut *digests);
+            captures.push(output.finish(&self.directory, to, end, &encoded.known)?);
         }
         for (place, capture) in captures.iter_mut().enumerate() {
-            let link_type = self.outputs[place].0;
+            let link_type = self.streams[place].link_type;
             capture.path = self.rename(&capture.path, link_type)?;
             // If the next rename fails, the report must have the new name of this file.
-            self.outputs[place].1.rename(&capture.path);
+            self.streams[place].rename(&capture.path);
         }
         // The files are complete and named; a directory that cannot be synced is no reason to call them failed.
         let _ = self.directory.disk().sync_directory(self.directory.here());
         let Held { interfaces, .. } = self.held();
         (self.captures, self.interfaces) = (captures, interfaces);
-        self.outputs.clear();
+        self.streams.clear();
         self.tell_bytes();
         Ok(())
     }
@@ -548,16 +516,16 @@ impl DumpFile {
 
     /// The files and what they hold. If no file could be made, the name that was tried is listed.
     pub(super) fn held(&self) -> Held {
-        let outputs = || self.outputs.iter().map(|(_, output)| output);
         let captures = self.captures.iter().map(|capture| capture.path.clone());
-        let parts = outputs().map(|output| output.path().to_owned());
+        let parts = self.streams.iter().map(|stream| stream.path().to_owned());
         let mut locations: Vec<PathBuf> = captures.chain(parts).collect();
         if locations.is_empty() {
             locations.push(self.named(self.directory.format.extension()));
         }
-        let described = outputs().flat_map(|output| output.interfaces.iter());
+        let streams = || self.streams.iter();
+        let described = streams().flat_map(|stream| stream.interfaces.iter());
         Held {
-            safe: outputs().fold(Written::default(), |sum, output| sum.with(output.safe)),
+            safe: streams().fold(Written::default(), |sum, stream| sum.with(stream.safe)),
             locations,
             interfaces: self.interfaces.iter().chain(described).copied().collect(),
             id: self.directory.id(&self.stem),
@@ -569,16 +537,13 @@ impl DumpFile {
 
     /// Number of open file descriptors.
     pub(super) fn open_files(&self) -> usize {
-        self.outputs
-            .iter()
-            .map(|(_, output)| output.open_files())
-            .sum()
+        self.streams.iter().filter(|it| it.is_open()).count()
     }
 
     /// Closes the descriptors. They are opened again when they are needed.
     pub(super) fn close_files(&mut self) {
-        for (_, output) in &mut self.outputs {
-            output.close_files();
+        for stream in &mut self.streams {
+            stream.close();
         }
     }
 }

@@ -13,6 +13,7 @@ use retroscope_ring::{Ring, RingConfig};
 use sha2::{Digest, Sha256};
 
 use super::{
+    captures::Captures,
     encode::{Format, InterfaceTotals},
     file::{DumpFile, FileFacts},
     names::Directory,
@@ -83,11 +84,13 @@ fn facts(headline: String) -> FileFacts {
 fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFile {
     let directory = Directory::open(directory, format).unwrap();
     let headline = format!("dump {COMPLETE:240}{:240}", "verdict: unfinished");
-    let mut file = DumpFile::new(&directory, facts(headline));
+    let facts = facts(headline);
+    let mut captures = Captures::new(format, facts.heading.clone());
+    let mut file = DumpFile::new(&directory, facts);
     if let Some(interface) = names().interface(0) {
-        file.interface(0, interface);
+        captures.interface(0, interface);
     }
-    file.create().unwrap();
+    let mut digests = captures.create(&mut file);
     for (record, (time_ns, data)) in packets.iter().enumerate() {
         let key = Key {
             time_ns: *time_ns,
@@ -104,7 +107,8 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
             direction: 1,
             is_trigger: record == 0,
         };
-        file.packet(&meta, data, false).unwrap();
+        captures.packet(&meta, data).unwrap();
+        captures.write_to(&mut file, &mut digests);
         file.close_files();
     }
     let totals = InterfaceTotals {
@@ -118,7 +122,7 @@ fn dump(directory: &Path, format: Format, packets: &[(i64, Vec<u8>)]) -> DumpFil
         verdict: COMPLETE.to_owned(),
         totals: [(0, totals)].into(),
     };
-    file.finish(&end).unwrap();
+    file.finish(&end, captures, &mut digests).unwrap();
     file
 }
 
@@ -205,6 +209,7 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
     let disk = FakeDisk::default();
     let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::Pcap);
     let mut file = DumpFile::new(&directory, facts(String::new()));
+    let mut captures = Captures::new(Format::Pcap, Heading::default());
     for (id, link_type) in [(0, LinkType::ETHERNET), (1, LinkType::RAW)] {
         let interface = Interface {
             source: 0,
@@ -213,9 +218,9 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
             time_resolution_ns: 1,
             time_domain: TimeDomain::KernelSoftware,
         };
-        file.interface(id, &Arc::new(interface));
+        captures.interface(id, &Arc::new(interface));
     }
-    file.create().unwrap();
+    let mut digests = captures.create(&mut file);
     for interface in [0, 1] {
         let key = Key {
             time_ns: 1,
@@ -231,11 +236,13 @@ fn a_failed_rename_leaves_no_file_that_nobody_knows() {
             direction: 1,
             is_trigger: false,
         };
-        file.packet(&meta, &[7; 60], false).unwrap();
+        captures.packet(&meta, &[7; 60]).unwrap();
     }
+    captures.write_to(&mut file, &mut digests);
     let id = file.held().id;
     disk.set_refused(&format!("dumps/{id}.linktype101.pcap"));
-    file.finish(&End::default()).unwrap_err();
+    file.finish(&End::default(), captures, &mut digests)
+        .unwrap_err();
     file.close_files();
     assert!(file.sidecar(&sidecar()).unwrap());
     let held = file.held();
@@ -291,8 +298,9 @@ fn a_name_of_many_dumps_is_found_soon() {
         let directory = directory.with_names(&template, "here");
         let facts = facts(String::new());
         let tries = Arc::clone(&facts.next_number);
+        let mut captures = Captures::new(Format::PcapNg, facts.heading.clone());
         let mut file = DumpFile::new(&directory, facts);
-        file.create().unwrap();
+        captures.create(&mut file);
         assert_eq!(file.held().id, name(taken + 1));
         assert!(tries.load(Ordering::Relaxed) < 40, "{tries:?}");
     }

@@ -4,7 +4,8 @@ mod active;
 pub(crate) mod alerted;
 #[cfg(test)]
 mod arrival_tests;
-mod behind;
+mod block;
+mod captures;
 mod compile;
 pub(crate) mod compress;
 pub(crate) mod dumper;
@@ -24,10 +25,10 @@ pub(crate) mod pool;
 pub(crate) mod post;
 mod reading;
 pub(crate) mod report;
+mod runs;
 mod scan;
 pub(crate) mod sidecar;
 mod sink;
-mod spaced;
 pub(crate) mod stream;
 mod visit;
 

@@ -8,12 +8,7 @@ use retroscope_dumpstore::{
     template::NameTemplate,
 };
 
-use super::{
-    behind::{BLOCK_BYTES, Blocks},
-    compress::ZstdLevel,
-    encode::Format,
-    stream::Digests,
-};
+use super::{block::BLOCK_BYTES, compress::ZstdLevel, encode::Format, stream::Digests};
 use crate::control::progress::Control;
 
 /// Where dumps are written, and how: the same for all dumps of a recorder.
@@ -24,9 +19,8 @@ pub(crate) struct Directory {
     /// How hard complete files are compressed; `None`: they stay plain.
     pub(super) zstd: Option<ZstdLevel>,
     pub(super) digests: Digests,
-    /// From this many encoded bytes on a file hands its block to separate threads.
+    /// From so many encoded bytes on a block of a file is written.
     pub(super) block_bytes: usize,
-    pub(super) behind: Blocks,
     /// Says that the recording is to end.
     control: Arc<Control>,
 }
@@ -68,7 +62,6 @@ impl Directory {
             zstd: None,
             digests: Digests::Never,
             block_bytes: BLOCK_BYTES,
-            behind: Blocks::default(),
             control: Arc::default(),
         }
     }

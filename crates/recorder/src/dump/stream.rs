@@ -1,31 +1,29 @@
 //! The bytes of one file, in their order, from the header to the end; and their SHA-256.
 //!
-//! Large blocks are written, and go into the digest, [behind](super::behind) who makes them; what is [there](Stream::len) is told when the next one begins.
-//!
 //! Where the processor has instructions for it, the digest is computed as the file is written. Its first kilobytes hold the verdict, which is known at the end: they go into the digest with
 //! the verdict that is expected, `complete` and what no counter tells, and only a file with another one is read again. Other processors take 4 to 7 s for a GB (with them 0.7), in which the disk would have
 //! nothing to do: there all files are read again, when they are complete and have their names.
 
 use std::{
+    collections::BTreeMap,
     io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
+use retroscope_packet::LinkType;
 use sha2::{Digest, Sha256};
 
 use super::{
-    behind::{Behind, Block},
     disk::{DiskFile, KeptFile},
     encode::VerdictField,
     names::Directory,
+    output::{Piece, Written},
 };
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 * 1024;
-/// Bytes of memory that a file keeps whose packets come slowly.
-const MEMORY_KEPT: usize = 256 * 1024;
 /// So often the page cache is told that what was read is not wanted again.
 const READS_KEPT: usize = 32;
 
@@ -38,12 +36,13 @@ pub(crate) struct Heading {
 }
 
 /// When digests are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Digests {
     /// As files are written.
     AsWritten,
     /// When they are complete.
     Behind,
+    #[default]
     Never,
 }
 
@@ -67,18 +66,25 @@ impl Digests {
 /// See the module. After an error the file holds what was [written](Self::len) before.
 #[derive(Debug)]
 pub(super) struct Stream {
+    /// The file is known by it.
+    pub(super) link_type: LinkType,
     file: KeptFile,
     len: u64,
-    /// What is being written behind `len`.
-    behind: Option<Behind>,
-    /// Blocks were begun since the last flush.
-    is_busy: bool,
-    /// Why that failed, where nobody was told yet.
-    error: Option<io::Error>,
-    /// Of all that is written, if the verdict is as it is expected. `None`: it is computed later, if at all.
-    digest: Option<Sha256>,
+    /// Packets that are wholly in the file: what a failed dump still has.
+    pub(super) safe: Written,
+    /// Ring-wide identifiers of the interfaces in the file, in the order of their blocks.
+    pub(super) interfaces: Vec<u16>,
     field: Option<VerdictField>,
+}
+
+/// Digests of the captures of a dump, of all pieces so far.
+#[derive(Debug, Default)]
+pub(super) struct FileDigests {
+    when: Digests,
+    /// The verdict that the files have if nothing goes wrong.
     expected: String,
+    /// By link type.
+    of: BTreeMap<u16, Sha256>,
 }
 
 /// A file that is complete.
@@ -93,33 +99,20 @@ pub(super) struct Finished {
 }
 
 impl Stream {
-    /// Creates a file, which must not exist, and writes its header, in which the verdict stands at `field`.
-    pub(super) fn create(
-        directory: &Directory,
-        path: PathBuf,
-        header: &[u8],
-        field: Option<VerdictField>,
-        expected: &str,
-    ) -> io::Result<Self> {
+    /// Creates a file, which must not exist, and writes its first piece.
+    pub(super) fn create(directory: &Directory, path: PathBuf, first: &Piece) -> io::Result<Self> {
         let mut stream = Self {
+            link_type: first.link_type,
             file: directory.with_room(0, || KeptFile::create(directory.disk(), path.clone()))?,
             len: 0,
-            behind: None,
-            is_busy: false,
-            error: None,
-            digest: None,
-            field,
-            expected: expected.to_owned(),
+            safe: Written::default(),
+            interfaces: Vec::new(),
+            field: first.field.clone(),
         };
-        stream.write(directory, header).inspect_err(|_| {
+        stream.write(directory, first).inspect_err(|_| {
             // Nobody would know of it.
             let _ = directory.disk().remove(stream.path());
         })?;
-        let is_now = directory.digests == Digests::AsWritten;
-        stream.digest = is_now.then(|| match &stream.field {
-            Some(field) => Sha256::new_with_prefix(field.filled(header, expected)),
-            None => Sha256::new_with_prefix(header),
-        });
         Ok(stream)
     }
 
@@ -148,22 +141,19 @@ impl Stream {
         self.file.is_open()
     }
 
-    /// Gives its descriptor back until it is needed again; all that was begun is there. False: it has failed, as the next call tells.
-    pub(super) fn close(&mut self, directory: &Directory) -> bool {
-        self.error = self.end_threads(directory).err();
+    /// Gives its descriptor back until it is needed again.
+    pub(super) fn close(&mut self) {
         self.file.close();
-        self.error.is_none()
     }
 
-    /// The file, to be read, with all that was begun.
+    /// The file, to be read.
     pub(super) fn take(&mut self, directory: &Directory) -> io::Result<Arc<dyn DiskFile>> {
-        self.end_threads(directory)?;
         self.file.take(directory.disk())
     }
 
-    /// Writes whole blocks behind those before, and returns when they are there.
-    pub(super) fn write(&mut self, directory: &Directory, bytes: &[u8]) -> io::Result<()> {
-        self.end_threads(directory)?;
+    /// Writes the next piece, and returns when it is there.
+    pub(super) fn write(&mut self, directory: &Directory, piece: &Piece) -> io::Result<()> {
+        let bytes = piece.block.bytes();
         let file = self.file.get(directory.disk())?;
         let written = directory.with_room(bytes.len(), || file.write_all_at(bytes, self.len));
         if let Err(error) = written {
@@ -172,124 +162,26 @@ impl Stream {
             return Err(error);
         }
         self.len += bytes.len() as u64;
-        if let Some(digest) = &mut self.digest {
-            digest.update(bytes);
-        }
+        self.safe = piece.written;
+        self.interfaces.extend(&piece.interfaces);
         Ok(())
-    }
-
-    /// Begins to write whole blocks behind those before, of which not all need be there when it returns. Memory for the next ones is left in the place of these.
-    pub(super) fn begin(&mut self, directory: &Directory, block: &mut Block) -> io::Result<()> {
-        let written = self.begin_block(directory, std::mem::take(block))?;
-        *block = written.unwrap_or_else(|| directory.behind.spare());
-        block.start(self.end());
-        Ok(())
-    }
-
-    /// The same. The memory comes back where there are no threads, and all is written already.
-    pub(super) fn begin_block(
-        &mut self,
-        directory: &Directory,
-        block: Block,
-    ) -> io::Result<Option<Block>> {
-        if self.behind.is_none() {
-            self.settle(directory)?;
-            let file = (self.file.share(directory.disk())?, self.len);
-            self.behind = Behind::start(directory, file, self.digest.as_ref());
-        }
-        self.is_busy |= block.len() >= directory.block_bytes;
-        if self.behind.as_ref().is_some_and(Behind::is_full) {
-            self.settle_one(directory)?;
-        }
-        if let Some(behind) = &mut self.behind {
-            behind.begin(block);
-            return Ok(None);
-        }
-        self.write(directory, block.bytes())?;
-        Ok(Some(block))
-    }
-
-    /// Writes what does not fill a block, and returns when all is there. Threads that had no block since the last time end.
-    pub(super) fn flush(&mut self, directory: &Directory, block: &mut Block) -> io::Result<()> {
-        self.settle(directory)?;
-        let was_busy = std::mem::take(&mut self.is_busy);
-        if !was_busy {
-            self.end_threads(directory)?;
-        }
-        match &mut self.behind {
-            _ if block.len() == 0 => {}
-            Some(behind) => {
-                behind.begin(std::mem::take(block));
-                self.settle(directory)?;
-                *block = directory.behind.spare();
-                block.start(self.len);
-            }
-            None => self.write(directory, block.bytes())?,
-        }
-        if self.behind.is_none() {
-            block.shrink_to(MEMORY_KEPT);
-            block.start(self.len);
-        }
-        Ok(())
-    }
-
-    /// Whether it has threads that write.
-    pub(super) fn has_threads(&self) -> bool {
-        self.behind.is_some()
-    }
-
-    /// Where the file will end when all that was begun is there.
-    pub(super) fn end(&self) -> u64 {
-        self.len + self.behind.as_ref().map_or(0, Behind::bytes)
-    }
-
-    /// Waits for what was begun.
-    fn settle(&mut self, directory: &Directory) -> io::Result<()> {
-        if let Some(error) = self.error.take() {
-            return Err(error);
-        }
-        while self.behind.as_ref().is_some_and(|it| it.len() > 0) {
-            self.settle_one(directory)?;
-        }
-        Ok(())
-    }
-
-    /// Waits for what was begun and for the threads to end, so that the file can be written here again.
-    fn end_threads(&mut self, directory: &Directory) -> io::Result<()> {
-        self.settle(directory)?;
-        if let Some(behind) = self.behind.take() {
-            self.digest = behind.end();
-        }
-        Ok(())
-    }
-
-    /// Waits for the oldest block of what was begun.
-    fn settle_one(&mut self, directory: &Directory) -> io::Result<()> {
-        match self.behind.as_mut().map_or(Ok(0), Behind::settle) {
-            Ok(bytes) => {
-                self.len += bytes;
-                Ok(())
-            }
-            Err(error) => {
-                // Its threads end before anything else is done with the file.
-                (self.behind, self.digest) = (None, None);
-                // As in `write`.
-                let _ = (self.file.get(directory.disk())).and_then(|file| file.set_len(self.len));
-                Err(error)
-            }
-        }
     }
 
     /// Puts the verdict in its place, and has all of it stored.
-    pub(super) fn finish(&mut self, directory: &Directory, verdict: &str) -> io::Result<Finished> {
-        self.end_threads(directory)?;
+    pub(super) fn finish(
+        &mut self,
+        directory: &Directory,
+        verdict: &str,
+        digests: &mut FileDigests,
+    ) -> io::Result<Finished> {
         let file = self.file.get(directory.disk())?;
         if let Some(field) = &mut self.field {
             field.write(file, verdict)?;
         }
         file.sync()?;
-        let is_expected = self.field.is_none() || verdict == self.expected;
-        let digest = self.digest.take().filter(|_| is_expected);
+        let is_expected = self.field.is_none() || verdict == digests.expected;
+        let digest = digests.of.remove(&self.link_type.0);
+        let digest = digest.filter(|_| is_expected);
         let identity = file.identity()?;
         Ok(Finished {
             identity,
@@ -297,6 +189,40 @@ impl Stream {
             bytes: self.len,
             sha256: digest.map(hexadecimal),
         })
+    }
+}
+
+impl FileDigests {
+    pub(super) fn new(when: Digests, expected: &str) -> Self {
+        Self {
+            when,
+            expected: expected.to_owned(),
+            of: BTreeMap::new(),
+        }
+    }
+
+    /// Whether pieces go into the digests.
+    pub(super) fn are_on(&self) -> bool {
+        self.when == Digests::AsWritten
+    }
+
+    /// Adds the next piece of a file.
+    pub(super) fn update(&mut self, piece: &Piece) {
+        if !self.are_on() {
+            return;
+        }
+        let bytes = piece.block.bytes();
+        let digest = self.of.entry(piece.link_type.0).or_default();
+        match &piece.field {
+            Some(field) => digest.update(field.filled(bytes, &self.expected)),
+            None => digest.update(bytes),
+        }
+    }
+
+    /// Begins anew with the first piece of another file.
+    pub(super) fn restart(&mut self, first: &Piece) {
+        self.of.remove(&first.link_type.0);
+        self.update(first);
     }
 }
 

@@ -50,15 +50,15 @@ impl Dumper {
         }
         let (intake, clock) = (&self.parts.common.intake, &self.parts.common.clock);
         let totals = dump.totals(&close, intake);
-        let ending = dump.into_ending(close, Stage::Finishing, intake, clock);
+        let mut ending = dump.into_ending(close, Stage::Finishing, intake, clock);
         let verdict = verdict_line(&ending.report());
-        let end = End { verdict, totals };
-        self.ask(id, ending, Stage::Finishing, Work::Finish(Box::new(end)));
+        let end = Box::new((End { verdict, totals }, ending.sink.end()));
+        self.ask(id, ending, Stage::Finishing, Work::Finish(end));
     }
 
     /// Gives the sink of a dump work, and goes on with the dump at once if the sink cannot do that.
     pub(super) fn ask(&mut self, id: u64, mut ending: Ending, stage: Stage, work: Work) {
-        if ending.submit(stage, work, &mut self.parts.pool) {
+        if ending.submit(stage, work) {
             self.ending.insert(id, ending);
         } else {
             self.go_on(id, ending);
@@ -125,7 +125,7 @@ impl Dumper {
                 let is_complete = report.error.is_none();
                 if is_complete && self.compresses() && !ending.completion.stays_plain {
                     self.tell(Event::Finished(report));
-                    ending.submit(Stage::Compressing, Work::Compress, &mut self.parts.pool);
+                    ending.submit(Stage::Compressing, Work::Compress);
                     self.ending.insert(id, ending);
                     return;
                 }
@@ -240,7 +240,7 @@ impl Dumper {
         ending.draft.sidecar |= stage != Stage::Replacing;
         let sidecar = ending.sidecar(&mut self.names, &self.parts.origin);
         let work = Work::Tell(Box::new(sidecar));
-        ending.submit(stage, work, &mut self.parts.pool);
+        ending.submit(stage, work);
         self.ending.insert(id, ending);
     }
 }

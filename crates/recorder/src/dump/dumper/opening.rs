@@ -11,6 +11,7 @@ use super::{
     super::{
         active::Active,
         alerted::Alerted,
+        captures::Captures,
         file::{DumpFile, FileFacts},
         kept::Kept,
         order::DumpOrder,
@@ -61,12 +62,12 @@ impl Dumper {
             },
         };
         let directory = parts.directory.below(order.into.as_ref());
-        let mut file = DumpFile::new(&directory, facts);
+        let mut captures = Captures::new(directory.format, facts.heading.clone());
         if let Some((id, described)) = interface.zip(described) {
-            file.interface(id, described);
+            captures.interface(id, described);
         }
-        let how = (directory.format, &directory.behind);
-        let sink = parts.pool.open(order.id, how, Box::new(file));
+        let file = Box::new(DumpFile::new(&directory, facts));
+        let sink = parts.pool.open(order.id, (captures, &directory), file);
         let trigger_packet = by_packet.map(|interface| TriggerPacket::new(&interface.name));
         let lost = *reservation.evicted_before();
         // What takes everything singles out no flow.

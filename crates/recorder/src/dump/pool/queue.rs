@@ -1,25 +1,27 @@
-//! The dumper's end of a sink.
+//! The dumper's end of a sink: it encodes the packets and queues the blocks.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use super::{
-    Pool,
-    batch::{BATCH_BYTES, Batch, OffsetGuess, cost},
-    work::{Body, Outcome, Shared, Work},
+    budget::{Charge, Load},
+    work::{Shared, Work},
 };
 use crate::{
     dump::{
-        behind::Blocks,
-        encode::{Format, room_around},
+        block::Block,
+        captures::Captures,
+        encode::Format,
+        names::Directory,
+        output::Piece,
         packet::PacketMeta,
         sink::{Gap, Held},
-        spaced::Spaced,
+        stream::Heading,
     },
     intake::interfaces::Interface,
 };
+
+/// Upper bound of the header, the options and the padding of a packet, bytes.
+const AROUND_PACKET_BYTES: usize = 64;
 
 /// The dumper's end of a sink. Dropped, it gives up what was not written yet.
 #[derive(Debug)]
@@ -27,24 +29,17 @@ pub(in crate::dump) struct SinkQueue {
     id: u64,
     pub(in crate::dump) format: Format,
     shared: Arc<Shared>,
-    /// Bytes of its copies.
-    queued: Arc<AtomicUsize>,
-    /// Copies that were not handed over yet.
-    batch: Option<Batch>,
-    /// Blocks of its file, into which packets are copied where full batches come; `None`: it is not a pcapng file.
-    blocks: Option<Blocks>,
-    /// Where the next packet goes in the file.
-    offset: OffsetGuess,
-    /// Bytes of the packets handed over last, as the next ones may have, …
-    last_bytes: usize,
-    /// … whether they fill a batch, …
-    was_full: bool,
-    /// … and whether more were to follow.
-    is_followed: bool,
-    /// It was told that nothing comes, and nothing came since.
-    is_resting: bool,
-    /// The sink, where the dumper does the work itself.
-    pub(super) body: Option<Body>,
+    /// Encodes the packets.
+    captures: Captures,
+    /// Counts the bytes that are encoded and not handed over.
+    open: Charge,
+    /// A block with at least this many bytes is handed over.
+    block_bytes: usize,
+    /// A block of this size was handed over since the last flush.
+    is_busy: bool,
+    /// From files the dumper waits until the sink has done its work, so that results do not depend on
+    /// how fast a disk is.
+    waits: bool,
     /// Why it has failed.
     pub(in crate::dump) fault: Option<Fault>,
     /// What it held when it was complete, or where it was to be.
@@ -70,31 +65,36 @@ pub(in crate::dump) const DISK: &str = "disk";
 pub(in crate::dump) const STOPPED: &str = "stopped";
 
 impl SinkQueue {
-    /// Without a sink of its own: the pool has it.
+    /// The queue of a sink that is in the pool. `waits`: the dumper waits for the sink.
     pub(super) fn new(
         id: u64,
-        (format, blocks): (Format, &Blocks),
-        held: Held,
+        (captures, directory): (Captures, &Directory),
+        (held, waits): (Held, bool),
         shared: &Arc<Shared>,
     ) -> Self {
         Self {
             id,
-            format,
-            blocks: (format == Format::PcapNg).then(|| blocks.clone()),
-            offset: OffsetGuess::default(),
+            format: directory.format,
             shared: Arc::clone(shared),
-            queued: Arc::default(),
-            batch: None,
-            last_bytes: 0,
-            was_full: false,
-            is_followed: false,
-            is_resting: false,
-            body: None,
+            captures,
+            open: Charge::new(&Arc::default(), &shared.limits),
+            block_bytes: directory.block_bytes,
+            is_busy: false,
+            waits,
             fault: None,
             completed: held,
             #[cfg(test)]
             is_full: false,
         }
+    }
+
+    /// Makes the first file. Called once, before the first packet.
+    pub(super) fn begin(&mut self) {
+        let charge = self.open.with(0);
+        let first = self.captures.begin();
+        let first = first.map(|piece| Arc::new(Load { piece, charge }));
+        self.give(first.map_or_else(Work::Fail, Work::Create));
+        self.wait();
     }
 
     /// What the sink holds, as far as it was told.
@@ -103,139 +103,113 @@ impl SinkQueue {
         failed.unwrap_or(&self.completed)
     }
 
-    /// Whether a packet of so many bytes may come. Who has failed takes, and forgets, anything.
+    /// Whether a packet of this length may come. A failed sink takes every packet and drops it.
     pub(in crate::dump) fn has_room(&self, bytes: usize) -> bool {
         #[cfg(test)]
         if self.is_full {
             return false;
         }
-        let is_free = self.fault.is_some() || self.body.is_some();
-        is_free || {
-            let queued = self.queued.load(Ordering::Relaxed);
-            self.shared.limits.has_room(queued, cost(bytes))
-        }
+        self.fault.is_some() || self.waits || self.open.has_room(bytes + AROUND_PACKET_BYTES)
     }
 
-    /// Takes a packet, for which there is room. `aside`: as in [`DumpFile::packet`](crate::dump::file::DumpFile::packet).
-    pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8], aside: bool) {
-        if let Some(body) = &mut self.body {
-            let failed = body.attempt(|file| file.packet(meta, data, aside));
-            body.count_files();
-            self.fault = self.fault.take().or(failed);
-        } else if self.fault.is_none() {
-            if (self.batch.as_ref()).is_some_and(|batch| !batch.takes(meta, data, aside)) {
-                self.hand_over(true);
-            }
-            if self.batch.is_none() && !aside && !meta.is_trigger {
-                self.batch = self.spaced_batch();
-            }
-            let (before, behind) = room_around(meta, data.len());
-            self.offset.packet_bytes += (before + data.len() + behind) as u64;
-            let batch = self.batch();
-            batch.push(meta, data, aside);
-            if batch.is_full() {
-                self.hand_over(true);
-            }
-        }
-    }
-
-    /// As in [`DumpFile::interface`](crate::dump::file::DumpFile::interface).
-    pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
-        match &mut self.body {
-            Some(body) => body.file.interface(id, interface),
-            None => self.batch_of_others().interface(id, interface),
-        }
-    }
-
-    /// Something is missing here.
-    pub(in crate::dump) fn gap(&mut self, gap: &Gap) {
-        match &mut self.body {
-            Some(body) => body.file.gap(gap),
-            None => self.batch_of_others().gap(gap),
-        }
-    }
-
-    /// Nothing came for a while: the sink may give back what it keeps for more.
-    pub(in crate::dump) fn rest(&mut self) {
-        if self.body.is_none() && self.batch.is_none() && !self.is_resting {
-            self.batch();
-            self.hand_over(false);
-            self.is_resting = true;
-        }
-    }
-
-    /// What came is to be seen soon.
-    pub(in crate::dump) fn flush(&mut self) {
-        if let Some(body) = &mut self.body {
-            let failed = body.attempt(|file| file.flush());
-            body.count_files();
-            self.fault = self.fault.take().or(failed);
-        } else {
-            if self.is_followed {
-                self.batch();
-            }
-            self.hand_over(false);
-        }
-    }
-
-    /// Hands over what was copied.
-    fn hand_over(&mut self, is_followed: bool) {
-        if let Some(mut batch) = self.batch.take() {
-            (batch.is_followed, self.is_followed) = (is_followed, is_followed);
-            self.is_resting = false;
-            self.last_bytes = batch.bytes();
-            self.was_full = batch.cost() >= BATCH_BYTES;
-            batch.end();
-            self.shared.submit(self.id, Work::Packets(batch));
-        }
-    }
-
-    /// Something to do after all that came before.
-    pub(in crate::dump) fn submit(&mut self, work: Work, pool: &mut Pool) {
-        self.hand_over(true);
-        let Some(body) = &mut self.body else {
-            self.shared.submit(self.id, work);
+    /// Encodes a packet. The caller has asked for [room](Self::has_room).
+    pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) {
+        if self.fault.is_some() {
             return;
+        }
+        let output = match self.captures.packet(meta, data) {
+            Ok(output) => output,
+            Err(error) => return self.give(Work::Fail(error)),
         };
-        match body.perform(work, true) {
-            None => {}
-            Some(Outcome::Failed(fault)) => self.fault = Some(fault),
-            // The pool holds the other end.
-            Some(outcome) => _ = pool.news_tx.send((self.id, outcome)),
+        if output.bytes() < self.block_bytes {
+            self.open.cover(self.captures.bytes());
+            return;
+        }
+        let piece = output.take(self.shared.limits.spares.take());
+        self.is_busy = true;
+        self.write(piece);
+    }
+
+    /// As in [`Captures::interface`].
+    pub(in crate::dump) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
+        self.captures.interface(id, interface);
+    }
+
+    /// Notes that packets are missing before the next packet.
+    pub(in crate::dump) fn gap(&mut self, gap: &Gap) {
+        self.captures.gap(gap);
+    }
+
+    /// Hands over the encoded bytes, so that readers of the file see them soon. False: earlier bytes
+    /// are not written yet, and the caller tries again later. So a slow disk gets few large blocks.
+    pub(in crate::dump) fn flush(&mut self) -> bool {
+        let is_blocked = !self.waits && self.fault.is_none() && self.open.is_followed();
+        if is_blocked && self.captures.bytes() > 0 {
+            return false;
+        }
+        self.hand_over();
+        self.wait();
+        true
+    }
+
+    /// Hands over the encoded bytes, and ends the encoding.
+    pub(in crate::dump) fn end(&mut self) -> Captures {
+        self.hand_over();
+        self.open.set(0);
+        let none = Captures::new(self.format, Heading::default());
+        std::mem::replace(&mut self.captures, none)
+    }
+
+    /// Queues work after all earlier work.
+    pub(in crate::dump) fn submit(&mut self, work: Work) {
+        self.hand_over();
+        self.give(work);
+        self.wait();
+    }
+
+    /// Hands over the encoded bytes.
+    fn hand_over(&mut self) {
+        if self.fault.is_some() {
+            return;
+        }
+        let is_busy = std::mem::take(&mut self.is_busy);
+        let spares = &self.shared.limits.spares;
+        let outputs = self.captures.outputs.iter_mut();
+        let pieces: Vec<Piece> = outputs
+            .filter_map(|output| {
+                let next = || match is_busy {
+                    true => spares.take(),
+                    false => Block::default(),
+                };
+                (output.bytes() > 0).then(|| output.take(next()))
+            })
+            .collect();
+        pieces.into_iter().for_each(|piece| self.write(piece));
+    }
+
+    fn write(&mut self, piece: Piece) {
+        let charge = self.open.with(piece.block.len());
+        self.open.set(self.captures.bytes());
+        self.give(Work::Write(Arc::new(Load { piece, charge })));
+        if !self.open.has_room(0) {
+            self.wait();
         }
     }
 
-    fn batch(&mut self) -> &mut Batch {
-        let bytes = self.last_bytes.min(BATCH_BYTES);
-        let new = || Batch::new(&self.queued, &self.shared.limits, bytes);
-        self.batch.get_or_insert_with(new)
+    fn give(&self, work: Work) {
+        self.shared.submit(self.id, work);
     }
 
-    /// For what is no packet.
-    fn batch_of_others(&mut self) -> &mut Batch {
-        if self
-            .batch
-            .as_ref()
-            .is_some_and(|batch| !batch.takes_others())
-        {
-            self.hand_over(true);
+    /// From files, returns when the sink has done all its work.
+    fn wait(&self) {
+        if self.waits {
+            self.shared.wait(self.id);
         }
-        self.batch()
-    }
-
-    /// One of packets that lie in a block of the file, where full batches come.
-    fn spaced_batch(&self) -> Option<Batch> {
-        let blocks = self.blocks.as_ref().filter(|_| self.was_full)?;
-        let spaced = Spaced::new(blocks.lend(self.offset.bytes())?);
-        let batch = Batch::new(&self.queued, &self.shared.limits, 0);
-        Some(batch.with_spaced(spaced, self.offset.clone()))
     }
 }
 
 impl Drop for SinkQueue {
     fn drop(&mut self) {
-        if self.body.is_none() {
-            self.shared.submit(self.id, Work::Leave);
-        }
+        self.give(Work::Leave);
     }
 }

@@ -13,19 +13,22 @@ use retroscope_packet::LinkType;
 use retroscope_pcapfile::Reader;
 
 use super::{
-    batch::{Batch, Limits},
+    budget::{Charge, Limits, Load},
     queue::SinkQueue,
-    work::{Body, Class, Outcome, Shared, Slot, State, Task, Work},
+    work::{Body, Class, Outcome, Shared, Slot, State, Task, Work, WorkTask},
 };
 use crate::{
     control::lock,
     dump::{
+        block::{Block, Spares},
+        captures::Captures,
         encode::Format,
         file::{DumpFile, FileFacts},
         hostile_tests::sidecar,
         names::Directory,
+        output::Output,
         packet::{Key, PacketMeta},
-        sink::{Gap, Held},
+        sink::{End, Gap, Held},
         stream::{Digests, Heading},
         template::NameFacts,
     },
@@ -34,6 +37,19 @@ use crate::{
 };
 
 const BUDGET: usize = 1 << 20;
+
+fn captures() -> Captures {
+    Captures::new(Format::PcapNg, Heading::default())
+}
+
+/// The beginning of a file.
+fn header(limits: &Arc<Limits>) -> Arc<Load> {
+    let output = Output::new(Format::PcapNg, LinkType::ETHERNET, &Heading::default());
+    Arc::new(Load {
+        piece: output.unwrap().take(Block::default()),
+        charge: Charge::new(&Arc::default(), limits),
+    })
+}
 
 /// A file that is to be created there.
 fn body(directory: &Directory, limits: &Arc<Limits>) -> Body {
@@ -52,11 +68,9 @@ fn body(directory: &Directory, limits: &Arc<Limits>) -> Body {
 fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
     let disk = Arc::new(FakeDisk::default());
     let directory = Directory::on(disk, Path::new("dumps"), Format::PcapNg);
-    Slot {
-        body: Some(body(&directory, limits)),
-        work: VecDeque::from([work]),
-        has_begun,
-    }
+    let mut slot = Slot::new(body(&directory, limits));
+    (slot.work, slot.has_begun) = (VecDeque::from([work]), has_begun);
+    slot
 }
 
 /// First packets come first; one worker is at slow work where there is any, more only where nothing is to be written, and never
@@ -64,8 +78,8 @@ fn slot(limits: &Arc<Limits>, has_begun: bool, work: Work) -> Slot {
 #[test]
 fn nothing_waits_for_slow_work_and_slow_work_is_done() {
     let limits = Arc::new(limits());
-    let packets = || Work::Packets(Batch::new(&Arc::default(), &limits, 0));
-    let end = || Work::Finish(Box::default());
+    let packets = || Work::Write(header(&limits));
+    let end = || Work::Finish(Box::new((End::default(), captures())));
     let tell = Work::Tell(Box::new(sidecar()));
     let mut state = State::default();
     let all = [
@@ -74,26 +88,31 @@ fn nothing_waits_for_slow_work_and_slow_work_is_done() {
         (true, end()),
         (true, end()),
         (false, packets()),
-        (false, Work::Create),
+        (false, Work::Create(header(&limits))),
         (true, tell),
     ];
     for (id, (has_begun, work)) in (0..).zip(all) {
         state.slots.insert(id, slot(&limits, has_begun, work));
         state.list(id);
     }
-    let mut tasks: Vec<Task> = iter::from_fn(|| state.next(2)).collect();
+    let next = |state: &mut State| match state.next(2)? {
+        Task::Work(task) => Some(task),
+        Task::Digest(..) => panic!("these files have no digests"),
+    };
+    let mut tasks: Vec<Box<WorkTask>> = iter::from_fn(|| next(&mut state)).collect();
     let taken: Vec<u64> = tasks.iter().map(|task| task.id).collect();
     assert_eq!(taken, [4, 5, 6, 0, 1], "2 and 3 are too many");
-    assert!(state.next(2).is_none());
+    assert!(next(&mut state).is_none());
     state.submit(4, packets());
-    assert!(state.next(2).is_none(), "a worker has it");
+    assert!(next(&mut state).is_none(), "a worker has it");
     let done = tasks.remove(0);
     state.put_back(done.id, Some(done.body));
-    assert_eq!(state.next(2).map(|task| task.class), Some(Class::Write));
+    let write = next(&mut state).map(|task| task.class);
+    assert_eq!(write, Some(Class::Write));
     let slow = tasks.remove(1);
     state.slow -= 1;
     state.put_back(slow.id, Some(slow.body));
-    assert_eq!(state.next(2).map(|task| task.id), Some(2));
+    assert_eq!(next(&mut state).map(|task| task.id), Some(2));
 }
 
 fn limits() -> Limits {
@@ -102,6 +121,7 @@ fn limits() -> Limits {
         files_kept: 0,
         queued: Arc::default(),
         files: AtomicUsize::new(0),
+        spares: Spares::default(),
     }
 }
 
@@ -141,15 +161,13 @@ fn queues_share_the_budget_and_leave_some() {
     grown(5000, &mut random);
 }
 
-/// What a dump left: what became of it, its files by name, and how many blocks of copies were written as they are.
+/// What a dump left: what became of it, and its files by name.
 struct Left {
     outcome: Outcome,
     files: BTreeMap<PathBuf, Vec<u8>>,
-    in_place: usize,
 }
 
-/// A dump whose packets, gaps and interfaces a generator with this seed makes. `is_queued`: they come by way of a queue, in batches, while files are closed and threads refused now and then;
-/// else at once. `capacity`: bytes that the disk has room for.
+/// A dump whose packets, gaps and interfaces a generator with this seed makes. `is_queued`: the work waits in the queue, else it is done after each packet. Files are closed now and then. `capacity`: bytes that the disk has room for.
 fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let mut random = fastrand::Rng::with_seed(seed);
     let disk = FakeDisk::default();
@@ -159,39 +177,42 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         budget_bytes: usize::MAX,
         ..limits()
     });
-    let mut body = body(&directory, &limits);
-    assert!(body.perform(Work::Create, true).is_none());
-    disk.set_capacity(capacity);
+    let body = body(&directory, &limits);
     let shared = Arc::new(Shared {
         limits,
         slow_max: 1,
         state: Mutex::default(),
         work: Condvar::new(),
         compressions: Condvar::new(),
+        done: Condvar::new(),
     });
-    let how = (Format::PcapNg, &directory.behind);
-    let mut queue = SinkQueue::new(1, how, Held::default(), &shared);
-    if is_queued {
-        lock(&shared.state).slots.insert(1, Slot::new(body));
-    } else {
-        queue.body = Some(body);
-    }
+    let how = (captures(), &directory);
+    let mut queue = SinkQueue::new(1, how, (Held::default(), false), &shared);
+    lock(&shared.state).slots.insert(1, Slot::new(body));
     let (mut chance, mut outcomes) = (random.fork(), Vec::new());
     let mut work = |outcomes: &mut Vec<Outcome>| {
-        let refused = (0..4).map_while(|_| directory.behind.permit());
-        let _refused: Vec<_> = refused
-            .take(if chance.u8(..4) == 0 { 4 } else { 0 })
-            .collect();
         let mut state = lock(&shared.state);
-        while let Some(mut task) = state.next(1) {
-            if chance.u8(..20) == 0 {
-                task.body.file.close_files();
+        while let Some(task) = state.next(1) {
+            match task {
+                Task::Work(mut task) => {
+                    if chance.u8(..20) == 0 {
+                        task.body.file.close_files();
+                    }
+                    let done = (task.body).perform(task.work, task.digests, task.is_last);
+                    outcomes.extend(done);
+                    state.slow -= usize::from(task.class == Class::Slow);
+                    state.put_back(task.id, Some(task.body));
+                }
+                Task::Digest(id, mut digests, load) => {
+                    digests.update(&load.piece);
+                    state.put_digests_back(id, digests);
+                }
             }
-            outcomes.extend(task.body.perform(task.work, task.is_last));
-            state.slow -= usize::from(task.class == Class::Slow);
-            state.put_back(task.id, Some(task.body));
         }
     };
+    queue.begin();
+    work(&mut outcomes);
+    disk.set_capacity(capacity);
     let mut described = BTreeSet::new();
     let (mut time_ns, mut bytes) = (1000, 0);
     // Some are of large packets, some of small ones; in some nearly all are as most packets are.
@@ -199,7 +220,7 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let rarity = [20, 500, 10_000, 1_000_000][(seed / 4 % 4) as usize];
     while bytes < 20 << 20 {
         let mut is_rare = || random.usize(..rarity) == 0;
-        let (is_late, is_aside, is_trigger, is_gap) = (is_rare(), is_rare(), is_rare(), is_rare());
+        let (is_late, is_trigger, is_gap) = (is_rare(), is_rare(), is_rare());
         let (is_stepped, is_other) = (is_rare(), is_rare());
         time_ns += random.i64(0..3);
         let key = Key {
@@ -236,20 +257,17 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         }
         let length = random.usize(..longest);
         let data: Vec<u8> = iter::repeat_n(random.u8(..), length).collect();
-        queue.packet(&meta, &data, is_aside);
+        queue.packet(&meta, &data);
         bytes += data.len();
         if random.usize(..8 << 20) < length {
             queue.flush();
         }
-        if random.usize(..1 << 20) < length {
+        if random.usize(..1 << 20) < length || !is_queued {
             work(&mut outcomes);
         }
     }
-    queue.flush();
-    match &mut queue.body {
-        Some(body) => outcomes.extend(body.perform(Work::Finish(Box::default()), true)),
-        None => shared.submit(1, Work::Finish(Box::default())),
-    }
+    let end = Work::Finish(Box::new((End::default(), queue.end())));
+    shared.submit(1, end);
     work(&mut outcomes);
     let names = disk.names().into_iter();
     Left {
@@ -257,13 +275,11 @@ fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
         files: names
             .map(|name| (name.clone(), disk.read(&name).unwrap()))
             .collect(),
-        in_place: directory.behind.written(),
     }
 }
 
 #[test]
-fn batches_make_the_same_files_as_packets_that_come_at_once() {
-    let mut in_place = 0;
+fn a_queue_makes_the_same_files_as_writing_at_once() {
     let first = fastrand::u64(..u64::from(u32::MAX)) * 16;
     for seed in first..first + 16 {
         let [queued, at_once] = [true, false].map(|is_queued| left(seed, is_queued, usize::MAX));
@@ -273,15 +289,12 @@ fn batches_make_the_same_files_as_packets_that_come_at_once() {
         });
         assert_eq!(digests[0], digests[1], "seed {seed}");
         assert!(queued.files == at_once.files, "seed {seed}");
-        assert_eq!(at_once.in_place, 0);
-        in_place += queued.in_place;
     }
-    assert!(in_place > 16, "seeds from {first}: {in_place}");
 }
 
 /// A dump that the disk has no room for holds the whole packets that it says it does.
 #[test]
-fn batches_that_a_full_disk_refuses_leave_whole_packets() {
+fn blocks_that_a_full_disk_refuses_leave_whole_packets() {
     let first = fastrand::u64(..u64::from(u32::MAX)) * 16;
     for seed in first..first + 16 {
         let queued = left(seed, true, fastrand::usize(10_000..18 << 20));

@@ -1,33 +1,39 @@
-//! What is done with sinks, in which order, and the threads that do it.
+//! The work of sinks, its order, and the loop of a worker.
 
 use std::{
     collections::{HashMap, VecDeque},
     io,
-    sync::{Arc, Condvar, Mutex, PoisonError, atomic::Ordering, mpsc},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering, mpsc},
 };
 
 use super::{
-    batch::{Batch, Limits},
+    budget::{Limits, Load},
     queue::{DISK, Fault},
 };
 use crate::{
     control::lock,
     dump::{
+        captures::Captures,
         file::DumpFile,
         sidecar::Sidecar,
         sink::{End, Held},
+        stream::FileDigests,
     },
 };
 
-/// What is done with a sink.
+/// A piece of work of a sink.
 #[derive(Debug)]
 pub(in crate::dump) enum Work {
-    Create,
-    Packets(Batch),
-    /// Hand on what came, and answer.
+    /// Make the first file, with its first piece.
+    Create(Arc<Load>),
+    /// Write the next piece of a file.
+    Write(Arc<Load>),
+    /// The packets could not be encoded.
+    Fail(io::Error),
+    /// Answer when all that came is written.
     Flush,
     /// Complete it, and answer.
-    Finish(Box<End>),
+    Finish(Box<(End, Captures)>),
     /// Compress what is complete, and answer.
     Compress,
     /// Write the sidecar, and answer.
@@ -36,7 +42,7 @@ pub(in crate::dump) enum Work {
     Leave,
 }
 
-/// What became of it.
+/// The result of a piece of work.
 #[derive(Debug)]
 pub(in crate::dump) enum Outcome {
     /// It failed, and takes nothing more. Told once.
@@ -60,6 +66,8 @@ pub(super) struct Shared {
     pub(super) work: Condvar,
     /// Wakes the workers of [`Lane::Compress`].
     pub(super) compressions: Condvar,
+    /// Wakes the dumper that waits for a sink.
+    pub(super) done: Condvar,
 }
 
 /// Kinds of workers.
@@ -74,8 +82,9 @@ pub(super) enum Lane {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) slots: HashMap<u64, Slot>,
-    /// Sinks with work that nobody works on, by the [class](Class) of their next work.
-    ready: [VecDeque<u64>; 4],
+    /// Sinks with work that no worker has, by the [class](Class) of the next work. A sink may also be
+    /// listed for a digest.
+    ready: [VecDeque<u64>; 5],
     /// Workers at slow work.
     pub(super) slow: usize,
     pub(super) is_over: bool,
@@ -87,7 +96,15 @@ pub(super) struct Slot {
     /// `None`: a worker has it.
     pub(super) body: Option<Body>,
     pub(super) work: VecDeque<Work>,
-    /// Whether its first packets are written.
+    /// Whether it is listed with its next work.
+    is_listed: bool,
+    /// The recorder computes digests.
+    has_digests: bool,
+    /// Digests of the files. `None`: a worker updates the digests, or completes the files.
+    pub(super) digests: Option<FileDigests>,
+    /// Pieces that go into the digests next.
+    pub(super) loads: VecDeque<Arc<Load>>,
+    /// Whether a worker took its first packets.
     pub(super) has_begun: bool,
 }
 
@@ -108,13 +125,23 @@ pub(super) enum Class {
     Write,
     Slow,
     Compress,
+    Digest,
+}
+
+/// The next task of a worker.
+pub(super) enum Task {
+    Work(Box<WorkTask>),
+    /// Adds a piece to the digests of a sink.
+    Digest(u64, FileDigests, Arc<Load>),
 }
 
 /// A piece of work, taken.
-pub(super) struct Task {
+pub(super) struct WorkTask {
     pub(super) id: u64,
     pub(super) body: Body,
     pub(super) work: Work,
+    /// For [`Work::Finish`].
+    pub(super) digests: FileDigests,
     pub(super) class: Class,
     /// No packets follow at once.
     pub(super) is_last: bool,
@@ -123,8 +150,13 @@ pub(super) struct Task {
 impl Shared {
     pub(super) fn submit(&self, id: u64, work: Work) {
         let mut state = lock(&self.state);
+        let is_load = matches!(work, Work::Create(_) | Work::Write(_));
         let (ready, given_up) = state.submit(id, work);
         drop(state);
+        if is_load {
+            // For the digest.
+            self.work.notify_one();
+        }
         if let Some(class) = ready {
             self.lane(class.lane()).notify_one();
         }
@@ -139,7 +171,7 @@ impl Shared {
         }
     }
 
-    /// What a worker does until the pool is dropped.
+    /// The loop of a worker. It ends when the pool is dropped.
     pub(super) fn work(&self, lane: Lane, news: &mpsc::Sender<(u64, Outcome)>) {
         let mut state = lock(&self.state);
         while !state.is_over {
@@ -147,35 +179,65 @@ impl Shared {
                 Lane::Write => state.next(self.slow_max),
                 Lane::Compress => state.take(Class::Compress),
             };
-            let Some(mut task) = next else {
+            let Some(task) = next else {
                 let woken = self.lane(lane).wait(state);
                 state = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             drop(state);
-            let body = if matches!(task.work, Work::Leave) {
-                drop(task.body);
-                None
-            } else {
-                let outcome = task.body.perform(task.work, task.is_last);
-                if let Some(outcome) = outcome {
-                    // Before anybody else can take the sink, so that its news come in order. The dumper may be gone.
-                    let _ = news.send((task.id, outcome));
+            state = match task {
+                Task::Work(task) => self.do_work(task, lane, news),
+                Task::Digest(id, mut digests, load) => {
+                    digests.update(&load.piece);
+                    drop(load);
+                    let mut state = lock(&self.state);
+                    state.put_digests_back(id, digests);
+                    state
                 }
-                Some(task.body)
             };
-            state = lock(&self.state);
-            if task.class == Class::Slow {
-                state.slow -= 1;
-                // Others may have waited for that.
-                self.work.notify_one();
-            }
-            let ready = state.put_back(task.id, body);
-            // This worker takes more work of its own lane in the next turn.
-            if let Some(other) = ready.map(Class::lane).filter(|other| *other != lane) {
-                self.lane(other).notify_one();
-            }
+            self.done.notify_all();
         }
+    }
+
+    /// Does a piece of work, and gives the sink back.
+    fn do_work(
+        &self,
+        mut task: Box<WorkTask>,
+        lane: Lane,
+        news: &mpsc::Sender<(u64, Outcome)>,
+    ) -> MutexGuard<'_, State> {
+        let body = if matches!(task.work, Work::Leave) {
+            drop(task.body);
+            None
+        } else {
+            let done = (task.body).perform(task.work, task.digests, task.is_last);
+            if let Some(outcome) = done {
+                // Before anybody else can take the sink, so that its news come in order. The dumper may be gone.
+                let _ = news.send((task.id, outcome));
+            }
+            Some(task.body)
+        };
+        let mut state = lock(&self.state);
+        if task.class == Class::Slow {
+            state.slow -= 1;
+            // Others may have waited for that.
+            self.work.notify_one();
+        }
+        let ready = state.put_back(task.id, body);
+        // This worker takes more work of its own lane in the next turn.
+        if let Some(other) = ready.map(Class::lane).filter(|other| *other != lane) {
+            self.lane(other).notify_one();
+        }
+        state
+    }
+
+    /// Returns when a sink has no work left, or the workers have ended.
+    pub(super) fn wait(&self, id: u64) {
+        let is_busy = |state: &mut State| {
+            let slot = state.slots.get(&id);
+            !state.is_over && slot.is_some_and(|slot| slot.body.is_none() || !slot.work.is_empty())
+        };
+        drop(self.done.wait_while(lock(&self.state), is_busy));
     }
 }
 
@@ -187,23 +249,34 @@ impl State {
         let Some(slot) = self.slots.get_mut(&id) else {
             return (None, VecDeque::from([work]));
         };
-        // A worker that has the sink looks for more itself.
-        let is_free = slot.body.is_some();
-        let is_listed = is_free && !slot.work.is_empty();
         let given_up = if matches!(work, Work::Leave) {
+            slot.loads.clear();
             std::mem::take(&mut slot.work)
         } else {
             VecDeque::new()
         };
+        if let Work::Create(load) | Work::Write(load) = &work
+            && slot.has_digests
+        {
+            slot.loads.push_back(Arc::clone(load));
+            if slot.digests.is_some() && slot.loads.len() == 1 {
+                self.ready[Class::Digest as usize].push_back(id);
+            }
+        }
         slot.work.push_back(work);
-        let ready = if is_listed { None } else { self.list(id) };
-        (ready, given_up)
+        (self.list(id), given_up)
     }
 
-    /// Lists a sink that has work and no worker. Returns the class of that work.
+    /// Lists a sink that has work and no worker, unless it is listed. Returns the class of that work.
     pub(super) fn list(&mut self, id: u64) -> Option<Class> {
-        let slot = self.slots.get(&id).filter(|slot| slot.body.is_some())?;
+        let slot = self.slots.get_mut(&id).filter(|slot| slot.body.is_some())?;
         let work = slot.work.front()?;
+        // The end of a file needs the digest of all its pieces.
+        let is_early = matches!(work, Work::Finish(_)) && !slot.is_digested();
+        if slot.is_listed || is_early {
+            return None;
+        }
+        slot.is_listed = true;
         let class = work.class(slot.has_begun);
         let ready = &mut self.ready[class as usize];
         if matches!(work, Work::Tell(_)) {
@@ -219,36 +292,68 @@ impl State {
     pub(super) fn next(&mut self, slow_max: usize) -> Option<Task> {
         // However much there is to write, dumps are completed too.
         let order = match self.slow {
-            0 => [Class::First, Class::Slow, Class::Write],
-            _ => [Class::First, Class::Write, Class::Slow],
+            0 => [Class::First, Class::Slow, Class::Write, Class::Digest],
+            _ => [Class::First, Class::Write, Class::Digest, Class::Slow],
         };
-        let class = order.into_iter().find(|class| {
-            let is_too_much = *class == Class::Slow && self.slow >= slow_max;
-            !is_too_much && !self.ready[*class as usize].is_empty()
-        })?;
-        self.take(class)
+        order.into_iter().find_map(|class| match class {
+            Class::Slow if self.slow >= slow_max => None,
+            Class::Digest => self.take_digest(),
+            _ => self.take(class),
+        })
     }
 
     /// The first piece of work of a class, with its sink.
     pub(super) fn take(&mut self, class: Class) -> Option<Task> {
         let id = self.ready[class as usize].pop_front()?;
         let slot = self.slots.get_mut(&id)?;
+        slot.is_listed = false;
         let (body, work) = (slot.body.take()?, slot.work.pop_front()?);
         // The class may differ from `class`: the listed work may have been dropped.
         let class = work.class(slot.has_begun);
-        slot.has_begun |= matches!(work, Work::Packets(_));
-        let is_last = !matches!(slot.work.front(), Some(Work::Packets(_)));
+        slot.has_begun |= matches!(work, Work::Write(_));
+        let is_last = !matches!(slot.work.front(), Some(Work::Write(_)));
+        let digests = match work {
+            Work::Finish(_) => slot.digests.take(),
+            _ => None,
+        };
         if matches!(work, Work::Leave) {
             self.slots.remove(&id);
         }
         self.slow += usize::from(class == Class::Slow);
-        Some(Task {
+        Some(Task::Work(Box::new(WorkTask {
             id,
             body,
             work,
+            digests: digests.unwrap_or_default(),
             class,
             is_last,
-        })
+        })))
+    }
+
+    /// The next piece that goes into a digest.
+    fn take_digest(&mut self) -> Option<Task> {
+        while let Some(id) = self.ready[Class::Digest as usize].pop_front() {
+            // The dumper may have left the sink since.
+            if let Some(slot) = self.slots.get_mut(&id)
+                && let Some(load) = slot.loads.pop_front()
+                && let Some(digests) = slot.digests.take()
+            {
+                return Some(Task::Digest(id, digests, load));
+            }
+        }
+        None
+    }
+
+    /// The digests of a sink are free again.
+    pub(super) fn put_digests_back(&mut self, id: u64, digests: FileDigests) {
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return;
+        };
+        slot.digests = Some(digests);
+        if !slot.loads.is_empty() {
+            self.ready[Class::Digest as usize].push_back(id);
+        }
+        self.list(id);
     }
 
     /// The sink is free again. Returned is the class of its next work.
@@ -261,9 +366,9 @@ impl State {
 impl Work {
     fn class(&self, has_begun: bool) -> Class {
         match self {
-            Self::Create => Class::First,
-            Self::Packets(_) if !has_begun => Class::First,
-            Self::Packets(_) | Self::Flush => Class::Write,
+            Self::Create(_) => Class::First,
+            Self::Write(_) if !has_begun => Class::First,
+            Self::Write(_) | Self::Fail(_) | Self::Flush => Class::Write,
             Self::Finish(_) | Self::Tell(_) | Self::Leave => Class::Slow,
             // Compression may take hours, and must not delay the end of another dump.
             Self::Compress => Class::Compress,
@@ -275,19 +380,29 @@ impl Class {
     fn lane(self) -> Lane {
         match self {
             Self::Compress => Lane::Compress,
-            Self::First | Self::Write | Self::Slow => Lane::Write,
+            Self::First | Self::Write | Self::Slow | Self::Digest => Lane::Write,
         }
     }
 }
 
 impl Slot {
-    /// Of a sink without work.
+    /// A sink without work.
     pub(super) fn new(body: Body) -> Self {
+        let digests = body.file.digests();
         Self {
             body: Some(body),
             work: VecDeque::new(),
+            is_listed: false,
+            has_digests: digests.are_on(),
+            digests: Some(digests),
+            loads: VecDeque::new(),
             has_begun: false,
         }
+    }
+
+    /// Whether all pieces are in the digests.
+    fn is_digested(&self) -> bool {
+        self.digests.is_some() && self.loads.is_empty()
     }
 }
 
@@ -301,25 +416,29 @@ impl Body {
         }
     }
 
-    pub(super) fn perform(&mut self, work: Work, is_last: bool) -> Option<Outcome> {
+    pub(super) fn perform(
+        &mut self,
+        work: Work,
+        mut digests: FileDigests,
+        is_last: bool,
+    ) -> Option<Outcome> {
         let outcome = match work {
-            Work::Create => self.attempt(|file| file.create()).map(Outcome::Failed),
-            Work::Packets(mut batch) => self
-                .attempt(|file| {
-                    batch.write(file)?;
-                    if is_last && !batch.is_followed {
-                        file.flush()
-                    } else {
-                        Ok(())
-                    }
-                })
-                .map(Outcome::Failed),
-            Work::Flush => {
-                self.attempt(|file| file.flush());
-                Some(self.done())
+            Work::Create(load) => {
+                let failed = self.attempt(|file| file.create(&load.piece));
+                failed.map(Outcome::Failed)
             }
+            Work::Write(load) => {
+                let failed = self.attempt(|file| file.write(&load.piece));
+                if is_last {
+                    self.file.tell_bytes();
+                }
+                failed.map(Outcome::Failed)
+            }
+            Work::Fail(error) => self.attempt(|_| Err(error)).map(Outcome::Failed),
+            Work::Flush => Some(self.done()),
             Work::Finish(end) => {
-                self.attempt(|file| file.finish(&end));
+                let (end, captures) = *end;
+                self.attempt(|file| file.finish(&end, captures, &mut digests));
                 Some(self.done())
             }
             Work::Compress => {

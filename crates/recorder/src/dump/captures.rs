@@ -1,0 +1,113 @@
+//! The captures of a dump while they are encoded: one file, or as pcap one for each link type.
+
+use std::{io, sync::Arc};
+
+use retroscope_packet::LinkType;
+
+use super::{
+    block::Block,
+    encode::Format,
+    output::{Known, Output, Piece},
+    packet::PacketMeta,
+    sink::Gap,
+    stream::Heading,
+};
+#[cfg(test)]
+use super::{file::DumpFile, stream::FileDigests};
+use crate::intake::interfaces::Interface;
+
+/// Encoders of the files of one dump.
+#[derive(Debug)]
+pub(crate) struct Captures {
+    format: Format,
+    heading: Heading,
+    pub(super) known: Known,
+    /// The first one before all others, which are in the order of link types.
+    pub(super) outputs: Vec<Output>,
+}
+
+impl Captures {
+    pub(crate) fn new(format: Format, heading: Heading) -> Self {
+        Self {
+            format,
+            heading,
+            known: Known::new(),
+            outputs: Vec::new(),
+        }
+    }
+
+    /// Describes an interface, before the first of its packets. An interface that is described before
+    /// [`Self::begin`] gets its block without a packet.
+    pub(super) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
+        self.known.insert(id, Arc::clone(interface));
+    }
+
+    /// Begins the first file. Called once, before packets. A dump without packets is still a capture
+    /// of the link type of the interface that is known.
+    pub(super) fn begin(&mut self) -> io::Result<Piece> {
+        let first = self.known.first_key_value();
+        let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);
+        let mut output = Output::new(self.format, link_type, &self.heading)?;
+        if let Some((id, _)) = first {
+            output.interface(*id, &self.known)?;
+        }
+        let piece = output.take(Block::default());
+        self.outputs.push(output);
+        Ok(piece)
+    }
+
+    /// Encodes a packet. Returns the file of the packet.
+    pub(super) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) -> io::Result<&mut Output> {
+        let interface = self.known.get(&meta.interface);
+        let link_type = interface.map_or(LinkType::ETHERNET, |it| it.link_type);
+        let found = match self.format {
+            Format::PcapNg => Some(0),
+            Format::Pcap => (self.outputs.iter()).position(|it| it.link_type == link_type),
+        };
+        let place = match found {
+            Some(place) => place,
+            None => {
+                let output = Output::new(self.format, link_type, &self.heading)?;
+                let others = self.outputs.get(1..).unwrap_or_default();
+                let place = 1 + others.partition_point(|it| it.link_type.0 < link_type.0);
+                self.outputs.insert(place, output);
+                place
+            }
+        };
+        let output = self.outputs.get_mut(place).ok_or(io::ErrorKind::NotFound)?;
+        output.push(meta, data, &self.known)?;
+        Ok(output)
+    }
+
+    /// Bytes that were encoded and not taken.
+    pub(super) fn bytes(&mut self) -> usize {
+        self.outputs.iter_mut().map(Output::bytes).sum()
+    }
+
+    /// Packets are missing here. The next packet says so in a comment, if the format has comments.
+    pub(super) fn gap(&mut self, gap: &Gap) {
+        if let Some(output) = self.outputs.first_mut() {
+            output.comment(&gap.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+impl Captures {
+    /// Begins the first file of the dump.
+    pub(super) fn create(&mut self, file: &mut DumpFile) -> FileDigests {
+        let (piece, mut digests) = (self.begin().unwrap(), file.digests());
+        file.create(&piece).unwrap();
+        digests.update(&piece);
+        digests
+    }
+
+    /// Writes all that was encoded.
+    pub(super) fn write_to(&mut self, file: &mut DumpFile, digests: &mut FileDigests) {
+        for output in &mut self.outputs {
+            let piece = output.take(Block::default());
+            file.write(&piece).unwrap();
+            digests.update(&piece);
+        }
+    }
+}

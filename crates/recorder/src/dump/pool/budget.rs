@@ -1,0 +1,108 @@
+//! The budget for bytes that are encoded and not written yet.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use crate::dump::{block::Spares, output::Piece};
+
+/// An open block is counted in steps of this many bytes, so that few packets touch shared counters.
+const COUNTED_BYTES: usize = 8 * 1024;
+
+/// Limits and counters of all sinks of a pool. The counters need no order between them: only the
+/// dumper adds bytes, after it asked for room.
+#[derive(Debug)]
+pub(super) struct Limits {
+    pub(super) budget_bytes: usize,
+    /// Descriptors that may stay open between two pieces of work.
+    pub(super) files_kept: usize,
+    pub(super) queued: Arc<AtomicUsize>,
+    pub(super) files: AtomicUsize,
+    pub(super) spares: Spares,
+}
+
+impl Limits {
+    /// Whether a queue of `queued` bytes may grow by `more`: to half of the rest of the budget. An
+    /// empty queue may always take a packet that fits into the rest.
+    pub(super) fn has_room(&self, queued: usize, more: usize) -> bool {
+        let used = self.queued.load(Ordering::Relaxed);
+        let left = self.budget_bytes.saturating_sub(used);
+        more <= left && (queued == 0 || queued + more <= left / 2)
+    }
+}
+
+/// Bytes of a sink that count against the budget. Dropping the charge ends that.
+#[derive(Debug)]
+pub(in crate::dump) struct Charge {
+    bytes: usize,
+    /// All bytes of the sink.
+    queued: Arc<AtomicUsize>,
+    limits: Arc<Limits>,
+}
+
+impl Charge {
+    /// A charge of 0 bytes for the sink with the counter `queued`.
+    pub(super) fn new(queued: &Arc<AtomicUsize>, limits: &Arc<Limits>) -> Self {
+        Self {
+            bytes: 0,
+            queued: Arc::clone(queued),
+            limits: Arc::clone(limits),
+        }
+    }
+
+    /// A charge for further bytes of the same sink.
+    pub(super) fn with(&self, bytes: usize) -> Self {
+        let mut other = Self::new(&self.queued, &self.limits);
+        other.set(bytes);
+        other
+    }
+
+    /// Counts exactly `bytes`.
+    pub(super) fn set(&mut self, bytes: usize) {
+        for count in [&*self.queued, &*self.limits.queued] {
+            count.fetch_add(bytes, Ordering::Relaxed);
+            count.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+    }
+
+    /// Counts at least `bytes`, in steps of [`COUNTED_BYTES`].
+    pub(super) fn cover(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.set(bytes + COUNTED_BYTES);
+        }
+    }
+
+    /// Whether the sink may have `more` bytes in addition.
+    pub(super) fn has_room(&self, more: usize) -> bool {
+        let queued = self.queued.load(Ordering::Relaxed);
+        self.limits.has_room(queued, more)
+    }
+
+    /// Whether the sink has bytes that other charges count.
+    pub(super) fn is_followed(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) > self.bytes
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// A piece of a file in both lanes of a sink. After both lanes, the memory of the piece serves the
+/// next blocks.
+#[derive(Debug)]
+pub(in crate::dump) struct Load {
+    pub(super) piece: Piece,
+    pub(super) charge: Charge,
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let block = std::mem::take(&mut self.piece.block);
+        self.charge.limits.spares.put(block);
+    }
+}

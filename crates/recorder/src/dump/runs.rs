@@ -1,0 +1,195 @@
+//! Merges the runs of a capture file.
+//!
+//! A run is a range of the file in which packets are in order, by ring time and source. A sorted file
+//! is one run. A late packet begins a run, and so does the packet after packets that were written
+//! ahead of their turn.
+//!
+//! The recorder keeps no list of runs while it writes the file. [`Runs`] scans the file to find the
+//! runs, and merges [`FAN_IN`] runs at a time. So memory does not grow with the number of runs.
+//! Packets of one time and source keep their order in the file.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    io::{self, Read},
+    ops::Range,
+};
+
+use retroscope_pcapfile::{PACKET_HEADER_BYTES, Reader, RecordMeta};
+
+use super::{
+    disk::{DiskFile, sequential},
+    encode::Format,
+};
+
+/// Runs that are merged at once.
+const FAN_IN: usize = 256;
+/// Read buffers of the runs that are merged at once, bytes: all of them, and the least for a run.
+const BUFFERS_BYTES: usize = 8 << 20;
+const BUFFER_BYTES_MIN: usize = 16 << 10;
+
+/// Length of a record header of a pcap file, bytes.
+const PCAP_RECORD_HEADER_BYTES: usize = 16;
+
+/// Where a packet belongs in a sorted file: ring time, ns, and source. Packets that are equal here
+/// keep their order.
+pub(super) type Place = (i64, usize);
+
+/// See the module.
+pub(super) struct Runs<'f, P> {
+    file: &'f dyn DiskFile,
+    format: Format,
+    /// The file header, with the blocks of all interfaces.
+    header: &'f [u8],
+    /// The place of a packet that has this number in the file.
+    place: P,
+    scan: FileReader<'f>,
+    /// Packets that `scan` has read.
+    scanned: u64,
+    /// Place of the last packet that `scan` has read.
+    last: Option<Place>,
+    /// Offset of the first packet of the run that `scan` is in, and the packet's number.
+    start: Option<(u64, u64)>,
+    /// The runs that are merged now.
+    cursors: Vec<Cursor<'f>>,
+    /// Place of the next packet of each run that is merged now, and the run's position in `cursors`.
+    /// If places are equal, the earlier run is first.
+    next: BinaryHeap<Reverse<(Place, usize)>>,
+    /// The run whose packet was returned last.
+    taken: Option<usize>,
+}
+
+type FileReader<'f> = Reader<Box<dyn Read + 'f>>;
+
+/// One run that is being read.
+struct Cursor<'f> {
+    reader: FileReader<'f>,
+    /// Records of the reader's burst that were returned.
+    taken: usize,
+    /// Number of the next packet in the file.
+    packet: u64,
+}
+
+impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<Place>> Runs<'f, P> {
+    /// Reads a file of this format. `header`: as the file begins, with the blocks of all interfaces
+    /// in the order of their indices.
+    pub(super) fn new(
+        file: &'f dyn DiskFile,
+        format: Format,
+        header: &'f [u8],
+        place: P,
+    ) -> io::Result<Self> {
+        let scan: Box<dyn Read> = Box::new(file.reader());
+        Ok(Self {
+            file,
+            format,
+            header,
+            place,
+            scan: Reader::new(scan).map_err(io::Error::other)?,
+            scanned: 0,
+            last: None,
+            start: None,
+            cursors: Vec::new(),
+            next: BinaryHeap::new(),
+            taken: None,
+        })
+    }
+
+    /// Returns the next packet, its bytes and its number in the file. The packets of [`FAN_IN`] runs
+    /// come in order, then those of the next [`FAN_IN`] runs.
+    pub(super) fn next(&mut self) -> io::Result<Option<(RecordMeta, &[u8], u64)>> {
+        if let Some(run) = self.taken.take() {
+            self.cursors[run].step();
+            self.list(run)?;
+        }
+        if self.next.is_empty() {
+            self.open_runs()?;
+        }
+        let Some(Reverse((_, run))) = self.next.pop() else {
+            return Ok(None);
+        };
+        self.taken = Some(run);
+        let cursor = &mut self.cursors[run];
+        let packet = cursor.packet;
+        let record = cursor.peek()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let data = &self.cursors[run].reader.memory()[record.offset..];
+        Ok(Some((
+            record,
+            &data[..record.captured_len as usize],
+            packet,
+        )))
+    }
+
+    /// Lists the next packet of a run.
+    fn list(&mut self, run: usize) -> io::Result<()> {
+        let cursor = &mut self.cursors[run];
+        if let Some(record) = cursor.peek()? {
+            let place = (self.place)(&record, cursor.packet)?;
+            self.next.push(Reverse((place, run)));
+        }
+        Ok(())
+    }
+
+    /// Begins to read the next runs.
+    fn open_runs(&mut self) -> io::Result<()> {
+        let found = self.find_runs()?;
+        let memory = (BUFFERS_BYTES / found.len().max(1)).max(BUFFER_BYTES_MIN);
+        self.cursors.clear();
+        for (run, (bytes, packet)) in found.into_iter().enumerate() {
+            let file = self.file;
+            let read_at = move |buffer: &mut [u8], at| file.read_at(buffer, bytes.start + at);
+            let run_bytes = sequential(read_at).take(bytes.end - bytes.start);
+            let reader: Box<dyn Read> = Box::new(self.header.chain(run_bytes));
+            let reader = Reader::with_memory(reader, memory).map_err(io::Error::other)?;
+            self.cursors.push(Cursor {
+                reader,
+                taken: 0,
+                packet,
+            });
+            self.list(run)?;
+        }
+        Ok(())
+    }
+
+    /// Scans the file for the next [`FAN_IN`] runs: where they are, and the number of their first packet.
+    fn find_runs(&mut self) -> io::Result<Vec<(Range<u64>, u64)>> {
+        let header_bytes = match self.format {
+            Format::PcapNg => PACKET_HEADER_BYTES,
+            Format::Pcap => PCAP_RECORD_HEADER_BYTES,
+        };
+        let mut found = Vec::new();
+        while found.len() < FAN_IN {
+            let record = self.scan.next().map_err(io::Error::other)?;
+            let Some(record) = record.map(|record| record.meta) else {
+                let last = self.start.take();
+                found.extend(last.map(|(start, packet)| (start..u64::MAX, packet)));
+                break;
+            };
+            let place = (self.place)(&record, self.scanned)?;
+            if self.last.is_none_or(|last| place < last) {
+                let start = self.scan.data_offset(&record) - header_bytes as u64;
+                let before = self.start.replace((start, self.scanned));
+                found.extend(before.map(|(before, packet)| (before..start, packet)));
+            }
+            self.last = Some(place);
+            self.scanned += 1;
+        }
+        Ok(found)
+    }
+}
+
+impl Cursor<'_> {
+    /// The next record of the run.
+    fn peek(&mut self) -> io::Result<Option<RecordMeta>> {
+        if self.taken == self.reader.records().len() {
+            self.taken = 0;
+            self.reader.fill().map_err(io::Error::other)?;
+        }
+        Ok(self.reader.records().get(self.taken).copied())
+    }
+
+    fn step(&mut self) {
+        self.taken += 1;
+        self.packet += 1;
+    }
+}
