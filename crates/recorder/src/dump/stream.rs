@@ -1,8 +1,11 @@
-//! The bytes of one file, in their order, from the header to the end; and their SHA-256.
+//! One file of a dump, from the header to the end, and the SHA-256 digest of its bytes.
 //!
-//! Where the processor has instructions for it, the digest is computed as the file is written. Its first kilobytes hold the verdict, which is known at the end: they go into the digest with
-//! the verdict that is expected, `complete` and what no counter tells, and only a file with another one is read again. Other processors take 4 to 7 s for a GB (with them 0.7), in which the disk would have
-//! nothing to do: there all files are read again, when they are complete and have their names.
+//! Where the processor has instructions for SHA-256, the digest is computed as the file is written. The
+//! header holds the verdict, which is known at the end. So the digest is of a header with the verdict
+//! that is expected, `complete` and the losses that no counter reports; a file with another verdict is
+//! read again. Other processors take 4 to 7 s for a GB (with instructions 0.7 s), and the disk would
+//! wait: there files are read again when they are complete and have their names, if the user asks for
+//! digests.
 
 use std::{
     collections::BTreeMap,

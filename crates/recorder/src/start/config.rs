@@ -15,6 +15,7 @@ use crate::{
         encode::Format,
         post::PostConfig,
         store::{Keep, MinFree},
+        stream::Digests,
         template::NameTemplate,
     },
 };
@@ -96,7 +97,8 @@ pub struct Config {
     pub zstd: Option<ZstdLevel>,
     /// … and named.
     pub name: NameTemplate,
-    /// Tell the SHA-256 of dumps' files.
+    /// Write the SHA-256 of dumps' files into their sidecars. The default is true where the processor
+    /// has instructions for SHA-256.
     pub sha256: bool,
     /// How many dumps are kept in the directory, and how long, those of earlier recorders among them; what is kept of a rule's dumps is in `requests`.
     pub keep: Keep,
@@ -157,7 +159,7 @@ impl Default for Config {
             format: Format::PcapNg,
             zstd: None,
             name: NameTemplate::default(),
-            sha256: true,
+            sha256: Digests::here() == Digests::AsWritten,
             keep: Keep::default(),
             min_free: None,
             post: None,

@@ -20,9 +20,13 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "zstd[:LEVEL]", value_parser = compression)]
     compress: Option<ZstdLevel>,
 
-    /// Leave the SHA-256 of dumps' files out of their sidecars. Processors without instructions for it take 4 to 7 s for a GB
+    /// Leave the SHA-256 of dumps' files out of their sidecars. The default on processors without SHA instructions
     #[arg(long)]
     no_sha256: bool,
+
+    /// Write the SHA-256 of dumps' files into their sidecars. The default on processors with SHA instructions; others take 4 to 7 s for a GB
+    #[arg(long, conflicts_with = "no_sha256")]
+    sha256: bool,
 
     /// Delete dumps, the oldest first, where those in the directory have more bytes, or are older: `50GiB`, `30d`, or both, as `50GiB,30d`. Those of earlier recorders count; a dump that has
     /// a file NAME.hold beside it stays
@@ -108,7 +112,7 @@ impl FileArgs {
         Config {
             name: self.name.clone(),
             zstd: self.compress,
-            sha256: !self.no_sha256,
+            sha256: self.sha256 || config.sha256 && !self.no_sha256,
             keep: self.keep.unwrap_or_default(),
             min_free: self.min_free,
             post: self.post.clone().map(|command| PostConfig {

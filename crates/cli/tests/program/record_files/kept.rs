@@ -48,7 +48,7 @@ fn names_follow_a_template_and_collide_with_nothing() {
     fs::create_dir(dir.path().join("dumps")).unwrap();
     let foreign = dir.path().join("dumps/all-4.pcapng");
     fs::write(&foreign, "foreign").unwrap();
-    ten_dumps(dir.path(), &["--name", "all"]);
+    ten_dumps(dir.path(), &["--name", "all", "--sha256"]);
     let names = names(&dir.path().join("dumps"));
     let captures = names.iter().filter(|name| name.ends_with(".pcapng"));
     assert_eq!((captures.count(), names.len()), (11, 21), "{names:?}");

@@ -115,6 +115,8 @@ impl SinkQueue {
     /// Encodes a packet. The caller has asked for [room](Self::has_room).
     pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) {
         if self.fault.is_some() {
+            // What is left will not be written, and must not count.
+            self.end();
             return;
         }
         let output = match self.captures.packet(meta, data) {
