@@ -82,7 +82,7 @@ impl Verdict {
 pub struct StoredDump {
     /// What its files' names have in common, behind `SUBDIRECTORY/` where it went into one: ASCII letters, digits, `.`, `_`, `-`, and that one `/`.
     pub id: String,
-    /// As in `number` in the report. `None`: it is not open any more.
+    /// The `number` of its report. `None`: the dump is not open any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
     /// It is being written.
