@@ -135,7 +135,7 @@ impl Keeper {
     }
 
     /// The file system is full. Deletes dumps, if room is to be left, and returns whether there is
-    /// more room now. Returns `false` after [`ROOM_WAIT`].
+    /// more room now. Returns `false` if no answer comes in time.
     pub fn make_room(&self, bytes: u64) -> bool {
         self.make_room_within(bytes, ROOM_WAIT)
     }

@@ -40,7 +40,7 @@ struct State<R> {
 /// Why a question has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// [`QUESTIONS_MAX`] questions wait.
+    /// Too many questions wait.
     Busy,
     /// No answer came within the time of the asker.
     Late,

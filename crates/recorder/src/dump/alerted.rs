@@ -82,7 +82,7 @@ pub(crate) struct AlertEntry {
     /// Whether the frame that it is about is in the dump. `None`: it is about no frame on the wire,
     /// or the dump no longer knew all stamps when the alert arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
-    frame: Option<bool>,
+    pub(super) frame: Option<bool>,
     /// The number of that frame in the file, from 1, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) packet: Option<u64>,
@@ -209,7 +209,13 @@ impl Alerted {
 
     /// Counts what a finished dump has of its alerts, and forgets the alerts: the dump may be
     /// compressed for long. Returns news of those that it has nothing of.
-    pub(super) fn count(&mut self, counters: &AlertCounters, number: u64) -> Vec<AlertNews> {
+    /// `is_whole`: all packets that it was given are in its files.
+    pub(super) fn count(
+        &mut self,
+        counters: &AlertCounters,
+        number: u64,
+        is_whole: bool,
+    ) -> Vec<AlertNews> {
         let add = |count: &AtomicU64| _ = count.fetch_add(1, Relaxed);
         let mut news = Vec::new();
         for known in std::mem::take(&mut self.alerts).into_values() {
@@ -229,9 +235,9 @@ impl Alerted {
                         reason: Some(why.clone()),
                     });
                 }
-                (None, Some(true)) => add(&counters.frames_found),
+                (None, Some(true)) if is_whole => add(&counters.frames_found),
                 (None, Some(false)) => add(&counters.frames_missing),
-                (None, None) => {}
+                (None, _) => {}
             }
         }
         news

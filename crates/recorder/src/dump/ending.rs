@@ -197,12 +197,14 @@ impl Ending {
             })
         };
         let mut facts = self.facts.clone();
-        if self.sink.held().locations.len() > 1 {
-            // A number would not say of which file.
-            facts
-                .alerts
-                .iter_mut()
-                .for_each(|alert| alert.packet = None);
+        let has_failed = self.sink.fault.is_some();
+        for alert in &mut facts.alerts {
+            if has_failed || self.taken.restamped > 0 || self.sink.held().locations.len() > 1 {
+                // The number counts packets of one file that is complete and in order.
+                alert.packet = None;
+            }
+            // The frame may be among the packets that were not written.
+            alert.frame = alert.frame.filter(|is_there| !(has_failed && *is_there));
         }
         Sidecar {
             report,

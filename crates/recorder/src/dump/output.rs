@@ -178,6 +178,17 @@ impl Output {
         self.encoder.buffer().len()
     }
 
+    /// Takes the block if nothing is encoded in it; a small block follows.
+    pub(crate) fn give_back(&mut self) -> Option<Block> {
+        let buffer = self.encoder.buffer();
+        if buffer.len() > 0 {
+            return None;
+        }
+        let block = std::mem::take(buffer);
+        buffer.start(self.offset);
+        Some(block)
+    }
+
     /// Takes what was encoded. `next`: an empty block for what follows.
     pub(crate) fn take(&mut self, next: Block) -> Piece {
         let field = match self.offset {

@@ -80,3 +80,38 @@ fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
     );
     assert_eq!(told["alerts"][1]["packet"], 501);
 }
+
+/// The disk is full before the alert's frame. A sidecar that can still be written claims neither the
+/// frame nor a number.
+#[test]
+fn a_failed_dump_claims_no_frame_of_an_alert() {
+    let disk = FakeDisk::default();
+    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
+    let plan = RigConfig {
+        triggers: &["udp port 1"],
+        future_ns: 30 * S,
+        ..RigConfig::default()
+    };
+    let mut rig = Rig::on(&plan, START, directory);
+    rig.pass(MS);
+    let stamp = rig.clock.wall_ns.load(std::sync::atomic::Ordering::SeqCst);
+    rig.arrive(0, [udp(5, 9, 0), vec![0; 10_000]].concat());
+    rig.step();
+    disk.set_capacity(5000);
+    rig.handle.alerts(vec![alert(stamp, 1)]).unwrap();
+    rig.pass(5 * S);
+    rig.step();
+    rig.step();
+    disk.set_capacity(usize::MAX);
+    for _ in 0..3 {
+        rig.pass(40 * S);
+        rig.step();
+    }
+    let report = rig.common.log.last().remove(0);
+    assert_eq!(report.verdict, Verdict::Failed, "{report:?}");
+    let sidecar = disk.read(&report.file.with_extension("").with_extension("json"));
+    let told: Value = serde_json::from_slice(&sidecar.unwrap()).unwrap();
+    assert_eq!(told["alerts"].as_array().map(Vec::len), Some(1), "{told}");
+    assert_eq!(told["alerts"][0]["frame"], Value::Null);
+    assert_eq!(told["alerts"][0]["packet"], Value::Null);
+}

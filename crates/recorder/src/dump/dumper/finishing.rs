@@ -119,7 +119,8 @@ impl Dumper {
                     ending.completion.stays_plain = true;
                 }
                 let report = ending.report();
-                for news in ending.alerted.count(&common.alerts, id) {
+                let is_whole = report.error.is_none();
+                for news in ending.alerted.count(&common.alerts, id, is_whole) {
                     self.parts.events.tell(Event::Alert(news));
                 }
                 let is_complete = report.error.is_none();

@@ -142,16 +142,18 @@ impl SinkQueue {
         self.captures.gap(gap);
     }
 
-    /// Hands over the encoded bytes, so that readers of the file see them soon. False: earlier bytes
-    /// are not written yet, and the caller tries again later. So a slow disk gets few large blocks.
+    /// Hands over the encoded bytes, so that readers of the file see them soon. False: the caller
+    /// flushes again later, because earlier bytes are not written yet (so a slow disk gets few large
+    /// blocks), or to give back a large block if no packet follows.
     pub(in crate::dump) fn flush(&mut self) -> bool {
         let is_blocked = !self.waits && self.fault.is_none() && self.open.is_followed();
         if is_blocked && self.captures.bytes() > 0 {
             return false;
         }
+        let was_busy = self.is_busy;
         self.hand_over();
         self.wait();
-        true
+        !was_busy
     }
 
     /// Hands over the encoded bytes, and ends the encoding.
@@ -179,6 +181,9 @@ impl SinkQueue {
         let outputs = self.captures.outputs.iter_mut();
         let pieces: Vec<Piece> = outputs
             .filter_map(|output| {
+                if !is_busy && let Some(block) = output.give_back() {
+                    spares.put(block);
+                }
                 let next = || match is_busy {
                     true => spares.take(),
                     false => Block::default(),
@@ -193,8 +198,8 @@ impl SinkQueue {
         let charge = self.open.with(piece.block.len());
         self.open.set(self.captures.bytes());
         self.give(Work::Write(Arc::new(Load { piece, charge })));
-        if !self.open.has_room(0) {
-            self.wait();
+        if self.waits && !self.open.has_room(0) {
+            self.shared.wait_for_digests(self.id);
         }
     }
 

@@ -233,11 +233,17 @@ impl Shared {
 
     /// Returns when a sink has no work left, or the workers have ended.
     pub(super) fn wait(&self, id: u64) {
-        let is_busy = |state: &mut State| {
-            let slot = state.slots.get(&id);
-            !state.is_over && slot.is_some_and(|slot| slot.body.is_none() || !slot.work.is_empty())
-        };
-        drop(self.done.wait_while(lock(&self.state), is_busy));
+        self.wait_while(id, Slot::is_busy);
+    }
+
+    /// Returns when a sink has no work and no pieces for the digests left, or the workers have ended.
+    pub(super) fn wait_for_digests(&self, id: u64) {
+        self.wait_while(id, |slot| slot.is_busy() || !slot.loads.is_empty());
+    }
+
+    fn wait_while(&self, id: u64, is_so: impl Fn(&Slot) -> bool) {
+        let waits = |state: &mut State| !state.is_over && state.slots.get(&id).is_some_and(&is_so);
+        drop(self.done.wait_while(lock(&self.state), waits));
     }
 }
 
@@ -398,6 +404,11 @@ impl Slot {
             loads: VecDeque::new(),
             has_begun: false,
         }
+    }
+
+    /// Whether work is left, or a worker is at it.
+    fn is_busy(&self) -> bool {
+        self.body.is_none() || !self.work.is_empty()
     }
 
     /// Whether all pieces are in the digests.
