@@ -350,7 +350,8 @@ fn a_silent_connection_is_asked_whether_it_is_there() {
     let socket = sockets
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .find(|words| words.get(1) == Some(&local.as_str()))
+        // 01: established. An earlier connection from the same port may still be in TIME-WAIT.
+        .find(|words| words.get(1) == Some(&local.as_str()) && words[3] == "01")
         .unwrap();
     // `tr:tm->when`: which timer (2: keepalive), and in how many ticks of 10 ms.
     let (timer, ticks) = socket[5].split_once(':').unwrap();
