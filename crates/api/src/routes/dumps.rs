@@ -189,7 +189,8 @@ pub(crate) async fn read(
         let report = report.map(Arc::unwrap_or_clone);
         let stored = match (stored, &report) {
             (Ok(stored), _) => Some(stored),
-            (Err(_), Some(_)) => None,
+            // The dump may have been finished after the first look.
+            (Err(_), Some(_)) => find(&app.handle, &dump).ok(),
             (Err(problem), None) => return Err(problem),
         };
         let number = stored.as_ref().and_then(|stored| stored.number);
