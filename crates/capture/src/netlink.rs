@@ -281,6 +281,8 @@ const GET_LINK: u16 = 18;
 pub(crate) const LINK_BYTES: usize = 16;
 /// `IFLA_IFNAME`.
 pub(crate) const LINK_NAME: u16 = 3;
+/// `IFLA_QDISC`: the attribute with the name of the queueing discipline.
+const QUEUEING: u16 = 6;
 /// `IFLA_EXT_MASK` and `RTEXT_FILTER_SKIP_STATS`: an answer without counters.
 const MASK: u16 = 29;
 const SKIP_STATISTICS: u32 = 1 << 3;
@@ -321,6 +323,14 @@ impl Netlink {
         fixed[4..8].copy_from_slice(&index.to_ne_bytes());
         fixed[8..12].copy_from_slice(&LINK_64_BIT.to_ne_bytes());
         self.ask(&Request::new(GET_STATS, &fixed), counters)
+    }
+
+    /// The name of the interface's queueing discipline: `noqueue`, `pfifo_fast`, …
+    pub(crate) fn queueing(&mut self, index: i32) -> io::Result<String> {
+        self.ask(&link_request(index), |answer| {
+            let (_, found) = answer.parts(NEW_LINK, LINK_BYTES)?;
+            Some(until_nul(found.get(&QUEUEING)?).into_owned())
+        })
     }
 
     /// As [`Self::new`]; the kernel refuses questions that it does not understand, and lists only what they ask for. Since Linux 4.20; fails

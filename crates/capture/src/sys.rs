@@ -20,6 +20,8 @@ pub(crate) unsafe trait Plain: Copy {}
 unsafe impl Plain for c_int {}
 // SAFETY: an integer.
 unsafe impl Plain for u32 {}
+// SAFETY: integers.
+unsafe impl Plain for [u32; 9] {}
 
 /// Sets a socket option, setsockopt(2).
 pub(crate) fn set_option<T: Plain>(

@@ -8,6 +8,7 @@
 //! - `attachment`: the program's maps and link,
 //! - `mode`: how packets come in, [`XdpMode`],
 //! - `taken`: an interface by its name, and sockets (`channel`) for it,
+//! - `sender`: the other direction, for [`send`](crate::send),
 //! - `sys`: bpf(2), sockets, rings and memory shared with the kernel,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug.
 //!
@@ -44,9 +45,12 @@ mod config;
 mod mode;
 mod program;
 mod queue;
+mod sender;
 mod source;
 mod sys;
 mod taken;
+
+pub(crate) use sender::{XdpSender, suits};
 
 pub use config::XdpConfig;
 pub use mode::{WhyCopied, XdpMode};

@@ -10,6 +10,7 @@ use super::{
     config::XdpConfig,
     mode::{TakeMode, copy_words, program_word},
     queue::{self, OWN_BYTES, Opened, PLACING_NS},
+    sender::is_linux,
     sys::Umem,
     taken::{TakenInterface, frame_bytes, other_program},
 };
@@ -266,19 +267,6 @@ fn open_queue(
     }))
 }
 
-/// Whether this kernel has at least this version.
-fn is_linux(at_least: (u32, u32)) -> bool {
-    let release = rustix::system::uname();
-    let version = release.release().to_str().ok().and_then(version);
-    version.is_some_and(|version| version >= at_least)
-}
-
-/// The first two numbers of a kernel's release, such as `6.8.0-45-generic`.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
 /// Makes spare sockets for each queue, as many as the kernel lets. Returns a sentence if these are fewer than there should be: the
 /// limits of locked memory and of descriptors are the user's choice.
 fn open_spares(taken: &TakenInterface, opened: &mut [Opened]) -> Option<String> {
@@ -307,21 +295,4 @@ fn few_spares(name: &str, times: usize, wanted: usize, error: &SourceError) -> S
         times => format!("{times} times"),
     };
     format!("{name}: if it is removed it can be taken up again {times}, not {wanted} times: {why}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions() {
-        assert_eq!(version("6.8.0-45-generic"), Some((6, 8)));
-        assert_eq!(version("6.18"), Some((6, 18)));
-        assert_eq!(version("5.15-rc1"), Some((5, 15)));
-        for none in ["", "6", "6.", "six.1", "6.99999999999"] {
-            assert_eq!(version(none), None, "{none}");
-        }
-        assert!(version("6.5.13") < Some(JOINS_BUFFERS));
-        assert!(version("6.10.1") >= Some(JOINS_BUFFERS));
-    }
 }

@@ -65,7 +65,8 @@ impl TakenInterface {
     pub(super) fn not_bound(&self, queue: u32, error: io::Error) -> SourceError {
         match error.raw_os_error() {
             Some(libc::EBUSY) => self.unsupported(&format!(
-                "another AF_XDP socket has its queue {queue}: end the program that holds it first"
+                "another AF_XDP socket has its queue {queue}, such as the one that 'generate -i {}' sends through: end that first",
+                self.name()
             )),
             _ => self.error("bind(AF_XDP)", error),
         }

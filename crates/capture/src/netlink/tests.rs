@@ -161,6 +161,14 @@ fn the_loopback_interface_loses_nothing() {
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
 }
 
+#[test]
+fn the_loopback_interface_has_no_queue() {
+    let mut netlink = Netlink::new().unwrap();
+    assert_eq!(netlink.queueing(1).unwrap(), "noqueue");
+    let error = netlink.queueing(i32::MAX).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+}
+
 /// Asks for a list. `changes` times the kernel says that the list changed, then it gives the list.
 fn list_that_changes(changes: u32) -> io::Result<Vec<u32>> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);

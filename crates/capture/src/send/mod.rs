@@ -18,10 +18,15 @@
 //! # Ok::<(), retroscope_capture::SourceError>(())
 //! ```
 //!
-//! Frames bypass the queueing discipline, and with it captures of what this interface sends: record
-//! at the other end. One system call sends up to 64 frames. Nothing is dropped here: if the
-//! interface has no room, the sender tries the same frame again and counts the attempts. So the
-//! frames that are counted as sent are those that the driver took.
+//! Frames bypass the queueing discipline (and with it captures of what this interface sends: record at the other end), go
+//! out many to a system call, and are never dropped here: where the interface has no room they are tried again, in their
+//! place, and the attempts counted. So what is counted as sent is what the driver took.
+//!
+//! # Two ways out
+//! A packet socket serves every interface and every frame. An XDP socket is quicker by half where it is known what became of
+//! each frame, on virtual Ethernet pairs ([`af_xdp`], `sender`). What it does not take goes to the packet
+//! socket, which says why. Before that the other end is done with all that went out before, so no frame passes another here. Whether
+//! they are received in that order is up to the other end, which may have several CPUs receive.
 
 mod namespace;
 
@@ -38,23 +43,26 @@ pub use namespace::in_network_namespace_or_loopback;
 use crate::{
     Burst, FrameMeta, SourceError,
     af_packet::{permission, sys::PacketSocket},
+    af_xdp::{self, XdpSender},
     clock::{self, SECOND_NS},
     interface::NamedInterface,
 };
 
-/// [`LiveSender::timeout_ns`] of a new sender.
+/// Sending fails after this time without any progress, unless the user says otherwise: the interface takes no frames.
 const PROGRESS_WAIT_NS: i64 = SECOND_NS;
 
 /// Bytes of an Ethernet header, which an MTU does not count.
 const HEADER_BYTES: i32 = 14;
 
-/// A packet socket that sends. Needs CAP_NET_RAW to open, nothing afterwards.
+/// Sockets to send with. Needs CAP_NET_RAW to open, nothing afterwards.
 #[derive(Debug)]
 pub struct LiveSender {
     interface: NamedInterface,
     socket: PacketSocket,
-    /// How long the interface may refuse frames before [`Self::send`] fails, ns; a second at first.
-    /// Longer for a receiver that is known to pause.
+    /// The quicker way. None where it does not suit, and after an error, when it may still hold frames.
+    quick: Option<XdpSender>,
+    /// How long an interface may take no frames, or keep them, before that is an error, ns; a second at first. For a receiver that is known
+    /// to pause.
     pub timeout_ns: i64,
     /// Frames that the interface took.
     pub sent: u64,
@@ -75,15 +83,23 @@ impl LiveSender {
             Some(libc::EPERM | libc::EACCES) => permission("send on", interface, program),
             _ => system("socket(AF_PACKET)", error),
         })?;
-        // Linux before 3.14 refuses the option. Frames then pass the queueing discipline.
+        // Refused before Linux 3.14: then frames take the longer way.
         let _ = socket.bypass_queueing();
         // Bound to no protocol: it never receives.
         socket
             .bind(index, 0)
             .map_err(|error| system("bind", error))?;
+        // Without it, for whatever reason, everything goes out all the same.
+        let quick = af_xdp::suits(&named.query, interface, index)
+            .then(|| {
+                let frame_bytes_max = named.query.mtu(interface).ok()? + HEADER_BYTES;
+                XdpSender::open(index, usize::try_from(frame_bytes_max).ok()?).ok()
+            })
+            .flatten();
         Ok(Self {
             interface: named,
             socket,
+            quick,
             timeout_ns: PROGRESS_WAIT_NS,
             sent: 0,
             retries: 0,
@@ -97,32 +113,100 @@ impl LiveSender {
     /// [`SourceError::NoRoom`] if it takes none for a second (see [`Self::timeout_ns`]), or [`SourceError::System`]. What was sent
     /// before is counted.
     pub fn send(&mut self, burst: Burst<'_>) -> Result<(), SourceError> {
-        let Burst { memory, mut frames } = burst;
-        // When the interface began to refuse, on the monotonic clock.
-        let mut stall_ns = None;
+        let mut frames = burst.frames;
         while !frames.is_empty() {
-            let error = match send_frames(&self.socket, memory, frames) {
+            let Some(mut quick) = self.quick.take() else {
+                return self.send_plainly(burst.memory, frames);
+            };
+            if !quick.wait_for_chunks(self.timeout_ns) {
+                // The other end keeps packets, and this way has no more chunks. All of them were sent.
+                continue;
+            }
+            let staged = quick.stage(burst.memory, frames);
+            if staged == 0 {
+                let sent = self.send_plainly(burst.memory, &frames[..1]);
+                self.quick = Some(quick);
+                sent?;
+                frames = &frames[1..];
+            } else {
+                // After an error it is not put back: it may hold frames that nobody wants any more.
+                self.send_staged(&mut quick, burst.memory, &frames[..staged])?;
+                self.quick = Some(quick);
+                frames = &frames[staged..];
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the frames that were staged, and those of them that are refused through the packet socket.
+    fn send_staged(
+        &mut self,
+        quick: &mut XdpSender,
+        memory: &[u8],
+        mut frames: &[FrameMeta],
+    ) -> Result<(), SourceError> {
+        let mut stall = None;
+        while !frames.is_empty() {
+            let (taken, said) = quick.send(self.timeout_ns);
+            let (done, left) = frames.split_at(taken);
+            self.sent += done.len() as u64;
+            frames = left;
+            match said {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && taken > 0 => {
+                    self.sent -= 1;
+                    self.retries += 1;
+                    self.send_plainly(memory, &done[taken - 1..])?;
+                }
+                Err(error) if !is_no_room(&error) && !is_interrupted(&error) => {
+                    return Err(self.error("sendto(AF_XDP)", error, frames));
+                }
+                _ if taken > 0 => stall = None,
+                said => self.wait(&mut stall, said.err(), frames)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends frames through the packet socket.
+    fn send_plainly(&mut self, memory: &[u8], mut frames: &[FrameMeta]) -> Result<(), SourceError> {
+        let mut stall = None;
+        while !frames.is_empty() {
+            match send_frames(&self.socket, memory, frames) {
                 Ok(sent) => {
                     self.sent += sent as u64;
                     frames = &frames[sent..];
-                    stall_ns = None;
-                    continue;
+                    stall = None;
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => error,
-            };
-            if !matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) {
-                return Err(self.error("sendmmsg", error, frames));
+                Err(error) if is_interrupted(&error) => {}
+                Err(error) if is_no_room(&error) => self.wait(&mut stall, Some(error), frames)?,
+                Err(error) => return Err(self.error("sendmmsg", error, frames)),
             }
-            self.retries += 1;
-            let now_ns = clock::monotonic_ns();
-            if now_ns - *stall_ns.get_or_insert(now_ns) >= self.timeout_ns {
-                return Err(self.error("sending", error, frames));
-            }
-            // The receiver's softirq may need this CPU.
-            std::thread::yield_now();
         }
         Ok(())
+    }
+
+    /// The interface had no room, if it said so: lets others run, and gives up after a while. `stall`: since when, on the monotonic clock.
+    fn wait(
+        &mut self,
+        stall: &mut Option<i64>,
+        said: Option<io::Error>,
+        frames: &[FrameMeta],
+    ) -> Result<(), SourceError> {
+        self.retries += u64::from(said.is_some());
+        let now_ns = clock::monotonic_ns();
+        if now_ns - *stall.get_or_insert(now_ns) >= self.timeout_ns {
+            let error = said.unwrap_or_else(|| io::Error::from_raw_os_error(libc::ENOBUFS));
+            return Err(self.error("sending", error, frames));
+        }
+        // The receiver's softirq may need this CPU.
+        std::thread::yield_now();
+        Ok(())
+    }
+
+    /// Whether frames go out through an XDP socket; else all go through a packet socket.
+    #[must_use]
+    pub fn is_quick(&self) -> bool {
+        self.quick.is_some()
     }
 
     /// Why the first of `frames` was not sent.
@@ -147,6 +231,14 @@ impl LiveSender {
             _ => SourceError::system(&interface, call, error),
         }
     }
+}
+
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN))
+}
+
+fn is_interrupted(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Interrupted
 }
 
 /// Frames of a sendmmsg(2) at most: as many headers fit on the stack and stay in the L1 cache.

@@ -11,7 +11,7 @@ use crate::support::{
     DEADLINE, WAIT,
     namespace::{Namespace, ip},
     traffic::{Taken, frame, send, take_until},
-    xdp::{OtherSocket, config, is_attached, losses, open, open_as, stop_and_drain},
+    xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 use retroscope_capture::{
     Event, LossCause, Queue, Source, SourceError, Status, af_xdp::XdpConfig, send::LiveSender,
@@ -462,13 +462,13 @@ fn a_queue_that_fails_holds_up_no_other() {
         serve(&mut served, |all| {
             all.iter().all(|one| told(one, &Event::InterfaceGone(0)))
         });
-        // Another program's socket has queue 0 of the interface that comes back.
+        // A sender of ours has an XDP socket at queue 0 of a veth interface with one transmit queue.
         let (one, other) = ("numtxqueues 3 numrxqueues 1", "numtxqueues 1 numrxqueues 3");
         ip(&format!("link add v0 {one} type veth peer name v1 {other}"));
         ip("link set v0 up");
         ip("link set v1 up");
         namespace.wait_for_carrier("v0");
-        let other_socket = OtherSocket::new("v1");
+        let sender = LiveSender::open("v1", Path::new("retroscope")).unwrap();
         let [(mut first, _), second] = served;
         let mut second = [second];
         let deadline = Instant::now() + DEADLINE;
@@ -481,7 +481,7 @@ fn a_queue_that_fails_holds_up_no_other() {
         assert!(error.to_string().contains("has its queue 0"), "{error}");
         serve(&mut second, |all| told(&all[0], &Event::InterfaceUp(0)));
         assert!(is_attached("v1"));
-        drop(other_socket);
+        drop(sender);
         let mut unseen = || losses(first.as_mut())(LossCause::Unseen);
         send_flows();
         let before = unseen();

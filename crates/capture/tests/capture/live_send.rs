@@ -1,6 +1,6 @@
-//! Sending over veth: the order and number of frames, also if the interface refuses some or another CPU
-//! receives, and the error if the interface takes none. Needs root; says when it skips.
-use std::{path::Path, process::Command};
+//! Sending over veth: which way frames take, their order and count, also where the interface refuses some and where another CPU
+//! receives, and what is said where it takes none. Needs root; says when it skips.
+use std::{path::Path, process::Command, time::Instant};
 
 use crate::support::{
     DEADLINE,
@@ -15,11 +15,19 @@ fn sender(interface: &str) -> LiveSender {
     LiveSender::open(interface, Path::new("retroscope")).unwrap()
 }
 
-/// A sender that waits until the test lets frames pass.
-fn patient_sender(interface: &str) -> LiveSender {
-    let mut sender = sender(interface);
-    sender.timeout_ns = DEADLINE.as_nanos().try_into().unwrap();
-    sender
+/// A sender through an XDP socket, which waits until the test lets frames pass. A process that another test is starting may hold the
+/// socket that was here before for an instant.
+fn quick_sender(interface: &str) -> LiveSender {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let mut sender = sender(interface);
+        if sender.is_quick() {
+            sender.timeout_ns = DEADLINE.as_nanos().try_into().unwrap();
+            return sender;
+        }
+        assert!(Instant::now() < deadline, "{sender:?}");
+        std::thread::yield_now();
+    }
 }
 
 /// Frames of these lengths, which carry their numbers from `first` on.
@@ -90,7 +98,8 @@ fn all_lengths_in_order(namespace: &Namespace) {
         ip("link set v1 mtu 9000");
         let mut queue = open("v1");
         let mut sender = sender("v0");
-        // In bursts around the length of a batch.
+        assert!(sender.is_quick());
+        // Around the length of a chunk, in bursts around the length of a batch.
         let lengths: Vec<usize> = [60, 1514, 2047, 2048, 2049, 9014, 64, 65]
             .into_iter()
             .cycle()
@@ -108,6 +117,7 @@ fn all_lengths_in_order(namespace: &Namespace) {
             });
         }
         assert_eq!((sent, sender.sent), (600, 600));
+        assert!(sender.is_quick());
         assert_came(queue.as_mut(), taken, &lengths);
     });
 }
@@ -122,6 +132,7 @@ fn a_frame_that_is_too_long_stops_there() {
         ip("link set v1 mtu 9000");
         let mut queue = open("v1");
         let mut sender = sender("v0");
+        assert!(sender.is_quick());
         let lengths: Vec<usize> = (0..30)
             .map(|number| if number == 10 { 1600 } else { 60 })
             .collect();
@@ -138,6 +149,7 @@ fn a_frame_that_is_too_long_stops_there() {
             "{error:?}"
         );
         assert_eq!(sender.sent, 10);
+        assert!(sender.is_quick(), "it held nothing");
         sender.send(Frames::new(10, [60; 40]).burst()).unwrap();
         assert_eq!(sender.sent, 50);
         assert_came(queue.as_mut(), Taken::default(), &[60; 50]);
@@ -152,6 +164,7 @@ fn a_refused_frame_goes_out_in_its_place() {
     refused_in_their_places(&namespace, 1);
 }
 
+/// Where another CPU receives, packets are freed after the call, and the refused one before those that wait.
 #[test]
 fn a_refused_frame_goes_out_in_its_place_where_another_cpu_receives() {
     let Some(namespace) = with_another_receiver("refused-rps") else {
@@ -166,7 +179,7 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
     let lengths: Vec<usize> = (0..100 * rounds)
         .map(|number| if number % 20 == 9 { 1200 } else { 60 })
         .collect();
-    let (mut queue, mut sender) = namespace.enter(|| (open("v1"), patient_sender("v0")));
+    let (mut queue, mut sender) = namespace.enter(|| (open("v1"), quick_sender("v0")));
     let mut taken = Taken::default();
     for lengths in lengths.chunks(100) {
         let before = (taken.frames.len(), sender.retries);
@@ -185,7 +198,7 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
         });
         let sent = before.0 + 100;
         assert_eq!(sender.sent, sent as u64);
-        assert!(sender.retries > before.1);
+        assert!(sender.is_quick() && sender.retries > before.1);
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.frames.len() == sent
         });
@@ -200,7 +213,7 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     let Some(namespace) = with_another_receiver("many-rps") else {
         return;
     };
-    let (mut queue, mut sender) = namespace.enter(|| (open("v1"), patient_sender("v0")));
+    let (mut queue, mut sender) = namespace.enter(|| (open("v1"), quick_sender("v0")));
     let mut taken = Taken::default();
     // Already, so that the first are refused.
     namespace.enter(|| ip("link set v1 mtu 1000"));
@@ -212,7 +225,7 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
                 sender.send(frames.burst()).unwrap();
             }
             assert_eq!(sender.sent, FRAMES);
-            assert!(sender.retries > 0, "{sender:?}");
+            assert!(sender.is_quick() && sender.retries > 0, "{sender:?}");
         });
         // The fourth is refused.
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 3);
@@ -236,6 +249,102 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     assert_eq!(numbers.len() as u64 + lost, FRAMES);
 }
 
+/// A namespace where `v1` passes packets on to a link of ten bytes a second, after the first 2 KiB, and the chunks of an XDP socket at
+/// `v0` wait there. `None`, said, where that cannot be had.
+fn with_a_slow_receiver(name: &str) -> Option<Namespace> {
+    let namespace = Namespace::with_veth(name)?;
+    let is_slow = namespace.enter(|| {
+        ip("link add x0 type veth peer name x1");
+        ip("link add b0 type bridge");
+        let slow = "qdisc add dev x0 root tbf rate 80bit burst 2k limit 1m";
+        let tc = Command::new("tc").args(slow.split(' ')).output();
+        if !tc.is_ok_and(|output| output.status.success()) {
+            eprintln!("SKIP: 'tc qdisc add' does not work here");
+            return false;
+        }
+        for port in ["x0", "v1"] {
+            ip(&format!("link set {port} master b0"));
+        }
+        for interface in ["b0", "x0", "x1"] {
+            ip(&format!("link set {interface} up"));
+        }
+        namespace.wait_for_carrier("x0");
+        true
+    });
+    is_slow.then_some(namespace)
+}
+
+#[test]
+fn where_the_other_end_keeps_packets_the_rest_goes_through_the_packet_socket() {
+    let Some(namespace) = with_a_slow_receiver("kept") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut sender = sender("v0");
+        assert!(sender.is_quick());
+        sender.send(Frames::new(0, [1000; 60]).burst()).unwrap();
+        assert_eq!((sender.sent, sender.retries), (60, 0));
+        assert!(!sender.is_quick());
+    });
+}
+
+/// A frame is refused behind some that the other end keeps, so nobody can tell which one it was: it is neither sent again nor counted.
+#[test]
+fn a_refusal_behind_packets_that_are_kept_ends_it() {
+    let Some(namespace) = with_a_slow_receiver("kept-refused") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut sender = sender("v0");
+        assert!(sender.is_quick());
+        ip("link set v1 mtu 1000");
+        let lengths = (0..20).map(|number| if number == 9 { 1200 } else { 900 });
+        let error = sender.send(Frames::new(0, lengths).burst()).unwrap_err();
+        let is_timeout = |error: &std::io::Error| error.raw_os_error() == Some(libc::ETIMEDOUT);
+        assert!(
+            matches!(&error, SourceError::System { error, .. } if is_timeout(error)),
+            "{error:?}"
+        );
+        // Those that left the slow link at once.
+        let sent = sender.sent;
+        assert!(sent <= 2, "{sent}");
+        assert!(!sender.is_quick());
+        sender.send(Frames::new(20, [60; 3]).burst()).unwrap();
+        assert_eq!(sender.sent, sent + 3);
+    });
+}
+
+#[test]
+fn the_quick_way_only_where_it_suits() {
+    let Some(namespace) = Namespace::with_veth("ways") else {
+        return;
+    };
+    namespace.enter(|| {
+        ip("link set lo up");
+        ip("link add q0 numtxqueues 2 numrxqueues 2 type veth peer name q1");
+        assert!(!sender("lo").is_quick(), "not a veth");
+        assert!(!sender("q0").is_quick(), "two transmit queues");
+        let first = sender("v0");
+        assert!(first.is_quick());
+        let mut queue = open("v1");
+        let mut second = sender("v0");
+        assert!(!second.is_quick(), "another socket has the queue");
+        second.send(Frames::new(0, [60; 3]).burst()).unwrap();
+        assert_came(queue.as_mut(), Taken::default(), &[60; 3]);
+        drop(first);
+        // It is free again.
+        drop(quick_sender("v0"));
+        let tc = Command::new("tc")
+            .args("qdisc add dev v0 root pfifo".split(' '))
+            .output();
+        if tc.is_ok_and(|output| output.status.success()) {
+            assert!(!sender("v0").is_quick(), "a queueing discipline");
+        } else {
+            eprintln!("SKIP: 'tc qdisc add' does not work here");
+        }
+    });
+}
+
 #[test]
 fn down_gone_or_without_another_end() {
     let Some(namespace) = Namespace::with_veth("away") else {
@@ -254,24 +363,29 @@ fn down_gone_or_without_another_end() {
 
         ip("link set v1 up");
         namespace.wait_for_carrier("v0");
-        let mut used = sender("v0");
-        used.send(frames.burst()).unwrap();
+        let (mut quick, mut plain) = (quick_sender("v0"), sender("v0"));
+        assert!(!plain.is_quick());
+        for sender in [&mut quick, &mut plain] {
+            sender.send(frames.burst()).unwrap();
+        }
         ip("link set v0 down");
-        let refused = error(&mut used);
-        assert!(
-            matches!(refused, SourceError::InterfaceDown { .. }),
-            "{refused}"
-        );
-        let mut unused = sender("v0");
+        for sender in [&mut quick, &mut plain] {
+            let refused = error(sender);
+            assert!(
+                matches!(refused, SourceError::InterfaceDown { .. }),
+                "{refused}"
+            );
+        }
+        let mut quick = sender("v0");
         ip("link del v0");
-        for sender in [&mut unused, &mut used] {
+        for sender in [&mut quick, &mut plain] {
             let refused = error(sender);
             assert!(
                 matches!(refused, SourceError::InterfaceGone { .. }),
                 "{refused}"
             );
         }
-        assert_eq!((unused.sent, used.sent), (0, 5));
+        assert_eq!((quick.sent, plain.sent), (0, 5));
     });
 }
 

@@ -35,6 +35,9 @@ const ETHTOOL_RSS: u32 = 0x46;
 const ETHTOOL_RING: u32 = 0x10;
 const ETHTOOL_PAUSE: u32 = 0x12;
 
+/// `ETHTOOL_GCHANNELS`.
+const ETHTOOL_CHANNELS: u32 = 0x3c;
+
 /// Words of `struct ethtool_rxfh`: command, context, entries of the table, bytes of the key, then in bytes function, transform and reserved
 /// ones. Table and key are behind them.
 const RSS_HEAD: usize = 6;
@@ -168,6 +171,13 @@ impl InterfaceQuery {
         // `struct ethtool_ringparam`: four maxima and four sizes, each with that of received packets first.
         let answer = self.ethtool(name, &[ETHTOOL_RING])?;
         Ok((answer[5], answer[1]))
+    }
+
+    /// How many transmit queues are in use. Since Linux 5.12 for veth.
+    pub(crate) fn ethtool_transmit_queues(&self, name: &str) -> io::Result<u32> {
+        // `struct ethtool_channels`: four maxima, then queues that receive, send, do other things, and receive and send.
+        let answer = self.ethtool(name, &[ETHTOOL_CHANNELS])?;
+        Ok(answer[6].saturating_add(answer[8]))
     }
 
     /// Whether the NIC asks the other end to pause when it is full (IEEE 802.3, annex 31B).

@@ -52,6 +52,18 @@ impl Umem {
         unsafe { slice::from_raw_parts(self.mapping.as_mut_ptr(), self.mapping.len()) }
     }
 
+    /// Writes a frame into a chunk that the kernel has given back, or never had. Panics unless it lies in the kernel's part.
+    pub(crate) fn write(&mut self, at: usize, frame: &[u8]) {
+        assert!(
+            at.checked_add(frame.len())
+                .is_some_and(|end| end <= self.chunk_bytes)
+        );
+        let to = self.mapping.as_mut_ptr().wrapping_add(at);
+        // SAFETY: the range lies in the mapping, as asserted; `frame` lies elsewhere, because `&mut self` excludes borrows of
+        // `memory`; the kernel has given the chunk back, so it does not read it.
+        unsafe { std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len()) };
+    }
+
     /// Copies bytes of a handed-over chunk to the room behind the chunks. Panics unless both lie in their parts.
     pub(crate) fn gather(&mut self, from: usize, length: usize, to: usize) {
         assert!(

@@ -1,21 +1,19 @@
 //! The rings of an XDP socket: who owns which chunk.
 //!
 //! # Who owns what
-//! The fill ring, a [`ProducerRing`], gives chunks to the kernel. The receive ring, a
-//! [`ConsumerRing`], gives them back with packets. One side writes a ring: it stores entries, then its
-//! *producer* index. The other side loads that index, reads the entries, then stores its *consumer*
-//! index. Indices only grow, modulo 2^32. `net/xdp/xsk_queue.h` of the kernel describes the protocol
-//! at its top.
+//! The fill ring gives chunks to the kernel, the receive ring gives them back with packets. Each ring is written by one
+//! side: it stores entries, then its *producer* index; the other side loads that index, reads entries, then stores its
+//! *consumer* index. Indices only grow, modulo 2^32. Kernel side: `net/xdp/xsk_queue.h`, which describes the protocol at its
+//! top.
 //!
-//! # Ordering edges
-//! - **X1**: the kernel's release store of a producer index, after its writes of entries and its last
-//!   access to the chunks, paired with the Acquire load in [`ConsumerRing::available`].
-//! - **X2**: the Release store in [`ConsumerRing::release`], after our reads of the entries, paired
-//!   with the kernel's acquire load.
-//! - **X3**: the Release store in [`ProducerRing::give`], after our stores of entries and all our
-//!   accesses to the chunks, paired with the kernel's acquire load.
-//! - **X4**: the kernel's release store of a consumer index, paired with the Acquire load in
-//!   [`ProducerRing::room`].
+//! To receive, the fill ring gives chunks to the kernel and the receive ring gives them back with packets; to send, the transmit ring and the
+//! completion ring do. So the fill and the transmit ring are [`ProducerRing`]s, and the other two [`ConsumerRing`]s.
+//!
+//! Ordering edges: **X1** the kernel's release store of a producer index, after its writes of entries and its last access to the chunks,
+//! paired with the Acquire load in [`ConsumerRing::available`]; **X2** the Release store in [`ConsumerRing::release`], after our reads of the
+//! entries, paired with the kernel's acquire load; **X3** the Release store in [`ProducerRing::publish`], after our stores of entries and all
+//! our accesses to the chunks, paired with the kernel's acquire load; **X4** the kernel's release store of a consumer index, paired
+//! with the Acquire load in [`ProducerRing::room`].
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::{
@@ -112,7 +110,7 @@ impl Ring {
     }
 }
 
-/// A ring that gives chunks to the kernel: the fill ring.
+/// A ring that gives chunks to the kernel: fill, transmit.
 #[derive(Debug)]
 pub(crate) struct ProducerRing {
     ring: Ring,
@@ -134,8 +132,13 @@ impl ProducerRing {
         self.ring.entries - taken
     }
 
-    /// Gives chunks to the kernel, as many as the ring has room for, and returns their number. The
-    /// caller must no longer read these chunks.
+    /// Whether the kernel took all that was put in, and says so.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.room() == self.ring.entries
+    }
+
+    /// Gives chunks to the kernel through a fill ring, as many as there is room for, and returns how many that were. They must not be read
+    /// any more.
     pub(crate) fn give(&mut self, chunks: &[u64]) -> usize {
         let count = chunks.len().min(self.room() as usize);
         for chunk in &chunks[..count] {
@@ -146,10 +149,27 @@ impl ProducerRing {
             self.next = self.next.wrapping_add(1);
         }
         if count > 0 {
-            // X3: Release, after the entries and our accesses to the chunks.
-            self.ring.word(PRODUCER).store(self.next, Ordering::Release);
+            self.publish();
         }
         count
+    }
+
+    /// Stores a descriptor in a transmit ring, behind the others. The caller has no more of them under way than the ring has entries.
+    pub(crate) fn put(&mut self, descriptor: Descriptor) {
+        let [a, b, c, d] = descriptor.length.to_ne_bytes();
+        let [e, f, g, h] = descriptor.options.to_ne_bytes();
+        let rest = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        // Relaxed, both: published by X3.
+        let address = self.ring.half(self.next, 0);
+        address.store(descriptor.address, Ordering::Relaxed);
+        self.ring.half(self.next, 1).store(rest, Ordering::Relaxed);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Gives what was put in to the kernel. The chunks must not be written to before they came back.
+    pub(crate) fn publish(&self) {
+        // X3: Release, after the entries and our accesses to the chunks.
+        self.ring.word(PRODUCER).store(self.next, Ordering::Release);
     }
 
     /// Whether the driver sleeps and must be told (by poll(2)) that there are chunks.
@@ -159,7 +179,7 @@ impl ProducerRing {
     }
 }
 
-/// A ring that gives chunks to this process: the receive ring.
+/// A ring that gives chunks to this process: receive, completion.
 #[derive(Debug)]
 pub(crate) struct ConsumerRing {
     ring: Ring,
@@ -180,7 +200,7 @@ impl ConsumerRing {
         produced.wrapping_sub(self.next).min(self.ring.entries)
     }
 
-    /// The descriptor `index` places after the first that waits. Valid only for `index < available()`.
+    /// The descriptor of a receive ring `index` places behind the first that waits. Means something only for `index < available()`.
     pub(crate) fn peek(&self, index: u32) -> Descriptor {
         let at = self.next.wrapping_add(index);
         // Relaxed: ordered by X1.
@@ -305,6 +325,65 @@ mod tests {
                 .word(PRODUCER)
                 .store(rx.next.wrapping_sub(1), Ordering::Release);
             assert_eq!(rx.available(), ENTRIES_OF_TEST);
+        }
+    }
+
+    #[test]
+    fn what_is_sent_comes_back() {
+        for start in STARTS {
+            let mut tx = ProducerRing {
+                ring: ring(16, start),
+                next: start,
+            };
+            let mut completion = ConsumerRing {
+                ring: ring(8, start),
+                next: start,
+            };
+            let mut seen = 0;
+            for round in 0..20 {
+                let count = round % (ENTRIES_OF_TEST + 1);
+                for number in seen..seen + count {
+                    tx.put(Descriptor {
+                        address: u64::from(number) << 11,
+                        length: 60 + number,
+                        options: number,
+                    });
+                }
+                let at = start.wrapping_add(seen);
+                let producer = tx.ring.word(PRODUCER);
+                assert_eq!(producer.load(Ordering::Acquire), at, "not published");
+                tx.publish();
+                assert_eq!(producer.load(Ordering::Acquire), at.wrapping_add(count));
+                assert_eq!(tx.is_empty(), count == 0);
+                let consumer = tx.ring.word(CONSUMER);
+                consumer.store(at.wrapping_add(count), Ordering::Release);
+                assert!(tx.is_empty());
+                for number in seen..seen + count {
+                    let at = start.wrapping_add(number);
+                    let address = tx.ring.half(at, 0).load(Ordering::Relaxed);
+                    let rest = tx.ring.half(at, 1).load(Ordering::Relaxed).to_ne_bytes();
+                    let [a, b, c, d, e, f, g, h] = rest;
+                    assert_eq!(address, u64::from(number) << 11);
+                    assert_eq!(u32::from_ne_bytes([a, b, c, d]), 60 + number);
+                    assert_eq!(u32::from_ne_bytes([e, f, g, h]), number);
+                }
+                assert_eq!(completion.available(), 0);
+                seen += count;
+                completion
+                    .ring
+                    .word(PRODUCER)
+                    .store(start.wrapping_add(seen), Ordering::Release);
+                assert_eq!(completion.available(), count);
+                completion.release(count);
+                let consumed = completion.ring.word(CONSUMER).load(Ordering::Acquire);
+                assert_eq!(consumed, start.wrapping_add(seen));
+            }
+            // An index that makes no sense is not believed.
+            completion
+                .ring
+                .word(PRODUCER)
+                .store(completion.next.wrapping_sub(1), Ordering::Release);
+            assert_eq!(completion.available(), ENTRIES_OF_TEST);
         }
     }
 }

@@ -7,10 +7,12 @@ use std::{
 
 use libc::c_int;
 use rustix::net::{
-    AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+    sockopt,
     xdp::{
-        SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_UMEM_PGOFF_FILL_RING,
-        XdpStatistics, XdpUmemReg, XdpUmemRegFlags,
+        SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+        XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpStatistics, XdpUmemReg,
+        XdpUmemRegFlags,
     },
 };
 
@@ -18,9 +20,9 @@ use super::{
     memory::Umem,
     rings::{ConsumerRing, Descriptor, ProducerRing, Ring},
 };
-use crate::sys::set_option;
+use crate::sys::{option, set_option};
 
-/// Entries of the completion ring. Nothing is sent, but the kernel requires the ring.
+/// Entries of a ring that is not used, but that the kernel wants.
 const UNUSED_ENTRIES: u32 = 64;
 
 /// Of `asm-generic/socket.h`; the C library's crate does not have the last two.
@@ -31,10 +33,16 @@ const SO_BUSY_POLL_BUDGET: c_int = 70;
 /// Packets that the driver may hand over each time it is asked: what it does by itself.
 const BUDGET: u32 = 64;
 
+/// What `SO_MEMINFO` tells: numbers in the order of `SK_MEMINFO_`, of which later kernels may have more.
+type SocketMemory = [u32; 9];
+
+/// `SK_MEMINFO_WMEM_ALLOC`.
+const WRITE_ALLOCATED: usize = 2;
+
 /// Bytes of an entry of the rings that hold addresses only.
 const ADDRESS_BYTES: usize = size_of::<u64>();
 
-/// An XDP socket that receives from one queue of an interface, with its own chunks.
+/// An XDP socket at one queue of an interface, with chunks of its own: to receive, or to send.
 #[derive(Debug)]
 pub(crate) struct XdpSocket {
     descriptor: OwnedFd,
@@ -48,16 +56,45 @@ impl XdpSocket {
         Ok(Self { descriptor })
     }
 
-    /// Registers the chunks, of `chunk_bytes` each, and makes rings of `entries` (a power of two).
-    /// The kernel keeps the pages as long as the socket lives, and so does the owner of the chunks
-    /// (`XdpEngine`). The kernel writes to chunks that the fill ring gave it, until the socket is
-    /// closed.
+    /// Registers the chunks, of `chunk_bytes` each, and makes rings of `entries` (a power of two). The kernel keeps the pages
+    /// as long as the socket lives; it writes to chunks that the fill ring gave it, until the socket is closed.
     pub(crate) fn set_up(
         &self,
         umem: &Umem,
         chunk_bytes: u32,
         entries: u32,
     ) -> io::Result<(ProducerRing, ConsumerRing)> {
+        self.register(umem, chunk_bytes)?;
+        sockopt::set_xdp_umem_fill_ring_size(self, entries)?;
+        sockopt::set_xdp_umem_completion_ring_size(self, UNUSED_ENTRIES)?;
+        sockopt::set_xdp_rx_ring_size(self, entries)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        let ring = |offsets, page, bytes| Ring::new(self, offsets, page, entries, bytes);
+        let fill = ring(offsets.fr, XDP_UMEM_PGOFF_FILL_RING, ADDRESS_BYTES)?;
+        let rx = ring(offsets.rx, XDP_PGOFF_RX_RING, size_of::<Descriptor>())?;
+        Ok((ProducerRing::new(fill), ConsumerRing::new(rx)))
+    }
+
+    /// The same for a socket that only sends: the kernel writes to no chunk, and reads those that the transmit ring gave it.
+    pub(crate) fn set_up_sending(
+        &self,
+        umem: &Umem,
+        chunk_bytes: u32,
+        entries: u32,
+    ) -> io::Result<(ProducerRing, ConsumerRing)> {
+        self.register(umem, chunk_bytes)?;
+        sockopt::set_xdp_umem_fill_ring_size(self, UNUSED_ENTRIES)?;
+        sockopt::set_xdp_umem_completion_ring_size(self, entries)?;
+        sockopt::set_xdp_tx_ring_size(self, entries)?;
+        let offsets = sockopt::xdp_mmap_offsets(self)?;
+        let ring = |offsets, page, bytes| Ring::new(self, offsets, page, entries, bytes);
+        let tx = ring(offsets.tx, XDP_PGOFF_TX_RING, size_of::<Descriptor>())?;
+        let completion = ring(offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING, ADDRESS_BYTES)?;
+        Ok((ProducerRing::new(tx), ConsumerRing::new(completion)))
+    }
+
+    /// The chunks' owner keeps them as long as this socket (see `XdpEngine`, `XdpSender`).
+    fn register(&self, umem: &Umem, chunk_bytes: u32) -> io::Result<()> {
         let (addr, len) = umem.registered();
         let registration = XdpUmemReg {
             addr,
@@ -67,15 +104,7 @@ impl XdpSocket {
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
         };
-        sockopt::set_xdp_umem_reg(self, registration)?;
-        sockopt::set_xdp_umem_fill_ring_size(self, entries)?;
-        sockopt::set_xdp_umem_completion_ring_size(self, UNUSED_ENTRIES)?;
-        sockopt::set_xdp_rx_ring_size(self, entries)?;
-        let offsets = sockopt::xdp_mmap_offsets(self)?;
-        let ring = |offsets, page, bytes| Ring::new(self, offsets, page, entries, bytes);
-        let fill = ring(offsets.fr, XDP_UMEM_PGOFF_FILL_RING, ADDRESS_BYTES)?;
-        let rx = ring(offsets.rx, XDP_PGOFF_RX_RING, size_of::<Descriptor>())?;
-        Ok((ProducerRing::new(fill), ConsumerRing::new(rx)))
+        Ok(sockopt::set_xdp_umem_reg(self, registration)?)
     }
 
     /// Binds to a queue of an interface, once: with `XDP_ZEROCOPY` to have the NIC write into the chunks itself, with `XDP_COPY` the kernel
@@ -109,6 +138,21 @@ impl XdpSocket {
     pub(crate) fn ask(&self) {
         // recvfrom(2) is how; an XDP socket has no bytes to copy.
         let _ = recv(self, &mut [0_u8; 0], RecvFlags::DONTWAIT);
+    }
+
+    /// Memory of the packets that the kernel made of what was sent and that nobody freed yet, in bytes. A packet's chunk is in the
+    /// completion ring before the packet is gone from this sum.
+    pub(crate) fn bytes_under_way(&self) -> io::Result<u32> {
+        let memory: SocketMemory = option(self, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+        Ok(memory[WRITE_ALLOCATED])
+    }
+
+    /// Sends what the transmit ring holds, up to some of it. Fails with `EBUSY` where the driver refused a packet, which the kernel
+    /// then forgot; `ENETDOWN`, `ENXIO` where the interface is down or gone.
+    pub(crate) fn send(&self) -> io::Result<()> {
+        // sendto(2) is how; the frames are in the chunks.
+        send(self, &[], SendFlags::DONTWAIT)?;
+        Ok(())
     }
 }
 

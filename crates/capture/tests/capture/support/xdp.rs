@@ -1,15 +1,10 @@
 //! What the tests of AF_XDP have in common.
 
-use std::{os::fd::OwnedFd, process::Command, time::Instant};
+use std::{process::Command, time::Instant};
 
 use retroscope_capture::{
     CpuTurns, Event, LossCause, Queue, Source, SourceError, Status,
     af_xdp::{XdpConfig, XdpSource},
-};
-
-use rustix::net::{
-    AddressFamily, SocketType, bind, netdevice, socket, sockopt,
-    xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags},
 };
 
 use super::{
@@ -52,43 +47,6 @@ pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
                 std::thread::yield_now();
             }
             Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-/// An XDP socket of another program at queue 0 of an interface. It sends nothing.
-pub(crate) struct OtherSocket {
-    // Closed before the memory that it registered is freed.
-    _socket: OwnedFd,
-    _memory: Vec<u8>,
-}
-
-impl OtherSocket {
-    pub(crate) fn new(interface: &str) -> Self {
-        const PAGE_BYTES: usize = 4096;
-        let socket = socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
-        let memory = vec![0; 2 * PAGE_BYTES];
-        let addr = (memory.as_ptr().addr().next_multiple_of(PAGE_BYTES)) as u64;
-        let registration = XdpUmemReg {
-            addr,
-            len: PAGE_BYTES as u64,
-            chunk_size: 2048,
-            headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
-            tx_metadata_len: 0,
-        };
-        sockopt::set_xdp_umem_reg(&socket, registration).unwrap();
-        sockopt::set_xdp_umem_fill_ring_size(&socket, 64).unwrap();
-        sockopt::set_xdp_umem_completion_ring_size(&socket, 64).unwrap();
-        sockopt::set_xdp_tx_ring_size(&socket, 64).unwrap();
-        // An XDP socket answers no question about interfaces.
-        let any = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
-        let index = netdevice::name_to_index(any, interface).unwrap();
-        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, index, 0);
-        bind(&socket, &address).unwrap();
-        Self {
-            _socket: socket,
-            _memory: memory,
         }
     }
 }

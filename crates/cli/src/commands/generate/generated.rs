@@ -24,6 +24,8 @@ pub(super) struct Generated {
     pub(super) sending_ns: Option<i64>,
     /// Calls that were repeated because the interface had no room.
     pub(super) retries: Option<u64>,
+    /// What they were sent through.
+    pub(super) engine: Option<&'static str>,
     trigger: Option<TriggerSent>,
 }
 
@@ -116,7 +118,7 @@ impl Generated {
             "interface": interface,
             "file": file,
             "retries": self.retries,
-            "engine": self.sending_ns.map(|_| "af-packet"),
+            "engine": self.engine,
             "trigger": trigger,
         })
     }

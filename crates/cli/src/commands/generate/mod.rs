@@ -199,6 +199,12 @@ fn send(
     for mut queue in Box::new(source).open(1)? {
         drain(queue.as_mut(), &mut sender, &mut output, &clock, stop)?;
     }
+    let engine = if sender.is_quick() {
+        "af-xdp"
+    } else {
+        "af-packet"
+    };
+    output.generated.engine = Some(engine);
     output.generated.sending_ns = Some(clock.mono_ns() - start_ns);
     output.generated.retries = Some(sender.retries);
     output.finish()
