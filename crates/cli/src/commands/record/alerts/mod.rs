@@ -8,13 +8,13 @@ mod socket;
 use std::{
     fs::File,
     io::{BufReader, Read as _},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     str::FromStr,
     sync::Arc,
     time::Duration,
 };
 
-use glob::{MatchOptions, Pattern, glob_with};
+use glob::{Pattern, glob};
 use retroscope_alert::{Lines, Read, read};
 use retroscope_recorder::{Alert, AlertConfig, AlertLines};
 
@@ -28,7 +28,7 @@ const READ_BYTES: usize = 256 << 10;
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct AlertArgs {
     /// Dump the packets of alerts of an IDS: lines of Suricata's EVE JSON or of Zeek's notice log, from a socket of ours that the IDS writes to (`unix:PATH`, a
-    /// stream, or `unix-dgram:PATH`), or from files, where `*` and `?` may stand in the path. Live these are followed as they grow; with -r each alert acts in packet time.
+    /// stream, or `unix-dgram:PATH`), or from files, where `*`, `?` and `[…]` may stand in the path. Live these are followed as they grow; with -r each alert acts in packet time.
     /// Repeat for several
     #[arg(long = "alerts", value_name = "WHERE")]
     pub(crate) alerts: Vec<AlertSource>,
@@ -71,6 +71,11 @@ impl FromStr for AlertSource {
             None if text.is_empty() => {
                 Err("name a file, or a socket: unix:PATH or unix-dgram:PATH".to_owned())
             }
+            None if Path::new(text).exists() => Ok(Self::Files(text.to_owned())),
+            // Such a pattern walks whole trees of directories.
+            None if text.contains("**") => {
+                Err("'**' is no pattern here: '*' stands for any part of one name".to_owned())
+            }
             None => match Pattern::new(text) {
                 Ok(_) => Ok(Self::Files(text.to_owned())),
                 Err(error) => Err(error.to_string()),
@@ -79,22 +84,25 @@ impl FromStr for AlertSource {
     }
 }
 
-/// The files that match a pattern of `--alerts` now, in the order of their names. Only a pattern
-/// whose last part begins with a dot finds hidden files. A directory that cannot be read has no
-/// files.
+/// The files that match a pattern of `--alerts` now, in the order of their names. A name that begins
+/// with a dot needs a part of the pattern that begins with a dot. A directory that cannot be read has
+/// no files, and a name that is not UTF-8 matches no pattern.
 fn files(pattern: &str) -> Vec<PathBuf> {
     // A name may have the characters of a pattern.
     if Path::new(pattern).exists() {
         return vec![PathBuf::from(pattern)];
     }
-    let name = pattern.rsplit('/').next().unwrap_or_default();
-    let options = MatchOptions {
-        // With it, `glob` finds no hidden file at all.
-        require_literal_leading_dot: !name.starts_with('.'),
-        ..MatchOptions::new()
+    let is_hidden = |name: &Component<'_>| matches!(name, Component::Normal(name) if name.as_encoded_bytes().starts_with(b"."));
+    let is_meant = |path: &PathBuf| {
+        let parts = Path::new(pattern).components().rev();
+        let mut names = path.components().rev().zip(parts);
+        names.all(|(name, part)| !is_hidden(&name) || is_hidden(&part))
     };
-    let paths = glob_with(pattern, options).into_iter().flatten().flatten();
-    paths.filter(|path| path.is_file()).collect()
+    // `glob` has an option for hidden names, which panics on a name that is not UTF-8.
+    let paths = glob(pattern).into_iter().flatten().flatten();
+    paths
+        .filter(|path| is_meant(path) && path.is_file())
+        .collect()
 }
 
 /// Counts a line; an alert, if it is one.
@@ -174,7 +182,7 @@ fn read_file(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt as _};
 
     use super::*;
 
@@ -182,12 +190,16 @@ mod tests {
     fn files_are_found_by_name_and_hidden_ones_by_a_dot() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("in")).unwrap();
+        fs::create_dir(dir.path().join(".im")).unwrap();
+        fs::write(dir.path().join(OsStr::from_bytes(b"eve.\xff.json")), "").unwrap();
         for name in [
             "eve.2.json",
             "eve.1.json",
             ".eve.3.json",
             "other",
             "in/eve.4.json",
+            ".im/eve.5.json",
+            "a[b",
             "a[b].json",
         ] {
             fs::write(dir.path().join(name), "").unwrap();
@@ -203,8 +215,14 @@ mod tests {
         assert_eq!(found(".eve*"), [".eve.3.json"]);
         assert_eq!(found("eve.1.json"), ["eve.1.json"]);
         assert_eq!(found("i*/eve*"), ["eve.4.json"]);
+        assert_eq!(found("*/eve*"), ["eve.4.json"]);
+        assert_eq!(found(".i*/eve*"), ["eve.5.json"]);
         assert_eq!(found("a[b].json"), ["a[b].json"]);
         assert!(found("none").is_empty() && found("no*ne").is_empty());
-        assert!("".parse::<AlertSource>().is_err() && "***".parse::<AlertSource>().is_err());
+        for wrong in ["", "***", "a/**/eve.json", "no[ne"] {
+            assert!(wrong.parse::<AlertSource>().is_err(), "{wrong}");
+        }
+        let there = format!("{}/a[b", dir.path().display());
+        assert!(there.parse::<AlertSource>().is_ok());
     }
 }
