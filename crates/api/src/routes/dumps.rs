@@ -188,10 +188,10 @@ pub(crate) async fn read(
         let report = app.handle.finished_dump(is_it)?;
         let report = report.map(Arc::unwrap_or_clone);
         let stored = match (stored, &report) {
-            (Ok(stored), _) => Some(stored),
             // The dump may have been finished after the first look.
-            (Err(_), Some(_)) => find(&app.handle, &dump).ok(),
-            (Err(problem), None) => return Err(problem),
+            (first, Some(report)) if first.as_ref().is_ok_and(|it| !it.is_open) => first.ok(),
+            (_, Some(report)) => find(&app.handle, &report.id).ok(),
+            (first, None) => Some(first?),
         };
         let number = stored.as_ref().and_then(|stored| stored.number);
         Ok(Json(DumpBody {
