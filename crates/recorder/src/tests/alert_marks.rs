@@ -1,6 +1,9 @@
 //! Dumps and their sidecars say which frames alerts are about.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
 
 use retroscope_alert::{Alert, Read};
 use serde_json::Value;
@@ -28,12 +31,8 @@ fn alert(time_ns: i64, signature: u32) -> Arc<Alert> {
     }
 }
 
-/// The frame of a second alert is already in the file of the flow's dump. The file is not written
-/// a second time. The sidecar has the number of the packet in the file, counted from 1 as
-/// Wireshark does.
-#[test]
-fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
-    const PACKETS: u32 = 1000;
+/// A disk, and a recorder whose dumps are those of alerts.
+fn rig() -> (FakeDisk, Rig) {
     let disk = FakeDisk::default();
     let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
     let plan = RigConfig {
@@ -41,11 +40,21 @@ fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
         future_ns: 30 * S,
         ..RigConfig::default()
     };
-    let mut rig = Rig::on(&plan, START, directory);
+    let rig = Rig::on(&plan, START, directory);
+    (disk, rig)
+}
+
+/// The frame of a second alert is already in the file of the flow's dump. The file is not written
+/// a second time. The sidecar has the number of the packet in the file, counted from 1 as
+/// Wireshark does.
+#[test]
+fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
+    const PACKETS: u32 = 1000;
+    let (disk, mut rig) = rig();
     let mut stamps = Vec::new();
     for number in 0..PACKETS {
         rig.pass(MS);
-        stamps.push(rig.clock.wall_ns.load(std::sync::atomic::Ordering::SeqCst));
+        stamps.push(rig.clock.wall_ns.load(Ordering::SeqCst));
         rig.arrive(0, [udp(5, 9, number), vec![0; 1000]].concat());
         rig.step();
     }
@@ -85,16 +94,9 @@ fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
 /// frame nor a number.
 #[test]
 fn a_failed_dump_claims_no_frame_of_an_alert() {
-    let disk = FakeDisk::default();
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"), Format::PcapNg);
-    let plan = RigConfig {
-        triggers: &["udp port 1"],
-        future_ns: 30 * S,
-        ..RigConfig::default()
-    };
-    let mut rig = Rig::on(&plan, START, directory);
+    let (disk, mut rig) = rig();
     rig.pass(MS);
-    let stamp = rig.clock.wall_ns.load(std::sync::atomic::Ordering::SeqCst);
+    let stamp = rig.clock.wall_ns.load(Ordering::SeqCst);
     rig.arrive(0, [udp(5, 9, 0), vec![0; 10_000]].concat());
     rig.step();
     disk.set_capacity(5000);
