@@ -18,16 +18,17 @@ use rustix::{
 
 use crate::disk::DiskFile;
 
-/// What memory, places and lengths are multiples of: the largest block of disks, and a page.
+/// Alignment of memory, file offsets and lengths for direct writes: the largest block size of
+/// disks, and the page size.
 pub const UNIT: usize = 4096;
 /// Shorter writes are plain ones.
 pub const DIRECT_BYTES_MIN: usize = 64 * 1024;
 
-/// See the module.
+/// A file whose large writes bypass the page cache, if the file system accepts direct writes.
 #[derive(Debug)]
 pub struct SystemFile {
     file: File,
-    /// Nobody refused it yet.
+    /// The file system has not refused a direct write to this file.
     is_direct: AtomicBool,
 }
 

@@ -19,8 +19,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Directory {
     path: PathBuf,
-    /// The name of this directory below the directory of dumps. It is made when the first dump
-    /// needs it.
+    /// The name of this directory below the directory of dumps. The first dump makes the directory.
     below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     naming: Arc<Naming>,
@@ -206,7 +205,8 @@ impl Directory {
     }
 }
 
-/// The name of a directory: 1 to 64 bytes, ASCII letters, digits, `-`, `_` and `.`, the last not at the start.
+/// The name of a directory: 1 to 64 bytes of ASCII letters, digits, `-`, `_` and `.`. The name does
+/// not start with `.`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SubDirectory(Arc<str>);
 

@@ -32,13 +32,13 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Whether anything has this name. A link is followed.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Sees to it that there is a directory of this name, itself and no link to one; it is made 0750.
+    /// Makes a directory of mode 0750, unless it exists. A link to a directory is an error.
     fn make_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// Renames, in the place of whatever has the name.
+    /// Renames, and replaces what has the name `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Renames without ever replacing: `AlreadyExists` if `to` is there.
+    /// Renames and never replaces: fails with `AlreadyExists` if `to` exists.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Deletes a file.
@@ -57,14 +57,14 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
 }
 
-/// What has a name.
+/// An entry of a directory.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// Without a directory.
     pub name: PathBuf,
     /// A plain file.
     pub is_file: bool,
-    /// A directory, and no link to one.
+    /// A directory; a link to a directory does not count.
     pub is_directory: bool,
     /// Its length.
     pub bytes: u64,
@@ -74,7 +74,8 @@ pub struct Entry {
     pub changed_ns: i64,
 }
 
-/// An open file of a [`Disk`], read and written by [`FileExt`] at offsets. After an error some of what was to be written may be in it.
+/// An open file of a [`Disk`], read and written by [`FileExt`] at offsets. After a failed write,
+/// the file may contain a part of the data.
 pub trait DiskFile: FileExt + fmt::Debug + Send + Sync {
     /// Cuts or extends the file to this length.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
@@ -96,7 +97,8 @@ impl dyn DiskFile + '_ {
     }
 }
 
-/// A file that may be closed for a while, so that its descriptor serves others, and is opened again when it is needed.
+/// A file that may be closed for a while, so that its descriptor is free for other files. The file
+/// is opened again when it is needed.
 #[derive(Debug)]
 pub struct KeptFile {
     /// Its name when it was created.
@@ -146,7 +148,7 @@ impl KeptFile {
     }
 }
 
-/// Whether the file of this identity lies there, and no other one under its name.
+/// Whether `path` is the file with this identity, and not another file of that name.
 pub fn is_there(disk: &dyn Disk, path: &Path, identity: (u64, u64)) -> io::Result<bool> {
     match disk.open_to_read(path) {
         Ok(file) => Ok(file.identity()? == identity),

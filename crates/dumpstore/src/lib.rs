@@ -2,10 +2,10 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `disk` | the file system as a trait: the system's, or that of a test; `direct` writes past the page cache |
+//! | `disk` | the file system as a trait, which tests replace; `direct` bypasses the page cache |
 //! | `directory` | one directory: making it, its names, room on a full disk |
 //! | `template` | the names of files |
-//! | `store` | which dumps there are; the dump-keeper deletes and holds dumps, the dump-lister lists them |
+//! | `store` | the dumps: the dump-keeper deletes and holds dumps, the dump-lister lists dumps |
 //! | `time` | time stamps as names, sidecars and people write them |
 //!
 //! The crate knows nothing of packets: the recorder writes the files. It reports deleted dumps and

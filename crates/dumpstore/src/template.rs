@@ -34,14 +34,14 @@ enum Piece {
     Host,
 }
 
-/// What is filled in.
+/// Facts of a dump that fill in the template.
 #[derive(Debug, Clone, Default)]
 pub struct NameFacts {
     /// Stamp of the trigger, ns since the epoch.
     pub trigger_ns: i64,
     /// The trigger expression, or `manual`.
     pub rule: String,
-    /// Where the trigger packet came; by hand there is none.
+    /// Interface of the trigger packet. `None`: a trigger by hand.
     pub interface: Option<String>,
 }
 
@@ -90,7 +90,8 @@ impl NameTemplate {
         Ok(Self(pieces))
     }
 
-    /// A name without extension. `again`: how often it was found to be taken; `number` is another one each time.
+    /// A name without extension. `again`: how many names were already taken. Each try has a
+    /// different `number`.
     pub fn stem(&self, facts: &NameFacts, host: &str, number: u64, again: u64) -> String {
         let mut stem = String::new();
         for piece in &self.0 {

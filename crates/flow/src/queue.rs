@@ -28,7 +28,7 @@ pub struct Entry {
     pub item: u32,
 }
 
-/// A queue of time-outs, as the flow table needs one.
+/// A queue of time-outs for the flow table.
 pub trait Timers {
     /// An empty queue for the time-outs of flows.
     fn empty() -> Self;
@@ -66,7 +66,8 @@ pub struct Resolution {
     pub slots: usize,
 }
 
-/// The queue. Its time, "now", is the start of the slot that was extracted from last, or where [`Timers::advance`] moved it.
+/// A queue with slots of several widths. Its time, "now", is the start of the slot of the last
+/// extracted entry, or the time that [`Timers::advance`] set.
 #[derive(Debug, Clone)]
 pub struct MultiresolutionQueue {
     /// Finest first.
@@ -127,7 +128,8 @@ impl MultiresolutionQueue {
         self.extract_due(u64::MAX)
     }
 
-    /// The earliest slot that holds something and its level. Of slots that overlap it is the one that ends first.
+    /// The earliest slot with an entry, and its level. If slots overlap, the slot that ends first
+    /// is the earliest.
     #[inline]
     fn head(&self) -> Option<(usize, Slot)> {
         let heads = self.levels.iter().enumerate();

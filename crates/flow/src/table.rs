@@ -23,7 +23,7 @@ use crate::{Entry, MultiresolutionQueue, Packet, Resolution, Secret, Timers};
 
 /// Packets of a batch that are looked up together.
 pub(crate) const TOGETHER: usize = 64;
-/// First flows of the queue that a full table looks at.
+/// Flows at the head of the queue that a full table compares to choose the flow that it ends.
 const LOOKS: usize = 16;
 /// Slots of 134 ms for 9 minutes, and of 8.6 s for 10 hours.
 pub(crate) const RESOLUTIONS: [Resolution; 2] = [

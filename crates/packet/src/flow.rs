@@ -18,7 +18,8 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// The key of a bidirectional flow: equal for the packets of both directions. `low <= high` in each variant.
+/// The key of a bidirectional flow: packets of both directions have the same key. `low <= high` in
+/// each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FlowKey {
     /// TCP, UDP, SCTP: the 5-tuple.

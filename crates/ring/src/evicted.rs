@@ -77,8 +77,9 @@ impl EvictedBucket {
         }
     }
 
-    /// Times of the first and the last of its packets in `from_ns..=to_ns`. Where the times are not known, the part of the
-    /// interval that the bucket covers. `None`: the bucket has no packet in the interval.
+    /// Times of the first and last packet of the bucket in `from_ns..=to_ns`. If the times are not
+    /// known, the part of the interval that the bucket covers. `None`: the bucket has no packet in
+    /// the interval.
     #[must_use]
     pub fn span_in(&self, from_ns: i64, to_ns: i64) -> Option<(i64, i64)> {
         if self.knows_all() {

@@ -220,7 +220,8 @@ pub(crate) struct PinBody {
     to: String,
     /// The ring needed its place: it keeps nothing any more.
     fallen: bool,
-    /// Upper bound of the packets of its time that were overwritten before it was made: a bucket that is in its time in part counts whole.
+    /// Upper bound on packets in the pin's time range that were overwritten before the pin was
+    /// made. A bucket that is only partly in the time range counts with all of its packets.
     evicted_before: u64,
 }
 

@@ -116,7 +116,7 @@ pub(super) fn sources(exposition: &mut Exposition, sources: &[SourceSnapshot]) {
     }
 }
 
-/// The ring, and the thread that reads it.
+/// Metrics of the ring and of the analyzer.
 pub(super) fn ring(exposition: &mut Exposition, status: &Status) {
     let ring = &status.ring;
     let (goal, limit) = status.history_goal.unzip();
@@ -190,7 +190,7 @@ pub(super) fn ring(exposition: &mut Exposition, status: &Status) {
     counts(exposition, status);
 }
 
-/// What the ring and the analyzer counted.
+/// Counters of the ring and of the analyzer.
 fn counts(exposition: &mut Exposition, status: &Status) {
     for (name, help, value) in [
         (

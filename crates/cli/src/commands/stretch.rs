@@ -23,7 +23,8 @@ pub(crate) struct StretchArgs {
     pub(super) last: Option<Given<Duration>>,
 }
 
-/// A value and how the user wrote it. A recorder gets the text, which changes nothing.
+/// A value, and the text that the user wrote. Requests to a recorder carry the text, so no
+/// conversion changes the value.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub(super) struct Given<T> {
@@ -36,7 +37,7 @@ impl<T> Given<T> {
     /// Reads a text.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub(super) fn read(
         text: &str,
         read: impl FnOnce(&str) -> Result<T, String>,

@@ -1,4 +1,4 @@
-//! What a trigger or a rule asks for: as arguments, in the file of `--config`, and for the API.
+//! The terms of a trigger or a rule: as arguments, in the file of `--config`, and for the API.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::units::size_or_none;
 
-/// What a trigger or a rule asks for. The options of `record` stand for what is left out.
+/// The terms of a trigger or a rule. If a term is left out, the option of `record` applies.
 #[derive(Debug, Serialize, clap::Args)]
 pub(crate) struct WindowArgs {
     /// Time before the trigger
@@ -23,15 +23,16 @@ pub(crate) struct WindowArgs {
     #[arg(long, value_name = "TIME", value_parser = length)]
     future: Option<Given<Duration>>,
 
-    /// End the dump when it has so many packets; 0: without limit
+    /// End the dump when it has N packets; 0: no limit
     #[arg(long, value_name = "N")]
     packets: Option<u64>,
 
-    /// End the dump with the packet by which it has so many captured bytes, like 100MiB; 0: without limit
+    /// End the dump with the packet by which it has SIZE captured bytes, like 100MiB; 0: no limit
     #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
     bytes: Option<u64>,
 
-    /// What is dumped, as `record --dump` says; for a trigger by hand without what a trigger packet fills in
+    /// Dump the packets that match EXPRESSION, as in `record --dump`. A trigger by hand has no
+    /// trigger packet, so its EXPRESSION has no names like $flow
     #[arg(long, value_name = "EXPRESSION")]
     dump: Option<String>,
 
@@ -39,36 +40,41 @@ pub(crate) struct WindowArgs {
     #[arg(long, value_name = "NAME", value_parser = directory)]
     into: Option<Given<SubDirectory>>,
 
-    /// Who asks, for the report and the sidecar: 256 bytes at most
+    /// Name of the user or program that asks, for the report and the sidecar: at most 256 bytes
     #[arg(long, value_name = "TEXT")]
     asked_by: Option<String>,
 }
 
-/// What only a rule has: what it dumps of alerts, and its own limits.
+/// Options that only a rule has: its dump for alerts, and its limits.
 #[derive(Debug, Serialize, clap::Args)]
 pub(crate) struct LimitsArgs {
-    /// What is dumped of an alert of Prometheus' Alertmanager that names the rule, which labels of the alert fill in, as 'host {instance}' (docs/alerts.md)
+    /// Dump these packets for an alert of Prometheus' Alertmanager that names the rule. Labels of
+    /// the alert fill in TEMPLATE, as 'host {instance}' (docs/alerts.md)
     #[arg(long, value_name = "TEMPLATE")]
     alert_dump: Option<String>,
 
-    /// After the window of a dump of the rule, time in which the same dump expression starts no other [default: as --hold-off of record]
+    /// Start no new dump of the rule for the same filled-in dump expression until TIME after the
+    /// previous dump's window [default: as --hold-off of record]
     #[arg(long, value_name = "TIME", value_parser = length)]
     hold_off: Option<Given<Duration>>,
 
-    /// Dumps of the rule open at once at most, within --max-dumps of record; 0: as many as that lets it
+    /// Keep at most N dumps of the rule open at once, within --max-dumps of record; 0: only
+    /// --max-dumps limits the rule
     #[arg(long, value_name = "N")]
     max_dumps: Option<u64>,
 
-    /// Dumps of the rule started in any minute at most, within --dumps-per-minute of record; 0: as many as that lets it
+    /// Start at most N dumps of the rule in any minute, within --dumps-per-minute of record; 0:
+    /// only --dumps-per-minute limits the rule
     #[arg(long, value_name = "N")]
     dumps_per_minute: Option<u64>,
 
-    /// Start no dump of the rule while its dumps wrote so much in the last hour, like 1GiB, within --bytes-per-hour of record; 0: as much as that
-    /// lets it
+    /// Start no dump of the rule while its dumps wrote SIZE in the last hour, like 1GiB, within
+    /// --bytes-per-hour of record; 0: only --bytes-per-hour limits the rule
     #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
     bytes_per_hour: Option<u64>,
 
-    /// Keep files of the rule's dumps up to so much and so long, as 10GiB,7d, within --keep of record
+    /// Keep at most SIZE of the rule's dumps, and each for at most TIME, as 10GiB,7d, within --keep
+    /// of record
     #[arg(long, value_name = "SIZE,TIME", value_parser = keep)]
     #[serde(flatten, serialize_with = "keep_fields")]
     keep: Option<Keep>,
@@ -78,7 +84,7 @@ fn directory(text: &str) -> Result<Given<SubDirectory>, String> {
     Given::read(text, SubDirectory::new)
 }
 
-/// A rule as the recorder takes it.
+/// Makes the recorder's request for a rule.
 pub(crate) fn rule_request(window: WindowArgs, limits: LimitsArgs) -> TriggerRequest {
     TriggerRequest {
         past: window.past.map(|past| past.value),
@@ -98,7 +104,7 @@ pub(crate) fn rule_request(window: WindowArgs, limits: LimitsArgs) -> TriggerReq
     }
 }
 
-/// The fields that are given, as the API takes them.
+/// The fields that the user gave, in the form of the API.
 pub(crate) fn fields(of: &impl Serialize) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(of) else {
         return Map::new();
@@ -107,7 +113,7 @@ pub(crate) fn fields(of: &impl Serialize) -> Map<String, Value> {
     fields
 }
 
-/// The API has two fields for it.
+/// Writes `keep` as the two fields that the API has for bytes and age.
 fn keep_fields<S: Serializer>(keep: &Option<Keep>, out: S) -> Result<S::Ok, S::Error> {
     let Keep { bytes, age } = keep.unwrap_or_default();
     let mut fields = out.serialize_map(None)?;

@@ -30,10 +30,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long the writer of a dump waits for room on a full disk. The first listing of a large
 /// directory takes seconds.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
-/// Bytes that are made room for at least, once a file system is full, but no more than a hundredth of it.
+/// Least room to make when a file system is full, in bytes, but no more than a hundredth of the
+/// file system.
 const ROOM_BYTES: u64 = 64 << 20;
 
-/// What is kept, and how much room is left.
+/// Retention limits, and the room that dumps leave on the file system.
 #[derive(Debug, Clone, Default)]
 pub struct KeeperConfig {
     /// Limits on bytes and age.
@@ -65,7 +66,7 @@ pub struct OpenDump {
     pub rule: String,
     /// The name of the rule; `None`: the rule has no name.
     pub rule_name: Option<String>,
-    /// Of its trigger, ns since the epoch.
+    /// Stamp of the trigger, ns since the epoch.
     pub trigger_ns: i64,
     /// Its files, and how many bytes of each hold whole packets.
     pub files: Vec<(PathBuf, u64)>,
@@ -129,7 +130,7 @@ impl Keeper {
         act()
     }
 
-    /// What is kept of rules' dumps from now on, by name.
+    /// Replaces the retention limits of rules' dumps, by the name of the rule.
     pub fn keep(&self, rules: HashMap<String, RuleKeep>) {
         self.requests.tell(Request::Rules(rules));
     }

@@ -36,9 +36,9 @@ use crate::disk::Disk;
 const SIDECAR_BYTES_MAX: u64 = 32 << 20;
 /// How the names of complete captures end, if they are not compressed.
 const ENDS: [&str; 2] = [".pcapng", ".pcap"];
-/// What the name of a compressed capture ends with.
+/// The last extension of a compressed capture's name.
 pub const COMPRESSED_END: &str = ".zst";
-/// What the name of a file ends with while it is written.
+/// The last extension of a file's name while the file is written.
 pub const PART_END: &str = ".part";
 
 /// The news of the store. The calls must not wait.
@@ -55,12 +55,14 @@ pub trait Listener: fmt::Debug + Send + Sync {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Nothing is known to be missing. A window cut by the start or end of the recording, or by a limit of the dump, is complete, and `clipped`: up
-    /// to its last packet a dump that its limit ended has all that was read before.
+    /// No packet is known to be missing. If the start or end of the recording, or a limit of the
+    /// dump, cuts the window, the dump is complete, and `clipped`. A dump that a limit ended has
+    /// all matching packets that were read up to its last packet.
     Complete,
     /// Something is missing; `missing` says what, when and why.
     Incomplete,
-    /// The file could not be written; what it holds so far stays under its `.part` name.
+    /// The file could not be written; the bytes written before the error stay under its `.part`
+    /// name.
     Failed,
 }
 
@@ -80,7 +82,8 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoredDump {
-    /// What its files' names have in common, behind `SUBDIRECTORY/` where it went into one: ASCII letters, digits, `.`, `_`, `-`, and that one `/`.
+    /// The part that the names of the dump's files share: ASCII letters, digits, `.`, `_` and `-`.
+    /// If the dump is in a subdirectory, the id starts with `SUBDIRECTORY/`, which is its only `/`.
     pub id: String,
     /// The `number` of its report. `None`: the dump is not open any more.
     #[serde(skip_serializing_if = "Option::is_none")]

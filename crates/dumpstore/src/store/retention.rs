@@ -4,16 +4,16 @@ use std::collections::HashMap;
 
 use super::{Keep, StoredDump, WhyDeleted};
 
-/// What is kept.
+/// Retention limits.
 #[derive(Debug, Clone, Default)]
 pub struct Limits {
-    /// Of all dumps.
+    /// Limits on all dumps together.
     pub all: Keep,
-    /// Of the dumps of rules, by name.
+    /// Limits on the dumps of each rule, by the name of the rule.
     pub rules: HashMap<String, RuleKeep>,
 }
 
-/// What is kept of a rule's dumps.
+/// Retention limits of one rule's dumps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleKeep {
     /// Its limits.
@@ -37,8 +37,9 @@ impl Limits {
         is_its.then_some((name, &rule.keep))
     }
 
-    /// All that are to go: the oldest first, none that is held. Open dumps have `open_bytes`, which count in all, and are not among `dumps`. `now_ns`: since
-    /// the epoch.
+    /// Dumps to delete because of a limit, the oldest first. Held dumps stay. Open dumps are not in
+    /// `dumps`; their `open_bytes` count toward the limit on all dumps. `now_ns`: ns since the
+    /// epoch.
     pub fn due<'d>(
         &self,
         dumps: impl Iterator<Item = &'d StoredDump>,
@@ -90,7 +91,8 @@ impl Keep {
     }
 }
 
-/// What goes to make room for so many bytes: the oldest, as many as it takes, none that is held.
+/// Dumps to delete for `wanted_bytes` of room: the oldest first, no more than needed. Held dumps
+/// stay.
 pub fn for_room<'d>(
     dumps: impl Iterator<Item = &'d StoredDump>,
     wanted_bytes: u64,

@@ -27,7 +27,7 @@ use crate::{
     time::rfc3339,
 };
 
-/// What a [`Listener`] gets.
+/// One call of a [`Listener`].
 #[derive(Debug)]
 pub(super) enum News {
     Deleted(DeletedDump),
@@ -145,7 +145,7 @@ impl Bench {
         listed.iter().map(|dump| dump.id.clone()).collect()
     }
 
-    /// What was deleted, and sentences, since it was asked last.
+    /// Deleted dumps, and notices, since the previous call.
     fn news(&mut self) -> (Vec<(String, WhyDeleted)>, Vec<String>) {
         let (mut deleted, mut notices) = (Vec::new(), Vec::new());
         while let Ok(event) = self.events.try_recv() {

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers that the tests of this crate share.
 
 #[expect(dead_code, reason = "the tests of the recorder use the rest")]
 pub(crate) mod fake_disk;

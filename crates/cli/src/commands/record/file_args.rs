@@ -20,11 +20,13 @@ pub(crate) struct FileArgs {
     #[arg(long, value_name = "zstd[:LEVEL]", value_parser = compression)]
     compress: Option<ZstdLevel>,
 
-    /// Leave the SHA-256 of dumps' files out of their sidecars. The default on processors without SHA instructions
+    /// Leave the SHA-256 of dumps' files out of their sidecars. This is the default on processors
+    /// without SHA instructions
     #[arg(long)]
     no_sha256: bool,
 
-    /// Write the SHA-256 of dumps' files into their sidecars. The default on processors with SHA instructions; others take 4 to 7 s for a GB
+    /// Write the SHA-256 of dumps' files into their sidecars. This is the default on processors
+    /// with SHA instructions; other processors take 4 to 7 s per GB
     #[arg(long, conflicts_with = "no_sha256")]
     sha256: bool,
 

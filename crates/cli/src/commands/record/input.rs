@@ -25,7 +25,8 @@ pub(crate) struct InputArgs {
     )]
     pub(crate) interfaces: Vec<String>,
 
-    /// Capture file to read instead (repeat to merge several by time): pcap or pcapng, also gzip or zstd
+    /// Read this capture file instead: pcap or pcapng, also gzip or zstd. Repeat to merge several
+    /// files by time
     #[arg(
         short = 'r',
         long = "read",

@@ -15,15 +15,16 @@ use super::files;
 
 /// Bytes read of a file before the next one has its turn.
 const TURN_BYTES: usize = 1 << 20;
-/// A file that has no name any more is given up when so long nothing was added: who writes it has opened another one.
+/// How long a file without a name may stay the same size before it is closed: its writer has opened
+/// a new file by then.
 const NAMELESS: Duration = Duration::from_secs(10);
-/// How often names are looked at; in between files are read.
+/// Interval between two listings of the names. Between listings, files are read.
 const NAMES_EVERY: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// Follows the files of `--alerts` as they grow, also after a rename.
 #[derive(Debug)]
 pub(super) struct Follower {
-    /// Of `--alerts`, see [`files`].
+    /// Paths of `--alerts`, with wildcards; [`files`] lists the files that match.
     patterns: Vec<String>,
     /// By device and inode.
     files: BTreeMap<(u64, u64), Followed>,
@@ -40,7 +41,7 @@ struct Followed {
 }
 
 impl Follower {
-    /// What is in the files now is of before, and left out.
+    /// Starts at the end of files that exist now: their lines are older than the recording.
     pub(super) fn new(patterns: Vec<String>, now: Instant) -> Self {
         let mut follower = Self {
             patterns,

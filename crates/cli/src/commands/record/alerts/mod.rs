@@ -27,9 +27,11 @@ const READ_BYTES: usize = 256 << 10;
 /// Where alerts come from, and how they are acted on.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct AlertArgs {
-    /// Dump the packets of alerts of an IDS: lines of Suricata's EVE JSON or of Zeek's notice log, from a socket of ours that the IDS writes to (`unix:PATH`, a
-    /// stream, or `unix-dgram:PATH`), or from files, where `*`, `?` and `[…]` may stand in the path. Live these are followed as they grow; with -r each alert acts in packet time.
-    /// Repeat for several
+    /// Dump the packets of IDS alerts: lines of Suricata's EVE JSON or of Zeek's notice log. The
+    /// IDS writes to a socket that the recorder makes (`unix:PATH`, a stream, or
+    /// `unix-dgram:PATH`), or to files, whose path may contain `*`, `?` and `[…]`. Live, the
+    /// recorder follows the files as they grow; with -r each alert acts in packet time. Repeat for
+    /// several
     #[arg(long = "alerts", value_name = "WHERE")]
     pub(crate) alerts: Vec<AlertSource>,
 

@@ -165,7 +165,7 @@ fn refusal<'v>(
     (!is_of_others.contains(&error.kind())).then_some(error)
 }
 
-/// What is wrong with one value of a key.
+/// Checks one value of a key. Returns the fault if the command line would refuse the value.
 fn check(command: &mut Command, key: &str, value: &Value) -> Option<Fault> {
     let error = refusal(command, [value])?;
     let why = std::error::Error::source(&error);

@@ -309,8 +309,8 @@ fn given<'c>(command: &'c Command, matches: &'c ArgMatches) -> impl Iterator<Ite
     arguments.filter(move |arg| source(arg) == Some(ValueSource::CommandLine))
 }
 
-/// The options of a file that the command line replaces, because it gives them or options that
-/// conflict with them.
+/// The options of a file that the command line replaces. The command line gives the same option, or
+/// an option that conflicts.
 fn overridden(settings: &[Setting], command_line: &[OsString]) -> BTreeSet<String> {
     let mut command = command().ignore_errors(true);
     let Ok(matches) = command.try_get_matches_from_mut(command_line) else {
