@@ -1,22 +1,25 @@
-//! Decides what a hit becomes: a dump, a suppressed hit, a refusal. Pure: times and numbers in, orders out.
+//! Decides what a hit becomes: a dump, a suppressed hit, or a refusal. Pure: times and numbers in,
+//! orders out.
 //!
-//! One director serves a recorder, on the analyzer's thread. Its clock is ring time (`control/ring_time.rs`), which no step of a clock
-//! changes, and so are all times here: live, the smallest watermark of the queues; offline, the highest time seen. Everything it decides is a function of the packets' order, so offline
-//! runs repeat exactly.
+//! One director serves a recorder, on the analyzer's thread. Its clock and all times here are ring
+//! time (`control/ring_time.rs`), which no step of a clock changes. Live the director's clock is
+//! the smallest watermark of the queues, offline the highest time seen. The director's decisions
+//! depend only on the order of the packets, so offline runs repeat exactly.
 //!
-//! - Offline a hit waits until the clock has passed it by the hold time, so that hits act in order of (time, source,
-//!   record) though the input may be out of order. Live it acts at once.
-//! - A dump is *open* from its trigger to the moment its window closes: when the clock passes `to` + hold time. A hit
-//!   of the same rule and expression within `to` starts nothing and does not lengthen it. Each hit brings its own window; one that asks for
-//!   another is no such hit. An alert is a hit of a built-in rule: it belongs to the open dump if
-//!   that dump's window has the alert's packet and all of its flow before the packet.
-//! - After the end of its window a rule and expression is held off for a time, if that is asked for.
+//! - Offline a hit waits until the clock has passed it by the hold time. So hits act in order of
+//!   (time, source, record) although the input may be out of order. Live a hit acts at once.
+//! - A dump is *open* from its trigger until its window closes: when the clock passes `to` + hold
+//!   time. A hit of the same rule, expression and window up to `to` starts no dump, and does not
+//!   make the open dump longer. Each hit brings its own window. A hit with another window starts
+//!   another dump. An alert is a hit of a built-in rule: it belongs to the open dump if that
+//!   dump's window has the alert's packet and all of its flow before the packet.
+//! - If the user asks for it, a rule and expression is held off for a time after the window's end.
 //! - Rules share the limits fairly (`budget`): dumps open at once, dumps in a minute, bytes in an
 //!   hour. Their time is the director's clock offline, the monotonic clock live. Alerts share the
-//!   bytes of an hour as one more rule, and the dumps of a minute if the user says so. No shared
-//!   limit refuses a trigger by hand, because a person or a client waits for the dump. The bytes of
-//!   such dumps count.
-//! - What was suppressed is counted by reason; nothing is formatted for it.
+//!   bytes of an hour as one more rule. On request, alerts also share the dumps of a minute. No
+//!   shared limit refuses a trigger by hand, because a person or a client waits for the dump. The
+//!   bytes of such dumps count.
+//! - Suppressed hits are counted by reason. The director formats no text for a suppressed hit.
 
 mod limits;
 
@@ -265,8 +268,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.wanted_from.first().map(|(from_ns, _)| *from_ns)
     }
 
-    /// Takes a hit of a rule. Live (`hold_ns` 0) it acts now, offline when the clock has passed it.
-    /// `None`: it waits.
+    /// Takes a hit of a rule. Live (`hold_ns` 0) the hit acts now. Offline the hit acts when the
+    /// clock has passed it by the hold time. `None`: the hit waits.
     pub(crate) fn hit(&mut self, hit: Hit<K>, orders: &mut Vec<Order<K>>) -> Option<Acted> {
         if !self.armed {
             self.suppress(hit.order.rule, Reason::Single, 1);
@@ -276,7 +279,8 @@ impl<K: Eq + Hash + Clone> Director<K> {
         if self.config.hold_ns == 0 {
             return Some(self.act(hit, orders));
         }
-        // A hit inside an open window of its rule and expression need not wait: the window closes after the hit would act.
+        // A hit inside an open window of its rule and expression need not wait: the window closes
+        // after the hit would act.
         let open = self.belongs_to_open(&hit);
         if open.is_none() {
             let from_ns = hit.terms.window.start_ns(hit.order.time_ns);
@@ -441,7 +445,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
                 terms,
                 expression,
             };
-            // The orders tell of a refusal.
+            // If a limit or the expression refuses the hit, an order reports the refusal.
             let _ = self.act(hit, orders);
         }
         self.plan();
@@ -480,7 +484,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
         self.open.same(key, hit.terms.window, span_ns)
     }
 
-    /// Counts a hit for the open dump that it belongs to, if there is one.
+    /// If a hit belongs to an open dump: counts the hit there, and returns the dump's number.
     fn belongs_to_open(&mut self, hit: &Hit<K>) -> Option<u64> {
         let HitOrder { rule, time_ns, .. } = hit.order;
         let dump = self.dump_of(hit)?;

@@ -43,7 +43,7 @@ pub(crate) struct Expression {
 
 #[derive(Debug, Clone)]
 enum What {
-    /// A template, and what the trigger packet says to it.
+    /// A template, and the values of its variables in the trigger packet.
     Values(Arc<Template>, Arc<TriggerValues>),
     /// An expression that asks for no trigger packet. For an alert, the expression finds packets,
     /// and the second part decides which packets the alert is about.
@@ -84,13 +84,13 @@ impl Expression {
         Self::of(What::Plain(Arc::new(filled), None), 0)
     }
 
-    /// What an alert is about.
+    /// The expression that finds the packets of an alert.
     pub(crate) fn of_alert(sought: Sought) -> Result<Self, FilterError> {
         let filled = Arc::new(sought.filled()?);
         Ok(Self::of(What::Plain(filled, Some(Arc::new(sought))), 0))
     }
 
-    /// What a dump script made of a packet of `interface`.
+    /// The predicate that a dump script returned for a packet of `interface`.
     pub(crate) fn scripted(predicate: ScriptPredicate, interface: u16) -> Self {
         Self::of(What::Script(predicate), interface)
     }

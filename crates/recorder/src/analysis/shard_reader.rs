@@ -135,8 +135,8 @@ impl ShardReader {
         self.reader.positions()
     }
 
-    /// The inserters have ended: looks at the rest. If a live recording is stopped, that takes a few
-    /// seconds at most.
+    /// Analyzes the remaining packets after the inserters have ended. If a live recording is
+    /// stopped, that takes a few seconds at most.
     pub(crate) fn end(mut self) {
         while self.step() && !self.is_time_over {}
         let (ring, positions) = (&self.common.ring, self.reader.positions());

@@ -447,8 +447,9 @@ impl Active {
         }
     }
 
-    /// Hands on what the sink was given, so that readers of the file see it. Returns what the sink was
-    /// given, or what is safe if the sink has failed; and as [`SinkQueue::flush`].
+    /// Hands over the packets in the sink's buffer, so that readers of the file see the packets.
+    /// Returns the packets that the sink has got. If the sink has failed, returns the packets that
+    /// are safely in the file. The flag is the result of [`SinkQueue::flush`].
     pub(super) fn flush(&mut self) -> (Written, bool) {
         let is_flushed = self.sink.flush();
         let fault = self.sink.fault.as_ref();

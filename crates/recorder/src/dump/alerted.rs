@@ -1,4 +1,4 @@
-//! What a dump knows of the alerts that it is of: which frames they are about, and which were found.
+//! The alerts of a dump: the frame that each alert is about, and whether the dump has that frame.
 //!
 //! If an alert arrives before the dump writes the alert's frame, the dump marks the frame in the
 //! file. The sidecar lists all alerts, with the number of each frame in the file.
@@ -36,7 +36,7 @@ const WRITTEN_MAX: usize = 1 << 20;
 /// Alerts that a sidecar lists.
 const LISTED_MAX: usize = 1000;
 
-/// See the module.
+/// The alerts of one dump, and the written packets in which it looks for their frames.
 #[derive(Debug)]
 pub(super) struct Alerted {
     /// The alert that opened the dump.
@@ -50,7 +50,7 @@ pub(super) struct Alerted {
     bytes: KeptBytes,
     /// The stamp of the first packet, µs.
     first_us: Option<i64>,
-    /// The reason why the dump has no packet, if it has none.
+    /// If the dump has no packet: the reason.
     unmatched: Option<(AlertOutcome, String)>,
 }
 

@@ -11,7 +11,8 @@ use retroscope_ring::LargeBuffer;
 use super::direct::UNIT;
 use crate::control::lock;
 
-/// Bytes of a block, at least. With its last packet, of up to 64 KiB, it lies in one huge page, which is one piece to the disk instead of 512: one direct write at a time then
+/// Bytes of a block, at least. The block and its last packet, of up to 64 KiB, fit into one huge
+/// page. The disk gets that page as one piece instead of 512. One direct write at a time then
 /// reaches 3.0 to 3.5 GB/s on a virtio disk instead of 2.0 to 2.4.
 pub(super) const BLOCK_BYTES: usize = LARGE_BYTES - 2 * UNIT - 64 * 1024;
 /// Bytes of a huge page.
@@ -25,7 +26,8 @@ const SPARE_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Block {
     memory: Memory,
-    /// Where in `memory` they lie; the address of the first is behind a multiple of [`UNIT`] by `phase`.
+    /// The bytes' position in `memory`. The address of the first byte is a multiple of [`UNIT`]
+    /// plus `phase`.
     place: Range<usize>,
     phase: usize,
 }
@@ -56,7 +58,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// For so many bytes wherever they begin in a unit.
+    /// Memory with room for N bytes, wherever in a [`UNIT`] the first byte is.
     fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.saturating_add(2 * UNIT);
         Ok(match bytes {
@@ -101,7 +103,7 @@ impl Block {
         self.memory.len() == LARGE_BYTES
     }
 
-    /// For bytes that belong there.
+    /// Prepares an empty block for bytes that belong at this offset of the file.
     pub(super) fn start(&mut self, offset: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "below a unit")]
         let phase = (offset % UNIT as u64) as usize;
@@ -131,7 +133,7 @@ impl Block {
         self.memory.len() - self.place.end
     }
 
-    /// Takes memory for so many bytes, at least twice as much as before.
+    /// Takes memory for N bytes, and for at least twice as many bytes as the block has.
     #[cold]
     fn grow(&mut self, bytes: usize) -> io::Result<()> {
         let mut larger = Self {
@@ -164,7 +166,7 @@ impl Write for Block {
 }
 
 impl Spares {
-    /// An empty block, with memory of a huge page if the system has one.
+    /// An empty block. Its memory is a huge page if the system provides huge pages.
     pub(super) fn take(&self) -> Block {
         let mut state = lock(&self.0);
         let block = state.blocks.pop();

@@ -36,14 +36,14 @@ impl Captures {
         }
     }
 
-    /// Describes an interface, before the first of its packets. An interface that is described before
-    /// [`Self::begin`] gets its block without a packet.
+    /// Describes an interface, before the first of its packets. An interface that is described
+    /// before [`Self::begin`] gets its block without a packet.
     pub(super) fn interface(&mut self, id: u16, interface: &Arc<Interface>) {
         self.known.insert(id, Arc::clone(interface));
     }
 
-    /// Begins the first file. Called once, before packets. A dump without packets is still a capture
-    /// of the link type of the interface that is known.
+    /// Begins the first file. Called once, before packets. A dump without packets is a capture with
+    /// the link type of the first known interface.
     pub(super) fn begin(&mut self) -> io::Result<Piece> {
         let first = self.known.first_key_value();
         let link_type = first.map_or(LinkType::ETHERNET, |(_, it)| it.link_type);

@@ -210,7 +210,7 @@ mod tests {
     const PART: &str = "dumps/it.pcapng.part";
     const ZST: &str = "dumps/it.pcapng.zst.part";
 
-    /// A file with so many bytes behind its header, some of which repeat.
+    /// A file with `bytes` bytes after its header. Some of the bytes repeat.
     fn finished(directory: &Directory, bytes: usize) -> Finished {
         let heading = Heading {
             headline: "a dump".to_owned(),

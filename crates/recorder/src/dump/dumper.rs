@@ -98,9 +98,9 @@ pub(crate) struct Dumper {
     kept_bytes: KeptBytes,
     /// The budget for written packets that dumps of alerts remember.
     written_bytes: KeptBytes,
-    /// Those that read the ring.
+    /// The dumps that still read the ring.
     active: Dumps,
-    /// By number, dumps that are read and whose sinks are not done with them.
+    /// By number, dumps that no longer read the ring, but whose sinks still have work.
     ending: BTreeMap<u64, Ending>,
     /// When memory that sinks do not need is freed next, ns of the monotonic clock.
     rest_ns: i64,

@@ -35,9 +35,9 @@ const NAME_TRIES_EACH: u64 = 32;
 pub(crate) struct DumpFile {
     directory: Directory,
     facts: FileFacts,
-    /// What its names begin with.
+    /// The common start of the names of the dump's files.
     stem: String,
-    /// Those that are being written, in the order of [`Captures`].
+    /// Files that are being written, in the order of [`Captures`].
     streams: Vec<Stream>,
     /// Its capture files once they are complete.
     captures: Vec<Finished>,
@@ -192,7 +192,8 @@ impl DumpFile {
         free
     }
 
-    /// Makes the file of a link type with its first piece; refuses with `AlreadyExists` if any name of it is taken.
+    /// Makes the file of a link type with its first piece. Fails with `AlreadyExists` if any name
+    /// of the file is taken.
     fn open(&mut self, piece: &Piece) -> io::Result<()> {
         let link_type = piece.link_type;
         let path = self.path(link_type);
@@ -209,7 +210,7 @@ impl DumpFile {
         Ok(())
     }
 
-    /// The final name of the file for a link type: the first is the plain one.
+    /// The final name of the file for a link type. The first file has a name without the link type.
     fn path(&self, link_type: LinkType) -> PathBuf {
         let extension = self.directory.format.extension();
         match self.streams.first() {
@@ -385,7 +386,8 @@ impl DumpFile {
         renamed
     }
 
-    /// Renames without replacing; if somebody took the name meanwhile, a number is added, of the first file to all names.
+    /// Renames a file, and replaces no other file. If the name is taken, the new name gets a
+    /// number. A number that the first file gets is in the names of all later files too.
     fn rename(&mut self, part: &Path, link_type: LinkType) -> io::Result<PathBuf> {
         let is_first = self
             .streams
@@ -425,7 +427,7 @@ impl Drop for DumpFile {
 /// take as long as the disk takes. Errors are what the system said, in words for the user. After an
 /// error nothing more is written.
 impl DumpFile {
-    /// Makes the first file with its first piece. Called once, before all others.
+    /// Makes the first file with its first piece. Called once, before all other functions.
     pub(super) fn create(&mut self, piece: &Piece) -> io::Result<()> {
         let created = self.directory.make();
         let created = created.and_then(|()| self.create_first(piece));
@@ -444,8 +446,8 @@ impl DumpFile {
         }
     }
 
-    /// Merges late packets, syncs and renames. Afterwards only [`Self::compress`] and [`Self::sidecar`] are
-    /// called.
+    /// Merges late packets, syncs and renames. Afterwards only [`Self::compress`] and
+    /// [`Self::sidecar`] are called.
     pub(super) fn finish(
         &mut self,
         end: &End,

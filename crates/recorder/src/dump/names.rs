@@ -19,7 +19,7 @@ pub(crate) struct Directory {
     /// How hard complete files are compressed; `None`: they stay plain.
     pub(super) zstd: Option<ZstdLevel>,
     pub(super) digests: Digests,
-    /// From so many encoded bytes on a block of a file is written.
+    /// A block of a file is written when it has at least this many encoded bytes.
     pub(super) block_bytes: usize,
     /// Says that the recording is to end.
     control: Arc<Control>,

@@ -165,7 +165,7 @@ pub(crate) struct CloseOrder {
     pub(crate) start_ns: i64,
     /// Packets in or about the window that the trigger rules did not see.
     pub(crate) unseen: u64,
-    /// Packets, at most, that came too late and before the judging. Live only: from files their number depends on how far
-    /// the dumper is.
+    /// Upper bound on packets that arrived too late, but before the verdict was judged. Live only:
+    /// from files the number depends on the dumper's progress.
     pub(crate) late: Option<Arc<AtomicU64>>,
 }

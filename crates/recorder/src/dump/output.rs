@@ -46,7 +46,7 @@ pub(crate) struct Written {
 /// Bytes on their way to a file, whole pcapng blocks or pcap records.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    /// The file is known by it.
+    /// The link type of the file, which identifies the file among those of the dump.
     pub(super) link_type: LinkType,
     pub(super) block: Block,
     /// Packets of the file, up to the end of this piece.
@@ -57,7 +57,7 @@ pub(crate) struct Piece {
     pub(super) field: Option<VerdictField>,
 }
 
-/// See the module.
+/// Encodes one file of a dump, and completes the file on disk.
 #[derive(Debug)]
 pub(crate) struct Output {
     format: Format,
@@ -75,13 +75,15 @@ pub(crate) struct Output {
     is_sorted: bool,
     /// Ring-wide interface identifiers in the order of their interface blocks.
     pub(super) interfaces: Vec<u16>,
-    /// How many of them were described without a packet.
+    /// How many of `interfaces` were described without a packet.
     interfaces_first: usize,
-    /// How many of them the pieces so far describe.
+    /// The number of `interfaces` that the pieces up to now describe.
     interfaces_taken: usize,
-    /// The interface of each packet of the file, as far as there are several and the format does not tell: pcap.
+    /// The interface of each packet of a pcap file with several interfaces: pcap records have no
+    /// interface.
     origins: Vec<u16>,
-    /// By source, from which packet of the file on its stamps are so far from ring time, ns.
+    /// By source: the number of a packet in the file, and the difference of stamp and ring time
+    /// from that packet on, ns.
     offsets: BTreeMap<usize, Vec<(u64, i64)>>,
     /// Which packets of the file are marked.
     marked: BTreeSet<u64>,
@@ -210,8 +212,8 @@ impl Output {
         }
     }
 
-    /// Completes the file on disk, still under its `.part` name: merged, with statistics and verdict,
-    /// synced.
+    /// Completes the file on disk, still under its `.part` name: merges, adds statistics and
+    /// verdict, and syncs.
     ///
     /// After an error the file of `stream` holds what is [`Stream::safe`].
     pub(crate) fn finish(
@@ -306,7 +308,8 @@ impl Output {
         Ok(())
     }
 
-    /// The place and the ring-wide interface of a packet of the file, which has this number there.
+    /// The place and the ring-wide interface of a packet, which has the number `packet` in the
+    /// file.
     fn found(&self, record: &RecordMeta, packet: u64, known: &Known) -> io::Result<(Key, u16)> {
         let interface = match self.format {
             Format::PcapNg => self.interfaces.get(usize::from(record.interface)).copied(),

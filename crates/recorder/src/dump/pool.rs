@@ -1,21 +1,26 @@
 //! The threads that do what a disk may take long for.
 //!
-//! Live each dump has a sink (its [files](super::file)), and each sink a queue of work: the packets that the dumper encoded, then its end. One worker at a time works on a sink, in the order
-//! of its queue. Work that may wait for a disk to store (sync, merge, sidecar) is *slow*: two workers are never at it, one always is where
-//! there is any, and the first packets of a dump come before all other work. So they wait for no sync.
-//! Separate workers compress, because compression may take hours.
+//! Live each dump has a sink (its [files](super::file)), and each sink has a queue of work: the
+//! packets that the dumper encoded, then the end of the dump. One worker at a time works on a sink,
+//! in the order of the queue.
 //!
-//! What is encoded and not written yet stays within a budget of bytes for all. A queue may grow to half of what is left of it (dynamic
-//! thresholds, Choudhury and Hahne 1998): a sink that stands still takes a third at most, and others go on. A sink without room holds up
-//! its own dump: its packets stay in the ring.
+//! Work that may wait until a disk has stored data (sync, merge, sidecar) is *slow*. Two workers do
+//! no slow work, and one worker takes slow work first if no other worker does any. All workers take
+//! the first packets of a dump before all other work, so these packets wait for no sync. Separate
+//! workers compress, because compression may take hours.
 //!
-//! A sink has two lanes, each in its order: one writes blocks to the disk, the other adds them to the
-//! SHA-256 digests. Different workers may be at the lanes of one sink. So a dump is written as fast as
-//! the slower lane is, and SHA-256 takes 0.5 to 0.7 s for a GB on a processor with instructions for
-//! it, as long as a disk that writes 2 GB/s.
+//! All sinks share a budget of bytes that are encoded and not written yet. A queue may grow to half
+//! of the rest of the budget (dynamic thresholds, Choudhury and Hahne 1998). So a sink that makes
+//! no progress takes a third of the budget at most, and other sinks go on. A sink without room
+//! delays only its own dump, whose packets stay in the ring.
 //!
-//! From files the dumper waits for the work of a sink at the end of each round, so that results do not
-//! depend on how fast a disk is.
+//! A sink has two lanes, each in its own order. One lane writes blocks to the disk, the other adds
+//! the blocks to the SHA-256 digests. Different workers may work on the two lanes of one sink. So
+//! the slower lane sets the speed of a dump. SHA-256 takes 0.5 to 0.7 s for a GB on a processor
+//! with instructions for SHA-256, as much time as a disk that writes 2 GB/s.
+//!
+//! From files the dumper waits for the work of a sink at the end of each round, so that results do
+//! not depend on the speed of a disk.
 
 mod budget;
 mod queue;
@@ -123,7 +128,7 @@ impl Drop for Watch {
 }
 
 impl Pool {
-    /// Starts the threads. They have the privileges of who calls.
+    /// Starts the threads, with the privileges of the calling thread.
     pub(crate) fn start(config: PoolConfig, common: &Common) -> io::Result<Self> {
         let (news_tx, news) = mpsc::channel();
         let at_work = FILES_AT_WORK * config.writers + FILES_COMPRESSING * config.compressors;
@@ -167,7 +172,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes the files of dump `id`, which lie in `directory`, and makes the first one.
+    /// Adds a sink for dump `id`, whose files are in `directory`, and makes the first file.
     pub(super) fn open(
         &mut self,
         id: u64,

@@ -1,8 +1,8 @@
 //! Merges the runs of a capture file.
 //!
-//! A run is a range of the file in which packets are in order, by ring time and source. A sorted file
-//! is one run. A late packet begins a run, and so does the packet after packets that were written
-//! ahead of their turn.
+//! A run is a range of the file in which packets are in order, by ring time and source. A sorted
+//! file is one run. A late packet begins a run, and so does the packet after packets that were
+//! written ahead of their turn.
 //!
 //! The recorder keeps no list of runs while it writes the file. [`Runs`] scans the file to find the
 //! runs, and merges [`FAN_IN`] runs at a time. So memory does not grow with the number of runs.
@@ -35,7 +35,7 @@ const PCAP_RECORD_HEADER_BYTES: usize = 16;
 /// keep their order.
 pub(super) type Place = (i64, usize);
 
-/// See the module.
+/// Merges the runs of one file, [`FAN_IN`] runs at a time.
 pub(super) struct Runs<'f, P> {
     file: &'f dyn DiskFile,
     format: Format,
@@ -52,8 +52,8 @@ pub(super) struct Runs<'f, P> {
     start: Option<(u64, u64)>,
     /// The runs that are merged now.
     cursors: Vec<Cursor<'f>>,
-    /// Place of the next packet of each run that is merged now, and the run's position in `cursors`.
-    /// If places are equal, the earlier run is first.
+    /// Place of the next packet of each run that is merged now, and the run's position in
+    /// `cursors`. If places are equal, the earlier run is first.
     next: BinaryHeap<Reverse<(Place, usize)>>,
     /// The run whose packet was returned last.
     taken: Option<usize>,
@@ -95,8 +95,8 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<Place>> Runs<'f, P> {
         })
     }
 
-    /// Returns the next packet, its bytes and its number in the file. The packets of [`FAN_IN`] runs
-    /// come in order, then those of the next [`FAN_IN`] runs.
+    /// Returns the next packet, its bytes and its number in the file. The packets of [`FAN_IN`]
+    /// runs come in order, then the packets of the next [`FAN_IN`] runs.
     pub(super) fn next(&mut self) -> io::Result<Option<(RecordMeta, &[u8], u64)>> {
         if let Some(run) = self.taken.take() {
             self.cursors[run].step();
@@ -151,7 +151,8 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<Place>> Runs<'f, P> {
         Ok(())
     }
 
-    /// Scans the file for the next [`FAN_IN`] runs: where they are, and the number of their first packet.
+    /// Scans the file for the next [`FAN_IN`] runs. Returns the range of each run in the file, and
+    /// the number of its first packet.
     fn find_runs(&mut self) -> io::Result<Vec<(Range<u64>, u64)>> {
         let header_bytes = match self.format {
             Format::PcapNg => PACKET_HEADER_BYTES,

@@ -1,11 +1,13 @@
 //! One file of a dump, from the header to the end, and the SHA-256 digest of its bytes.
 //!
-//! Where the processor has instructions for SHA-256, the digest is computed as the file is written. The
-//! header holds the verdict, which is known at the end. So the digest is of a header with the verdict
-//! that is expected, `complete` and the losses that no counter reports; a file with another verdict is
-//! read again. Other processors take 4 to 7 s for a GB (with instructions 0.7 s), and the disk would
-//! wait: there files are read again when they are complete and have their names, if the user asks for
-//! digests.
+//! If the processor has instructions for SHA-256, the recorder computes the digest while it writes
+//! the file. The header holds the verdict, which is known only at the end. So the digest is
+//! computed over a header with the expected verdict: `complete`, and the losses that no counter
+//! reports. A file with another verdict is read again.
+//!
+//! Other processors take 4 to 7 s for a GB (with instructions 0.7 s), and the disk would wait.
+//! There the recorder computes digests only if the user asks for digests. It then reads the files
+//! again when they are complete and have their names.
 
 use std::{
     collections::BTreeMap,
@@ -66,10 +68,11 @@ impl Digests {
     }
 }
 
-/// See the module. After an error the file holds what was [written](Self::len) before.
+/// A file of a dump that is being written. After an error the file holds the bytes that were
+/// [written](Self::len) before.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// The file is known by it.
+    /// The link type of the file, which identifies the file among those of the dump.
     pub(super) link_type: LinkType,
     file: KeptFile,
     len: u64,
@@ -80,7 +83,7 @@ pub(super) struct Stream {
     field: Option<VerdictField>,
 }
 
-/// Digests of the captures of a dump, of all pieces so far.
+/// Digests of the captures of a dump, up to the newest piece that was added.
 #[derive(Debug, Default)]
 pub(super) struct FileDigests {
     when: Digests,
@@ -154,7 +157,7 @@ impl Stream {
         self.file.take(directory.disk())
     }
 
-    /// Writes the next piece, and returns when it is there.
+    /// Writes the next piece. Returns after the write call, without a sync.
     pub(super) fn write(&mut self, directory: &Directory, piece: &Piece) -> io::Result<()> {
         let bytes = piece.block.bytes();
         let file = self.file.get(directory.disk())?;

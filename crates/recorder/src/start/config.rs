@@ -89,15 +89,16 @@ pub struct Config {
     pub count: Option<u64>,
     /// Stop after this time; offline, of packet time.
     pub duration: Option<Duration>,
-    /// Where dumps go; `None`: the working directory, which is not tried at the start: nothing is to be dumped.
+    /// The directory for dumps. `None`: the working directory. The recorder does not try the
+    /// working directory at the start, because there is nothing to dump.
     pub directory: Option<PathBuf>,
-    /// How they are written, …
+    /// File format of dumps.
     pub format: Format,
-    /// … compressed when they are complete, if so, …
+    /// Level at which complete dump files are compressed. `None`: dump files stay uncompressed.
     pub zstd: Option<ZstdLevel>,
-    /// … and named.
+    /// Template for the names of dump files.
     pub name: NameTemplate,
-    /// Write the SHA-256 of dumps' files into their sidecars. The default is true where the processor
+    /// Write the SHA-256 of dumps' files into their sidecars. The default is true if the processor
     /// has instructions for SHA-256.
     pub sha256: bool,
     /// How many dumps are kept in the directory, and how long, those of earlier recorders among them; what is kept of a rule's dumps is in `requests`.
@@ -113,7 +114,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// How many rules there are, scripts and modules among them.
+    /// The number of rules, scripts and modules included.
     pub(super) fn rules(&self) -> usize {
         self.triggers.len() + self.scripts.triggers.len() + self.scripts.modules.len()
     }

@@ -116,7 +116,8 @@ impl Expressions {
         let template = |option, text: &str| {
             template(text, link_types, mode).map_err(|error| ExpressionError { option, error })
         };
-        // A dump script may answer with this, and fragments are followed for it.
+        // With a dump script: the script may return `$flow`, and the flows of later fragments must
+        // be known for that.
         let default = match config.scripts.dump {
             Some(_) => "$flow",
             None => &config.dump,

@@ -109,8 +109,8 @@ const EVICTED_BYTES: usize = 256 << 20;
 const SHED_FLOWS_MAX: usize = 1 << 20;
 
 impl Recorder {
-    /// Opens the sources, fills the ring and starts the threads. `progress` gets the bytes of memory
-    /// that are filled, and the bytes of the whole ring.
+    /// Opens the sources, fills the ring and starts the threads. `progress` gets the bytes of
+    /// memory that are filled, and the bytes of the whole ring.
     ///
     /// The start calls `opened_all` when everything is open, before the first packet is analyzed.
     /// The calling thread can give up its privileges there: the threads that start later have none

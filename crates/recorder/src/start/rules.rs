@@ -124,10 +124,10 @@ pub struct RuleStatus {
     pub is_configured: bool,
 }
 
-/// What the triggers of a configuration are called, in their order.
+/// The names of all rules of a configuration, in their order.
 ///
 /// # Errors
-/// Two have one name, or a name is none.
+/// [`CommandError::Refused`] if two rules have the same name, or if a name is invalid.
 pub(crate) fn names(config: &Config) -> Result<Vec<String>, CommandError> {
     let mut names = Vec::new();
     let mut taken = BTreeSet::new();

@@ -179,7 +179,8 @@ fn spawn_inserter(
     })
 }
 
-/// Tells those who wait for it, the analyzer among them, that a thread is gone, also by a panic. Dropped after what the thread owns.
+/// Reports the end of a thread, also after a panic, and wakes the threads that wait for that end,
+/// for example the analyzer. Dropped after all else that the thread owns.
 #[derive(Debug)]
 struct Gone {
     left: Vec<Arc<AtomicUsize>>,

@@ -90,8 +90,8 @@ fn an_alert_about_a_written_frame_is_told_in_the_sidecar_alone() {
     assert_eq!(told["alerts"][1]["packet"], 501);
 }
 
-/// The disk is full before the alert's frame. A sidecar that can still be written claims neither the
-/// frame nor a number.
+/// The disk is full before the alert's frame. A sidecar that can still be written claims neither
+/// the frame nor a number.
 #[test]
 fn a_failed_dump_claims_no_frame_of_an_alert() {
     let (disk, mut rig) = rig();

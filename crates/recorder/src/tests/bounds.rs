@@ -155,7 +155,8 @@ fn little_waits_for_a_dumper_that_hangs() {
     assert_eq!(rig.reports.len(), 16, "none is lost");
 }
 
-/// The analyzer stands still until the ring went around. The dumps end by the clock, or at the stop.
+/// The analyzer makes no progress until the ring has overwritten packets. The dumps end by the
+/// clock, or at the stop.
 #[test]
 fn packets_that_no_rule_saw_are_told() {
     let rules = [(&["udp port 9"][..], true), (&[][..], false)];
@@ -215,8 +216,9 @@ fn packets_that_no_rule_saw_are_told() {
     }
 }
 
-/// A window closes by the clock while the analyzer is far behind. The ring then overwrites packets that the analyzer has not
-/// read: the recorder counts these, and the dump was judged before.
+/// A window closes by the clock while the analyzer still has many packets to read. After the dump
+/// was judged, the ring overwrites packets that the analyzer has not read. The recorder counts
+/// these packets.
 #[test]
 fn packets_that_no_rule_saw_are_counted_after_the_judging() {
     let dir = tempfile::tempdir().unwrap();
@@ -263,8 +265,8 @@ fn resident_bytes() -> usize {
 }
 
 /// The clock of a source without watermarks is a second ahead. All packets of the source arrive
-/// before their turn, and memory must not grow with their number. The test runs in a process of its
-/// own, because other tests take memory.
+/// before their turn, and memory must not grow with their number. The test runs in a separate
+/// process, because other tests take memory.
 #[test]
 fn a_source_that_is_ahead_takes_no_memory_for_each_packet() {
     const ALONE: &str = "RETROSCOPE_TEST_ALONE";

@@ -238,8 +238,9 @@ fn what_falls_behind_the_last_packet_is_not_missing() {
     assert_eq!(missing(report), [], "{report:?}");
 }
 
-/// A source without watermarks brings a packet that belongs before the last packet of a full dump: the packet is too late, and counted. A
-/// packet after the last one is not too late, although its time is in the window.
+/// A source without watermarks brings a packet that belongs before the last packet of a full dump.
+/// The packet is too late, and counted. A packet after the dump's last packet is not too late,
+/// although its time is in the window.
 #[test]
 fn what_comes_late_for_a_full_dump_is_counted() {
     for (back_ms, expected) in [(30, 1), (5, 0)] {

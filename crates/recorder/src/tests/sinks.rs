@@ -366,7 +366,7 @@ fn many_dumps(pool: PoolConfig) -> (BTreeMap<PathBuf, Vec<u8>>, usize) {
         for source in 1000..1300 {
             let port = if number == 2 { 9 } else { 7 };
             rig.arrive(0, udp(source, port, number));
-            // Those of some sources are long.
+            // The packets of 10 source ports are long.
             let rest = if source < 1010 { 30_000 } else { 0 };
             let ahead = [udp(source, 7, 100 + number), vec![0; rest]].concat();
             let ahead = (now_ns + 400 * MS, ahead);

@@ -63,13 +63,13 @@ impl Alerts {
         self.came += 1;
     }
 
-    /// When the next one acts, ns; `None`: none waits.
+    /// When the next alert acts, ns. `None`: no alert waits.
     pub(super) fn next_ns(&self) -> Option<i64> {
         let ((time_ns, _), _) = self.waiting.first_key_value()?;
         Some(time_ns.saturating_add(self.delay_ns))
     }
 
-    /// Takes the next one whose time has come.
+    /// Takes the next alert if it is due: its time plus the delay is at most `now_ns`.
     fn next(&mut self, now_ns: i64) -> Option<(i64, Arc<Alert>)> {
         if self.next_ns()? > now_ns {
             return None;

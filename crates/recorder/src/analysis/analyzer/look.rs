@@ -46,8 +46,8 @@ impl<'c, 'b> Walk<'c, 'b> {
         }
     }
 
-    /// Passes the packets before `record`. From files, each packet moves the clock. Counts packets that are too late for a
-    /// closed window.
+    /// Passes the packets before `record`. From files, each packet moves the clock. Counts packets
+    /// that are too late for a closed window.
     fn go_to(&mut self, record: u64) {
         let count = record.saturating_sub(self.next);
         if count == 0 {

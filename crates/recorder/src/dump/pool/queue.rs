@@ -37,8 +37,8 @@ pub(in crate::dump) struct SinkQueue {
     block_bytes: usize,
     /// A block of this size was handed over since the last flush.
     is_busy: bool,
-    /// From files the dumper waits until the sink has done its work, so that results do not depend on
-    /// how fast a disk is.
+    /// From files: the dumper waits until the sink has done its work, so that results do not depend
+    /// on the speed of a disk.
     waits: bool,
     /// Why it has failed.
     pub(in crate::dump) fault: Option<Fault>,
@@ -103,7 +103,8 @@ impl SinkQueue {
         failed.unwrap_or(&self.completed)
     }
 
-    /// Whether a packet of this length may come. A failed sink takes every packet and drops it.
+    /// Whether the sink accepts a packet of this length. A failed sink accepts every packet, and
+    /// drops the packet.
     pub(in crate::dump) fn has_room(&self, bytes: usize) -> bool {
         #[cfg(test)]
         if self.is_full {
@@ -115,7 +116,7 @@ impl SinkQueue {
     /// Encodes a packet. The caller has asked for [room](Self::has_room).
     pub(in crate::dump) fn packet(&mut self, meta: &PacketMeta, data: &[u8]) {
         if self.fault.is_some() {
-            // What is left will not be written, and must not count.
+            // The bytes in the encoder will not be written, and must not count against the budget.
             self.end();
             return;
         }
@@ -142,9 +143,10 @@ impl SinkQueue {
         self.captures.gap(gap);
     }
 
-    /// Hands over the encoded bytes, so that readers of the file see them soon. False: the caller
-    /// flushes again later, because earlier bytes are not written yet (so a slow disk gets few large
-    /// blocks), or to give back a large block if no packet follows.
+    /// Hands over the encoded bytes, so that readers of the file see the bytes soon. If the result
+    /// is false, the caller flushes again later, for one of two reasons. Earlier bytes are not
+    /// written yet: with fewer flushes a slow disk gets few large blocks. Or a block was handed
+    /// over since the last flush: the next flush gives back a large block if no packet follows.
     pub(in crate::dump) fn flush(&mut self) -> bool {
         let is_blocked = !self.waits && self.fault.is_none() && self.open.is_followed();
         if is_blocked && self.captures.bytes() > 0 {

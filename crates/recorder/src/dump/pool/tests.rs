@@ -161,13 +161,15 @@ fn queues_share_the_budget_and_leave_some() {
     grown(5000, &mut random);
 }
 
-/// What a dump left: what became of it, and its files by name.
+/// The end of a dump: its outcome, and its files by name.
 struct Left {
     outcome: Outcome,
     files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-/// A dump whose packets, gaps and interfaces a generator with this seed makes. `is_queued`: the work waits in the queue, else it is done after each packet. Files are closed now and then. `capacity`: bytes that the disk has room for.
+/// Writes a dump. A random generator with this seed makes its packets, gaps and interfaces, and
+/// closes files now and then. `is_queued`: the work waits in the queue, otherwise it is done after
+/// each packet. `capacity`: bytes that the disk has room for.
 fn left(seed: u64, is_queued: bool, capacity: usize) -> Left {
     let mut random = fastrand::Rng::with_seed(seed);
     let disk = FakeDisk::default();

@@ -82,8 +82,8 @@ pub(super) enum Lane {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) slots: HashMap<u64, Slot>,
-    /// Sinks with work that no worker has, by the [class](Class) of the next work. A sink may also be
-    /// listed for a digest.
+    /// Sinks that have work and no worker, by the [class](Class) of the next work. A sink may also
+    /// be listed for a digest.
     ready: [VecDeque<u64>; 5],
     /// Workers at slow work.
     pub(super) slow: usize,
@@ -93,7 +93,7 @@ pub(super) struct State {
 /// A sink in the pool.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// `None`: a worker has it.
+    /// `None`: a worker works on the sink.
     pub(super) body: Option<Body>,
     pub(super) work: VecDeque<Work>,
     /// Whether it is listed with its next work.
@@ -212,7 +212,8 @@ impl Shared {
         } else {
             let done = (task.body).perform(task.work, task.digests, task.is_last);
             if let Some(outcome) = done {
-                // Before anybody else can take the sink, so that its news come in order. The dumper may be gone.
+                // Before another worker can take the sink, so that its news arrive in order. The
+                // dumper may have ended.
                 let _ = news.send((task.id, outcome));
             }
             Some(task.body)
@@ -224,7 +225,7 @@ impl Shared {
             self.work.notify_one();
         }
         let ready = state.put_back(task.id, body);
-        // This worker takes more work of its own lane in the next turn.
+        // Wakes only the other kind of worker: this worker takes more work of `lane` itself.
         if let Some(other) = ready.map(Class::lane).filter(|other| *other != lane) {
             self.lane(other).notify_one();
         }
@@ -236,7 +237,8 @@ impl Shared {
         self.wait_while(id, Slot::is_busy);
     }
 
-    /// Returns when a sink has no work and no pieces for the digests left, or the workers have ended.
+    /// Returns when a sink has no work and no pieces for the digests left, or the workers have
+    /// ended.
     pub(super) fn wait_for_digests(&self, id: u64) {
         self.wait_while(id, |slot| slot.is_busy() || !slot.loads.is_empty());
     }
@@ -273,7 +275,8 @@ impl State {
         (self.list(id), given_up)
     }
 
-    /// Lists a sink that has work and no worker, unless it is listed. Returns the class of that work.
+    /// Lists a sink that has work and no worker, unless it is listed. Returns the class of that
+    /// work.
     pub(super) fn list(&mut self, id: u64) -> Option<Class> {
         let slot = self.slots.get_mut(&id).filter(|slot| slot.body.is_some())?;
         let work = slot.work.front()?;
@@ -406,7 +409,7 @@ impl Slot {
         }
     }
 
-    /// Whether work is left, or a worker is at it.
+    /// Whether work is left, or a worker works on the sink.
     fn is_busy(&self) -> bool {
         self.body.is_none() || !self.work.is_empty()
     }

@@ -51,7 +51,7 @@ pub(crate) struct InserterParts {
 }
 
 impl InserterParts {
-    /// Of this configuration, without filters and shards.
+    /// Parts for an inserter with this configuration, without filters and shards.
     pub(crate) fn new(config: &Config, common: Arc<Common>) -> Self {
         let count = config.count.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
         Self {
