@@ -4,7 +4,7 @@
 # as root, and then draws. Figures compare with each other inside one run.
 #
 # Rows go to bench/results.json in cargo's target directory. ROWS selects some: ROWS=ring,limits/raw-insert.
-# UPDATE_DOCS=1 with full or capture: the part of docs/benchmarks.md and docs/plots that it measures is made anew from this run.
+# UPDATE_DOCS=1 with full or capture: the part of docs/dev/benchmarks.md and docs/dev/plots that it measures is made anew from this run.
 
 . "$(dirname "$0")/lib.sh"
 
@@ -41,12 +41,12 @@ step "measuring"
 [ ! -e "$bench/results.json" ] || echo "rows: $bench/results.json"
 if [ "$what" = capture ] && [ -e "$bench/results.json" ]; then
 	step "drawing"
-	"$program" report-capture --out "$bench" ${UPDATE_DOCS:+--docs docs}
+	"$program" report-capture --out "$bench" ${UPDATE_DOCS:+--docs docs/dev}
 fi
 [ "$what" = full ] || exit "$failed"
 
 step "drawing"
-"$program" report --out "$bench" ${UPDATE_DOCS:+--docs docs}
+"$program" report --out "$bench" ${UPDATE_DOCS:+--docs docs/dev}
 
 step "building what is not the ring"
 retroscope=$(built -p retroscope-cli --bin retroscope)

@@ -23,8 +23,8 @@ done < <(git grep -nI ' $' -- '*.md' '*.sh' '*.toml' '*.rs' Makefile .ci/run || 
 
 # Tests and files that documents name.
 while IFS= read -r named; do
-	grep -qs "fn ${named##*::}\b" "crates/${named%%::*}" || complain "docs/features.md names $named, which is not there"
-done < <(grep -oE '`[A-Za-z0-9_/]+\.rs::[a-z0-9_]+`' docs/features.md | tr -d '`' | sort -u)
+	grep -qs "fn ${named##*::}\b" "crates/${named%%::*}" || complain "docs/dev/features.md names $named, which is not there"
+done < <(grep -oE '`[A-Za-z0-9_/]+\.rs::[a-z0-9_]+`' docs/dev/features.md | tr -d '`' | sort -u)
 while IFS=: read -r document line path; do
 	path=${path//\`/}
 	[ -e "$path" ] || complain "$document:$line names $path, which is not there"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The slow checks of the ring: loom with more preemptions, generated operations against the model, threads with random roles, load,
-# and the sanitizers; of filters: machine code, interpreter and libpcap against each other; fuzzing; and the API against its document. docs/verification.md
+# and the sanitizers; of filters: machine code, interpreter and libpcap against each other; fuzzing; and the API against its document. docs/dev/verification.md
 # says which of them looks for what. All of them run, also after one failed; at the end stands what ran, how long, and what was
 # skipped.
 #

@@ -4,7 +4,7 @@
 //! [`rows`] lists what is measured, and where it is shown. `make bench-quick` measures the rows that ring and filters are judged by, `make
 //! bench` everything, `make bench-capture` live capture. Figures go to `results.json` in cargo's target directory under `bench/`
 //! ([`session`]), facts about the machine to `machine.json` beside it ([`machine`]). [`report`] makes tables and figures of them for
-//! docs/benchmarks.md, which says what each figure means.
+//! docs/dev/benchmarks.md, which says what each figure means.
 //!
 //! # How it measures
 //!

@@ -1,4 +1,4 @@
-//! The figures of `docs/benchmarks.md` ([`rows::FIGURES`]), as SVG with a background of its own, so that they can be read on any page.
+//! The figures of `docs/dev/benchmarks.md` ([`rows::FIGURES`]), as SVG with a background of its own, so that they can be read on any page.
 
 use std::{
     error::Error,

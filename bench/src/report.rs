@@ -1,4 +1,4 @@
-//! From the rows of a run to the tables of `docs/benchmarks.md`, so that every number there is one that a run measured.
+//! From the rows of a run to the tables of `docs/dev/benchmarks.md`, so that every number there is one that a run measured.
 //!
 //! The document is written by hand, but for blocks between `<!-- generated: NAME -->` and `<!-- end -->`, which are replaced. Most are
 //! tables by line and column (`rows::TABLES`) or show a figure (`figure NAME`, `rows::FIGURES`). Where no row of a

@@ -219,10 +219,10 @@ fn the_document_of_a_run_is_filled_with_its_figures() {
     assert!(error.to_string().contains(RESULTS), "{error}");
 }
 
-/// The sections of docs/benchmarks.md before the Intel marker, and the sections after the marker.
+/// The sections of docs/dev/benchmarks.md before the Intel marker, and the sections after the marker.
 fn published() -> (String, String) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
-    let document = fs::read_to_string(&path).expect("docs/benchmarks.md is there");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dev/benchmarks.md");
+    let document = fs::read_to_string(&path).expect("docs/dev/benchmarks.md is there");
     let intel = document.find("<!-- processor: Intel -->");
     let (amd, intel) = document.split_at(intel.expect("two sections"));
     (amd.to_owned(), intel.to_owned())
@@ -250,7 +250,7 @@ fn the_figures_are_of_the_run_of_the_tables() {
         Some((name.to_owned(), fact.to_owned()))
     };
     let facts = ["commit", "date"].into_iter().filter_map(fact).collect();
-    let plots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/plots");
+    let plots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/dev/plots");
     for fields in rows::table(rows::FIGURES) {
         let figure = plots.join(fields[0]).with_extension("svg");
         let svg = fs::read_to_string(&figure).unwrap_or_default();

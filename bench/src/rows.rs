@@ -2,7 +2,7 @@
 //!
 //! `make bench-quick` measures the groups of [`Command::Quick`], `make bench` those of [`Command::Full`] too, `make bench-capture`
 //! those of [`Command::Capture`]. A judged row stands in the table of its command (`judged`, `capture-judged`) with its goal. The
-//! others are families: `{l}` and `{c}` in a name stand for something, which `TABLES` and `FIGURES` of docs/benchmarks.md put in
+//! others are families: `{l}` and `{c}` in a name stand for something, which `TABLES` and `FIGURES` of docs/dev/benchmarks.md put in
 //! lines and columns. All lists are text with `|` between fields, a line for each thing.
 //!
 //! A ratio says little without a sound denominator, so the `limits/…/vs-…` rows are measured in the

@@ -4,7 +4,7 @@
 //! when to look and for how long to wait, moves the watermark while nothing comes, notices steps of the system clock, tells once that an
 //! interface went and came, and ends a stopped queue when what was counted has come. Calls are bound when the program is compiled.
 //!
-//! Who waits for what, and how long: `docs/waits.md`.
+//! Who waits for what, and how long: `docs/dev/waits.md`.
 
 use std::{collections::VecDeque, fmt, io, time::Duration};
 

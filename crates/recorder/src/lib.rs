@@ -15,7 +15,7 @@
 //! | `timeline` | what the history holds, slot by slot |
 //! | `start` | expressions and configuration, opening sources, starting and joining threads, the handle that controls them |
 //!
-//! Who waits for what, and how long: `docs/waits.md`.
+//! Who waits for what, and how long: `docs/dev/waits.md`.
 
 mod analysis;
 mod control;

@@ -1,4 +1,4 @@
-//! More than can be looked at, over a veth pair: a test, and the experiments of docs/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
+//! More than can be looked at, over a veth pair: a test, and the experiments of docs/dev/shedding.md, after figures of R-Scope (Ros-Giralt et al. 2018).
 //!
 //! What is offered is a multiple of what the same recorder looks at while it is flooded, with plain dropping, measured in the same run. An experiment prints its table:
 //!

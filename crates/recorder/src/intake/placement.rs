@@ -2,7 +2,7 @@
 //!
 //! Inline costs least: the frames are in cache, and no other thread is woken. R-Scope's lemma 1 (section 2.1) says when it is the better
 //! design, from rates that are known ahead. Here nothing is: an inserter looks itself as long as it keeps up, and where it does not and a
-//! CPU is free, a thread takes over, with the ring as its long queue. `docs/analyzers.md` holds the rule beside the lemma.
+//! CPU is free, a thread takes over, with the ring as its long queue. `docs/dev/analyzers.md` holds the rule beside the lemma.
 //!
 //! **Too much waits** where the source has not run dry for [`WAITING_NS_MAX`], or more than its part of the ring was stored since it did. An engine
 //! that rests, so as to be woken less often, has all that came meanwhile to give behind it. That is no overload: the time as long as the rest that

@@ -1,5 +1,5 @@
 //! The features that the QQ thesis (2016) and the FlowScope paper (2017) ask of such a queue, one test for each that no other
-//! file holds. `docs/features.md` is the matrix.
+//! file holds. `docs/dev/features.md` is the matrix.
 
 use std::thread;
 

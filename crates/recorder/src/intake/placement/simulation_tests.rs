@@ -1,5 +1,5 @@
 //! The rule beside R-Scope's lemma 1: an inserter, its source's buffer, the ring and an analyzer on clocks of their own, for each case
-//! inline, by a thread, and as the rule places it. The figures are those of `docs/analyzers.md`.
+//! inline, by a thread, and as the rule places it. The figures are those of `docs/dev/analyzers.md`.
 
 use std::num::NonZero;
 
