@@ -8,6 +8,7 @@ mod alerts_live;
 mod client;
 mod config;
 mod control;
+mod cookbook;
 mod doctor;
 mod dumps;
 mod extcap;

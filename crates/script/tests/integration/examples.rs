@@ -63,7 +63,10 @@ fn every_example_is_run_here() {
         "dump-by-payload.lua",
         "dump-same-flow.lua",
         "dump-same-net.lua",
+        // The test of docs/cookbook.md in crates/cli runs this script and rst-storm.lua.
+        "microburst.lua",
         "payload-begins-with.lua",
+        "rst-storm.lua",
         "syn-flood.lua",
         "udp-port.lua",
     ];
