@@ -3,7 +3,7 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-COMMANDS := help setup setup-build demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak clean
+COMMANDS := help setup setup-build demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak docs clean
 .PHONY: $(COMMANDS)
 
 help: ## list these commands
@@ -54,6 +54,9 @@ verify: setup-build ## the slow checks: ring, filters, fuzzing, the API's docume
 
 soak: setup-build ## record generated traffic for minutes, check every counter (SOAK_SECONDS=120); as root the long live tests too
 	@scripts/soak.sh
+
+docs: ## the book of docs/, as HTML (with mdBook)
+	@scripts/docs.sh
 
 clean: ## remove what was built
 	@cargo clean

@@ -23,6 +23,7 @@ mod modules;
 #[path = "../../../capture/tests/capture/support/namespace.rs"]
 #[allow(dead_code, reason = "no test needs all of it")]
 mod namespace;
+mod pages;
 mod query;
 mod record_files;
 mod recording;
