@@ -20,6 +20,9 @@ else
 	echo "SKIP: cargo-deny is not installed: licences and duplicate dependencies are unchecked (cargo install cargo-deny)" >&2
 fi
 
+step "prose"
+scripts/prose.pl
+
 scripts/tidy.sh
 scripts/setup-check.sh
 
