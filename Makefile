@@ -3,7 +3,7 @@
 # Everything goes through cargo, so CARGO_TARGET_DIR and the other cargo variables mean what they always mean.
 
 .DEFAULT_GOAL := help
-COMMANDS := help setup setup-build demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak docs clean
+COMMANDS := help setup setup-build demo test test-dpdk lint bench bench-quick bench-capture bench-ab verify soak docs package clean
 .PHONY: $(COMMANDS)
 
 help: ## list these commands
@@ -57,6 +57,9 @@ soak: setup-build ## record generated traffic for minutes, check every counter (
 
 docs: ## the book of docs/, as HTML (with mdBook)
 	@scripts/docs.sh
+
+package: setup-build ## a Debian package, and a container image where docker or podman runs
+	@scripts/package.sh
 
 clean: ## remove what was built
 	@cargo clean
