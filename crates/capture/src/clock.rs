@@ -13,7 +13,7 @@ pub const CLOCK_STEP_NS: i64 = 100_000_000;
 /// Readings of the monotonic clock around one of the real-time clock that are no further apart than this belong together. The three
 /// readings take less than a microsecond, with an interrupt between them a few; a thread that lost its processor waits longer. It is a
 /// hundredth of a step.
-pub(crate) const APART_NS_MAX: i64 = CLOCK_STEP_NS / 100;
+pub(crate) const READ_GAP_NS_MAX: i64 = CLOCK_STEP_NS / 100;
 
 /// How often both are read at most, where they are further apart. A thread seldom loses its processor twice in a row, right where it
 /// reads; and it must come back to its packets, whatever the clocks do.
@@ -27,20 +27,20 @@ pub struct Now {
     /// A clock that only goes forward, ns since an arbitrary start; the system's is `CLOCK_MONOTONIC`.
     pub mono_ns: i64,
     /// How long before `mono_ns` the real-time clock was read at most, ns.
-    pub apart_ns: i64,
+    pub read_gap_ns: i64,
 }
 
 impl Now {
     /// Whether both were read as good as at once. Else their difference tells nothing about either.
     #[must_use]
     pub fn is_one_moment(self) -> bool {
-        self.apart_ns <= APART_NS_MAX
+        self.read_gap_ns <= READ_GAP_NS_MAX
     }
 
     /// How far the real-time clock is ahead of the monotonic one, at most: a stamp of the monotonic clock that is placed by it is never
     /// placed too early.
     pub(crate) fn offset_max_ns(self) -> i64 {
-        self.wall_ns - (self.mono_ns - self.apart_ns)
+        self.wall_ns - (self.mono_ns - self.read_gap_ns)
     }
 }
 
@@ -111,12 +111,12 @@ fn read_ns(clock: ClockId) -> i64 {
 fn together(mut before_ns: i64, wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
     let mut read = || {
         let (wall_ns, mono_ns) = (wall_ns(), mono_ns());
-        let apart_ns = mono_ns.saturating_sub(before_ns);
+        let read_gap_ns = mono_ns.saturating_sub(before_ns);
         before_ns = mono_ns;
         Now {
             wall_ns,
             mono_ns,
-            apart_ns,
+            read_gap_ns,
         }
     };
     let mut closest = read();
@@ -125,7 +125,7 @@ fn together(mut before_ns: i64, wall_ns: impl Fn() -> i64, mono_ns: impl Fn() ->
             break;
         }
         let next = read();
-        if next.apart_ns < closest.apart_ns {
+        if next.read_gap_ns < closest.read_gap_ns {
             closest = next;
         }
     }
@@ -169,8 +169,8 @@ mod tests {
         };
         let now = together(read(), || OFFSET_NS + read(), read);
         let error_ns = now.wall_ns - now.mono_ns - OFFSET_NS;
-        assert!(-now.apart_ns <= error_ns && error_ns <= 0, "{now:?}");
-        assert_eq!(now.offset_max_ns() - OFFSET_NS, error_ns + now.apart_ns);
+        assert!(-now.read_gap_ns <= error_ns && error_ns <= 0, "{now:?}");
+        assert_eq!(now.offset_max_ns() - OFFSET_NS, error_ns + now.read_gap_ns);
         (error_ns, now.is_one_moment())
     }
 

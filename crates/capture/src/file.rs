@@ -90,7 +90,7 @@ impl Source for FileSource {
             error,
         })?;
         let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        let stream = Stream {
+        let stream = FileStream {
             file,
             is_regular,
             stop: Arc::clone(&self.stop),
@@ -102,7 +102,7 @@ impl Source for FileSource {
 
 /// An open file or pipe.
 #[derive(Debug)]
-struct Stream {
+struct FileStream {
     file: File,
     is_regular: bool,
     stop: Arc<AtomicBool>,
@@ -111,7 +111,7 @@ struct Stream {
 /// How long the reader of a silent pipe waits between two looks at the stop flag.
 const PIPE_WAIT_NS: i64 = 100_000_000;
 
-impl Read for Stream {
+impl Read for FileStream {
     /// Reads; at the end if it is to be stopped.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
@@ -136,7 +136,7 @@ mod tests {
     use retroscope_packet::LinkType;
 
     use super::*;
-    use crate::{Direction, FrameMeta, Queue, Status};
+    use crate::{Direction, FrameMeta, Queue, QueueStatus};
 
     /// A pcap file (little-endian, microseconds, Ethernet) with packets of `lengths` bytes, one a second.
     fn pcap(lengths: &[u32]) -> Vec<u8> {
@@ -193,7 +193,7 @@ mod tests {
         let mut frames = Vec::new();
         let error = loop {
             match queue.next(Duration::ZERO) {
-                Ok(Status::Frames) => {
+                Ok(QueueStatus::Frames) => {
                     assert!(!queue.burst().frames.is_empty());
                     assert_eq!(queue.watermark(), None);
                     frames.extend(
@@ -203,13 +203,13 @@ mod tests {
                             .map(|frame| (frame.meta, frame.data.to_vec())),
                     );
                 }
-                Ok(Status::Idle) => assert!(queue.burst().frames.is_empty()),
-                Ok(Status::End) => break None,
+                Ok(QueueStatus::Idle) => assert!(queue.burst().frames.is_empty()),
+                Ok(QueueStatus::End) => break None,
                 Err(error) => break Some(error.to_string()),
             }
         };
         assert!(queue.burst().frames.is_empty());
-        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::End);
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::End);
         assert_eq!(queue.watermark(), Some(i64::MAX));
         assert_eq!(queue.statistics().received, Some(frames.len() as u64));
         (frames, error)
@@ -344,10 +344,10 @@ mod tests {
     #[test]
     fn stop_ends_it() {
         let (_file, mut queue) = open(&pcap(&[60; 10_000]));
-        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Frames);
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::Frames);
         let lent = queue.burst().frames.len() as u64;
         queue.stop();
-        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::End);
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::End);
         assert_eq!(queue.statistics().received, Some(lent));
     }
 }

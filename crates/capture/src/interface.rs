@@ -19,7 +19,7 @@ pub struct NamedInterface {
 
 /// An interface that was looked up.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct InterfaceSnapshot {
     pub(crate) index: i32,
     /// An `ARPHRD_` value.
     pub(crate) hardware_type: u16,
@@ -42,7 +42,7 @@ impl NamedInterface {
     ///
     /// # Errors
     /// [`SourceError::NoInterface`] where there is none.
-    pub(crate) fn look_up(&self) -> Result<Found, SourceError> {
+    pub(crate) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let gone = |call| {
             move |error: io::Error| match error.raw_os_error() {
                 Some(libc::ENODEV) => SourceError::NoInterface {
@@ -52,7 +52,7 @@ impl NamedInterface {
             }
         };
         let (query, name) = (&self.query, self.name.as_str());
-        Ok(Found {
+        Ok(InterfaceSnapshot {
             index: query.index(name).map_err(gone("ioctl(SIOCGIFINDEX)"))?,
             hardware_type: query
                 .hardware_type(name)

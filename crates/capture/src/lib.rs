@@ -44,7 +44,7 @@ pub use offer::Offer;
 pub use retroscope_bpf::Instruction;
 pub use retroscope_packet::{Direction, VlanTag};
 pub use source::{
-    Burst, DividedQueues, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause,
-    OffloadEffects, Probed, Queue, REST_NS_MAX, SHUNT_CLASSES, Shunt, ShuntedFlow, Source,
-    SourceBuffer, SourceError, SourceStatistics, Status, TimeDomain,
+    Burst, DividedQueues, FrameMeta, InputDrops, InterfaceInfo, LentFrame, LossCause,
+    OffloadEffects, Probed, Queue, QueueStatus, REST_NS_MAX, SHUNT_CLASSES, Shunt, ShuntedFlow,
+    Source, SourceBuffer, SourceError, SourceEvent, SourceStatistics, TimeDomain,
 };

@@ -13,7 +13,7 @@ use rustix::net::{
 
 use crate::sys::set_option;
 
-/// Message types of every netlink protocol.
+/// NetlinkMessage types of every netlink protocol.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_DUMP`, and `NLM_F_DUMP_INTR` of an answer: what is listed changed meanwhile.
@@ -49,18 +49,18 @@ pub(crate) struct Netlink {
 
 /// A question.
 #[derive(Debug, Clone)]
-pub(crate) struct Request(Vec<u8>);
+pub(crate) struct NetlinkRequest(Vec<u8>);
 
 /// An answer, or one of a list.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Message<'a> {
+pub(crate) struct NetlinkMessage<'a> {
     pub(crate) kind: u16,
     flags: u16,
     sequence: u32,
     body: &'a [u8],
 }
 
-impl Request {
+impl NetlinkRequest {
     /// A message of this type, with the structure that stands in front of its attributes.
     pub(crate) fn new(kind: u16, fixed: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
@@ -116,8 +116,8 @@ impl Netlink {
     /// Asks a question with one answer; `None` from `read`: it is not what was asked for.
     pub(crate) fn ask<T>(
         &mut self,
-        request: &Request,
-        mut read: impl FnMut(Message<'_>) -> Option<T>,
+        request: &NetlinkRequest,
+        mut read: impl FnMut(NetlinkMessage<'_>) -> Option<T>,
     ) -> io::Result<T> {
         let answers =
             self.exchange(request, ACKNOWLEDGE, &mut |message| read(message).map(Some))?;
@@ -131,8 +131,8 @@ impl Netlink {
     /// changed each of the [`TRIES`] times that it was read.
     pub(crate) fn list<T>(
         &mut self,
-        request: &Request,
-        mut read: impl FnMut(Message<'_>) -> Option<Option<T>>,
+        request: &NetlinkRequest,
+        mut read: impl FnMut(NetlinkMessage<'_>) -> Option<Option<T>>,
     ) -> io::Result<Vec<T>> {
         for _ in 0..TRIES {
             let list = self.exchange(request, DUMP, &mut read)?;
@@ -147,9 +147,9 @@ impl Netlink {
     /// Asks, and reads answers up to the message that says that there are no more.
     fn exchange<T>(
         &mut self,
-        request: &Request,
+        request: &NetlinkRequest,
         flags: u16,
-        read: &mut impl FnMut(Message<'_>) -> Option<Option<T>>,
+        read: &mut impl FnMut(NetlinkMessage<'_>) -> Option<Option<T>>,
     ) -> io::Result<List<T>> {
         self.sequence = self.sequence.wrapping_add(1);
         let bytes = request.numbered(self.sequence, flags);
@@ -191,10 +191,10 @@ impl<T> List<T> {
         &mut self,
         mut part: &[u8],
         sequence: u32,
-        read: &mut impl FnMut(Message<'_>) -> Option<Option<T>>,
+        read: &mut impl FnMut(NetlinkMessage<'_>) -> Option<Option<T>>,
     ) -> io::Result<()> {
         while !part.is_empty() && !self.is_done {
-            let (message, rest) = Message::first(part).ok_or(DAMAGED)?;
+            let (message, rest) = NetlinkMessage::first(part).ok_or(DAMAGED)?;
             part = rest;
             if message.sequence != sequence {
                 continue;
@@ -221,7 +221,7 @@ impl<T> List<T> {
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> NetlinkMessage<'a> {
     /// The first message of some bytes, and what is behind it; `None`: it is not whole.
     fn first(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let length = usize::try_from(word(bytes, 0)?).ok()?;
@@ -310,10 +310,10 @@ pub(crate) struct LinkCounters {
 }
 
 /// A question about the link of this index, or about all in a list (0), that is answered without counters.
-pub(crate) fn link_request(index: i32) -> Request {
+pub(crate) fn link_request(index: i32) -> NetlinkRequest {
     let mut fixed = [0; LINK_BYTES];
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-    Request::new(GET_LINK, &fixed).with(MASK, &SKIP_STATISTICS.to_ne_bytes())
+    NetlinkRequest::new(GET_LINK, &fixed).with(MASK, &SKIP_STATISTICS.to_ne_bytes())
 }
 
 impl Netlink {
@@ -322,7 +322,7 @@ impl Netlink {
         let mut fixed = [0; STATS_BYTES];
         fixed[4..8].copy_from_slice(&index.to_ne_bytes());
         fixed[8..12].copy_from_slice(&LINK_64_BIT.to_ne_bytes());
-        self.ask(&Request::new(GET_STATS, &fixed), counters)
+        self.ask(&NetlinkRequest::new(GET_STATS, &fixed), counters)
     }
 
     /// The name of the interface's queueing discipline: `noqueue`, `pfifo_fast`, …
@@ -343,7 +343,7 @@ impl Netlink {
 }
 
 /// The counters in an answer.
-fn counters(answer: Message<'_>) -> Option<LinkCounters> {
+fn counters(answer: NetlinkMessage<'_>) -> Option<LinkCounters> {
     let (_, found) = answer.parts(NEW_STATS, STATS_BYTES)?;
     let value = found.get(&LINK_64)?;
     let long = |index: usize| Some(u64::from_ne_bytes(*value.get(8 * index..)?.first_chunk()?));

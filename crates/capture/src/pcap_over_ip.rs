@@ -146,7 +146,7 @@ impl Source for TcpSource {
             .connect()
             .map_err(|error| self.error("connect", error))?;
         let until_ns = Arc::new(AtomicI64::new(clock::monotonic_ns() + HEADER_WAIT_NS));
-        let stream = Stream {
+        let stream = DeadlineStream {
             socket,
             until_ns: Arc::clone(&until_ns),
             overdue_ns: i64::MIN,
@@ -174,7 +174,7 @@ fn keep_alive(socket: &TcpStream) -> rustix::io::Result<()> {
 /// A connection that is read until a time, and says [`io::ErrorKind::WouldBlock`] then, however much there is to read. What is there
 /// already is read once.
 #[derive(Debug)]
-struct Stream {
+struct DeadlineStream {
     socket: TcpStream,
     /// On the monotonic clock. Set by the queue, which owns the reader that owns this.
     until_ns: Arc<AtomicI64>,
@@ -184,7 +184,7 @@ struct Stream {
     read: usize,
 }
 
-impl Read for Stream {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             // Relaxed: the same thread stores it.

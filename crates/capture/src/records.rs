@@ -17,8 +17,8 @@ use retroscope_pcapfile::{
 };
 
 use crate::{
-    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Probed, Queue, SourceError,
-    SourceStatistics, Status, TimeDomain, clock,
+    Burst, Direction, FrameMeta, InterfaceInfo, LossCause, Probed, Queue, QueueStatus, SourceError,
+    SourceEvent, SourceStatistics, TimeDomain, clock,
 };
 
 /// Opens the one queue of a stream. `until_ns`: until when a live stream waits, on the monotonic clock; `None`: a file, which waits for
@@ -37,15 +37,15 @@ pub(crate) fn open<R: Read + Send + Debug + 'static>(
         path: path.to_owned(),
         reader: Reader::with_texts(stream, texts)?,
         interfaces: Vec::new(),
-        told: 0,
-        is_cut_told: false,
+        reported: 0,
+        is_cut_reported: false,
         frames: Vec::new(),
         until_ns,
         stop,
         ended: false,
     };
     queue.learn_interfaces();
-    queue.told = queue.interfaces.len();
+    queue.reported = queue.interfaces.len();
     let queue: Box<dyn Queue> = Box::new(queue);
     Ok(Box::new(vec![queue]))
 }
@@ -57,9 +57,9 @@ struct RecordsQueue<R: Read> {
     reader: Reader<R>,
     interfaces: Vec<InterfaceInfo>,
     /// Interfaces that the caller knows: from the opening, or by an event. `<= interfaces.len()`.
-    told: usize,
+    reported: usize,
     /// A notice has said that names were cut.
-    is_cut_told: bool,
+    is_cut_reported: bool,
     /// The burst.
     frames: Vec<FrameMeta>,
     until_ns: Option<Arc<AtomicI64>>,
@@ -83,7 +83,7 @@ impl<R: Read> RecordsQueue<R> {
         Ok(count)
     }
 
-    /// Takes over the interfaces that the reader has met since the last call. Live, those without a name have that of the stream.
+    /// Takes over the interfaces that the reader has met since the last call. LiveState, those without a name have that of the stream.
     fn learn_interfaces(&mut self) {
         let (time_domain, unnamed) = match self.is_live() {
             true => (TimeDomain::Foreign, self.path.to_string_lossy()),
@@ -112,10 +112,10 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
 
     /// Reads the next records, or on for a moment where there is something else. A live stream returns when `wait` is over, whatever comes;
     /// where that is no time at all, it reads once what is there. A pipe is waited for longer if it delivers nothing.
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+    fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         if self.ended {
             self.frames.clear();
-            return Ok(Status::End);
+            return Ok(QueueStatus::End);
         }
         let deadline_ns = self.until_ns.as_ref().map(|until_ns| {
             let deadline_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
@@ -126,12 +126,14 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
         loop {
             match self.poll() {
                 Ok(Some(0)) => self.ended = true,
-                Ok(Some(_)) => return Ok(Status::Frames),
+                Ok(Some(_)) => return Ok(QueueStatus::Frames),
                 Ok(None) if deadline_ns.is_some_and(|end_ns| clock::monotonic_ns() < end_ns) => {
                     continue;
                 }
-                Ok(None) => return Ok(Status::Idle),
-                Err(error) if self.is_live() && error.is_would_block() => return Ok(Status::Idle),
+                Ok(None) => return Ok(QueueStatus::Idle),
+                Err(error) if self.is_live() && error.is_would_block() => {
+                    return Ok(QueueStatus::Idle);
+                }
                 Err(error) => {
                     self.ended = true;
                     // What was stopped ends anywhere. The flag carries no data.
@@ -140,7 +142,7 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
                     }
                 }
             }
-            return Ok(Status::End);
+            return Ok(QueueStatus::End);
         }
     }
 
@@ -160,21 +162,21 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
     }
 
     /// The next interface that appeared after the opening, or, once, that names were cut.
-    fn event(&mut self) -> Option<Event> {
-        if self.reader.are_texts_cut() && !self.is_cut_told {
-            self.is_cut_told = true;
-            return Some(Event::Notice(format!(
+    fn event(&mut self) -> Option<SourceEvent> {
+        if self.reader.are_texts_cut() && !self.is_cut_reported {
+            self.is_cut_reported = true;
+            return Some(SourceEvent::Notice(format!(
                 "{}: names or descriptions of interfaces are not kept whole: {TEXT_BYTES_MAX} bytes of each, and {} MiB in all, are",
                 self.path.display(),
                 TEXTS_BYTES_MAX >> 20
             )));
         }
-        if self.told == self.interfaces.len() {
+        if self.reported == self.interfaces.len() {
             return None;
         }
-        let index = u16::try_from(self.told).ok()?;
-        self.told += 1;
-        Some(Event::InterfaceAdded(index))
+        let index = u16::try_from(self.reported).ok()?;
+        self.reported += 1;
+        Some(SourceEvent::InterfaceAdded(index))
     }
 
     /// What whoever captured a live stream has lost is unknown.

@@ -119,10 +119,10 @@ pub trait Queue: Send + fmt::Debug {
     /// `wait` is, up to [`REST_NS_MAX`].
     ///
     /// # Errors
-    /// A [`SourceError`] ends the queue: what was lent before counts, and every further call returns [`Status::End`].
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError>;
+    /// A [`SourceError`] ends the queue: what was lent before counts, and every further call returns [`QueueStatus::End`].
+    fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError>;
 
-    /// The burst that the last `next` fetched; empty unless that returned [`Status::Frames`].
+    /// The burst that the last `next` fetched; empty unless that returned [`QueueStatus::Frames`].
     fn burst(&self) -> Burst<'_>;
 
     /// The CPUs that the thread that serves this queue should run on: those that were asked for, or those near the device. Empty:
@@ -137,7 +137,7 @@ pub trait Queue: Send + fmt::Debug {
         false
     }
 
-    /// The packet time before which nothing more will come, in ns since the UNIX epoch. Live engines move it on while
+    /// The packet time before which nothing more will come, in ns since the UNIX epoch. LiveState engines move it on while
     /// idle too. `None`: no promise yet, or none possible (a file in any order).
     fn watermark(&self) -> Option<i64>;
 
@@ -148,7 +148,7 @@ pub trait Queue: Send + fmt::Debug {
     }
 
     /// Takes one event that happened since the last call.
-    fn event(&mut self) -> Option<Event>;
+    fn event(&mut self) -> Option<SourceEvent>;
 
     /// Reads the engine's own counters. Cheap enough for a hundred calls a second, too dear for one a packet.
     fn statistics(&mut self) -> SourceStatistics;
@@ -185,7 +185,7 @@ pub trait Queue: Send + fmt::Debug {
     }
 
     /// Stops the intake at once: frames that arrive from now on are not received, those the engine holds already
-    /// still come out of `next`, then [`Status::End`]. Calling it again does nothing.
+    /// still come out of `next`, then [`QueueStatus::End`]. Calling it again does nothing.
     fn stop(&mut self);
 }
 
@@ -214,7 +214,7 @@ pub const SHUNT_CLASSES: u8 = 4;
 
 /// What [`Queue::next`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum QueueStatus {
     /// A burst of at least one frame is lent.
     Frames,
     /// Nothing came in time; watermark and events may have moved.
@@ -241,16 +241,16 @@ impl<'q> Burst<'q> {
 
     /// The frame at `index`. Panics unless `index < frames.len()`.
     #[must_use]
-    pub fn frame(&self, index: usize) -> Frame<'q> {
+    pub fn frame(&self, index: usize) -> LentFrame<'q> {
         let meta = self.frames[index];
-        Frame {
+        LentFrame {
             meta,
             data: &self.memory[meta.offset..meta.offset + meta.captured_len as usize],
         }
     }
 
     /// All frames, in order.
-    pub fn iter(self) -> impl ExactSizeIterator<Item = Frame<'q>> {
+    pub fn iter(self) -> impl ExactSizeIterator<Item = LentFrame<'q>> {
         (0..self.frames.len()).map(move |index| self.frame(index))
     }
 }
@@ -276,7 +276,7 @@ pub struct FrameMeta {
 
 /// A lent frame.
 #[derive(Debug, Clone, Copy)]
-pub struct Frame<'q> {
+pub struct LentFrame<'q> {
     /// Its descriptor.
     pub meta: FrameMeta,
     /// Its captured bytes.
@@ -345,18 +345,18 @@ impl TimeDomain {
 
 /// Something that happened to a queue beside frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum SourceEvent {
     /// An interface was added at this index of [`Queue::interfaces`].
     InterfaceAdded(u16),
     /// The interface went down; the queue stays open and goes on when it comes back.
     InterfaceDown(u16),
     /// The interface came up again.
     InterfaceUp(u16),
-    /// The interface was removed; the queue stays open, and goes on with [`Event::InterfaceUp`] when one of this name is there
+    /// The interface was removed; the queue stays open, and goes on with [`SourceEvent::InterfaceUp`] when one of this name is there
     /// again.
     InterfaceGone(u16),
     /// The interface is there, and was left to the host, which a [`Notice`](Self::Notice) has told; the queue stays open, and goes on with
-    /// [`Event::InterfaceUp`] when it may take it again.
+    /// [`SourceEvent::InterfaceUp`] when it may take it again.
     InterfaceLeft(u16),
     /// Something that the user should read once.
     Notice(String),

@@ -14,17 +14,17 @@ pub struct Watermark {
     /// The last stamp of the burst that is being lent, or was lent last.
     burst_ns: i64,
     /// From the stamp of a packet to when the engine can see it, at most.
-    placing_ns: i64,
+    delivery_delay_max_ns: i64,
 }
 
 impl Watermark {
-    /// Starts at `now_ns`, of which no stamp is older by more than `placing_ns`.
-    pub(crate) fn new(now_ns: i64, placing_ns: i64) -> Self {
-        let time_ns = now_ns.saturating_sub(placing_ns);
+    /// Starts at `now_ns`, of which no stamp is older by more than `delivery_delay_max_ns`.
+    pub(crate) fn new(now_ns: i64, delivery_delay_max_ns: i64) -> Self {
+        let time_ns = now_ns.saturating_sub(delivery_delay_max_ns);
         Self {
             time_ns,
             burst_ns: time_ns,
-            placing_ns,
+            delivery_delay_max_ns,
         }
     }
 
@@ -50,18 +50,20 @@ impl Watermark {
     pub(crate) fn on_given_back(&mut self) {
         self.time_ns = self
             .time_ns
-            .max(self.burst_ns.saturating_sub(self.placing_ns));
+            .max(self.burst_ns.saturating_sub(self.delivery_delay_max_ns));
     }
 
     /// The engine had nothing at `looked_ns`.
     pub(crate) fn on_silence(&mut self, looked_ns: i64) {
         self.on_given_back();
-        self.time_ns = self.time_ns.max(looked_ns.saturating_sub(self.placing_ns));
+        self.time_ns = self
+            .time_ns
+            .max(looked_ns.saturating_sub(self.delivery_delay_max_ns));
     }
 
     /// The system clock was set back to `now_ns`.
     pub(crate) fn on_clock_set_back(&mut self, now_ns: i64) {
-        *self = Self::new(now_ns, self.placing_ns);
+        *self = Self::new(now_ns, self.delivery_delay_max_ns);
     }
 }
 
@@ -115,13 +117,13 @@ impl ClockWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::APART_NS_MAX;
+    use crate::clock::READ_GAP_NS_MAX;
 
-    const PLACING_NS: i64 = 10;
+    const DELIVERY_DELAY_NS_MAX: i64 = 10;
 
     #[test]
     fn it_never_passes_the_burst_that_is_lent() {
-        let mut watermark = Watermark::new(1000, PLACING_NS);
+        let mut watermark = Watermark::new(1000, DELIVERY_DELAY_NS_MAX);
         assert_eq!(watermark.time_ns, 990);
         watermark.on_burst(2000, Some(2005));
         assert_eq!(watermark.time_ns, 990, "the burst is being lent");
@@ -133,7 +135,7 @@ mod tests {
 
     #[test]
     fn it_follows_the_clock_in_silence_and_goes_back_with_it_only() {
-        let mut watermark = Watermark::new(1000, PLACING_NS);
+        let mut watermark = Watermark::new(1000, DELIVERY_DELAY_NS_MAX);
         watermark.on_silence(5000);
         assert_eq!(watermark.time_ns, 4990);
         watermark.on_silence(4000);
@@ -146,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_is_seen_by_the_stamps_of_an_endless_burst() {
-        let mut watermark = Watermark::new(1_000_000, PLACING_NS);
+        let mut watermark = Watermark::new(1_000_000, DELIVERY_DELAY_NS_MAX);
         // Stamped before the step, handed over behind it, when the step was told already.
         watermark.on_clock_set_back(5000);
         watermark.on_burst(1_000_000, Some(5100));
@@ -169,20 +171,20 @@ mod tests {
     fn steps_are_told_and_slews_are_not() {
         let mut watch = ClockWatch { offset_ns: 1000 };
         // `before_ns` is what the monotonic clock showed before the other was read.
-        let mut read = |wall_ns, before_ns, apart_ns| {
+        let mut read = |wall_ns, before_ns, read_gap_ns| {
             watch.look(Now {
                 wall_ns,
-                mono_ns: before_ns + apart_ns,
-                apart_ns,
+                mono_ns: before_ns + read_gap_ns,
+                read_gap_ns,
             })
         };
-        let far_ns = APART_NS_MAX + 1;
+        let far_ns = READ_GAP_NS_MAX + 1;
         assert_eq!(
             read(9 * CLOCK_STEP_NS, 50_000, far_ns),
             None,
             "nor compared later"
         );
-        let mut look = |wall_ns, before_ns| read(wall_ns, before_ns, APART_NS_MAX);
+        let mut look = |wall_ns, before_ns| read(wall_ns, before_ns, READ_GAP_NS_MAX);
         assert_eq!(look(51_000, 50_000), None);
         assert_eq!(look(60_000 + CLOCK_STEP_NS, 59_000), None);
         let step = look(0, 70_000).unwrap();

@@ -10,13 +10,13 @@ const RING_OF_AF_PACKET: &str = "framecnt=16384,blocksz=1048576";
 
 /// A device and its arguments: `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Device {
+pub(super) struct DpdkDevice {
     pub(super) name: String,
     /// Without the comma in front; may be empty.
     arguments: String,
 }
 
-impl Device {
+impl DpdkDevice {
     /// Name and arguments.
     pub(super) fn full(&self) -> String {
         if self.arguments.is_empty() {
@@ -61,7 +61,7 @@ impl Device {
     }
 }
 
-impl FromStr for Device {
+impl FromStr for DpdkDevice {
     type Err = SourceError;
 
     /// # Errors
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn virtual_devices_and_addresses_are_taken() {
-        let device: Device = "net_pcap0,rx_pcap=a.pcap,rx_pcap=b.pcap,infinite_rx=1"
+        let device: DpdkDevice = "net_pcap0,rx_pcap=a.pcap,rx_pcap=b.pcap,infinite_rx=1"
             .parse()
             .unwrap();
         assert_eq!(&device.name, "net_pcap0");
@@ -122,11 +122,11 @@ mod tests {
         assert_eq!(device.value("pcap"), None);
         assert!(device.is_vdev() && !device.is_pci());
         for address in ["03:00.1", "0000:03:00.1", "pci:0000:03:00.1"] {
-            let device: Device = address.parse().unwrap();
+            let device: DpdkDevice = address.parse().unwrap();
             assert_eq!(device.full(), "0000:03:00.1");
             assert!(device.is_pci() && !device.is_vdev());
         }
-        let device: Device = "0000:3B:00.0,mprq_en=1".parse().unwrap();
+        let device: DpdkDevice = "0000:3B:00.0,mprq_en=1".parse().unwrap();
         assert_eq!(device.full(), "0000:3b:00.0,mprq_en=1");
     }
 
@@ -142,7 +142,7 @@ mod tests {
             ("net_af_packet0,framesz=16384,iface=v1", ""),
             ("net_tap0,iface=v1", ""),
         ] {
-            let device: Device = text.parse().unwrap();
+            let device: DpdkDevice = text.parse().unwrap();
             assert_eq!(device.full(), text, "as the user says it");
             let given = device.with_defaults();
             assert_eq!(given, format!("{text}{ring}"));
@@ -159,7 +159,7 @@ mod tests {
             "03:00",
             "3:0.0.0",
         ] {
-            let parsed = wrong.parse::<Device>();
+            let parsed = wrong.parse::<DpdkDevice>();
             if wrong.contains(':') {
                 // Other buses have names of their own, which DPDK knows.
                 assert_eq!(parsed.is_err(), wrong.contains(' '), "{wrong}");

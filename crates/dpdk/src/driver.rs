@@ -2,7 +2,7 @@
 //!
 //! Read off the drivers of DPDK 22.11. A driver that is not here is a NIC's.
 
-use super::device::Device;
+use super::device::DpdkDevice;
 
 /// What a driver does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ const NIC: DriverQuirks = DriverQuirks {
 
 impl DriverQuirks {
     /// The quirks of the driver with this name, for a device.
-    pub(super) fn of(driver: &str, device: &Device) -> Self {
+    pub(super) fn of(driver: &str, device: &DpdkDevice) -> Self {
         let copies = Self {
             is_vdev: true,
             copies: true,
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     fn quirks(device: &str) -> DriverQuirks {
-        let device: Device = device.parse().unwrap();
+        let device: DpdkDevice = device.parse().unwrap();
         let driver = device.name.trim_end_matches(char::is_numeric).to_owned();
         DriverQuirks::of(&driver, &device)
     }

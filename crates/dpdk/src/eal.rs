@@ -14,8 +14,8 @@ use std::{
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{
-    device::Device,
-    sys::{self, Environment, Registered},
+    device::DpdkDevice,
+    sys::{self, Environment, ThreadRegistration},
 };
 use retroscope_capture::SourceError;
 
@@ -24,7 +24,7 @@ use retroscope_capture::SourceError;
 pub struct EalConfig {
     /// Arguments as DPDK's programs take them before `--`; what is not said is chosen.
     pub arguments: Vec<String>,
-    /// All devices that will be opened: they decide whether the environment looks for PCI devices and needs hugepages.
+    /// All devices that will be open_port: they decide whether the environment looks for PCI devices and needs hugepages.
     pub devices: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl EalConfig {
         let says = |names: &[&str]| {
             self.arguments.iter().any(|argument| {
                 let said = argument.split('=').next().unwrap_or_default();
-                names.iter().any(|name| means(said, name))
+                names.iter().any(|name| matches_option(said, name))
             })
         };
         for (name, instead) in REFUSED {
@@ -85,12 +85,12 @@ impl EalConfig {
         let devices = self
             .devices
             .iter()
-            .map(|text| text.parse::<Device>())
+            .map(|text| text.parse::<DpdkDevice>())
             .collect::<Result<Vec<_>, _>>()?;
         let mut arguments = vec!["retroscope".to_owned()];
-        let are_vdevs = devices.iter().all(Device::is_vdev);
+        let are_vdevs = devices.iter().all(DpdkDevice::is_vdev);
         if !says(&MEMORY) {
-            // Memory that a NIC can write to, in pages that vanish with the process.
+            // PortMemory that a NIC can write to, in pages that vanish with the process.
             let pages = if are_vdevs {
                 "--no-huge"
             } else {
@@ -131,7 +131,7 @@ impl EalConfig {
 
 /// Whether DPDK may take `said` for the option `name`: getopt_long(3) is content with the first letters of a long one. Letters that
 /// begin several options are refused there, so it does not matter what is answered for them here.
-fn means(said: &str, name: &str) -> bool {
+fn matches_option(said: &str, name: &str) -> bool {
     let is_long = said.len() > 2 && said.starts_with("--");
     said == name || (is_long && name.starts_with(said))
 }
@@ -170,7 +170,7 @@ pub(super) fn environment(config: &EalConfig) -> Result<&'static Environment, So
 
 /// What failed, with what DPDK said about it.
 pub(super) fn refused(call: &'static str, device: &str, error: io::Error) -> SourceError {
-    let said = sys::take_words();
+    let said = sys::take_log();
     let said = said
         .lines()
         .map(str::trim)
@@ -215,7 +215,7 @@ pub fn on_own_thread<T: Send + 'static>(
 }
 
 thread_local! {
-    static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
+    static REGISTERED: RefCell<Option<ThreadRegistration>> = const { RefCell::new(None) };
 }
 
 /// Makes the calling thread known to the environment, for as long as it lives. Without it packets come all the same, slower.

@@ -1,6 +1,6 @@
 //! The kernel's interface that a vdev stands on, which drivers tell nothing about.
 //!
-//! A driver keeps the socket that it opened at the start. When the interface is removed it receives nothing more, also where there is one of
+//! A driver keeps the socket that it open_port at the start. When the interface is removed it receives nothing more, also where there is one of
 //! the same name again, and to open another one takes privileges that are given up by then. So the device ends there.
 
 use std::io;

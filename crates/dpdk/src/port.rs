@@ -1,4 +1,4 @@
-//! Opening a port: how many queues, what the device does to packets, memory.
+//! PortBuilder a port: how many queues, what the device does to packets, memory.
 
 use std::{
     io,
@@ -10,10 +10,10 @@ use std::{
 
 use super::{
     config::DpdkConfig,
-    device::Device,
+    device::DpdkDevice,
     driver::DriverQuirks,
     eal::refused,
-    sys::{self, Alone, Environment, Opening, Pool, Setup},
+    sys::{self, Environment, MbufPool, PortBuilder, PortSetup, PortsLock},
 };
 use retroscope_capture::{
     SourceError,
@@ -45,7 +45,7 @@ const MTU: u16 = 9000;
 
 /// A port that was started.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenPort {
     pub(super) port: Arc<sys::Port>,
     pub(super) quirks: DriverQuirks,
     pub(super) driver: String,
@@ -67,14 +67,14 @@ pub(super) struct Opened {
 /// [`SourceError`].
 pub(super) fn open(
     environment: &'static Environment,
-    device: &Device,
+    device: &DpdkDevice,
     config: &DpdkConfig,
     threads: u16,
-) -> Result<Opened, SourceError> {
+) -> Result<OpenPort, SourceError> {
     let name = &device.name;
-    let mut alone = Alone::wait();
-    let number = find(environment, device, &mut alone)?;
-    let mut port = Opening::new(environment, number, alone);
+    let mut ports_lock = PortsLock::acquire();
+    let number = find(environment, device, &mut ports_lock)?;
+    let mut port = PortBuilder::new(environment, number, ports_lock);
     let error = |call| move |error| refused(call, name, error);
     let described = port.describe().map_err(error("rte_eth_dev_info_get"))?;
     let driver = described.driver();
@@ -95,7 +95,7 @@ pub(super) fn open(
         true => symmetric_key(described.key_bytes.into()),
         false => Vec::new(),
     };
-    let mut setup = Setup {
+    let mut setup = PortSetup {
         mtu: if quirks.is_vdev {
             0
         } else {
@@ -109,7 +109,7 @@ pub(super) fn open(
     configure(&mut port, &mut setup, &mut key, name, &mut notices)
         .map_err(error("rte_eth_dev_configure"))?;
     let queues = setup.queues;
-    let memory = Memory {
+    let memory = PortMemory {
         name,
         device: &described,
         quirks,
@@ -136,8 +136,8 @@ pub(super) fn open(
         ));
     }
     // What drivers have logged until here was no reason to fail.
-    sys::take_words();
-    Ok(Opened {
+    sys::take_log();
+    Ok(OpenPort {
         threads: memory.threads,
         port: Arc::new(port.finish()),
         quirks,
@@ -152,12 +152,16 @@ pub(super) fn open(
 }
 
 /// The port of a device, which is made if the environment has not made it at its start.
-fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result<u16, SourceError> {
-    if let Ok(number) = environment.find(alone, &device.name) {
+fn find(
+    environment: &Environment,
+    device: &DpdkDevice,
+    ports_lock: &mut PortsLock,
+) -> Result<u16, SourceError> {
+    if let Ok(number) = environment.find(ports_lock, &device.name) {
         return Ok(number);
     }
     environment
-        .probe(alone, &device.with_defaults())
+        .probe(ports_lock, &device.with_defaults())
         .map_err(|error| match refused("rte_dev_probe", &device.name, error) {
             SourceError::System { interface, error, .. } if device.is_pci() => SourceError::Unsupported(format!(
                     "DPDK cannot open {interface}: {error}. Is it bound to vfio-pci (dpdk-devbind.py -s), and are there hugepages \
@@ -166,7 +170,7 @@ fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result
             other => other,
         })?;
     environment
-        .find(alone, &device.name)
+        .find(ports_lock, &device.name)
         .map_err(|error| refused("rte_eth_dev_get_port_by_name", &device.name, error))
 }
 
@@ -184,8 +188,8 @@ fn queue_count(threads: u16, queues_max: u16, rss_types: u64, quirks: DriverQuir
 
 /// Configures the port as `setup` says, or with less where the driver refuses: without long frames, then with one queue.
 fn configure(
-    port: &mut Opening,
-    setup: &mut Setup,
+    port: &mut PortBuilder,
+    setup: &mut PortSetup,
     key: &mut Vec<u8>,
     name: &str,
     notices: &mut Vec<String>,
@@ -212,7 +216,7 @@ fn configure(
 }
 
 /// Sees to it that both directions of a conversation reach one queue, as they do with `key`. Returns what the user should know.
-fn check_spread(port: &mut Opening, name: &str, queues: u16, key: &[u8]) -> Option<String> {
+fn check_spread(port: &mut PortBuilder, name: &str, queues: u16, key: &[u8]) -> Option<String> {
     let mut found = port.rss_key(key.len());
     if found.as_ref().is_ok_and(|found| found != key) && port.set_rss_key(key).is_ok() {
         found = port.rss_key(key.len());
@@ -244,17 +248,17 @@ fn check_spread(port: &mut Opening, name: &str, queues: u16, key: &[u8]) -> Opti
 static POOLS: AtomicU32 = AtomicU32::new(0);
 
 /// What the memory of a port depends on.
-struct Memory<'a> {
+struct PortMemory<'a> {
     name: &'a str,
-    device: &'a sys::Device,
+    device: &'a sys::PortDescription,
     quirks: DriverQuirks,
     queues: u16,
     threads: u16,
 }
 
-impl Memory<'_> {
+impl PortMemory<'_> {
     /// A pool for each thread, and its queues: thread `t` of `n` serves the queues `t`, `t + n`, … Returns the descriptors of each queue.
-    fn set_up(&self, port: &mut Opening, buffer_bytes: Option<usize>) -> io::Result<u16> {
+    fn set_up(&self, port: &mut PortBuilder, buffer_bytes: Option<usize>) -> io::Result<u16> {
         let for_thread = u32::from(self.queues.div_ceil(self.threads));
         let (least, most) = (self.device.descriptors_min, self.device.descriptors_max);
         let mut refusal = None;
@@ -280,7 +284,7 @@ impl Memory<'_> {
     /// Tries buffers of that size. The inner result is what the driver says about them.
     fn try_room(
         &self,
-        port: &mut Opening,
+        port: &mut PortBuilder,
         room: u16,
         buffers: u32,
         descriptors: u16,
@@ -288,7 +292,7 @@ impl Memory<'_> {
         let own_bytes = usize::from(BURST) * FRAME_BYTES_MAX as usize;
         // Where nothing but this process uses them, buffers may lie across the end of a page.
         let (node, packed) = (self.device.node, self.quirks.copies);
-        let mut pools: Vec<Pool> = Vec::new();
+        let mut pools: Vec<MbufPool> = Vec::new();
         for _ in 0..self.threads {
             // The number of a port is given again while the pools of its predecessor are still being freed.
             let name = format!("rs{}", POOLS.fetch_add(1, Ordering::Relaxed));
@@ -328,7 +332,7 @@ mod tests {
     #[test]
     fn queues_that_get_packets_anyway_are_all_opened() {
         let quirks = |device: &str| {
-            let device: Device = device.parse().unwrap();
+            let device: DpdkDevice = device.parse().unwrap();
             DriverQuirks::of(device.name.trim_end_matches(char::is_numeric), &device)
         };
         assert_eq!(queue_count(1, 4, 0, quirks("net_pcap0")), 4);

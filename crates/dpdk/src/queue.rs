@@ -19,18 +19,18 @@ use super::{
     eal,
     idle::Idle,
     lower::{LowerDevice, is_gone},
-    port::{BURST, FRAME_BYTES_MAX, Opened},
-    stamps::{DeviceClock, Reading},
-    sys::{Counters, Environment, MbufBurst, RawFrame},
+    port::{BURST, FRAME_BYTES_MAX, OpenPort},
+    stamps::{DeviceClock, DeviceClockReading},
+    sys::{Environment, MbufBurst, PortCounters, RawFrame},
 };
 use retroscope_capture::{
-    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceBuffer, SourceError,
-    SourceStatistics, VlanTag, clock,
-    live::{CutOff, Engine, Ledger, Live, LiveQueue},
+    Burst, Direction, FrameMeta, InterfaceInfo, LossCause, Queue, SourceBuffer, SourceError,
+    SourceEvent, SourceStatistics, VlanTag, clock,
+    live::{CutOff, LiveEngine, LiveQueue, LiveState, StopBalance},
 };
 
 /// From a stamp by the device's clock to when the packet can be received: what the clocks may differ by, and more.
-const PLACING_NS: i64 = 10_000_000;
+const DELIVERY_DELAY_NS_MAX: i64 = 10_000_000;
 
 /// How long the first queue waits for the others at its end, each of which may find out by itself that it is to stop, after a look.
 const OTHER_QUEUES_WAIT_NS: i64 = 1_000_000_000;
@@ -41,7 +41,7 @@ const TPID: u16 = 0x8100;
 /// A port, and what its queues share.
 #[derive(Debug)]
 pub(super) struct PortQueues {
-    pub(super) opened: Opened,
+    pub(super) open_port: OpenPort,
     /// Frames that each queue took from the port: lent, or counted as too long. Each in a cache line of its own.
     taken: Vec<PaddedCount>,
     /// Queues that are not at their end.
@@ -61,15 +61,15 @@ impl PortQueues {
     /// For a queue of each thread.
     pub(super) fn new(
         environment: &'static Environment,
-        opened: Opened,
+        open_port: OpenPort,
         lower: Option<LowerDevice>,
     ) -> Self {
-        let queues = usize::from(opened.threads);
+        let queues = usize::from(open_port.threads);
         Self {
             taken: (0..queues).map(|_| PaddedCount::default()).collect(),
             left: AtomicUsize::new(queues),
             megabits: AtomicU32::new(0),
-            opened,
+            open_port,
             environment,
             lower,
         }
@@ -114,13 +114,13 @@ struct DpdkEngine {
     refused: u64,
     unstamped: u64,
     /// The port's counters when it was stopped.
-    at_stop: Option<Counters>,
-    end: End,
+    at_stop: Option<PortCounters>,
+    end: EndPhase,
 }
 
 /// How far a queue is with its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum EndPhase {
     /// It receives.
     Open,
     /// It takes nothing more.
@@ -140,38 +140,38 @@ pub(super) fn queue(
     queue_index: usize,
     stamping: Stamping,
 ) -> Box<dyn Queue> {
-    let opened = &shared.opened;
-    let megabits = opened.port.link().unwrap_or_default().megabits;
+    let open_port = &shared.open_port;
+    let megabits = open_port.port.link().unwrap_or_default().megabits;
     // Relaxed: a number that nothing hangs on.
     shared.megabits.store(megabits, Ordering::Relaxed);
-    let placing_ns = if matches!(stamping, Stamping::Fetch) {
+    let delivery_delay_max_ns = if matches!(stamping, Stamping::Fetch) {
         0
     } else {
-        PLACING_NS
+        DELIVERY_DELAY_NS_MAX
     };
-    let mut live = Live::new(interface, cpus, clock::realtime_ns(), placing_ns);
+    let mut live = LiveState::new(interface, cpus, clock::realtime_ns(), delivery_delay_max_ns);
     if matches!(stamping, Stamping::Epoch(_)) {
         // A driver's own stamps may be of any clock.
         live = live.stamped_elsewhere();
     }
-    live.tell(notices.into_iter().map(Event::Notice));
+    live.push_events(notices.into_iter().map(SourceEvent::Notice));
     let engine = DpdkEngine {
-        mbufs: MbufBurst::new(Arc::clone(&opened.port), queue_index, BURST),
+        mbufs: MbufBurst::new(Arc::clone(&open_port.port), queue_index, BURST),
         frames: Vec::with_capacity(usize::from(BURST)),
-        queues: (0..opened.queues)
+        queues: (0..open_port.queues)
             .skip(queue_index)
-            .step_by(usize::from(opened.threads))
+            .step_by(usize::from(open_port.threads))
             .collect(),
         turn: 0,
         queue_index,
         stamping,
         is_registered: false,
-        idle: Idle::new(opened.descriptors, opened.quirks.is_vdev, megabits),
+        idle: Idle::new(open_port.descriptors, open_port.quirks.is_vdev, megabits),
         oversize: 0,
         refused: 0,
         unstamped: 0,
         at_stop: None,
-        end: End::Open,
+        end: EndPhase::Open,
         shared,
     };
     LiveQueue::boxed(live, engine)
@@ -179,7 +179,7 @@ pub(super) fn queue(
 
 impl DpdkEngine {
     /// The environment keeps buffers at hand for threads that it knows.
-    fn register(&mut self, live: &mut Live) {
+    fn register(&mut self, live: &mut LiveState) {
         if !std::mem::replace(&mut self.is_registered, true)
             && let Err(error) = eal::register_thread(self.shared.environment)
         {
@@ -190,10 +190,10 @@ impl DpdkEngine {
     }
 
     /// Describes the `count` frames that were received. Returns whether there is one.
-    fn lend(&mut self, live: &mut Live, count: usize) -> bool {
+    fn lend(&mut self, live: &mut LiveState, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
-        let direction = if self.shared.opened.quirks.shows_sent {
+        let direction = if self.shared.open_port.quirks.shows_sent {
             Direction::Unknown
         } else {
             Direction::Inbound
@@ -271,9 +271,9 @@ impl DpdkEngine {
     fn read_device_clock(&mut self, now_ns: i64) {
         if let Stamping::Device(device) = &mut self.stamping
             && device.is_due(now_ns)
-            && let Ok(ticks) = self.shared.opened.port.clock()
+            && let Ok(ticks) = self.shared.open_port.port.clock()
         {
-            device.read(Reading {
+            device.read(DeviceClockReading {
                 ticks,
                 time_ns: clock::realtime_ns(),
             });
@@ -282,12 +282,12 @@ impl DpdkEngine {
 
     /// Looks at the link. The port's first queue does it for all; the others only as long as nobody knows its speed, because the
     /// first one has no time to look while packets come. A vdev that stood on an interface that was removed stops.
-    fn look_at_link(&mut self, live: &mut Live) {
+    fn look_at_link(&mut self, live: &mut LiveState) {
         let shared = Arc::clone(&self.shared);
         // Relaxed: a number that nothing hangs on.
         let known = || shared.megabits.load(Ordering::Relaxed);
         let is_needed =
-            self.queue_index == 0 || (known() == 0 && !self.shared.opened.quirks.is_vdev);
+            self.queue_index == 0 || (known() == 0 && !self.shared.open_port.quirks.is_vdev);
         let is_up = match &shared.lower {
             Some(lower) => {
                 let found = lower.interface.is_up(lower.index);
@@ -298,7 +298,7 @@ impl DpdkEngine {
                 found.ok()
             }
             None if is_needed => {
-                let link = shared.opened.port.link().ok();
+                let link = shared.open_port.port.link().ok();
                 let megabits = link.unwrap_or_default().megabits;
                 shared.megabits.store(megabits, Ordering::Relaxed);
                 link.map(|link| link.is_up)
@@ -307,31 +307,35 @@ impl DpdkEngine {
         };
         self.idle.on_speed(known());
         if let Some(is_up) = is_up.filter(|_| self.queue_index == 0) {
-            live.found(is_up);
+            live.set_interface_up(is_up);
         }
     }
 
     /// Whether the interface that the vdev stands on was removed.
-    fn stands_on_nothing(&self) -> bool {
+    fn is_lower_gone(&self) -> bool {
         let lower = self.shared.lower.as_ref();
         lower.is_some_and(|lower| is_gone(&lower.interface.is_up(lower.index)))
     }
 
     /// The port's counters as statistics.
-    fn port_statistics(&mut self, counters: Counters, as_of_ns: Option<i64>) -> SourceStatistics {
+    fn port_statistics(
+        &mut self,
+        counters: PortCounters,
+        as_of_ns: Option<i64>,
+    ) -> SourceStatistics {
         // `net_pcap` counts each time that it asks an interface that is gone. Looked for after the counters were read: what they had until
         // then is of one that was there.
-        if counters.refused > self.refused && !self.stands_on_nothing() {
+        if counters.refused > self.refused && !self.is_lower_gone() {
             self.refused = counters.refused;
         }
-        let arrived = if self.end == End::Over {
+        let arrived = if self.end == EndPhase::Over {
             self.arrived()
         } else {
             counters.received
         };
         let missed = self
             .shared
-            .opened
+            .open_port
             .quirks
             .counts_missed
             .then_some(counters.missed);
@@ -356,12 +360,12 @@ impl DpdkEngine {
     }
 
     /// Lets the others know that this queue takes nothing more.
-    fn leave_others(&mut self) {
-        if matches!(self.end, End::Open | End::Shut) {
+    fn mark_finished(&mut self) {
+        if matches!(self.end, EndPhase::Open | EndPhase::Shut) {
             // Release, pairs with the Acquire in `ledger`: the count of what was lent is complete.
             self.shared.left.fetch_sub(1, Ordering::Release);
             let now_ns = clock::monotonic_ns();
-            self.end = End::Waiting {
+            self.end = EndPhase::Waiting {
                 give_up_ns: now_ns.saturating_add(OTHER_QUEUES_WAIT_NS),
             };
         }
@@ -384,30 +388,30 @@ fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> Fr
     }
 }
 
-impl Engine for DpdkEngine {
+impl LiveEngine for DpdkEngine {
     /// A driver's answer may take a lock, or a question to its NIC.
     const LOOK_NS: i64 = 50_000_000;
 
     /// Of a NIC: a vdev keeps packets in a buffer of the kernel, or of nobody.
     fn buffer(&self) -> Option<SourceBuffer> {
-        let Opened {
+        let OpenPort {
             quirks,
             descriptors,
             ..
-        } = &self.shared.opened;
+        } = &self.shared.open_port;
         let packets = self.queues.len() as u64 * u64::from(*descriptors);
         (!quirks.is_vdev).then_some(SourceBuffer::Packets(packets))
     }
 
-    fn give_back(&mut self, live: &mut Live) {
+    fn give_back(&mut self, live: &mut LiveState) {
         self.frames.clear();
         self.mbufs.free();
         self.register(live);
     }
 
     /// Asks the receive queues in turn until one has packets.
-    fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {
-        if self.end != End::Open {
+    fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError> {
+        if self.end != EndPhase::Open {
             return Ok(false);
         }
         for _ in 0..self.queues.len() {
@@ -429,7 +433,7 @@ impl Engine for DpdkEngine {
         }
     }
 
-    fn look(&mut self, live: &mut Live, _now_ns: i64) -> Result<(), SourceError> {
+    fn look(&mut self, live: &mut LiveState, _now_ns: i64) -> Result<(), SourceError> {
         if live.is_running() {
             self.look_at_link(live);
         }
@@ -442,7 +446,12 @@ impl Engine for DpdkEngine {
         Ok(())
     }
 
-    fn wait(&mut self, _live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
+    fn wait(
+        &mut self,
+        _live: &mut LiveState,
+        now_ns: i64,
+        until_ns: i64,
+    ) -> Result<(), SourceError> {
         match self.idle.nap_until(now_ns, until_ns) {
             Some(until_ns) => clock::sleep_until(until_ns),
             None => std::hint::spin_loop(),
@@ -450,38 +459,38 @@ impl Engine for DpdkEngine {
         Ok(())
     }
 
-    fn cut_off(&mut self, _live: &mut Live) -> CutOff {
-        self.at_stop = Some(self.shared.opened.port.counters().unwrap_or_default());
-        if self.shared.opened.quirks.never_runs_dry {
-            self.end = End::Shut;
+    fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
+        self.at_stop = Some(self.shared.open_port.port.counters().unwrap_or_default());
+        if self.shared.open_port.quirks.never_runs_dry {
+            self.end = EndPhase::Shut;
             return CutOff::Closed { in_flight_ns: 0 };
         }
         CutOff::Open
     }
 
     /// The first queue reports the port's counters, so it ends last.
-    fn ledger(&mut self, _is_over: bool) -> Ledger {
-        self.leave_others();
-        if let End::Waiting { give_up_ns } = self.end {
+    fn balance(&mut self, _is_over: bool) -> StopBalance {
+        self.mark_finished();
+        if let EndPhase::Waiting { give_up_ns } = self.end {
             let are_others_over = self.shared.left.load(Ordering::Acquire) == 0;
             if self.queue_index == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
-                return Ledger::Pending;
+                return StopBalance::Pending;
             }
-            self.end = End::Over;
+            self.end = EndPhase::Over;
         }
         if self.queue_index > 0 {
-            return Ledger::Unknown;
+            return StopBalance::Unknown;
         }
-        Ledger::Known {
+        StopBalance::Known {
             received: self.arrived(),
             seen: self.shared.taken(),
         }
     }
 
-    fn statistics(&mut self, _live: &mut Live, now_ns: i64) -> SourceStatistics {
+    fn statistics(&mut self, _live: &mut LiveState, now_ns: i64) -> SourceStatistics {
         // Until when the counters are complete, in packet time; unknown where that is a driver's own.
         let is_foreign = matches!(self.stamping, Stamping::Epoch(_));
-        let as_of_ns = (!is_foreign).then(|| now_ns.saturating_sub(PLACING_NS));
+        let as_of_ns = (!is_foreign).then(|| now_ns.saturating_sub(DELIVERY_DELAY_NS_MAX));
         if self.queue_index > 0 {
             return SourceStatistics {
                 received: Some(0),
@@ -489,7 +498,7 @@ impl Engine for DpdkEngine {
                 as_of_ns,
             };
         }
-        match self.shared.opened.port.counters() {
+        match self.shared.open_port.port.counters() {
             Ok(counters) => self.port_statistics(counters, as_of_ns),
             Err(_) => SourceStatistics {
                 received: None,
@@ -504,6 +513,6 @@ impl Engine for DpdkEngine {
 
 impl Drop for DpdkEngine {
     fn drop(&mut self) {
-        self.leave_others();
+        self.mark_finished();
     }
 }

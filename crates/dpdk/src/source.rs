@@ -6,12 +6,12 @@ use retroscope_packet::LinkType;
 
 use super::{
     config::DpdkConfig,
-    device::Device,
+    device::DpdkDevice,
     eal::environment,
     lower::LowerDevice,
-    port::{self, Opened},
+    port::{self, OpenPort},
     queue::{self, PortQueues, Stamping},
-    stamps::{DeviceClock, Reading},
+    stamps::{DeviceClock, DeviceClockReading},
 };
 use retroscope_capture::{
     CpuList, DividedQueues, HostUse, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
@@ -27,7 +27,7 @@ pub struct DpdkSource(pub DpdkConfig);
 
 impl DpdkSource {
     /// Refuses a device that stands on an interface which the host itself uses, or says of each what is cut off, or may be.
-    fn check_host(&self, device: &Device) -> Result<Vec<String>, SourceError> {
+    fn check_host(&self, device: &DpdkDevice) -> Result<Vec<String>, SourceError> {
         let taken = taken_interfaces(device, Path::new("/sys"));
         let names = match taken {
             Ok(names) => names,
@@ -54,7 +54,7 @@ impl DpdkSource {
 
     /// What a vdev stands on. It is made promiscuous here: DPDK's drivers would set the interface's flag, which stays
     /// when the process is killed. (libpcap does it by itself.)
-    fn lower(&self, device: &Device) -> Result<Option<LowerDevice>, SourceError> {
+    fn lower(&self, device: &DpdkDevice) -> Result<Option<LowerDevice>, SourceError> {
         let Some(name) = device.value("iface").or(device.value("rx_iface")) else {
             return Ok(None);
         };
@@ -85,14 +85,14 @@ impl DpdkSource {
     }
 }
 
-fn system(device: &Device, call: &'static str, error: io::Error) -> SourceError {
+fn system(device: &DpdkDevice, call: &'static str, error: io::Error) -> SourceError {
     SourceError::system(&device.name, call, error)
 }
 
-/// Interfaces of the kernel that get no more packets when the device is opened: that of AF_XDP, and those of NICs whose driver in
+/// Interfaces of the kernel that get no more packets when the device is open_port: that of AF_XDP, and those of NICs whose driver in
 /// the kernel stays beside DPDK's. An error if such a NIC shows none: its interface may be in another network namespace, or there may be
 /// other folders between the two, as with virtio.
-fn taken_interfaces(device: &Device, sys: &Path) -> io::Result<Vec<String>> {
+fn taken_interfaces(device: &DpdkDevice, sys: &Path) -> io::Result<Vec<String>> {
     if device.is_pci() {
         let folder = sys.join("bus/pci/devices").join(&device.name);
         let names = match fs::read_dir(folder.join("net")) {
@@ -128,12 +128,12 @@ fn has_no_interface(folder: &Path) -> io::Result<()> {
 }
 
 /// Whose time the packets get.
-fn stamping(opened: &Opened) -> Stamping {
-    if let Some(unit_ns) = opened.quirks.stamp_ns {
+fn stamping(open_port: &OpenPort) -> Stamping {
+    if let Some(unit_ns) = open_port.quirks.stamp_ns {
         return Stamping::Epoch(unit_ns);
     }
-    match opened.port.clock().ok().filter(|_| opened.has_clock) {
-        Some(ticks) => Stamping::Device(DeviceClock::new(Reading {
+    match open_port.port.clock().ok().filter(|_| open_port.has_clock) {
+        Some(ticks) => Stamping::Device(DeviceClock::new(DeviceClockReading {
             ticks,
             time_ns: clock::realtime_ns(),
         })),
@@ -147,19 +147,19 @@ impl Source for DpdkSource {
     }
 
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
-        let device: Device = self.0.device.parse()?;
+        let device: DpdkDevice = self.0.device.parse()?;
         let lower = self.lower(&device)?;
         let cut_off = self.check_host(&device)?;
         let environment = environment(&self.0.eal)?;
         let threads = u16::try_from(queues).unwrap_or(u16::MAX).max(1);
-        let mut opened = port::open(environment, &device, &self.0, threads)?;
-        let mut notices = vec![sentence(&opened, &device)];
-        notices.append(&mut opened.notices);
+        let mut open_port = port::open(environment, &device, &self.0, threads)?;
+        let mut notices = vec![sentence(&open_port, &device)];
+        notices.append(&mut open_port.notices);
         notices.extend(cut_off);
-        let near = CpuList::of_node(Path::new("/sys"), opened.node);
-        let shared = Arc::new(PortQueues::new(environment, opened, lower));
+        let near = CpuList::of_node(Path::new("/sys"), open_port.node);
+        let shared = Arc::new(PortQueues::new(environment, open_port, lower));
         let queue = |thread| {
-            let stamping = stamping(&shared.opened);
+            let stamping = stamping(&shared.open_port);
             let (time_domain, time_resolution_ns) = match stamping {
                 Stamping::Epoch(unit_ns) if device.value("rx_pcap").is_some() => {
                     (TimeDomain::File, unit_ns.unsigned_abs())
@@ -177,26 +177,26 @@ impl Source for DpdkSource {
             let shared = Arc::clone(&shared);
             queue::queue(interface, cpus, notices, shared, thread, stamping)
         };
-        let threads = usize::from(shared.opened.threads);
+        let threads = usize::from(shared.open_port.threads);
         Ok(Box::new(DividedQueues {
             queues: (0..threads).map(queue).collect(),
-            flows_together: threads == 1 || shared.opened.flows_together,
+            flows_together: threads == 1 || shared.open_port.flows_together,
         }))
     }
 }
 
-/// What was opened.
-fn sentence(opened: &Opened, device: &Device) -> String {
-    let queues = counted(opened.queues.into(), "receive queue");
-    let threads = counted(opened.threads.into(), "thread");
-    let host = if opened.quirks.is_vdev {
+/// What was open_port.
+fn sentence(open_port: &OpenPort, device: &DpdkDevice) -> String {
+    let queues = counted(open_port.queues.into(), "receive queue");
+    let threads = counted(open_port.threads.into(), "thread");
+    let host = if open_port.quirks.is_vdev {
         ""
     } else {
         "; this host receives nothing from it now, and what it sends is not recorded"
     };
     format!(
         "{}: driver {}, {queues}, {threads}{host}",
-        &device.name, opened.driver
+        &device.name, open_port.driver
     )
 }
 

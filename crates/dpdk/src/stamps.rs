@@ -15,7 +15,7 @@ const BASE_NS_MAX: i64 = 10_000_000_000;
 
 /// Both clocks at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(super) struct DeviceClockReading {
     /// The device's.
     pub(super) ticks: u64,
     /// The system's, ns since the UNIX epoch.
@@ -25,14 +25,14 @@ pub(super) struct Reading {
 /// A device's clock beside the system's.
 #[derive(Debug)]
 pub(super) struct DeviceClock {
-    first: Reading,
-    last: Reading,
+    first: DeviceClockReading,
+    last: DeviceClockReading,
     /// ns a tick; `None`: not known yet.
     tick_ns: Option<f64>,
 }
 
 impl DeviceClock {
-    pub(super) fn new(reading: Reading) -> Self {
+    pub(super) fn new(reading: DeviceClockReading) -> Self {
         Self {
             first: reading,
             last: reading,
@@ -51,7 +51,7 @@ impl DeviceClock {
     }
 
     /// Takes a reading. The system's clock may have been set: then it starts anew.
-    pub(super) fn read(&mut self, reading: Reading) {
+    pub(super) fn read(&mut self, reading: DeviceClockReading) {
         let passed_ns = reading.time_ns.saturating_sub(self.first.time_ns);
         let ticks = reading.ticks.wrapping_sub(self.first.ticks).cast_signed();
         let tick_ns = passed_ns as f64 / ticks as f64;
@@ -90,9 +90,9 @@ mod tests {
     const START_NS: i64 = 1_700_000_000_000_000_000;
 
     /// A clock of 156.25 MHz that starts short of its end, and what the system's shows then.
-    fn reading(after_ns: i64) -> Reading {
+    fn reading(after_ns: i64) -> DeviceClockReading {
         let ticks = u128::from(after_ns.unsigned_abs()) * 15_625 / 100_000;
-        Reading {
+        DeviceClockReading {
             ticks: (u64::MAX - 1000).wrapping_add(u64::try_from(ticks).unwrap()),
             time_ns: START_NS + after_ns,
         }
@@ -126,7 +126,7 @@ mod tests {
         let mut clock = DeviceClock::new(reading(0));
         clock.read(reading(CLOCK_READING_PERIOD_NS));
         for step_ns in [3_600_000_000_000, -3_600_000_000_000] {
-            let set = |after_ns| Reading {
+            let set = |after_ns| DeviceClockReading {
                 time_ns: reading(after_ns).time_ns + step_ns,
                 ..reading(after_ns)
             };

@@ -11,7 +11,7 @@ use super::{
     sys::{Shape, feed},
 };
 use retroscope_capture::{
-    CpuTurns, Direction, LossCause, Queue, Source, Status, VlanTag, live::OPEN_DRAIN_NS,
+    CpuTurns, Direction, LossCause, Queue, QueueStatus, Source, VlanTag, live::OPEN_DRAIN_NS,
 };
 
 const PLAIN: Shape = Shape {
@@ -75,7 +75,7 @@ fn drain(queues: &mut [Box<dyn Queue>]) -> (Vec<Taken>, u64, u64) {
         left.retain(|&index| {
             let status = queues[index].next(Duration::ZERO).unwrap();
             take(queues[index].as_mut(), &mut taken[index]);
-            status != Status::End
+            status != QueueStatus::End
         });
         assert!(start.elapsed() < DEADLINE);
     }
@@ -242,9 +242,12 @@ fn a_stalled_reader_gets_all_that_was_taken() {
 fn an_idle_queue_moves_its_watermark() {
     let mut queues = open("net_ring15", 1);
     let queue = &mut queues[0];
-    assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Idle);
+    assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::Idle);
     let first_ns = queue.watermark().unwrap();
-    assert_eq!(queue.next(Duration::from_millis(3)).unwrap(), Status::Idle);
+    assert_eq!(
+        queue.next(Duration::from_millis(3)).unwrap(),
+        QueueStatus::Idle
+    );
     assert!(queue.watermark().unwrap() - first_ns >= 1_000_000);
     drain(&mut queues);
 }

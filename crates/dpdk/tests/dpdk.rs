@@ -21,7 +21,8 @@ use std::{
 };
 
 use retroscope_capture::{
-    CpuTurns, Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, TimeDomain, VlanTag,
+    CpuTurns, FrameMeta, LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent,
+    TimeDomain, VlanTag,
 };
 use retroscope_dpdk::{DpdkConfig, DpdkSource, EalConfig};
 use support::{
@@ -73,11 +74,11 @@ fn take(queue: &mut dyn Queue, taken: &mut Taken, count: usize) {
             taken.frames.push((frame.meta, frame.data.to_vec()));
         }
         while let Some(event) = queue.event() {
-            if let Event::Notice(text) = event {
+            if let SourceEvent::Notice(text) = event {
                 taken.notices.push(text);
             }
         }
-        if status == Status::End {
+        if status == QueueStatus::End {
             return;
         }
         assert!(
@@ -93,7 +94,7 @@ fn take(queue: &mut dyn Queue, taken: &mut Taken, count: usize) {
 fn drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, Vec<(LossCause, Option<u64>)>) {
     queue.stop();
     take(queue, taken, usize::MAX);
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     let statistics = queue.statistics();
     let lost: u64 = statistics.lost.iter().filter_map(|(_, count)| *count).sum();
     let received = statistics.received.unwrap();
@@ -399,7 +400,7 @@ fn an_interface_goes_down_and_comes_back() {
     };
     namespace.enter(|| {
         let mut queue = open("net_af_packet28,iface=v1");
-        let wait_for = |queue: &mut dyn Queue, wanted: Event| {
+        let wait_for = |queue: &mut dyn Queue, wanted: SourceEvent| {
             let start = Instant::now();
             loop {
                 queue.next(WAIT).unwrap();
@@ -410,9 +411,9 @@ fn an_interface_goes_down_and_comes_back() {
             }
         };
         ip("link set v1 down");
-        wait_for(queue.as_mut(), Event::InterfaceDown(0));
+        wait_for(queue.as_mut(), SourceEvent::InterfaceDown(0));
         ip("link set v1 up");
-        wait_for(queue.as_mut(), Event::InterfaceUp(0));
+        wait_for(queue.as_mut(), SourceEvent::InterfaceUp(0));
         namespace.wait_for_carrier("v0");
         send_all("v0", &[frame(&[], 1)]);
         let mut taken = Taken::default();
@@ -450,7 +451,7 @@ fn a_removed_interface_ends_its_device() {
             assert_eq!(statistics.received, Some(2), "{statistics:?}");
             let damaged = (LossCause::Damaged, Some(0));
             assert!(statistics.lost.contains(&damaged), "{statistics:?}");
-            assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+            assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
         });
     }
 }
@@ -483,7 +484,7 @@ fn a_removed_interface_ends_a_device_of_two_queues() {
                 };
                 assert!(error.to_string().contains("v1 was removed"), "{error}");
                 received += queues[index].statistics().received.unwrap();
-                assert_eq!(queues[index].next(WAIT).unwrap(), Status::End);
+                assert_eq!(queues[index].next(WAIT).unwrap(), QueueStatus::End);
                 false
             });
             assert!(start.elapsed() < DEADLINE, "{device} goes on: {lent:?}");

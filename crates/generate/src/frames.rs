@@ -12,7 +12,7 @@ use super::{
     config::GeneratorConfig,
     flows::{FlowAddresses, SplitMix64, flows},
     schedule::Schedule,
-    template::{HEADER_BYTES, NUMBER_BYTES, Template, renew, renew_behind_text},
+    template::{FrameTemplate, HEADER_BYTES, NUMBER_BYTES, write_number, write_number_after_text},
 };
 use retroscope_capture::{Burst, FrameMeta, SourceError};
 
@@ -41,8 +41,8 @@ const MEMORY_BYTES: usize = 256 * 1024;
 /// ```
 pub struct Generator {
     /// The flows of this share; frames go through them in turn.
-    flows: Vec<Template>,
-    trigger: Template,
+    flows: Vec<FrameTemplate>,
+    trigger: FrameTemplate,
     pub(super) schedule: Schedule,
     /// The slot of the trigger, if the schedule has one.
     trigger_slot: Option<u64>,
@@ -105,9 +105,11 @@ impl Generator {
             destination_port: TRIGGER_PORT,
             ..all[0]
         };
-        let trigger = Template::new(trigger_flow, &trigger_blank);
+        let trigger = FrameTemplate::new(trigger_flow, &trigger_blank);
         let of_share = all.iter().skip(queue).step_by(queues);
-        let flows: Vec<_> = of_share.map(|flow| Template::new(*flow, &blank)).collect();
+        let flows: Vec<_> = of_share
+            .map(|flow| FrameTemplate::new(*flow, &blank))
+            .collect();
 
         let place_bytes = frame_bytes.next_multiple_of(64);
         let fitting = (MEMORY_BYTES / place_bytes).max(1);
@@ -173,11 +175,11 @@ impl Generator {
             None => {
                 let flow = &self.flows[self.next_flow];
                 frame[..HEADER_BYTES].copy_from_slice(&flow.header);
-                self.next_flow = turn_behind(self.next_flow, self.flows.len());
+                self.next_flow = following_flow(self.next_flow, self.flows.len());
                 flow.sum
             }
         };
-        renew(frame, sum, self.schedule.slot);
+        write_number(frame, sum, self.schedule.slot);
         self.frames[place].time_ns = offset_ns;
         self.schedule.step();
         self.next = place + 1;
@@ -228,13 +230,13 @@ impl Generator {
             for frame in memory {
                 let flow = &self.flows[self.next_flow];
                 frame[..HEADER_BYTES].copy_from_slice(&flow.header);
-                renew(frame, flow.sum, number);
+                write_number(frame, flow.sum, number);
                 number = number.saturating_add(stride);
-                self.next_flow = turn_behind(self.next_flow, self.flows.len());
+                self.next_flow = following_flow(self.next_flow, self.flows.len());
             }
         } else {
             for (frame, sum) in memory.zip(&self.sums[places.clone()]) {
-                renew(frame, *sum, number);
+                write_number(frame, *sum, number);
                 number = number.saturating_add(stride);
             }
         }
@@ -253,7 +255,7 @@ impl Generator {
     pub(super) fn push_trigger(&mut self, time_ns: i64) {
         let place = self.trigger_place();
         let frame = &mut self.memory[place * self.place_bytes..][..self.frame_bytes];
-        renew_behind_text(frame, self.trigger.sum, self.schedule.slot);
+        write_number_after_text(frame, self.trigger.sum, self.schedule.slot);
         self.frames[place].time_ns = time_ns;
         self.schedule.step();
         self.lent = place..place + 1;
@@ -262,7 +264,7 @@ impl Generator {
 
 /// The flow behind `flow` of so many, without a division.
 #[inline]
-fn turn_behind(flow: usize, flows: usize) -> usize {
+fn following_flow(flow: usize, flows: usize) -> usize {
     if flow + 1 == flows { 0 } else { flow + 1 }
 }
 

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Interval {
     numerator: u128,
-    /// Also the unit of [`Due::rest`].
+    /// Also the unit of [`DueTime::rest`].
     pub(super) denominator: u128,
 }
 
@@ -18,9 +18,9 @@ impl Interval {
     }
 
     /// The time that `slots` slots take.
-    pub(super) fn times(self, slots: u64) -> Due {
+    pub(super) fn times(self, slots: u64) -> DueTime {
         let product = u128::from(slots) * self.numerator;
-        Due {
+        DueTime {
             ns: u64::try_from(product / self.denominator).unwrap_or(u64::MAX),
             rest: product % self.denominator,
         }
@@ -35,7 +35,7 @@ impl Interval {
 
 /// A time after the start: whole ns, and what is left in parts of the interval's denominator.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Due {
+pub(super) struct DueTime {
     pub(super) ns: u64,
     pub(super) rest: u128,
 }

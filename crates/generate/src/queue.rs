@@ -10,8 +10,8 @@ use retroscope_packet::LinkType;
 
 use super::{GeneratorConfig, frames::Generator};
 use retroscope_capture::{
-    Burst, Event, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, SourceStatistics,
-    Status, TimeDomain,
+    Burst, InterfaceInfo, Offer, Probed, Queue, QueueStatus, Source, SourceError, SourceEvent,
+    SourceStatistics, TimeDomain,
     clock::{self, Now},
 };
 
@@ -39,8 +39,8 @@ impl GeneratorSource {
         Ok(Self::new(text, text.parse()?))
     }
 
-    /// Shares of the frames. The first has the trigger.
-    fn shares(self, count: usize) -> Result<Shares, SourceError> {
+    /// GeneratorShares of the frames. The first has the trigger.
+    fn shares(self, count: usize) -> Result<GeneratorShares, SourceError> {
         // Without a rate there is no schedule: end and trigger follow the clock.
         let scheduled = match self.config.rate {
             Some(_) => self.config.clone(),
@@ -51,7 +51,7 @@ impl GeneratorSource {
             },
         };
         let generators = Generator::split(&scheduled, count)?;
-        Ok(Shares {
+        Ok(GeneratorShares {
             source: self,
             generators,
         })
@@ -70,12 +70,12 @@ impl Source for GeneratorSource {
 
 /// A generator for each queue, whose schedule has not begun.
 #[derive(Debug)]
-struct Shares {
+struct GeneratorShares {
     source: GeneratorSource,
     generators: Vec<Generator>,
 }
 
-impl Shares {
+impl GeneratorShares {
     /// Begins the schedule.
     fn start(self) -> impl Iterator<Item = GeneratorQueue> {
         let Self { source, generators } = self;
@@ -103,7 +103,7 @@ impl Shares {
     }
 }
 
-impl Probed for Shares {
+impl Probed for GeneratorShares {
     fn queues(&self) -> usize {
         self.generators.len()
     }
@@ -175,7 +175,7 @@ impl Queue for GeneratorQueue {
         &self.interfaces
     }
 
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+    fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         self.generator.take_back();
         let mut now_ns = clock::monotonic_ns();
         let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
@@ -190,19 +190,19 @@ impl Queue for GeneratorQueue {
                 .max(self.start.wall_ns.saturating_add(silent_until_ns));
             self.fill(elapsed_ns);
             if !self.generator.burst().frames.is_empty() {
-                return Ok(Status::Frames);
+                return Ok(QueueStatus::Frames);
             }
             let Some(next_due_ns) = self.next_due_ns(elapsed_ns) else {
                 self.ended = true;
                 break;
             };
             if now_ns >= deadline_ns {
-                return Ok(Status::Idle);
+                return Ok(QueueStatus::Idle);
             }
             clock::sleep_until(deadline_ns.min(self.start.mono_ns.saturating_add(next_due_ns)));
             now_ns = clock::monotonic_ns();
         }
-        Ok(Status::End)
+        Ok(QueueStatus::End)
     }
 
     fn burst(&self) -> Burst<'_> {
@@ -213,7 +213,7 @@ impl Queue for GeneratorQueue {
         Some(self.watermark_ns)
     }
 
-    fn event(&mut self) -> Option<Event> {
+    fn event(&mut self) -> Option<SourceEvent> {
         None
     }
 
@@ -251,7 +251,7 @@ mod tests {
         loop {
             let watermark_ns = queue.watermark().unwrap();
             match queue.next(LONG).unwrap() {
-                Status::Frames => {
+                QueueStatus::Frames => {
                     for frame in queue.burst().iter() {
                         assert!(
                             frame.meta.time_ns >= watermark_ns,
@@ -260,13 +260,13 @@ mod tests {
                         frames.push((frame.meta.time_ns, frame.data.to_vec()));
                     }
                 }
-                Status::Idle => {}
-                Status::End => break,
+                QueueStatus::Idle => {}
+                QueueStatus::End => break,
             }
             assert!(queue.watermark().unwrap() >= watermark_ns);
         }
         assert!(queue.burst().frames.is_empty());
-        assert_eq!(queue.next(LONG).unwrap(), Status::End);
+        assert_eq!(queue.next(LONG).unwrap(), QueueStatus::End);
         assert_eq!(queue.statistics().received, Some(frames.len() as u64));
         frames
     }
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(fill(30_000_000), (0, 0));
         // By the real clock: nobody is away so long that nothing comes of an hour.
         let mut queue = open("generate:duration=1h", 1).remove(0);
-        assert_eq!(queue.next(LONG).unwrap(), Status::Frames);
+        assert_eq!(queue.next(LONG).unwrap(), QueueStatus::Frames);
         let frames = drain(open("generate:duration=1ms,count=1000000000", 1)[0].as_mut());
         assert!(frames.len() < 1_000_000_000);
         assert_eq!(
@@ -355,10 +355,13 @@ mod tests {
     fn an_idle_queue_moves_its_watermark_and_sleeps() {
         // The second frame is due after more than a minute.
         let mut queue = open("generate:size=64,rate=7bit", 1).remove(0);
-        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Frames);
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::Frames);
         let before_ns = queue.watermark().unwrap();
         let started = Instant::now();
-        assert_eq!(queue.next(Duration::from_millis(20)).unwrap(), Status::Idle);
+        assert_eq!(
+            queue.next(Duration::from_millis(20)).unwrap(),
+            QueueStatus::Idle
+        );
         assert!(started.elapsed() >= Duration::from_millis(19));
         assert!(queue.watermark().unwrap() >= before_ns + 19_000_000);
         assert!(
@@ -370,11 +373,11 @@ mod tests {
     #[test]
     fn stop_ends_it_at_once() {
         let mut queue = open("generate:", 1).remove(0);
-        assert_eq!(queue.next(LONG).unwrap(), Status::Frames);
+        assert_eq!(queue.next(LONG).unwrap(), QueueStatus::Frames);
         let lent = queue.burst().frames.len() as u64;
         queue.stop();
         queue.stop();
-        assert_eq!(queue.next(LONG).unwrap(), Status::End);
+        assert_eq!(queue.next(LONG).unwrap(), QueueStatus::End);
         assert_eq!(queue.statistics().received, Some(lent));
     }
 }

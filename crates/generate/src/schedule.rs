@@ -2,7 +2,7 @@
 
 use super::{
     config::GeneratorConfig,
-    interval::{Due, Interval},
+    interval::{DueTime, Interval},
 };
 
 /// The slots of one share in steps of the whole schedule.
@@ -14,8 +14,8 @@ pub(super) struct Schedule {
     /// Slots from one frame of this share to its next.
     pub(super) stride: u64,
     /// When the next slot is due, and the time of one stride: a frame costs an addition with a carry, no wide division.
-    due: Due,
-    step: Due,
+    due: DueTime,
+    step: DueTime,
     /// The first slot that is not made.
     end: u64,
 }

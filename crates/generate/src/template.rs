@@ -19,13 +19,13 @@ const UDP_CHECKSUM_OFFSET: usize = HEADER_BYTES - 2;
 
 /// The headers of a flow and the constant part of its UDP checksum.
 #[derive(Debug)]
-pub(super) struct Template {
+pub(super) struct FrameTemplate {
     pub(super) header: [u8; HEADER_BYTES],
     /// Sum of the 16-bit words of pseudo-header, UDP header and payload without the number; below 2^31, so that a number still fits.
     pub(super) sum: u32,
 }
 
-impl Template {
+impl FrameTemplate {
     /// Headers for frames like `blank`, whose payload is there, with zeros for the sequence number.
     pub(super) fn new(flow: FlowAddresses, blank: &[u8]) -> Self {
         let mut header = [0; HEADER_BYTES];
@@ -62,7 +62,7 @@ impl Template {
 
 /// Writes a background frame's number and checksum; `sum` is its template's.
 #[inline]
-pub(super) fn renew(frame: &mut [u8], sum: u32, number: u64) {
+pub(super) fn write_number(frame: &mut [u8], sum: u32, number: u64) {
     let [a, b] = udp_checksum(sum, number);
     let [c, d, e, f, g, h, i, j] = number.to_be_bytes();
     const END: usize = HEADER_BYTES + NUMBER_BYTES;
@@ -70,7 +70,7 @@ pub(super) fn renew(frame: &mut [u8], sum: u32, number: u64) {
 }
 
 /// The same of a frame whose number stands behind as many bytes of text.
-pub(super) fn renew_behind_text(frame: &mut [u8], sum: u32, number: u64) {
+pub(super) fn write_number_after_text(frame: &mut [u8], sum: u32, number: u64) {
     frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&udp_checksum(sum, number));
     let place = HEADER_BYTES + NUMBER_BYTES..HEADER_BYTES + 2 * NUMBER_BYTES;
     frame[place].copy_from_slice(&number.to_be_bytes());

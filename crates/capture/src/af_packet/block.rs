@@ -79,7 +79,7 @@ pub(super) struct PartSummary {
 
 /// A way through the packets of one block.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Walk {
+pub(super) struct BlockWalk {
     /// Where the next header starts.
     position: usize,
     /// Packets that are left.
@@ -88,7 +88,7 @@ pub(super) struct Walk {
     stride: usize,
 }
 
-impl Walk {
+impl BlockWalk {
     /// At the first packet of a block that the kernel has handed over, behind the walk `before` through another one.
     pub(super) fn new(block: &[u8], before: Self) -> (Self, BlockSummary) {
         let Some(header) = block.first_chunk::<{ descriptor::HEADER_BYTES }>() else {

@@ -7,7 +7,8 @@ use retroscope_packet::LinkType;
 use super::sys::{Flags, InterfaceQuery};
 use crate::{
     netlink::{
-        LINK_BYTES, LINK_NAME, Message, NEW_LINK, Netlink, half, link_request, until_nul, word,
+        LINK_BYTES, LINK_NAME, NEW_LINK, Netlink, NetlinkMessage, half, link_request, until_nul,
+        word,
     },
     rss::{FlowKind, RssSettings},
 };
@@ -53,7 +54,7 @@ pub struct Offloads {
 /// What the system said.
 pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
     let query = InterfaceQuery::new()?;
-    let read = |message: Message<'_>| summary(message).map(Some);
+    let read = |message: NetlinkMessage<'_>| summary(message).map(Some);
     let mut interfaces = Netlink::new()?.list(&link_request(0), read)?;
     // Behind the list: drivers take their time, and a list that changes while it is read is read again.
     interfaces.retain(|interface| query.name(interface.index).is_ok());
@@ -72,7 +73,7 @@ pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
 }
 
 /// An interface of the kernel's list, with the kind of its hardware; `None`: it is damaged.
-fn summary(message: Message<'_>) -> Option<InterfaceSummary> {
+fn summary(message: NetlinkMessage<'_>) -> Option<InterfaceSummary> {
     let (fixed, attributes) = message.parts(NEW_LINK, LINK_BYTES)?;
     let name = until_nul(attributes.get(&LINK_NAME)?).into_owned();
     // `struct ifinfomsg`: family, type, index, flags.

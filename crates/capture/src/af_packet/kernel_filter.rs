@@ -47,11 +47,11 @@ pub(super) fn for_socket(
     may_be_tagged: bool,
     keep: u32,
 ) -> Option<Vec<Instruction>> {
-    let plain = rewrite(program, View::Whole, keep)?;
+    let plain = rewrite(program, SocketView::Whole, keep)?;
     if !may_be_tagged {
         return Some(plain).filter(|program| program.len() <= INSTRUCTIONS_MAX);
     }
-    let tagged = rewrite(program, View::TagBeside, keep)?;
+    let tagged = rewrite(program, SocketView::TagBeside, keep)?;
     let mut both = vec![
         Instruction::new(op::LD_B_ABS, 0, 0, VLAN_PRESENT),
         Instruction::new(op::JEQ_K, 1, 0, 0),
@@ -64,7 +64,7 @@ pub(super) fn for_socket(
 
 /// How the socket sees the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum View {
+enum SocketView {
     /// The frame as it was on the wire.
     Whole,
     /// The frame without its outermost VLAN tag.
@@ -72,9 +72,9 @@ enum View {
 }
 
 /// The program for one view; `None`: not every frame would be decided alike.
-fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruction>> {
+fn rewrite(program: &[Instruction], view: SocketView, keep: u32) -> Option<Vec<Instruction>> {
     let states = states(program, view)?;
-    // Registers start at 0, also behind the question for the tag.
+    // RegisterBounds start at 0, also behind the question for the tag.
     let mut out = vec![Instruction::new(op::LD_IMM, 0, 0, 0)];
     // Where each instruction went: jumps are mended by it.
     let mut places = Vec::with_capacity(program.len());
@@ -92,10 +92,10 @@ fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruc
             op::RET_K if one.k != 0 => out.push(Instruction::ret(keep)),
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => absolute(*one, view, &mut out)?,
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
-                out.push(moved(*one, registers.x, view)?);
+                out.push(relocated(*one, registers.x, view)?);
             }
-            op::LDX_B_MSH => out.push(moved(*one, 0, view)?),
-            op::LD_LEN if view == View::TagBeside => {
+            op::LDX_B_MSH => out.push(relocated(*one, 0, view)?),
+            op::LD_LEN if view == SocketView::TagBeside => {
                 out.push(*one);
                 out.push(Instruction::new(op::ADD_K, 0, 0, TAG_BYTES));
             }
@@ -107,8 +107,8 @@ fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruc
 }
 
 /// A load from a fixed place.
-fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option<()> {
-    if let Some(load) = moved(load, 0, view) {
+fn absolute(load: Instruction, view: SocketView, out: &mut Vec<Instruction>) -> Option<()> {
+    if let Some(load) = relocated(load, 0, view) {
         out.push(load);
         return Some(());
     }
@@ -130,12 +130,12 @@ fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option
 
 /// A load relative to X, which is at most `x_max`, or to the start, where that is 0: from where it is in this view. `None`: it is not all
 /// before the tag, nor all behind it.
-fn moved(load: Instruction, x_max: u32, view: View) -> Option<Instruction> {
+fn relocated(load: Instruction, x_max: u32, view: SocketView) -> Option<Instruction> {
     let end_max = x_max
         .checked_add(load.k)?
         .checked_add(load_bytes(load.code))
         .filter(|end_max| *end_max <= REACH)?;
-    if view == View::Whole || end_max <= TAG_START {
+    if view == SocketView::Whole || end_max <= TAG_START {
         return Some(load);
     }
     (load.k >= TAG_END).then(|| Instruction {
@@ -168,7 +168,7 @@ fn mend_jumps(program: &[Instruction], places: &[usize], out: &mut [Instruction]
 
 /// What is known of the registers: the most that each can be.
 #[derive(Debug, Clone, Copy, Default)]
-struct Registers {
+struct RegisterBounds {
     a: u32,
     x: u32,
     memory: [u32; MEMORY_WORDS],
@@ -176,7 +176,7 @@ struct Registers {
     a_is_tpid: bool,
 }
 
-impl Registers {
+impl RegisterBounds {
     /// What holds on both ways here.
     fn join(&mut self, other: &Self) {
         self.a = self.a.max(other.a);
@@ -193,10 +193,10 @@ impl Registers {
     }
 
     /// After an instruction that is no jump. `None`: it is not one on which libpcap and the kernel agree.
-    fn step(&mut self, one: &Instruction, view: View) -> Option<()> {
+    fn step(&mut self, one: &Instruction, view: SocketView) -> Option<()> {
         let k = one.k;
         self.a_is_tpid = match one.code {
-            op::LD_H_ABS => view == View::TagBeside && k == TAG_START,
+            op::LD_H_ABS => view == SocketView::TagBeside && k == TAG_START,
             op::ST | op::STX | op::LDX_IMM | op::LDX_MEM | op::LDX_B_MSH | op::TAX => {
                 self.a_is_tpid
             }
@@ -254,9 +254,9 @@ impl Registers {
 
 /// What is known before each instruction; `None`: it is never reached. Follows the program, which has no loops, once from the
 /// start. `None` for all: it has, or uses what libpcap and the kernel do not agree on.
-fn states(program: &[Instruction], view: View) -> Option<Vec<Option<Registers>>> {
-    let mut states: Vec<Option<Registers>> = vec![None; program.len()];
-    *states.first_mut()? = Some(Registers::default());
+fn states(program: &[Instruction], view: SocketView) -> Option<Vec<Option<RegisterBounds>>> {
+    let mut states: Vec<Option<RegisterBounds>> = vec![None; program.len()];
+    *states.first_mut()? = Some(RegisterBounds::default());
     for (index, one) in program.iter().enumerate() {
         let Some(mut registers) = states[index] else {
             continue;

@@ -1,4 +1,4 @@
-//! Live capture through AF_PACKET with TPACKET_V3: a ring of blocks that the kernel fills and this process reads.
+//! LiveState capture through AF_PACKET with TPACKET_V3: a ring of blocks that the kernel fills and this process reads.
 //!
 //! - `sys`: system calls and the shared memory,
 //! - `block`: one block's bytes to frame descriptors,
@@ -7,7 +7,7 @@
 //! - `interface`: what interfaces there are, and which of them can be recorded,
 //! - `config`: what a user chooses,
 //! - `classic` and `kernel_filter`: the programs in front of the ring,
-//! - `tapped`: an interface by its name, and how sockets are made to receive from it,
+//! - `packet_interface`: an interface by its name, and how sockets are made to receive from it,
 //! - `source` and `queue`: the [`Source`](crate::Source) plug,
 //! - `nic`: what was lost before the kernel saw it,
 //! - `watermark`: why what an idle queue promises holds.
@@ -29,12 +29,12 @@ mod config;
 mod interface;
 mod kernel_filter;
 mod nic;
+mod packet_interface;
 mod queue;
 mod ring;
 mod size;
 mod source;
 pub(crate) mod sys;
-mod tapped;
 mod watermark;
 
 pub(crate) use classic::REJECT_ALL;
@@ -43,8 +43,8 @@ pub use interface::{
     InterfaceSummary, Offloads, Reception, interfaces, offloads, reception, rss_settings,
 };
 pub(crate) use nic::InterfaceCounters;
+pub(crate) use packet_interface::{permission, receive_from};
 pub use source::LiveSource;
 pub use sys::PacketSocket;
-pub(crate) use tapped::{permission, receive_from};
 pub(crate) use watermark::RETIRE_MS;
 pub use watermark::WATERMARK_BEHIND_NS_MAX;

@@ -27,7 +27,7 @@ const COUNTERS_AGE_NS_MAX: i64 = 20_000_000;
 #[derive(Debug)]
 pub(crate) struct InterfaceCounters {
     /// `None`: the kernel does not tell, or there is no interface.
-    source: Option<Counting>,
+    source: Option<CounterSource>,
     /// True while we capture from the interface: only then do its losses count.
     is_ours: bool,
     /// When it was asked last, on the system's clock.
@@ -38,11 +38,11 @@ pub(crate) struct InterfaceCounters {
 
 /// Who is asked, and what the answers add up to.
 #[derive(Debug)]
-struct Counting {
+struct CounterSource {
     netlink: Netlink,
     input: Option<InputQueues>,
     index: i32,
-    ledger: Ledger,
+    tracker: CounterTracker,
 }
 
 /// Packets lost so far. `None`: the kernel does not tell.
@@ -60,11 +60,11 @@ impl InterfaceCounters {
         let source = index.and_then(|index| {
             let mut netlink = Netlink::new().ok()?;
             let last = netlink.counters(index).ok()?;
-            Some(Counting {
+            Some(CounterSource {
                 netlink,
                 input: InputQueues::open(),
                 index,
-                ledger: Ledger::new(last),
+                tracker: CounterTracker::new(last),
             })
         });
         Self {
@@ -87,12 +87,12 @@ impl InterfaceCounters {
         if let Some(source) = self.source.as_mut().filter(|_| self.is_ours) {
             let link = source.netlink.counters(source.index);
             let dropped = source.input.as_mut().and_then(InputQueues::grown);
-            self.lost = source.ledger.account(link, dropped);
+            self.lost = source.tracker.account(link, dropped);
         }
     }
 
     /// The interface is about to be gone, or the host's.
-    pub(crate) fn leave(&mut self, now_ns: i64) {
+    pub(crate) fn pause(&mut self, now_ns: i64) {
         self.ask(now_ns, true);
         self.is_ours = false;
     }
@@ -102,7 +102,7 @@ impl InterfaceCounters {
         self.is_ours = true;
         if let Some(source) = &mut self.source {
             source.index = index;
-            source.ledger.follow(source.netlink.counters(index).ok());
+            source.tracker.follow(source.netlink.counters(index).ok());
         }
     }
 
@@ -125,23 +125,23 @@ impl InterfaceCounters {
 
 /// What the readings add up to.
 #[derive(Debug)]
-struct Ledger {
+struct CounterTracker {
     /// The interface's counters when they were last read; `None`: not even when it was new.
     last: Option<LinkCounters>,
     nic: u64,
-    bound: Bound,
+    bound: DropBound,
     /// The last result.
     known: InterfaceLosses,
     /// The interface was gone at the last reading, and what the input queues dropped until then is in the bound.
     is_gone: bool,
 }
 
-impl Ledger {
+impl CounterTracker {
     fn new(last: LinkCounters) -> Self {
         Self {
             last: Some(last),
             nic: 0,
-            bound: Bound::default(),
+            bound: DropBound::default(),
             // Where the interface goes before the next reading, these were the last.
             known: InterfaceLosses {
                 nic: Some(0),
@@ -195,7 +195,7 @@ impl Ledger {
 
 /// No more than either of two counters grew, reading by reading.
 #[derive(Debug, Default)]
-struct Bound {
+struct DropBound {
     at_most: u64,
     /// Growth of the last reading that the other counter did not have. A packet that is dropped between the readings of both is
     /// found in one of them only the next time.
@@ -203,7 +203,7 @@ struct Bound {
     input_spare: u64,
 }
 
-impl Bound {
+impl DropBound {
     /// Adds by how much each counter grew. Returns the bound so far; `None`: one of them is unknown.
     fn add(&mut self, interface: u64, input: Option<u64>) -> Option<u64> {
         let interface_all = interface.saturating_add(self.interface_spare);
@@ -223,7 +223,7 @@ impl Bound {
 /// The input queues of all CPUs.
 #[derive(Debug)]
 struct InputQueues {
-    /// Opened once: the process may be confined later.
+    /// SocketWithRing once: the process may be confined later.
     file: File,
     text: String,
     last: u64,
@@ -289,54 +289,60 @@ mod tests {
 
     #[test]
     fn growth_since_the_opening_counts() {
-        let mut ledger = Ledger::new(link(100, 50));
-        assert_eq!(ledger.account(Ok(link(100, 50)), Some(0)), losses(0, 0));
-        assert_eq!(ledger.account(Ok(link(107, 50)), Some(9)), losses(7, 0));
+        let mut tracker = CounterTracker::new(link(100, 50));
+        assert_eq!(tracker.account(Ok(link(100, 50)), Some(0)), losses(0, 0));
+        assert_eq!(tracker.account(Ok(link(107, 50)), Some(9)), losses(7, 0));
         // The driver starts again, and the interface goes.
-        assert_eq!(ledger.account(Ok(link(2, 50)), Some(0)), losses(9, 0));
+        assert_eq!(tracker.account(Ok(link(2, 50)), Some(0)), losses(9, 0));
         // Its own counter went with it: all that the input queues dropped may be its packets, until it was missing.
-        assert_eq!(ledger.account(error(libc::ENODEV), Some(5)), losses(9, 5));
-        assert_eq!(ledger.account(error(libc::ENODEV), Some(7)), losses(9, 5));
-        ledger.follow(Some(link(1000, 1000)));
-        assert_eq!(ledger.account(Ok(link(1001, 1000)), Some(3)), losses(10, 5));
+        assert_eq!(tracker.account(error(libc::ENODEV), Some(5)), losses(9, 5));
+        assert_eq!(tracker.account(error(libc::ENODEV), Some(7)), losses(9, 5));
+        tracker.follow(Some(link(1000, 1000)));
+        assert_eq!(
+            tracker.account(Ok(link(1001, 1000)), Some(3)),
+            losses(10, 5)
+        );
         // The last reading of the input queues was behind that of the interface.
-        assert_eq!(ledger.account(error(libc::ENODEV), Some(1)), losses(10, 9));
+        assert_eq!(tracker.account(error(libc::ENODEV), Some(1)), losses(10, 9));
         // The next one goes before it is read.
-        ledger.follow(Some(link(0, 0)));
-        assert_eq!(ledger.account(error(libc::ENODEV), Some(2)), losses(10, 11));
+        tracker.follow(Some(link(0, 0)));
+        assert_eq!(
+            tracker.account(error(libc::ENODEV), Some(2)),
+            losses(10, 11)
+        );
     }
 
     #[test]
     fn drops_that_cannot_be_read_when_the_interface_goes_count_later() {
-        let mut ledger = Ledger::new(link(0, 0));
-        assert_eq!(ledger.account(Ok(link(1, 0)), Some(0)), losses(1, 0));
-        let gone = ledger.account(error(libc::ENODEV), None);
+        let mut tracker = CounterTracker::new(link(0, 0));
+        assert_eq!(tracker.account(Ok(link(1, 0)), Some(0)), losses(1, 0));
+        let gone = tracker.account(error(libc::ENODEV), None);
         assert_eq!((gone.nic, gone.input_at_most), (Some(1), None));
-        ledger.follow(Some(link(0, 0)));
-        assert_eq!(ledger.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
-        assert_eq!(ledger.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
+        tracker.follow(Some(link(0, 0)));
+        assert_eq!(tracker.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
+        assert_eq!(tracker.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
     }
 
     #[test]
     fn what_cannot_be_read_is_unknown() {
         let unknown = InterfaceLosses::default();
-        let mut ledger = Ledger::new(link(0, 0));
-        assert_eq!(ledger.account(error(libc::EPERM), Some(0)), unknown);
-        assert_eq!(ledger.account(Ok(link(3, 0)), Some(0)), losses(3, 0));
+        let mut tracker = CounterTracker::new(link(0, 0));
+        assert_eq!(tracker.account(error(libc::EPERM), Some(0)), unknown);
+        assert_eq!(tracker.account(Ok(link(3, 0)), Some(0)), losses(3, 0));
         // Only the input queues: what the interface has meanwhile counts later.
-        let without = ledger.account(Ok(link(4, 6)), None);
+        let without = tracker.account(Ok(link(4, 6)), None);
         assert_eq!((without.nic, without.input_at_most), (Some(4), None));
-        assert_eq!(ledger.account(Ok(link(4, 6)), Some(4)), losses(4, 4));
+        assert_eq!(tracker.account(Ok(link(4, 6)), Some(4)), losses(4, 4));
         // Those of a new interface, which may have had some from the start.
-        ledger.follow(None);
-        assert_eq!(ledger.account(Ok(link(8, 9)), Some(9)), unknown);
-        assert_eq!(ledger.account(Ok(link(9, 9)), Some(0)), unknown);
+        tracker.follow(None);
+        assert_eq!(tracker.account(Ok(link(8, 9)), Some(9)), unknown);
+        assert_eq!(tracker.account(Ok(link(9, 9)), Some(0)), unknown);
     }
 
     #[test]
     fn the_bound_is_the_lesser_growth() {
         let bound = |readings: &[(u64, u64)]| {
-            let mut bound = Bound::default();
+            let mut bound = DropBound::default();
             let mut last = None;
             for (interface, input) in readings {
                 last = bound.add(*interface, Some(*input));

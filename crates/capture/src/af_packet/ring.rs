@@ -3,7 +3,7 @@
 //! A part is so small that what one pass over its frames brought into the first-level cache is there for the next.
 
 use super::{
-    block::{BlockSummary, PartSummary, Walk},
+    block::{BlockSummary, BlockWalk, PartSummary},
     sys::Mapping,
 };
 use crate::{Burst, FrameMeta};
@@ -20,7 +20,7 @@ pub(super) struct BlockRing {
     /// The block at `position` belongs to this process.
     held: bool,
     /// What is left to lend of it.
-    walk: Walk,
+    walk: BlockWalk,
     /// The part of it that is lent.
     frames: Vec<FrameMeta>,
     /// No frame on the wire is larger.
@@ -39,7 +39,7 @@ impl BlockRing {
             mapping,
             position: 0,
             held: false,
-            walk: Walk::default(),
+            walk: BlockWalk::default(),
             // The walk never allocates.
             frames: Vec::with_capacity(PART_FRAMES),
             frame_bytes_max: u32::MAX,
@@ -55,7 +55,7 @@ impl BlockRing {
     /// is lent yet.
     pub(super) fn acquire(&mut self) -> Option<BlockSummary> {
         assert!(!self.held, "a block is held already");
-        let (walk, summary) = Walk::new(self.mapping.block(self.position)?, self.walk);
+        let (walk, summary) = BlockWalk::new(self.mapping.block(self.position)?, self.walk);
         (self.held, self.walk) = (true, walk);
         Some(summary)
     }

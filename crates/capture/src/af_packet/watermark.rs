@@ -2,12 +2,12 @@
 //!
 //! "Nothing older than T will come" while the link may be silent. Let `t` be the system clock read *before* looking at the
 //! ring. The kernel stamps a packet and places it in its open block in one go in softirq context, well within
-//! [`PLACING_NS`]; placing raises the block's packet count, which we can see. So
+//! [`DELIVERY_DELAY_NS_MAX`]; placing raises the block's packet count, which we can see. So
 //!
-//! - if the ring offers no block and its open block counts no packet, all packets stamped before `t - PLACING_NS` were
+//! - if the ring offers no block and its open block counts no packet, all packets stamped before `t - DELIVERY_DELAY_NS_MAX` were
 //!   lent: the watermark moves there,
 //! - if packets wait in the open block, it stays where the blocks before put it: stamps follow each other in the order of
-//!   placing but for the same delay, so nothing older than the last stamp of a block given back, less `PLACING_NS`, comes.
+//!   placing but for the same delay, so nothing older than the last stamp of a block given back, less `DELIVERY_DELAY_NS_MAX`, comes.
 //!
 //! A block with packets is handed over within [`RETIRE_MS`] and two ticks of the kernel's timer, so the
 //! watermark of a queue that is asked often stays less than [`BEHIND_NS`] behind the clock, without any traffic, and a nap (8 ms,
@@ -25,4 +25,4 @@ pub const WATERMARK_BEHIND_NS_MAX: i64 = 47_000_000;
 
 /// From the stamp of a packet to its place in the ring at most: far more than the microseconds it takes, to allow for a
 /// virtual CPU that is descheduled in between, and for the backlog where the kernel stamps before it.
-pub(super) const PLACING_NS: i64 = 12_000_000;
+pub(super) const DELIVERY_DELAY_NS_MAX: i64 = 12_000_000;

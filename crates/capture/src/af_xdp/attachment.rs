@@ -15,12 +15,12 @@ use std::{
 };
 
 use super::{
-    mode::TakeMode,
+    mode::ReceiveMode,
     program::{
-        FLOW_KEY_BYTES, Parts, SHUNTED_STATE_BYTES, ShuntedState, TAKEN_EVERY_NS, assemble,
+        FLOW_KEY_BYTES, ProgramInputs, SHUNTED_STATE_BYTES, ShuntedState, TAKEN_EVERY_NS, assemble,
         flow_key, word,
     },
-    sys::{Counters, LINE_WORDS, Link, Map, Program, XdpSocket, attach, load_program},
+    sys::{CounterLines, LINE_WORDS, Map, XdpLink, XdpProgram, XdpSocket, attach, load_program},
 };
 use crate::{Shunt, ShuntedFlow, af_packet::sys::PacketSocket, clock};
 
@@ -33,7 +33,10 @@ const SHUNTED_MAX: u32 = 1 << 16;
 /// Bytes of a queue's line in the counters.
 const LINE_BYTES: usize = 8 * word::COUNT;
 
-const _: () = assert!(word::COUNT == LINE_WORDS, "a line as `Counters` maps it");
+const _: () = assert!(
+    word::COUNT == LINE_WORDS,
+    "a line as `CounterLines` maps it"
+);
 
 /// `XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`.
 const GENERIC: u32 = 1 << 1;
@@ -44,22 +47,22 @@ const NATIVE: u32 = 1 << 2;
 #[derive(Debug)]
 pub(super) struct Attachment {
     // Dropped first: no packet reaches a socket that is gone.
-    hold: Mutex<Hold>,
-    program: Program,
-    pub(super) counters: Counters,
+    state: Mutex<AttachmentState>,
+    program: XdpProgram,
+    pub(super) counters: CounterLines,
     pub(super) sockets: Map,
     shunted: Map,
     /// Whether the program looks flows up: from the first one on that is shunted.
     is_shunting: AtomicBool,
-    pub(super) take_mode: TakeMode,
+    pub(super) receive_mode: ReceiveMode,
     /// Keeps the interface promiscuous while the program is attached to it.
     promiscuous: Option<PacketSocket>,
 }
 
 /// The interface that the program is attached to, and how far the queues are with it. Queues are told by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Hold {
-    link: Option<(Link, Held)>,
+pub(super) struct AttachmentState {
+    link: Option<(XdpLink, AttachedInterface)>,
     /// How often the program was attached. An index may come back, with an interface that was in another namespace.
     generation: u64,
     /// Run by the driver; else by the kernel's network stack, after it has made a packet of its own of it.
@@ -77,7 +80,7 @@ pub(super) struct Hold {
 
 /// An interface that the program is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct AttachedInterface {
     pub(super) index: i32,
     /// As the attachment counts interfaces.
     pub(super) generation: u64,
@@ -85,7 +88,10 @@ pub(super) struct Held {
 
 impl Attachment {
     /// Loads the program. `promiscuous`: a socket that receives nothing, if interfaces are to be promiscuous.
-    pub(super) fn new(take_mode: TakeMode, promiscuous: Option<PacketSocket>) -> io::Result<Self> {
+    pub(super) fn new(
+        receive_mode: ReceiveMode,
+        promiscuous: Option<PacketSocket>,
+    ) -> io::Result<Self> {
         let counters = Map::new(Map::ARRAY, 4, LINE_BYTES, QUEUES_MAX)?;
         let sockets = Map::new(Map::SOCKETS, 4, 4, QUEUES_MAX)?;
         let shunted = Map::new(
@@ -94,73 +100,83 @@ impl Attachment {
             SHUNTED_STATE_BYTES,
             SHUNTED_MAX,
         )?;
-        let code = assemble(Parts {
+        let code = assemble(ProgramInputs {
             counters: counters.descriptor.as_raw_fd(),
             sockets: sockets.descriptor.as_raw_fd(),
             shunted: shunted.descriptor.as_raw_fd(),
-            take_mode,
+            receive_mode,
         });
         Ok(Self {
-            hold: Mutex::default(),
-            program: load_program(&code, take_mode.has_fragments)?,
-            counters: Counters::new(&counters.descriptor, QUEUES_MAX)?,
+            state: Mutex::default(),
+            program: load_program(&code, receive_mode.has_fragments)?,
+            counters: CounterLines::new(&counters.descriptor, QUEUES_MAX)?,
             sockets,
             shunted,
             is_shunting: AtomicBool::new(false),
-            take_mode,
+            receive_mode,
             promiscuous,
         })
     }
 
-    /// What it is attached to. Held while that changes.
-    pub(super) fn hold(&self) -> MutexGuard<'_, Hold> {
-        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What it is attached to. AttachedInterface while that changes.
+    pub(super) fn state(&self) -> MutexGuard<'_, AttachmentState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Attaches the program to an interface that came back: by the driver if that can.
-    pub(super) fn attach_again(&self, hold: &mut Hold, index: i32) -> io::Result<Held> {
-        match self.attach(hold, index, true) {
-            Err(error) if is_unsupported(&error) => self.attach(hold, index, false),
+    pub(super) fn attach_again(
+        &self,
+        state: &mut AttachmentState,
+        index: i32,
+    ) -> io::Result<AttachedInterface> {
+        match self.attach(state, index, true) {
+            Err(error) if is_unsupported(&error) => self.attach(state, index, false),
             outcome => outcome,
         }
     }
 
-    /// Attaches the program to an interface. Packets go on to the host until a queue is opened. Nothing is replaced: `hold` has no
+    /// Attaches the program to an interface. Packets go on to the host until a queue is opened. Nothing is replaced: `state` has no
     /// interface.
-    pub(super) fn attach(&self, hold: &mut Hold, index: i32, is_native: bool) -> io::Result<Held> {
-        assert!(hold.link.is_none(), "an interface was left before");
+    pub(super) fn attach(
+        &self,
+        state: &mut AttachmentState,
+        index: i32,
+        is_native: bool,
+    ) -> io::Result<AttachedInterface> {
+        assert!(state.link.is_none(), "an interface was left before");
         let mode = if is_native { NATIVE } else { GENERIC };
         let link = attach(&self.program, index, mode)?;
         if let Some(socket) = &self.promiscuous {
             socket.set_promiscuous(index)?;
         }
-        let generation = hold.generation + 1;
-        let held = Held { index, generation };
-        *hold = Hold {
-            link: Some((link, held)),
+        let generation = state.generation + 1;
+        let attached = AttachedInterface { index, generation };
+        *state = AttachmentState {
+            link: Some((link, attached)),
             generation,
             is_native,
-            failed: std::mem::take(&mut hold.failed),
-            ..Hold::default()
+            failed: std::mem::take(&mut state.failed),
+            ..AttachmentState::default()
         };
-        Ok(held)
+        Ok(attached)
     }
 
     /// The interface that it is attached to, if any.
-    pub(super) fn held(&self) -> Option<Held> {
-        self.hold().held()
+    pub(super) fn attached(&self) -> Option<AttachedInterface> {
+        self.state().attached()
     }
 
     /// Detaches it from an interface that is gone, which may only have gone to another network namespace, or is the host's.
-    pub(super) fn leave(&self, generation: u64) {
-        let mut hold = self.hold();
-        let is_it = |(_, held): &mut (Link, Held)| held.generation == generation;
-        let Some((_, held)) = hold.link.take_if(is_it) else {
+    pub(super) fn detach(&self, generation: u64) {
+        let mut state = self.state();
+        let is_it =
+            |(_, attached): &mut (XdpLink, AttachedInterface)| attached.generation == generation;
+        let Some((_, attached)) = state.link.take_if(is_it) else {
             return;
         };
         if let Some(socket) = &self.promiscuous {
             // The kernel has done it where the interface was removed.
-            let _ = socket.unset_promiscuous(held.index);
+            let _ = socket.unset_promiscuous(attached.index);
         }
     }
 
@@ -187,9 +203,10 @@ impl Attachment {
         };
         let now_ns = clock::monotonic_ns();
         let next_ns = now_ns + i64::from(TAKEN_EVERY_NS);
-        let state: ShuntedState = [now_ns, next_ns, silence_ns, class.into()];
-        let state = state.map(i64::to_ne_bytes);
-        self.shunted.insert(&flow_key(flow), state.as_flattened())?;
+        let flow_state: ShuntedState = [now_ns, next_ns, silence_ns, class.into()];
+        let flow_state = flow_state.map(i64::to_ne_bytes);
+        self.shunted
+            .insert(&flow_key(flow), flow_state.as_flattened())?;
         // Looking flows up costs something for each packet: it begins with the first flow. Relaxed: of two threads one writes, and the program reads those lines.
         if !self.is_shunting.swap(true, Relaxed) {
             for queue_index in 0..QUEUES_MAX {
@@ -207,10 +224,10 @@ impl Attachment {
     }
 }
 
-impl Hold {
+impl AttachmentState {
     /// The interface that the program is attached to, if any.
-    pub(super) fn held(&self) -> Option<Held> {
-        self.link.as_ref().map(|(_, held)| *held)
+    pub(super) fn attached(&self) -> Option<AttachedInterface> {
+        self.link.as_ref().map(|(_, attached)| *attached)
     }
 
     /// The queue of this number has what it needs for this interface.
@@ -255,38 +272,38 @@ mod tests {
 
     #[test]
     fn a_queue_settles_once() {
-        let mut hold = Hold::default();
-        hold.settle(0, 1);
-        hold.settle(0, 1);
-        assert!(!hold.is_settled(2), "it is one queue");
+        let mut state = AttachmentState::default();
+        state.settle(0, 1);
+        state.settle(0, 1);
+        assert!(!state.is_settled(2), "it is one queue");
         // Of another interface.
-        hold.settle(1, 0);
-        assert!(!hold.is_settled(2));
-        hold.settle(0, 0);
-        assert!(hold.is_settled(2));
-        assert!(!hold.is_settled(3));
-        hold.fail(2);
-        assert!(hold.is_settled(3), "nobody waits for one that failed");
+        state.settle(1, 0);
+        assert!(!state.is_settled(2));
+        state.settle(0, 0);
+        assert!(state.is_settled(2));
+        assert!(!state.is_settled(3));
+        state.fail(2);
+        assert!(state.is_settled(3), "nobody waits for one that failed");
     }
 
     #[test]
     fn the_host_is_asked_now_and_then_and_not_for_ever() {
-        let mut hold = Hold::default();
-        assert!(!hold.is_to_ask(10, 100), "it was there at the start");
-        hold.ask_until_ns = 500;
-        let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| hold.is_to_ask(now_ns, 100));
+        let mut state = AttachmentState::default();
+        assert!(!state.is_to_ask(10, 100), "it was there at the start");
+        state.ask_until_ns = 500;
+        let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| state.is_to_ask(now_ns, 100));
         assert_eq!(asked, [true, false, false, true, true, false]);
     }
 
     /// The lines of all queues are written once, not for each flow that is handed over.
     #[test]
     fn the_program_is_told_once_to_look_flows_up() {
-        let take_mode = TakeMode {
+        let receive_mode = ReceiveMode {
             is_native: true,
             packet_bytes_max: None,
             has_fragments: false,
         };
-        let attachment = match Attachment::new(take_mode, None) {
+        let attachment = match Attachment::new(receive_mode, None) {
             Ok(attachment) => attachment,
             Err(error) => {
                 eprintln!("SKIP: no bpf(2) here: {error}");
@@ -331,11 +348,11 @@ mod tests {
             (Some(3840), false),
             (Some(3840), true),
         ] {
-            let mut code = assemble(Parts {
+            let mut code = assemble(ProgramInputs {
                 counters: counters.descriptor.as_raw_fd(),
                 sockets: sockets.descriptor.as_raw_fd(),
                 shunted: shunted.descriptor.as_raw_fd(),
-                take_mode: TakeMode {
+                receive_mode: ReceiveMode {
                     is_native: true,
                     packet_bytes_max,
                     has_fragments,

@@ -5,7 +5,7 @@ use std::io;
 use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::{
-    mode::{TakeMode, WhyCopied},
+    mode::{CopyReason, ReceiveMode},
     sys::{ConsumerRing, ProducerRing, XdpSocket},
 };
 use crate::clock::SECOND_NS;
@@ -30,21 +30,21 @@ impl Channel {
         interface_index: i32,
         queue: u32,
         is_native: bool,
-        take_mode: TakeMode,
-    ) -> io::Result<Option<WhyCopied>> {
+        receive_mode: ReceiveMode,
+    ) -> io::Result<Option<CopyReason>> {
         let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         flags.set(
             SocketAddrXdpFlags::XDP_USE_SG,
-            take_mode.packet_bytes_max.is_none(),
+            receive_mode.packet_bytes_max.is_none(),
         );
         let bind = |mode| self.socket.bind(interface_index, queue, flags | mode);
         let why = match is_native {
             true => match bind(SocketAddrXdpFlags::XDP_ZEROCOPY) {
                 Ok(()) => return Ok(None),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
-                Err(error) => WhyCopied::Refused(error.raw_os_error().unwrap_or(0)),
+                Err(error) => CopyReason::Refused(error.raw_os_error().unwrap_or(0)),
             },
-            false => WhyCopied::Generic,
+            false => CopyReason::Generic,
         };
         bind(SocketAddrXdpFlags::XDP_COPY)?;
         Ok(Some(why))

@@ -1,4 +1,4 @@
-//! Live capture through AF_XDP: packets leave the kernel right behind the driver, into memory of this process.
+//! LiveState capture through AF_XDP: packets leave the kernel right behind the driver, into memory of this process.
 //!
 //! **It takes packets away from the host.** What is recorded reaches no socket, bridge or firewall of this machine, and what
 //! the machine sends is not seen. So it is never chosen by itself, and an interface that the host uses is refused. It is for
@@ -48,10 +48,10 @@ mod queue;
 mod sender;
 mod source;
 mod sys;
-mod taken;
+mod xdp_interface;
 
-pub(crate) use sender::{XdpSender, suits};
+pub(crate) use sender::{XdpSender, can_send_on};
 
 pub use config::XdpConfig;
-pub use mode::{WhyCopied, XdpMode};
+pub use mode::{CopyReason, XdpMode};
 pub use source::XdpSource;

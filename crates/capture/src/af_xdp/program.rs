@@ -19,7 +19,7 @@
 
 use std::net::IpAddr;
 
-use super::{mode::TakeMode, sys::Instruction};
+use super::{mode::ReceiveMode, sys::EbpfInstruction};
 use crate::{SHUNT_CLASSES, ShuntedFlow};
 
 /// Words of a queue's line in the counters.
@@ -101,14 +101,14 @@ const SYN_ACK: i32 = 18;
 
 /// The maps that the program works with, as descriptors, and what it needs to know.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Parts {
+pub(super) struct ProgramInputs {
     /// Array of lines, one for each queue.
     pub(super) counters: i32,
     /// Sockets by queue.
     pub(super) sockets: i32,
     /// Hash of flow keys.
     pub(super) shunted: i32,
-    pub(super) take_mode: TakeMode,
+    pub(super) receive_mode: ReceiveMode,
 }
 
 /// Registers by their use here; 1 to 5 are arguments and temporary.
@@ -143,20 +143,20 @@ enum Label {
 }
 
 /// Assembles the program.
-pub(super) fn assemble(parts: Parts) -> Vec<Instruction> {
+pub(super) fn assemble(inputs: ProgramInputs) -> Vec<EbpfInstruction> {
     let mut code = Assembler::default();
     code.move_register(CONTEXT, R1);
     code.load(Width::Word, R2, CONTEXT, QUEUE);
     code.store(Width::Word, FRAME, R2, STACK_QUEUE);
-    look_up(&mut code, parts.counters, STACK_QUEUE);
+    look_up(&mut code, inputs.counters, STACK_QUEUE);
     code.jump_if(Compare::Equal, R0, 0, Label::Pass);
     code.move_register(LINE, R0);
     code.load(Width::Double, R1, LINE, place(word::OPEN));
     code.jump_if(Compare::Equal, R1, 0, Label::Pass);
-    shunt(&mut code, parts);
-    if let Some(max) = parts.take_mode.packet_bytes_max {
+    shunt(&mut code, inputs);
+    if let Some(max) = inputs.receive_mode.packet_bytes_max {
         let first_too_long = i32::from(max) + 1;
-        if parts.take_mode.has_fragments {
+        if inputs.receive_mode.has_fragments {
             // The end of the first buffer is not that of the packet. Since Linux 5.18, as such programs are.
             code.move_register(R1, CONTEXT);
             code.call(XDP_GET_BUFF_LEN);
@@ -174,7 +174,7 @@ pub(super) fn assemble(parts: Parts) -> Vec<Instruction> {
         code.label(Label::Fits);
     }
     stamp(&mut code);
-    code.load_map(R1, parts.sockets);
+    code.load_map(R1, inputs.sockets);
     code.load(Width::Word, R2, FRAME, STACK_QUEUE);
     code.set(R3, XDP_PASS);
     code.call(REDIRECT_MAP);
@@ -243,7 +243,7 @@ fn tcp_flags(code: &mut Assembler, offset: i16) {
 
 /// Drops packets of shunted flows: TCP, UDP and SCTP over IPv4 without options, not fragmented, or over IPv6 without extension
 /// headers, directly in Ethernet. Others are never shunted.
-fn shunt(code: &mut Assembler, parts: Parts) {
+fn shunt(code: &mut Assembler, inputs: ProgramInputs) {
     code.load(Width::Double, R1, LINE, place(word::SHUNTING));
     code.jump_if(Compare::Equal, R1, 0, Label::NotShunted);
     code.load(Width::Word, SAVED, CONTEXT, DATA);
@@ -298,7 +298,7 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     code.move_register(R1, R0);
     code.and(R1, FIN_SYN_RST);
     code.jump_if(Compare::NotEqual, R1, 0, Label::Flags);
-    look_up(code, parts.shunted, STACK_KEY);
+    look_up(code, inputs.shunted, STACK_KEY);
     code.jump_if(Compare::Equal, R0, 0, Label::NotShunted);
     code.move_register(STATE, R0);
     code.call(KTIME_GET_NS);
@@ -323,7 +323,7 @@ fn shunt(code: &mut Assembler, parts: Parts) {
         code.jump(Label::Drop);
     }
     code.label(Label::Silent);
-    remove(code, parts.shunted, STACK_KEY);
+    remove(code, inputs.shunted, STACK_KEY);
     code.jump(Label::NotShunted);
     code.label(Label::Flags);
     code.and(R0, SYN_ACK);
@@ -338,8 +338,8 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     }
     code.load(Width::Word, R1, FRAME, STACK_KEY + 36);
     code.store(Width::Word, FRAME, R1, STACK_REVERSE_KEY + 36);
-    remove(code, parts.shunted, STACK_KEY);
-    remove(code, parts.shunted, STACK_REVERSE_KEY);
+    remove(code, inputs.shunted, STACK_KEY);
+    remove(code, inputs.shunted, STACK_REVERSE_KEY);
     code.label(Label::NotShunted);
 }
 
@@ -379,14 +379,14 @@ enum Compare {
 /// Instructions by their names in the kernel's `Documentation/bpf/standardization/instruction-set.rst`. Jumps lead to labels.
 #[derive(Debug, Default)]
 struct Assembler {
-    code: Vec<Instruction>,
+    code: Vec<EbpfInstruction>,
     labels: Vec<(Label, usize)>,
     jumps: Vec<(usize, Label)>,
 }
 
 impl Assembler {
     fn push(&mut self, code: u8, destination: u8, source: u8, offset: i16, immediate: i32) {
-        self.code.push(Instruction {
+        self.code.push(EbpfInstruction {
             code,
             registers: source << 4 | destination,
             offset,
@@ -463,7 +463,7 @@ impl Assembler {
 
     /// Fills in the jumps. A label that is missing, or too far, is a bug here, which the verifier refuses as a jump to
     /// nowhere.
-    fn finish(mut self) -> Vec<Instruction> {
+    fn finish(mut self) -> Vec<EbpfInstruction> {
         for (at, label) in self.jumps {
             let target = self.labels.iter().find(|(one, _)| *one == label);
             let distance = target.map(|(_, index)| *index as isize - at as isize - 1);
@@ -479,17 +479,17 @@ impl Assembler {
 mod tests {
     use super::*;
 
-    fn parts(packet_bytes_max: Option<u16>, has_fragments: bool) -> Parts {
-        let take_mode = TakeMode {
+    fn inputs(packet_bytes_max: Option<u16>, has_fragments: bool) -> ProgramInputs {
+        let receive_mode = ReceiveMode {
             is_native: true,
             packet_bytes_max,
             has_fragments,
         };
-        Parts {
+        ProgramInputs {
             counters: 3,
             sockets: 5,
             shunted: 6,
-            take_mode,
+            receive_mode,
         }
     }
 
@@ -499,7 +499,7 @@ mod tests {
         for (packet_bytes_max, has_fragments) in
             [(None, true), (Some(1792), false), (Some(1792), true)]
         {
-            let code = assemble(parts(packet_bytes_max, has_fragments));
+            let code = assemble(inputs(packet_bytes_max, has_fragments));
             for (index, instruction) in code.iter().enumerate() {
                 let is_jump = matches!(instruction.code, 0x05 | 0x15 | 0x55 | 0x2d);
                 let target = index as isize + 1 + instruction.offset as isize;
@@ -532,7 +532,7 @@ mod tests {
         code.load(Width::Double, 2, 7, -8);
         code.store(Width::Half, 10, 1, -2);
         code.count(8, word::OVERSIZE);
-        let bytes = |one: &Instruction| (one.code, one.registers, one.offset, one.immediate);
+        let bytes = |one: &EbpfInstruction| (one.code, one.registers, one.offset, one.immediate);
         let code: Vec<_> = code.finish().iter().map(bytes).collect();
         assert_eq!(
             code,

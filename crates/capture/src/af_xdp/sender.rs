@@ -18,14 +18,14 @@
 //! # What it does not do
 //! Drivers that say "taken" of what they drop, as veth does before Linux 6.6; interfaces with a queueing discipline, where a veth
 //! driver of Linux 6.17 says "later" about packets that it has let go; interfaces of several transmit queues, because this way
-//! leads through one of them. The caller looks at that (`suits`). Nor frames above the MTU that the interface had at the start:
+//! leads through one of them. The caller looks at that (`can_send_on`). Nor frames above the MTU that the interface had at the start:
 //! nobody on this way compares them with it, and a packet socket does.
 
 use std::io;
 
 use rustix::net::xdp::SocketAddrXdpFlags;
 
-use super::sys::{ConsumerRing, Descriptor, ProducerRing, Umem, XdpSocket};
+use super::sys::{ConsumerRing, ProducerRing, Umem, XdpDescriptor, XdpSocket};
 use crate::{
     FrameMeta,
     af_packet::sys::InterfaceQuery,
@@ -65,7 +65,7 @@ pub(crate) struct XdpSender {
 }
 
 /// Whether it is known of each frame sent on an interface what became of it, and no queue is left out.
-pub(crate) fn suits(query: &InterfaceQuery, interface: &str, index: i32) -> bool {
+pub(crate) fn can_send_on(query: &InterfaceQuery, interface: &str, index: i32) -> bool {
     let has_one_queue = || query.ethtool_transmit_queues(interface).ok() == Some(1);
     let has_no_queueing = || {
         Netlink::new()
@@ -145,7 +145,7 @@ impl XdpSender {
             let at = slot * CHUNK_BYTES;
             self.umem
                 .write(at, &memory[frame.offset..frame.offset + length]);
-            self.tx.put(Descriptor {
+            self.tx.put(XdpDescriptor {
                 address: at as u64,
                 length: frame.captured_len,
                 options: 0,

@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::netlink::{LINK_BYTES, LINK_NAME, Message, NEW_LINK, attributes, until_nul, word};
+use crate::netlink::{
+    LINK_BYTES, LINK_NAME, NEW_LINK, NetlinkMessage, attributes, until_nul, word,
+};
 
 /// `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_LINK_NETNSID`.
 const LOWER: u16 = 5;
@@ -26,7 +28,7 @@ const NAMED_IN_DATA: [(&str, &[u16]); 2] = [("vxlan", &[3]), ("hsr", &[1, 2])];
 
 /// An interface as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct HostLink {
     pub(super) index: u32,
     /// For people: what a terminal would take for a command is escaped.
     pub(super) name: String,
@@ -39,16 +41,16 @@ pub(super) struct Link {
 
 /// What stands on an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Above {
+pub(super) struct UpperLink {
     /// The interface belongs to it. Else it stands on the interface, or on something that stands there.
     pub(super) is_master: bool,
     pub(super) name: String,
     pub(super) kind: String,
 }
 
-impl Link {
+impl HostLink {
     /// Reads a link of a list; `None`: it is damaged.
-    pub(super) fn read(message: Message<'_>) -> Option<Option<Self>> {
+    pub(super) fn read(message: NetlinkMessage<'_>) -> Option<Option<Self>> {
         let (fixed, found) = message.parts(NEW_LINK, LINK_BYTES)?;
         let index = word(fixed, 4)?;
         let number = |wanted| match found.get(&wanted) {
@@ -84,7 +86,7 @@ impl Link {
 }
 
 /// All that stands on the interface of this index, its master first, whether it is up or not: nearest first.
-pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
+pub(super) fn upper_links(links: &[HostLink], index: u32) -> Vec<UpperLink> {
     let mut found = Vec::new();
     // What is damaged may go in circles.
     let mut seen = BTreeSet::from([index]);
@@ -99,7 +101,7 @@ pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
             }
             below.push_back(upper);
             let link = links.iter().find(|link| link.index == upper);
-            found.push(Above {
+            found.push(UpperLink {
                 is_master: lower == index && master == Some(upper),
                 name: link.map_or_else(|| format!("interface {upper}"), |link| link.name.clone()),
                 kind: link.map(|link| link.kind.clone()).unwrap_or_default(),

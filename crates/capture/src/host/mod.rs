@@ -7,12 +7,12 @@
 //! exception: nothing in this namespace names a macvlan or VLAN that was moved into a container.
 //! The user gets a notice ([`UNSEEN`]) and decides.
 
-mod ask;
 mod links;
+mod netlink_queries;
 
 use std::fmt;
 
-use self::links::Above;
+use self::links::UpperLink;
 use crate::SourceError;
 
 /// Names that a sentence lists; the rest are counted.
@@ -28,7 +28,7 @@ pub struct HostUse {
     has_address: bool,
     has_route: bool,
     /// What stands on it.
-    above: Vec<Above>,
+    upper_links: Vec<UpperLink>,
     /// What could not be read, and why.
     unread: Vec<String>,
 }
@@ -37,7 +37,10 @@ impl HostUse {
     /// Whether it is used for anything, as far as could be seen. What could not be read counts.
     #[must_use]
     pub fn is_used(&self) -> bool {
-        self.has_address || self.has_route || !self.above.is_empty() || !self.unread.is_empty()
+        self.has_address
+            || self.has_route
+            || !self.upper_links.is_empty()
+            || !self.unread.is_empty()
     }
 
     /// Why an engine does not take the interface `name` away.
@@ -76,7 +79,7 @@ impl fmt::Display for HostUse {
         }
         for (words, is_master) in [("belongs to", true), ("is under", false)] {
             let mut names: Vec<String> = self
-                .above
+                .upper_links
                 .iter()
                 .filter(|above| above.is_master == is_master)
                 .map(named)
@@ -104,7 +107,7 @@ impl fmt::Display for HostUse {
     }
 }
 
-fn named(above: &Above) -> String {
+fn named(above: &UpperLink) -> String {
     let kind = if above.kind.is_empty() {
         "interface"
     } else {
@@ -119,8 +122,8 @@ mod tests {
 
     use super::*;
 
-    fn above(is_master: bool, name: &str, kind: &str) -> Above {
-        Above {
+    fn above(is_master: bool, name: &str, kind: &str) -> UpperLink {
+        UpperLink {
             is_master,
             name: name.to_owned(),
             kind: kind.to_owned(),
@@ -149,7 +152,7 @@ mod tests {
         let all = HashSet::from([unused, address, both.clone(), found.to_string()]);
         assert_eq!(all.len(), 4, "{all:?}");
         found.has_address = true;
-        found.above = vec![
+        found.upper_links = vec![
             above(false, "bond0.7", "vlan"),
             above(true, "bond0", "bond"),
             above(false, "m1", "macvlan"),
@@ -168,7 +171,7 @@ mod tests {
         }
         let names = 3 + 100;
         found
-            .above
+            .upper_links
             .extend((0..100).map(|i| above(false, &format!("n{i}"), "macvlan")));
         let told = found.to_string();
         let (_, list) = told.split_once("bond0 (bond)").expect("it is there still");

@@ -37,7 +37,7 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use self::sys::{ActivateError, Handle};
+use self::sys::{ActivateError, PcapHandle};
 use crate::{
     CpuList, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, TimeDomain,
     af_packet::{
@@ -57,7 +57,7 @@ const BUFFER_BYTES: c_int = 64 << 20;
 pub struct PcapSource(pub LiveConfig);
 
 impl PcapSource {
-    fn link_type(&self, handle: &Handle) -> Result<LinkType, SourceError> {
+    fn link_type(&self, handle: &PcapHandle) -> Result<LinkType, SourceError> {
         let dlt = handle.dlt();
         link_type::of_dlt(dlt).ok_or_else(|| {
             SourceError::Unsupported(format!(
@@ -67,7 +67,7 @@ impl PcapSource {
         })
     }
 
-    fn activate(&self) -> Result<(Handle, Option<String>), SourceError> {
+    fn activate(&self) -> Result<(PcapHandle, Option<String>), SourceError> {
         let device = &self.0.interface;
         let no_interface = || SourceError::NoInterface {
             interface: device.clone(),
@@ -76,7 +76,7 @@ impl PcapSource {
         let buffer_bytes = self.0.buffer_bytes.map_or(BUFFER_BYTES, |bytes| {
             c_int::try_from(bytes).unwrap_or(c_int::MAX)
         });
-        let handle = Handle::open(&name, self.0.promiscuous, buffer_bytes);
+        let handle = PcapHandle::open(&name, self.0.promiscuous, buffer_bytes);
         handle.map_err(|error| match error {
             ActivateError::NoDevice => no_interface(),
             ActivateError::Permission => permission("record on", device, &self.0.program),
@@ -98,7 +98,7 @@ impl Source for PcapSource {
     /// One queue, whatever `queues` says. It is closed again: packets that came before the second phase would be old by then.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let (handle, _) = self.activate()?;
-        Ok(Box::new(Activated {
+        Ok(Box::new(PcapProbe {
             link_type: self.link_type(&handle)?,
             is_alone: queues > 1,
             source: *self,
@@ -108,14 +108,14 @@ impl Source for PcapSource {
 
 /// A device that could be activated.
 #[derive(Debug)]
-struct Activated {
+struct PcapProbe {
     source: PcapSource,
     link_type: LinkType,
     /// More threads were wanted.
     is_alone: bool,
 }
 
-impl Probed for Activated {
+impl Probed for PcapProbe {
     fn queues(&self) -> usize {
         1
     }

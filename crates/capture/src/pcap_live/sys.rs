@@ -29,7 +29,7 @@ const ERROR_PROMISCUOUS_PERMISSION: c_int = -11;
 
 /// `pcap_t`, which only libpcap looks into.
 #[repr(C)]
-struct Pcap {
+struct RawPcap {
     _private: [u8; 0],
 }
 
@@ -56,25 +56,30 @@ type Callback = unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8);
 // Signatures as in pcap/pcap.h of libpcap 1.10.3.
 #[link(name = "pcap")]
 unsafe extern "C" {
-    fn pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap;
-    fn pcap_set_snaplen(handle: *mut Pcap, snaplen: c_int) -> c_int;
-    fn pcap_set_promisc(handle: *mut Pcap, promiscuous: c_int) -> c_int;
-    fn pcap_set_timeout(handle: *mut Pcap, milliseconds: c_int) -> c_int;
-    fn pcap_set_buffer_size(handle: *mut Pcap, bytes: c_int) -> c_int;
-    fn pcap_set_tstamp_precision(handle: *mut Pcap, precision: c_int) -> c_int;
-    fn pcap_get_tstamp_precision(handle: *mut Pcap) -> c_int;
-    fn pcap_activate(handle: *mut Pcap) -> c_int;
-    fn pcap_setnonblock(handle: *mut Pcap, nonblocking: c_int, errbuf: *mut c_char) -> c_int;
-    fn pcap_get_selectable_fd(handle: *mut Pcap) -> c_int;
-    fn pcap_get_required_select_timeout(handle: *mut Pcap) -> *const libc::timeval;
-    fn pcap_datalink(handle: *mut Pcap) -> c_int;
-    fn pcap_snapshot(handle: *mut Pcap) -> c_int;
-    fn pcap_dispatch(handle: *mut Pcap, count: c_int, callback: Callback, user: *mut u8) -> c_int;
-    fn pcap_breakloop(handle: *mut Pcap);
-    fn pcap_stats(handle: *mut Pcap, statistics: *mut PcapStatistics) -> c_int;
-    fn pcap_geterr(handle: *mut Pcap) -> *mut c_char;
+    fn pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut RawPcap;
+    fn pcap_set_snaplen(handle: *mut RawPcap, snaplen: c_int) -> c_int;
+    fn pcap_set_promisc(handle: *mut RawPcap, promiscuous: c_int) -> c_int;
+    fn pcap_set_timeout(handle: *mut RawPcap, milliseconds: c_int) -> c_int;
+    fn pcap_set_buffer_size(handle: *mut RawPcap, bytes: c_int) -> c_int;
+    fn pcap_set_tstamp_precision(handle: *mut RawPcap, precision: c_int) -> c_int;
+    fn pcap_get_tstamp_precision(handle: *mut RawPcap) -> c_int;
+    fn pcap_activate(handle: *mut RawPcap) -> c_int;
+    fn pcap_setnonblock(handle: *mut RawPcap, nonblocking: c_int, errbuf: *mut c_char) -> c_int;
+    fn pcap_get_selectable_fd(handle: *mut RawPcap) -> c_int;
+    fn pcap_get_required_select_timeout(handle: *mut RawPcap) -> *const libc::timeval;
+    fn pcap_datalink(handle: *mut RawPcap) -> c_int;
+    fn pcap_snapshot(handle: *mut RawPcap) -> c_int;
+    fn pcap_dispatch(
+        handle: *mut RawPcap,
+        count: c_int,
+        callback: Callback,
+        user: *mut u8,
+    ) -> c_int;
+    fn pcap_breakloop(handle: *mut RawPcap);
+    fn pcap_stats(handle: *mut RawPcap, statistics: *mut PcapStatistics) -> c_int;
+    fn pcap_geterr(handle: *mut RawPcap) -> *mut c_char;
     fn pcap_statustostr(status: c_int) -> *const c_char;
-    fn pcap_close(handle: *mut Pcap);
+    fn pcap_close(handle: *mut RawPcap);
 }
 
 /// libpcap's own limit (`MAXIMUM_SNAPLEN`), and what the recorder's ring takes.
@@ -98,15 +103,15 @@ pub(super) enum ActivateError {
 
 /// An active live handle that does not block.
 #[derive(Debug)]
-pub(super) struct Handle {
-    pcap: NonNull<Pcap>,
+pub(super) struct PcapHandle {
+    pcap: NonNull<RawPcap>,
 }
 
 // SAFETY: a pcap_t has no ties to the thread that made it (pcap(3PCAP) asks only that one thread at a time uses a handle), and
 // every method that changes it takes `&mut self`.
-unsafe impl Send for Handle {}
+unsafe impl Send for PcapHandle {}
 
-impl Handle {
+impl PcapHandle {
     /// Opens `device`, to have `buffer_bytes` of kernel or device memory: a request, as all of these. The second value is what libpcap
     /// warns of.
     pub(super) fn open(
@@ -258,7 +263,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for PcapHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is open, used nowhere else, and closed once.
         unsafe { pcap_close(self.pcap.as_ptr()) };
@@ -268,7 +273,7 @@ impl Drop for Handle {
 /// What the callback works with.
 struct Delivery<'s> {
     packets: &'s mut PacketBuffer,
-    pcap: NonNull<Pcap>,
+    pcap: NonNull<RawPcap>,
     /// What `tv_usec` counts.
     ns_per_unit: i64,
 }

@@ -4,13 +4,13 @@
 //!
 //! ```no_run
 //! use std::{path::Path, time::Duration};
-//! use retroscope_capture::{Source, Status, send::LiveSender};
+//! use retroscope_capture::{Source, QueueStatus, send::LiveSender};
 //! use retroscope_generate::GeneratorSource;
 //!
 //! let source = Box::new(GeneratorSource::parse("generate:rate=500kpps,duration=10s")?);
 //! let mut sender = LiveSender::open("veth0", Path::new("retroscope"))?;
 //! for mut queue in source.open(1)? {
-//!     while queue.next(Duration::from_millis(100))? != Status::End {
+//!     while queue.next(Duration::from_millis(100))? != QueueStatus::End {
 //!         sender.send(queue.burst())?;
 //!     }
 //! }
@@ -60,7 +60,7 @@ pub struct LiveSender {
     interface: NamedInterface,
     socket: PacketSocket,
     /// The quicker way. None where it does not suit, and after an error, when it may still hold frames.
-    quick: Option<XdpSender>,
+    xdp_sender: Option<XdpSender>,
     /// How long an interface may take no frames, or keep them, before that is an error, ns; a second at first. For a receiver that is known
     /// to pause.
     pub timeout_ns: i64,
@@ -90,7 +90,7 @@ impl LiveSender {
             .bind(index, 0)
             .map_err(|error| system("bind", error))?;
         // Without it, for whatever reason, everything goes out all the same.
-        let quick = af_xdp::suits(&named.query, interface, index)
+        let xdp_sender = af_xdp::can_send_on(&named.query, interface, index)
             .then(|| {
                 let frame_bytes_max = named.query.mtu(interface).ok()? + HEADER_BYTES;
                 XdpSender::open(index, usize::try_from(frame_bytes_max).ok()?).ok()
@@ -99,7 +99,7 @@ impl LiveSender {
         Ok(Self {
             interface: named,
             socket,
-            quick,
+            xdp_sender,
             timeout_ns: PROGRESS_WAIT_NS,
             sent: 0,
             retries: 0,
@@ -115,23 +115,23 @@ impl LiveSender {
     pub fn send(&mut self, burst: Burst<'_>) -> Result<(), SourceError> {
         let mut frames = burst.frames;
         while !frames.is_empty() {
-            let Some(mut quick) = self.quick.take() else {
+            let Some(mut xdp_sender) = self.xdp_sender.take() else {
                 return self.send_plainly(burst.memory, frames);
             };
-            if !quick.wait_for_chunks(self.timeout_ns) {
+            if !xdp_sender.wait_for_chunks(self.timeout_ns) {
                 // The other end keeps packets, and this way has no more chunks. All of them were sent.
                 continue;
             }
-            let staged = quick.stage(burst.memory, frames);
+            let staged = xdp_sender.stage(burst.memory, frames);
             if staged == 0 {
                 let sent = self.send_plainly(burst.memory, &frames[..1]);
-                self.quick = Some(quick);
+                self.xdp_sender = Some(xdp_sender);
                 sent?;
                 frames = &frames[1..];
             } else {
                 // After an error it is not put back: it may hold frames that nobody wants any more.
-                self.send_staged(&mut quick, burst.memory, &frames[..staged])?;
-                self.quick = Some(quick);
+                self.send_staged(&mut xdp_sender, burst.memory, &frames[..staged])?;
+                self.xdp_sender = Some(xdp_sender);
                 frames = &frames[staged..];
             }
         }
@@ -141,13 +141,13 @@ impl LiveSender {
     /// Sends the frames that were staged, and those of them that are refused through the packet socket.
     fn send_staged(
         &mut self,
-        quick: &mut XdpSender,
+        xdp_sender: &mut XdpSender,
         memory: &[u8],
         mut frames: &[FrameMeta],
     ) -> Result<(), SourceError> {
         let mut stall = None;
         while !frames.is_empty() {
-            let (taken, said) = quick.send(self.timeout_ns);
+            let (taken, said) = xdp_sender.send(self.timeout_ns);
             let (done, left) = frames.split_at(taken);
             self.sent += done.len() as u64;
             frames = left;
@@ -205,8 +205,8 @@ impl LiveSender {
 
     /// Whether frames go out through an XDP socket; else all go through a packet socket.
     #[must_use]
-    pub fn is_quick(&self) -> bool {
-        self.quick.is_some()
+    pub fn uses_xdp(&self) -> bool {
+        self.xdp_sender.is_some()
     }
 
     /// Why the first of `frames` was not sent.

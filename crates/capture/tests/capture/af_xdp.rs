@@ -15,8 +15,8 @@ use crate::support::{
     xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 use retroscope_capture::{
-    Direction, Event, HostUse, LossCause, Queue, Shunt, ShuntedFlow, SourceError, Status, UNSEEN,
-    af_xdp::XdpConfig, send::LiveSender,
+    Direction, HostUse, LossCause, Queue, QueueStatus, Shunt, ShuntedFlow, SourceError,
+    SourceEvent, UNSEEN, af_xdp::XdpConfig, send::LiveSender,
 };
 use rustix::{
     process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
@@ -101,7 +101,7 @@ fn everything_comes_at_speed() {
         let Some(mut queue) = open(config("v1")) else {
             return;
         };
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         // As many as the queue has chunks for, were this thread away all the time.
         let (sent, mut taken) = take_beside(&namespace, queue.as_mut(), 30_000, || {
             generate("v0", "generate:flows=100,count=30000,rate=50kpps,seed=5")
@@ -131,7 +131,7 @@ fn busy_polling_loses_nothing() {
             return;
         }
         let mut queue = opened.unwrap().remove(0);
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let (sent, mut taken) = take_beside(&namespace, queue.as_mut(), 20_000, || {
             generate("v0", "generate:flows=100,count=20000,rate=50kpps,seed=5")
         });
@@ -154,11 +154,11 @@ fn drivers_without_xdp_are_served_by_the_stack() {
         };
         let sent: Vec<_> = (0..50).map(|marker| frame(&[], marker)).collect();
         let before_ns = now_ns();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         send_all("v0", &sent);
         let mut taken = Taken::default();
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 50);
-        let is_generic = |event: &Event| matches!(event, Event::Notice(text) if text.contains("generic XDP, copy mode"));
+        let is_generic = |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains("generic XDP, copy mode"));
         assert!(taken.events.iter().any(is_generic), "{:?}", taken.events);
         let mode = queue.xdp_mode().unwrap();
         assert!(!mode.is_native && mode.is_multi_buffer, "{mode:?}");
@@ -184,7 +184,7 @@ fn a_stalled_reader_loses_what_is_counted() {
         let Some(mut queue) = open(small) else {
             return;
         };
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let sent = generate("v0", "generate:flows=10,count=50000");
         let mut taken = Taken::default();
         let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
@@ -239,7 +239,7 @@ fn shunted_flows_are_dropped_and_counted() {
             return;
         };
         let mut queue = queues.remove(0);
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let shunt = |silence_ns, class| Some(Shunt { silence_ns, class });
         let long = shunt(60_000_000_000, 0);
         let start = Instant::now();
@@ -475,7 +475,8 @@ fn what_the_host_builds_on_is_refused() {
         };
         let mut queue = open(taken).unwrap();
         let told: Vec<_> = std::iter::from_fn(|| queue.event()).collect();
-        let is_told = |event: &Event| matches!(event, Event::Notice(text) if names_both(text));
+        let is_told =
+            |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if names_both(text));
         assert!(told.iter().any(is_told), "{told:?}");
         drop(queue);
         ip("link set v1 nomaster");
@@ -504,7 +505,7 @@ fn an_upper_interface_in_another_namespace_is_not_seen() {
         let Some(mut queue) = open(config("v1")) else {
             return;
         };
-        let is_told = |event: &Event| matches!(event, Event::Notice(text) if text.contains(UNSEEN));
+        let is_told = |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains(UNSEEN));
         assert!(std::iter::from_fn(|| queue.event()).any(|event| is_told(&event)));
     });
 }
@@ -551,7 +552,7 @@ fn what_somebody_sends_on_is_refused() {
     };
     namespace.enter(|| {
         let sender = LiveSender::open("v1", Path::new("retroscope")).unwrap();
-        if !sender.is_quick() {
+        if !sender.uses_xdp() {
             eprintln!("SKIP: this kernel sends through no XDP socket here");
             return;
         }
@@ -597,7 +598,7 @@ fn two_hundred_thousand_a_second_for_ten_seconds() {
     };
     namespace.enter(|| {
         let mut queue = open(config("v1")).unwrap();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let mut frames = 0;
         let text = "generate:flows=1000,rate=200kpps,duration=10s";
         let sent = drain_beside(&namespace, &mut *queue, text, |burst| {

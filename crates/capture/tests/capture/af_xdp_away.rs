@@ -14,7 +14,8 @@ use crate::support::{
     xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 use retroscope_capture::{
-    Event, LossCause, Queue, Source, SourceError, Status, af_xdp::XdpConfig, send::LiveSender,
+    LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent, af_xdp::XdpConfig,
+    send::LiveSender,
 };
 use retroscope_generate::GeneratorSource;
 use rustix::{
@@ -36,9 +37,13 @@ fn an_interface_goes_down_comes_back_and_is_another_one() {
         send("v0", &frame(&[], 1));
         let mut taken = Taken::default();
         ip("link set v1 down");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceDown(0)));
+        take_until(
+            queue.as_mut(),
+            &mut taken,
+            has(SourceEvent::InterfaceDown(0)),
+        );
         ip("link set v1 up");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 2));
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 2);
@@ -47,11 +52,15 @@ fn an_interface_goes_down_comes_back_and_is_another_one() {
             // What is in the ring when it goes comes all the same.
             send("v0", &frame(&[], 10 + marker));
             ip("link del v0");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            take_until(
+                queue.as_mut(),
+                &mut taken,
+                has(SourceEvent::InterfaceGone(0)),
+            );
             ip("link add v0 type veth peer name v1");
             ip("link set v0 up");
             ip("link set v1 up");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
             namespace.wait_for_carrier("v0");
             assert!(is_attached("v1"));
             send("v0", &frame(&[], marker));
@@ -87,7 +96,7 @@ fn a_stop_at_a_removal_closes_the_ledger() {
                 return;
             };
             let mut taken = Taken::default();
-            assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+            assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
             let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
             let is_removed = AtomicBool::new(false);
             std::thread::scope(|scope| {
@@ -98,7 +107,9 @@ fn a_stop_at_a_removal_closes_the_ledger() {
                         .unwrap()
                         .remove(0);
                     // Relaxed: nothing but the flag is shared. It ends by itself too when its interface is gone.
-                    while !is_removed.load(Relaxed) && packets.next(WAIT).unwrap() != Status::End {
+                    while !is_removed.load(Relaxed)
+                        && packets.next(WAIT).unwrap() != QueueStatus::End
+                    {
                         if sender.send(packets.burst()).is_err() {
                             break;
                         }
@@ -109,7 +120,7 @@ fn a_stop_at_a_removal_closes_the_ledger() {
                     is_removed.store(true, Relaxed);
                 });
                 take_until(queue.as_mut(), &mut taken, |taken| {
-                    taken.events.contains(&Event::InterfaceGone(0))
+                    taken.events.contains(&SourceEvent::InterfaceGone(0))
                         || !is_seen && is_removed.load(Relaxed)
                 });
                 stop_and_drain(queue.as_mut(), &mut taken);
@@ -135,10 +146,14 @@ fn spare_sockets_have_an_end() {
         for _ in 0..4 {
             taken.events.clear();
             ip("link del v0");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            take_until(
+                queue.as_mut(),
+                &mut taken,
+                has(SourceEvent::InterfaceGone(0)),
+            );
             ip("link add v0 type veth peer name v1");
             ip("link set v1 up");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         }
         ip("link del v0");
         ip("link add v0 type veth peer name v1");
@@ -151,7 +166,7 @@ fn spare_sockets_have_an_end() {
             }
         };
         assert!(error.to_string().contains("too often"), "{error}");
-        assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
         drop(queue);
         assert!(!is_attached("v1"));
     });
@@ -213,11 +228,15 @@ fn an_interface_may_come_back_itself() {
         for marker in 1..3 {
             taken.events.clear();
             ip(&format!("link set v1 netns {}", other.name()));
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            take_until(
+                queue.as_mut(),
+                &mut taken,
+                has(SourceEvent::InterfaceGone(0)),
+            );
             other.enter(|| assert!(!is_attached("v1")));
             other.enter(|| ip(&format!("link set v1 netns {}", namespace.name())));
             ip("link set v1 up");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
             namespace.wait_for_carrier("v0");
             send("v0", &frame(&[], marker));
             let is_it = |taken: &Taken| taken.frames.iter().any(|(_, data)| data[14] == marker);
@@ -244,13 +263,13 @@ fn what_the_host_uses_is_not_taken_again() {
         ip("link set v1 up");
         let is_refused = |taken: &Taken| {
             let refused =
-                |event: &&Event| matches!(event, Event::Notice(text) if text.contains("address"));
+                |event: &&SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains("address"));
             taken.events.iter().filter(refused).count()
         };
         take_until(queue.as_mut(), &mut taken, |taken| is_refused(taken) > 0);
         assert!(!is_attached("v1"));
         ip("addr del 10.9.0.1/32 dev v1");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         assert!(is_attached("v1"));
         assert_eq!(is_refused(&taken), 1, "it is told once");
         stop_and_drain(queue.as_mut(), &mut taken);
@@ -271,24 +290,28 @@ fn an_address_gives_an_interface_back() {
         ip("link add v0 type veth peer name v1");
         ip("link set v0 up");
         ip("link set v1 up");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 1));
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 1);
         taken.events.clear();
         assert!(is_promiscuous("v1"));
         ip("addr add 10.9.0.1/32 dev v1");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceLeft(0)));
+        take_until(
+            queue.as_mut(),
+            &mut taken,
+            has(SourceEvent::InterfaceLeft(0)),
+        );
         assert!(!is_attached("v1") && !is_promiscuous("v1"));
         assert!(says(&taken, "v1 is the host's again"), "{taken:?}");
         assert!(says(&taken, "it has an address"), "{taken:?}");
         // Not ours any more.
         send("v0", &frame(&[], 2));
         ip("addr del 10.9.0.1/32 dev v1");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         assert!(is_attached("v1") && is_promiscuous("v1"));
         assert!(!says(&taken, "is not taken"), "it was told before");
-        assert!(!taken.events.contains(&Event::InterfaceGone(0)));
+        assert!(!taken.events.contains(&SourceEvent::InterfaceGone(0)));
         send("v0", &frame(&[], 3));
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 2);
         assert_eq!(stop_and_drain(queue.as_mut(), &mut taken), (2, 0));
@@ -303,26 +326,27 @@ fn is_promiscuous(interface: &str) -> bool {
 }
 
 fn says(taken: &Taken, words: &str) -> bool {
-    let is_it = |event: &Event| matches!(event, Event::Notice(text) if text.contains(words));
+    let is_it =
+        |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains(words));
     taken.events.iter().any(is_it)
 }
 
 /// Takes from `v1`, to which nothing has come; `None`, said, where the kernel has no AF_XDP.
 fn begin() -> Option<(Box<dyn Queue>, Taken)> {
     let mut queue = open(config("v1"))?;
-    assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
     Some((queue, Taken::default()))
 }
 
 /// Whether this was told.
-fn has(event: Event) -> impl Fn(&Taken) -> bool {
+fn has(event: SourceEvent) -> impl Fn(&Taken) -> bool {
     move |taken| taken.events.contains(&event)
 }
 
 /// Removes the pair under a queue, and waits until it says so.
 fn remove(queue: &mut dyn Queue, taken: &mut Taken) {
     ip("link del v0");
-    take_until(queue, taken, has(Event::InterfaceGone(0)));
+    take_until(queue, taken, has(SourceEvent::InterfaceGone(0)));
 }
 
 /// A veth pair with so many queues on both sides, up.
@@ -361,7 +385,7 @@ fn serve(served: &mut [Served], is_done: impl Fn(&[Served]) -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !is_done(served) {
         for (queue, taken) in served.iter_mut() {
-            assert_ne!(queue.next(Duration::ZERO).unwrap(), Status::End);
+            assert_ne!(queue.next(Duration::ZERO).unwrap(), QueueStatus::End);
             let frames = queue.burst();
             let frames = frames.iter().map(|one| (one.meta, one.data.to_vec()));
             taken.frames.extend(frames);
@@ -396,8 +420,9 @@ fn a_new_name_changes_nothing() {
         let Some(mut served) = open_two(&namespace) else {
             return;
         };
-        let told = |one: &Served, what: &Event| one.1.events.contains(what);
-        let all_told = |what: Event| move |all: &[Served]| all.iter().all(|one| told(one, &what));
+        let told = |one: &Served, what: &SourceEvent| one.1.events.contains(what);
+        let all_told =
+            |what: SourceEvent| move |all: &[Served]| all.iter().all(|one| told(one, &what));
         let rename = || {
             ip("link set v1 down");
             ip("link set v1 name other");
@@ -410,9 +435,11 @@ fn a_new_name_changes_nothing() {
         serve(&mut served, |_| is_attached("v1"));
         // It comes back with one queue, gets another name, and its own is given to another one.
         ip("link del v0");
-        serve(&mut served, all_told(Event::InterfaceGone(0)));
+        serve(&mut served, all_told(SourceEvent::InterfaceGone(0)));
         add_with_queues(&namespace, ["v0", "v1"], 1);
-        serve(&mut served, |all| told(&all[0], &Event::InterfaceUp(0)));
+        serve(&mut served, |all| {
+            told(&all[0], &SourceEvent::InterfaceUp(0))
+        });
         assert!(says(&served[1].1, "no receive queue 1"));
         rename();
         add_with_queues(&namespace, ["v2", "v1"], 2);
@@ -423,21 +450,24 @@ fn a_new_name_changes_nothing() {
         serve(&mut served, |all| all[0].1.frames.len() == 1);
         forget(&mut served);
         ip("link set other down");
-        serve(&mut served, |all| told(&all[0], &Event::InterfaceDown(0)));
+        serve(&mut served, |all| {
+            told(&all[0], &SourceEvent::InterfaceDown(0))
+        });
         // Now the other one is taken, with both queues.
         ip("link del v0");
         serve(&mut served, |all| {
-            told(&all[0], &Event::InterfaceGone(0)) && all_told(Event::InterfaceUp(0))(all)
+            told(&all[0], &SourceEvent::InterfaceGone(0))
+                && all_told(SourceEvent::InterfaceUp(0))(all)
         });
         assert!(is_attached("v1"));
         // It gets another name before all queues have found it.
         forget(&mut served);
         ip("link del v2");
-        serve(&mut served, all_told(Event::InterfaceGone(0)));
+        serve(&mut served, all_told(SourceEvent::InterfaceGone(0)));
         add_with_queues(&namespace, ["v0", "v1"], 2);
         serve(&mut served[..1], |_| is_attached("v1"));
         rename();
-        serve(&mut served, all_told(Event::InterfaceUp(0)));
+        serve(&mut served, all_told(SourceEvent::InterfaceUp(0)));
         assert!(is_attached("other"));
         for (queue, taken) in &mut served {
             stop_and_drain(queue.as_mut(), taken);
@@ -456,11 +486,12 @@ fn a_queue_that_fails_holds_up_no_other() {
         let Some(mut served) = open_two(&namespace) else {
             return;
         };
-        let told = |one: &Served, what: &Event| one.1.events.contains(what);
+        let told = |one: &Served, what: &SourceEvent| one.1.events.contains(what);
         serve(&mut served, |_| is_attached("v1"));
         ip("link del v0");
         serve(&mut served, |all| {
-            all.iter().all(|one| told(one, &Event::InterfaceGone(0)))
+            all.iter()
+                .all(|one| told(one, &SourceEvent::InterfaceGone(0)))
         });
         // A sender of ours has an XDP socket at queue 0 of a veth interface with one transmit queue.
         let (one, other) = ("numtxqueues 3 numrxqueues 1", "numtxqueues 1 numrxqueues 3");
@@ -479,7 +510,9 @@ fn a_queue_that_fails_holds_up_no_other() {
             }
         };
         assert!(error.to_string().contains("has its queue 0"), "{error}");
-        serve(&mut second, |all| told(&all[0], &Event::InterfaceUp(0)));
+        serve(&mut second, |all| {
+            told(&all[0], &SourceEvent::InterfaceUp(0))
+        });
         assert!(is_attached("v1"));
         drop(sender);
         let mut unseen = || losses(first.as_mut())(LossCause::Unseen);
@@ -503,17 +536,19 @@ fn the_next_interface_may_have_other_queues() {
         let Some(mut served) = open_two(&namespace) else {
             return;
         };
-        let told = |one: &Served, what: &Event| one.1.events.contains(what);
+        let told = |one: &Served, what: &SourceEvent| one.1.events.contains(what);
         let mut sent = 0;
         for count in [1, 4, 2] {
             served.iter_mut().for_each(|one| one.1.events.clear());
             ip("link del v0");
             serve(&mut served, |all| {
-                told(&all[0], &Event::InterfaceGone(0))
-                    && (told(&all[1], &Event::InterfaceGone(0)) || sent > 0)
+                told(&all[0], &SourceEvent::InterfaceGone(0))
+                    && (told(&all[1], &SourceEvent::InterfaceGone(0)) || sent > 0)
             });
             add_with_queues(&namespace, ["v0", "v1"], count);
-            serve(&mut served, |all| told(&all[0], &Event::InterfaceUp(0)));
+            serve(&mut served, |all| {
+                told(&all[0], &SourceEvent::InterfaceUp(0))
+            });
             assert_eq!(says(&served[1].1, "no receive queue 1"), count == 1);
             sent += send_flows();
             serve(&mut served, |all| {

@@ -9,7 +9,7 @@ use crate::support::{
     traffic::{Taken, frame, send_all, take_until},
     xdp::{config, losses, open, stop_and_drain},
 };
-use retroscope_capture::{Event, LossCause, Queue, Status, af_xdp::WhyCopied};
+use retroscope_capture::{LossCause, Queue, QueueStatus, SourceEvent, af_xdp::CopyReason};
 use rustix::io::Errno;
 
 /// A frame of so many bytes.
@@ -37,7 +37,7 @@ fn only_fitting(queue: &mut dyn Queue, taken: &mut Taken, lengths: &[usize], max
 fn mode(queue: &dyn Queue) -> (bool, bool) {
     let mode = queue.xdp_mode().unwrap();
     // veth has no zero-copy, and the kernel says so in one way.
-    let refused = WhyCopied::Refused(Errno::OPNOTSUPP.raw_os_error());
+    let refused = CopyReason::Refused(Errno::OPNOTSUPP.raw_os_error());
     assert!(!mode.is_native || mode.copied == Some(refused), "{mode:?}");
     (mode.is_native, mode.is_multi_buffer)
 }
@@ -55,11 +55,12 @@ fn frames_that_do_not_fit_any_more_are_told_and_counted() {
         };
         assert_eq!(mode(queue.as_ref()), (true, false));
         let mut taken = Taken::default();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         taken.events.extend(std::iter::from_fn(|| queue.event()));
         let is_told = |taken: &Taken, words: &[&str]| {
             let has_all = |text: &str| words.iter().all(|word| text.contains(word));
-            let is_it = |event: &&Event| matches!(event, Event::Notice(text) if has_all(text));
+            let is_it =
+                |event: &&SourceEvent| matches!(event, SourceEvent::Notice(text) if has_all(text));
             taken.events.iter().filter(is_it).count()
         };
         let copy_mode = &["copy mode"];
@@ -112,7 +113,7 @@ fn a_larger_chunk_comes_before_several() {
             return;
         };
         assert_eq!(mode(queue.as_ref()), (true, false));
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let mut taken = Taken::default();
         assert_eq!(
             only_fitting(queue.as_mut(), &mut taken, &[60, 3000, 3414], 3840),
@@ -145,7 +146,7 @@ fn a_driver_that_wants_several_buffers_stays_native() {
             return;
         };
         assert_eq!(mode(queue.as_ref()), (true, false));
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         ip("link set v1 mtu 9000");
         let mut taken = Taken::default();
         let lengths = [60, 3414, 3840, 3841, 5000, 9014, 61];

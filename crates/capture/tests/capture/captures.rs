@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_capture::{Event, Source, SourceError, Status, file::FileSource};
+use retroscope_capture::{QueueStatus, Source, SourceError, SourceEvent, file::FileSource};
 
 fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -30,19 +30,22 @@ fn read(path: &Path) -> Result<u64, SourceError> {
             frames += 1;
         }
         while let Some(event) = queue.event() {
-            assert_eq!(event, Event::InterfaceAdded(u16::try_from(known).unwrap()));
+            assert_eq!(
+                event,
+                SourceEvent::InterfaceAdded(u16::try_from(known).unwrap())
+            );
             known += 1;
         }
         assert_eq!(known, queue.interfaces().len());
         match status {
-            Ok(Status::Frames) => assert!(!queue.burst().frames.is_empty()),
-            Ok(Status::Idle) => panic!("a file is never idle"),
-            Ok(Status::End) => break Ok(frames),
+            Ok(QueueStatus::Frames) => assert!(!queue.burst().frames.is_empty()),
+            Ok(QueueStatus::Idle) => panic!("a file is never idle"),
+            Ok(QueueStatus::End) => break Ok(frames),
             Err(error) => break Err(error),
         }
     };
     assert_eq!(queue.statistics().received, Some(frames));
-    assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::End);
+    assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::End);
     end
 }
 

@@ -17,7 +17,7 @@ use crate::support::{
     try_open,
 };
 use retroscope_capture::{
-    Direction, Event, Source, SourceError, Status,
+    Direction, QueueStatus, Source, SourceError, SourceEvent,
     af_packet::{interfaces, offloads},
     send::{LiveSender, in_network_namespace_or_loopback},
 };
@@ -308,17 +308,17 @@ fn an_interface_that_goes_down_comes_back_or_is_removed() {
         let mut taken = Taken::default();
         ip("link set v1 down");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceDown(0))
+            taken.events.contains(&SourceEvent::InterfaceDown(0))
         });
         let watermark_ns = queue.watermark().unwrap();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         assert!(
             queue.watermark().unwrap() > watermark_ns,
             "moves while down"
         );
         ip("link set v1 up");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceUp(0))
+            taken.events.contains(&SourceEvent::InterfaceUp(0))
         });
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 5));
@@ -327,9 +327,9 @@ fn an_interface_that_goes_down_comes_back_or_is_removed() {
         });
         ip("link del v1");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.last() == Some(&Event::InterfaceGone(0))
+            taken.events.last() == Some(&SourceEvent::InterfaceGone(0))
         });
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle, "it waits");
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle, "it waits");
         stop_and_drain(queue.as_mut(), &mut taken);
         assert!(matches!(
             try_open("v1", 1, None).unwrap_err(),
@@ -349,11 +349,11 @@ fn an_interface_is_removed_after_it_went_down() {
         let mut taken = Taken::default();
         ip("link set v1 down");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceDown(0))
+            taken.events.contains(&SourceEvent::InterfaceDown(0))
         });
         ip("link del v1");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.last() == Some(&Event::InterfaceGone(0))
+            taken.events.last() == Some(&SourceEvent::InterfaceGone(0))
         });
         stop_and_drain(queue.as_mut(), &mut taken);
     });
@@ -374,7 +374,7 @@ fn an_interface_that_was_removed_comes_back() {
                 ip("link del v1");
                 for (queue, taken) in queues.iter_mut().zip(&mut taken) {
                     take_until(queue.as_mut(), taken, |taken| {
-                        let gone = |event: &&Event| **event == Event::InterfaceGone(0);
+                        let gone = |event: &&SourceEvent| **event == SourceEvent::InterfaceGone(0);
                         taken.events.iter().filter(gone).count() == round
                     });
                 }
@@ -384,7 +384,7 @@ fn an_interface_that_was_removed_comes_back() {
                 namespace.wait_for_carrier("v0");
                 for (queue, taken) in queues.iter_mut().zip(&mut taken) {
                     take_until(queue.as_mut(), taken, |taken| {
-                        taken.events.last() == Some(&Event::InterfaceUp(0))
+                        taken.events.last() == Some(&SourceEvent::InterfaceUp(0))
                     });
                 }
             }
@@ -414,11 +414,11 @@ fn an_interface_may_be_down_at_the_start() {
         let mut queue = open("v1");
         let mut taken = Taken::default();
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceDown(0))
+            taken.events.contains(&SourceEvent::InterfaceDown(0))
         });
         ip("link set v1 up");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceUp(0))
+            taken.events.contains(&SourceEvent::InterfaceUp(0))
         });
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 6));
@@ -556,7 +556,7 @@ fn a_sender_to_nowhere_gives_up() {
             .open(1)
             .unwrap()
             .remove(0);
-        assert_eq!(queue.next(DEADLINE).unwrap(), Status::Frames);
+        assert_eq!(queue.next(DEADLINE).unwrap(), QueueStatus::Frames);
         let error = sender.send(queue.burst()).unwrap_err();
         assert!(
             matches!(error, SourceError::InterfaceDown { .. }),

@@ -21,7 +21,7 @@ fn quick_sender(interface: &str) -> LiveSender {
     let deadline = Instant::now() + DEADLINE;
     loop {
         let mut sender = sender(interface);
-        if sender.is_quick() {
+        if sender.uses_xdp() {
             sender.timeout_ns = DEADLINE.as_nanos().try_into().unwrap();
             return sender;
         }
@@ -98,7 +98,7 @@ fn all_lengths_in_order(namespace: &Namespace) {
         ip("link set v1 mtu 9000");
         let mut queue = open("v1");
         let mut sender = sender("v0");
-        assert!(sender.is_quick());
+        assert!(sender.uses_xdp());
         // Around the length of a chunk, in bursts around the length of a batch.
         let lengths: Vec<usize> = [60, 1514, 2047, 2048, 2049, 9014, 64, 65]
             .into_iter()
@@ -117,7 +117,7 @@ fn all_lengths_in_order(namespace: &Namespace) {
             });
         }
         assert_eq!((sent, sender.sent), (600, 600));
-        assert!(sender.is_quick());
+        assert!(sender.uses_xdp());
         assert_came(queue.as_mut(), taken, &lengths);
     });
 }
@@ -132,7 +132,7 @@ fn a_frame_that_is_too_long_stops_there() {
         ip("link set v1 mtu 9000");
         let mut queue = open("v1");
         let mut sender = sender("v0");
-        assert!(sender.is_quick());
+        assert!(sender.uses_xdp());
         let lengths: Vec<usize> = (0..30)
             .map(|number| if number == 10 { 1600 } else { 60 })
             .collect();
@@ -149,7 +149,7 @@ fn a_frame_that_is_too_long_stops_there() {
             "{error:?}"
         );
         assert_eq!(sender.sent, 10);
-        assert!(sender.is_quick(), "it held nothing");
+        assert!(sender.uses_xdp(), "it held nothing");
         sender.send(Frames::new(10, [60; 40]).burst()).unwrap();
         assert_eq!(sender.sent, 50);
         assert_came(queue.as_mut(), Taken::default(), &[60; 50]);
@@ -198,7 +198,7 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
         });
         let sent = before.0 + 100;
         assert_eq!(sender.sent, sent as u64);
-        assert!(sender.is_quick() && sender.retries > before.1);
+        assert!(sender.uses_xdp() && sender.retries > before.1);
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.frames.len() == sent
         });
@@ -225,7 +225,7 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
                 sender.send(frames.burst()).unwrap();
             }
             assert_eq!(sender.sent, FRAMES);
-            assert!(sender.is_quick() && sender.retries > 0, "{sender:?}");
+            assert!(sender.uses_xdp() && sender.retries > 0, "{sender:?}");
         });
         // The fourth is refused.
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 3);
@@ -281,10 +281,10 @@ fn where_the_other_end_keeps_packets_the_rest_goes_through_the_packet_socket() {
     };
     namespace.enter(|| {
         let mut sender = sender("v0");
-        assert!(sender.is_quick());
+        assert!(sender.uses_xdp());
         sender.send(Frames::new(0, [1000; 60]).burst()).unwrap();
         assert_eq!((sender.sent, sender.retries), (60, 0));
-        assert!(!sender.is_quick());
+        assert!(!sender.uses_xdp());
     });
 }
 
@@ -296,7 +296,7 @@ fn a_refusal_behind_packets_that_are_kept_ends_it() {
     };
     namespace.enter(|| {
         let mut sender = sender("v0");
-        assert!(sender.is_quick());
+        assert!(sender.uses_xdp());
         ip("link set v1 mtu 1000");
         let lengths = (0..20).map(|number| if number == 9 { 1200 } else { 900 });
         let error = sender.send(Frames::new(0, lengths).burst()).unwrap_err();
@@ -308,7 +308,7 @@ fn a_refusal_behind_packets_that_are_kept_ends_it() {
         // Those that left the slow link at once.
         let sent = sender.sent;
         assert!(sent <= 2, "{sent}");
-        assert!(!sender.is_quick());
+        assert!(!sender.uses_xdp());
         sender.send(Frames::new(20, [60; 3]).burst()).unwrap();
         assert_eq!(sender.sent, sent + 3);
     });
@@ -322,13 +322,13 @@ fn the_quick_way_only_where_it_suits() {
     namespace.enter(|| {
         ip("link set lo up");
         ip("link add q0 numtxqueues 2 numrxqueues 2 type veth peer name q1");
-        assert!(!sender("lo").is_quick(), "not a veth");
-        assert!(!sender("q0").is_quick(), "two transmit queues");
+        assert!(!sender("lo").uses_xdp(), "not a veth");
+        assert!(!sender("q0").uses_xdp(), "two transmit queues");
         let first = sender("v0");
-        assert!(first.is_quick());
+        assert!(first.uses_xdp());
         let mut queue = open("v1");
         let mut second = sender("v0");
-        assert!(!second.is_quick(), "another socket has the queue");
+        assert!(!second.uses_xdp(), "another socket has the queue");
         second.send(Frames::new(0, [60; 3]).burst()).unwrap();
         assert_came(queue.as_mut(), Taken::default(), &[60; 3]);
         drop(first);
@@ -338,7 +338,7 @@ fn the_quick_way_only_where_it_suits() {
             .args("qdisc add dev v0 root pfifo".split(' '))
             .output();
         if tc.is_ok_and(|output| output.status.success()) {
-            assert!(!sender("v0").is_quick(), "a queueing discipline");
+            assert!(!sender("v0").uses_xdp(), "a queueing discipline");
         } else {
             eprintln!("SKIP: 'tc qdisc add' does not work here");
         }
@@ -363,29 +363,29 @@ fn down_gone_or_without_another_end() {
 
         ip("link set v1 up");
         namespace.wait_for_carrier("v0");
-        let (mut quick, mut plain) = (quick_sender("v0"), sender("v0"));
-        assert!(!plain.is_quick());
-        for sender in [&mut quick, &mut plain] {
+        let (mut xdp_sender, mut plain) = (quick_sender("v0"), sender("v0"));
+        assert!(!plain.uses_xdp());
+        for sender in [&mut xdp_sender, &mut plain] {
             sender.send(frames.burst()).unwrap();
         }
         ip("link set v0 down");
-        for sender in [&mut quick, &mut plain] {
+        for sender in [&mut xdp_sender, &mut plain] {
             let refused = error(sender);
             assert!(
                 matches!(refused, SourceError::InterfaceDown { .. }),
                 "{refused}"
             );
         }
-        let mut quick = sender("v0");
+        let mut xdp_sender = sender("v0");
         ip("link del v0");
-        for sender in [&mut quick, &mut plain] {
+        for sender in [&mut xdp_sender, &mut plain] {
             let refused = error(sender);
             assert!(
                 matches!(refused, SourceError::InterfaceGone { .. }),
                 "{refused}"
             );
         }
-        assert_eq!((quick.sent, plain.sent), (0, 5));
+        assert_eq!((xdp_sender.sent, plain.sent), (0, 5));
     });
 }
 

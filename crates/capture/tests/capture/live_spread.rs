@@ -14,7 +14,7 @@ use crate::support::{
     traffic::{Taken, frame, is_ours, send, send_with, stop_and_drain, take_until},
 };
 use retroscope_capture::{
-    Direction, Event, Queue,
+    Direction, Queue, SourceEvent,
     af_packet::{Fanout, FanoutMode, LiveConfig, Sides},
     send::LiveSender,
 };
@@ -303,11 +303,11 @@ fn an_interface_is_up_again_when_all_threads_are_there() {
     namespace.enter(|| {
         let mut queues = open_as(spread(FanoutMode::Hash), 2).unwrap();
         let mut taken = [Taken::default(), Taken::default()];
-        let is_up = |taken: &Taken| taken.events.contains(&Event::InterfaceUp(0));
+        let is_up = |taken: &Taken| taken.events.contains(&SourceEvent::InterfaceUp(0));
         ip("link del v0");
         for (queue, taken) in queues.iter_mut().zip(&mut taken) {
             take_until(queue.as_mut(), taken, |taken| {
-                taken.events.contains(&Event::InterfaceGone(0))
+                taken.events.contains(&SourceEvent::InterfaceGone(0))
             });
         }
         let back = Instant::now();
@@ -359,7 +359,7 @@ fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
     namespace.enter(|| {
         let mut queues = open_as(spread(FanoutMode::Hash), 2).unwrap();
         let mut taken = [Taken::default(), Taken::default()];
-        let count = |taken: &[Taken; 2], what: Event| {
+        let count = |taken: &[Taken; 2], what: SourceEvent| {
             let events = taken.iter().flat_map(|taken| &taken.events);
             events.filter(|event| **event == what).count()
         };
@@ -369,7 +369,7 @@ fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
             for (queue, taken) in queues.iter_mut().zip(&mut taken) {
                 take_until(queue.as_mut(), taken, |taken| {
                     let gone = taken.events.iter();
-                    gone.filter(|event| **event == Event::InterfaceGone(0))
+                    gone.filter(|event| **event == SourceEvent::InterfaceGone(0))
                         .count()
                         == round
                 });
@@ -402,7 +402,7 @@ fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
                     }
                 }
             };
-            both_until(&|taken| count(taken, Event::InterfaceUp(0)) == 2 * round);
+            both_until(&|taken| count(taken, SourceEvent::InterfaceUp(0)) == 2 * round);
             sent += generate("v0", "generate:flows=64,count=200,rate=100kpps");
             both_until(&|taken| shares(taken).iter().sum::<usize>() as u64 == sent);
         }

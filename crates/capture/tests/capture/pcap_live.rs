@@ -7,8 +7,8 @@ use crate::support::{
     traffic::{Taken, drain_beside, generate_and_take, send, sequence, take_until},
 };
 use retroscope_capture::{
-    Event, LossCause, Queue, Source, SourceError, Status, TimeDomain, af_packet::LiveConfig,
-    pcap_live::PcapSource,
+    LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent, TimeDomain,
+    af_packet::LiveConfig, pcap_live::PcapSource,
 };
 use retroscope_packet::LinkType;
 
@@ -29,7 +29,7 @@ fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     queue.stop();
     assert!(take_until(queue, taken, |_| false));
     assert!(queue.burst().frames.is_empty());
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     let statistics = queue.statistics();
     let [(LossCause::Kernel, Some(kernel)), (LossCause::Nic, nic)] = statistics.lost[..] else {
         panic!("{statistics:?}")
@@ -143,15 +143,19 @@ fn an_interface_that_goes_comes_back() {
     namespace.enter(|| {
         let mut queue = open("v1");
         let mut taken = Taken::default();
-        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        let has = |event: SourceEvent| move |taken: &Taken| taken.events.contains(&event);
         let has_frame =
             |marker| move |taken: &Taken| taken.frames.iter().any(|(_, data)| data[14] == marker);
         send("v0", &frame(&[], 1, 60));
         take_until(queue.as_mut(), &mut taken, has_frame(1));
         ip("link set v1 down");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceDown(0)));
+        take_until(
+            queue.as_mut(),
+            &mut taken,
+            has(SourceEvent::InterfaceDown(0)),
+        );
         ip("link set v1 up");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 2, 60));
         take_until(queue.as_mut(), &mut taken, has_frame(2));
@@ -160,22 +164,30 @@ fn an_interface_that_goes_comes_back() {
             // What is in the ring when it goes comes all the same, and does not say that it is back.
             send("v0", &frame(&[], 10 + marker, 60));
             ip("link del v0");
-            let is_gone = has(Event::InterfaceGone(0));
+            let is_gone = has(SourceEvent::InterfaceGone(0));
             take_until(queue.as_mut(), &mut taken, |taken| {
                 is_gone(taken) && has_frame(10 + marker)(taken)
             });
-            assert!(!has(Event::InterfaceUp(0))(&taken), "{:?}", taken.events);
+            assert!(
+                !has(SourceEvent::InterfaceUp(0))(&taken),
+                "{:?}",
+                taken.events
+            );
             ip("link add v0 type veth peer name v1");
             ip("link set v0 up");
             ip("link set v1 up");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
             namespace.wait_for_carrier("v0");
             send("v0", &frame(&[], marker, 60));
             take_until(queue.as_mut(), &mut taken, has_frame(marker));
         }
         // Gone when it ends.
         ip("link del v0");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+        take_until(
+            queue.as_mut(),
+            &mut taken,
+            has(SourceEvent::InterfaceGone(0)),
+        );
         let (_, lost) = stop_and_drain(queue.as_mut(), &mut taken);
         assert_eq!(lost, 0);
     });
@@ -195,7 +207,7 @@ fn a_new_name_does_not_matter() {
         send("v0", &frame(&[], 1, 60));
         take_until(queue.as_mut(), &mut taken, has_frame(1));
         ip("link set v1 down");
-        let is_down = |taken: &Taken| taken.events.contains(&Event::InterfaceDown(0));
+        let is_down = |taken: &Taken| taken.events.contains(&SourceEvent::InterfaceDown(0));
         take_until(queue.as_mut(), &mut taken, is_down);
         ip("link set v1 name other");
         ip("link set other up");
@@ -206,7 +218,7 @@ fn a_new_name_does_not_matter() {
         send("v0", &frame(&[], 3, 60));
         take_until(queue.as_mut(), &mut taken, has_frame(3));
         stop_and_drain(queue.as_mut(), &mut taken);
-        assert!(!taken.events.contains(&Event::InterfaceGone(0)));
+        assert!(!taken.events.contains(&SourceEvent::InterfaceGone(0)));
     });
 }
 

@@ -7,7 +7,8 @@ use std::{
 };
 
 use retroscope_capture::{
-    Event, LossCause, Queue, Source, SourceError, Status, TimeDomain, pcap_over_ip::TcpSource,
+    LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent, TimeDomain,
+    pcap_over_ip::TcpSource,
 };
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
@@ -47,9 +48,9 @@ fn take(queue: &mut dyn Queue, count: usize) -> (Vec<u32>, bool) {
     while lengths.len() < count {
         assert!(Instant::now() < deadline, "{} came", lengths.len());
         match queue.next(WAIT).unwrap() {
-            Status::End => return (lengths, true),
-            Status::Frames => assert!(!queue.burst().frames.is_empty()),
-            Status::Idle => assert!(queue.burst().frames.is_empty()),
+            QueueStatus::End => return (lengths, true),
+            QueueStatus::Frames => assert!(!queue.burst().frames.is_empty()),
+            QueueStatus::Idle => assert!(queue.burst().frames.is_empty()),
         }
         lengths.extend(queue.burst().iter().map(|frame| {
             assert!(
@@ -82,7 +83,7 @@ fn a_stream_comes_whole() {
     assert_eq!(queue.watermark(), None);
     let (lengths, ended) = take(queue.as_mut(), usize::MAX);
     assert!(ended && lengths.into_iter().eq(0..200));
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     assert_eq!(queue.watermark(), Some(i64::MAX));
     let statistics = queue.statistics();
     assert_eq!(statistics.received, Some(200));
@@ -104,16 +105,20 @@ fn silence_is_idleness() {
     })
     .unwrap();
     assert_eq!(queue.interfaces()[0].link_type, LinkType::ETHERNET);
-    assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
     more.send(()).unwrap();
     assert_eq!(take(queue.as_mut(), 10).0.len(), 10);
-    assert_eq!(queue.next(WAIT).unwrap(), Status::Idle, "within a record");
+    assert_eq!(
+        queue.next(WAIT).unwrap(),
+        QueueStatus::Idle,
+        "within a record"
+    );
     assert_eq!(queue.statistics().received, Some(10));
     more.send(()).unwrap();
     let (lengths, _) = take(queue.as_mut(), 190);
     assert!(lengths.into_iter().eq(10..200));
     queue.stop();
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
 }
 
 #[test]
@@ -133,7 +138,7 @@ fn interfaces_appear_on_the_way() {
     let known = queue.interfaces().len();
     assert_eq!(take(queue.as_mut(), 2).0, [1, 1]);
     let added = std::iter::from_fn(|| queue.event())
-        .filter(|event| matches!(event, Event::InterfaceAdded(_)))
+        .filter(|event| matches!(event, SourceEvent::InterfaceAdded(_)))
         .count();
     assert_eq!(known + added, 2);
     assert_eq!(queue.interfaces()[1].link_type, LinkType::RAW);
@@ -156,13 +161,13 @@ fn what_is_wrong_is_told() {
     let deadline = Instant::now() + DEADLINE;
     let error = loop {
         match queue.next(WAIT) {
-            Ok(Status::Idle) => assert!(Instant::now() < deadline),
+            Ok(QueueStatus::Idle) => assert!(Instant::now() < deadline),
             Ok(status) => panic!("{status:?} of a broken stream"),
             Err(error) => break error,
         }
     };
     assert!(matches!(error, SourceError::Damaged { .. }), "{error}");
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
 
     // A port that was just given back.
     let free = TcpListener::bind("127.0.0.1:0")
@@ -200,7 +205,7 @@ fn longest_next(queue: &mut dyn Queue, wait: Duration) -> Duration {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(500) {
         let before = Instant::now();
-        assert_eq!(queue.next(wait).unwrap(), Status::Idle);
+        assert_eq!(queue.next(wait).unwrap(), QueueStatus::Idle);
         longest = longest.max(before.elapsed());
     }
     longest
@@ -278,7 +283,7 @@ fn a_flood_of_what_is_no_packet_holds_nobody_up() {
             continue;
         }
         let deadline = Instant::now() + DEADLINE;
-        while queue.next(WAIT).unwrap() != Status::Frames {
+        while queue.next(WAIT).unwrap() != QueueStatus::Frames {
             assert!(Instant::now() < deadline, "{what}: its packet did not come");
         }
         assert_eq!(queue.burst().frames.len(), 1, "{what}");
@@ -301,7 +306,7 @@ fn a_block_that_trickles_or_stops_holds_nobody_up() {
         assert!(longest < wait + STEP, "{longest:?}");
     }
     queue.stop();
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
 
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let mut queue = connect(move |mut socket| {
@@ -313,7 +318,7 @@ fn a_block_that_trickles_or_stops_holds_nobody_up() {
     let longest = longest_next(queue.as_mut(), WAIT);
     assert!(longest < WAIT + STEP, "{longest:?}");
     queue.stop();
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     drop(stop);
 }
 

@@ -5,13 +5,13 @@
 //!
 //! # Threads
 //! DPDK's functions for ports expect not to be called in parallel for one port ("Ethernet device API" in `rte_ethdev.h`), and making and
-//! removing devices changes tables of the whole process. So one thread at a time opens or closes ports ([`Alone`]), a lock in each
+//! removing devices changes tables of the whole process. So one thread at a time opens or closes ports ([`PortsLock`]), a lock in each
 //! [`Port`] lets one thread at a time ask it something, and each receive queue belongs to one [`MbufBurst`].
 #![expect(unsafe_code, reason = "calls into the C library DPDK")]
 
 mod port;
 
-pub(super) use port::{Alone, Opening, Pool, Port};
+pub(super) use port::{MbufPool, Port, PortBuilder, PortsLock};
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
@@ -35,7 +35,7 @@ struct Mempool {
 /// A port as its driver describes it: `struct rsd_device`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Device {
+pub(super) struct PortDescription {
     /// What it can hash (`RTE_ETH_RSS_…`); 0: nothing.
     pub(super) rss_types: u64,
     driver: [c_char; 32],
@@ -52,7 +52,7 @@ pub(super) struct Device {
     pub(super) can_scatter: bool,
 }
 
-impl Device {
+impl PortDescription {
     /// The driver's name: `net_null`, `mlx5_pci`, …
     pub(super) fn driver(&self) -> String {
         let bytes = self.driver.iter().map(|byte| byte.to_ne_bytes()[0]);
@@ -64,7 +64,7 @@ impl Device {
 /// How a port is to be configured: `struct rsd_setup`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct Setup {
+pub(super) struct PortSetup {
     /// Bytes of payload of a frame; 0: as the driver has it.
     pub(super) mtu: u32,
     pub(super) queues: u16,
@@ -76,7 +76,7 @@ pub(super) struct Setup {
 /// A port's counters since it was started: `struct rsd_counters`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
-pub(super) struct Counters {
+pub(super) struct PortCounters {
     /// `ipackets`.
     pub(super) received: u64,
     /// `imissed`.
@@ -90,7 +90,7 @@ pub(super) struct Counters {
 /// `struct rsd_link`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
-pub(super) struct Link {
+pub(super) struct PortLink {
     /// Speed in Mbit/s; 0: unknown. That of a link that is down is unknown: it may come up at another one.
     pub(super) megabits: u32,
     pub(super) is_up: bool,
@@ -110,7 +110,7 @@ struct RawPool {
 /// Where packets are looked for: `struct rsd_view`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct View {
+struct PoolView {
     /// The flag of mbufs that have a stamp; 0: none has.
     flag: u64,
     memory: *const u8,
@@ -143,9 +143,10 @@ impl RawFrame {
     }
 }
 
-const _: () = assert!(size_of::<Device>() == 56 && size_of::<Setup>() == 12);
-const _: () =
-    assert!(size_of::<RawFrame>() == 12 && size_of::<View>() == 32 && size_of::<RawPool>() == 40);
+const _: () = assert!(size_of::<PortDescription>() == 56 && size_of::<PortSetup>() == 12);
+const _: () = assert!(
+    size_of::<RawFrame>() == 12 && size_of::<PoolView>() == 32 && size_of::<RawPool>() == 40
+);
 
 unsafe extern "C" {
     fn rsd_start(count: c_int, arguments: *mut *mut c_char, keep_quiet: bool) -> c_int;
@@ -157,8 +158,8 @@ unsafe extern "C" {
     fn rsd_on_own_thread(work: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) -> c_int;
     fn rsd_probe(device: *const c_char) -> c_int;
     fn rsd_find(name: *const c_char, port: *mut u16) -> c_int;
-    fn rsd_describe(port: u16, device: *mut Device) -> c_int;
-    fn rsd_configure(port: u16, setup: *const Setup, key: *mut u8, key_bytes: u8) -> c_int;
+    fn rsd_describe(port: u16, device: *mut PortDescription) -> c_int;
+    fn rsd_configure(port: u16, setup: *const PortSetup, key: *mut u8, key_bytes: u8) -> c_int;
     fn rsd_rss_key(port: u16, key: *mut u8, bytes: u8) -> c_int;
     fn rsd_set_rss_key(port: u16, key: *mut u8, bytes: u8) -> c_int;
     fn rsd_set_up_queue(
@@ -182,22 +183,22 @@ unsafe extern "C" {
     ) -> c_int;
     fn rsd_free_pool(pool: *mut RawPool);
     fn rsd_stamp_place(flag: *mut u64) -> c_int;
-    fn rsd_counters(port: u16, counters: *mut Counters) -> c_int;
-    fn rsd_link(port: u16, link: *mut Link) -> c_int;
+    fn rsd_counters(port: u16, counters: *mut PortCounters) -> c_int;
+    fn rsd_link(port: u16, link: *mut PortLink) -> c_int;
     fn rsd_clock(port: u16, ticks: *mut u64) -> c_int;
     fn rsd_receive(
         port: u16,
         queue: u16,
-        view: *const View,
+        view: *const PoolView,
         mbufs: *mut *mut Mbuf,
         frames: *mut RawFrame,
         room: u16,
         plain: *mut bool,
     ) -> u16;
-    fn rsd_stamp(view: *const View, mbuf: *const Mbuf) -> u64;
+    fn rsd_stamp(view: *const PoolView, mbuf: *const Mbuf) -> u64;
     fn rsd_gather(mbuf: *const Mbuf, into: *mut u8, room: u32) -> u32;
     fn rsd_free(mbufs: *mut *mut Mbuf, count: u16);
-    fn rsd_free_plain(view: *const View, mbufs: *mut *mut Mbuf, count: u16);
+    fn rsd_free_plain(view: *const PoolView, mbufs: *mut *mut Mbuf, count: u16);
 }
 
 /// A status below 0 is the negated number of an error.
@@ -209,7 +210,7 @@ fn check(status: c_int) -> io::Result<()> {
 }
 
 /// What DPDK said since the last call, one line after the other; empty where its messages are shown.
-pub(super) fn take_words() -> String {
+pub(super) fn take_log() -> String {
     let mut bytes = [0_u8; 512];
     // SAFETY: `bytes` has room for as many bytes as are asked for.
     let length = unsafe { rsd_take_words(bytes.as_mut_ptr().cast(), bytes.len()) };
@@ -253,8 +254,8 @@ extern "C" fn end() {
 
 impl Environment {
     /// Makes the calling thread known, so that it has a cache of buffers.
-    pub(super) fn register_thread(&self) -> io::Result<Registered> {
-        check(rsd_register_thread()).map(|()| Registered(PhantomData))
+    pub(super) fn register_thread(&self) -> io::Result<ThreadRegistration> {
+        check(rsd_register_thread()).map(|()| ThreadRegistration(PhantomData))
     }
 
     /// Runs `work` on the thread that the environment started for interrupts. It may run later than this returns.
@@ -271,9 +272,9 @@ impl Environment {
 
 /// The thread that has this is known to the environment. It stays on that thread.
 #[derive(Debug)]
-pub(super) struct Registered(PhantomData<*const ()>);
+pub(super) struct ThreadRegistration(PhantomData<*const ()>);
 
-impl Drop for Registered {
+impl Drop for ThreadRegistration {
     fn drop(&mut self) {
         rsd_unregister_thread();
     }
@@ -300,7 +301,7 @@ pub(super) struct MbufBurst {
     memory: NonNull<u8>,
     memory_bytes: usize,
     pub(super) own_at: usize,
-    view: View,
+    view: PoolView,
     port: Arc<Port>,
 }
 
@@ -310,12 +311,12 @@ unsafe impl Send for MbufBurst {}
 impl MbufBurst {
     /// Bursts of up to `size` packets out of pool `pool` of a port. Panics unless there is such a pool. There is one value for each pool.
     pub(super) fn new(port: Arc<Port>, pool: usize, size: u16) -> Self {
-        let Pool { raw, memory } = &port.pools[pool];
+        let MbufPool { raw, memory } = &port.pools[pool];
         let mut flag = 0;
         // SAFETY: `flag` is writable; the call reads tables that are there from the start of the environment on, under DPDK's own
         // lock for them (`rte_mcfg_tailq_read_lock`).
         let offset = unsafe { rsd_stamp_place(&raw mut flag) };
-        let view = View {
+        let view = PoolView {
             flag: if offset < 0 { 0 } else { flag },
             memory: memory.as_ptr(),
             mempool: raw.mempool,

@@ -21,7 +21,7 @@ unsafe extern "C" {
 /// Puts a packet into a ring of `net_ring`, in buffers that are not the engine's. Returns whether there was room.
 pub(crate) fn feed(_: &Environment, ring: &CStr, bytes: &[u8], shape: &Shape) -> io::Result<bool> {
     assert!((1..=2048).contains(&shape.segment));
-    let _alone = Alone::wait();
+    let _alone = PortsLock::acquire();
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
     // SAFETY: the environment runs, `ring` ends with NUL, `bytes` has `length` bytes; they are copied in segments that fit a
     // buffer, as asserted; the lock keeps other threads out.

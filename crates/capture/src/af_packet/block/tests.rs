@@ -101,7 +101,7 @@ fn packets() -> Vec<Packet> {
 
 /// Reads a block in one go.
 fn read(block: &[u8]) -> (BlockSummary, PartSummary, Vec<FrameMeta>) {
-    let (mut walk, summary) = Walk::new(block, Walk::default());
+    let (mut walk, summary) = BlockWalk::new(block, BlockWalk::default());
     let mut frames = Vec::new();
     let part = walk.read(block, 1518, usize::MAX, &mut frames);
     (summary, part, frames)
@@ -159,9 +159,9 @@ fn every_packet_of_a_block() {
 #[test]
 fn the_next_block_begins_with_the_stride_of_this_one() {
     let (block, starts) = block_of(4096, &packets());
-    let (mut walk, _) = Walk::new(&block, Walk::default());
+    let (mut walk, _) = BlockWalk::new(&block, BlockWalk::default());
     walk.read(&block, 1518, usize::MAX, &mut Vec::new());
-    let (next, _) = Walk::new(&block, walk);
+    let (next, _) = BlockWalk::new(&block, walk);
     assert_eq!(next.stride, starts[3] - starts[2], "the last has none");
     assert_eq!((next.position, next.left), (starts[0], 4));
 }
@@ -179,7 +179,7 @@ fn parts_make_the_whole() {
     let (block, _) = block_of(4096, &packets());
     let (_, whole, frames) = read(&block);
     for frames_max in 1..=5 {
-        let (mut walk, _) = Walk::new(&block, Walk::default());
+        let (mut walk, _) = BlockWalk::new(&block, BlockWalk::default());
         let (mut rest, mut parts) = (frames.as_slice(), 0);
         loop {
             let mut some = Vec::new();

@@ -6,13 +6,13 @@ use retroscope_packet::LinkType;
 use super::*;
 
 /// A frame as a socket's program sees it.
-struct Seen {
+struct SocketFrame {
     data: Vec<u8>,
     /// Protocol identifier and control information of the tag beside it.
     tag: Option<(u16, u16)>,
 }
 
-impl Seen {
+impl SocketFrame {
     /// The kernel takes the outermost tag out of a received frame.
     fn of(wire: &[u8]) -> Self {
         let tag = match wire.get(12..16) {
@@ -249,7 +249,7 @@ fn decides_as_the_filter_on_the_wire() {
                 let length = u32::try_from(wire.len()).unwrap();
                 let taken = program.run(&wire, length, Aux::default()) != 0;
                 counts[usize::from(taken)] += 1;
-                let kept = Seen::of(&wire).run(&rewritten);
+                let kept = SocketFrame::of(&wire).run(&rewritten);
                 assert_eq!(
                     kept,
                     if taken { 100 } else { 0 },
@@ -330,7 +330,7 @@ fn decides_as_any_program() {
             let kept = original.run(wire, u32::try_from(wire.len()).unwrap(), Aux::default());
             taken += kept;
             assert_eq!(
-                Seen::of(wire).run(&for_kernel),
+                SocketFrame::of(wire).run(&for_kernel),
                 kept,
                 "seed {seed}: {program:?} {wire:02x?}"
             );

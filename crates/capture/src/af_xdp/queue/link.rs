@@ -10,19 +10,19 @@
 
 use std::io;
 
-use super::{PLACING_NS, XdpEngine};
+use super::{DELIVERY_DELAY_NS_MAX, XdpEngine};
 use crate::{
-    Event, SourceError,
+    SourceError, SourceEvent,
     af_xdp::{
-        attachment::Held,
+        attachment::AttachedInterface,
         channel::RECEIVE_QUEUE_WAIT_NS,
         mode::{copy_words, program_word},
         program::word,
-        taken::{frame_bytes, other_program},
+        xdp_interface::{frame_bytes, other_program},
     },
     clock::{self, SECOND_NS},
     host::HostUse,
-    live::{ABSENT_LOOK_NS, Drain, Engine as _, Live},
+    live::{ABSENT_LOOK_NS, LiveEngine as _, LiveState, QueueDrain},
     sys::take_error,
 };
 
@@ -39,18 +39,18 @@ const HOST_USE_LOOK_NS: i64 = SECOND_NS / 4;
 
 /// A queue and its interface.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Tie {
+pub(super) enum BindState {
     /// The queue receives from the interface.
     Bound,
     /// The interface was removed; what the program took still comes.
-    Leaving(Drain),
+    Leaving(QueueDrain),
     /// There is no interface, or none with such a queue.
-    Absent(Absence),
+    Absent(InterfaceAbsence),
 }
 
 /// The interface was removed. Times on the monotonic clock.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Absence {
+pub(super) struct InterfaceAbsence {
     /// Since when the receive queue is somebody else's.
     busy_since_ns: Option<i64>,
     /// The generation of the interface that has no such queue.
@@ -61,45 +61,46 @@ impl XdpEngine {
     /// The interface's state: a socket is told of its removal, and of neither down nor up.
     pub(super) fn look_at_interface(
         &mut self,
-        live: &mut Live,
+        live: &mut LiveState,
         now_ns: i64,
     ) -> Result<(), SourceError> {
-        match self.tie {
+        match self.bind_state {
             // The removal may come after a stop, or after another queue has left.
             _ if !live.is_running() => {
                 self.see_removal();
                 live.look_due_ns = now_ns;
                 Ok(())
             }
-            Tie::Bound => self.look_while_bound(live, now_ns),
-            Tie::Leaving(drain) => {
+            BindState::Bound => self.look_while_bound(live, now_ns),
+            BindState::Leaving(drain) => {
                 self.see_removal();
                 // Once no CPU can be in the program any more, what it took and the ring has not shown never comes: the kernel unbinds the
                 // socket before it tells of the removal.
                 live.look_due_ns = now_ns;
-                if live.is_drained(drain, now_ns, |is_over| self.ledger(is_over)) {
+                if live.is_drained(drain, now_ns, |is_over| self.balance(is_over)) {
                     self.renew()?;
-                    self.tie = Tie::Absent(Absence::default());
+                    self.bind_state = BindState::Absent(InterfaceAbsence::default());
                 }
                 Ok(())
             }
-            Tie::Absent(absence) => self.look_for_return(live, absence, now_ns),
+            BindState::Absent(absence) => self.look_for_return(live, absence, now_ns),
         }
     }
 
-    fn look_while_bound(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
-        let error = take_error(&self.opened.channel.socket);
-        let error = error.map_err(|error| self.taken.error("getsockopt(SO_ERROR)", error))?;
+    fn look_while_bound(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {
+        let error = take_error(&self.receiver.channel.socket);
+        let error =
+            error.map_err(|error| self.xdp_interface.error("getsockopt(SO_ERROR)", error))?;
         self.is_removed = error.is_some();
         if !self.is_removed {
             self.ask_the_host(live, now_ns);
         }
-        if self.is_removed || self.attachment.held() != Some(self.held) {
-            self.leave(live, now_ns);
+        if self.is_removed || self.attachment.attached() != Some(self.attached) {
+            self.detach(live, now_ns);
             return Ok(());
         }
-        if let Ok(is_up) = self.taken.interface.is_up(self.held.index) {
-            live.found(is_up && self.is_settled());
+        if let Ok(is_up) = self.xdp_interface.interface.is_up(self.attached.index) {
+            live.set_interface_up(is_up && self.is_settled());
         }
         self.tell_unseen(live);
         if now_ns >= self.mtu_due_ns {
@@ -111,17 +112,17 @@ impl XdpEngine {
 
     /// Whether all queues have what they need of an interface that came back.
     pub(super) fn is_settled(&self) -> bool {
-        self.attachment.hold().is_settled(self.queues)
+        self.attachment.state().is_settled(self.queues)
     }
 
     /// Tells of an MTU that allows frames which do not fit, once each time that it rises above what fits. `reason`: why they
     /// do not fit, or what helps.
-    pub(super) fn tell_mtu(&mut self, live: &mut Live, reason: &str) {
-        let Some(bytes_max) = self.attachment.take_mode.packet_bytes_max else {
+    pub(super) fn tell_mtu(&mut self, live: &mut LiveState, reason: &str) {
+        let Some(bytes_max) = self.attachment.receive_mode.packet_bytes_max else {
             return;
         };
         let mtu = match self.queue_index {
-            0 => self.taken.interface.mtu(self.held.index),
+            0 => self.xdp_interface.interface.mtu(self.attached.index),
             _ => None,
         };
         let Some(mtu) = mtu else { return };
@@ -135,12 +136,12 @@ impl XdpEngine {
     }
 
     /// Packets of receive queues without a socket: once, until the interface is another one.
-    fn tell_unseen(&mut self, live: &mut Live) {
+    fn tell_unseen(&mut self, live: &mut LiveState) {
         if self.queue_index == 0
-            && !self.has_told_unseen
+            && !self.has_reported_unseen
             && self.attachment.unseen() > self.unseen_before
         {
-            self.has_told_unseen = true;
+            self.has_reported_unseen = true;
             live.notice(
                 "it has more receive queues than at the start, and packets of the new ones are not recorded (unseen): start again",
             );
@@ -148,67 +149,70 @@ impl XdpEngine {
     }
 
     fn see_removal(&mut self) {
-        let error = take_error(&self.opened.channel.socket);
+        let error = take_error(&self.receiver.channel.socket);
         self.is_removed |= error.is_ok_and(|error| error.is_some());
     }
 
     /// Leaves an interface that came back to a host that has begun to use it.
-    fn ask_the_host(&mut self, live: &mut Live, now_ns: i64) {
-        if !self.attachment.hold().is_to_ask(now_ns, HOST_USE_LOOK_NS) {
+    fn ask_the_host(&mut self, live: &mut LiveState, now_ns: i64) {
+        if !self.attachment.state().is_to_ask(now_ns, HOST_USE_LOOK_NS) {
             return;
         }
-        let used = self.taken.host_use();
+        let used = self.xdp_interface.host_use();
         // That was asked by name: an interface that has another name by now is not meant.
-        let Some(used) = used.filter(|_| self.taken.interface.has_name(self.held.index)) else {
+        let Some(used) =
+            used.filter(|_| self.xdp_interface.interface.has_name(self.attached.index))
+        else {
             return;
         };
-        let (name, reason) = (self.taken.name(), of_the_host(&used));
-        live.tell([Event::Notice(format!(
+        let (name, reason) = (self.xdp_interface.name(), host_use_reason(&used));
+        live.push_events([SourceEvent::Notice(format!(
             "{name} is the host's again, and not recorded until it can be taken: {reason}"
         ))]);
-        self.attachment.hold().refusal = Some(reason);
-        self.attachment.leave(self.held.generation);
+        self.attachment.state().refusal = Some(reason);
+        self.attachment.detach(self.attached.generation);
     }
 
     /// The interface was removed, or is the host's. What the program has taken still comes.
-    fn leave(&mut self, live: &mut Live, now_ns: i64) {
+    fn detach(&mut self, live: &mut LiveState, now_ns: i64) {
         self.attachment.set_open(self.queue_index, false);
-        self.attachment.leave(self.held.generation);
-        let is_hosts = !self.is_removed && self.attachment.hold().refusal.is_some();
-        live.gone(if is_hosts {
-            Event::InterfaceLeft(0)
+        self.attachment.detach(self.attached.generation);
+        let is_hosts = !self.is_removed && self.attachment.state().refusal.is_some();
+        live.set_interface_gone(if is_hosts {
+            SourceEvent::InterfaceLeft(0)
         } else {
-            Event::InterfaceGone(0)
+            SourceEvent::InterfaceGone(0)
         });
         if let Some(counters) = &mut live.counters {
-            counters.leave(clock::realtime_ns());
+            counters.pause(clock::realtime_ns());
         }
-        self.tie = Tie::Leaving(Drain::closed(now_ns, PLACING_NS));
+        self.bind_state = BindState::Leaving(QueueDrain::closed(now_ns, DELIVERY_DELAY_NS_MAX));
         live.look_due_ns = now_ns;
     }
 
     /// Closes the socket and puts a spare one in its place, if there is one.
     fn renew(&mut self) -> Result<(), SourceError> {
-        let Some(spare) = self.opened.spares.pop() else {
+        let Some(spare) = self.receiver.spares.pop() else {
             // The socket of a removed interface holds no receive queue: recording fails only when there is an interface to
             // bind to (`bind`).
             return if self.is_removed {
                 Ok(())
             } else {
-                Err(self.used_up())
+                Err(self.no_spare_left())
             };
         };
         // Its counters go with it.
-        self.lost_before = self
-            .lost()
-            .map_err(|error| self.taken.error("getsockopt(XDP_STATISTICS)", error))?;
-        self.opened.channel = spare;
+        self.lost_before = self.lost().map_err(|error| {
+            self.xdp_interface
+                .error("getsockopt(XDP_STATISTICS)", error)
+        })?;
+        self.receiver.channel = spare;
         self.is_bound = false;
         Ok(())
     }
 
-    fn used_up(&self) -> SourceError {
-        self.taken.unsupported(
+    fn no_spare_left(&self) -> SourceError {
+        self.xdp_interface.unsupported(
             "it was removed too often, or more memory may not be locked (ulimit -l): start the recording again",
         )
     }
@@ -216,77 +220,85 @@ impl XdpEngine {
     /// Looks whether an interface of this name is there again, and up, and takes packets from it.
     fn look_for_return(
         &mut self,
-        live: &mut Live,
-        mut absence: Absence,
+        live: &mut LiveState,
+        mut absence: InterfaceAbsence,
         now_ns: i64,
     ) -> Result<(), SourceError> {
         live.look_due_ns = now_ns.saturating_add(ABSENT_LOOK_NS);
-        let held = match self.attachment.held() {
+        let attached = match self.attachment.attached() {
             None => self.take(live, now_ns)?,
-            held => held,
+            attached => attached,
         };
-        if let Some(held) = held.filter(|held| absence.without == Some(held.generation)) {
-            if self.taken.interface.is_up(held.index).is_err() {
+        if let Some(attached) =
+            attached.filter(|attached| absence.without == Some(attached.generation))
+        {
+            if self.xdp_interface.interface.is_up(attached.index).is_err() {
                 // There may be no other queue left that sees it.
-                self.attachment.leave(held.generation);
+                self.attachment.detach(attached.generation);
             }
             return Ok(());
         }
         if absence.without.take().is_some() {
             self.attachment.set_open(self.queue_index, false);
         }
-        self.tie = Tie::Absent(absence);
-        held.map_or(Ok(()), |held| self.bind(live, held, absence, now_ns))
+        self.bind_state = BindState::Absent(absence);
+        attached.map_or(Ok(()), |attached| {
+            self.bind(live, attached, absence, now_ns)
+        })
     }
 
     /// Attaches the program to the interface of this name if that is up, and another queue has not attached it. Returns what it is
     /// attached to; `None`: there is none, or it is not to be taken.
-    fn take(&mut self, live: &mut Live, now_ns: i64) -> Result<Option<Held>, SourceError> {
-        let found = match self.taken.look_up() {
+    fn take(
+        &mut self,
+        live: &mut LiveState,
+        now_ns: i64,
+    ) -> Result<Option<AttachedInterface>, SourceError> {
+        let found = match self.xdp_interface.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(None),
             found => found?,
         };
         let index = found.index;
-        let mut hold = self.attachment.hold();
-        if hold.held().is_some() || !found.flags.is_up() {
-            return Ok(hold.held());
+        let mut state = self.attachment.state();
+        if state.attached().is_some() || !found.flags.is_up() {
+            return Ok(state.attached());
         }
         live.look_due_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
-        let was_native = hold.is_native;
-        let used = self.taken.host_use();
+        let was_native = state.is_native;
+        let used = self.xdp_interface.host_use();
         // That was asked by name: it holds only if the interface still has this name.
-        if !self.taken.interface.has_name(index) {
+        if !self.xdp_interface.interface.has_name(index) {
             return Ok(None);
         }
-        let name = self.taken.name();
+        let name = self.xdp_interface.name();
         let refusal = match used {
-            Some(used) => of_the_host(&used),
-            None => match self.attachment.attach_again(&mut hold, index) {
-                Ok(held) => {
-                    hold.ask_until_ns = now_ns.saturating_add(HOST_USE_WATCH_NS);
-                    if hold.is_native != was_native {
-                        let program = program_word(hold.is_native);
+            Some(used) => host_use_reason(&used),
+            None => match self.attachment.attach_again(&mut state, index) {
+                Ok(attached) => {
+                    state.ask_until_ns = now_ns.saturating_add(HOST_USE_WATCH_NS);
+                    if state.is_native != was_native {
+                        let program = program_word(state.is_native);
                         live.notice(format_args!("{program} XDP now"));
                     }
-                    return Ok(Some(held));
+                    return Ok(Some(attached));
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ENODEV) => return Ok(None),
                     Some(libc::EBUSY | libc::EEXIST) => other_program(name),
                     Some(libc::EPERM) => {
-                        return Err(self.taken.unsupported(
+                        return Err(self.xdp_interface.unsupported(
                             "it was removed, and this kernel asks for privileges to take up another one: start the recording again",
                         ));
                     }
-                    _ => return Err(self.taken.error("bpf(BPF_LINK_CREATE)", error)),
+                    _ => return Err(self.xdp_interface.error("bpf(BPF_LINK_CREATE)", error)),
                 },
             },
         };
-        if hold.refusal.as_ref() != Some(&refusal) {
+        if state.refusal.as_ref() != Some(&refusal) {
             live.notice(format_args!(
                 "an interface of this name is there again, and is not taken: {refusal}"
             ));
-            hold.refusal = Some(refusal);
+            state.refusal = Some(refusal);
         }
         Ok(None)
     }
@@ -294,47 +306,50 @@ impl XdpEngine {
     /// Receives from this queue of the interface, if it has one.
     fn bind(
         &mut self,
-        live: &mut Live,
-        held: Held,
-        absence: Absence,
+        live: &mut LiveState,
+        attached: AttachedInterface,
+        absence: InterfaceAbsence,
         now_ns: i64,
     ) -> Result<(), SourceError> {
         if self.is_bound {
-            return Err(self.used_up());
+            return Err(self.no_spare_left());
         }
-        let (take_mode, is_native) = (self.attachment.take_mode, self.attachment.hold().is_native);
-        let outcome = self
-            .opened
-            .channel
-            .bind(held.index, self.queue_index, is_native, take_mode);
+        let (receive_mode, is_native) = (
+            self.attachment.receive_mode,
+            self.attachment.state().is_native,
+        );
+        let outcome =
+            self.receiver
+                .channel
+                .bind(attached.index, self.queue_index, is_native, receive_mode);
         let copied = match outcome {
             Ok(copied) => copied,
-            Err(error) => return self.not_bound(live, error, held, absence, now_ns),
+            Err(error) => return self.not_bound(live, error, attached, absence, now_ns),
         };
         self.is_bound = true;
         self.attachment
-            .set_socket(self.queue_index, &self.opened.channel.socket)
-            .map_err(|error| self.taken.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
+            .set_socket(self.queue_index, &self.receiver.channel.socket)
+            .map_err(|error| self.xdp_interface.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
         // The socket before was closed before this one was bound.
-        self.give_all();
-        if std::mem::replace(&mut self.opened.copied, copied) != copied && self.queue_index == 0 {
-            live.notice(format_args!("{} now", copy_words(copied, take_mode)));
+        self.give_all_chunks();
+        if std::mem::replace(&mut self.receiver.copied, copied) != copied && self.queue_index == 0 {
+            live.notice(format_args!("{} now", copy_words(copied, receive_mode)));
         }
         self.was_zero_copy |= copied.is_none();
         if let Some(counters) = &mut live.counters {
-            counters.follow(held.index);
+            counters.follow(attached.index);
         }
         self.is_stamped = true;
         self.unstamped_before = self.counter(word::UNSTAMPED);
-        self.has_told_unseen = false;
+        self.has_reported_unseen = false;
         self.unseen_before = self.attachment.unseen();
-        self.held = held;
+        self.attached = attached;
         self.attachment.set_open(self.queue_index, true);
         self.attachment
-            .hold()
-            .settle(held.generation, self.queue_index);
-        (self.is_removed, self.tie) = (false, Tie::Bound);
-        live.found(false);
+            .state()
+            .settle(attached.generation, self.queue_index);
+        (self.is_removed, self.bind_state) = (false, BindState::Bound);
+        live.set_interface_up(false);
         live.look_due_ns = now_ns;
         Ok(())
     }
@@ -342,15 +357,15 @@ impl XdpEngine {
     /// Waits for the interface or its queue, or does without it.
     fn not_bound(
         &mut self,
-        live: &mut Live,
+        live: &mut LiveState,
         error: io::Error,
-        held: Held,
-        mut absence: Absence,
+        attached: AttachedInterface,
+        mut absence: InterfaceAbsence,
         now_ns: i64,
     ) -> Result<(), SourceError> {
         match error.raw_os_error() {
             // An interface that another queue has seen to be there, and that is gone again before this one has bound, is left too.
-            Some(libc::ENODEV) => self.attachment.leave(held.generation),
+            Some(libc::ENODEV) => self.attachment.detach(attached.generation),
             Some(libc::ENETDOWN) => {}
             Some(libc::EBUSY)
                 if now_ns - absence.busy_since_ns.unwrap_or(now_ns) < RECEIVE_QUEUE_WAIT_NS =>
@@ -358,27 +373,27 @@ impl XdpEngine {
                 absence.busy_since_ns.get_or_insert(now_ns);
             }
             Some(libc::EINVAL) if self.queue_index > 0 => {
-                absence.without = Some(held.generation);
+                absence.without = Some(attached.generation);
                 // If it gets one later, its packets are counted as unseen.
                 let sockets = &self.attachment.sockets;
                 let _ = sockets.remove(&self.queue_index.to_ne_bytes());
                 self.attachment.set_open(self.queue_index, true);
                 self.attachment
-                    .hold()
-                    .settle(held.generation, self.queue_index);
+                    .state()
+                    .settle(attached.generation, self.queue_index);
                 live.notice(format_args!(
                     "it has no receive queue {} now",
                     self.queue_index
                 ));
             }
-            _ => return Err(self.taken.not_bound(self.queue_index, error)),
+            _ => return Err(self.xdp_interface.not_bound(self.queue_index, error)),
         }
-        self.tie = Tie::Absent(absence);
+        self.bind_state = BindState::Absent(absence);
         Ok(())
     }
 }
 
 /// Why an interface is not taken that the host uses.
-fn of_the_host(used: &HostUse) -> String {
+fn host_use_reason(used: &HostUse) -> String {
     format!("it {used}, and --take-interface was not given")
 }

@@ -32,7 +32,7 @@ const LOG_BYTES: usize = 64 << 10;
 /// `struct bpf_insn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Instruction {
+pub(crate) struct EbpfInstruction {
     pub(crate) code: u8,
     /// Destination in the lower four bits, source in the upper.
     pub(crate) registers: u8,
@@ -40,7 +40,7 @@ pub(crate) struct Instruction {
     pub(crate) immediate: i32,
 }
 
-const _: () = assert!(size_of::<Instruction>() == 8);
+const _: () = assert!(size_of::<EbpfInstruction>() == 8);
 
 /// A map: keys and values of fixed sizes.
 #[derive(Debug)]
@@ -159,16 +159,16 @@ impl Map {
 
 /// A program that is loaded. It lives as long as something refers to it.
 #[derive(Debug)]
-pub(crate) struct Program(OwnedFd);
+pub(crate) struct XdpProgram(OwnedFd);
 
 /// Loads an XDP program; `with_fragments`: one for packets of several buffers.
 ///
 /// # Errors
 /// What the kernel said, and its verifier where it says something.
 pub(crate) fn load_program(
-    instructions: &[Instruction],
+    instructions: &[EbpfInstruction],
     with_fragments: bool,
-) -> io::Result<Program> {
+) -> io::Result<XdpProgram> {
     let length = |len: usize| u32::try_from(len).map_err(io::Error::other);
     let instruction_count = length(instructions.len())?;
     let program = explained(|log| {
@@ -194,7 +194,7 @@ pub(crate) fn load_program(
         // live across the call; the kernel writes to the log only, which is borrowed by nobody else.
         unsafe { call_for_descriptor(PROG_LOAD, &request) }
     });
-    program.map(Program)
+    program.map(XdpProgram)
 }
 
 /// Loads without the verifier's log, and again with one after a failure only: to fill it costs time, and a program that is good but whose
@@ -240,9 +240,9 @@ fn try_again<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 /// An attached program. It is detached when this is dropped, and by the kernel however the process ends.
 #[derive(Debug)]
-pub(crate) struct Link(OwnedFd);
+pub(crate) struct XdpLink(OwnedFd);
 
-impl Drop for Link {
+impl Drop for XdpLink {
     /// Closing the descriptor would do, but not while a child process holds a copy: until it runs another program (close-on-exec), or
     /// for good if it does not, packets would go where nobody takes them. Since Linux 5.9, as links to interfaces are. Before Linux 5.19,
     /// where `kernel.unprivileged_bpf_disabled` is not 0, a process that gave up its privileges can only close.
@@ -255,7 +255,11 @@ impl Drop for Link {
 }
 
 /// Attaches a program to an interface of the calling thread's network namespace; `flags` are `XDP_FLAGS_`. Since Linux 5.9.
-pub(crate) fn attach(program: &Program, interface_index: i32, flags: u32) -> io::Result<Link> {
+pub(crate) fn attach(
+    program: &XdpProgram,
+    interface_index: i32,
+    flags: u32,
+) -> io::Result<XdpLink> {
     let request = LinkRequest {
         program: number(program.0.as_fd()),
         interface: interface_index.cast_unsigned(),
@@ -263,7 +267,7 @@ pub(crate) fn attach(program: &Program, interface_index: i32, flags: u32) -> io:
         flags,
     };
     // SAFETY: the attributes of LINK_CREATE begin with these four numbers; no pointers.
-    unsafe { call_for_descriptor(LINK_CREATE, &request) }.map(Link)
+    unsafe { call_for_descriptor(LINK_CREATE, &request) }.map(XdpLink)
 }
 
 /// # Safety

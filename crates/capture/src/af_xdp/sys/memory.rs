@@ -86,7 +86,7 @@ impl Umem {
 /// The words that the program counts in, and that tell it what to do. A mapped array, in lines of
 /// [`LINE_WORDS`] words (128 bytes).
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct CounterLines {
     mapping: MmapRaw,
     lines: u32,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Counters {
 /// Words of a line.
 pub(crate) const LINE_WORDS: usize = 16;
 
-impl Counters {
+impl CounterLines {
     /// Maps an array of `lines` values of [`LINE_WORDS`] words.
     pub(crate) fn new(array: impl AsFd, lines: u32) -> io::Result<Self> {
         let bytes = (lines as usize * LINE_WORDS * 8).next_multiple_of(4096);

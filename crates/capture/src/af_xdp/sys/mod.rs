@@ -8,7 +8,7 @@ mod memory;
 mod rings;
 mod socket;
 
-pub(super) use bpf::{Instruction, Link, Map, Program, attach, load_program};
-pub(super) use memory::{Counters, LINE_WORDS, Umem};
-pub(super) use rings::{ConsumerRing, Descriptor, ProducerRing};
+pub(super) use bpf::{EbpfInstruction, Map, XdpLink, XdpProgram, attach, load_program};
+pub(super) use memory::{CounterLines, LINE_WORDS, Umem};
+pub(super) use rings::{ConsumerRing, ProducerRing, XdpDescriptor};
 pub(super) use socket::XdpSocket;

@@ -33,7 +33,7 @@ const NEED_WAKEUP: u32 = 1;
 /// `struct xdp_desc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Descriptor {
+pub(crate) struct XdpDescriptor {
     /// Where the data start, in bytes from the start of the chunks.
     pub(crate) address: u64,
     /// Bytes of data.
@@ -44,7 +44,7 @@ pub(crate) struct Descriptor {
 
 /// A mapped ring.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct XdpRing {
     mapping: MmapRaw,
     offsets: [usize; 4],
     /// Entries, a power of two.
@@ -52,13 +52,13 @@ pub(super) struct Ring {
     entry_bytes: usize,
 }
 
-/// Places in [`Ring::offsets`].
+/// Places in [`XdpRing::offsets`].
 const PRODUCER: usize = 0;
 const CONSUMER: usize = 1;
 const ENTRIES: usize = 2;
 const FLAGS: usize = 3;
 
-impl Ring {
+impl XdpRing {
     /// Maps the ring of `socket` that the kernel has at `page`.
     pub(super) fn new(
         socket: impl AsFd,
@@ -113,14 +113,14 @@ impl Ring {
 /// A ring that gives chunks to the kernel: fill, transmit.
 #[derive(Debug)]
 pub(crate) struct ProducerRing {
-    ring: Ring,
+    ring: XdpRing,
     /// Our producer index.
     next: u32,
 }
 
 impl ProducerRing {
     /// A ring that nothing was put into yet.
-    pub(super) fn new(ring: Ring) -> Self {
+    pub(super) fn new(ring: XdpRing) -> Self {
         Self { ring, next: 0 }
     }
 
@@ -155,7 +155,7 @@ impl ProducerRing {
     }
 
     /// Stores a descriptor in a transmit ring, behind the others. The caller has no more of them under way than the ring has entries.
-    pub(crate) fn put(&mut self, descriptor: Descriptor) {
+    pub(crate) fn put(&mut self, descriptor: XdpDescriptor) {
         let [a, b, c, d] = descriptor.length.to_ne_bytes();
         let [e, f, g, h] = descriptor.options.to_ne_bytes();
         let rest = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
@@ -182,14 +182,14 @@ impl ProducerRing {
 /// A ring that gives chunks to this process: receive, completion.
 #[derive(Debug)]
 pub(crate) struct ConsumerRing {
-    ring: Ring,
+    ring: XdpRing,
     /// Our consumer index.
     next: u32,
 }
 
 impl ConsumerRing {
     /// A ring that nothing was taken out of yet.
-    pub(super) fn new(ring: Ring) -> Self {
+    pub(super) fn new(ring: XdpRing) -> Self {
         Self { ring, next: 0 }
     }
 
@@ -201,13 +201,13 @@ impl ConsumerRing {
     }
 
     /// The descriptor of a receive ring `index` places behind the first that waits. Means something only for `index < available()`.
-    pub(crate) fn peek(&self, index: u32) -> Descriptor {
+    pub(crate) fn peek(&self, index: u32) -> XdpDescriptor {
         let at = self.next.wrapping_add(index);
         // Relaxed: ordered by X1.
         let address = self.ring.half(at, 0).load(Ordering::Relaxed);
         let rest = self.ring.half(at, 1).load(Ordering::Relaxed).to_ne_bytes();
         let [a, b, c, d, e, f, g, h] = rest;
-        Descriptor {
+        XdpDescriptor {
             address,
             length: u32::from_ne_bytes([a, b, c, d]),
             options: u32::from_ne_bytes([e, f, g, h]),
@@ -231,8 +231,8 @@ mod tests {
     const ENTRIES_OF_TEST: u32 = 8;
 
     /// A ring whose indices stand at `start`.
-    fn ring(entry_bytes: usize, start: u32) -> Ring {
-        let ring = Ring {
+    fn ring(entry_bytes: usize, start: u32) -> XdpRing {
+        let ring = XdpRing {
             mapping: map_zeros(4096).unwrap(),
             offsets: [0, 64, 192, 128],
             entries: ENTRIES_OF_TEST,
@@ -307,7 +307,7 @@ mod tests {
                 assert_eq!(rx.available(), count);
                 for index in 0..count {
                     let number = expected + index;
-                    let descriptor = Descriptor {
+                    let descriptor = XdpDescriptor {
                         address: u64::from(number) << 11,
                         length: number,
                         options: 1,
@@ -343,7 +343,7 @@ mod tests {
             for round in 0..20 {
                 let count = round % (ENTRIES_OF_TEST + 1);
                 for number in seen..seen + count {
-                    tx.put(Descriptor {
+                    tx.put(XdpDescriptor {
                         address: u64::from(number) << 11,
                         length: 60 + number,
                         options: number,

@@ -18,7 +18,7 @@ use rustix::net::{
 
 use super::{
     memory::Umem,
-    rings::{ConsumerRing, Descriptor, ProducerRing, Ring},
+    rings::{ConsumerRing, ProducerRing, XdpDescriptor, XdpRing},
 };
 use crate::sys::{option, set_option};
 
@@ -69,9 +69,9 @@ impl XdpSocket {
         sockopt::set_xdp_umem_completion_ring_size(self, UNUSED_ENTRIES)?;
         sockopt::set_xdp_rx_ring_size(self, entries)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        let ring = |offsets, page, bytes| Ring::new(self, offsets, page, entries, bytes);
+        let ring = |offsets, page, bytes| XdpRing::new(self, offsets, page, entries, bytes);
         let fill = ring(offsets.fr, XDP_UMEM_PGOFF_FILL_RING, ADDRESS_BYTES)?;
-        let rx = ring(offsets.rx, XDP_PGOFF_RX_RING, size_of::<Descriptor>())?;
+        let rx = ring(offsets.rx, XDP_PGOFF_RX_RING, size_of::<XdpDescriptor>())?;
         Ok((ProducerRing::new(fill), ConsumerRing::new(rx)))
     }
 
@@ -87,8 +87,8 @@ impl XdpSocket {
         sockopt::set_xdp_umem_completion_ring_size(self, entries)?;
         sockopt::set_xdp_tx_ring_size(self, entries)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        let ring = |offsets, page, bytes| Ring::new(self, offsets, page, entries, bytes);
-        let tx = ring(offsets.tx, XDP_PGOFF_TX_RING, size_of::<Descriptor>())?;
+        let ring = |offsets, page, bytes| XdpRing::new(self, offsets, page, entries, bytes);
+        let tx = ring(offsets.tx, XDP_PGOFF_TX_RING, size_of::<XdpDescriptor>())?;
         let completion = ring(offsets.cr, XDP_UMEM_PGOFF_COMPLETION_RING, ADDRESS_BYTES)?;
         Ok((ProducerRing::new(tx), ConsumerRing::new(completion)))
     }
@@ -135,7 +135,7 @@ impl XdpSocket {
     }
 
     /// Asks the driver once. Whatever it says, the receive ring shows what came.
-    pub(crate) fn ask(&self) {
+    pub(crate) fn poll_driver(&self) {
         // recvfrom(2) is how; an XDP socket has no bytes to copy.
         let _ = recv(self, &mut [0_u8; 0], RecvFlags::DONTWAIT);
     }

@@ -10,15 +10,15 @@ use std::io;
 
 use super::PcapEngine;
 use crate::{
-    Event, SourceError,
+    SourceError, SourceEvent,
     af_packet::{receive_from, sys::PacketSocket},
     interface::NamedInterface,
-    live::Live,
+    live::LiveState,
 };
 
 /// The interface that libpcap's packet socket is bound to.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct PcapLink {
     interface: NamedInterface,
     /// The interface's index when it was opened.
     pub(super) index: i32,
@@ -27,7 +27,7 @@ pub(super) struct Link {
     promiscuous: bool,
 }
 
-impl Link {
+impl PcapLink {
     /// The interface of this name; `None` where the device is none, like `any`, or cannot be asked for.
     pub(super) fn new(name: &str, promiscuous: bool) -> Option<Self> {
         let interface = NamedInterface::new(name).ok()?;
@@ -69,13 +69,13 @@ impl Link {
 
 impl PcapEngine {
     /// libpcap waits for an interface that is down without a word, so the system is asked while nothing comes.
-    pub(super) fn look_at_interface(&mut self, live: &mut Live) -> Result<(), SourceError> {
+    pub(super) fn look_at_interface(&mut self, live: &mut LiveState) -> Result<(), SourceError> {
         let (Some(socket), Some(link), true) = (&self.socket, &self.link, live.is_running()) else {
             return Ok(());
         };
         if live.presence.is_gone {
             if let Some((index, is_up)) = link.bind(socket)? {
-                live.found(is_up);
+                live.set_interface_up(is_up);
                 if let Some(counters) = &mut live.counters {
                     counters.follow(index);
                 }
@@ -86,16 +86,20 @@ impl PcapEngine {
             .bound_index()
             .map_err(|error| link.interface.error("getsockname", error))?;
         if index < 0 {
-            live.gone(Event::InterfaceGone(0));
+            live.set_interface_gone(SourceEvent::InterfaceGone(0));
             live.look_due_ns = i64::MIN;
         } else if let Some(is_up) = link.is_up(index) {
-            live.found(is_up);
+            live.set_interface_up(is_up);
         }
         Ok(())
     }
 
     /// An interface that was removed is an event; while draining it does not matter.
-    pub(super) fn on_error(&mut self, live: &mut Live, message: String) -> Result<(), SourceError> {
+    pub(super) fn on_error(
+        &mut self,
+        live: &mut LiveState,
+        message: String,
+    ) -> Result<(), SourceError> {
         // libpcap takes one that got another name for removed, until packets come.
         let was_there = match (&self.socket, &self.link) {
             (Some(socket), Some(link)) => socket

@@ -9,7 +9,7 @@ pub(crate) mod xdp;
 use std::{path::Path, time::Duration};
 
 use retroscope_capture::{
-    Queue, Source, SourceError, Status,
+    Queue, QueueStatus, Source, SourceError,
     af_packet::{LiveConfig, LiveSource},
     send::LiveSender,
 };
@@ -60,7 +60,7 @@ pub(crate) fn generate_while(
         .open(1)
         .unwrap()
         .remove(0);
-    while queue.next(DEADLINE).unwrap() != Status::End {
+    while queue.next(DEADLINE).unwrap() != QueueStatus::End {
         sender.send(queue.burst()).unwrap();
         if !go_on(sender.sent) {
             break;

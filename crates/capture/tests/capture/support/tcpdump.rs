@@ -137,7 +137,7 @@ pub(crate) fn assert_same(ours: Vec<Record>, theirs: &[Record]) {
             "frame {index}"
         );
         // Both sockets took the stamp of the packet, or the clock when they placed it.
-        let apart_ns = ours.time_ns.abs_diff(theirs.time_ns);
-        assert!(apart_ns < 1_000_000_000, "frame {index}");
+        let read_gap_ns = ours.time_ns.abs_diff(theirs.time_ns);
+        assert!(read_gap_ns < 1_000_000_000, "frame {index}");
     }
 }

@@ -6,7 +6,8 @@ use std::{
 };
 
 use retroscope_capture::{
-    Burst, Direction, Event, FrameMeta, LossCause, Queue, Status, VlanTag, send::LiveSender,
+    Burst, Direction, FrameMeta, LossCause, Queue, QueueStatus, SourceEvent, VlanTag,
+    send::LiveSender,
 };
 
 use super::{DEADLINE, WAIT, generate, generate_while, is_udp_of_generator, namespace::Namespace};
@@ -21,7 +22,7 @@ pub(crate) fn now_ns() -> i64 {
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) frames: Vec<(FrameMeta, Vec<u8>)>,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<SourceEvent>,
 }
 
 /// What a virtual machine did to this test. A CPU that the host takes away between the stamp of a packet and its place in the ring, while
@@ -97,7 +98,7 @@ pub(crate) fn take_until(
             taken.frames.push((frame.meta, frame.data.to_vec()));
         }
         taken.events.extend(std::iter::from_fn(|| queue.event()));
-        if status == Status::End {
+        if status == QueueStatus::End {
             return true;
         }
         if enough(taken) {
@@ -117,7 +118,7 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
     queue.stop();
     assert!(take_until(queue, taken, |_| false));
     assert!(queue.burst().frames.is_empty());
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     let statistics = queue.statistics();
     let lost = match statistics.lost[..] {
         // The first queue of an interface knows what the NIC lost; veth has no such losses.
@@ -160,12 +161,12 @@ pub(crate) fn drain_beside(
         let (mut is_stopped, deadline) = (false, Instant::now() + 2 * DEADLINE);
         loop {
             match queue.next(WAIT).unwrap() {
-                Status::End => break,
-                Status::Idle if sender.is_finished() && !is_stopped => {
+                QueueStatus::End => break,
+                QueueStatus::Idle if sender.is_finished() && !is_stopped => {
                     is_stopped = true;
                     queue.stop();
                 }
-                Status::Idle | Status::Frames => {}
+                QueueStatus::Idle | QueueStatus::Frames => {}
             }
             look(queue.burst());
             assert!(Instant::now() < deadline, "the queue does not end");

@@ -3,7 +3,7 @@
 use std::{process::Command, time::Instant};
 
 use retroscope_capture::{
-    CpuTurns, Event, LossCause, Queue, Source, SourceError, Status,
+    CpuTurns, LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent,
     af_xdp::{XdpConfig, XdpSource},
 };
 
@@ -64,7 +64,7 @@ pub(crate) fn losses(queue: &mut dyn Queue) -> impl Fn(LossCause) -> u64 + use<>
 pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     queue.stop();
     assert!(take_until(queue, taken, |_| false));
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     let statistics = queue.statistics();
     let lost: Option<u64> = statistics.lost.iter().map(|(_, count)| *count).sum();
     let received = statistics.received.unwrap();
@@ -73,8 +73,7 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
         taken.frames.len() as u64 + lost.unwrap(),
         "the ledger does not close: {statistics:?}"
     );
-    let did_not_come =
-        |event: &Event| matches!(event, Event::Notice(text) if text.contains("did not come"));
+    let did_not_come = |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains("did not come"));
     assert!(!taken.events.iter().any(did_not_come), "{:?}", taken.events);
     (received, losses(queue)(LossCause::Kernel))
 }

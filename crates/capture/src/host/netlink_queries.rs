@@ -8,11 +8,11 @@ use std::io;
 use super::{HostUse, links};
 use crate::{
     af_packet::sys::InterfaceQuery,
-    host::links::Link,
-    netlink::{Message, Netlink, Request, link_request, word},
+    host::links::HostLink,
+    netlink::{Netlink, NetlinkMessage, NetlinkRequest, link_request, word},
 };
 
-/// Message types of `linux/rtnetlink.h`.
+/// NetlinkMessage types of `linux/rtnetlink.h`.
 const NEW_ADDRESS: u16 = 20;
 const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
@@ -49,9 +49,9 @@ impl HostUse {
         found.has_address = found.read("its addresses", has_address) == Some(true);
         let has_route = has_route(&mut netlink, index);
         found.has_route = found.read("its routes", has_route) == Some(true);
-        let links = netlink.list(&link_request(0), Link::read);
+        let links = netlink.list(&link_request(0), HostLink::read);
         let links = found.read("what stands on it", links).unwrap_or_default();
-        found.above = links::above(&links, index);
+        found.upper_links = links::upper_links(&links, index);
         found
     }
 
@@ -68,12 +68,12 @@ impl HostUse {
 fn has_address(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     let mut fixed = [0; ADDRESS];
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-    let request = Request::new(GET_ADDRESS, &fixed);
+    let request = NetlinkRequest::new(GET_ADDRESS, &fixed);
     let found = netlink.list(&request, |message| is_address(message, index))?;
     Ok(!found.is_empty())
 }
 
-fn is_address(message: Message<'_>, index: u32) -> Option<Option<()>> {
+fn is_address(message: NetlinkMessage<'_>, index: u32) -> Option<Option<()>> {
     let (fixed, found) = message.parts(NEW_ADDRESS, ADDRESS)?;
     if word(fixed, 4)? != index {
         return Some(None);
@@ -95,7 +95,7 @@ fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
         let mut fixed = [0; ROUTE];
         fixed[0] = family;
         // The kernel lists those that leave by it: also as one of several paths, or by a nexthop object.
-        let request = Request::new(GET_ROUTE, &fixed).with(LEAVES_BY, &index.to_ne_bytes());
+        let request = NetlinkRequest::new(GET_ROUTE, &fixed).with(LEAVES_BY, &index.to_ne_bytes());
         if !netlink.list(&request, is_route)?.is_empty() {
             return Ok(true);
         }
@@ -103,7 +103,7 @@ fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     Ok(false)
 }
 
-fn is_route(message: Message<'_>) -> Option<Option<()>> {
+fn is_route(message: NetlinkMessage<'_>) -> Option<Option<()>> {
     let (fixed, found) = message.parts(NEW_ROUTE, ROUTE)?;
     if word(fixed, 8)? & CLONED != 0 {
         return Some(None);
@@ -131,7 +131,7 @@ mod tests {
         let mut fixed = [0; ADDRESS];
         fixed[0] = family;
         fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-        let mut body = Request::new(NEW_ADDRESS, &fixed).with(ADDRESS_BYTES, value);
+        let mut body = NetlinkRequest::new(NEW_ADDRESS, &fixed).with(ADDRESS_BYTES, value);
         if let Some(local) = local {
             body = body.with(LOCAL_BYTES, local);
         }
@@ -144,7 +144,7 @@ mod tests {
         let mut fixed = [0; ROUTE];
         fixed[0] = family;
         fixed[8..12].copy_from_slice(&flags.to_ne_bytes());
-        let mut body = Request::new(NEW_ROUTE, &fixed);
+        let mut body = NetlinkRequest::new(NEW_ROUTE, &fixed);
         if let Some(destination) = destination {
             body = body.with(DESTINATION, destination);
         }

@@ -5,9 +5,9 @@
 //! that group (`packet_do_bind` of `net/packet/af_packet.c`), so it is replaced by a spare that was opened at the start,
 //! while the process had the privilege.
 //!
-//! A socket is hooked into the receive path while it still rejects everything, joins its group, and is admitted then, at the start when
+//! A socket is bound into the receive path while it still rejects everything, joins its group, and is accepting then, at the start when
 //! all its siblings are there: so no frame reaches two of them. Where an interface comes back its threads do that one after the other,
-//! and what the group gives to one between both steps is rejected: the interface is said to be up when all were admitted.
+//! and what the group gives to one between both steps is rejected: the interface is said to be up when all were accepting.
 
 use std::{
     io,
@@ -25,8 +25,8 @@ use super::{
     watermark::RETIRE_MS,
 };
 use crate::{
-    Event, Instruction, SourceError,
-    interface::{Found, NamedInterface},
+    Instruction, SourceError, SourceEvent,
+    interface::{InterfaceSnapshot, NamedInterface},
     sys::take_error,
 };
 
@@ -60,11 +60,11 @@ const BLOCKS_MIN: u32 = 4;
 pub(super) const FANOUT_CALL: &str = "setsockopt(PACKET_FANOUT)";
 
 /// A socket with its ring, and a notice if that is smaller than wanted.
-pub(super) type Opened = (PacketSocket, BlockRing, Option<Event>);
+pub(super) type SocketWithRing = (PacketSocket, BlockRing, Option<SourceEvent>);
 
 /// An interface, and what its sockets have in common.
 #[derive(Debug)]
-pub(super) struct TappedInterface {
+pub(super) struct PacketInterface {
     /// As the user gave it, except that `sides` is never `Both` for a loopback interface, which would show each frame twice.
     pub(super) config: LiveConfig,
     pub(super) interface: NamedInterface,
@@ -84,22 +84,22 @@ pub(super) struct TappedInterface {
 struct Sharing {
     /// Sockets that should share the interface, without those that failed.
     members: usize,
-    group: Option<Group>,
+    group: Option<FanoutGroup>,
     /// Sockets that were opened at the start.
     spares: Vec<PacketSocket>,
 }
 
 /// The fanout group of the sockets.
 #[derive(Debug, Clone, Copy)]
-struct Group {
+struct FanoutGroup {
     /// The interface that it belongs to.
     index: i32,
     number: u16,
     /// Sockets that receive.
-    admitted: usize,
+    accepting: usize,
 }
 
-impl TappedInterface {
+impl PacketInterface {
     /// An interface that `queues` sockets are to share, in the network namespace of the calling thread.
     pub(super) fn new(config: LiveConfig, queues: usize) -> Result<Self, SourceError> {
         let interface = NamedInterface::new(&config.interface)?;
@@ -128,7 +128,7 @@ impl TappedInterface {
     }
 
     /// A socket that was opened at the start, with a ring.
-    pub(super) fn open_spare(&self) -> Result<Opened, SourceError> {
+    pub(super) fn open_spare(&self) -> Result<SocketWithRing, SourceError> {
         let spare = self.sharing().spares.pop();
         let spare = spare.ok_or_else(|| {
             SourceError::Unsupported(format!(
@@ -147,7 +147,7 @@ impl TappedInterface {
     ///
     /// # Errors
     /// Everything that keeps it from being recorded.
-    pub(super) fn look_up(&self) -> Result<Found, SourceError> {
+    pub(super) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let name = self.name();
         if name == "any" {
             let message = "cannot record on 'any', whose frames differ in link type, with this engine: name each interface with its own -i, or \
@@ -192,7 +192,7 @@ impl TappedInterface {
     }
 
     /// Gives a socket its ring.
-    pub(super) fn with_ring(&self, socket: PacketSocket) -> Result<Opened, SourceError> {
+    pub(super) fn with_ring(&self, socket: PacketSocket) -> Result<SocketWithRing, SourceError> {
         let blocks_wanted = self.ring_bytes / BLOCK_BYTES as usize;
         let blocks_wanted = u32::try_from(blocks_wanted)
             .unwrap_or(u32::MAX)
@@ -202,7 +202,7 @@ impl TappedInterface {
             .map_err(|error| self.error("mmap", error))?;
         let notice = (blocks < blocks_wanted).then(|| {
             let kib = |blocks: u32| u64::from(blocks) * u64::from(BLOCK_BYTES / 1024);
-            Event::Notice(format!(
+            SourceEvent::Notice(format!(
                 "{}: the kernel had {} KiB of {} KiB for its ring",
                 self.name(),
                 kib(blocks),
@@ -231,7 +231,11 @@ impl TappedInterface {
     /// and until all are there some would get what others got too.
     ///
     /// Calling it again after an error is allowed.
-    pub(super) fn hook(&self, socket: &PacketSocket, found: &Found) -> Result<(), SourceError> {
+    pub(super) fn bind_rejecting(
+        &self,
+        socket: &PacketSocket,
+        found: &InterfaceSnapshot,
+    ) -> Result<(), SourceError> {
         // An earlier attempt may have left ENETDOWN: it had bound the socket to an interface that
         // was down.
         let _ = take_error(socket);
@@ -247,14 +251,14 @@ impl TappedInterface {
         receive_from(socket, &self.interface, found, self.config.promiscuous)?;
         if self.is_shared {
             // Last: where the interface comes back, members that were quicker receive already, and what the group gives to this one
-            // until it is admitted is rejected. Becoming promiscuous may wait long, for other changes to interfaces.
+            // until it is accepting is rejected. Becoming promiscuous may wait long, for other changes to interfaces.
             self.join_group(socket, found.index)?;
         }
         Ok(())
     }
 
-    /// Lets a hooked socket receive.
-    pub(super) fn admit(&self, socket: &PacketSocket) -> Result<(), SourceError> {
+    /// Lets a bound socket receive.
+    pub(super) fn start_accepting(&self, socket: &PacketSocket) -> Result<(), SourceError> {
         match &self.program {
             Some(program) => socket
                 .attach_filter(program)
@@ -264,16 +268,16 @@ impl TappedInterface {
                 .map_err(|error| self.error("setsockopt(SO_DETACH_FILTER)", error))?,
         }
         if let Some(group) = &mut self.sharing().group {
-            group.admitted += 1;
+            group.accepting += 1;
         }
         Ok(())
     }
 
     /// Whether all sockets that are to share the interface receive from it.
-    pub(super) fn are_all_admitted(&self) -> bool {
+    pub(super) fn are_all_accepting(&self) -> bool {
         let sharing = self.sharing();
         let group = sharing.group.as_ref();
-        group.is_none_or(|group| group.admitted >= sharing.members)
+        group.is_none_or(|group| group.accepting >= sharing.members)
     }
 
     /// A socket has failed: nobody waits for it any more.
@@ -302,7 +306,7 @@ impl TappedInterface {
         if self.ignores_outgoing() {
             mode |= FANOUT_IGNORE_OUTGOING;
         }
-        if let Some(Group { number, .. }) = group.filter(|group| group.index == index) {
+        if let Some(FanoutGroup { number, .. }) = group.filter(|group| group.index == index) {
             return socket
                 .join_fanout(number, mode)
                 .map_err(|error| self.error(call, error));
@@ -313,10 +317,10 @@ impl TappedInterface {
         let number = socket
             .fanout_group()
             .map_err(|error| self.error(call, error))?;
-        *group = Some(Group {
+        *group = Some(FanoutGroup {
             index,
             number,
-            admitted: 0,
+            accepting: 0,
         });
         Ok(())
     }
@@ -330,7 +334,7 @@ impl TappedInterface {
 pub(crate) fn receive_from(
     socket: &PacketSocket,
     interface: &NamedInterface,
-    found: &Found,
+    found: &InterfaceSnapshot,
     promiscuous: bool,
 ) -> Result<(), SourceError> {
     socket

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     SourceError,
     host::HostUse,
-    interface::{Found, NamedInterface},
+    interface::{InterfaceSnapshot, NamedInterface},
 };
 
 /// Ethernet header and two tags.
@@ -22,12 +22,12 @@ const HEADERS: u32 = 22;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct TakenInterface {
+pub(super) struct XdpInterface {
     pub(super) config: XdpConfig,
     pub(super) interface: NamedInterface,
 }
 
-impl TakenInterface {
+impl XdpInterface {
     /// The interface that `config` names, in the network namespace of the calling thread.
     pub(super) fn new(config: XdpConfig) -> Result<Self, SourceError> {
         let interface = NamedInterface::new(&config.interface)?;
@@ -73,7 +73,7 @@ impl TakenInterface {
     }
 
     /// The interface of this name, if there is one.
-    pub(super) fn look_up(&self) -> Result<Found, SourceError> {
+    pub(super) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let found = self.interface.look_up()?;
         if found.hardware_type != libc::ARPHRD_ETHER {
             return Err(self.unsupported("it is no Ethernet interface"));
