@@ -1,10 +1,16 @@
-//! The skeleton of a live queue: all that is done around the bursts, once for every engine.
+//! Common code of all live queues: everything around the bursts.
 //!
-//! An [`LiveEngine`] fetches bursts, waits, looks at its interface and counts; [`LiveQueue`] makes a [`Queue`] of it. The skeleton decides
-//! when to look and for how long to wait, moves the watermark while nothing comes, notices steps of the system clock, tells once that an
-//! interface went and came, and ends a stopped queue when what was counted has come. Calls are bound when the program is compiled.
+//! A [`LiveEngine`] fetches bursts, waits, checks its interface and counts. [`LiveQueue`] makes a
+//! [`Queue`] of an engine. The common code:
 //!
-//! Who waits for what, and how long: `docs/waits.md`.
+//! - decides when to check the interface and how long to wait,
+//! - moves the watermark while no packet arrives,
+//! - detects steps of the system clock,
+//! - reports once that an interface went away or came back,
+//! - ends a stopped queue when all counted packets have arrived.
+//!
+//! Calls of an engine are bound at compile time. `docs/waits.md` lists who waits for what, and how
+//! long.
 
 use std::{collections::VecDeque, fmt, io, time::Duration};
 
@@ -18,87 +24,91 @@ use crate::{
     watermark::ClockWatch,
 };
 
-/// How long a stopped queue waits for packets that the counters know and that have not come.
+/// How long a stopped queue waits for packets that the counters include and that have not arrived.
 pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
 
-/// How long a stopped queue whose intake cannot be cut off goes on where packets do not end.
+/// How long a stopped queue goes on if its intake cannot be cut off and packets keep arriving.
 pub const OPEN_DRAIN_NS: i64 = 100_000_000;
 
-/// How long CPUs that are in the kernel's receive path take to leave it, at most: far more than the microseconds it takes, to allow for a
-/// virtual CPU that is descheduled there.
+/// Longest time that CPUs in the kernel's receive path need to leave the path. Leaving takes
+/// microseconds; the limit allows for a virtual CPU that is descheduled in the path.
 pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
 
-/// How often a draining queue looks.
+/// How often a draining queue checks for packets.
 const DRAIN_LOOK_NS: i64 = 1_000_000;
 
-/// How often an interface that was removed is looked for, and one that is down is looked at.
+/// How often a queue looks up an interface that was removed, or checks an interface that is down.
 pub(crate) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
-/// What an engine does of a live queue. All is called by the thread that owns the queue.
+/// The engine-specific part of a live queue. Only the thread that owns the queue calls these
+/// functions.
 pub trait LiveEngine: Send + fmt::Debug {
-    /// How often an idle queue looks at its interface and at the clocks, at most, ns.
+    /// Shortest time between two checks of the interface and the clocks by an idle queue, ns.
     const LOOK_NS: i64;
 
-    /// Takes the previous burst back.
+    /// Returns the previous burst to the engine.
     fn give_back(&mut self, _live: &mut LiveState) {}
 
-    /// Fetches a burst. If it has packets, calls `on_burst` of `live.watermark` with the newest stamp, and `live.on_packets`.
-    /// Returns whether there is a burst.
+    /// Fetches a burst. If the burst has packets, calls `live.watermark.on_burst` with the newest
+    /// stamp, and `live.on_packets`. Returns whether there is a burst.
     ///
     /// # Errors
-    /// The queue is at its end.
+    /// The error ends the queue.
     fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError>;
 
     /// The burst that was fetched.
     fn burst(&self) -> Burst<'_>;
 
-    /// Whether `fetch`, which has just found nothing, would have found all that was stamped [placing](Watermark) before.
+    /// After a `fetch` without packets: whether `fetch` would have returned every packet that was
+    /// stamped at least the [delivery delay](Watermark) earlier.
     fn is_dry(&self) -> bool {
         true
     }
 
-    /// Looks at the interface while nothing comes, also of a queue that is stopped.
+    /// Checks the interface while no packet arrives, also for a stopped queue.
     ///
     /// # Errors
-    /// The queue is at its end.
+    /// The error ends the queue.
     fn look(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError>;
 
-    /// Waits for packets until `until_ns` on the monotonic clock, or for some milliseconds more.
+    /// Waits for packets until `until_ns` on the monotonic clock, or for some milliseconds longer.
     ///
     /// # Errors
-    /// The queue is at its end.
+    /// The error ends the queue.
     fn wait(&mut self, live: &mut LiveState, now_ns: i64, until_ns: i64)
     -> Result<(), SourceError>;
 
     /// Stops the intake.
     fn cut_off(&mut self, live: &mut LiveState) -> CutOff;
 
-    /// What was counted and what has come, of a stopped queue that has just found nothing. `is_over`: nobody waits for the rest any more.
+    /// Compares the engine's received counter with the packets that were delivered or lost, for a
+    /// stopped queue whose last fetch was empty. `is_over`: the drain deadline has passed, so the
+    /// queue waits for no more packets.
     fn balance(&mut self, is_over: bool) -> StopBalance;
 
-    /// The queue has ended by an error, or could not be stopped.
+    /// The queue has ended with an error, or could not be stopped.
     fn close(&mut self) {}
 
-    /// See [`Queue::statistics`]; `now_ns` is the system clock.
+    /// As [`Queue::statistics`]. `now_ns` is the system clock.
     fn statistics(&mut self, live: &mut LiveState, now_ns: i64) -> SourceStatistics;
 
-    /// See [`Queue::input_drops`].
+    /// As [`Queue::input_drops`].
     fn input_drops(&self, live: &LiveState) -> InputDrops {
         let counters = live.counters.as_ref();
         counters.map_or(InputDrops::None, InterfaceCounters::input_drops)
     }
 
-    /// See [`Queue::xdp_mode`].
+    /// As [`Queue::xdp_mode`].
     fn xdp_mode(&self) -> Option<XdpMode> {
         None
     }
 
-    /// See [`Queue::buffer`].
+    /// As [`Queue::buffer`].
     fn buffer(&self) -> Option<SourceBuffer> {
         None
     }
 
-    /// See [`Queue::shunt`].
+    /// As [`Queue::shunt`].
     fn shunt(&mut self, _flow: &ShuntedFlow, _shunt: Option<Shunt>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -107,56 +117,60 @@ pub trait LiveEngine: Send + fmt::Debug {
 /// How the intake was stopped.
 #[derive(Debug)]
 pub enum CutOff {
-    /// Nothing more is received but packets that are on their way now; they arrive within `in_flight_ns`.
+    /// The engine receives no more packets, except packets that are in the receive path now. They
+    /// arrive within `in_flight_ns`.
     Closed {
-        /// Time until these packets have arrived, at most, ns.
+        /// Longest time until the packets in the receive path arrive, ns.
         in_flight_ns: i64,
     },
-    /// It cannot be: what comes is received until nothing has come for a while.
+    /// The engine cannot stop the intake. The queue delivers packets until none has arrived for a
+    /// while.
     Open,
-    /// Nothing was received yet, or nothing can come any more.
+    /// No packet was received yet, or no packet can arrive any more.
     Ended,
-    /// The kernel refused, with this notice: packets would come for ever.
+    /// The kernel refused, so packets would arrive without end. Contains the notice for the user.
     Refused(String),
 }
 
-/// Packets of a stopped queue.
+/// Packet counts of a stopped queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopBalance {
     /// Both counts are known.
     Known {
         /// Packets that the engine counted.
         received: u64,
-        /// Packets lent or known to be lost.
+        /// Packets that were lent, or are known to be lost.
         seen: u64,
     },
-    /// The rest may still come.
+    /// More packets may still arrive.
     Pending,
-    /// The counters cannot be read, or somebody else tells them.
+    /// The counters cannot be read, or another queue reports the counters.
     Unknown,
 }
 
 #[derive(Debug)]
 enum QueuePhase {
     Running,
-    /// Stopped, and nobody has asked for packets since: whoever is slow to ask gets what waits all the same.
+    /// Stopped, and nobody has asked for packets since. The drain starts with the next call, so a
+    /// slow caller still gets the packets that wait.
     Stopped(CutOff),
     Draining(QueueDrain),
     Ended,
 }
 
-/// The end of an intake. Times on the monotonic clock.
+/// The drain of a stopped queue. Times are on the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueDrain {
     /// The intake cannot be cut off.
     is_open: bool,
-    /// By when all packets that were on their way have arrived.
+    /// By when all packets in the receive path have arrived.
     arrived_by_ns: i64,
     give_up_ns: i64,
 }
 
 impl QueueDrain {
-    /// The end of an intake that was closed at `now_ns`; packets may be on their way for `in_flight_ns`.
+    /// The drain of an intake that was closed at `now_ns`. Packets may be in the receive path for
+    /// `in_flight_ns`.
     pub(crate) fn closed(now_ns: i64, in_flight_ns: i64) -> Self {
         Self {
             is_open: false,
@@ -173,7 +187,7 @@ impl QueueDrain {
         }
     }
 
-    /// Packets came.
+    /// Packets arrived.
     pub(crate) fn on_packets(&mut self, now_ns: i64) {
         if self.is_open {
             self.arrived_by_ns = now_ns.saturating_add(RECEIVE_PATH_NS);
@@ -182,7 +196,7 @@ impl QueueDrain {
         }
     }
 
-    /// How many packets are missing, if the drain is at its end; `None`: not yet.
+    /// The number of missing packets if the drain has finished; `None`: not finished yet.
     fn missing(self, now_ns: i64, balance: impl FnOnce(bool) -> StopBalance) -> Option<u64> {
         let is_over = now_ns >= self.give_up_ns || self.is_open;
         if now_ns < self.arrived_by_ns && now_ns < self.give_up_ns {
@@ -198,7 +212,7 @@ impl QueueDrain {
     }
 }
 
-/// What every live queue has.
+/// State that every live queue has.
 #[derive(Debug)]
 pub struct LiveState {
     interface: [InterfaceInfo; 1],
@@ -206,25 +220,28 @@ pub struct LiveState {
     events: VecDeque<SourceEvent>,
     phase: QueuePhase,
     pub(crate) presence: Presence,
-    /// The promise that no older packet comes.
+    /// The promise that no older packet arrives.
     pub watermark: Watermark,
-    /// Packets are stamped by the system clock: it is watched, and there is a watermark. `None`: by another clock.
+    /// Watches the system clock, which stamps the packets; the queue then has a watermark. `None`:
+    /// another clock stamps the packets.
     pub(crate) clock: Option<ClockWatch>,
-    /// See [`Queue::is_filtered`] and [`Queue::offload_effects`].
+    /// The value of [`Queue::is_filtered`].
     pub(crate) is_filtered: bool,
     pub(crate) offload_effects: Option<OffloadEffects>,
-    /// What the interface lost, of the queue that tells it.
+    /// Losses of the interface. Only the queue that reports these losses has a value.
     pub(crate) counters: Option<InterfaceCounters>,
-    /// When to look at the interface next, on the monotonic clock. An engine may hasten it.
+    /// When to check the interface next, on the monotonic clock. An engine may lower the value for
+    /// an earlier check.
     pub(crate) look_due_ns: i64,
-    /// How long to wait at most, ns.
+    /// Longest wait for packets, ns.
     pub(crate) wait_ns_max: i64,
-    /// Why the engine stopped by itself; told at the end.
+    /// Why the engine stopped by itself. Reported at the end of the queue.
     pub failure: Option<SourceError>,
 }
 
 impl LiveState {
-    /// Starts with an interface that is up. No packet is stamped before `since_ns`, and each can be fetched `delivery_delay_max_ns` after its stamp.
+    /// The state for an interface that is up. No packet is stamped before `since_ns`. Each packet
+    /// can be fetched `delivery_delay_max_ns` after its stamp.
     pub fn new(
         interface: InterfaceInfo,
         cpus: Vec<u32>,
@@ -248,7 +265,8 @@ impl LiveState {
         }
     }
 
-    /// Stamps are of another clock: there is no watermark, and no step of the system clock matters.
+    /// Marks that another clock stamps the packets: the queue then has no watermark, and ignores
+    /// steps of the system clock.
     pub fn stamped_elsewhere(self) -> Self {
         Self {
             clock: None,
@@ -262,36 +280,38 @@ impl LiveState {
         &self.interface[0]
     }
 
-    /// Whether nobody has stopped it.
+    /// Whether nobody has stopped the queue.
     pub fn is_running(&self) -> bool {
         matches!(self.phase, QueuePhase::Running)
     }
 
-    /// Tells something of the interface.
+    /// Queues a notice to the user about the interface.
     pub fn notice(&mut self, text: impl fmt::Display) {
         let name = &self.interface[0].name;
         let notice = SourceEvent::Notice(format!("{name}: {text}"));
         self.events.push_back(notice);
     }
 
-    /// Tells that something happened to the interface, or a whole sentence.
+    /// Queues events for the caller of the queue.
     pub fn push_events(&mut self, event: impl IntoIterator<Item = SourceEvent>) {
         self.events.extend(event);
     }
 
-    /// A look found the interface, up or down.
+    /// Records that a check found the interface up or down, and queues an event if the state
+    /// changed.
     pub fn set_interface_up(&mut self, is_up: bool) {
         let event = self.presence.set_up(is_up, clock::realtime_ns());
         self.events.extend(event);
     }
 
-    /// A look found that it was removed, or left to the host, as `event` says.
+    /// Records that the interface was removed or left to the host, and queues `event`.
     pub(crate) fn set_interface_gone(&mut self, event: SourceEvent) {
         self.presence.set_gone(clock::realtime_ns());
         self.events.push_back(event);
     }
 
-    /// Packets came, the newest with this stamp. `proves_up` returns whether they prove that the interface is up.
+    /// Packets arrived; `newest_ns` is the newest stamp. `proves_up` returns whether these packets
+    /// prove that the interface is up again.
     #[inline]
     pub fn on_packets(&mut self, newest_ns: i64, proves_up: impl FnOnce() -> bool) {
         match &mut self.phase {
@@ -307,7 +327,8 @@ impl LiveState {
         }
     }
 
-    /// Goes on to drain when somebody asks for packets of a stopped queue. Returns whether the queue is at its end.
+    /// Starts the drain when the caller asks a stopped queue for packets. Returns whether the queue
+    /// is at its end.
     fn is_ended(&mut self) -> bool {
         if let QueuePhase::Stopped(how) = &self.phase {
             let now_ns = clock::monotonic_ns();
@@ -322,7 +343,7 @@ impl LiveState {
         matches!(self.phase, QueuePhase::Ended)
     }
 
-    /// Whether a drain is at its end; packets that are missing then, or were not counted, are told.
+    /// Whether a drain has finished. Reports packets that are missing, or that were not counted.
     pub(crate) fn is_drained(
         &mut self,
         drain: QueueDrain,
@@ -338,7 +359,8 @@ impl LiveState {
         missing.is_some()
     }
 
-    /// Whether packets of a device that cannot be cut off are taken no more.
+    /// Whether the drain time of a device that cannot be cut off has passed. The queue then fetches
+    /// no more packets.
     fn is_overdue(&self) -> bool {
         match self.phase {
             QueuePhase::Draining(drain) => {
@@ -348,7 +370,8 @@ impl LiveState {
         }
     }
 
-    /// Tells a step of the clock that stamps the packets, and follows one back.
+    /// Reports a step of the clock that stamps the packets. After a step back, the watermark
+    /// follows the clock.
     fn watch_clock(&mut self, now: impl FnOnce() -> Now) {
         let Some(step) = self.clock.as_mut().and_then(|clock| clock.look(now())) else {
             return;
@@ -379,7 +402,7 @@ pub struct LiveQueue<E> {
 }
 
 impl<E: LiveEngine + 'static> LiveQueue<E> {
-    /// The queue of an engine.
+    /// Makes a queue of an engine.
     #[must_use]
     pub fn boxed(live: LiveState, engine: E) -> Box<dyn Queue> {
         Box::new(Self { live, engine })
@@ -391,8 +414,9 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
         if live.is_ended() {
             return Ok(QueueStatus::End);
         }
-        // While packets come, no clock is read. Else packets are fetched once more after the clock was read: only then does an empty
-        // fetch prove that nothing was stamped before that time.
+        // While packets arrive, no clock is read. Otherwise packets are fetched once more after the
+        // clock was read: only then does an empty fetch prove that no packet was stamped before
+        // that time.
         if !live.is_overdue() && engine.fetch(live)? {
             return Ok(QueueStatus::Frames);
         }
@@ -418,12 +442,13 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
                 live.phase = QueuePhase::Ended;
                 return live.failure.take().map_or(Ok(QueueStatus::End), Err);
             }
-            // What came while it waited was lent, and the watermark is of now.
+            // The loop has lent every packet that arrived during the wait, and the watermark is
+            // current.
             if now_ns >= deadline_ns {
                 return Ok(QueueStatus::Idle);
             }
             engine.wait(live, now_ns, live.until_ns(now_ns, deadline_ns))?;
-            // An engine that found out that it has to stop.
+            // The engine may have found during the wait that it has to stop.
             if live.is_ended() {
                 return Ok(QueueStatus::End);
             }
@@ -505,7 +530,8 @@ impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
 }
 
 impl LiveState {
-    /// Stops the intake of a running queue. Engines that find out by themselves that they are at their end call it too.
+    /// Stops the intake of a running queue. An engine that finds its own end calls this function
+    /// too.
     pub fn stop(&mut self, engine: &mut impl LiveEngine) {
         self.phase = match engine.cut_off(self) {
             CutOff::Refused(why) => {
@@ -518,16 +544,17 @@ impl LiveState {
     }
 }
 
-/// Whether a queue's interface is up, as events: what looks and packets say of it, one after the other.
+/// Whether a queue's interface is up, as events. The state combines checks of the interface and
+/// arriving packets in their order.
 ///
-/// Packets wait in the kernel before they are shown. Those that came before an interface went are shown after it was seen to be gone,
-/// and do not say that it is back.
+/// Packets wait in the kernel before they are delivered. Packets from before the interface went
+/// away are delivered after a check found it gone, and do not prove that the interface is back.
 #[derive(Debug)]
 pub(crate) struct Presence {
     pub(crate) is_up: bool,
-    /// The interface was removed, and no other one was found since.
+    /// The interface was removed, and no other interface was found since.
     pub(crate) is_gone: bool,
-    /// When it was found down or gone, on the system clock.
+    /// When the interface was found down or removed, on the system clock.
     down_ns: i64,
 }
 
@@ -539,7 +566,7 @@ impl Presence {
         down_ns: i64::MIN,
     };
 
-    /// A look found the interface, up or down, at `now_ns` on the system clock.
+    /// A check at `now_ns` on the system clock found the interface up or down.
     fn set_up(&mut self, is_up: bool, now_ns: i64) -> Option<SourceEvent> {
         self.is_gone = false;
         if std::mem::replace(&mut self.is_up, is_up) == is_up {
@@ -552,12 +579,13 @@ impl Presence {
         Some(SourceEvent::InterfaceDown(0))
     }
 
-    /// A look found it removed, at `now_ns` on the system clock.
+    /// A check at `now_ns` on the system clock found that the interface was removed.
     fn set_gone(&mut self, now_ns: i64) {
         (self.is_up, self.is_gone, self.down_ns) = (false, true, now_ns);
     }
 
-    /// Whether packets that came, the newest with this stamp, tell that an interface that was down is up again.
+    /// Whether packets with the newest stamp `newest_ns` prove that an interface that was down is
+    /// up again.
     fn proves_return(&self, newest_ns: i64) -> bool {
         !self.is_gone && newest_ns > self.down_ns
     }
@@ -589,9 +617,9 @@ mod tests {
             Some(SourceEvent::InterfaceUp(0))
         );
         presence.set_gone(200);
-        // Also where the clock was set back between the stamp and the look.
+        // Even if the clock was set back between the stamp and the check.
         assert!(!presence.proves_return(199) && !presence.proves_return(201));
-        // Another one is there, but down; what waited may still come.
+        // A new interface exists, but is down. Packets that waited may still arrive.
         assert_eq!(presence.set_up(false, 300), None);
         assert!(!presence.proves_return(200));
         assert_eq!(
