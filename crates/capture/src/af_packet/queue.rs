@@ -1,4 +1,4 @@
-//! A packet socket and its ring as an engine of the [skeleton](crate::live): blocks, naps, counters.
+//! A packet socket and its ring as an engine of [live queues](crate::live): blocks, naps, counters.
 
 mod link;
 
@@ -24,59 +24,62 @@ use crate::{
     poll::wait_for,
 };
 
-/// How long a queue sleeps at most, to take several blocks together, where they follow each other fast …
+/// Longest nap of a queue that waits for several blocks, if blocks follow each other fast.
 const BLOCKS_WAIT_NS: i64 = 8_000_000;
 
-/// … and where they are full before the kernel closes them by itself. On a virtual machine waking up took 20 to 40 µs of
-/// processor time, and with the system calls and cold caches that follow 80: as much as a thousand packets of 64 bytes.
-/// A queue's watermark may be later by as much.
+/// Longest nap if blocks are full before the kernel retires them. On a virtual machine a wake-up
+/// took 20 to 40 µs of processor time, and 80 µs with the following system calls and cold caches:
+/// as much as a thousand packets of 64 bytes. The nap delays the queue's watermark by the same
+/// time.
 const FULL_BLOCKS_WAIT_NS: i64 = 16_000_000;
 
-/// The same where nobody waits for the watermark: the caller can wait for as long.
+/// Longest nap for full blocks if nobody waits for the watermark, that is, if the caller allows a
+/// wait of this length.
 const UNAWAITED_BLOCKS_WAIT_NS: i64 = REST_NS_MAX;
 
 const _: () = assert!(BEHIND_NS + FULL_BLOCKS_WAIT_NS + 5_000_000 < WATERMARK_BEHIND_NS_MAX);
 
-/// How an error names the reading of a socket's counters.
+/// Name of the call that reads a socket's counters, in errors.
 const COUNTERS_CALL: &str = "getsockopt(PACKET_STATISTICS)";
 
-/// Shorter naps are not worth it.
+/// Shortest nap that is worth its cost.
 const BLOCKS_WAIT_NS_MIN: i64 = 2_000_000;
 
-/// No more than this part of the ring fills during a nap: one in 16.
+/// Share of the ring that may fill during a nap: one in 16.
 const RING_SHARE: usize = 16;
 
-/// How soon a block of 256 KiB is full at 10 Gbit/s of the smallest frames, which take twice as much room here. Half
-/// of the ring may fill so fast during a nap.
+/// Time to fill a block of 256 KiB at 10 Gbit/s of the smallest frames, which take twice as much
+/// room in the ring as on the wire. At this rate, half of the ring may fill during a nap.
 const BLOCK_FILL_NS: i64 = 105_000;
 
-/// The kernel's counters have 32 bits: they are read before as many packets went by.
+/// Packets between two readings of the kernel's counters, which have 32 bits.
 const PACKETS_BETWEEN_READINGS: u64 = 1 << 30;
 
-/// How long the kernel fills a block at most, ns.
+/// Longest time for which the kernel fills a block, ns.
 const RETIRE_NS: i64 = RETIRE_MS as i64 * 1_000_000;
 
-/// How fast blocks come.
+/// The rate at which blocks arrive.
 #[derive(Debug, Clone, Copy)]
 struct BlockRate {
-    /// Blocks taken since `since_ns`, on the monotonic clock.
+    /// Blocks fetched since `since_ns`, which is on the monotonic clock.
     blocks: usize,
     since_ns: i64,
 }
 
 impl BlockRate {
-    /// How long to sleep, if it goes on as since the last call: until blocks are there to be taken together, and still only
-    /// a small part of the ring is full. The caller can wait for `wait_ns`. `None`: blocks come so seldom that the kernel should
-    /// wake this thread for each, or so fast that it should not sleep.
+    /// How long to sleep at the block rate since the last call, so that several blocks arrive
+    /// together and still only a small part of the ring is full. The caller can wait for `wait_ns`.
+    /// `None`: blocks are so rare that the kernel should wake this thread for each block, or so
+    /// frequent that the thread should not sleep.
     fn nap_ns(&mut self, now_ns: i64, wait_ns: i64, ring_blocks: usize) -> Option<i64> {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns).max(1);
         let blocks = i64::try_from(std::mem::take(&mut self.blocks)).unwrap_or(i64::MAX);
         self.since_ns = now_ns;
-        // Less than three blocks in two naps.
+        // Slow: fewer than 1.5 blocks per nap.
         if blocks.saturating_mul(2 * BLOCKS_WAIT_NS) < elapsed_ns.saturating_mul(3) {
             return None;
         }
-        // Three blocks where the kernel alone would have closed two.
+        // Blocks arrive faster than 1.5 times the retire rate, so they are full, not retired.
         let is_full = blocks.saturating_mul(2 * RETIRE_NS) > elapsed_ns.saturating_mul(3);
         let longest_ns = match is_full {
             true if wait_ns >= UNAWAITED_BLOCKS_WAIT_NS => UNAWAITED_BLOCKS_WAIT_NS,
@@ -85,7 +88,7 @@ impl BlockRate {
         };
         let few = i64::try_from(ring_blocks / RING_SHARE).unwrap_or(i64::MAX);
         let nap_ns = few.saturating_mul(elapsed_ns) / blocks;
-        // What comes next may come at the link's full speed.
+        // The next packets may arrive at the link's full speed.
         let blocks = i64::try_from(ring_blocks).unwrap_or(i64::MAX);
         let safe_ns = blocks.saturating_mul(BLOCK_FILL_NS) / 2;
         let nap_ns = nap_ns.min(safe_ns).min(longest_ns);
@@ -99,11 +102,12 @@ pub(super) struct PacketEngine {
     packet_interface: Arc<PacketInterface>,
     socket: PacketSocket,
     ring: BlockRing,
-    /// The interface's first queue: it alone tells what the interface lost, and that frames are not those of the wire.
+    /// This is the interface's first queue, which alone reports the interface's losses and frames
+    /// that differ from the wire.
     is_first: bool,
     /// Since when the interface does not exist, on the monotonic clock.
     gone_since_ns: Option<i64>,
-    /// Until when the other threads of an interface that came back are waited for, on the monotonic clock.
+    /// Deadline for the other threads of an interface that came back, on the monotonic clock.
     siblings_until_ns: Option<i64>,
     /// A spare socket that does not receive yet from the interface that came back.
     replacement: Option<SocketWithRing>,
@@ -114,26 +118,27 @@ pub(super) struct PacketEngine {
 /// Packets since the opening.
 #[derive(Debug, Default)]
 struct SocketCounters {
-    /// The kernel's count of packets for this socket, with those it dropped.
+    /// The kernel's count of packets for this socket, including dropped packets.
     received: u64,
     /// The kernel's count of packets for which no block was free.
     dropped: u64,
     /// Frames that were lent.
     lent: u64,
-    /// Frames in blocks that made no sense.
+    /// Frames in malformed blocks.
     unreadable: u64,
-    /// `lent` when the kernel's counters were last read.
+    /// The value of `lent` at the last reading of the kernel's counters.
     lent_at_reading: u64,
 }
 
 impl SocketCounters {
-    /// Packets that came, readable or not, and those of which the kernel tells that they were lost.
+    /// Packets that arrived, readable or not, and packets that the kernel reports as lost.
     fn seen(&self) -> u64 {
         self.lent + self.unreadable + self.dropped
     }
 }
 
-/// A queue of a socket that may be receiving already, the first one of its interface or another.
+/// Makes the queue of a socket that may be receiving already. `is_first`: the first queue of its
+/// interface.
 pub(super) fn queue(
     packet_interface: Arc<PacketInterface>,
     found: InterfaceSnapshot,
@@ -142,7 +147,8 @@ pub(super) fn queue(
     cpus: Vec<u32>,
     (socket, mut ring, notice): SocketWithRing,
 ) -> Box<dyn Queue> {
-    // Frames that came since the socket was started are older than this queue: two seconds are plenty.
+    // Frames that arrived since the socket was started are older than this queue: two seconds are
+    // plenty.
     let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
     let mut live = LiveState::new(interface, cpus, since_ns, DELIVERY_DELAY_NS_MAX);
     live.push_events(notice);
@@ -171,7 +177,8 @@ pub(super) fn queue(
 }
 
 impl PacketEngine {
-    /// Counts what offloads did, and says once that frames are not those of the wire.
+    /// Counts the effects of offloads, and reports once that frames differ from the frames on the
+    /// wire.
     fn note_effects(&mut self, part: PartSummary, live: &mut LiveState) {
         let effects = live.offload_effects.get_or_insert_default();
         let is_news = effects.merged == 0 && part.merged > 0;
@@ -186,7 +193,7 @@ impl PacketEngine {
         }
     }
 
-    /// Adds up the kernel's counters, which reading resets.
+    /// Adds up the kernel's counters, which a reading resets.
     fn read_counters(&mut self) -> Result<(), SourceError> {
         let taken = self
             .socket
@@ -200,14 +207,14 @@ impl PacketEngine {
 }
 
 impl LiveEngine for PacketEngine {
-    /// The socket tells of an error also while it is polled.
+    /// The socket also reports an error while it is polled.
     const LOOK_NS: i64 = 5_000_000;
 
     fn buffer(&self) -> Option<SourceBuffer> {
         Some(SourceBuffer::Bytes(self.ring.bytes() as u64))
     }
 
-    /// Lends the next frames, of the block that is held or of a later one.
+    /// Lends the next frames of the held block or of a later block.
     fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError> {
         loop {
             let part = self.ring.lend();
@@ -247,8 +254,9 @@ impl LiveEngine for PacketEngine {
         self.look_at_interface(live, now_ns)
     }
 
-    /// Waits for the ring or an error. Where blocks follow each other fast, it sleeps a while rather than to be woken for each: a wake-up
-    /// costs as much as a thousand small packets. It may then sleep longer than it was asked to wait.
+    /// Waits for the ring or an error. If blocks follow each other fast, the queue sleeps for a
+    /// while instead of waking up for each block: a wake-up costs as much as a thousand small
+    /// packets. The sleep may be longer than the requested wait.
     fn wait(
         &mut self,
         live: &mut LiveState,
@@ -256,7 +264,7 @@ impl LiveEngine for PacketEngine {
         until_ns: i64,
     ) -> Result<(), SourceError> {
         let wait_ns = until_ns.saturating_sub(now_ns).max(0);
-        // A caller that only looks whether there is more learns nothing about the pace.
+        // A short wait says nothing about the rate of blocks.
         if live.is_running()
             && wait_ns >= BLOCKS_WAIT_NS_MIN
             && let Some(nap_ns) = self.block_rate.nap_ns(now_ns, wait_ns, self.ring.blocks())
@@ -273,10 +281,11 @@ impl LiveEngine for PacketEngine {
     }
 
     fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
-        // What the filter rejects is not counted as received: from here on the kernel's counter stands still, but for
-        // packets that other CPUs are placing right now.
+        // A packet that the filter rejects does not count as received. From here on the kernel's
+        // counter does not grow, except for packets that other CPUs are placing right now.
         let is_filtered = self.socket.attach_filter(&REJECT_ALL).is_ok();
-        // Binding to no protocol waits for those CPUs. A member of a fanout group cannot be bound again: wait instead.
+        // Binding to no protocol waits for those CPUs. A member of a fanout group cannot be bound
+        // again; then the drain waits instead.
         let is_unbound = self
             .socket
             .bound_index()
@@ -291,8 +300,8 @@ impl LiveEngine for PacketEngine {
         }
     }
 
-    /// SocketCounters that the kernel does not tell are unknown, and no error: nobody knows how many packets are missing, and those that come in
-    /// time are lent.
+    /// If the kernel's counters cannot be read, the balance is unknown, and no error: nobody knows
+    /// how many packets are missing, and the queue lends the packets that arrive in time.
     fn balance(&mut self, is_over: bool) -> StopBalance {
         match self.read_counters() {
             Ok(()) => StopBalance::Known {
@@ -309,9 +318,9 @@ impl LiveEngine for PacketEngine {
         self.packet_interface.lose_member();
     }
 
-    /// `None` counters if the kernel does not answer.
+    /// The counters are `None` if the kernel does not answer.
     fn statistics(&mut self, live: &mut LiveState, now_ns: i64) -> SourceStatistics {
-        // The MTU may have been changed.
+        // The MTU may have changed.
         self.ring.frame_bytes_max = self.packet_interface.frame_bytes_max();
         let mut lost = Vec::with_capacity(2);
         let (mut nic, mut as_of_ns) = (None, now_ns);
@@ -350,7 +359,8 @@ mod tests {
     };
     use crate::{QueueStatus, TimeDomain, live::CLOSED_DRAIN_NS};
 
-    /// A queue whose socket has none of the options of a packet socket, and a ring of which the kernel hands over one packet.
+    /// A queue whose socket lacks all options of a packet socket. The kernel hands over one packet
+    /// in its ring.
     fn without_counters(is_shared: bool) -> (LiveState, PacketEngine) {
         let mut packet_interface =
             PacketInterface::new(LiveConfig::new("lo", "retroscope"), 1).unwrap();
@@ -391,7 +401,7 @@ mod tests {
         assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::Frames);
         assert_eq!(queue.burst().frames.len(), 1);
         while queue.next(Duration::from_millis(1)).unwrap() != QueueStatus::End {}
-        // More might have waited in the kernel's open block.
+        // More packets might have waited in the kernel's open block.
         assert!(stopped.elapsed().as_nanos() >= u128::from(CLOSED_DRAIN_NS.unsigned_abs()));
         let statistics = queue.statistics();
         assert_eq!((statistics.received, statistics.as_of_ns), (None, None));

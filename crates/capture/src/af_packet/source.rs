@@ -1,4 +1,4 @@
-//! Opening a live interface: sockets, rings, fanout.
+//! Opens a live interface: sockets, rings, fanout.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,15 +17,16 @@ use crate::{
 };
 use retroscope_packet::LinkType;
 
-/// Spare sockets for each queue that shares an interface: the interface may be removed and come back as often.
+/// Spare sockets for each queue of a shared interface. The interface can be removed and come back
+/// this often.
 const SPARES: usize = 4;
 /// Spare sockets of all queues together.
 const SPARES_MAX: usize = 64;
 
-/// A live interface behind the [`Source`] plug.
+/// A live interface that implements [`Source`].
 ///
-/// Probing needs CAP_NET_RAW; the queues need no privilege. It captures in the network namespace of the thread that
-/// calls [`Source::probe`].
+/// Probing needs CAP_NET_RAW; the queues need no privilege. The source captures in the network
+/// namespace of the thread that calls [`Source::probe`].
 #[derive(Debug)]
 pub struct LiveSource(pub LiveConfig);
 
@@ -34,8 +35,9 @@ impl Source for LiveSource {
         &self.0.interface
     }
 
-    /// Makes `queues` sockets that share the interface, each with its own kernel memory. They reject what comes until they are opened. One
-    /// if the interface is down and the kernel, before Linux 6.13, lets only running sockets share.
+    /// Makes `queues` sockets that share the interface, each with its own kernel memory. The
+    /// sockets reject all packets until they are opened. Makes one socket if the interface is down
+    /// and the kernel lets only running sockets share an interface (before Linux 6.13).
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let queues = queues.clamp(1, 256);
         let bound = match BoundSockets::new(&self.0, queues) {
@@ -50,7 +52,7 @@ impl Source for LiveSource {
     }
 }
 
-/// An interface whose sockets are in its receive path, and reject what comes.
+/// An interface whose sockets are in its receive path, and still reject all packets.
 #[derive(Debug)]
 struct BoundSockets {
     packet_interface: PacketInterface,
@@ -84,7 +86,7 @@ impl BoundSockets {
         Ok(Self {
             packet_interface,
             found,
-            // `look_up` has seen that it has one.
+            // `look_up` has checked that the interface has a link type.
             link_type: link_type(found.hardware_type).unwrap_or(LinkType::ETHERNET),
             opened,
         })
@@ -96,8 +98,8 @@ impl Probed for BoundSockets {
         self.opened.len()
     }
 
-    /// The kernel's own hash is the same in both directions, and that of a datagram's fragments is one of addresses alone
-    /// (`__skb_get_hash_symmetric` of Linux).
+    /// The kernel's hash is the same in both directions, and the hash of a datagram's fragments
+    /// uses the addresses alone (`__skb_get_hash_symmetric` of Linux).
     fn keeps_flows_together(&self) -> bool {
         self.opened.len() == 1 || self.packet_interface.config.fanout.mode == FanoutMode::Hash
     }
@@ -106,8 +108,8 @@ impl Probed for BoundSockets {
         vec![self.link_type]
     }
 
-    /// Takes a filter that the kernel decides as we would (`kernel_filter`), and cuts frames in the kernel unless a filter
-    /// of the recorder wants to see all of them.
+    /// Accepts a filter that the kernel and the recorder decide alike (`kernel_filter`). The kernel
+    /// also truncates frames, unless a filter of the recorder needs whole frames.
     fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         let Self {
             mut packet_interface,
@@ -136,10 +138,12 @@ impl Probed for BoundSockets {
     }
 }
 
-/// What the kernel can do of an offer: what a socket takes, and how much of it, `None` being everything; and whether the offered filter is
-/// in it.
+/// The part of an offer that the kernel can do: the socket's program, which also truncates frames,
+/// and whether the program includes the offered filter. A program of `None` accepts all frames
+/// whole.
 fn kernel_part(offer: &Offer, link_type: LinkType) -> (Option<Vec<Instruction>>, bool) {
-    // Four bytes for a tag that is put back, and at least one more, so that a frame that is cut is longer than wanted.
+    // Four bytes for a tag that is put back, and at least one more, so that the recorder detects a
+    // truncated frame by its length.
     let keep = match offer.snaplen {
         0 => u32::MAX,
         snaplen => snaplen.saturating_add(5),
@@ -159,7 +163,7 @@ fn kernel_part(offer: &Offer, link_type: LinkType) -> (Option<Vec<Instruction>>,
     }
 }
 
-/// Sets the program of the interface. The kernel may refuse a filter all the same: then it is left to user space.
+/// Sets the program of the interface. If the kernel refuses the filter, user space filters.
 fn choose_program(
     packet_interface: &mut PacketInterface,
     socket: &PacketSocket,
@@ -213,7 +217,7 @@ mod tests {
         let (program, is_filtered) = kernel_part(&offer, LinkType::RAW);
         assert_eq!(program.unwrap().last(), Some(&Instruction::ret(101)));
         assert!(is_filtered);
-        // What user space has to decide is handed over whole.
+        // If user space must decide, it gets whole frames.
         offer.programs[0].1 = vec![Instruction {
             code: 0x16,
             ..Instruction::ret(0)

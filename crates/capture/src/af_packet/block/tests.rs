@@ -1,8 +1,8 @@
-//! Blocks as the kernel makes them.
+//! Blocks in the kernel's layout.
 
 use super::*;
 
-/// A packet to put into a block.
+/// A packet for a test block.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Packet {
     pub(crate) data: Vec<u8>,
@@ -19,7 +19,7 @@ pub(crate) fn put(block: &mut [u8], at: usize, value: u32) {
     block[at..at + 4].copy_from_slice(&value.to_ne_bytes());
 }
 
-/// A block of `size` bytes with `packets`, and where each packet's header starts.
+/// A block of `size` bytes with `packets`, and the offset of each packet's header.
 pub(crate) fn block_of(size: usize, packets: &[Packet]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = vec![0; size];
     let mut position = descriptor::HEADER_BYTES;
@@ -99,7 +99,7 @@ fn packets() -> Vec<Packet> {
     ]
 }
 
-/// Reads a block in one go.
+/// Reads a whole block at once.
 fn read(block: &[u8]) -> (BlockSummary, PartSummary, Vec<FrameMeta>) {
     let (mut walk, summary) = BlockWalk::new(block, BlockWalk::default());
     let mut frames = Vec::new();

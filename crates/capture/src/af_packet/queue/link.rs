@@ -1,4 +1,4 @@
-//! What happens to the interface under a queue: down, up, removed, there again.
+//! Reactions of a queue to its interface: it goes down, comes up, is removed, and exists again.
 
 use super::{COUNTERS_CALL, PacketEngine};
 use crate::{
@@ -10,12 +10,14 @@ use crate::{
     sys::take_error,
 };
 
-/// How long the word that an interface is up again waits for the other queues to receive from it.
+/// How long the report that an interface is up again waits until the other queues receive from the
+/// interface.
 const SIBLINGS_WAIT_NS: i64 = 1_000_000_000;
 
 impl PacketEngine {
-    /// `ENETDOWN` tells that the interface went down or was removed. The socket reports neither that it came up nor a removal while it is
-    /// down, so those are looked for. While draining none of it matters.
+    /// Checks the interface. `ENETDOWN` reports that the interface went down or was removed. The
+    /// socket reports neither that it came up nor its removal while it is down, so this function
+    /// checks for both cases. A draining queue ignores the interface.
     pub(super) fn look_at_interface(
         &mut self,
         live: &mut LiveState,
@@ -36,14 +38,15 @@ impl PacketEngine {
         if let Some(since_ns) = self.gone_since_ns {
             self.look_for_return(live, now_ns, since_ns)
         } else if !live.presence.is_up {
-            // It may have been down for an instant only.
+            // The interface may have been down for an instant only.
             self.look_after_down(live, now_ns)
         } else {
             Ok(())
         }
     }
 
-    /// Looks whether an interface that went down was removed or came up. Where the name is gone (renamed), frames will tell.
+    /// Checks whether an interface that went down was removed or came up. If the interface was
+    /// renamed, arriving frames prove that it is up.
     fn look_after_down(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {
         let index = self
             .socket
@@ -58,7 +61,7 @@ impl PacketEngine {
         Ok(())
     }
 
-    /// Looks whether an interface of this name is there again, and captures from it.
+    /// Checks whether an interface of this name exists again, and captures from it.
     fn look_for_return(
         &mut self,
         live: &mut LiveState,
@@ -86,11 +89,12 @@ impl PacketEngine {
         Ok(())
     }
 
-    /// Receives from an interface that came back after `away_ns`. `false`: the old ring is not read
-    /// to its end, or the kernel has refused this interface while it was down.
+    /// Receives from an interface that came back after `away_ns`. `false`: the old ring still has
+    /// unread packets, or the interface is still down after the kernel has refused the spare
+    /// socket.
     ///
-    /// The queue keeps a spare socket and its ring until they receive. An attempt that fails uses
-    /// up no spare.
+    /// The queue keeps a spare socket and its ring until they receive. A failed attempt uses up no
+    /// spare socket.
     pub(super) fn rebind(
         &mut self,
         live: &mut LiveState,
@@ -102,7 +106,8 @@ impl PacketEngine {
             self.packet_interface.start_accepting(&self.socket)?;
             return Ok(true);
         }
-        // The last chance to learn what the old socket counted: without it a sum would be too small, so an error ends the queue.
+        // The last chance to read the old socket's counters. Without them the sum would be too
+        // small, so an error ends the queue.
         self.read_counters()?;
         let is_read_to_its_end = self.counters.received == self.counters.seen();
         if !is_read_to_its_end && away_ns < CLOSED_DRAIN_NS {
@@ -119,14 +124,15 @@ impl PacketEngine {
             return Ok(false);
         };
         live.push_events(notice);
-        // The old socket's counters were read, and its ring is empty or had its time.
+        // The old socket's counters were read, and its ring is empty or its drain time has passed.
         self.ring = ring;
         self.ring.frame_bytes_max = self.packet_interface.frame_bytes_max();
         self.socket = socket;
         Ok(true)
     }
 
-    /// Whether all threads receive from an interface that came back, or have had their time.
+    /// Whether all threads receive from an interface that came back, or have had enough time to do
+    /// so.
     pub(super) fn are_siblings_there(&self) -> bool {
         self.siblings_until_ns.is_none_or(|until_ns| {
             self.packet_interface.are_all_accepting() || clock::monotonic_ns() >= until_ns
