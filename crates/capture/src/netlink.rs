@@ -20,7 +20,7 @@ use crate::sys::set_option;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_DUMP`. An answer with `NLM_F_DUMP_INTR` belongs to a list
-/// that changed while the kernel wrote it.
+/// that changed during the answer.
 const REQUEST: u16 = 1;
 const ACKNOWLEDGE: u16 = 4;
 const DUMP: u16 = 0x300;
@@ -229,7 +229,7 @@ impl<T> List<T> {
 }
 
 impl<'a> NetlinkMessage<'a> {
-    /// The first message of `bytes`, and the bytes after it. `None`: the message is truncated.
+    /// The first message of `bytes`, and the rest of the bytes. `None`: the message is truncated.
     fn first(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let length = usize::try_from(word(bytes, 0)?).ok()?;
         let message = Self {
@@ -318,7 +318,7 @@ pub(crate) struct LinkCounters {
     /// include the other, so this is the greater counter.
     pub(crate) missed: u64,
     /// Packets that the kernel dropped, because an input queue was full or because no protocol
-    /// accepts them.
+    /// accepts such packets.
     pub(crate) dropped: u64,
 }
 

@@ -43,9 +43,9 @@ pub trait Probed: Send + fmt::Debug {
     /// The link types of the frames, as far as they are known.
     fn link_types(&self) -> Vec<LinkType>;
 
-    /// Second phase. An engine that can filter and truncate as [offered](Offer) does so. Another
-    /// engine ignores the offer, and the caller filters and truncates the frames. The queues need
-    /// no privilege.
+    /// Second phase. The engine filters and truncates as [offered](Offer) if it can. Another engine
+    /// ignores the offer, and the caller filters and truncates the frames. The queues need no
+    /// privilege.
     ///
     /// # Errors
     /// [`SourceError`], whose text is one sentence for the user.
@@ -169,7 +169,7 @@ pub trait Queue: Send + fmt::Debug {
         InputDrops::None
     }
 
-    /// Effects of offloads on the frames so far, if the engine detects them.
+    /// Effects of offloads on the frames until now, if the engine detects such effects.
     fn offload_effects(&self) -> Option<OffloadEffects> {
         None
     }

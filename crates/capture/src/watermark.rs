@@ -30,8 +30,8 @@ impl Watermark {
         }
     }
 
-    /// A burst with the newest stamp `newest_ns` is being lent: the promise covers only the bursts
-    /// before it. `clock_ns`: the system clock when the burst was fetched; `None`: the stamps come
+    /// A burst with the newest stamp `newest_ns` is being lent: the promise covers only the earlier
+    /// bursts. `clock_ns`: the system clock when the burst was fetched; `None`: the stamps come
     /// from another clock.
     ///
     /// While packets arrive without a pause, nobody checks the clocks for a step back, so this

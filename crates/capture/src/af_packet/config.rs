@@ -13,7 +13,7 @@ pub struct LiveConfig {
     pub promiscuous: bool,
     /// Kernel memory of each queue in bytes, rounded down to blocks of 256 KiB, at least 4 blocks.
     /// `None`: chosen by the speed of the link and the memory of the machine (`size`). If the
-    /// kernel has less memory, the queue gets less, and a notice says so.
+    /// kernel has less memory, the queue gets less, and the user gets a notice.
     pub buffer_bytes: Option<usize>,
     /// How frames are spread over several queues.
     pub fanout: Fanout,

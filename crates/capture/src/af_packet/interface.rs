@@ -37,7 +37,7 @@ pub struct InterfaceSummary {
     pub mtu: Option<u32>,
 }
 
-/// Changes that an interface or the kernel makes to frames before a capture gets them.
+/// Changes that an interface or the kernel makes to frames before the capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offloads {
     /// Generic receive offload: segments of a TCP stream arrive joined, not as on the wire. `None`:
@@ -118,7 +118,7 @@ pub fn offloads(interface: &str) -> io::Result<Offloads> {
     })
 }
 
-/// How a NIC buffers received packets until the driver fetches them.
+/// How a NIC buffers received packets until the driver's fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reception {
     /// Entries of the receive ring, each for one packet or a part of a packet, and the largest

@@ -1,10 +1,10 @@
-//! Rewrites a filter for frames as on the wire into a filter for frames as a packet socket presents
-//! them.
+//! Rewrites a filter for frames as on the wire into a filter for frames in the form that a packet
+//! socket presents.
 //!
 //! A socket's program never finds a frame's outermost VLAN tag in the bytes: the NIC or the kernel
 //! removed the tag and keeps it as metadata. So the rewritten program tests for the tag and then
 //! runs one of two copies. The copy for untagged frames is the original. In the copy for tagged
-//! frames, offsets after the tag are 4 bytes smaller, the frame's length is 4 bytes larger, and the
+//! frames, offsets after the tag are 4 bytes smaller, and the frame's length is 4 bytes larger. The
 //! kernel's extensions provide the tag (`SKF_AD_VLAN_TPID`, `SKF_AD_VLAN_TAG` of `linux/filter.h`).
 //!
 //! In the copy for tagged frames the protocol identifier is 0x8100 or 0x88a8: the kernel removes no
@@ -136,8 +136,8 @@ fn absolute(load: Instruction, view: SocketView, out: &mut Vec<Instruction>) -> 
 }
 
 /// Rewrites the offset of a load for this form of the frame. The load is relative to X, which is at
-/// most `x_max`, or to the start of the frame if `x_max` is 0. `None`: the load is neither entirely
-/// before the tag nor entirely after it.
+/// most `x_max`, or to the start of the frame if `x_max` is 0. `None`: the load may overlap the
+/// tag, or may end beyond [`REACH`].
 fn relocated(load: Instruction, x_max: u32, view: SocketView) -> Option<Instruction> {
     let end_max = x_max
         .checked_add(load.k)?

@@ -2,9 +2,9 @@
 //! their growth since the opening counts.
 //!
 //! # Input queues
-//! If a driver does not poll (veth, loopback), or if packets are steered to other CPUs (RPS), a
-//! packet waits in the input queue of a CPU before any tap (`enqueue_to_backlog` of
-//! `net/core/dev.c`). A full queue drops the packet, and the kernel counts the drop twice. The
+//! A packet waits in the input queue of a CPU before any tap if a driver does not poll (veth,
+//! loopback), or if packets are steered to other CPUs (RPS): `enqueue_to_backlog` of
+//! `net/core/dev.c`. A full queue drops the packet, and the kernel counts the drop twice. The
 //! second column of `/proc/net/softnet_stat` has the drops of all interfaces together. The
 //! interface's `rx_dropped` also has other drops. So the number of dropped packets of the interface
 //! is unknown, but it is at most the growth of each counter.
@@ -24,7 +24,7 @@ use crate::{
 const COUNTERS_AGE_NS_MAX: i64 = 20_000_000;
 
 /// Losses of an interface, summed over its incarnations, read occasionally. The counters belong to
-/// the whole interface, so one queue has them.
+/// the whole interface, so one queue reads the counters.
 #[derive(Debug)]
 pub(crate) struct InterfaceCounters {
     /// `None`: the kernel does not report losses, or there is no interface.

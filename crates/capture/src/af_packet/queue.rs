@@ -27,8 +27,8 @@ use crate::{
 /// Longest nap of a queue that waits for several blocks, if blocks follow each other fast.
 const BLOCKS_WAIT_NS: i64 = 8_000_000;
 
-/// Longest nap if blocks are full before the kernel retires them. On a virtual machine a wake-up
-/// took 20 to 40 µs of processor time, and 80 µs with the following system calls and cold caches:
+/// Longest nap if blocks are full before their retire time. On a virtual machine a wake-up took 20
+/// to 40 µs of processor time, and 80 µs with the following system calls and cold caches. That is
 /// as much as a thousand packets of 64 bytes. The nap delays the queue's watermark by the same
 /// time.
 const FULL_BLOCKS_WAIT_NS: i64 = 16_000_000;
@@ -300,8 +300,8 @@ impl LiveEngine for PacketEngine {
         }
     }
 
-    /// If the kernel's counters cannot be read, the balance is unknown, and no error: nobody knows
-    /// how many packets are missing, and the queue lends the packets that arrive in time.
+    /// If the kernel's counters cannot be read, the balance is unknown, which is no error. Nobody
+    /// knows how many packets are missing, and the queue lends the packets that arrive in time.
     fn balance(&mut self, is_over: bool) -> StopBalance {
         match self.read_counters() {
             Ok(()) => StopBalance::Known {

@@ -1,8 +1,8 @@
-//! The kernel memory of a queue if the user does not choose it.
+//! The kernel memory of a queue if the user does not choose a size.
 //!
 //! The ring holds the packets that arrive while its thread does not run. So the link's speed
 //! determines its size. The machine's memory limits the size: the kernel allocates the ring at the
-//! start and never swaps it.
+//! start and never swaps its pages.
 
 use super::sys::InterfaceQuery;
 

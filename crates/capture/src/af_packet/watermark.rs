@@ -8,7 +8,7 @@
 //!
 //! - If the ring offers no block and the open block counts no packet, all packets stamped before
 //!   `t - DELIVERY_DELAY_NS_MAX` were lent. The watermark moves to that time.
-//! - If packets wait in the open block, the watermark stays where the earlier blocks put it.
+//! - If packets wait in the open block, the watermark stays at the time of the earlier blocks.
 //!   Packets are placed in the order of their stamps, except for the same delay. So no later packet
 //!   is older than the last stamp of a returned block, less `DELIVERY_DELAY_NS_MAX`.
 //!
@@ -31,6 +31,6 @@ pub(super) const BEHIND_NS: i64 = 25_000_000;
 pub const WATERMARK_BEHIND_NS_MAX: i64 = 47_000_000;
 
 /// Longest time from the stamp of a packet to its place in the ring. Placing takes microseconds;
-/// the limit allows for a virtual CPU that is descheduled in between, and for the backlog if the
-/// kernel stamps packets before it.
+/// the limit allows for a virtual CPU that is descheduled in between, and for the input queue if
+/// the kernel stamps packets before that queue.
 pub(super) const DELIVERY_DELAY_NS_MAX: i64 = 12_000_000;

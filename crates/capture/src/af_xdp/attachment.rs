@@ -1,8 +1,10 @@
-//! What the queues of an interface share: the program with its maps and counters, and the link that keeps it attached.
+//! State that the queues of an interface share: the program with its maps and counters, and the
+//! link that keeps it attached.
 //!
-//! The program is loaded once, with privileges. To attach it takes none (`bpf_xdp_link_attach` of `net/core/dev.c`: who may load an XDP
-//! program was asked when it was loaded), so it can be attached to an interface that comes back. Before Linux 5.19 bpf(2) itself
-//! asked for CAP_BPF where `kernel.unprivileged_bpf_disabled` is set. Maps and counters go on.
+//! The program is loaded once, with privileges. Attaching it needs none: the kernel checked the
+//! right to load an XDP program at load time (`bpf_xdp_link_attach` of `net/core/dev.c`). So the
+//! program can be attached to an interface that comes back. Before Linux 5.19 bpf(2) itself
+//! required CAP_BPF if `kernel.unprivileged_bpf_disabled` is set. Maps and counters stay the same.
 
 use std::{
     collections::BTreeSet,
@@ -24,10 +26,10 @@ use super::{
 };
 use crate::{Shunt, ShuntedFlow, af_packet::sys::PacketSocket, clock};
 
-/// Receive queues that are looked after: more than any NIC has.
+/// Receive queues with counters: more than any NIC has.
 pub(super) const QUEUES_MAX: u32 = 1024;
 
-/// Flows that can be shunted at once; the least recently used ones fall out.
+/// Flows that can be shunted at once. With more flows, the least recently used flows drop out.
 const SHUNTED_MAX: u32 = 1 << 16;
 
 /// Bytes of a queue's line in the counters.
@@ -42,8 +44,9 @@ const _: () = assert!(
 const GENERIC: u32 = 1 << 1;
 const NATIVE: u32 = 1 << 2;
 
-/// A program that is attached to an interface, or will be to the next one of its name. It is detached when the last owner goes, and by
-/// the kernel if the process dies: the link is a descriptor.
+/// A program that is attached to an interface, or will be attached to the next interface of its
+/// name. The last owner detaches the program. The kernel detaches it if the process dies, because
+/// the link is a descriptor.
 #[derive(Debug)]
 pub(super) struct Attachment {
     // Dropped first: no packet reaches a socket that is gone.
@@ -52,42 +55,47 @@ pub(super) struct Attachment {
     pub(super) counters: CounterLines,
     pub(super) sockets: Map,
     shunted: Map,
-    /// Whether the program looks flows up: from the first one on that is shunted.
+    /// Whether the program looks flows up. True from the first shunted flow on.
     is_shunting: AtomicBool,
     pub(super) receive_mode: ReceiveMode,
-    /// Keeps the interface promiscuous while the program is attached to it.
+    /// Keeps the interface promiscuous while the program is attached.
     promiscuous: Option<PacketSocket>,
 }
 
-/// The interface that the program is attached to, and how far the queues are with it. Queues are told by their numbers.
+/// The interface to which the program is attached, and the state of each queue for this interface.
+/// Queues have numbers.
 #[derive(Debug, Default)]
 pub(super) struct AttachmentState {
     link: Option<(XdpLink, AttachedInterface)>,
-    /// How often the program was attached. An index may come back, with an interface that was in another namespace.
+    /// Number of attachments until now. An index may come back with an interface that was in
+    /// another namespace.
     generation: u64,
-    /// Run by the driver; else by the kernel's network stack, after it has made a packet of its own of it.
+    /// The driver runs the program. Otherwise the kernel's network stack runs it after allocating a
+    /// packet buffer.
     pub(super) is_native: bool,
     /// Queues that have a socket, or know that the interface has no such queue.
     settled: BTreeSet<u32>,
     /// Queues that have failed, and wait for no interface any more.
     failed: BTreeSet<u32>,
-    /// Why an interface that came back is not taken, which was told.
+    /// Why an interface that came back is not captured. The user got this text.
     pub(super) refusal: Option<String>,
-    /// When to ask next whether the host uses an interface that came back, and until when, on the monotonic clock.
+    /// When to check next whether the host uses an interface that came back, and until when to
+    /// check, on the monotonic clock.
     ask_ns: i64,
     pub(super) ask_until_ns: i64,
 }
 
-/// An interface that the program is attached to.
+/// An interface to which the program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AttachedInterface {
     pub(super) index: i32,
-    /// As the attachment counts interfaces.
+    /// Number of the attachment to this interface.
     pub(super) generation: u64,
 }
 
 impl Attachment {
-    /// Loads the program. `promiscuous`: a socket that receives nothing, if interfaces are to be promiscuous.
+    /// Loads the program. `promiscuous`: a socket that receives no packets, if interfaces should be
+    /// promiscuous.
     pub(super) fn new(
         receive_mode: ReceiveMode,
         promiscuous: Option<PacketSocket>,
@@ -118,12 +126,13 @@ impl Attachment {
         })
     }
 
-    /// What it is attached to. AttachedInterface while that changes.
+    /// Locks the state of the attachment. A thread holds the lock while it changes the attachment.
     pub(super) fn state(&self) -> MutexGuard<'_, AttachmentState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attaches the program to an interface that came back: by the driver if that can.
+    /// Attaches the program to an interface that came back, in the driver if the driver supports
+    /// XDP.
     pub(super) fn attach_again(
         &self,
         state: &mut AttachmentState,
@@ -135,8 +144,8 @@ impl Attachment {
         }
     }
 
-    /// Attaches the program to an interface. Packets go on to the host until a queue is opened. Nothing is replaced: `state` has no
-    /// interface.
+    /// Attaches the program to an interface. Packets go on to the host until a queue is opened.
+    /// `state` must have no interface.
     pub(super) fn attach(
         &self,
         state: &mut AttachmentState,
@@ -161,12 +170,13 @@ impl Attachment {
         Ok(attached)
     }
 
-    /// The interface that it is attached to, if any.
+    /// The interface to which the program is attached, if any.
     pub(super) fn attached(&self) -> Option<AttachedInterface> {
         self.state().attached()
     }
 
-    /// Detaches it from an interface that is gone, which may only have gone to another network namespace, or is the host's.
+    /// Detaches the program from an interface that was removed, moved to another network namespace,
+    /// or is the host's again.
     pub(super) fn detach(&self, generation: u64) {
         let mut state = self.state();
         let is_it =
@@ -175,25 +185,27 @@ impl Attachment {
             return;
         };
         if let Some(socket) = &self.promiscuous {
-            // The kernel has done it where the interface was removed.
+            // The kernel has done this if the interface was removed.
             let _ = socket.unset_promiscuous(attached.index);
         }
     }
 
-    /// Lets a socket have the packets of a queue, once the queue is opened.
+    /// Assigns the packets of a queue to a socket, once the queue is opened.
     pub(super) fn set_socket(&self, queue_index: u32, socket: &XdpSocket) -> io::Result<()> {
         let descriptor = socket.as_fd().as_raw_fd();
         self.sockets
             .insert(&queue_index.to_ne_bytes(), &descriptor.to_ne_bytes())
     }
 
-    /// `true`: takes the packets of a queue, and counts those of one without a socket; `false`: they go on to the host.
+    /// `true`: takes the packets of a queue, and counts the packets of a queue without a socket.
+    /// `false`: the packets go on to the host.
     pub(super) fn set_open(&self, queue_index: u32, is_open: bool) {
         self.counters
             .set(queue_index, word::OPEN, u64::from(is_open));
     }
 
-    /// Drops this direction of a flow, or lets it through again: see [`Queue::shunt`](crate::Queue::shunt).
+    /// Drops this direction of a flow, or lets it pass again, as
+    /// [`Queue::shunt`](crate::Queue::shunt) describes.
     pub(super) fn shunt(&self, flow: &ShuntedFlow, shunt: Option<Shunt>) -> io::Result<()> {
         let Some(Shunt { silence_ns, class }) = shunt else {
             return match self.shunted.remove(&flow_key(flow)) {
@@ -207,7 +219,8 @@ impl Attachment {
         let flow_state = flow_state.map(i64::to_ne_bytes);
         self.shunted
             .insert(&flow_key(flow), flow_state.as_flattened())?;
-        // Looking flows up costs something for each packet: it begins with the first flow. Relaxed: of two threads one writes, and the program reads those lines.
+        // Looking flows up costs time for each packet, so it begins with the first flow. Relaxed:
+        // of two threads one writes, and the program reads those lines.
         if !self.is_shunting.swap(true, Relaxed) {
             for queue_index in 0..QUEUES_MAX {
                 self.counters.set(queue_index, word::SHUNTING, 1);
@@ -216,7 +229,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// Packets of queues that have no socket: the interface got more queues. They went on to the host.
+    /// Packets of queues without a socket, which exist because the interface got more queues. The
+    /// packets went on to the host.
     pub(super) fn unseen(&self) -> u64 {
         (0..QUEUES_MAX)
             .map(|queue_index| self.counters.get(queue_index, word::UNSEEN))
@@ -225,29 +239,30 @@ impl Attachment {
 }
 
 impl AttachmentState {
-    /// The interface that the program is attached to, if any.
+    /// The interface to which the program is attached, if any.
     pub(super) fn attached(&self) -> Option<AttachedInterface> {
         self.link.as_ref().map(|(_, attached)| *attached)
     }
 
-    /// The queue of this number has what it needs for this interface.
+    /// Marks that this queue has what it needs for the interface.
     pub(super) fn settle(&mut self, generation: u64, queue_index: u32) {
         if self.generation == generation {
             self.settled.insert(queue_index);
         }
     }
 
-    /// The queue of this number has failed: nobody waits for it.
+    /// Marks that this queue has failed: the other queues do not wait for this queue.
     pub(super) fn fail(&mut self, queue_index: u32) {
         self.failed.insert(queue_index);
     }
 
-    /// Whether all `queues` queues have what they need, but for those that have failed.
+    /// Whether all `queues` queues have what they need, except failed queues.
     pub(super) fn is_settled(&self, queues: u32) -> bool {
         (0..queues).all(|index| self.settled.contains(&index) || self.failed.contains(&index))
     }
 
-    /// Whether it is time to ask whether the host uses the interface. If so, the next time is `pause_ns` later.
+    /// Whether to check now if the host uses the interface. If so, schedules the next check
+    /// `pause_ns` later.
     pub(super) fn is_to_ask(&mut self, now_ns: i64, pause_ns: i64) -> bool {
         let is_due = (self.ask_ns..self.ask_until_ns).contains(&now_ns);
         if is_due {
@@ -257,7 +272,8 @@ impl AttachmentState {
     }
 }
 
-/// What drivers and older kernels say to what they do not have, and to a program for packets in one buffer where theirs may not fit one.
+/// Errors of drivers and older kernels for features that they lack, and of drivers whose packets
+/// may not fit one buffer, for a program that requires a single buffer.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
     let refusals = [libc::EOPNOTSUPP, libc::EINVAL, libc::ERANGE];
     error
@@ -276,7 +292,7 @@ mod tests {
         state.settle(0, 1);
         state.settle(0, 1);
         assert!(!state.is_settled(2), "it is one queue");
-        // Of another interface.
+        // A queue of another interface.
         state.settle(1, 0);
         assert!(!state.is_settled(2));
         state.settle(0, 0);
@@ -295,7 +311,7 @@ mod tests {
         assert_eq!(asked, [true, false, false, true, true, false]);
     }
 
-    /// The lines of all queues are written once, not for each flow that is handed over.
+    /// The lines of all queues are written once, not for each shunted flow.
     #[test]
     fn the_program_is_told_once_to_look_flows_up() {
         let receive_mode = ReceiveMode {
@@ -329,7 +345,8 @@ mod tests {
         assert_eq!(word_of(7), 0, "it was written again");
     }
 
-    /// The kernel's verifier judges the programs: with and without packets of several buffers and chunks.
+    /// The kernel's verifier checks the programs, with and without packets of several buffers and
+    /// chunks.
     #[test]
     fn the_verifier_takes_the_programs() {
         let map = |kind, key_bytes, value_bytes| Map::new(kind, key_bytes, value_bytes, 4);
@@ -359,7 +376,8 @@ mod tests {
                 },
             });
             load_program(&code, has_fragments).unwrap();
-            // It is the verifier that looks: without its last instruction a program is refused, and its words come back.
+            // The verifier does run: it refuses a program without its last instruction, and its
+            // message is part of the error.
             code.pop();
             let error = load_program(&code, false).unwrap_err().to_string();
             assert!(error.contains(": "), "{error}");

@@ -1,4 +1,4 @@
-//! An AF_XDP socket, and what it takes to bind it to a receive queue.
+//! An AF_XDP socket, and how to bind it to a receive queue.
 
 use std::io;
 
@@ -10,7 +10,8 @@ use super::{
 };
 use crate::clock::SECOND_NS;
 
-/// How long a socket waits for another one to leave its receive queue, which takes an instant after that was closed.
+/// How long a socket waits until another socket has left its receive queue, which takes an instant
+/// after that socket was closed.
 pub(super) const RECEIVE_QUEUE_WAIT_NS: i64 = 2 * SECOND_NS;
 
 /// A socket with its rings.
@@ -22,9 +23,11 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Binds the socket to a queue of an interface: zero-copy where the driver runs the program and can, else in copy mode. Returns
-    /// why packets are copied. Fails with `EBUSY` where another socket still has the queue or the driver is busy: that passes, and
-    /// copy mode would stay.
+    /// Binds the socket to a queue of an interface. Uses zero-copy if the driver runs the program
+    /// and supports zero-copy, otherwise copy mode. Returns why packets are copied.
+    ///
+    /// Fails with `EBUSY` if another socket still has the queue or the driver is busy. The caller
+    /// tries again, because copy mode would be permanent.
     pub(super) fn bind(
         &self,
         interface_index: i32,

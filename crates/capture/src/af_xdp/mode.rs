@@ -1,15 +1,18 @@
-//! How packets of an interface come in: what is asked for, and what the driver and the kernel make of it.
+//! How packets of an interface arrive: the requested mode, and the mode that the driver and the
+//! kernel support.
 
 use std::{fmt, io};
 
-/// How AF_XDP takes packets from an interface now.
+/// The current AF_XDP mode of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpMode {
-    /// The driver runs the program; else the kernel's network stack does, after it has allocated a packet of its own.
+    /// The driver runs the program. Otherwise the kernel's network stack runs it after allocating a
+    /// packet buffer.
     pub is_native: bool,
-    /// Why the kernel copies each packet; `None`: the NIC writes where the program reads (zero-copy).
+    /// Why the kernel copies each packet; `None`: the NIC writes to the memory that the program
+    /// reads (zero-copy).
     pub copied: Option<CopyReason>,
-    /// Packets longer than a chunk come in several; else they are lost and counted
+    /// Packets longer than a chunk arrive in several chunks. Otherwise they are lost and counted
     /// ([`LossCause::Oversize`](crate::LossCause::Oversize)).
     pub is_multi_buffer: bool,
 }
@@ -17,10 +20,10 @@ pub struct XdpMode {
 /// Why packets are copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyReason {
-    /// The driver does not run the program, so it was not asked.
+    /// The driver does not run the program, so zero-copy was not requested.
     Generic,
-    /// What bind(2) returned for zero-copy, an `errno`: `EOPNOTSUPP` where the driver does not have it, or not for packets in several
-    /// chunks.
+    /// The `errno` of bind(2) for zero-copy: `EOPNOTSUPP` if the driver does not support zero-copy,
+    /// or not for packets in several chunks.
     Refused(i32),
 }
 
@@ -37,7 +40,7 @@ impl fmt::Display for CopyReason {
 }
 
 impl XdpMode {
-    /// The mode of an interface with several queues: what holds for all of them.
+    /// The mode of an interface with several queues: the properties that all queues have.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -48,25 +51,30 @@ impl XdpMode {
     }
 }
 
-/// How packets are to be taken: what the program is made for, and what is asked of the sockets.
+/// The requested way to receive packets, which determines the program and the socket options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReceiveMode {
-    /// The driver runs the program; else the kernel's network stack.
+    /// The driver runs the program; otherwise the kernel's network stack.
     pub(super) is_native: bool,
-    /// Bytes of a packet at most, longer ones are lost; `None`: they come in several chunks (multi-buffer).
+    /// Bytes of a packet at most; longer packets are lost. `None`: packets arrive in several chunks
+    /// (multi-buffer).
     pub(super) packet_bytes_max: Option<u16>,
-    /// The program takes packets that the driver has in several buffers.
+    /// The program accepts packets that the driver has in several buffers.
     pub(super) has_fragments: bool,
 }
 
 impl ReceiveMode {
-    /// What to try, best first, and then what every kernel has. `bytes_max`: what fits a chunk; `is_enough`: that is enough for what the
-    /// interface's MTU allows; `joins_buffers`: the kernel hands a packet of several buffers to a socket that takes one chunk.
+    /// The modes to try, best first, and then the mode that every kernel supports. `bytes_max`:
+    /// bytes that fit a chunk; `is_enough`: `bytes_max` is enough for the interface's MTU;
+    /// `joins_buffers`: the kernel delivers a packet of several buffers to a socket that takes one
+    /// chunk.
     ///
-    /// Several chunks are asked for where they are needed: drivers whose zero-copy takes one buffer for a packet copy otherwise. Some
-    /// drivers run a program only if it takes several buffers, for their own are smaller than ours. Before Linux 6.6 `bpf_redirect_map` to a
-    /// socket loses such packets, and nothing counts them. The stack has no zero-copy to lose,
-    /// and on virtual interfaces its packets may be longer than the MTU.
+    /// Several chunks are requested only if they are needed, because drivers whose zero-copy
+    /// supports one buffer per packet would copy. Some drivers run a program only if it accepts
+    /// several buffers, because the driver's buffers are smaller than our chunks. Before Linux 6.6
+    /// `bpf_redirect_map` to a socket loses such packets, and does not count the loss. The network
+    /// stack has no zero-copy to lose, and on virtual interfaces its packets may be longer than the
+    /// MTU.
     pub(super) fn all(bytes_max: u16, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
         let receive_mode = |is_native, has_fragments, in_several: bool| Self {
             is_native,
@@ -79,19 +87,19 @@ impl ReceiveMode {
         let better = match (is_enough, joins_buffers) {
             (true, true) => vec![whole, receive_mode(true, true, false), by_stack],
             (true, false) => vec![whole, by_stack],
-            // Where the kernel has no packets in several chunks, it refuses to bind a socket for them.
+            // A kernel without packets in several chunks refuses to bind a socket for such packets.
             (false, _) => vec![receive_mode(true, true, true), by_stack, whole],
         };
         (better, old)
     }
 }
 
-/// Who runs the program, in a word.
+/// The part of the system that runs the program, as a word.
 pub(super) fn program_word(is_native: bool) -> &'static str {
     if is_native { "native" } else { "generic" }
 }
 
-/// How packets come into the chunks, in words.
+/// How packets get into the chunks, in words.
 pub(super) fn copy_words(copied: Option<CopyReason>, receive_mode: ReceiveMode) -> String {
     let several = match receive_mode.packet_bytes_max {
         Some(_) => "",
@@ -131,7 +139,7 @@ mod tests {
             packet_bytes_max,
             has_fragments,
         };
-        // Whoever asks the sockets for several chunks has a program for several buffers, as the kernel wants it.
+        // A mode with several chunks has a program for several buffers, as the kernel requires.
         let by_stack = receive_mode(false, true, None);
         for joins_buffers in [false, true] {
             let whole = receive_mode(true, false, Some(1792));

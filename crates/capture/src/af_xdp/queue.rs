@@ -1,13 +1,14 @@
-//! An XDP socket as an engine of the [skeleton](crate::live): bursts, time stamps, counters.
+//! An XDP socket as an engine of [live queues](crate::live): bursts, time stamps, counters.
 //!
 //! # Time stamps
-//! The program puts the monotonic clock in front of each packet; the difference of both clocks when a burst is fetched makes
-//! it the system clock's. Where a driver has no room in front of a packet, the packets of a burst are stamped when it is
-//! fetched, and a notice says so.
+//! The program puts the monotonic time in front of each packet. The difference of the two clocks at
+//! the fetch of a burst converts it to the system clock. If a driver has no room in front of a
+//! packet, the packets of a burst are stamped at the fetch, and the user gets a notice.
 //!
 //! # Chunks
-//! A chunk is in the fill ring, in the receive ring, or lent. As many are made as a ring has entries, so neither overflows by
-//! itself: packets are lost when all chunks are in the receive ring or lent.
+//! A chunk is in the fill ring, in the receive ring, or lent. There are as many chunks as a ring
+//! has entries, so neither ring overflows by itself. Packets are lost when all chunks are in the
+//! receive ring or lent.
 
 mod link;
 
@@ -31,11 +32,12 @@ use crate::{
     poll::wait_for,
 };
 
-/// From the stamp of a packet to its place in the receive ring at most: a driver's batch of 64.
+/// Longest time from the stamp of a packet to its place in the receive ring: a driver's batch of 64
+/// packets.
 pub(super) const DELIVERY_DELAY_NS_MAX: i64 = RECEIVE_PATH_NS;
 
-/// How long a queue that asks the driver itself waits at most before it returns. A queue whose busy-poll time is at least
-/// as long never sleeps.
+/// Longest wait of a queue that polls the driver, before it returns. A queue whose busy-poll time
+/// is at least as long never sleeps.
 const BUSY_POLL_WAIT_NS: i64 = 8_000_000;
 
 /// Descriptors of a burst at most.
@@ -44,24 +46,26 @@ const BURST: u32 = 512;
 /// `XDP_PKT_CONTD`.
 const CONTINUED: u32 = 1;
 
-/// Room behind the chunks for packets of several chunks: at least one of the largest that the kernel makes (17 pages).
+/// Room after the chunks for packets of several chunks: at least one packet of the largest size
+/// that the kernel makes (17 pages).
 pub(super) const OWN_BYTES: usize = 1 << 20;
 
 /// A bound socket with its memory.
 #[derive(Debug)]
 pub(super) struct XdpReceiver {
-    // Closed before the chunks go; the kernel holds the pages until then in any case.
+    // Closed before the chunks are freed; the kernel holds the pages until then in any case.
     pub(super) channel: Channel,
-    /// Not bound yet, for the next interfaces of this name. They share the chunks, which belong to one socket at a time.
+    /// Unbound sockets for the next interfaces of this name. They share the chunks, which belong to
+    /// one socket at a time.
     pub(super) spares: Vec<Channel>,
     pub(super) umem: Umem,
-    /// Chunks of `umem`, back to back from its start.
+    /// Number of chunks in `umem`, back to back from its start.
     pub(super) chunks: u32,
-    /// A power of two.
+    /// Bytes of a chunk, a power of two.
     pub(super) chunk_bytes: u32,
     /// Why the kernel copies; `None`: zero-copy.
     pub(super) copied: Option<CopyReason>,
-    /// How long to ask the driver before sleeping.
+    /// How long to poll the driver before sleeping.
     pub(super) busy_ns: Option<i64>,
 }
 
@@ -73,35 +77,37 @@ pub(super) struct XdpEngine {
     xdp_interface: Arc<XdpInterface>,
     /// The number of the receive queue, and of its line in the counters.
     queue_index: u32,
-    /// How many queues have a socket.
+    /// Number of queues that have a socket.
     queues: u32,
-    /// The interface, or the last one.
+    /// The current interface, or the last interface.
     attached: AttachedInterface,
     bind_state: BindState,
     frames: Vec<FrameMeta>,
-    /// Chunks of the burst, and others that wait for room in the fill ring.
+    /// Chunks of the burst, and chunks that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
-    /// The interface was removed, and the kernel has unbound the socket: what did not come never comes.
+    /// The interface was removed, and the kernel has unbound the socket: packets that have not
+    /// arrived never will.
     is_removed: bool,
     /// The socket was bound, so it cannot be bound to another interface.
     is_bound: bool,
     is_stamped: bool,
     has_reported_unseen: bool,
-    /// When to look at the MTU, of the first queue, on the monotonic clock, and whether frames of that length fit where it was looked at
-    /// last.
+    /// When the first queue checks the MTU next, on the monotonic clock, and whether frames of that
+    /// MTU fitted at the last check.
     mtu_due_ns: i64,
     fits_mtu: bool,
     was_zero_copy: bool,
     lent: u64,
-    /// Packets that sockets lost which are closed, or that never came out of one, or made no sense.
+    /// Packets that closed sockets lost, that never left a socket, or whose descriptors were
+    /// malformed.
     lost_before: u64,
-    /// Counts of the program when the socket was bound.
+    /// The program's counts when the socket was bound.
     unstamped_before: u64,
     unseen_before: u64,
 }
 
-/// The receive queue of this number of an interface, one of `queues`. The program redirects packets to
-/// the queue after [`Attachment::set_open`].
+/// Makes a queue for one of `queues` receive queues of an interface. The program redirects packets
+/// to the queue after [`Attachment::set_open`].
 pub(super) fn queue(
     mut live: LiveState,
     receiver: XdpReceiver,
@@ -113,7 +119,8 @@ pub(super) fn queue(
         live.wait_ns_max = BUSY_POLL_WAIT_NS;
     }
     if queue_index == 0 && receiver.copied.is_some() {
-        // In zero-copy mode nobody knows: drivers count packets that found no chunk in different places, or not at all.
+        // In zero-copy mode the number is unknown: drivers count packets without a free chunk in
+        // different places, or not at all.
         live.counters = Some(InterfaceCounters::new(Some(attached.index)));
     }
     let mut engine = XdpEngine {
@@ -145,7 +152,7 @@ pub(super) fn queue(
 }
 
 impl XdpEngine {
-    /// Gives all chunks to the socket, which has had none.
+    /// Gives all chunks to the socket, which has had no chunks.
     fn give_all_chunks(&mut self) {
         let chunk_bytes = u64::from(self.receiver.chunk_bytes);
         let all = (0..u64::from(self.receiver.chunks)).map(|chunk| chunk * chunk_bytes);
@@ -154,7 +161,7 @@ impl XdpEngine {
         self.give_lent();
     }
 
-    /// Gives the kernel as many of the chunks that it has not as there is room for.
+    /// Gives the returned chunks to the kernel, as many as the fill ring has room for.
     fn give_lent(&mut self) {
         let given = self.receiver.channel.fill.give(&self.lent_chunks);
         self.lent_chunks.drain(..given);
@@ -164,7 +171,7 @@ impl XdpEngine {
         self.attachment.counters.get(self.queue_index, which)
     }
 
-    /// Gives the burst's chunks to the kernel, and wakes a driver that waits for them.
+    /// Returns the burst's chunks to the kernel, and wakes a driver that waits for chunks.
     fn take_back(&mut self) {
         self.frames.clear();
         if self.lent_chunks.is_empty() {
@@ -172,12 +179,13 @@ impl XdpEngine {
         }
         self.give_lent();
         if self.receiver.channel.fill.needs_wakeup() {
-            // poll(2) is the wake-up; what it says does not matter here.
+            // poll(2) makes the wake-up; its result does not matter here.
             let _ = wait_for(&self.receiver.channel.socket, 0);
         }
     }
 
-    /// Descriptors of the packet that starts at `first`; `None` if its end is not there yet.
+    /// Number of descriptors of the packet that starts at `first`; `None` if its last descriptor
+    /// has not arrived yet.
     fn parts(&self, first: u32, available: u32) -> Option<u32> {
         let end = (first..available)
             .find(|index| self.receiver.channel.rx.peek(*index).options & CONTINUED == 0)?;
@@ -188,7 +196,7 @@ impl XdpEngine {
         self.receiver.umem.own_at()
     }
 
-    /// Where the bytes of a descriptor lie in the chunks; `None`: it makes no sense.
+    /// The bytes of a descriptor in the chunks; `None`: the descriptor is malformed.
     fn range(&self, index: u32) -> Option<Range<usize>> {
         let descriptor = self.receiver.channel.rx.peek(index);
         let start = usize::try_from(descriptor.address).ok()?;
@@ -196,8 +204,8 @@ impl XdpEngine {
         (start >= STAMP_BYTES && end <= self.own_start()).then_some(start..end)
     }
 
-    /// Where a packet lies, in one piece, and its length; 0 if its descriptors make no sense. `None`: there is no room to put
-    /// it together in this burst.
+    /// The offset of a packet in one piece, and its length; length 0 if its descriptors are
+    /// malformed. `None`: this burst has no room to join the packet's chunks.
     fn place(&mut self, parts: Range<u32>, own_at: &mut usize) -> Option<(usize, usize)> {
         if parts.len() == 1 {
             let range = self.range(parts.start);
@@ -221,7 +229,7 @@ impl XdpEngine {
         Some((start, length))
     }
 
-    /// The stamp in front of a packet, as the system clock's; `now_ns` where there is none.
+    /// The stamp in front of a packet, converted to the system's clock; `now_ns` without a stamp.
     fn time_ns(&self, first: XdpDescriptor, offset_ns: i64, now_ns: i64) -> i64 {
         if !self.is_stamped {
             return now_ns;
@@ -239,7 +247,7 @@ impl XdpEngine {
         stamp.map_or(now_ns, |stamp| stamp.saturating_add(offset_ns).min(now_ns))
     }
 
-    /// A driver without room in front of a packet never has it: nothing can be trusted there.
+    /// If a driver once had no room in front of a packet, the queue trusts none of its stamps.
     fn check_stamps(&mut self, live: &mut LiveState) {
         if self.is_stamped && self.counter(word::UNSTAMPED) > self.unstamped_before {
             self.is_stamped = false;
@@ -249,7 +257,8 @@ impl XdpEngine {
         }
     }
 
-    /// Packets that the kernel lost on their way into the receive ring. (What it had no chunk for is among the dropped.)
+    /// Packets that the kernel lost on their way into the receive ring. The dropped packets include
+    /// packets without a free chunk.
     fn lost(&self) -> io::Result<u64> {
         let statistics = self.receiver.channel.socket.statistics()?;
         let ring_full = statistics.rx_ring_full.unwrap_or(0);
@@ -257,7 +266,8 @@ impl XdpEngine {
         Ok(lost + self.lost_before)
     }
 
-    /// Asks the driver itself until packets are there, for the time of busy polling or until `until_ns`. Returns whether there are.
+    /// Polls the driver until packets arrive, for the busy-poll time or until `until_ns`. Returns
+    /// whether packets have arrived.
     fn busy_poll(&self, now_ns: i64, until_ns: i64) -> bool {
         let Some(busy_ns) = self.receiver.busy_ns else {
             return false;
@@ -276,21 +286,21 @@ impl XdpEngine {
 }
 
 impl LiveEngine for XdpEngine {
-    /// Each look is three system calls in each thread.
+    /// Each check takes three system calls in each thread.
     const LOOK_NS: i64 = 5_000_000;
 
     fn give_back(&mut self, _live: &mut LiveState) {
         self.take_back();
     }
 
-    /// Fetches what the receive ring has.
+    /// Fetches the packets of the receive ring.
     fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError> {
         let available = self.receiver.channel.rx.available().min(BURST);
         if available == 0 {
             self.take_back();
             return Ok(false);
         }
-        // The program stamps by the monotonic clock.
+        // The program's stamps are on the monotonic clock.
         let now = clock::now();
         let (now_ns, offset_ns) = (now.wall_ns, now.offset_max_ns());
         self.check_stamps(live);
@@ -356,7 +366,7 @@ impl LiveEngine for XdpEngine {
         until_ns: i64,
     ) -> Result<(), SourceError> {
         if self.is_removed || !matches!(self.bind_state, BindState::Bound) {
-            // A socket without an interface tells nothing.
+            // A socket without an interface reports nothing.
             clock::sleep_until(until_ns);
         } else if !self.busy_poll(now_ns, until_ns) {
             let wait_ns = until_ns.saturating_sub(clock::monotonic_ns());
@@ -368,7 +378,8 @@ impl LiveEngine for XdpEngine {
 
     fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
         self.attachment.set_open(self.queue_index, false);
-        // What comes to queues without a socket from now on is nobody's loss. The first queue, which tells of them, may have failed.
+        // From now on, packets of queues without a socket count as no loss. The first queue, which
+        // reports them, may have failed.
         (self.queues..QUEUES_MAX).for_each(|other| self.attachment.set_open(other, false));
         if matches!(self.bind_state, BindState::Absent(_)) {
             return CutOff::Ended;
@@ -378,7 +389,8 @@ impl LiveEngine for XdpEngine {
         }
     }
 
-    /// Every packet that the program took is lent or lost. What did not come from an interface that is gone was lost with it.
+    /// Every packet that the program took is lent or lost. A packet that did not arrive from an
+    /// interface that is gone was lost with the interface.
     fn balance(&mut self, is_over: bool) -> StopBalance {
         let Ok(lost) = self.lost() else {
             return StopBalance::Unknown;
@@ -418,7 +430,7 @@ impl LiveEngine for XdpEngine {
         }
         let mut known_ns = now_ns;
         if self.was_zero_copy {
-            // Where no chunk is free the NIC drops, and no program runs.
+            // Without a free chunk the NIC drops the packet, and no program runs.
             causes.push((LossCause::Nic, None));
         } else if let Some(counters) = &live.counters {
             causes.push((LossCause::Nic, counters.nic()));
@@ -433,7 +445,7 @@ impl LiveEngine for XdpEngine {
     }
 
     fn input_drops(&self, live: &LiveState) -> InputDrops {
-        // A native program runs before the input queues, a generic one after them.
+        // A native program runs before the input queues, a generic program after the input queues.
         match &live.counters {
             Some(counters) if !self.attachment.state().is_native => counters.input_drops(),
             _ => InputDrops::None,
@@ -457,7 +469,8 @@ impl LiveEngine for XdpEngine {
     }
 }
 
-/// Packets that the program took and that went with an interface: those that have not come when nothing comes any more.
+/// Packets that the program took and that were lost with an interface: packets that have not
+/// arrived at the end of the drain.
 fn lost_with_interface(received: u64, seen: u64, is_gone: bool) -> u64 {
     if is_gone {
         received.saturating_sub(seen)

@@ -1,4 +1,5 @@
-//! Opening: may the interface be xdp_interface, the program, a socket for each receive queue.
+//! Opens an interface: checks that it may be taken from the host, loads the program, and opens a
+//! socket for each receive queue.
 
 use std::{path::Path, sync::Arc};
 
@@ -25,45 +26,49 @@ use crate::{
     source::DividedQueues,
 };
 
-/// Memory of a queue unless the user says otherwise.
+/// Memory of a queue unless the user chooses another size.
 const BUFFER_BYTES: usize = 64 << 20;
 
-/// Chunks: the smaller ones take ordinary frames and waste less. The kernel allows these two sizes with pages of 4 KiB.
+/// Chunk sizes: the smaller chunks hold ordinary frames and waste less memory. The kernel allows
+/// these two sizes with pages of 4 KiB.
 const SMALL_CHUNK: u16 = 2048;
 const LARGE_CHUNK: u16 = 4096;
 
-/// What the kernel keeps free in front of a packet (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel keeps free in front of a packet (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u16 = 256;
 
-/// The first Linux version in which a packet of several buffers reaches a socket ("xsk: add support for AF_XDP multi-buffer on Rx path").
+/// The first Linux version in which a packet of several buffers reaches a socket ("xsk: add support
+/// for AF_XDP multi-buffer on Rx path").
 const JOINS_BUFFERS: (u32, u32) = (6, 6);
 
-/// How long between two tries to bind a socket whose receive queue another one still has.
+/// Time between two attempts to bind a socket whose receive queue another socket still has.
 const RECEIVE_QUEUE_LOOK_NS: i64 = 10_000_000;
 
-/// Spare sockets for each queue: the interface may be removed and come back as often.
+/// Spare sockets for each queue: the interface can be removed and come back this often.
 const SPARES: usize = 4;
-/// Spare sockets of all queues together, where each has one.
+/// Spare sockets of all queues together. Each queue gets at least one spare socket even if that
+/// exceeds the limit.
 const SPARES_MAX: usize = 64;
 
-/// A live interface, through AF_XDP, behind the [`Source`] plug.
+/// A live interface through AF_XDP that implements [`Source`].
 ///
-/// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a limit of locked memory that is high enough; the queues need
-/// no privilege. It captures in the network namespace of the thread that calls [`Source::probe`]; for an interface that comes back to
-/// be found, the queues must be served there too.
+/// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a sufficient limit of
+/// locked memory. The queues need no privilege. The source captures in the network namespace of the
+/// thread that calls [`Source::probe`]. To find an interface that comes back, the queues must run
+/// in the same namespace.
 #[derive(Debug)]
 pub struct XdpSource {
     config: XdpConfig,
 }
 
 impl XdpSource {
-    /// A source that will capture as `config` says. Nothing is receivers yet.
+    /// A source that will capture as `config` says. Opens nothing yet.
     #[must_use]
     pub fn new(config: XdpConfig) -> Self {
         Self { config }
     }
 
-    /// Attaches the program and makes the sockets, as planned.
+    /// Attaches the program and opens the sockets in the given mode.
     fn take(
         xdp_interface: &XdpInterface,
         index: i32,
@@ -99,7 +104,7 @@ impl XdpSource {
         Ok((attachment, attached, receivers))
     }
 
-    /// What the user should know about how it is captured.
+    /// Notices to the user about the capture.
     fn notices(&self, attachment: &Attachment, receivers: &[XdpReceiver]) -> Vec<String> {
         let name = &self.config.interface;
         let queues = counted(receivers.len() as u64, "receive queue");
@@ -128,8 +133,8 @@ impl Source for XdpSource {
         &self.config.interface
     }
 
-    /// Opens a queue for each receive queue that the interface has, whatever `queues` says: packets of a queue without a
-    /// socket would not be seen.
+    /// Opens a queue for each receive queue of the interface, whatever `queues` says: packets of a
+    /// queue without a socket would be missed.
     fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let xdp_interface = XdpInterface::new(self.config.clone())?;
         let found = xdp_interface.look_up()?;
@@ -161,7 +166,7 @@ impl Source for XdpSource {
                 receive_mode,
             )
         };
-        // The first mode that driver and kernel can follow.
+        // The first mode that driver and kernel support.
         let is_followed = |outcome: &Result<_, SourceError>| !matches!(outcome, Err(SourceError::System { error, .. }) if is_unsupported(error));
         let outcome = better.into_iter().map(take).find(is_followed);
         let (attachment, attached, mut receivers) = outcome.unwrap_or_else(|| take(last))?;
@@ -240,7 +245,8 @@ impl Probed for ProbedQueues {
     }
 }
 
-/// A socket bound to a queue, zero-copy if the driver can; `None`: the interface has no such queue.
+/// Opens a socket bound to a queue, zero-copy if the driver supports it; `None`: the interface has
+/// no such queue.
 fn open_queue(
     xdp_interface: &XdpInterface,
     index: i32,
@@ -249,7 +255,7 @@ fn open_queue(
     chunk_bytes: u32,
 ) -> Result<Option<XdpReceiver>, SourceError> {
     let wanted = xdp_interface.config.buffer_bytes.unwrap_or(BUFFER_BYTES) / chunk_bytes as usize;
-    // A power of two, as the rings are, and not more than the kernel gives rings.
+    // A power of two, like the rings, and within the kernel's limit for rings.
     let chunks: u32 = 1 << wanted.clamp(64, 1 << 17).ilog2();
     let umem = Umem::new(chunks as usize * chunk_bytes as usize, OWN_BYTES)
         .map_err(|error| xdp_interface.error("mmap", error))?;
@@ -264,10 +270,12 @@ fn open_queue(
         match error.raw_os_error() {
             Some(libc::EBUSY) if now_ns < give_up_ns => {
                 clock::sleep_until(now_ns + RECEIVE_QUEUE_LOOK_NS);
-                // A new one for each try: what is left of one that did not bind is the kernel's business.
+                // A new socket for each attempt: the state of a socket whose bind failed is the
+                // kernel's business.
                 channel = xdp_interface.open_socket(&umem, chunks, chunk_bytes)?;
             }
-            // EINVAL means that the queue does not exist; for queue 0 it means that AF_XDP does not work here.
+            // EINVAL means that the queue does not exist. For queue 0 it means that AF_XDP does not
+            // work here.
             Some(libc::EINVAL) if queue > 0 => return Ok(None),
             _ => return Err(xdp_interface.not_bound(queue, error)),
         }
@@ -283,8 +291,8 @@ fn open_queue(
     }))
 }
 
-/// Makes spare sockets for each queue, as many as the kernel lets. Returns a sentence if these are fewer than there should be: the
-/// limits of locked memory and of descriptors are the user's choice.
+/// Opens spare sockets for each queue, as many as the kernel allows. Returns a sentence if there
+/// are too few: the user sets the limits of locked memory and of descriptors.
 fn open_spares(xdp_interface: &XdpInterface, receivers: &mut [XdpReceiver]) -> Option<String> {
     let wanted = (SPARES_MAX / receivers.len().max(1)).clamp(1, SPARES);
     for times in 0..wanted {
@@ -298,10 +306,12 @@ fn open_spares(xdp_interface: &XdpInterface, receivers: &mut [XdpReceiver]) -> O
     None
 }
 
-/// The sentence that an interface, once removed, can be taken up again only `times` times instead of `wanted` times.
+/// The sentence for an interface that can be taken up again only `times` times after its removal,
+/// instead of `wanted` times.
 fn few_spares(name: &str, times: usize, wanted: usize, error: &SourceError) -> String {
     let why = match error {
-        // The chunks, which the first socket was allowed to lock, count once more.
+        // The chunks count once more for each socket; the first socket was allowed to lock this
+        // memory.
         SourceError::Unsupported(_) => "no more memory may be locked (ulimit -l)".to_owned(),
         error => error.to_string(),
     };

@@ -61,7 +61,7 @@ impl PacketEngine {
         Ok(())
     }
 
-    /// Checks whether an interface of this name exists again, and captures from it.
+    /// Checks whether an interface of this name exists again, and captures from that interface.
     fn look_for_return(
         &mut self,
         live: &mut LiveState,
@@ -131,8 +131,8 @@ impl PacketEngine {
         Ok(true)
     }
 
-    /// Whether all threads receive from an interface that came back, or have had enough time to do
-    /// so.
+    /// Whether all threads receive from an interface that came back, or the time for this has
+    /// passed.
     pub(super) fn are_siblings_there(&self) -> bool {
         self.siblings_until_ns.is_none_or(|until_ns| {
             self.packet_interface.are_all_accepting() || clock::monotonic_ns() >= until_ns

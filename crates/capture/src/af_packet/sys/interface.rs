@@ -2,7 +2,7 @@
 //!
 //! The queries use a socket, so the answers belong to the calling thread's network namespace at the
 //! time when the [`InterfaceQuery`] was made. `/sys/class/net` would show the namespace of the
-//! process that mounted it.
+//! process that mounted sysfs.
 //!
 //! Answers of ethtool are structures of 32-bit words, some with bytes and half words inside; the
 //! functions read them as words.
@@ -48,7 +48,7 @@ const RSS_HEAD: usize = 6;
 /// and keys are not known to exist.
 const ANSWER_WORDS: usize = RSS_HEAD + 4096 + 64;
 
-/// `RXH_XFRM_SYM_XOR` and `RXH_XFRM_SYM_OR_XOR`, and the transform if the kernel does not know it.
+/// `RXH_XFRM_SYM_XOR` and `RXH_XFRM_SYM_OR_XOR`, and the value of an unknown transform.
 const SYMMETRIC: u8 = 0b11;
 const TRANSFORM_UNKNOWN: u8 = 0xff;
 
@@ -237,7 +237,7 @@ impl InterfaceQuery {
     }
 }
 
-/// The bytes of words as the kernel wrote them.
+/// The bytes of words in the kernel's order.
 fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

@@ -7,7 +7,7 @@
 //! block, barrier, sets the status) and `prb_open_block`.
 //!
 //! Ordering edges: **K1** the kernel's status store after its writes, paired with the Acquire load
-//! in [`Mapping::block`]; **K2** the Release store in [`Mapping::release`], after our reads, paired
+//! in [`Mapping::block`]. **K2** the Release store in [`Mapping::release`], after our reads, paired
 //! with the kernel's status load.
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
@@ -84,8 +84,8 @@ impl Mapping {
         Some(unsafe { slice::from_raw_parts(start, self.block_bytes) })
     }
 
-    /// Whether the kernel's block at `index` has no packet at this moment. The kernel counts
-    /// packets in the block as it places them.
+    /// Whether the kernel's block at `index` has no packet at this moment. The kernel counts each
+    /// packet in the block when it places the packet.
     pub(crate) fn is_empty(&self, index: usize) -> bool {
         // Relaxed: a hint about the kernel's progress; no other read depends on the value.
         self.word(index, PACKETS_OFFSET).load(Ordering::Relaxed) == 0

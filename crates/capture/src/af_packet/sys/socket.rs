@@ -62,8 +62,8 @@ impl PacketSocket {
     }
 
     /// Binds to an interface. `protocol` is an EtherType in host order, `ETH_P_ALL` for all
-    /// packets, or 0 for none. With 0 the kernel takes the socket out of the receive path and waits
-    /// until no other CPU uses it there.
+    /// packets, or 0 for no packets. With 0 the kernel takes the socket out of the receive path,
+    /// and waits until no other CPU uses the socket in this path.
     pub(crate) fn bind(&self, interface_index: i32, protocol: u16) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: FAMILY,
@@ -177,7 +177,7 @@ impl PacketSocket {
         set_option(self, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
     }
 
-    /// `PACKET_STATISTICS`: counters since the last call, which resets them.
+    /// `PACKET_STATISTICS`: counters since the last call, which resets the counters.
     pub(crate) fn take_statistics(&self) -> io::Result<libc::tpacket_stats_v3> {
         option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)
     }

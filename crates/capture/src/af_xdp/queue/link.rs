@@ -1,12 +1,14 @@
-//! What happens to the interface under a queue: down, up, removed, there again.
+//! Reactions of a queue to its interface: it goes down, comes up, is removed, and exists again.
 //!
-//! Every queue sees that its interface was removed by an error of its socket, or that another queue has left it. What the program had
-//! taken until then is fetched; then the queue looks for the next interface. The first one to find one of the name that is up attaches
-//! the program, and the others follow it there by its index, whatever it is called then. Each binds a spare socket to its receive
-//! queue, and when all have done so the first queue tells that the interface is up.
+//! Each queue finds the removal of its interface by an error of its socket, or because another
+//! queue has detached the program. The queue then fetches the packets that the program had taken,
+//! and looks for the next interface. The first queue that finds an interface of the name that is up
+//! attaches the program. The other queues use the same interface by its index, whatever its name by
+//! then. Each queue binds a spare socket to its receive queue. When all have done so, the first
+//! queue reports that the interface is up.
 //!
-//! An interface that comes back is the host's if that uses it, also where it begins to within [`HOST_USE_WATCH_NS`]: links are set up before
-//! they get addresses.
+//! An interface that comes back is left to the host if the host uses it, or begins to use it within
+//! [`HOST_USE_WATCH_NS`]: links are set up before they get addresses.
 
 use std::io;
 
@@ -26,46 +28,47 @@ use crate::{
     sys::take_error,
 };
 
-/// How long between two looks at an interface that the host uses.
+/// Time between two checks of an interface that the host uses.
 const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// How long between two looks at its MTU.
+/// Time between two checks of the MTU.
 const MTU_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// For how long after its return an interface is looked at whether the host begins to use it; and how long between two looks, each of
-/// which takes a netlink socket and four lists.
+/// How long a queue checks whether the host begins to use an interface that came back, and the time
+/// between two checks. A check takes a netlink socket and four lists.
 const HOST_USE_WATCH_NS: i64 = 60 * SECOND_NS;
 const HOST_USE_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// A queue and its interface.
+/// The relation of a queue to its interface.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum BindState {
     /// The queue receives from the interface.
     Bound,
-    /// The interface was removed; what the program took still comes.
+    /// The interface was removed; packets that the program took still arrive.
     Leaving(QueueDrain),
-    /// There is no interface, or none with such a queue.
+    /// There is no interface, or the interface has no such receive queue.
     Absent(InterfaceAbsence),
 }
 
-/// The interface was removed. Times on the monotonic clock.
+/// The state of a queue whose interface was removed. Times are on the monotonic clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InterfaceAbsence {
-    /// Since when the receive queue is somebody else's.
+    /// Since when another socket has the receive queue.
     busy_since_ns: Option<i64>,
-    /// The generation of the interface that has no such queue.
+    /// Number of the attachment to an interface that has no such receive queue.
     without: Option<u64>,
 }
 
 impl XdpEngine {
-    /// The interface's state: a socket is told of its removal, and of neither down nor up.
+    /// Checks the interface. A socket gets an error when the interface is removed, but not when it
+    /// goes down or up.
     pub(super) fn look_at_interface(
         &mut self,
         live: &mut LiveState,
         now_ns: i64,
     ) -> Result<(), SourceError> {
         match self.bind_state {
-            // The removal may come after a stop, or after another queue has left.
+            // The removal may follow a stop, or another queue's detachment.
             _ if !live.is_running() => {
                 self.see_removal();
                 live.look_due_ns = now_ns;
@@ -74,8 +77,9 @@ impl XdpEngine {
             BindState::Bound => self.look_while_bound(live, now_ns),
             BindState::Leaving(drain) => {
                 self.see_removal();
-                // Once no CPU can be in the program any more, what it took and the ring has not shown never comes: the kernel unbinds the
-                // socket before it tells of the removal.
+                // The kernel unbinds the socket before it reports the removal. So once no CPU can
+                // be in the program any more, a packet that the program took arrives only if the
+                // ring contains it already.
                 live.look_due_ns = now_ns;
                 if live.is_drained(drain, now_ns, |is_over| self.balance(is_over)) {
                     self.renew()?;
@@ -115,8 +119,8 @@ impl XdpEngine {
         self.attachment.state().is_settled(self.queues)
     }
 
-    /// Tells of an MTU that allows frames which do not fit, once each time that it rises above what fits. `reason`: why they
-    /// do not fit, or what helps.
+    /// Reports an MTU that allows frames which do not fit, once each time that the MTU rises above
+    /// the limit. `reason`: why they do not fit, or the remedy.
     pub(super) fn tell_mtu(&mut self, live: &mut LiveState, reason: &str) {
         let Some(bytes_max) = self.attachment.receive_mode.packet_bytes_max else {
             return;
@@ -135,7 +139,7 @@ impl XdpEngine {
         self.fits_mtu = fits;
     }
 
-    /// Packets of receive queues without a socket: once, until the interface is another one.
+    /// Reports packets of receive queues without a socket, once per interface.
     fn tell_unseen(&mut self, live: &mut LiveState) {
         if self.queue_index == 0
             && !self.has_reported_unseen
@@ -153,13 +157,14 @@ impl XdpEngine {
         self.is_removed |= error.is_ok_and(|error| error.is_some());
     }
 
-    /// Leaves an interface that came back to a host that has begun to use it.
+    /// Detaches the program from an interface that came back if the host has begun to use the
+    /// interface.
     fn ask_the_host(&mut self, live: &mut LiveState, now_ns: i64) {
         if !self.attachment.state().is_to_ask(now_ns, HOST_USE_LOOK_NS) {
             return;
         }
         let used = self.xdp_interface.host_use();
-        // That was asked by name: an interface that has another name by now is not meant.
+        // The query was by name: ignore the answer if our interface was renamed.
         let Some(used) =
             used.filter(|_| self.xdp_interface.interface.has_name(self.attached.index))
         else {
@@ -173,7 +178,8 @@ impl XdpEngine {
         self.attachment.detach(self.attached.generation);
     }
 
-    /// The interface was removed, or is the host's. What the program has taken still comes.
+    /// The interface was removed, or belongs to the host again. Packets that the program has taken
+    /// still arrive.
     fn detach(&mut self, live: &mut LiveState, now_ns: i64) {
         self.attachment.set_open(self.queue_index, false);
         self.attachment.detach(self.attached.generation);
@@ -190,18 +196,18 @@ impl XdpEngine {
         live.look_due_ns = now_ns;
     }
 
-    /// Closes the socket and puts a spare one in its place, if there is one.
+    /// Closes the socket and replaces it with a spare socket, if any.
     fn renew(&mut self) -> Result<(), SourceError> {
         let Some(spare) = self.receiver.spares.pop() else {
-            // The socket of a removed interface holds no receive queue: recording fails only when there is an interface to
-            // bind to (`bind`).
+            // The socket of a removed interface holds no receive queue. Recording fails only when
+            // there is an interface to bind to (`bind`).
             return if self.is_removed {
                 Ok(())
             } else {
                 Err(self.no_spare_left())
             };
         };
-        // Its counters go with it.
+        // The socket's counters are lost with the socket.
         self.lost_before = self.lost().map_err(|error| {
             self.xdp_interface
                 .error("getsockopt(XDP_STATISTICS)", error)
@@ -217,7 +223,8 @@ impl XdpEngine {
         )
     }
 
-    /// Looks whether an interface of this name is there again, and up, and takes packets from it.
+    /// Checks whether an interface of this name exists again and is up, and captures from that
+    /// interface.
     fn look_for_return(
         &mut self,
         live: &mut LiveState,
@@ -233,7 +240,7 @@ impl XdpEngine {
             attached.filter(|attached| absence.without == Some(attached.generation))
         {
             if self.xdp_interface.interface.is_up(attached.index).is_err() {
-                // There may be no other queue left that sees it.
+                // Perhaps no other queue is left that notices.
                 self.attachment.detach(attached.generation);
             }
             return Ok(());
@@ -247,8 +254,9 @@ impl XdpEngine {
         })
     }
 
-    /// Attaches the program to the interface of this name if that is up, and another queue has not attached it. Returns what it is
-    /// attached to; `None`: there is none, or it is not to be taken.
+    /// Attaches the program to the interface of this name, if the interface is up and no other
+    /// queue has attached the program. Returns the interface to which the program is attached;
+    /// `None`: there is no interface, or it must not be captured.
     fn take(
         &mut self,
         live: &mut LiveState,
@@ -266,7 +274,7 @@ impl XdpEngine {
         live.look_due_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
         let was_native = state.is_native;
         let used = self.xdp_interface.host_use();
-        // That was asked by name: it holds only if the interface still has this name.
+        // The query was by name: the answer is valid only if the interface still has this name.
         if !self.xdp_interface.interface.has_name(index) {
             return Ok(None);
         }
@@ -303,7 +311,7 @@ impl XdpEngine {
         Ok(None)
     }
 
-    /// Receives from this queue of the interface, if it has one.
+    /// Receives from this queue of the interface, if the interface has such a queue.
     fn bind(
         &mut self,
         live: &mut LiveState,
@@ -330,7 +338,7 @@ impl XdpEngine {
         self.attachment
             .set_socket(self.queue_index, &self.receiver.channel.socket)
             .map_err(|error| self.xdp_interface.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
-        // The socket before was closed before this one was bound.
+        // The previous socket was closed before this socket was bound.
         self.give_all_chunks();
         if std::mem::replace(&mut self.receiver.copied, copied) != copied && self.queue_index == 0 {
             live.notice(format_args!("{} now", copy_words(copied, receive_mode)));
@@ -354,7 +362,7 @@ impl XdpEngine {
         Ok(())
     }
 
-    /// Waits for the interface or its queue, or does without it.
+    /// Waits for the interface or its queue, or goes on without the queue.
     fn not_bound(
         &mut self,
         live: &mut LiveState,
@@ -364,7 +372,8 @@ impl XdpEngine {
         now_ns: i64,
     ) -> Result<(), SourceError> {
         match error.raw_os_error() {
-            // An interface that another queue has seen to be there, and that is gone again before this one has bound, is left too.
+            // The interface that another queue found is gone before this queue has bound its
+            // socket: detach here too.
             Some(libc::ENODEV) => self.attachment.detach(attached.generation),
             Some(libc::ENETDOWN) => {}
             Some(libc::EBUSY)
@@ -374,7 +383,7 @@ impl XdpEngine {
             }
             Some(libc::EINVAL) if self.queue_index > 0 => {
                 absence.without = Some(attached.generation);
-                // If it gets one later, its packets are counted as unseen.
+                // If the interface gets the queue later, its packets are counted as unseen.
                 let sockets = &self.attachment.sockets;
                 let _ = sockets.remove(&self.queue_index.to_ne_bytes());
                 self.attachment.set_open(self.queue_index, true);
@@ -393,7 +402,7 @@ impl XdpEngine {
     }
 }
 
-/// Why an interface is not taken that the host uses.
+/// Why an interface that the host uses is not captured.
 fn host_use_reason(used: &HostUse) -> String {
     format!("it {used}, and --take-interface was not given")
 }
