@@ -1,4 +1,4 @@
-//! Messages as the kernel makes them.
+//! Messages in the kernel's layout.
 
 use rustix::net::socketpair;
 
@@ -20,7 +20,7 @@ pub(crate) fn with_long(mut request: NetlinkRequest, kind: u16, value: &[u8]) ->
     request.padded()
 }
 
-/// The message that some bytes begin with.
+/// The first message in `bytes`.
 pub(crate) fn first(bytes: &[u8]) -> Option<NetlinkMessage<'_>> {
     NetlinkMessage::first(bytes).map(|(message, _)| message)
 }
@@ -34,7 +34,7 @@ pub(crate) fn done(sequence: u32, code: i32) -> Vec<u8> {
     )
 }
 
-/// `message` marked as one of a list that changed meanwhile.
+/// `message`, marked as part of a list that changed meanwhile.
 pub(crate) fn interrupted(mut message: Vec<u8>) -> Vec<u8> {
     message[6..8].copy_from_slice(&INTERRUPTED.to_ne_bytes());
     message
@@ -71,14 +71,14 @@ fn a_list_is_whole_or_an_error() {
         (list.kept, list.is_done, list.was_interrupted),
         (vec![1, 2, 3], true, false)
     );
-    // Every cut is seen: by an error, or because the end is missing.
+    // Every truncation is detected: by an error, or because the end is missing.
     for length in 0..first.len() {
         let (outcome, list) = taken(&[first[..length].to_vec()]);
         let at_a_message = length == 0 || length == numbered(1).len();
         assert_eq!(outcome.is_ok(), at_a_message, "{length}");
         assert!(!list.is_done);
     }
-    // What says that there is no error is the end of a single answer.
+    // An acknowledgement ends a single answer.
     let acknowledged = message(ERROR, 7, &NetlinkRequest::new(ERROR, &0_i32.to_ne_bytes()));
     let (outcome, list) = taken(&[numbered(1), acknowledged]);
     outcome.unwrap();
@@ -125,12 +125,13 @@ fn the_kernel_lists_interfaces() {
         Some(Some(found.get(&3)?.to_vec()))
     });
     assert!(names.unwrap().contains(&b"lo\0".to_vec()));
-    // No such type of message.
+    // This message type does not exist.
     let refused = netlink.list::<()>(&NetlinkRequest::new(0x7ff0, &[0; 16]), |_| Some(None));
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
 }
 
-/// What an answer with a foreign attribute in front of the counters says, as far as it is whole.
+/// Parses an answer that has a foreign attribute before the counters, and the first `words` words
+/// of the counters.
 fn told(fifo: u64, missed: u64, words: usize) -> Option<LinkCounters> {
     let value: Vec<u8> = (0..words)
         .flat_map(|index| {
@@ -173,7 +174,8 @@ fn the_loopback_interface_has_no_queue() {
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
 }
 
-/// Asks for a list. `changes` times the kernel says that the list changed, then it gives the list.
+/// Requests a list. `changes` times the kernel reports that the list changed, then it returns the
+/// list.
 fn list_that_changes(changes: u32) -> io::Result<Vec<u32>> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let (kernel, socket) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -187,7 +189,7 @@ fn list_that_changes(changes: u32) -> io::Result<Vec<u32>> {
         for try_number in 1_u32.. {
             let (length, _) = recv(&kernel, &mut request[..], RecvFlags::empty()).unwrap();
             if length == 0 {
-                return; // the asking side closed its socket
+                return; // the requesting side closed its socket
             }
             let body =
                 NetlinkRequest::new(NEW_LINK, &[0; LINK_BYTES]).with(5, &try_number.to_ne_bytes());

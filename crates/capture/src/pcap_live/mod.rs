@@ -1,28 +1,31 @@
 //! libpcap as an engine: any device that the system's libpcap opens.
 //!
-//! Where the other engines know one interface of the kernel each, this one knows none: PF_RING, netmap, DAG and SNF bring
-//! libpcap builds of their own (none was tried), and `any`, `usbmon0` or `bluetooth0` are devices of the common one.
+//! Each of the other engines supports one kernel interface. This engine depends on no kernel
+//! interface. PF_RING, netmap, DAG and SNF come with their own libpcap builds, which were not
+//! tested. The common libpcap opens devices such as `any`, `usbmon0` or `bluetooth0`.
 //!
 //! - `sys`: the C library,
-//! - `packet_buffer`: where its packets wait,
+//! - `packet_buffer`: the buffer for delivered packets,
 //! - `queue`: waiting, watermark, counters, drained stop, interfaces that come and go,
-//! - `link_type`: its names for link-layer headers.
+//! - `link_type`: libpcap's names for link-layer headers.
 //!
 //! # Copies
-//! One into a buffer of 128 KiB that stays in the cache, one from there into the recorder's ring. libpcap lends a packet
-//! during its callback only: its AF_PACKET code gives a block back to the kernel before pcap_dispatch(3PCAP) returns, so
-//! that a burst that was lent without a copy could change while it is read. `af-packet` copies once.
+//! The engine copies a packet into a buffer of 128 KiB that stays in the cache, and the recorder
+//! copies it from there into the ring. For libpcap lends a packet only during its callback: its
+//! AF_PACKET code returns a block to the kernel before pcap_dispatch(3PCAP) returns. A burst
+//! without a copy could change while it is read. The engine `af-packet` copies once.
 //!
 //! # Counting
-//! pcap_stats(3PCAP) leaves its meaning to the platform. On Linux packet sockets `ps_recv` counts what passed, with what
-//! `ps_drop` counts: packets for which the kernel's ring had no room. `ps_ifdrop` is what the NIC missed, read from sysfs,
-//! known only where that shows this network namespace. For other devices `received` is unknown, and what is dropped is
-//! what they say.
+//! The meaning of pcap_stats(3PCAP) depends on the platform. On Linux packet sockets `ps_recv`
+//! counts accepted packets plus `ps_drop`. `ps_drop` counts packets for which the kernel's ring had
+//! no room. `ps_ifdrop` is the number of packets that the NIC missed, read from sysfs, and known
+//! only if sysfs shows this network namespace. For other devices `received` is unknown, and the
+//! number of dropped packets is the device's own.
 //!
 //! # What it does not do
-//! Kernel filters: libpcap compiles them for frames whose VLAN tag was taken out, which is another language than that of
-//! frames on the wire. The recorder filters in user space, and counts what it refuses. One queue for a device: libpcap has
-//! no fanout. The direction of a frame is not told.
+//! Kernel filters: libpcap compiles them for frames without the outermost VLAN tag, unlike filters
+//! for frames on the wire. The recorder filters in user space, and counts refused packets. One
+//! device has one queue, because libpcap has no fanout. The direction of frames is unknown.
 
 mod link_type;
 mod packet_buffer;
@@ -46,13 +49,15 @@ use crate::{
     },
 };
 
-/// Kernel memory unless the user says otherwise: libpcap's own 2 MiB hold 8 of its blocks.
+/// Kernel memory unless the user chooses another size. libpcap's default of 2 MiB holds 8 of its
+/// blocks.
 const BUFFER_BYTES: c_int = 64 << 20;
 
-/// A device of the system's libpcap behind the [`Source`] plug.
+/// A device of the system's libpcap that implements [`Source`].
 ///
-/// Opening needs what libpcap needs, CAP_NET_RAW for network interfaces; the queue needs no privilege. It captures in the
-/// network namespace of the thread that calls [`Source::probe`] and opens it.
+/// Opening needs the privileges that libpcap needs: CAP_NET_RAW for network interfaces. The queue
+/// needs no privilege. The source captures in the network namespace of the thread that calls
+/// [`Source::probe`] and opens the source.
 #[derive(Debug)]
 pub struct PcapSource(pub LiveConfig);
 
@@ -95,7 +100,8 @@ impl Source for PcapSource {
         &self.0.interface
     }
 
-    /// One queue, whatever `queues` says. It is closed again: packets that came before the second phase would be old by then.
+    /// Probes one queue, whatever `queues` says. The handle is closed again, because packets that
+    /// arrive before the second phase would be old by then.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let (handle, _) = self.activate()?;
         Ok(Box::new(PcapProbe {
@@ -111,7 +117,7 @@ impl Source for PcapSource {
 struct PcapProbe {
     source: PcapSource,
     link_type: LinkType,
-    /// More threads were wanted.
+    /// The caller preferred several threads.
     is_alone: bool,
 }
 
@@ -156,7 +162,7 @@ impl Probed for PcapProbe {
     }
 }
 
-/// The CPUs near a device that is a network interface; none where it is not.
+/// The CPUs near a device that is a network interface; empty for other devices.
 fn near(device: &str) -> CpuList {
     let index = InterfaceQuery::new().and_then(|query| query.index(device));
     index.map_or_else(
@@ -176,7 +182,7 @@ mod tests {
 
     #[test]
     fn refusals_are_one_sentence() {
-        // Without privileges libpcap says that before it looks for the device.
+        // Without privileges, libpcap reports the missing privileges before it looks up the device.
         for device in ["no-such-if", "nul\0", ""] {
             let error = open(device);
             assert!(

@@ -1,9 +1,10 @@
-//! A libpcap handle as an engine of the [skeleton](crate::live): its packets and counters.
+//! A libpcap handle as an engine of [live queues](crate::live): its packets and counters.
 //!
 //! # Watermark
-//! On a Linux packet socket, packets wait in a block that cannot be seen until it is full or its retire time is over. What
-//! was stamped [`DELIVERY_DELAY_NS_MAX`] before a look that found nothing has come by then. Other devices stamp by clocks of their
-//! own: they promise nothing.
+//! On a Linux packet socket, packets wait in a block that is invisible until it is full or its
+//! retire time has passed. After a fetch without packets, all packets stamped at least
+//! [`DELIVERY_DELAY_NS_MAX`] earlier have been delivered. Other devices stamp with other clocks, so
+//! their queues have no watermark.
 
 mod link;
 
@@ -20,18 +21,20 @@ use crate::{
     poll::wait_for,
 };
 
-/// From the stamp of a packet to when libpcap shows it, at most: twice the retire time of 4 ms, two ticks of the slowest
-/// timer (10 ms each), and 12 ms for a virtual CPU that is descheduled between stamp and block.
+/// Longest time from the stamp of a packet to its delivery by libpcap. Twice the retire time of 4
+/// ms, two ticks of the slowest timer (10 ms each), and 12 ms for a virtual CPU that is descheduled
+/// between stamp and block.
 const DELIVERY_DELAY_NS_MAX: i64 = 40_000_000;
 
-/// How long between two looks for packets at a device without a descriptor to wait for.
+/// Time between two polls of a device without a descriptor to wait for.
 const NO_DESCRIPTOR_LOOK_NS: i64 = 1_000_000;
 
 /// One device of libpcap.
 #[derive(Debug)]
 struct PcapEngine {
     handle: PcapHandle,
-    /// The packet socket of Linux that packets come from: counters and clock have a known meaning.
+    /// The Linux packet socket from which the packets come. With a packet socket, the meaning of
+    /// counters and clock is known.
     socket: Option<PacketSocket>,
     link: Option<PcapLink>,
     packets: PacketBuffer,
@@ -43,11 +46,11 @@ struct PcapEngine {
 struct PcapCounters {
     /// `ps_recv`, in 64 bits.
     received: u64,
-    /// `ps_drop`.
+    /// `ps_drop`, in 64 bits.
     dropped: u64,
     /// Packets that were lent.
     lent: u64,
-    /// The last reading: libpcap counts in 32 bits.
+    /// The last reading of libpcap's counters, which have 32 bits.
     last: PcapStatistics,
 }
 
@@ -60,7 +63,7 @@ impl PcapCounters {
     }
 }
 
-/// A queue of an active handle. `cpus`: where its thread runs.
+/// Makes a queue of an active handle. `cpus`: the CPUs for its thread.
 pub(super) fn queue(
     handle: PcapHandle,
     interface: InterfaceInfo,
@@ -73,12 +76,14 @@ pub(super) fn queue(
     let link = socket
         .as_ref()
         .and_then(|_| PcapLink::new(&interface.name, promiscuous));
-    // Packets that came since the handle was opened are older than this queue: two seconds are plenty.
+    // Packets that arrived since the handle was opened are older than this queue: two seconds are
+    // plenty.
     let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
     let mut live = LiveState::new(interface, cpus, since_ns, DELIVERY_DELAY_NS_MAX);
     live.push_events(notices.into_iter().map(SourceEvent::Notice));
     if socket.is_some() {
-        // libpcap reads the interface's counters from sysfs, which may show another namespace, and takes what it cannot read as 0.
+        // libpcap reads the interface's counters from sysfs, which may show another namespace, and
+        // treats an unreadable counter as 0.
         let index = link.as_ref().map(|link| link.index);
         live.counters = Some(InterfaceCounters::new(index));
     } else {
@@ -103,7 +108,7 @@ impl PcapEngine {
 }
 
 impl LiveEngine for PcapEngine {
-    /// Each look is three system calls.
+    /// Each check takes three system calls.
     const LOOK_NS: i64 = 5_000_000;
 
     fn give_back(&mut self, _live: &mut LiveState) {
@@ -132,7 +137,7 @@ impl LiveEngine for PcapEngine {
         self.look_at_interface(live)
     }
 
-    /// Waits for packets as long as the device lets us.
+    /// Waits for packets, as long as the device allows.
     fn wait(
         &mut self,
         live: &mut LiveState,
@@ -140,7 +145,7 @@ impl LiveEngine for PcapEngine {
         until_ns: i64,
     ) -> Result<(), SourceError> {
         let mut wait_ns = until_ns.saturating_sub(now_ns);
-        // libpcap wants to be called often while it waits to hear that the interface is gone.
+        // libpcap requires frequent calls while it waits for the removal of the interface.
         if let Some(limit) = self.handle.poll_limit().filter(|_| !live.presence.is_gone) {
             wait_ns = wait_ns.min(clock::duration_ns(limit));
         }
@@ -154,8 +159,8 @@ impl LiveEngine for PcapEngine {
     }
 
     fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
-        // It is done behind libpcap's back on purpose: pcap_setfilter(3PCAP) would also apply the filter to packets that wait in the
-        // ring already.
+        // This bypasses libpcap on purpose: pcap_setfilter(3PCAP) would also apply the filter to
+        // packets that wait in the ring already.
         let Some(socket) = &self.socket else {
             return CutOff::Open;
         };
@@ -167,7 +172,8 @@ impl LiveEngine for PcapEngine {
         }
     }
 
-    /// What the counters of other devices mean is their business. Those that cannot be read are unknown, and no error.
+    /// The meaning of other devices' counters is unknown. Counters that cannot be read are unknown,
+    /// and no error.
     fn balance(&mut self, is_over: bool) -> StopBalance {
         if self.socket.is_none() {
             return StopBalance::Unknown;

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::netlink::{List, NetlinkRequest, tests};
 
-/// A link as this test thinks of it, without attributes.
+/// A link in this test's own form, without attributes.
 #[derive(Debug, Clone)]
 struct TestLink {
     index: u32,
@@ -14,13 +14,13 @@ struct TestLink {
 #[derive(Debug, Clone, Copy)]
 enum Role {
     Nic,
-    /// A bridge, bond, team, Open vSwitch or VRF: others name it.
+    /// A bridge, bond, team, Open vSwitch or VRF: other links name it as their master.
     Master(&'static str),
-    /// A VLAN, macvlan, …: it stands on one interface.
+    /// A VLAN, macvlan or similar link on top of one interface.
     Upper(&'static str, u32),
-    /// The same on one of another network namespace.
+    /// A VLAN, macvlan or similar link on top of an interface of another network namespace.
     UpperOfOther(&'static str, u32, i32),
-    /// One end of a cable.
+    /// One end of a pair.
     End(&'static str, u32, Option<i32>),
     Vxlan(Option<u32>),
     Hsr([u32; 2]),
@@ -45,7 +45,7 @@ impl TestLink {
             _ if random.bool() => Role::Vxlan(random.bool().then_some(other)),
             _ => Role::Hsr([other, 1 + random.u32(..count)]),
         };
-        // Also of interfaces that are no masters, or are not there: what the kernel says counts.
+        // Also names interfaces that are no masters, or do not exist: the kernel's answer counts.
         let master = (random.u32(..3) == 0).then(|| 1 + random.u32(..count + 2));
         Self {
             index,
@@ -66,7 +66,7 @@ impl TestLink {
         }
     }
 
-    /// As the kernel lists it, with attributes in any order and others among them.
+    /// The link as the kernel lists it, with attributes in any order, foreign attributes included.
     fn message(&self, random: &mut fastrand::Rng) -> Vec<u8> {
         let mut fixed = [0; LINK_BYTES];
         fixed[4..8].copy_from_slice(&self.index.to_ne_bytes());
@@ -105,7 +105,7 @@ impl TestLink {
     }
 }
 
-/// Attributes, as they stand inside of another one.
+/// The bytes of nested attributes.
 fn bytes_of(attributes: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let body = attributes
         .iter()
@@ -115,8 +115,8 @@ fn bytes_of(attributes: &[(u16, Vec<u8>)]) -> Vec<u8> {
     tests::message(0, 0, &body).split_off(16)
 }
 
-/// What is above an interface, said naively: whatever is one step above something that is, until nothing new is. By index, whether it is
-/// the interface's own master.
+/// The links on top of an interface, by a naive search: adds links one step above until nothing new
+/// is found. Maps each index to whether the link is the interface's own master.
 fn naive(made: &[TestLink], index: u32) -> BTreeMap<u32, bool> {
     let stands_on = |one: &TestLink, lower: u32| match one.role {
         Role::Upper(_, own) | Role::Vxlan(Some(own)) => own == lower && own != one.index,
@@ -209,7 +209,7 @@ fn what_stands_on_an_interface_is_what_a_naive_search_finds() {
     assert!(found_any > 1000);
 }
 
-/// A list that was cut off anywhere is an error or has no end: nobody takes it for the whole.
+/// A list that is truncated anywhere gives an error or has no end, so it never counts as complete.
 #[test]
 fn a_list_of_links_that_is_cut_off_is_not_taken_for_the_whole() {
     let mut random = fastrand::Rng::with_seed(seed());
@@ -223,7 +223,8 @@ fn a_list_of_links_that_is_cut_off_is_not_taken_for_the_whole() {
     }
 }
 
-/// A link whose attributes make no sense: the list is an error, and so nothing panics on what a kernel says.
+/// A link with malformed attributes makes the list an error. No answer of the kernel causes a
+/// panic.
 #[test]
 fn damaged_links_do_not_pass() {
     let mut random = fastrand::Rng::with_seed(seed());
@@ -235,7 +236,7 @@ fn damaged_links_do_not_pass() {
             upper_links(&list.kept, 1);
         }
     }
-    // A name is what every link has, and what of a number is too short is none.
+    // Every link has a name, and a truncated number is an error.
     for (kind, value) in [
         (LOWER, &[1, 0][..]),
         (MASTER, &[]),
