@@ -1,11 +1,11 @@
 //! The directory and the name that a path leads to: path_resolution(7).
 //!
 //! Root makes files for another user, and this user may replace any part of the path by a link at
-//! any moment. The link must not lead root elsewhere. So [`FileLocation::find`] opens one directory after
-//! the other and keeps the last one open. Later steps use names in that directory only, never the
-//! path again. Links are followed one by one, each from the directory that contains the link. Root
-//! refuses a link if another user may have made the link. A process that is not root follows all
-//! links: it has no right that this user lacks.
+//! any moment. The link must not lead root elsewhere. So [`FileLocation::find`] opens one directory
+//! after the other and keeps the last one open. Later steps use names in that directory only, never
+//! the path again. Links are followed one by one, each from the directory that contains the link.
+//! Root refuses a link if another user may have made the link. A process that is not root follows
+//! all links: it has no right that this user lacks.
 
 use std::{
     ffi::{OsStr, OsString},

@@ -1,4 +1,5 @@
-//! What happens to AF_XDP when its interface goes away and comes back. Needs root, `ip`, and a kernel with AF_XDP.
+//! Reactions of AF_XDP when its interface goes away and comes back. Needs root, `ip`, and a kernel
+//! with AF_XDP.
 
 use std::{
     net::UdpSocket,
@@ -23,8 +24,8 @@ use rustix::{
     thread::{CapabilitySet, capabilities, set_capabilities, set_thread_res_uid},
 };
 
-/// The queue reports what happens to its interface, and takes packets of the next one with that name. The ledger closes
-/// over all of them, from the opening on.
+/// The queue reports the state of its interface, and captures from the next interface with the same
+/// name. The ledger covers all interfaces since the opening.
 #[test]
 fn an_interface_goes_down_comes_back_and_is_another_one() {
     let Some(namespace) = Namespace::with_veth("xdown") else {
@@ -49,7 +50,7 @@ fn an_interface_goes_down_comes_back_and_is_another_one() {
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 2);
         for marker in 3..6 {
             taken.events.clear();
-            // What is in the ring when it goes comes all the same.
+            // Packets that are in the ring at the removal still arrive.
             send("v0", &frame(&[], 10 + marker));
             ip("link del v0");
             take_until(
@@ -83,8 +84,8 @@ fn an_interface_goes_down_comes_back_and_is_another_one() {
     });
 }
 
-/// Packets come at full rate until the interface is removed, and the recording is stopped before that was seen, or just after: the ledger
-/// closes.
+/// Packets arrive at full rate until the interface is removed. The recording is stopped just before
+/// or just after the removal is noticed, and the ledger closes.
 #[test]
 fn a_stop_at_a_removal_closes_the_ledger() {
     let Some(namespace) = Namespace::with_veth("xstop") else {
@@ -106,7 +107,8 @@ fn a_stop_at_a_removal_closes_the_ledger() {
                         .open(1)
                         .unwrap()
                         .remove(0);
-                    // Relaxed: nothing but the flag is shared. It ends by itself too when its interface is gone.
+                    // Relaxed: the threads share only the flag. The loop also ends when the
+                    // sender's interface is gone.
                     while !is_removed.load(Relaxed)
                         && packets.next(WAIT).unwrap() != QueueStatus::End
                     {
@@ -133,7 +135,8 @@ fn a_stop_at_a_removal_closes_the_ledger() {
     });
 }
 
-/// Each return takes a spare socket. When there are none left the queue ends with a sentence, and nothing stays attached.
+/// Each return of the interface takes a spare socket. Without a spare socket the queue ends with a
+/// message, and no program stays attached.
 #[test]
 fn spare_sockets_have_an_end() {
     let Some(namespace) = Namespace::with_veth("xspare") else {
@@ -172,7 +175,8 @@ fn spare_sockets_have_an_end() {
     });
 }
 
-/// Where less memory may be locked there are fewer spare sockets, and that is told at the start.
+/// With a lower limit of locked memory there are fewer spare sockets, and the user gets a notice at
+/// the start.
 #[test]
 fn few_spare_sockets_are_told() {
     let Some(namespace) = Namespace::with_veth("xfew") else {
@@ -192,15 +196,17 @@ fn few_spare_sockets_are_told() {
             ..Taken::default()
         };
         assert!(!says(&notices(queue.as_mut()), told));
-        // The limit is the process's, and binds this thread only: the others keep CAP_IPC_LOCK. Nobody has had a socket at this end, so
-        // that one attempt, and the memory of one, is enough.
+        // The limit belongs to the process, but restricts this thread only: the other threads keep
+        // CAP_IPC_LOCK. No socket was bound at this end before, so one attempt, with the memory of
+        // one socket, is enough.
         let limit = getrlimit(Resource::Memlock);
         let low = Rlimit {
             current: Some(7 << 19),
             ..limit
         };
         setrlimit(Resource::Memlock, low).unwrap();
-        // The kernel counts by the real user: as one whom nobody else is. Root stays in effect.
+        // The kernel charges locked memory to the real user, so the thread takes a user number
+        // without other processes. The effective user stays root.
         let number = 10_000 + std::process::id() % 50_000;
         let _ = set_thread_res_uid(Uid::from_raw(number), Uid::ROOT, Uid::ROOT);
         let mut sets = capabilities(None).unwrap();
@@ -213,7 +219,7 @@ fn few_spare_sockets_are_told() {
     });
 }
 
-/// An interface that was in another network namespace comes back with its index.
+/// An interface that was moved to another network namespace comes back with its index.
 #[test]
 fn an_interface_may_come_back_itself() {
     let (Some(namespace), Some(other)) =
@@ -246,7 +252,7 @@ fn an_interface_may_come_back_itself() {
     });
 }
 
-/// An interface that comes back with an address is the host's, until that is gone.
+/// An interface that comes back with an address belongs to the host, until the address is removed.
 #[test]
 fn what_the_host_uses_is_not_taken_again() {
     let Some(namespace) = Namespace::with_veth("xback") else {
@@ -276,7 +282,8 @@ fn what_the_host_uses_is_not_taken_again() {
     });
 }
 
-/// An interface that gets its address after it was taken up again is the host's too, from then on.
+/// An interface that gets an address after the recording took it up again also belongs to the host
+/// from then on.
 #[test]
 fn an_address_gives_an_interface_back() {
     let Some(namespace) = Namespace::with_veth("xclaim") else {
@@ -305,7 +312,7 @@ fn an_address_gives_an_interface_back() {
         assert!(!is_attached("v1") && !is_promiscuous("v1"));
         assert!(says(&taken, "v1 is the host's again"), "{taken:?}");
         assert!(says(&taken, "it has an address"), "{taken:?}");
-        // Not ours any more.
+        // This packet goes to the host.
         send("v0", &frame(&[], 2));
         ip("addr del 10.9.0.1/32 dev v1");
         take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
@@ -331,25 +338,26 @@ fn says(taken: &Taken, words: &str) -> bool {
     taken.events.iter().any(is_it)
 }
 
-/// Takes from `v1`, to which nothing has come; `None`, said, where the kernel has no AF_XDP.
+/// Opens `v1`, which has received no packets. Prints SKIP and returns `None` if the kernel has no
+/// AF_XDP.
 fn begin() -> Option<(Box<dyn Queue>, Taken)> {
     let mut queue = open(config("v1"))?;
     assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
     Some((queue, Taken::default()))
 }
 
-/// Whether this was told.
+/// Whether the queue has reported this event.
 fn has(event: SourceEvent) -> impl Fn(&Taken) -> bool {
     move |taken| taken.events.contains(&event)
 }
 
-/// Removes the pair under a queue, and waits until it says so.
+/// Removes the veth pair of a queue, and waits until the queue reports the removal.
 fn remove(queue: &mut dyn Queue, taken: &mut Taken) {
     ip("link del v0");
     take_until(queue, taken, has(SourceEvent::InterfaceGone(0)));
 }
 
-/// A veth pair with so many queues on both sides, up.
+/// A veth pair with `queues` queues at each end, up.
 fn add_with_queues(namespace: &Namespace, names: [&str; 2], queues: usize) {
     let side = format!("numtxqueues {queues} numrxqueues {queues}");
     let [one, other] = names;
@@ -362,7 +370,7 @@ fn add_with_queues(namespace: &Namespace, names: [&str; 2], queues: usize) {
     namespace.wait_for_carrier(one);
 }
 
-/// Both queues of `v1`, which is made for them; `None`, said, where the kernel has no AF_XDP.
+/// The two queues of a new `v1`. Prints SKIP and returns `None` if the kernel has no AF_XDP.
 fn open_two(namespace: &Namespace) -> Option<[Served; 2]> {
     add_with_queues(namespace, ["v0", "v1"], 2);
     let queues = match open_as(config("v1")) {
@@ -377,10 +385,10 @@ fn open_two(namespace: &Namespace) -> Option<[Served; 2]> {
     Some(<[_; 2]>::try_from(queues).unwrap().map(served))
 }
 
-/// A queue, and what came out of it.
+/// A queue, and the frames and events that it delivered.
 type Served = (Box<dyn Queue>, Taken);
 
-/// Takes from queues in turn until `is_done`.
+/// Takes from the queues in turn until `is_done`.
 fn serve(served: &mut [Served], is_done: impl Fn(&[Served]) -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !is_done(served) {
@@ -399,7 +407,8 @@ fn serve(served: &mut [Served], is_done: impl Fn(&[Served]) -> bool) {
     }
 }
 
-/// Sends 200 flows out of `v0`, and returns how many: the stack spreads them over the queues of the other side.
+/// Sends 200 flows out of `v0`, and returns their number. The network stack spreads them over the
+/// queues of the other end.
 fn send_flows() -> u64 {
     ip("addr replace 10.9.0.1/24 dev v0");
     ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
@@ -410,7 +419,8 @@ fn send_flows() -> u64 {
     200
 }
 
-/// An interface keeps its queues whatever it is called; what has its name then is not taken before it is gone.
+/// A renamed interface keeps its queues. The new owner of its old name is not captured before the
+/// renamed interface is gone.
 #[test]
 fn a_new_name_changes_nothing() {
     let Some(namespace) = Namespace::new("xname") else {
@@ -433,7 +443,8 @@ fn a_new_name_changes_nothing() {
             served.iter_mut().for_each(|one| one.1.events.clear());
         };
         serve(&mut served, |_| is_attached("v1"));
-        // It comes back with one queue, gets another name, and its own is given to another one.
+        // The interface comes back with one queue and is renamed, and another interface gets its
+        // name.
         ip("link del v0");
         serve(&mut served, all_told(SourceEvent::InterfaceGone(0)));
         add_with_queues(&namespace, ["v0", "v1"], 1);
@@ -453,14 +464,14 @@ fn a_new_name_changes_nothing() {
         serve(&mut served, |all| {
             told(&all[0], &SourceEvent::InterfaceDown(0))
         });
-        // Now the other one is taken, with both queues.
+        // Now the other interface is captured, with both queues.
         ip("link del v0");
         serve(&mut served, |all| {
             told(&all[0], &SourceEvent::InterfaceGone(0))
                 && all_told(SourceEvent::InterfaceUp(0))(all)
         });
         assert!(is_attached("v1"));
-        // It gets another name before all queues have found it.
+        // The interface is renamed before all queues have found it.
         forget(&mut served);
         ip("link del v2");
         serve(&mut served, all_told(SourceEvent::InterfaceGone(0)));
@@ -475,8 +486,9 @@ fn a_new_name_changes_nothing() {
     });
 }
 
-/// A receive queue that somebody else keeps ends alone: the others go on, and the interface is up for them. After a stop nothing that comes
-/// counts, also to queues that nobody serves.
+/// A receive queue that another socket occupies ends alone: the other queues go on, and report that
+/// the interface is up. After a stop no packet counts, not even packets of queues that nobody
+/// serves.
 #[test]
 fn a_queue_that_fails_holds_up_no_other() {
     let Some(namespace) = Namespace::new("xpart") else {
@@ -493,7 +505,7 @@ fn a_queue_that_fails_holds_up_no_other() {
             all.iter()
                 .all(|one| told(one, &SourceEvent::InterfaceGone(0)))
         });
-        // A sender of ours has an XDP socket at queue 0 of a veth interface with one transmit queue.
+        // Our sender has an XDP socket at queue 0 of a veth interface with one transmit queue.
         let (one, other) = ("numtxqueues 3 numrxqueues 1", "numtxqueues 1 numrxqueues 3");
         ip(&format!("link add v0 {one} type veth peer name v1 {other}"));
         ip("link set v0 up");
@@ -526,7 +538,7 @@ fn a_queue_that_fails_holds_up_no_other() {
     });
 }
 
-/// An interface may come back with fewer receive queues, and with more: nothing passes uncounted.
+/// An interface may come back with fewer or more receive queues, and every packet is counted.
 #[test]
 fn the_next_interface_may_have_other_queues() {
     let Some(namespace) = Namespace::new("xother") else {

@@ -1,5 +1,5 @@
-//! How AF_XDP takes frames of several lengths: what it asks of the driver, and what an MTU that changes does. Needs root, `ip`, and a
-//! kernel with AF_XDP.
+//! AF_XDP with frames of several lengths: the requested driver mode, and a changing MTU. Needs
+//! root, `ip`, and a kernel with AF_XDP.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,15 @@ use crate::support::{
 use retroscope_capture::{LossCause, Queue, QueueStatus, SourceEvent, af_xdp::CopyReason};
 use rustix::io::Errno;
 
-/// A frame of so many bytes.
+/// A frame of `length` bytes.
 fn long(marker: u8, length: usize) -> Vec<u8> {
     let mut frame = frame(&[], marker);
     frame.resize(length, marker);
     frame
 }
 
-/// Sends frames of these lengths on `v0`, and takes those of at most `max` bytes. Returns how many others there are.
+/// Sends frames of these lengths on `v0`, and takes the frames of at most `max` bytes. Returns the
+/// number of longer frames.
 fn only_fitting(queue: &mut dyn Queue, taken: &mut Taken, lengths: &[usize], max: usize) -> u64 {
     let frames: Vec<_> = (0_u8..)
         .zip(lengths)
@@ -36,14 +37,14 @@ fn only_fitting(queue: &mut dyn Queue, taken: &mut Taken, lengths: &[usize], max
 
 fn mode(queue: &dyn Queue) -> (bool, bool) {
     let mode = queue.xdp_mode().unwrap();
-    // veth has no zero-copy, and the kernel says so in one way.
+    // veth has no zero-copy, and the kernel reports this with one error.
     let refused = CopyReason::Refused(Errno::OPNOTSUPP.raw_os_error());
     assert!(!mode.is_native || mode.copied == Some(refused), "{mode:?}");
     (mode.is_native, mode.is_multi_buffer)
 }
 
-/// Several chunks for a frame are not asked for where the MTU fits one. An MTU that is raised later is told, and what is too long
-/// is counted.
+/// Several chunks per frame are not requested if frames of the MTU fit one chunk. A notice reports
+/// an MTU that is raised later, and longer frames are counted.
 #[test]
 fn frames_that_do_not_fit_any_more_are_told_and_counted() {
     let Some(namespace) = Namespace::with_veth("xmtu") else {
@@ -71,7 +72,7 @@ fn frames_that_do_not_fit_any_more_are_told_and_counted() {
         );
         let raised = &["3000", "1792"];
         for times in 1..=2 {
-            // A pair takes frames as long as both ends do.
+            // A veth pair passes frames that both ends allow.
             ip("link set v0 mtu 3000");
             ip("link set v1 mtu 3000");
             take_until(queue.as_mut(), &mut taken, |taken| {
@@ -86,7 +87,7 @@ fn frames_that_do_not_fit_any_more_are_told_and_counted() {
             assert_eq!(lost, 2);
             ip("link set v0 mtu 1500");
             ip("link set v1 mtu 1500");
-            // Long enough for it to be looked at.
+            // Long enough for a check of the MTU.
             let until = Instant::now() + Duration::from_millis(600);
             take_until(queue.as_mut(), &mut taken, |_| Instant::now() > until);
         }
@@ -100,7 +101,8 @@ fn frames_that_do_not_fit_any_more_are_told_and_counted() {
     });
 }
 
-/// Where one chunk of the larger kind does, it is taken, and there is no need for several.
+/// If a large chunk is sufficient, the engine uses large chunks instead of several chunks per
+/// frame.
 #[test]
 fn a_larger_chunk_comes_before_several() {
     let Some(namespace) = Namespace::with_veth("xlarge") else {
@@ -132,8 +134,9 @@ fn a_larger_chunk_comes_before_several() {
     });
 }
 
-/// A driver that runs the program only if it takes several buffers: the other end of the pair sends longer frames. The sockets are not
-/// asked for several chunks, and the length of a packet is that of all its buffers.
+/// A driver that runs the program only if it accepts several buffers, because the other end of the
+/// pair sends longer frames. The sockets are not asked for several chunks, and the length of a
+/// packet includes all of its buffers.
 #[test]
 fn a_driver_that_wants_several_buffers_stays_native() {
     let Some(namespace) = Namespace::with_veth("xbuffers") else {

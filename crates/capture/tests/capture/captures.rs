@@ -1,4 +1,5 @@
-//! Every capture of the shared corpus through the file engine: no panic, no hang, a closed ledger.
+//! Reads every capture of the shared corpus with the file engine: no panic, no hang, a closed
+//! ledger.
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -17,7 +18,7 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Reads a file to its end or damage; returns how many frames came.
+/// Reads a file to its end or damage. Returns the number of frames.
 fn read(path: &Path) -> Result<u64, SourceError> {
     let mut queue = Box::new(FileSource::new(path)).open(1)?.remove(0);
     let mut known = queue.interfaces().len();

@@ -1,4 +1,4 @@
-//! libpcap as an engine over veth interfaces in network namespaces of their own. Needs root and `ip`.
+//! libpcap as an engine over veth interfaces in separate network namespaces. Needs root and `ip`.
 
 use crate::support::{
     WAIT, generate, is_udp_of_generator,
@@ -24,7 +24,8 @@ fn open(device: &str) -> Box<dyn Queue> {
     try_open(device, None).unwrap().remove(0)
 }
 
-/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost. Returns received and lost.
+/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost. Returns received
+/// and lost.
 fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     queue.stop();
     assert!(take_until(queue, taken, |_| false));
@@ -44,7 +45,7 @@ fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     (received, lost)
 }
 
-/// An Ethernet frame with a local experimental EtherType behind `tags`.
+/// An Ethernet frame with a local experimental EtherType after `tags`.
 fn frame(tags: &[u8], marker: u8, length: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     frame.extend(tags);
@@ -83,7 +84,8 @@ fn everything_that_is_sent_comes_in_order() {
     });
 }
 
-/// What tcpdump sees beside us, to the byte and, on the same kernel stamps, to the nanosecond.
+/// tcpdump captures the same packets at the same time: equal to the byte and, with the same kernel
+/// stamps, to the nanosecond.
 #[test]
 fn contents_are_those_of_tcpdump() {
     let Some(namespace) = Namespace::with_veth("plsame") else {
@@ -117,7 +119,7 @@ fn contents_are_those_of_tcpdump() {
     });
 }
 
-/// A reader that does not read: the kernel's ring overflows, and every packet is accounted for.
+/// While nobody reads, the kernel's ring overflows, and every packet is accounted for.
 #[test]
 fn a_stalled_reader_loses_what_is_counted() {
     let Some(namespace) = Namespace::with_veth("plstall") else {
@@ -134,7 +136,8 @@ fn a_stalled_reader_loses_what_is_counted() {
     });
 }
 
-/// An interface goes down and up, and is removed and made again: the queue goes on, and the ledger closes.
+/// An interface goes down and up, and is removed and created again: the queue goes on, and the
+/// ledger closes.
 #[test]
 fn an_interface_that_goes_comes_back() {
     let Some(namespace) = Namespace::with_veth("pldown") else {
@@ -161,7 +164,8 @@ fn an_interface_that_goes_comes_back() {
         take_until(queue.as_mut(), &mut taken, has_frame(2));
         for marker in 3..9 {
             taken.events.clear();
-            // What is in the ring when it goes comes all the same, and does not say that it is back.
+            // Packets that are in the ring at the removal still arrive, and do not prove that the
+            // interface is back.
             send("v0", &frame(&[], 10 + marker, 60));
             ip("link del v0");
             let is_gone = has(SourceEvent::InterfaceGone(0));
@@ -181,7 +185,7 @@ fn an_interface_that_goes_comes_back() {
             send("v0", &frame(&[], marker, 60));
             take_until(queue.as_mut(), &mut taken, has_frame(marker));
         }
-        // Gone when it ends.
+        // The interface is gone at the end.
         ip("link del v0");
         take_until(
             queue.as_mut(),
@@ -193,7 +197,7 @@ fn an_interface_that_goes_comes_back() {
     });
 }
 
-/// An interface that is called differently now is recorded on, whoever has the old name.
+/// A renamed interface is still recorded, whichever interface has the old name.
 #[test]
 fn a_new_name_does_not_matter() {
     let Some(namespace) = Namespace::with_veth("plname") else {
@@ -222,7 +226,7 @@ fn a_new_name_does_not_matter() {
     });
 }
 
-/// Devices that only libpcap knows.
+/// Devices that only libpcap supports.
 #[test]
 fn the_any_device_is_cooked() {
     let Some(namespace) = Namespace::with_veth("plany") else {
@@ -256,7 +260,7 @@ fn what_cannot_be_opened_is_told() {
             try_open("lo", None).unwrap_err(),
             SourceError::InterfaceDown { .. }
         ));
-        // This thread's own; it ends with the closure.
+        // Only this thread's capabilities, until the closure ends.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
