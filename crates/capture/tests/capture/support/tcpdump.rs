@@ -140,7 +140,7 @@ pub(crate) fn assert_same(ours: Vec<Record>, theirs: &[Record]) {
             "frame {index}"
         );
         // Each socket used the packet's stamp, or the clock when it placed the packet.
-        let read_gap_ns = ours.time_ns.abs_diff(theirs.time_ns);
-        assert!(read_gap_ns < 1_000_000_000, "frame {index}");
+        let difference_ns = ours.time_ns.abs_diff(theirs.time_ns);
+        assert!(difference_ns < 1_000_000_000, "frame {index}");
     }
 }
