@@ -1,8 +1,9 @@
 //! The generator as a source, paced on the real clock.
 //!
-//! Time stamps are the wall clock at the opening plus the schedule, so they are exact however late a thread was woken; a
-//! later step of the wall clock does not move them. Without a rate, frames carry the clock at the start of their burst.
-//! A thread that falls behind makes up for it: the generator never drops a frame.
+//! The time stamp of a frame is the wall clock at the opening plus the frame's time on the
+//! schedule. So a stamp is exact however late a thread wakes up, and later steps of the wall clock
+//! have no effect. Without a rate, frames have the time at the start of their burst. A thread that
+//! is late catches up: the generator never drops a frame.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use retroscope_capture::{
     clock::{self, Now},
 };
 
-/// A generator behind the [`Source`] plug.
+/// A generator that implements [`Source`].
 #[derive(Debug)]
 pub struct GeneratorSource {
     name: String,
@@ -23,7 +24,8 @@ pub struct GeneratorSource {
 }
 
 impl GeneratorSource {
-    /// A source of what `config` says, under a name of the caller's. The limits are checked when it is opened.
+    /// A source with the frames of `config` and a name. The limits are checked when the source is
+    /// opened.
     pub fn new(name: impl Into<String>, config: GeneratorConfig) -> Self {
         Self {
             name: name.into(),
@@ -31,7 +33,7 @@ impl GeneratorSource {
         }
     }
 
-    /// Reads `generate:flows=…,rate=…`; see [`GeneratorConfig`].
+    /// Parses `generate:flows=…,rate=…`, as [`GeneratorConfig`] describes.
     ///
     /// # Errors
     /// [`SourceError::Usage`] with what to write instead.
@@ -39,9 +41,9 @@ impl GeneratorSource {
         Ok(Self::new(text, text.parse()?))
     }
 
-    /// GeneratorShares of the frames. The first has the trigger.
+    /// Shares of the frames. The first share has the trigger.
     fn shares(self, count: usize) -> Result<GeneratorShares, SourceError> {
-        // Without a rate there is no schedule: end and trigger follow the clock.
+        // Without a rate there is no schedule: the clock determines end and trigger.
         let scheduled = match self.config.rate {
             Some(_) => self.config.clone(),
             None => GeneratorConfig {
@@ -68,7 +70,7 @@ impl Source for GeneratorSource {
     }
 }
 
-/// A generator for each queue, whose schedule has not begun.
+/// A generator for each queue, before the start of the schedule.
 #[derive(Debug)]
 struct GeneratorShares {
     source: GeneratorSource,
@@ -76,7 +78,7 @@ struct GeneratorShares {
 }
 
 impl GeneratorShares {
-    /// Begins the schedule.
+    /// Starts the schedule.
     fn start(self) -> impl Iterator<Item = GeneratorQueue> {
         let Self { source, generators } = self;
         let start = clock::now();
@@ -122,9 +124,10 @@ impl Probed for GeneratorShares {
 struct GeneratorQueue {
     interfaces: [InterfaceInfo; 1],
     generator: Generator,
-    /// The opening: no promise runs ahead of the system clock.
+    /// The time of the opening. No watermark runs ahead of the system clock.
     start: Now,
-    /// Frames are due as the generator's schedule says; else at once, and then these count. Times in ns after the start.
+    /// Frames are due as the generator's schedule says. Otherwise frames are due at once, and the
+    /// following fields determine trigger and end. Times in ns after the start.
     is_scheduled: bool,
     trigger_at_ns: Option<i64>,
     end_ns: i64,
@@ -134,7 +137,8 @@ struct GeneratorQueue {
 }
 
 impl GeneratorQueue {
-    /// Makes the frames that are due `elapsed_ns` after the start, up to one burst. The trigger is a burst of its own.
+    /// Makes the frames that are due `elapsed_ns` after the start, up to one burst. The trigger is
+    /// a separate burst.
     fn fill(&mut self, elapsed_ns: i64) {
         while let Some(due_ns) = self.next_due_ns(elapsed_ns)
             && due_ns <= elapsed_ns
@@ -148,7 +152,8 @@ impl GeneratorQueue {
                 }
                 break;
             }
-            // On the schedule each frame has its own time, else all have that of their burst.
+            // On the schedule each frame has its own time; otherwise all frames have the time of
+            // their burst.
             let count = match self.is_scheduled {
                 true => 1,
                 false => usize::try_from(self.generator.schedule.left()).unwrap_or(usize::MAX),
@@ -181,7 +186,8 @@ impl Queue for GeneratorQueue {
         let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
         while !self.ended {
             let elapsed_ns = now_ns - self.start.mono_ns;
-            // Nothing is stamped before the next slot of the schedule. A slot far ahead promises no more than the clock.
+            // No frame is stamped before the next slot of the schedule. If the slot is far ahead,
+            // the watermark advances only to the clock.
             let silent_until_ns = self
                 .next_due_ns(elapsed_ns)
                 .map_or(elapsed_ns, |due_ns| due_ns.min(elapsed_ns));
@@ -226,7 +232,7 @@ impl Queue for GeneratorQueue {
     }
 
     fn stop(&mut self) {
-        // Frames are made when they are fetched: there is nothing to drain.
+        // Frames are made when they are fetched, so the stop needs no drain.
         self.ended = true;
     }
 }
@@ -245,7 +251,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Reads a queue to its end: stamps and frames.
+    /// Reads a queue to its end. Returns stamps and frames.
     fn drain(queue: &mut dyn Queue) -> Vec<(i64, Vec<u8>)> {
         let mut frames = Vec::new();
         loop {
@@ -328,7 +334,7 @@ mod tests {
         assert_eq!(fill(10_000_000), (full, 0));
         assert_eq!(fill(29_999_999), (full, 0));
         assert_eq!(fill(30_000_000), (0, 0));
-        // By the real clock: nobody is away so long that nothing comes of an hour.
+        // With the real clock: no thread is interrupted for so long that an hour gives no frame.
         let mut queue = open("generate:duration=1h", 1).remove(0);
         assert_eq!(queue.next(LONG).unwrap(), QueueStatus::Frames);
         let frames = drain(open("generate:duration=1ms,count=1000000000", 1)[0].as_mut());
