@@ -1,14 +1,17 @@
-//! Receive queues of a port as an engine of the [skeleton](retroscope_capture::live): bursts, time stamps, counters.
+//! Receive queues of a port as an engine of [live queues](retroscope_capture::live): bursts, time
+//! stamps, counters.
 //!
 //! # Counting
-//! The counters are the port's, so its first queue reports them and the others add nothing: `received` is `ipackets` with what was
-//! lost, `nic` is `imissed`, `damaged` is `ierrors`, `no-buffer` is `rx_nombuf`. Each queue counts what it took; the sum is what
-//! `ipackets` is compared with at the end. After a stop the first queue ends last, so that the sum is complete then.
+//! The counters belong to the port, so its first queue reports them and the other queues add
+//! nothing. `received` is `ipackets` plus the lost packets, `nic` is `imissed`, `damaged` is
+//! `ierrors`, `no-buffer` is `rx_nombuf`. Each queue counts the packets that it took; at the end,
+//! the sum is compared with `ipackets`. After a stop the first queue ends last, so that the sum is
+//! complete.
 //!
 //! # Stop
-//! DPDK cannot close a queue without discarding what waits in it. So a stopped queue goes on until its receive queues have
-//! been empty for a moment; what comes later than that is not received. A queue whose vdev stands on an interface that was
-//! removed stops itself, and ends with the error instead.
+//! DPDK cannot close a queue without discarding its waiting packets. So a stopped queue goes on
+//! until its receive queues have been empty for a moment. Later packets are not received. A queue
+//! whose vdev is on top of a removed interface stops itself, and ends with the error instead.
 
 use std::sync::{
     Arc,
@@ -29,27 +32,30 @@ use retroscope_capture::{
     live::{CutOff, LiveEngine, LiveQueue, LiveState, StopBalance},
 };
 
-/// From a stamp by the device's clock to when the packet can be received: what the clocks may differ by, and more.
+/// Longest time from a stamp of the device's clock until the packet can be received. Includes the
+/// difference of the clocks.
 const DELIVERY_DELAY_NS_MAX: i64 = 10_000_000;
 
-/// How long the first queue waits for the others at its end, each of which may find out by itself that it is to stop, after a look.
+/// How long the first queue waits at its end for the other queues. Each of them may find after a
+/// check that it must stop.
 const OTHER_QUEUES_WAIT_NS: i64 = 1_000_000_000;
 
-/// The tag that NICs take out.
+/// The identifier of the tag that NICs remove.
 const TPID: u16 = 0x8100;
 
-/// A port, and what its queues share.
+/// A port, and the state that its queues share.
 #[derive(Debug)]
 pub(super) struct PortQueues {
     pub(super) open_port: OpenPort,
-    /// Frames that each queue took from the port: lent, or counted as too long. Each in a cache line of its own.
+    /// Frames that each queue took from the port: lent, or counted as too long. Each counter is in
+    /// a separate cache line.
     taken: Vec<PaddedCount>,
-    /// Queues that are not at their end.
+    /// Number of queues that have not ended.
     left: AtomicUsize,
-    /// The link's speed in Mbit/s as one of them found it; 0: unknown, or the link is down.
+    /// The link's speed in Mbit/s as one of the queues found it; 0: unknown, or the link is down.
     megabits: AtomicU32,
     environment: &'static Environment,
-    /// The kernel's interface that a vdev stands on.
+    /// The kernel interface under a vdev.
     lower: Option<LowerDevice>,
 }
 
@@ -58,7 +64,7 @@ pub(super) struct PortQueues {
 struct PaddedCount(AtomicU64);
 
 impl PortQueues {
-    /// For a queue of each thread.
+    /// The state for one queue per thread.
     pub(super) fn new(
         environment: &'static Environment,
         open_port: OpenPort,
@@ -76,7 +82,8 @@ impl PortQueues {
     }
 
     fn taken(&self) -> u64 {
-        // Relaxed: counters; those of a queue that ended are complete for who has seen that it did.
+        // Relaxed: counters. The counter of a queue that ended is complete for a thread that has
+        // seen the end.
         self.taken
             .iter()
             .map(|count| count.0.load(Ordering::Relaxed))
@@ -84,24 +91,24 @@ impl PortQueues {
     }
 }
 
-/// Whose time a frame gets.
+/// The origin of a frame's time stamp.
 #[derive(Debug)]
 pub(super) enum Stamping {
-    /// The system's clock, when its burst was fetched.
+    /// The system's clock at the fetch of the burst.
     Fetch,
-    /// The driver's: units of this many ns since the UNIX epoch.
+    /// The driver's stamp, in units of this many ns since the UNIX epoch.
     Epoch(i64),
     /// The device's clock.
     Device(DeviceClock),
 }
 
-/// Some receive queues of a port, served by one thread.
+/// Receive queues of a port, served by one thread.
 #[derive(Debug)]
 struct DpdkEngine {
     mbufs: MbufBurst,
     frames: Vec<FrameMeta>,
     shared: Arc<PortQueues>,
-    /// The receive queues, and which is next.
+    /// The receive queues; `turn` is the index of the next queue to poll.
     queues: Vec<u16>,
     turn: usize,
     /// The number of this queue of the source, and of its thread.
@@ -110,7 +117,8 @@ struct DpdkEngine {
     is_registered: bool,
     idle: Idle,
     oversize: u64,
-    /// Frames that the port refused, without what its driver counts where there is no interface.
+    /// Frames that the port refused, without the errors that its driver counts while the interface
+    /// does not exist.
     refused: u64,
     unstamped: u64,
     /// The port's counters when it was stopped.
@@ -118,20 +126,21 @@ struct DpdkEngine {
     end: EndPhase,
 }
 
-/// How far a queue is with its end.
+/// The progress of a queue's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EndPhase {
-    /// It receives.
+    /// The queue receives.
     Open,
-    /// It takes nothing more.
+    /// The queue takes no more packets.
     Shut,
-    /// The other queues were told. The first queue waits for their ends until `give_up_ns`, on the monotonic clock.
+    /// The queue has reported its end to the other queues. The first queue waits for the ends of
+    /// the other queues until `give_up_ns`, on the monotonic clock.
     Waiting { give_up_ns: i64 },
-    /// All are at their end, or have had their time.
+    /// All queues have ended, or the wait has timed out.
     Over,
 }
 
-/// The queue of thread `queue_index` of a port that was started; `cpus`: where that runs.
+/// Makes the queue of thread `queue_index` of a started port. `cpus`: the CPUs for the thread.
 pub(super) fn queue(
     interface: InterfaceInfo,
     cpus: Vec<u32>,
@@ -142,7 +151,7 @@ pub(super) fn queue(
 ) -> Box<dyn Queue> {
     let open_port = &shared.open_port;
     let megabits = open_port.port.link().unwrap_or_default().megabits;
-    // Relaxed: a number that nothing hangs on.
+    // Relaxed: no other data depend on the number.
     shared.megabits.store(megabits, Ordering::Relaxed);
     let delivery_delay_max_ns = if matches!(stamping, Stamping::Fetch) {
         0
@@ -151,7 +160,7 @@ pub(super) fn queue(
     };
     let mut live = LiveState::new(interface, cpus, clock::realtime_ns(), delivery_delay_max_ns);
     if matches!(stamping, Stamping::Epoch(_)) {
-        // A driver's own stamps may be of any clock.
+        // A driver's own stamps may come from any clock.
         live = live.stamped_elsewhere();
     }
     live.push_events(notices.into_iter().map(SourceEvent::Notice));
@@ -178,7 +187,7 @@ pub(super) fn queue(
 }
 
 impl DpdkEngine {
-    /// The environment keeps buffers at hand for threads that it knows.
+    /// The environment keeps a cache of buffers for registered threads.
     fn register(&mut self, live: &mut LiveState) {
         if !std::mem::replace(&mut self.is_registered, true)
             && let Err(error) = eal::register_thread(self.shared.environment)
@@ -189,7 +198,7 @@ impl DpdkEngine {
         }
     }
 
-    /// Describes the `count` frames that were received. Returns whether there is one.
+    /// Describes the `count` received frames. Returns whether there is a frame.
     fn lend(&mut self, live: &mut LiveState, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
@@ -214,7 +223,8 @@ impl DpdkEngine {
         if self.frames.is_empty() {
             return false;
         }
-        // After a frame that the device stamped, frames with older stamps may still wait in another receive queue.
+        // After a frame that the device stamped, frames with older stamps may still wait in another
+        // receive queue.
         if matches!(self.stamping, Stamping::Fetch) || self.queues.len() == 1 {
             live.watermark.on_burst(newest_ns, Some(now_ns));
         }
@@ -222,7 +232,8 @@ impl DpdkEngine {
         true
     }
 
-    /// Describes frames one by one: with stamps of their own, or in several buffers. Returns the newest stamp.
+    /// Describes frames one by one, for frames with individual stamps or several buffers. Returns
+    /// the newest stamp.
     fn describe(&mut self, now_ns: i64, direction: Direction) -> i64 {
         let mut own_at = self.mbufs.own_at;
         let mut newest_ns = i64::MIN;
@@ -232,7 +243,7 @@ impl DpdkEngine {
                 Some(offset) => offset,
                 None => {
                     let is_short = raw.bytes <= FRAME_BYTES_MAX;
-                    // Fewer bytes come when the segments are shorter than the head claims.
+                    // If the segments are shorter than the head claims, fewer bytes are copied.
                     if !is_short || self.mbufs.gather(index, own_at, raw.bytes) < raw.bytes {
                         self.oversize += 1;
                         continue;
@@ -251,7 +262,7 @@ impl DpdkEngine {
         newest_ns
     }
 
-    /// The time of a frame where the driver or the device stamps.
+    /// The time of a frame that the driver or the device stamps.
     fn stamp_ns(&mut self, index: usize, now_ns: i64) -> i64 {
         let is_stamped = self.mbufs.frames()[index].is_stamped;
         let stamp = is_stamped.then(|| self.mbufs.stamp(index));
@@ -280,11 +291,12 @@ impl DpdkEngine {
         }
     }
 
-    /// Looks at the link. The port's first queue does it for all; the others only as long as nobody knows its speed, because the
-    /// first one has no time to look while packets come. A vdev that stood on an interface that was removed stops.
+    /// Checks the link. The port's first queue checks for all queues. The other queues check only
+    /// while the link's speed is unknown, because the first queue has no time for checks while
+    /// packets arrive. A vdev on top of a removed interface stops.
     fn look_at_link(&mut self, live: &mut LiveState) {
         let shared = Arc::clone(&self.shared);
-        // Relaxed: a number that nothing hangs on.
+        // Relaxed: no other data depend on the number.
         let known = || shared.megabits.load(Ordering::Relaxed);
         let is_needed =
             self.queue_index == 0 || (known() == 0 && !self.shared.open_port.quirks.is_vdev);
@@ -311,7 +323,7 @@ impl DpdkEngine {
         }
     }
 
-    /// Whether the interface that the vdev stands on was removed.
+    /// Whether the interface under the vdev was removed.
     fn is_lower_gone(&self) -> bool {
         let lower = self.shared.lower.as_ref();
         lower.is_some_and(|lower| is_gone(&lower.interface.is_up(lower.index)))
@@ -323,8 +335,9 @@ impl DpdkEngine {
         counters: PortCounters,
         as_of_ns: Option<i64>,
     ) -> SourceStatistics {
-        // `net_pcap` counts each time that it asks an interface that is gone. Looked for after the counters were read: what they had until
-        // then is of one that was there.
+        // `net_pcap` counts an error for each poll of an interface that is gone. The check of the
+        // interface follows the reading of the counters, so accepted counters are from a time when
+        // the interface existed.
         if counters.refused > self.refused && !self.is_lower_gone() {
             self.refused = counters.refused;
         }
@@ -353,16 +366,17 @@ impl DpdkEngine {
         }
     }
 
-    /// What the port received up to the end: what came after it is not received, what came before and was not lent is missing.
+    /// The number of packets that the port received until its end. Later packets are not received;
+    /// an earlier packet that was not lent is missing.
     fn arrived(&self) -> u64 {
         let at_stop = self.at_stop.unwrap_or_default().received;
         at_stop.max(self.shared.taken())
     }
 
-    /// Lets the others know that this queue takes nothing more.
+    /// Reports to the other queues that this queue takes no more packets.
     fn mark_finished(&mut self) {
         if matches!(self.end, EndPhase::Open | EndPhase::Shut) {
-            // Release, pairs with the Acquire in `ledger`: the count of what was lent is complete.
+            // Release, pairs with the Acquire in `balance`: the count of lent frames is complete.
             self.shared.left.fetch_sub(1, Ordering::Release);
             let now_ns = clock::monotonic_ns();
             self.end = EndPhase::Waiting {
@@ -372,7 +386,7 @@ impl DpdkEngine {
     }
 }
 
-/// A frame whose bytes begin at `offset`.
+/// The descriptor of a frame whose bytes begin at `offset`.
 fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> FrameMeta {
     FrameMeta {
         time_ns,
@@ -389,10 +403,10 @@ fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> Fr
 }
 
 impl LiveEngine for DpdkEngine {
-    /// A driver's answer may take a lock, or a question to its NIC.
+    /// A driver's answer may take a lock, or a query to its NIC.
     const LOOK_NS: i64 = 50_000_000;
 
-    /// Of a NIC: a vdev keeps packets in a buffer of the kernel, or of nobody.
+    /// The capacity of a NIC. A vdev's packets wait in a buffer of the kernel, or in no buffer.
     fn buffer(&self) -> Option<SourceBuffer> {
         let OpenPort {
             quirks,
@@ -409,7 +423,7 @@ impl LiveEngine for DpdkEngine {
         self.register(live);
     }
 
-    /// Asks the receive queues in turn until one has packets.
+    /// Polls the receive queues in turn until one has packets.
     fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError> {
         if self.end != EndPhase::Open {
             return Ok(false);
@@ -488,7 +502,8 @@ impl LiveEngine for DpdkEngine {
     }
 
     fn statistics(&mut self, _live: &mut LiveState, now_ns: i64) -> SourceStatistics {
-        // Until when the counters are complete, in packet time; unknown where that is a driver's own.
+        // Packet time until which the counters are complete; unknown if the driver stamps packets
+        // with its own clock.
         let is_foreign = matches!(self.stamping, Stamping::Epoch(_));
         let as_of_ns = (!is_foreign).then(|| now_ns.saturating_sub(DELIVERY_DELAY_NS_MAX));
         if self.queue_index > 0 {

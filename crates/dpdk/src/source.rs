@@ -1,4 +1,5 @@
-//! The [`Source`] plug: may the device be taken, the port, a queue for each thread.
+//! The [`Source`] implementation: checks that the device may be taken, opens the port, and makes a
+//! queue for each thread.
 
 use std::{fs, io, path::Path, sync::Arc};
 
@@ -18,20 +19,22 @@ use retroscope_capture::{
     af_packet::PacketSocket, clock, interface::NamedInterface, quantity::counted,
 };
 
-/// A device of DPDK behind the [`Source`] plug.
+/// A device of DPDK that implements [`Source`].
 ///
-/// A NIC needs to be bound to `vfio-pci` and hugepages, a vdev what it stands on: `net_af_packet` CAP_NET_RAW in the network
-/// namespace of the thread that calls [`Source::probe`]. The queues need no privilege.
+/// A NIC must be bound to `vfio-pci` and needs hugepages. A vdev needs the resources under it:
+/// `net_af_packet` needs CAP_NET_RAW in the network namespace of the thread that calls
+/// [`Source::probe`]. The queues need no privilege.
 #[derive(Debug)]
 pub struct DpdkSource(pub DpdkConfig);
 
 impl DpdkSource {
-    /// Refuses a device that stands on an interface which the host itself uses, or says of each what is cut off, or may be.
+    /// Refuses a device on top of an interface that the host itself uses. Otherwise returns, for
+    /// each interface, the uses that are or may be cut off.
     fn check_host(&self, device: &DpdkDevice) -> Result<Vec<String>, SourceError> {
         let taken = taken_interfaces(device, Path::new("/sys"));
         let names = match taken {
             Ok(names) => names,
-            // What it would take is unknown, and may be in use.
+            // The device may take unknown interfaces that are in use.
             Err(_) if self.0.take_interface => Vec::new(),
             Err(error) => {
                 return Err(SourceError::Usage(format!(
@@ -52,8 +55,9 @@ impl DpdkSource {
         Ok(sentences)
     }
 
-    /// What a vdev stands on. It is made promiscuous here: DPDK's drivers would set the interface's flag, which stays
-    /// when the process is killed. (libpcap does it by itself.)
+    /// The kernel interface under a vdev. This function sets promiscuous mode, because DPDK's
+    /// drivers would set the interface's flag, which stays when the process is killed. libpcap sets
+    /// the mode by itself.
     fn lower(&self, device: &DpdkDevice) -> Result<Option<LowerDevice>, SourceError> {
         let Some(name) = device.value("iface").or(device.value("rx_iface")) else {
             return Ok(None);
@@ -61,7 +65,8 @@ impl DpdkSource {
         let interface = NamedInterface::new(name)?;
         let is_socket_of = |driver: &str| device.name.starts_with(driver);
         let Ok(index) = interface.index() else {
-            // `net_tap` names an interface that is still to be made, libpcap knows devices that are no interfaces.
+            // `net_tap` names an interface that does not exist yet, and libpcap has devices that
+            // are no interfaces.
             if is_socket_of("net_af_packet") || is_socket_of("net_af_xdp") {
                 let interface = name.to_owned();
                 return Err(SourceError::NoInterface { interface });
@@ -89,9 +94,11 @@ fn system(device: &DpdkDevice, call: &'static str, error: io::Error) -> SourceEr
     SourceError::system(&device.name, call, error)
 }
 
-/// Interfaces of the kernel that get no more packets when the device is open_port: that of AF_XDP, and those of NICs whose driver in
-/// the kernel stays beside DPDK's. An error if such a NIC shows none: its interface may be in another network namespace, or there may be
-/// other folders between the two, as with virtio.
+/// Kernel interfaces that get no more packets after the device is opened: the interface of AF_XDP,
+/// and interfaces of NICs whose kernel driver remains next to DPDK's driver.
+///
+/// Returns an error if such a NIC shows no interface. The interface may be in another network
+/// namespace, or sysfs may have folders in between, as with virtio.
 fn taken_interfaces(device: &DpdkDevice, sys: &Path) -> io::Result<Vec<String>> {
     if device.is_pci() {
         let folder = sys.join("bus/pci/devices").join(&device.name);
@@ -111,7 +118,8 @@ fn taken_interfaces(device: &DpdkDevice, sys: &Path) -> io::Result<Vec<String>> 
     Ok(taken.map(str::to_owned).into_iter().collect())
 }
 
-/// Whether the device with this folder of sysfs(5) is left to programs, or to nobody: so it has no interface anywhere.
+/// Whether the device with this folder of sysfs(5) is left to user space programs, or has no
+/// driver. Then the device has no interface in any namespace.
 fn has_no_interface(folder: &Path) -> io::Result<()> {
     let driver = match fs::read_link(folder.join("driver")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -127,7 +135,7 @@ fn has_no_interface(folder: &Path) -> io::Result<()> {
     )))
 }
 
-/// Whose time the packets get.
+/// The origin of the packets' time stamps.
 fn stamping(open_port: &OpenPort) -> Stamping {
     if let Some(unit_ns) = open_port.quirks.stamp_ns {
         return Stamping::Epoch(unit_ns);
@@ -185,7 +193,7 @@ impl Source for DpdkSource {
     }
 }
 
-/// What was open_port.
+/// A notice that describes the opened device.
 fn sentence(open_port: &OpenPort, device: &DpdkDevice) -> String {
     let queues = counted(open_port.queues.into(), "receive queue");
     let threads = counted(open_port.threads.into(), "thread");
@@ -214,7 +222,7 @@ mod tests {
         assert_eq!(taken("04:00.0"), [""; 0]);
         assert_eq!(taken("net_af_xdp0,iface=eth0"), ["eth0"]);
         assert_eq!(taken("net_af_packet0,iface=eth0"), [""; 0]);
-        // What is no folder cannot be read as one.
+        // A file instead of a folder cannot be read.
         fs::create_dir_all(sys.path().join("bus/pci/devices/0000:05:00.0")).unwrap();
         fs::write(sys.path().join("bus/pci/devices/0000:05:00.0/net"), "").unwrap();
         assert!(taken_interfaces(&"05:00.0".parse().unwrap(), sys.path()).is_err());
@@ -240,7 +248,7 @@ mod tests {
         bind("mlx5_core");
         let error = taken().unwrap_err().to_string();
         assert!(error.contains("mlx5_core"), "{error}");
-        // So it is seen from a network namespace that does not have the interface.
+        // The device looks like this from a network namespace that does not have the interface.
         fs::create_dir(folder.join("net")).unwrap();
         assert!(taken().is_err());
         fs::create_dir(folder.join("net/ens1")).unwrap();

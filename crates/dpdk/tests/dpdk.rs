@@ -1,7 +1,8 @@
-//! DPDK's vdevs: made-up traffic, files, and interfaces of network namespaces of their own.
+//! DPDK's vdevs: generated traffic, files, and interfaces of separate network namespaces.
 //!
-//! Without the feature `dpdk` there is nothing here; `scripts/dpdk.sh` runs these tests, or says why not. One environment serves all
-//! tests of this process, so they have a binary of their own. Those of interfaces need root and `ip`.
+//! Without the feature `dpdk` this file is empty; `scripts/dpdk.sh` runs these tests, or reports
+//! why not. All tests of this process share one environment, so they have a separate binary. Tests
+//! of interfaces need root and `ip`.
 #![cfg(feature = "dpdk")]
 #![allow(
     clippy::unwrap_used,
@@ -55,7 +56,7 @@ fn open(device: &str) -> Box<dyn Queue> {
     queues.remove(0)
 }
 
-/// What came out of a queue.
+/// Frames and notices of a queue.
 #[derive(Debug, Default)]
 struct Taken {
     frames: Vec<(FrameMeta, Vec<u8>)>,
@@ -90,7 +91,8 @@ fn take(queue: &mut dyn Queue, taken: &mut Taken, count: usize) {
     }
 }
 
-/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns what was received, and lost by cause.
+/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns received packets,
+/// and lost packets by cause.
 fn drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, Vec<(LossCause, Option<u64>)>) {
     queue.stop();
     take(queue, taken, usize::MAX);
@@ -157,7 +159,7 @@ fn made_up_traffic_comes_for_ever_and_stops_at_once() {
     assert_eq!(received, lent);
 }
 
-/// A pcap file of µs stamps.
+/// Writes a pcap file with stamps in µs.
 fn write_pcap(path: &Path, frames: &[(i64, Vec<u8>)]) {
     let mut bytes = Vec::new();
     bytes.extend(0xa1b2_c3d4_u32.to_ne_bytes());
@@ -226,7 +228,7 @@ fn files_come_as_they_are_with_their_stamps() {
     }
 }
 
-/// Each file of a device is a queue of its own: none may be forgotten.
+/// Each file of a device is a separate queue, and the engine must serve every queue.
 #[test]
 fn all_files_of_a_device_are_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -269,7 +271,7 @@ fn an_interface_through_libpcap_loses_what_is_counted() {
             queue.interfaces()[0].time_domain,
             TimeDomain::KernelSoftware
         );
-        // Nobody reads: libpcap's 2 MiB are soon full.
+        // While nobody reads, libpcap's 2 MiB are soon full.
         let sent = generate("v0", "generate:flows=10,count=60000,size=200");
         let mut taken = Taken::default();
         let (received, lost) = drain(queue.as_mut(), &mut taken);
@@ -356,7 +358,7 @@ fn a_stalled_reader_gets_what_the_kernels_ring_holds() {
     });
 }
 
-/// Whether the interface is promiscuous, as the kernel counts it.
+/// The kernel's count of promiscuous users of the interface.
 fn promiscuity(interface: &str) -> String {
     let output = Command::new("ip")
         .args(["-d", "link", "show", interface])
@@ -421,7 +423,8 @@ fn an_interface_goes_down_and_comes_back() {
     });
 }
 
-/// A driver keeps its socket, which no packet reaches any more, also where there is an interface of that name again.
+/// A driver keeps its socket, which receives no more packets, even if an interface of the same name
+/// exists again.
 #[test]
 fn a_removed_interface_ends_its_device() {
     for (name, device) in [
@@ -456,7 +459,8 @@ fn a_removed_interface_ends_its_device() {
     }
 }
 
-/// The first queue tells the counters of both, and finds out while packets still wait in the other.
+/// The first queue reports the counters of both queues, and finds the removal while packets still
+/// wait in the other queue.
 #[test]
 fn a_removed_interface_ends_a_device_of_two_queues() {
     let Some(namespace) = Namespace::with_veth("dgonetwo") else {
@@ -468,7 +472,7 @@ fn a_removed_interface_ends_a_device_of_two_queues() {
         assert_eq!(queues.len(), 2);
         generate("v0", "generate:flows=100,count=500");
         ip("link del v0");
-        // Longer than a queue goes on without a look at its interface.
+        // Longer than a queue goes on without a check of its interface.
         let alone = Duration::from_millis(100);
         let (mut lent, mut received) = ([0, 0], 0);
         let (mut left, start) = (vec![0, 1], Instant::now());
@@ -517,7 +521,7 @@ fn what_the_host_uses_is_refused() {
             .to_string();
         assert!(message.contains("address"), "{message}");
         assert!(message.contains("--take-interface"), "{message}");
-        // A copy of the packets takes nothing away.
+        // A copy of the packets takes none away from the host.
         open("net_af_packet30,iface=v0");
     });
 }
