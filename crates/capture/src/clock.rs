@@ -80,7 +80,7 @@ impl Clock for SystemClock {
     }
 
     fn now_since(&self, before_ns: i64) -> Now {
-        together(before_ns, realtime_ns, monotonic_ns)
+        read_together(before_ns, realtime_ns, monotonic_ns)
     }
 
     fn mono_ns(&self) -> i64 {
@@ -91,7 +91,7 @@ impl Clock for SystemClock {
 /// Reads both clocks of the system.
 #[must_use]
 pub fn now() -> Now {
-    together(monotonic_ns(), realtime_ns, monotonic_ns)
+    read_together(monotonic_ns(), realtime_ns, monotonic_ns)
 }
 
 /// Reads the real-time clock alone, ns since the UNIX epoch.
@@ -118,7 +118,7 @@ fn read_ns(clock: ClockId) -> i64 {
 /// the first at `before_ns`. Repeats the reading if the two are far apart: a thread that stands
 /// still in between would see a step of the real-time clock that nobody made. Returns the closest
 /// of [`READINGS_MAX`] attempts, with its gap.
-fn together(mut before_ns: i64, wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
+fn read_together(mut before_ns: i64, wall_ns: impl Fn() -> i64, mono_ns: impl Fn() -> i64) -> Now {
     let mut read = || {
         let (wall_ns, mono_ns) = (wall_ns(), mono_ns());
         let read_gap_ns = mono_ns.saturating_sub(before_ns);
@@ -178,7 +178,7 @@ mod tests {
             mono.set(now_ns + 50 + pause_ns);
             now_ns
         };
-        let now = together(read(), || OFFSET_NS + read(), read);
+        let now = read_together(read(), || OFFSET_NS + read(), read);
         let error_ns = now.wall_ns - now.mono_ns - OFFSET_NS;
         assert!(-now.read_gap_ns <= error_ns && error_ns <= 0, "{now:?}");
         assert_eq!(now.offset_max_ns() - OFFSET_NS, error_ns + now.read_gap_ns);
@@ -213,7 +213,7 @@ mod tests {
                 count.set(count.get() + 1);
                 50 * count.get()
             };
-            assert!(together(before_ns, read, read).is_one_moment());
+            assert!(read_together(before_ns, read, read).is_one_moment());
             assert_eq!(count.get(), readings);
         }
     }

@@ -47,7 +47,7 @@ pub trait LiveEngine: Send + fmt::Debug {
     const LOOK_NS: i64;
 
     /// Returns the previous burst to the engine.
-    fn give_back(&mut self, _live: &mut LiveState) {}
+    fn return_burst(&mut self, _live: &mut LiveState) {}
 
     /// Fetches a burst. If the burst has packets, calls `live.watermark.on_burst` with the newest
     /// stamp, and `live.on_packets`. Returns whether there is a burst.
@@ -165,7 +165,7 @@ pub(crate) struct QueueDrain {
     is_open: bool,
     /// By when all packets in the receive path have arrived.
     arrived_by_ns: i64,
-    give_up_ns: i64,
+    deadline_ns: i64,
 }
 
 impl QueueDrain {
@@ -175,14 +175,14 @@ impl QueueDrain {
         Self {
             is_open: false,
             arrived_by_ns: now_ns.saturating_add(in_flight_ns),
-            give_up_ns: now_ns.saturating_add(CLOSED_DRAIN_NS),
+            deadline_ns: now_ns.saturating_add(CLOSED_DRAIN_NS),
         }
     }
 
     fn open(now_ns: i64) -> Self {
         Self {
             is_open: true,
-            give_up_ns: now_ns.saturating_add(OPEN_DRAIN_NS),
+            deadline_ns: now_ns.saturating_add(OPEN_DRAIN_NS),
             ..Self::closed(now_ns, RECEIVE_PATH_NS)
         }
     }
@@ -192,14 +192,14 @@ impl QueueDrain {
         if self.is_open {
             self.arrived_by_ns = now_ns.saturating_add(RECEIVE_PATH_NS);
         } else {
-            self.give_up_ns = now_ns.saturating_add(CLOSED_DRAIN_NS);
+            self.deadline_ns = now_ns.saturating_add(CLOSED_DRAIN_NS);
         }
     }
 
     /// The number of missing packets if the drain has finished; `None`: not finished yet.
     fn missing(self, now_ns: i64, balance: impl FnOnce(bool) -> StopBalance) -> Option<u64> {
-        let is_over = now_ns >= self.give_up_ns || self.is_open;
-        if now_ns < self.arrived_by_ns && now_ns < self.give_up_ns {
+        let is_over = now_ns >= self.deadline_ns || self.is_open;
+        if now_ns < self.arrived_by_ns && now_ns < self.deadline_ns {
             return None;
         }
         match balance(is_over) {
@@ -364,7 +364,7 @@ impl LiveState {
     fn is_overdue(&self) -> bool {
         match self.phase {
             QueuePhase::Draining(drain) => {
-                drain.is_open && clock::monotonic_ns() >= drain.give_up_ns
+                drain.is_open && clock::monotonic_ns() >= drain.deadline_ns
             }
             _ => false,
         }
@@ -410,7 +410,7 @@ impl<E: LiveEngine + 'static> LiveQueue<E> {
 
     fn try_next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         let Self { live, engine } = self;
-        engine.give_back(live);
+        engine.return_burst(live);
         if live.is_ended() {
             return Ok(QueueStatus::End);
         }
@@ -496,7 +496,7 @@ impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
     fn statistics(&mut self) -> SourceStatistics {
         let now_ns = clock::realtime_ns();
         if let Some(counters) = &mut self.live.counters {
-            counters.ask(now_ns, !matches!(self.live.phase, QueuePhase::Running));
+            counters.refresh(now_ns, !matches!(self.live.phase, QueuePhase::Running));
         }
         self.engine.statistics(&mut self.live, now_ns)
     }

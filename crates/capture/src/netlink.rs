@@ -119,7 +119,7 @@ impl Netlink {
 
     /// Sends a request with a single answer. `read` returns `None` if the answer is damaged or of
     /// another type.
-    pub(crate) fn ask<T>(
+    pub(crate) fn query<T>(
         &mut self,
         request: &NetlinkRequest,
         mut read: impl FnMut(NetlinkMessage<'_>) -> Option<T>,
@@ -336,12 +336,12 @@ impl Netlink {
         let mut fixed = [0; STATS_BYTES];
         fixed[4..8].copy_from_slice(&index.to_ne_bytes());
         fixed[8..12].copy_from_slice(&LINK_64_BIT.to_ne_bytes());
-        self.ask(&NetlinkRequest::new(GET_STATS, &fixed), counters)
+        self.query(&NetlinkRequest::new(GET_STATS, &fixed), counters)
     }
 
     /// The name of the interface's queueing discipline, such as `noqueue` or `pfifo_fast`.
     pub(crate) fn queueing(&mut self, index: i32) -> io::Result<String> {
-        self.ask(&link_request(index), |answer| {
+        self.query(&link_request(index), |answer| {
             let (_, found) = answer.parts(NEW_LINK, LINK_BYTES)?;
             Some(until_nul(found.get(&QUEUEING)?).into_owned())
         })

@@ -49,9 +49,9 @@ pub(super) struct PortQueues {
     pub(super) open_port: OpenPort,
     /// Frames that each queue took from the port: lent, or counted as too long. Each counter is in
     /// a separate cache line.
-    taken: Vec<PaddedCount>,
+    frames_taken: Vec<PaddedCount>,
     /// Number of queues that have not ended.
-    left: AtomicUsize,
+    queues_running: AtomicUsize,
     /// The link's speed in Mbit/s as one of the queues found it; 0: unknown, or the link is down.
     megabits: AtomicU32,
     environment: &'static Environment,
@@ -72,8 +72,8 @@ impl PortQueues {
     ) -> Self {
         let queues = usize::from(open_port.threads);
         Self {
-            taken: (0..queues).map(|_| PaddedCount::default()).collect(),
-            left: AtomicUsize::new(queues),
+            frames_taken: (0..queues).map(|_| PaddedCount::default()).collect(),
+            queues_running: AtomicUsize::new(queues),
             megabits: AtomicU32::new(0),
             open_port,
             environment,
@@ -81,10 +81,10 @@ impl PortQueues {
         }
     }
 
-    fn taken(&self) -> u64 {
+    fn frames_taken(&self) -> u64 {
         // Relaxed: counters. The counter of a queue that ended is complete for a thread that has
         // seen the end.
-        self.taken
+        self.frames_taken
             .iter()
             .map(|count| count.0.load(Ordering::Relaxed))
             .sum()
@@ -134,8 +134,8 @@ enum EndPhase {
     /// The queue takes no more packets.
     Shut,
     /// The queue has reported its end to the other queues. The first queue waits for the ends of
-    /// the other queues until `give_up_ns`, on the monotonic clock.
-    Waiting { give_up_ns: i64 },
+    /// the other queues until `deadline_ns`, on the monotonic clock.
+    Waiting { deadline_ns: i64 },
     /// All queues have ended, or the wait has timed out.
     Over,
 }
@@ -214,7 +214,7 @@ impl DpdkEngine {
         } else {
             self.describe(now_ns, direction)
         };
-        let taken = &self.shared.taken[self.queue_index].0;
+        let taken = &self.shared.frames_taken[self.queue_index].0;
         // Relaxed: a counter with one writer.
         taken.store(
             taken.load(Ordering::Relaxed) + count as u64,
@@ -370,17 +370,17 @@ impl DpdkEngine {
     /// an earlier packet that was not lent is missing.
     fn arrived(&self) -> u64 {
         let at_stop = self.at_stop.unwrap_or_default().received;
-        at_stop.max(self.shared.taken())
+        at_stop.max(self.shared.frames_taken())
     }
 
     /// Reports to the other queues that this queue takes no more packets.
     fn mark_finished(&mut self) {
         if matches!(self.end, EndPhase::Open | EndPhase::Shut) {
             // Release, pairs with the Acquire in `balance`: the count of lent frames is complete.
-            self.shared.left.fetch_sub(1, Ordering::Release);
+            self.shared.queues_running.fetch_sub(1, Ordering::Release);
             let now_ns = clock::monotonic_ns();
             self.end = EndPhase::Waiting {
-                give_up_ns: now_ns.saturating_add(OTHER_QUEUES_WAIT_NS),
+                deadline_ns: now_ns.saturating_add(OTHER_QUEUES_WAIT_NS),
             };
         }
     }
@@ -403,7 +403,7 @@ fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> Fr
 }
 
 impl LiveEngine for DpdkEngine {
-    /// A driver's answer may take a lock, or a query to its NIC.
+    /// Rare checks, because a driver's answer may take a lock, or a query to its NIC.
     const LOOK_NS: i64 = 50_000_000;
 
     /// The capacity of a NIC. A vdev's packets wait in a buffer of the kernel, or in no buffer.
@@ -417,7 +417,7 @@ impl LiveEngine for DpdkEngine {
         (!quirks.is_vdev).then_some(SourceBuffer::Packets(packets))
     }
 
-    fn give_back(&mut self, live: &mut LiveState) {
+    fn return_burst(&mut self, live: &mut LiveState) {
         self.frames.clear();
         self.mbufs.free();
         self.register(live);
@@ -485,9 +485,9 @@ impl LiveEngine for DpdkEngine {
     /// The first queue reports the port's counters, so it ends last.
     fn balance(&mut self, _is_over: bool) -> StopBalance {
         self.mark_finished();
-        if let EndPhase::Waiting { give_up_ns } = self.end {
-            let are_others_over = self.shared.left.load(Ordering::Acquire) == 0;
-            if self.queue_index == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
+        if let EndPhase::Waiting { deadline_ns } = self.end {
+            let are_others_over = self.shared.queues_running.load(Ordering::Acquire) == 0;
+            if self.queue_index == 0 && !are_others_over && clock::monotonic_ns() < deadline_ns {
                 return StopBalance::Pending;
             }
             self.end = EndPhase::Over;
@@ -497,7 +497,7 @@ impl LiveEngine for DpdkEngine {
         }
         StopBalance::Known {
             received: self.arrived(),
-            seen: self.shared.taken(),
+            seen: self.shared.frames_taken(),
         }
     }
 

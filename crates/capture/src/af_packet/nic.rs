@@ -32,7 +32,7 @@ pub(crate) struct InterfaceCounters {
     /// True while we capture from the interface: only then its losses count.
     is_ours: bool,
     /// When the counters were last read, on the system's clock.
-    asked_ns: i64,
+    read_ns: i64,
     /// Losses of the interface and of the kernel's input queues at the last reading.
     lost: InterfaceLosses,
 }
@@ -72,7 +72,7 @@ impl InterfaceCounters {
         Self {
             source,
             is_ours: true,
-            asked_ns: i64::MIN,
+            read_ns: i64::MIN,
             lost: InterfaceLosses::default(),
         }
     }
@@ -80,13 +80,13 @@ impl InterfaceCounters {
     /// Reads the counters, unless the last reading is recent. `is_last`: reads in any case. After
     /// the interface is gone, the NIC's counters keep their last value, and the bound includes the
     /// drops of the input queues until the removal was found.
-    pub(crate) fn ask(&mut self, now_ns: i64, is_last: bool) {
-        let age_ns = now_ns.checked_sub(self.asked_ns);
+    pub(crate) fn refresh(&mut self, now_ns: i64, is_last: bool) {
+        let age_ns = now_ns.checked_sub(self.read_ns);
         let is_fresh = age_ns.is_some_and(|age_ns| (0..COUNTERS_AGE_NS_MAX).contains(&age_ns));
         if is_fresh && !is_last {
             return;
         }
-        self.asked_ns = now_ns;
+        self.read_ns = now_ns;
         if let Some(source) = self.source.as_mut().filter(|_| self.is_ours) {
             let link = source.netlink.counters(source.index);
             let dropped = source.input.as_mut().and_then(InputQueues::grown);
@@ -96,7 +96,7 @@ impl InterfaceCounters {
 
     /// Stops counting: the interface is about to be removed, or the host takes it back.
     pub(crate) fn pause(&mut self, now_ns: i64) {
-        self.ask(now_ns, true);
+        self.refresh(now_ns, true);
         self.is_ours = false;
     }
 
@@ -116,7 +116,7 @@ impl InterfaceCounters {
 
     /// Until when the counters are complete, on the system's clock, which shows `now_ns`.
     pub(crate) fn as_of_ns(&self, now_ns: i64) -> i64 {
-        now_ns.min(self.lost.nic.map_or(now_ns, |_| self.asked_ns))
+        now_ns.min(self.lost.nic.map_or(now_ns, |_| self.read_ns))
     }
 
     /// Packets that the kernel's input queues may have dropped.
@@ -411,16 +411,16 @@ mod tests {
             // The clock was set back.
             (start_ns, false, start_ns),
         ];
-        for (now_ns, is_last, asked_ns) in asked {
-            counters.ask(now_ns, is_last);
-            assert_eq!((counters.asked_ns, counters.lost.nic), (asked_ns, Some(0)));
+        for (now_ns, is_last, read_ns) in asked {
+            counters.refresh(now_ns, is_last);
+            assert_eq!((counters.read_ns, counters.lost.nic), (read_ns, Some(0)));
         }
         counters.lost.nic = Some(7);
         counters.is_ours = false;
-        counters.ask(start_ns, true);
+        counters.refresh(start_ns, true);
         assert_eq!(counters.lost.nic, Some(7), "the host's");
         counters.follow(1);
-        counters.ask(start_ns, true);
+        counters.refresh(start_ns, true);
         assert_eq!(counters.lost.nic, Some(0));
     }
 }

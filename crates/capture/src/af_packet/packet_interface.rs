@@ -290,7 +290,7 @@ impl PacketInterface {
     }
 
     /// A socket has failed: the other sockets do not wait for it any more.
-    pub(super) fn lose_member(&self) {
+    pub(super) fn remove_member(&self) {
         self.sharing().members -= 1;
     }
 

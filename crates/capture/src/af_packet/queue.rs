@@ -108,7 +108,7 @@ pub(super) struct PacketEngine {
     /// Since when the interface does not exist, on the monotonic clock.
     gone_since_ns: Option<i64>,
     /// Deadline for the other threads of an interface that came back, on the monotonic clock.
-    siblings_until_ns: Option<i64>,
+    other_threads_deadline_ns: Option<i64>,
     /// A spare socket that does not receive yet from the interface that came back.
     replacement: Option<SocketWithRing>,
     counters: SocketCounters,
@@ -165,7 +165,7 @@ pub(super) fn queue(
         ring,
         is_first,
         gone_since_ns: None,
-        siblings_until_ns: None,
+        other_threads_deadline_ns: None,
         replacement: None,
         counters: SocketCounters::default(),
         block_rate: BlockRate {
@@ -235,7 +235,7 @@ impl LiveEngine for PacketEngine {
                 continue;
             }
             self.block_rate.blocks += 1;
-            live.on_packets(summary.last_ns, || self.are_siblings_there());
+            live.on_packets(summary.last_ns, || self.are_other_threads_ready());
             if self.counters.lent - self.counters.lent_at_reading >= PACKETS_BETWEEN_READINGS {
                 self.read_counters()?;
             }
@@ -315,7 +315,7 @@ impl LiveEngine for PacketEngine {
 
     fn close(&mut self) {
         self.ring.release();
-        self.packet_interface.lose_member();
+        self.packet_interface.remove_member();
     }
 
     /// The counters are `None` if the kernel does not answer.
@@ -378,7 +378,7 @@ mod tests {
             ring: BlockRing::new(mapping),
             is_first: true,
             gone_since_ns: None,
-            siblings_until_ns: None,
+            other_threads_deadline_ns: None,
             replacement: None,
             counters: SocketCounters::default(),
             block_rate: BlockRate {

@@ -81,8 +81,8 @@ pub(super) struct AttachmentState {
     pub(super) refusal: Option<String>,
     /// When to check next whether the host uses an interface that came back, and until when to
     /// check, on the monotonic clock.
-    ask_ns: i64,
-    pub(super) ask_until_ns: i64,
+    host_check_due_ns: i64,
+    pub(super) host_check_until_ns: i64,
 }
 
 /// An interface to which the program is attached.
@@ -263,10 +263,10 @@ impl AttachmentState {
 
     /// Whether to check now if the host uses the interface. If so, schedules the next check
     /// `pause_ns` later.
-    pub(super) fn is_to_ask(&mut self, now_ns: i64, pause_ns: i64) -> bool {
-        let is_due = (self.ask_ns..self.ask_until_ns).contains(&now_ns);
+    pub(super) fn is_host_check_due(&mut self, now_ns: i64, pause_ns: i64) -> bool {
+        let is_due = (self.host_check_due_ns..self.host_check_until_ns).contains(&now_ns);
         if is_due {
-            self.ask_ns = now_ns.saturating_add(pause_ns);
+            self.host_check_due_ns = now_ns.saturating_add(pause_ns);
         }
         is_due
     }
@@ -305,9 +305,12 @@ mod tests {
     #[test]
     fn the_host_is_asked_now_and_then_and_not_for_ever() {
         let mut state = AttachmentState::default();
-        assert!(!state.is_to_ask(10, 100), "it was there at the start");
-        state.ask_until_ns = 500;
-        let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| state.is_to_ask(now_ns, 100));
+        assert!(
+            !state.is_host_check_due(10, 100),
+            "it was there at the start"
+        );
+        state.host_check_until_ns = 500;
+        let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| state.is_host_check_due(now_ns, 100));
         assert_eq!(asked, [true, false, false, true, true, false]);
     }
 

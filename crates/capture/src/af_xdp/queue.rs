@@ -147,7 +147,7 @@ pub(super) fn queue(
     };
     engine.give_all_chunks();
     let reason = "this kernel or driver does not spread them over several chunks";
-    engine.tell_mtu(&mut live, reason);
+    engine.report_mtu(&mut live, reason);
     LiveQueue::boxed(live, engine)
 }
 
@@ -289,7 +289,7 @@ impl LiveEngine for XdpEngine {
     /// Each check takes three system calls in each thread.
     const LOOK_NS: i64 = 5_000_000;
 
-    fn give_back(&mut self, _live: &mut LiveState) {
+    fn return_burst(&mut self, _live: &mut LiveState) {
         self.take_back();
     }
 

@@ -112,7 +112,7 @@ impl XdpSender {
     /// # Minimum kernel version
     /// 4.18.
     pub(crate) fn open(interface_index: i32, frame_bytes_max: usize) -> io::Result<Self> {
-        let give_up_ns = clock::monotonic_ns() + SEND_QUEUE_WAIT_NS;
+        let deadline_ns = clock::monotonic_ns() + SEND_QUEUE_WAIT_NS;
         loop {
             // A socket whose bind failed is useless.
             let sender = Self::unbound(frame_bytes_max.min(CHUNK_BYTES))?;
@@ -121,7 +121,7 @@ impl XdpSender {
                 return Ok(sender);
             };
             let now_ns = clock::monotonic_ns();
-            if error.raw_os_error() != Some(libc::EBUSY) || now_ns >= give_up_ns {
+            if error.raw_os_error() != Some(libc::EBUSY) || now_ns >= deadline_ns {
                 return Err(error);
             }
             clock::sleep_until(now_ns + SEND_QUEUE_LOOK_NS);
@@ -225,9 +225,9 @@ fn wait(timeout_ns: i64, mut is_over: impl FnMut() -> io::Result<bool>) -> io::R
     if is_over()? {
         return Ok(true);
     }
-    let give_up_ns = clock::monotonic_ns().saturating_add(timeout_ns);
+    let deadline_ns = clock::monotonic_ns().saturating_add(timeout_ns);
     while !is_over()? {
-        if clock::monotonic_ns() >= give_up_ns {
+        if clock::monotonic_ns() >= deadline_ns {
             return Ok(false);
         }
         std::thread::yield_now();

@@ -260,7 +260,7 @@ fn open_queue(
     let umem = Umem::new(chunks as usize * chunk_bytes as usize, OWN_BYTES)
         .map_err(|error| xdp_interface.error("mmap", error))?;
     let mut channel = xdp_interface.open_socket(&umem, chunks, chunk_bytes)?;
-    let give_up_ns = clock::monotonic_ns() + RECEIVE_QUEUE_WAIT_NS;
+    let deadline_ns = clock::monotonic_ns() + RECEIVE_QUEUE_WAIT_NS;
     let copied = loop {
         let error = match channel.bind(index, queue, receive_mode.is_native, receive_mode) {
             Ok(copied) => break copied,
@@ -268,7 +268,7 @@ fn open_queue(
         };
         let now_ns = clock::monotonic_ns();
         match error.raw_os_error() {
-            Some(libc::EBUSY) if now_ns < give_up_ns => {
+            Some(libc::EBUSY) if now_ns < deadline_ns => {
                 clock::sleep_until(now_ns + RECEIVE_QUEUE_LOOK_NS);
                 // A new socket for each attempt: the state of a socket whose bind failed is the
                 // kernel's business.

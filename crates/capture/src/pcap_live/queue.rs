@@ -111,7 +111,7 @@ impl LiveEngine for PcapEngine {
     /// Each check takes three system calls.
     const LOOK_NS: i64 = 5_000_000;
 
-    fn give_back(&mut self, _live: &mut LiveState) {
+    fn return_burst(&mut self, _live: &mut LiveState) {
         self.packets.clear();
     }
 

@@ -55,7 +55,7 @@ impl PacketEngine {
         if index < 0 {
             live.set_interface_gone(SourceEvent::InterfaceGone(0));
             self.gone_since_ns = Some(now_ns);
-        } else if self.packet_interface.is_up() && self.are_siblings_there() {
+        } else if self.packet_interface.is_up() && self.are_other_threads_ready() {
             live.set_interface_up(true);
         }
         Ok(())
@@ -84,8 +84,8 @@ impl PacketEngine {
             counters.follow(found.index);
         }
         self.gone_since_ns = None;
-        self.siblings_until_ns = Some(now_ns.saturating_add(SIBLINGS_WAIT_NS));
-        live.set_interface_up(found.flags.is_up() && self.are_siblings_there());
+        self.other_threads_deadline_ns = Some(now_ns.saturating_add(SIBLINGS_WAIT_NS));
+        live.set_interface_up(found.flags.is_up() && self.are_other_threads_ready());
         Ok(())
     }
 
@@ -133,8 +133,8 @@ impl PacketEngine {
 
     /// Whether all threads receive from an interface that came back, or the time for this has
     /// passed.
-    pub(super) fn are_siblings_there(&self) -> bool {
-        self.siblings_until_ns.is_none_or(|until_ns| {
+    pub(super) fn are_other_threads_ready(&self) -> bool {
+        self.other_threads_deadline_ns.is_none_or(|until_ns| {
             self.packet_interface.are_all_accepting() || clock::monotonic_ns() >= until_ns
         })
     }

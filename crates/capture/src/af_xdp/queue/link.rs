@@ -70,13 +70,13 @@ impl XdpEngine {
         match self.bind_state {
             // The removal may follow a stop, or another queue's detachment.
             _ if !live.is_running() => {
-                self.see_removal();
+                self.detect_removal();
                 live.look_due_ns = now_ns;
                 Ok(())
             }
             BindState::Bound => self.look_while_bound(live, now_ns),
             BindState::Leaving(drain) => {
-                self.see_removal();
+                self.detect_removal();
                 // The kernel unbinds the socket before it reports the removal. So once no CPU can
                 // be in the program any more, a packet that the program took arrives only if the
                 // ring contains it already.
@@ -97,7 +97,7 @@ impl XdpEngine {
             error.map_err(|error| self.xdp_interface.error("getsockopt(SO_ERROR)", error))?;
         self.is_removed = error.is_some();
         if !self.is_removed {
-            self.ask_the_host(live, now_ns);
+            self.check_host_use(live, now_ns);
         }
         if self.is_removed || self.attachment.attached() != Some(self.attached) {
             self.detach(live, now_ns);
@@ -106,10 +106,10 @@ impl XdpEngine {
         if let Ok(is_up) = self.xdp_interface.interface.is_up(self.attached.index) {
             live.set_interface_up(is_up && self.is_settled());
         }
-        self.tell_unseen(live);
+        self.report_unseen(live);
         if now_ns >= self.mtu_due_ns {
             self.mtu_due_ns = now_ns.saturating_add(MTU_LOOK_NS);
-            self.tell_mtu(live, "start the recording again");
+            self.report_mtu(live, "start the recording again");
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl XdpEngine {
 
     /// Reports an MTU that allows frames which do not fit, once each time that the MTU rises above
     /// the limit. `reason`: why they do not fit, or the remedy.
-    pub(super) fn tell_mtu(&mut self, live: &mut LiveState, reason: &str) {
+    pub(super) fn report_mtu(&mut self, live: &mut LiveState, reason: &str) {
         let Some(bytes_max) = self.attachment.receive_mode.packet_bytes_max else {
             return;
         };
@@ -140,7 +140,7 @@ impl XdpEngine {
     }
 
     /// Reports packets of receive queues without a socket, once per interface.
-    fn tell_unseen(&mut self, live: &mut LiveState) {
+    fn report_unseen(&mut self, live: &mut LiveState) {
         if self.queue_index == 0
             && !self.has_reported_unseen
             && self.attachment.unseen() > self.unseen_before
@@ -152,15 +152,19 @@ impl XdpEngine {
         }
     }
 
-    fn see_removal(&mut self) {
+    fn detect_removal(&mut self) {
         let error = take_error(&self.receiver.channel.socket);
         self.is_removed |= error.is_ok_and(|error| error.is_some());
     }
 
     /// Detaches the program from an interface that came back if the host has begun to use the
     /// interface.
-    fn ask_the_host(&mut self, live: &mut LiveState, now_ns: i64) {
-        if !self.attachment.state().is_to_ask(now_ns, HOST_USE_LOOK_NS) {
+    fn check_host_use(&mut self, live: &mut LiveState, now_ns: i64) {
+        if !self
+            .attachment
+            .state()
+            .is_host_check_due(now_ns, HOST_USE_LOOK_NS)
+        {
             return;
         }
         let used = self.xdp_interface.host_use();
@@ -283,7 +287,7 @@ impl XdpEngine {
             Some(used) => host_use_reason(&used),
             None => match self.attachment.attach_again(&mut state, index) {
                 Ok(attached) => {
-                    state.ask_until_ns = now_ns.saturating_add(HOST_USE_WATCH_NS);
+                    state.host_check_until_ns = now_ns.saturating_add(HOST_USE_WATCH_NS);
                     if state.is_native != was_native {
                         let program = program_word(state.is_native);
                         live.notice(format_args!("{program} XDP now"));
