@@ -152,7 +152,7 @@ fn null_over_bare(_: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
 /// One inserter on `net_null` against a loop that takes its bursts and gives them back without a look.
 #[cfg(feature = "dpdk")]
 fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
-    use retroscope_capture::{CpuTurns, SourceError, Status};
+    use retroscope_capture::{CpuTurns, QueueStatus, SourceError};
     use retroscope_dpdk::{DpdkConfig, DpdkSource, EalConfig};
 
     use crate::contest::on_a_core;
@@ -177,7 +177,7 @@ fn null_over_bare(session: &Session) -> Result<Vec<Entrant<'_>>, Failure> {
         while let Some(queue) = opened.first_mut()
             && start.elapsed() < time
         {
-            if queue.next(Duration::ZERO)? == Status::Frames {
+            if queue.next(Duration::ZERO)? == QueueStatus::Frames {
                 packets += queue.burst().iter().len();
             }
         }

@@ -1,4 +1,4 @@
-//! Builds the door to DPDK (feature `dpdk`), against the library that `pkg-config` knows.
+//! Builds the C shim for DPDK (feature `dpdk`), against the library that `pkg-config` finds.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -10,7 +10,7 @@ fn main() {
 mod dpdk {
     use std::process::Command;
 
-    /// The libraries that the shim calls. DPDK's inline functions reach into some of them.
+    /// The libraries that the shim calls. DPDK's inline functions use some of these libraries.
     const LIBRARIES: [&str; 5] = [
         "rte_ethdev",
         "rte_mbuf",
@@ -31,14 +31,15 @@ mod dpdk {
             return;
         };
         let mut shim = cc::Build::new();
-        // As system headers: their warnings are not ours. The machine flags are DPDK's own, its inline code needs them.
+        // As system headers, whose warnings do not concern us. DPDK's inline code needs its own
+        // machine flags.
         for flag in compiler_flags.split_whitespace() {
             match flag.strip_prefix("-I") {
                 Some(folder) => shim.flag("-isystem").flag(folder),
                 None => shim.flag(flag),
             };
         }
-        // An unoptimised data path would measure the compiler.
+        // Without optimization, measurements of the data path would measure the compiler.
         shim.opt_level(3)
             .std("gnu11")
             .file("shim/dpdk.c")
@@ -55,7 +56,7 @@ mod dpdk {
         }
     }
 
-    /// What `pkg-config` says about DPDK; `None` where it does not know it.
+    /// `pkg-config`'s answer about DPDK; `None` if it does not know DPDK.
     fn pkg_config(question: &str) -> Option<String> {
         let program = std::env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
         let output = Command::new(program)

@@ -42,7 +42,7 @@ mod token;
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-pub use retroscope_unix::{Owner, Say};
+pub use retroscope_unix::{Notifier, Owner};
 
 pub use bodies::{event::EventBody, status::StatusBody};
 pub use listen::{Address, Bound};

@@ -9,9 +9,9 @@ use std::{
     sync::Arc,
 };
 
-use retroscope_unix::{Socket, SocketFile};
+use retroscope_unix::{BoundSocket, SocketFile};
 
-use crate::{Config, Say, operations::Part, tls::Tls, token::Tokens};
+use crate::{Config, Notifier, operations::Part, tls::Tls, token::Tokens};
 
 /// Where to listen: `127.0.0.1:8080`, `[::1]:8080`, or `unix:/run/retroscope.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Bound {
     pub(crate) tokens: Option<Tokens>,
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) hosts: Vec<String>,
-    pub(crate) say: Say,
+    pub(crate) say: Notifier,
 }
 
 impl Bound {
@@ -68,7 +68,7 @@ impl Bound {
     ///
     /// # Errors
     /// A sentence: an address is taken or may not be had, a file cannot be read, or an address beyond this machine has no TLS.
-    pub fn new(config: &Config, say: &Say) -> Result<Self, String> {
+    pub fn new(config: &Config, say: &Notifier) -> Result<Self, String> {
         let tls = config
             .tls
             .as_ref()
@@ -94,8 +94,8 @@ impl Bound {
             let failed = |why: String| format!("{option} {address}: {why}");
             match address {
                 Address::Unix(path) => {
-                    let socket = Socket::<UnixListener>::bind(path, config.owner, say);
-                    let Socket { socket, file } =
+                    let socket = BoundSocket::<UnixListener>::bind(path, config.owner, say);
+                    let BoundSocket { socket, file } =
                         socket.map_err(|why| format!("{option} unix:{why}"))?;
                     set_nonblocking(socket.set_nonblocking(true)).map_err(failed)?;
                     Ok((Listener::Unix(socket, file), part))

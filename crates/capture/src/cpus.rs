@@ -1,4 +1,5 @@
-//! Lists of CPUs, as the kernel and `taskset -c` write them, where an interface's CPUs are, and which thread gets which.
+//! Lists of CPUs in the format of the kernel and of `taskset -c`, the CPUs near an interface, and
+//! the assignment of CPUs to threads.
 
 use std::{
     fs,
@@ -10,36 +11,36 @@ use std::{
     },
 };
 
-/// CPUs by number, in the order that was written.
+/// CPU numbers in the order in which they were written.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuList(Vec<u32>);
 
-/// What is not a list of CPUs.
+/// A text that is not a list of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is no list of CPUs: write one like 0-3,8")]
 pub struct CpuListError {
-    /// What was written.
+    /// The text.
     pub text: String,
 }
 
-/// The kernel takes no more CPUs than this (`NR_CPUS` of its largest configuration).
+/// The kernel's limit of CPUs: `NR_CPUS` of its largest configuration.
 const CPUS_MAX: u32 = 8192;
 
 impl CpuList {
-    /// The numbers.
+    /// The CPU numbers.
     #[must_use]
     pub fn as_slice(&self) -> &[u32] {
         &self.0
     }
 
-    /// The list in a file of sysfs; empty where that says nothing.
+    /// Reads the list in a file of sysfs. Empty if the file is missing or has no list.
     fn read(path: &Path) -> Self {
         let text = fs::read_to_string(path).unwrap_or_default();
         text.trim().parse().unwrap_or_default()
     }
 
-    /// The CPUs near the device of an interface, where the machine has others too. `index` tells whether the interfaces under
-    /// `sys` are those of this network namespace.
+    /// The CPUs near the device of an interface, if the machine also has CPUs that are further
+    /// away. `index` shows whether the interfaces under `sys` belong to this network namespace.
     pub fn near(sys: &Path, interface: &str, index: i32) -> Self {
         let directory = sys.join("class/net").join(interface);
         let found = fs::read_to_string(directory.join("ifindex")).unwrap_or_default();
@@ -49,13 +50,14 @@ impl CpuList {
         Self::read(&directory.join("device/local_cpulist")).unless_everywhere(sys)
     }
 
-    /// The CPUs of a NUMA node, where the machine has others too. Negative: any node.
+    /// The CPUs of a NUMA node, if the machine also has other CPUs. A negative number stands for
+    /// any node.
     pub fn of_node(sys: &Path, node: i32) -> Self {
         let path = sys.join(format!("devices/system/node/node{node}/cpulist"));
         Self::read(&path).unless_everywhere(sys)
     }
 
-    /// Nothing, where these are all that are online.
+    /// Empties the list if it contains all CPUs that are online.
     fn unless_everywhere(self, sys: &Path) -> Self {
         let online = Self::read(&sys.join("devices/system/cpu/online"));
         let is_everywhere = online.0.iter().all(|cpu| self.0.contains(cpu));
@@ -84,18 +86,21 @@ impl FromStr for CpuList {
     }
 }
 
-/// CPUs for the capture threads of all interfaces of a recording, given out in turns. Copies give out of the same list.
+/// Assigns CPUs to the capture threads of all interfaces of a recording, in turns. Clones share the
+/// turns.
 ///
-/// An engine asks where it opens a queue, because only there it is known how many an interface has.
+/// An engine asks for a CPU where it opens a queue, because the number of queues is not known
+/// earlier.
 #[derive(Debug, Clone, Default)]
 pub struct CpuTurns {
     asked: CpuList,
-    /// Threads that have had their turn.
+    /// Threads that have got a CPU.
     threads: Arc<AtomicUsize>,
 }
 
 impl CpuTurns {
-    /// Turns of the CPUs that were asked for; none: threads run near their devices.
+    /// Turns over the CPUs that the user asked for. With an empty list, threads run near their
+    /// devices.
     #[must_use]
     pub fn new(asked: CpuList) -> Self {
         Self {
@@ -104,7 +109,8 @@ impl CpuTurns {
         }
     }
 
-    /// Where the next thread runs: the CPU whose turn it is; where none was asked for, any of those `near`.
+    /// The CPUs for the next thread: the CPU whose turn it is, or all of `near` if the user asked
+    /// for no CPU.
     pub fn of_thread(&self, near: &CpuList) -> Vec<u32> {
         let asked = self.asked.as_slice();
         if asked.is_empty() {

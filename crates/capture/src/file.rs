@@ -1,7 +1,8 @@
 //! Capture files as a source: pcap and pcapng, compressed or not, also from a pipe or stdin.
 //!
-//! A file is one queue in file order. It lends the reader's own buffer. Its watermark promises nothing before the end,
-//! because capture files may run backwards. Merging several files by time is the recorder's work.
+//! A file is one queue in file order, which lends the reader's own buffer. Its watermark promises
+//! nothing before the end, because the times in a capture file may go backwards. The recorder
+//! merges several files by time.
 
 use std::{
     fs::File,
@@ -22,10 +23,10 @@ use crate::{
     records::{self, source_error},
 };
 
-/// A capture file behind the [`Source`] plug.
+/// A capture file that implements [`Source`].
 #[derive(Debug)]
 pub struct FileSource {
-    /// What is read; for stdin, what messages call it.
+    /// The file, or a name for messages if the source is stdin.
     path: PathBuf,
     name: String,
     is_stdin: bool,
@@ -34,7 +35,7 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// A source that will read `path`, a file or a pipe. Nothing is opened yet.
+    /// A source that will read `path`, a file or a pipe. Opens nothing yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let name = path.display().to_string();
@@ -51,8 +52,9 @@ impl FileSource {
         }
     }
 
-    /// A source that will read standard input: a file, a pipe, a socket. It takes the descriptor as it is, so that it
-    /// works where `/dev/stdin` cannot be opened (a socket, another user's terminal, no `/dev`).
+    /// A source that will read standard input: a file, a pipe or a socket. It duplicates the
+    /// descriptor instead of opening `/dev/stdin`, which fails for a socket, for another user's
+    /// terminal, and without `/dev`.
     #[must_use]
     pub fn stdin() -> Self {
         Self::named(PathBuf::from("stdin"), "-".to_owned(), true)
@@ -65,13 +67,14 @@ impl FileSource {
         File::open(&self.path)
     }
 
-    /// Shares what may be kept of the names of interfaces with other sources.
+    /// Shares the memory limit for interface names with other sources.
     #[must_use]
     pub fn sharing(self, texts: TextAllowance) -> Self {
         Self { texts, ..self }
     }
 
-    /// Ends the reading when another thread sets `stop`: the queue is then at its end, also of a silent pipe within 100 ms.
+    /// Ends the reading when another thread sets `stop`. The queue is then at its end, even for a
+    /// silent pipe, within 100 ms.
     #[must_use]
     pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
         Self { stop, ..self }
@@ -83,14 +86,14 @@ impl Source for FileSource {
         &self.name
     }
 
-    /// Opens one queue. A pipe is waited for until its first packet is there.
+    /// Opens one queue. Waits for the first packet of a pipe.
     fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let file = self.open_file().map_err(|error| SourceError::File {
             path: self.path.clone(),
             error,
         })?;
         let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        let stream = Stream {
+        let stream = FileStream {
             file,
             is_regular,
             stop: Arc::clone(&self.stop),
@@ -102,20 +105,20 @@ impl Source for FileSource {
 
 /// An open file or pipe.
 #[derive(Debug)]
-struct Stream {
+struct FileStream {
     file: File,
     is_regular: bool,
     stop: Arc<AtomicBool>,
 }
 
-/// How long the reader of a silent pipe waits between two looks at the stop flag.
+/// How often the reader of a silent pipe checks the stop flag.
 const PIPE_WAIT_NS: i64 = 100_000_000;
 
-impl Read for Stream {
-    /// Reads; at the end if it is to be stopped.
+impl Read for FileStream {
+    /// Reads. Returns the end of the file after a stop.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            // The flag carries no data.
+            // Relaxed: the flag carries no data.
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(0);
             }
@@ -136,9 +139,10 @@ mod tests {
     use retroscope_packet::LinkType;
 
     use super::*;
-    use crate::{Direction, FrameMeta, Queue, Status};
+    use crate::{Direction, FrameMeta, Queue, QueueStatus};
 
-    /// A pcap file (little-endian, microseconds, Ethernet) with packets of `lengths` bytes, one a second.
+    /// A pcap file (little-endian, microseconds, Ethernet) with packets of `lengths` bytes, one per
+    /// second.
     fn pcap(lengths: &[u32]) -> Vec<u8> {
         let mut file = Vec::new();
         for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
@@ -188,12 +192,12 @@ mod tests {
         (file, queue)
     }
 
-    /// Reads to the end or the error: frames, and the error's text.
+    /// Reads until the end or an error. Returns the frames, and the text of the error.
     fn drain(queue: &mut dyn Queue) -> (Vec<(FrameMeta, Vec<u8>)>, Option<String>) {
         let mut frames = Vec::new();
         let error = loop {
             match queue.next(Duration::ZERO) {
-                Ok(Status::Frames) => {
+                Ok(QueueStatus::Frames) => {
                     assert!(!queue.burst().frames.is_empty());
                     assert_eq!(queue.watermark(), None);
                     frames.extend(
@@ -203,13 +207,13 @@ mod tests {
                             .map(|frame| (frame.meta, frame.data.to_vec())),
                     );
                 }
-                Ok(Status::Idle) => assert!(queue.burst().frames.is_empty()),
-                Ok(Status::End) => break None,
+                Ok(QueueStatus::Idle) => assert!(queue.burst().frames.is_empty()),
+                Ok(QueueStatus::End) => break None,
                 Err(error) => break Some(error.to_string()),
             }
         };
         assert!(queue.burst().frames.is_empty());
-        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::End);
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::End);
         assert_eq!(queue.watermark(), Some(i64::MAX));
         assert_eq!(queue.statistics().received, Some(frames.len() as u64));
         (frames, error)
@@ -344,10 +348,10 @@ mod tests {
     #[test]
     fn stop_ends_it() {
         let (_file, mut queue) = open(&pcap(&[60; 10_000]));
-        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Frames);
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::Frames);
         let lent = queue.burst().frames.len() as u64;
         queue.stop();
-        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::End);
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::End);
         assert_eq!(queue.statistics().received, Some(lent));
     }
 }

@@ -1,6 +1,6 @@
-//! An interface by its name, for the engines that follow one: at the start, and when it comes back after it was removed.
+//! Looks up an interface by name, at the start and when an interface comes back after its removal.
 //!
-//! A removed interface takes its index with it; one of the same name is a new one.
+//! A removed interface loses its index. Another interface of the same name is a new interface.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::{
     af_packet::sys::{Flags, InterfaceQuery},
 };
 
-/// A name, and a socket to ask about who has it.
+/// An interface name, and a socket to query the interface that currently has the name.
 #[derive(Debug)]
 pub struct NamedInterface {
     /// The name.
@@ -17,9 +17,9 @@ pub struct NamedInterface {
     pub(crate) query: InterfaceQuery,
 }
 
-/// An interface that was looked up.
+/// Properties of an interface at the time of a look-up.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct InterfaceSnapshot {
     pub(crate) index: i32,
     /// An `ARPHRD_` value.
     pub(crate) hardware_type: u16,
@@ -27,7 +27,7 @@ pub(crate) struct Found {
 }
 
 impl NamedInterface {
-    /// The interface of a name, in the network namespace of the calling thread.
+    /// Prepares queries for an interface name in the network namespace of the calling thread.
     ///
     /// # Errors
     /// No socket can be made.
@@ -38,11 +38,11 @@ impl NamedInterface {
         Ok(Self { name, query })
     }
 
-    /// The interface that has the name now.
+    /// Looks up the interface that currently has the name.
     ///
     /// # Errors
-    /// [`SourceError::NoInterface`] where there is none.
-    pub(crate) fn look_up(&self) -> Result<Found, SourceError> {
+    /// [`SourceError::NoInterface`] if no interface has the name.
+    pub(crate) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let gone = |call| {
             move |error: io::Error| match error.raw_os_error() {
                 Some(libc::ENODEV) => SourceError::NoInterface {
@@ -52,7 +52,7 @@ impl NamedInterface {
             }
         };
         let (query, name) = (&self.query, self.name.as_str());
-        Ok(Found {
+        Ok(InterfaceSnapshot {
             index: query.index(name).map_err(gone("ioctl(SIOCGIFINDEX)"))?,
             hardware_type: query
                 .hardware_type(name)
@@ -61,7 +61,7 @@ impl NamedInterface {
         })
     }
 
-    /// The index of the interface that has the name now.
+    /// The index of the interface that currently has the name.
     ///
     /// # Errors
     /// `ENODEV` if no interface has the name.
@@ -69,28 +69,29 @@ impl NamedInterface {
         self.query.index(&self.name)
     }
 
-    /// Whether the interface of this index is up, whatever it is called now.
+    /// Whether the interface with this index is up, whatever its current name.
     ///
     /// # Errors
-    /// `ENODEV` where there is none.
+    /// `ENODEV` if no interface has the index.
     pub fn is_up(&self, index: i32) -> io::Result<bool> {
         let name = self.query.name(index.cast_unsigned())?;
         Ok(self.query.flags(&name)?.is_up())
     }
 
-    /// Whether the interface of this index has the name now.
+    /// Whether the interface with this index currently has the name.
     pub(crate) fn has_name(&self, index: i32) -> bool {
         let found = self.query.index(&self.name);
         found.is_ok_and(|found| found == index)
     }
 
-    /// Bytes of the largest packet above the link layer of the interface of this index, if it is known.
+    /// The MTU of the interface with this index: bytes of the largest packet above the link layer.
+    /// `None`: unknown.
     pub(crate) fn mtu(&self, index: i32) -> Option<u32> {
         let name = self.query.name(index.cast_unsigned()).ok()?;
         u32::try_from(self.query.mtu(&name).ok()?).ok()
     }
 
-    /// An interface that came back is of another kind than the one before.
+    /// The error for an interface that came back with another link type.
     pub(crate) fn other_link_type(&self) -> SourceError {
         let name = &self.name;
         SourceError::Unsupported(format!(
@@ -98,7 +99,7 @@ impl NamedInterface {
         ))
     }
 
-    /// What failed.
+    /// The error of a failed system call.
     pub(crate) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
         SourceError::system(&self.name, call, error)
     }

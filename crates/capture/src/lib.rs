@@ -1,21 +1,22 @@
-//! The `Source` plug and its engines: capture files, live interfaces, streams over TCP.
+//! The `Source` trait and its engines: capture files, live interfaces, streams over TCP.
 //!
-//! A [`Source`] is probed, and then opened into [`Queue`]s. Each queue is owned by one thread (a thread may serve several) and lends its
-//! frames, in the engine's own memory, one [`Burst`] at a time. An engine is one module here: what it needs from the
-//! kernel in `sys`, the ring or buffer it reads, and its `Queue`. Those of live engines share a skeleton, `live`.
+//! A [`Source`] is probed, then opened into [`Queue`]s. Each queue belongs to one thread; a thread
+//! may serve several queues. A queue lends its frames in the engine's own memory, one [`Burst`] at
+//! a time. An engine is one module of this crate: its system calls are in `sys`, next to the ring
+//! or buffer that it reads and its `Queue`. The live engines share the code of `live`.
 //!
 //! - [`mod@file`]: pcap and pcapng files,
 //! - [`af_packet`]: live interfaces through TPACKET_V3,
 //! - [`af_xdp`]: live interfaces that are taken away from the host,
-//! - [`pcap_live`]: whatever the system's libpcap opens,
+//! - [`pcap_live`]: every device that the system's libpcap opens,
 //! - [`pcap_over_ip`]: pcap and pcapng streams over TCP,
-//! - [`rss`]: what a NIC's hash does to conversations,
-//! - [`send`]: the other direction: bursts out of a live interface.
+//! - [`rss`]: whether a NIC's hash keeps the two directions of a conversation together,
+//! - [`send`]: sends bursts out of a live interface.
 //!
-//! [`quantity`] reads the units that the texts of engines and the options of the program share.
+//! [`quantity`] parses the units that engine texts and program options share.
 //!
-//! All engines keep two rules that the recorder builds on: a watermark never passes the frames of the burst that is
-//! being lent, and after a drained stop `received` is what was lent and what was lost.
+//! The recorder relies on two rules that all engines keep. A watermark never passes the frames of
+//! the burst that is being lent. After a drained stop, `received` equals lent plus lost frames.
 
 pub mod af_packet;
 pub mod af_xdp;
@@ -44,7 +45,7 @@ pub use offer::Offer;
 pub use retroscope_bpf::Instruction;
 pub use retroscope_packet::{Direction, VlanTag};
 pub use source::{
-    Burst, DividedQueues, Event, Frame, FrameMeta, InputDrops, InterfaceInfo, LossCause,
-    OffloadEffects, Probed, Queue, REST_NS_MAX, SHUNT_CLASSES, Shunt, ShuntedFlow, Source,
-    SourceBuffer, SourceError, SourceStatistics, Status, TimeDomain,
+    Burst, DividedQueues, FrameMeta, InputDrops, InterfaceInfo, LentFrame, LossCause,
+    OffloadEffects, Probed, Queue, QueueStatus, REST_NS_MAX, SHUNT_CLASSES, Shunt, ShuntedFlow,
+    Source, SourceBuffer, SourceError, SourceEvent, SourceStatistics, TimeDomain,
 };

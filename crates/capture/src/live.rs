@@ -1,103 +1,114 @@
-//! The skeleton of a live queue: all that is done around the bursts, once for every engine.
+//! Common code of all live queues: everything around the bursts.
 //!
-//! An [`Engine`] fetches bursts, waits, looks at its interface and counts; [`LiveQueue`] makes a [`Queue`] of it. The skeleton decides
-//! when to look and for how long to wait, moves the watermark while nothing comes, notices steps of the system clock, tells once that an
-//! interface went and came, and ends a stopped queue when what was counted has come. Calls are bound when the program is compiled.
+//! A [`LiveEngine`] fetches bursts, waits, checks its interface and counts. [`LiveQueue`] makes a
+//! [`Queue`] of an engine. The common code:
 //!
-//! Who waits for what, and how long: `docs/dev/waits.md`.
+//! - decides when to check the interface and how long to wait,
+//! - moves the watermark while no packet arrives,
+//! - detects steps of the system clock,
+//! - reports once that an interface went away or came back,
+//! - ends a stopped queue when all counted packets have arrived.
+//!
+//! Calls of an engine are bound at compile time. `docs/dev/waits.md` lists who waits for what, and how
+//! long.
 
 use std::{collections::VecDeque, fmt, io, time::Duration};
 
 pub use crate::watermark::Watermark;
 use crate::{
-    Burst, Event, InputDrops, InterfaceInfo, OffloadEffects, Queue, Shunt, ShuntedFlow,
-    SourceBuffer, SourceError, SourceStatistics, Status,
+    Burst, InputDrops, InterfaceInfo, OffloadEffects, Queue, QueueStatus, Shunt, ShuntedFlow,
+    SourceBuffer, SourceError, SourceEvent, SourceStatistics,
     af_packet::InterfaceCounters,
     af_xdp::XdpMode,
     clock::{self, Now},
     watermark::ClockWatch,
 };
 
-/// How long a stopped queue waits for packets that the counters know and that have not come.
+/// How long a stopped queue waits for packets that the counters include and that have not arrived.
 pub(crate) const CLOSED_DRAIN_NS: i64 = 100_000_000;
 
-/// How long a stopped queue whose intake cannot be cut off goes on where packets do not end.
+/// How long a stopped queue goes on if its intake cannot be cut off and packets keep arriving.
 pub const OPEN_DRAIN_NS: i64 = 100_000_000;
 
-/// How long CPUs that are in the kernel's receive path take to leave it, at most: far more than the microseconds it takes, to allow for a
-/// virtual CPU that is descheduled there.
+/// Longest time that CPUs in the kernel's receive path need to leave the path. Leaving takes
+/// microseconds; the limit allows for a virtual CPU that is descheduled in the path.
 pub(crate) const RECEIVE_PATH_NS: i64 = 12_000_000;
 
-/// How often a draining queue looks.
+/// How often a draining queue checks for packets.
 const DRAIN_LOOK_NS: i64 = 1_000_000;
 
-/// How often an interface that was removed is looked for, and one that is down is looked at.
+/// How often a queue looks up an interface that was removed, or checks an interface that is down.
 pub(crate) const ABSENT_LOOK_NS: i64 = 10_000_000;
 
-/// What an engine does of a live queue. All is called by the thread that owns the queue.
-pub trait Engine: Send + fmt::Debug {
-    /// How often an idle queue looks at its interface and at the clocks, at most, ns.
+/// The engine-specific part of a live queue. Only the thread that owns the queue calls these
+/// functions.
+pub trait LiveEngine: Send + fmt::Debug {
+    /// Shortest time between two checks of the interface and the clocks by an idle queue, ns.
     const LOOK_NS: i64;
 
-    /// Takes the previous burst back.
-    fn give_back(&mut self, _live: &mut Live) {}
+    /// Returns the previous burst to the engine.
+    fn return_burst(&mut self, _live: &mut LiveState) {}
 
-    /// Fetches a burst. If it has packets, calls `on_burst` of `live.watermark` with the newest stamp, and `live.on_packets`.
-    /// Returns whether there is a burst.
+    /// Fetches a burst. If the burst has packets, calls `live.watermark.on_burst` with the newest
+    /// stamp, and `live.on_packets`. Returns whether there is a burst.
     ///
     /// # Errors
-    /// The queue is at its end.
-    fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError>;
+    /// The error ends the queue.
+    fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError>;
 
     /// The burst that was fetched.
     fn burst(&self) -> Burst<'_>;
 
-    /// Whether `fetch`, which has just found nothing, would have found all that was stamped [placing](Watermark) before.
+    /// After a `fetch` without packets: whether `fetch` would have returned every packet that was
+    /// stamped at least the [delivery delay](Watermark) earlier.
     fn is_dry(&self) -> bool {
         true
     }
 
-    /// Looks at the interface while nothing comes, also of a queue that is stopped.
+    /// Checks the interface while no packet arrives, also for a stopped queue.
     ///
     /// # Errors
-    /// The queue is at its end.
-    fn look(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError>;
+    /// The error ends the queue.
+    fn look(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError>;
 
-    /// Waits for packets until `until_ns` on the monotonic clock, or for some milliseconds more.
+    /// Waits for packets until `until_ns` on the monotonic clock, or for some milliseconds longer.
     ///
     /// # Errors
-    /// The queue is at its end.
-    fn wait(&mut self, live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError>;
+    /// The error ends the queue.
+    fn wait(&mut self, live: &mut LiveState, now_ns: i64, until_ns: i64)
+    -> Result<(), SourceError>;
 
     /// Stops the intake.
-    fn cut_off(&mut self, live: &mut Live) -> CutOff;
+    fn cut_off(&mut self, live: &mut LiveState) -> CutOff;
 
-    /// What was counted and what has come, of a stopped queue that has just found nothing. `is_over`: nobody waits for the rest any more.
-    fn ledger(&mut self, is_over: bool) -> Ledger;
+    /// Compares the engine's received counter with the packets that were delivered or lost, for a
+    /// stopped queue whose last fetch was empty. `is_over`: the drain deadline has passed, so the
+    /// queue waits for no more packets.
+    fn balance(&mut self, is_over: bool) -> StopBalance;
 
-    /// The queue has ended by an error, or could not be stopped.
+    /// The queue has ended with an error, or could not be stopped.
     fn close(&mut self) {}
 
-    /// See [`Queue::statistics`]; `now_ns` is the system clock.
-    fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics;
+    /// As [`Queue::statistics`]. `now_ns` is the system clock.
+    fn statistics(&mut self, live: &mut LiveState, now_ns: i64) -> SourceStatistics;
 
-    /// See [`Queue::input_drops`].
-    fn input_drops(&self, live: &Live) -> InputDrops {
+    /// As [`Queue::input_drops`].
+    fn input_drops(&self, live: &LiveState) -> InputDrops {
         let counters = live.counters.as_ref();
         counters.map_or(InputDrops::None, InterfaceCounters::input_drops)
     }
 
-    /// See [`Queue::xdp_mode`].
+    /// As [`Queue::xdp_mode`].
     fn xdp_mode(&self) -> Option<XdpMode> {
         None
     }
 
-    /// See [`Queue::buffer`].
+    /// As [`Queue::buffer`].
     fn buffer(&self) -> Option<SourceBuffer> {
         None
     }
 
-    /// See [`Queue::shunt`].
+    /// As [`Queue::shunt`].
     fn shunt(&mut self, _flow: &ShuntedFlow, _shunt: Option<Shunt>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -106,132 +117,144 @@ pub trait Engine: Send + fmt::Debug {
 /// How the intake was stopped.
 #[derive(Debug)]
 pub enum CutOff {
-    /// Nothing more is received but packets that are on their way now; they arrive within `in_flight_ns`.
+    /// The engine receives no more packets, except packets that are in the receive path now. They
+    /// arrive within `in_flight_ns`.
     Closed {
-        /// Time until these packets have arrived, at most, ns.
+        /// Longest time until the packets in the receive path arrive, ns.
         in_flight_ns: i64,
     },
-    /// It cannot be: what comes is received until nothing has come for a while.
+    /// The engine cannot stop the intake. The queue delivers packets until none has arrived for a
+    /// while.
     Open,
-    /// Nothing was received yet, or nothing can come any more.
+    /// No packet was received yet, or no packet can arrive any more.
     Ended,
-    /// The kernel refused, with this notice: packets would come for ever.
+    /// The kernel refused, so packets would arrive without end. Contains the notice for the user.
     Refused(String),
 }
 
-/// Packets of a stopped queue.
+/// Packet counts of a stopped queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ledger {
+pub enum StopBalance {
     /// Both counts are known.
     Known {
         /// Packets that the engine counted.
         received: u64,
-        /// Packets lent or known to be lost.
+        /// Packets that were lent, or are known to be lost.
         seen: u64,
     },
-    /// The rest may still come.
+    /// More packets may still arrive.
     Pending,
-    /// The counters cannot be read, or somebody else tells them.
+    /// The counters cannot be read, or another queue reports the counters.
     Unknown,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum QueuePhase {
     Running,
-    /// Stopped, and nobody has asked for packets since: whoever is slow to ask gets what waits all the same.
+    /// Stopped, and nobody has asked for packets since. The drain starts with the next call, so a
+    /// slow caller still gets the packets that wait.
     Stopped(CutOff),
-    Draining(Drain),
+    Draining(QueueDrain),
     Ended,
 }
 
-/// The end of an intake. Times on the monotonic clock.
+/// The drain of a stopped queue. Times are on the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Drain {
+pub(crate) struct QueueDrain {
     /// The intake cannot be cut off.
     is_open: bool,
-    /// By when all packets that were on their way have arrived.
+    /// By when all packets in the receive path have arrived.
     arrived_by_ns: i64,
-    give_up_ns: i64,
+    deadline_ns: i64,
 }
 
-impl Drain {
-    /// The end of an intake that was closed at `now_ns`; packets may be on their way for `in_flight_ns`.
+impl QueueDrain {
+    /// The drain of an intake that was closed at `now_ns`. Packets may be in the receive path for
+    /// `in_flight_ns`.
     pub(crate) fn closed(now_ns: i64, in_flight_ns: i64) -> Self {
         Self {
             is_open: false,
             arrived_by_ns: now_ns.saturating_add(in_flight_ns),
-            give_up_ns: now_ns.saturating_add(CLOSED_DRAIN_NS),
+            deadline_ns: now_ns.saturating_add(CLOSED_DRAIN_NS),
         }
     }
 
     fn open(now_ns: i64) -> Self {
         Self {
             is_open: true,
-            give_up_ns: now_ns.saturating_add(OPEN_DRAIN_NS),
+            deadline_ns: now_ns.saturating_add(OPEN_DRAIN_NS),
             ..Self::closed(now_ns, RECEIVE_PATH_NS)
         }
     }
 
-    /// Packets came.
+    /// Packets arrived.
     pub(crate) fn on_packets(&mut self, now_ns: i64) {
         if self.is_open {
             self.arrived_by_ns = now_ns.saturating_add(RECEIVE_PATH_NS);
         } else {
-            self.give_up_ns = now_ns.saturating_add(CLOSED_DRAIN_NS);
+            self.deadline_ns = now_ns.saturating_add(CLOSED_DRAIN_NS);
         }
     }
 
-    /// How many packets are missing, if the drain is at its end; `None`: not yet.
-    fn missing(self, now_ns: i64, ledger: impl FnOnce(bool) -> Ledger) -> Option<u64> {
-        let is_over = now_ns >= self.give_up_ns || self.is_open;
-        if now_ns < self.arrived_by_ns && now_ns < self.give_up_ns {
+    /// The number of missing packets if the drain has finished; `None`: not finished yet.
+    fn missing(self, now_ns: i64, balance: impl FnOnce(bool) -> StopBalance) -> Option<u64> {
+        let is_over = now_ns >= self.deadline_ns || self.is_open;
+        if now_ns < self.arrived_by_ns && now_ns < self.deadline_ns {
             return None;
         }
-        match ledger(is_over) {
-            Ledger::Pending => None,
-            Ledger::Unknown => Some(0),
-            Ledger::Known { received, seen } => {
+        match balance(is_over) {
+            StopBalance::Pending => None,
+            StopBalance::Unknown => Some(0),
+            StopBalance::Known { received, seen } => {
                 (received == seen || is_over).then(|| received.abs_diff(seen))
             }
         }
     }
 }
 
-/// What every live queue has.
+/// State that every live queue has.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveState {
     interface: [InterfaceInfo; 1],
     cpus: Vec<u32>,
-    events: VecDeque<Event>,
-    phase: Phase,
+    events: VecDeque<SourceEvent>,
+    phase: QueuePhase,
     pub(crate) presence: Presence,
-    /// The promise that no older packet comes.
+    /// The promise that no older packet arrives.
     pub watermark: Watermark,
-    /// Packets are stamped by the system clock: it is watched, and there is a watermark. `None`: by another clock.
+    /// Watches the system clock, which stamps the packets; the queue then has a watermark. `None`:
+    /// another clock stamps the packets.
     pub(crate) clock: Option<ClockWatch>,
-    /// See [`Queue::is_filtered`] and [`Queue::offload_effects`].
+    /// The value of [`Queue::is_filtered`].
     pub(crate) is_filtered: bool,
     pub(crate) offload_effects: Option<OffloadEffects>,
-    /// What the interface lost, of the queue that tells it.
+    /// Losses of the interface. Only the queue that reports these losses has a value.
     pub(crate) counters: Option<InterfaceCounters>,
-    /// When to look at the interface next, on the monotonic clock. An engine may hasten it.
+    /// When to check the interface next, on the monotonic clock. An engine may lower the value for
+    /// an earlier check.
     pub(crate) look_due_ns: i64,
-    /// How long to wait at most, ns.
+    /// Longest wait for packets, ns.
     pub(crate) wait_ns_max: i64,
-    /// Why the engine stopped by itself; told at the end.
+    /// Why the engine stopped by itself. Reported at the end of the queue.
     pub failure: Option<SourceError>,
 }
 
-impl Live {
-    /// Starts with an interface that is up. No packet is stamped before `since_ns`, and each can be fetched `placing_ns` after its stamp.
-    pub fn new(interface: InterfaceInfo, cpus: Vec<u32>, since_ns: i64, placing_ns: i64) -> Self {
+impl LiveState {
+    /// The state for an interface that is up. No packet is stamped before `since_ns`. Each packet
+    /// can be fetched `delivery_delay_max_ns` after its stamp.
+    pub fn new(
+        interface: InterfaceInfo,
+        cpus: Vec<u32>,
+        since_ns: i64,
+        delivery_delay_max_ns: i64,
+    ) -> Self {
         Self {
             interface: [interface],
             cpus,
             events: VecDeque::new(),
-            phase: Phase::Running,
+            phase: QueuePhase::Running,
             presence: Presence::UP,
-            watermark: Watermark::new(since_ns, placing_ns),
+            watermark: Watermark::new(since_ns, delivery_delay_max_ns),
             clock: Some(ClockWatch::new(clock::now())),
             is_filtered: false,
             offload_effects: None,
@@ -242,7 +265,8 @@ impl Live {
         }
     }
 
-    /// Stamps are of another clock: there is no watermark, and no step of the system clock matters.
+    /// Marks that another clock stamps the packets: the queue then has no watermark, and ignores
+    /// steps of the system clock.
     pub fn stamped_elsewhere(self) -> Self {
         Self {
             clock: None,
@@ -256,74 +280,77 @@ impl Live {
         &self.interface[0]
     }
 
-    /// Whether nobody has stopped it.
+    /// Whether nobody has stopped the queue.
     pub fn is_running(&self) -> bool {
-        matches!(self.phase, Phase::Running)
+        matches!(self.phase, QueuePhase::Running)
     }
 
-    /// Tells something of the interface.
+    /// Queues a notice to the user about the interface.
     pub fn notice(&mut self, text: impl fmt::Display) {
         let name = &self.interface[0].name;
-        let notice = Event::Notice(format!("{name}: {text}"));
+        let notice = SourceEvent::Notice(format!("{name}: {text}"));
         self.events.push_back(notice);
     }
 
-    /// Tells that something happened to the interface, or a whole sentence.
-    pub fn tell(&mut self, event: impl IntoIterator<Item = Event>) {
+    /// Queues events for the caller of the queue.
+    pub fn push_events(&mut self, event: impl IntoIterator<Item = SourceEvent>) {
         self.events.extend(event);
     }
 
-    /// A look found the interface, up or down.
-    pub fn found(&mut self, is_up: bool) {
-        let event = self.presence.found(is_up, clock::realtime_ns());
+    /// Records that a check found the interface up or down, and queues an event if the state
+    /// changed.
+    pub fn set_interface_up(&mut self, is_up: bool) {
+        let event = self.presence.set_up(is_up, clock::realtime_ns());
         self.events.extend(event);
     }
 
-    /// A look found that it was removed, or left to the host, as `event` says.
-    pub(crate) fn gone(&mut self, event: Event) {
-        self.presence.gone(clock::realtime_ns());
+    /// Records that the interface was removed or left to the host, and queues `event`.
+    pub(crate) fn set_interface_gone(&mut self, event: SourceEvent) {
+        self.presence.set_gone(clock::realtime_ns());
         self.events.push_back(event);
     }
 
-    /// Packets came, the newest with this stamp. `may_rise` returns whether they prove that the interface is up.
+    /// Packets arrived; `newest_ns` is the newest stamp. `proves_up` returns whether these packets
+    /// prove that the interface is up again.
     #[inline]
-    pub fn on_packets(&mut self, newest_ns: i64, may_rise: impl FnOnce() -> bool) {
+    pub fn on_packets(&mut self, newest_ns: i64, proves_up: impl FnOnce() -> bool) {
         match &mut self.phase {
-            Phase::Running if self.presence.is_up => {}
-            Phase::Running => {
-                if self.clock.is_some() && self.presence.is_back(newest_ns) && may_rise() {
-                    let event = self.presence.found(true, newest_ns);
+            QueuePhase::Running if self.presence.is_up => {}
+            QueuePhase::Running => {
+                if self.clock.is_some() && self.presence.proves_return(newest_ns) && proves_up() {
+                    let event = self.presence.set_up(true, newest_ns);
                     self.events.extend(event);
                 }
             }
-            Phase::Draining(drain) => drain.on_packets(clock::monotonic_ns()),
-            Phase::Stopped(_) | Phase::Ended => {}
+            QueuePhase::Draining(drain) => drain.on_packets(clock::monotonic_ns()),
+            QueuePhase::Stopped(_) | QueuePhase::Ended => {}
         }
     }
 
-    /// Goes on to drain when somebody asks for packets of a stopped queue. Returns whether the queue is at its end.
+    /// Starts the drain when the caller asks a stopped queue for packets. Returns whether the queue
+    /// is at its end.
     fn is_ended(&mut self) -> bool {
-        if let Phase::Stopped(how) = &self.phase {
+        if let QueuePhase::Stopped(how) = &self.phase {
             let now_ns = clock::monotonic_ns();
             self.phase = match how {
                 CutOff::Closed { in_flight_ns } => {
-                    Phase::Draining(Drain::closed(now_ns, *in_flight_ns))
+                    QueuePhase::Draining(QueueDrain::closed(now_ns, *in_flight_ns))
                 }
-                CutOff::Open => Phase::Draining(Drain::open(now_ns)),
-                CutOff::Ended | CutOff::Refused(_) => Phase::Ended,
+                CutOff::Open => QueuePhase::Draining(QueueDrain::open(now_ns)),
+                CutOff::Ended | CutOff::Refused(_) => QueuePhase::Ended,
             };
         }
-        matches!(self.phase, Phase::Ended)
+        matches!(self.phase, QueuePhase::Ended)
     }
 
-    /// Whether a drain is at its end; packets that are missing then, or were not counted, are told.
+    /// Whether a drain has finished. Reports packets that are missing, or that were not counted.
     pub(crate) fn is_drained(
         &mut self,
-        drain: Drain,
+        drain: QueueDrain,
         now_ns: i64,
-        ledger: impl FnOnce(bool) -> Ledger,
+        balance: impl FnOnce(bool) -> StopBalance,
     ) -> bool {
-        let missing = drain.missing(now_ns, ledger);
+        let missing = drain.missing(now_ns, balance);
         if let Some(missing @ 1..) = missing {
             self.notice(format_args!(
                 "{missing} packets that were counted did not come"
@@ -332,15 +359,19 @@ impl Live {
         missing.is_some()
     }
 
-    /// Whether packets of a device that cannot be cut off are taken no more.
+    /// Whether the drain time of a device that cannot be cut off has passed. The queue then fetches
+    /// no more packets.
     fn is_overdue(&self) -> bool {
         match self.phase {
-            Phase::Draining(drain) => drain.is_open && clock::monotonic_ns() >= drain.give_up_ns,
+            QueuePhase::Draining(drain) => {
+                drain.is_open && clock::monotonic_ns() >= drain.deadline_ns
+            }
             _ => false,
         }
     }
 
-    /// Tells a step of the clock that stamps the packets, and follows one back.
+    /// Reports a step of the clock that stamps the packets. After a step back, the watermark
+    /// follows the clock.
     fn watch_clock(&mut self, now: impl FnOnce() -> Now) {
         let Some(step) = self.clock.as_mut().and_then(|clock| clock.look(now())) else {
             return;
@@ -355,7 +386,7 @@ impl Live {
     /// Until when to wait, given the caller's deadline.
     fn until_ns(&self, now_ns: i64, deadline_ns: i64) -> i64 {
         let most_ns = match self.phase {
-            Phase::Draining(_) => DRAIN_LOOK_NS,
+            QueuePhase::Draining(_) => DRAIN_LOOK_NS,
             _ if !self.presence.is_up => ABSENT_LOOK_NS,
             _ => return deadline_ns,
         };
@@ -366,34 +397,35 @@ impl Live {
 /// An engine as a [`Queue`].
 #[derive(Debug)]
 pub struct LiveQueue<E> {
-    live: Live,
+    live: LiveState,
     engine: E,
 }
 
-impl<E: Engine + 'static> LiveQueue<E> {
-    /// The queue of an engine.
+impl<E: LiveEngine + 'static> LiveQueue<E> {
+    /// Makes a queue of an engine.
     #[must_use]
-    pub fn boxed(live: Live, engine: E) -> Box<dyn Queue> {
+    pub fn boxed(live: LiveState, engine: E) -> Box<dyn Queue> {
         Box::new(Self { live, engine })
     }
 
-    fn try_next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+    fn try_next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         let Self { live, engine } = self;
-        engine.give_back(live);
+        engine.return_burst(live);
         if live.is_ended() {
-            return Ok(Status::End);
+            return Ok(QueueStatus::End);
         }
-        // While packets come, no clock is read. Else packets are fetched once more after the clock was read: only then does an empty
-        // fetch prove that nothing was stamped before that time.
+        // While packets arrive, no clock is read. Otherwise packets are fetched once more after the
+        // clock was read: only then does an empty fetch prove that no packet was stamped before
+        // that time.
         if !live.is_overdue() && engine.fetch(live)? {
-            return Ok(Status::Frames);
+            return Ok(QueueStatus::Frames);
         }
         let wait_ns = clock::duration_ns(wait).min(live.wait_ns_max);
         let deadline_ns = clock::monotonic_ns().saturating_add(wait_ns);
         loop {
             let looked_ns = clock::realtime_ns();
             if !live.is_overdue() && engine.fetch(live)? {
-                return Ok(Status::Frames);
+                return Ok(QueueStatus::Frames);
             }
             if engine.is_dry() {
                 live.watermark.on_silence(looked_ns);
@@ -404,33 +436,34 @@ impl<E: Engine + 'static> LiveQueue<E> {
                 live.watch_clock(clock::now);
                 engine.look(live, now_ns)?;
             }
-            if let Phase::Draining(drain) = live.phase
-                && live.is_drained(drain, now_ns, |is_over| engine.ledger(is_over))
+            if let QueuePhase::Draining(drain) = live.phase
+                && live.is_drained(drain, now_ns, |is_over| engine.balance(is_over))
             {
-                live.phase = Phase::Ended;
-                return live.failure.take().map_or(Ok(Status::End), Err);
+                live.phase = QueuePhase::Ended;
+                return live.failure.take().map_or(Ok(QueueStatus::End), Err);
             }
-            // What came while it waited was lent, and the watermark is of now.
+            // The loop has lent every packet that arrived during the wait, and the watermark is
+            // current.
             if now_ns >= deadline_ns {
-                return Ok(Status::Idle);
+                return Ok(QueueStatus::Idle);
             }
             engine.wait(live, now_ns, live.until_ns(now_ns, deadline_ns))?;
-            // An engine that found out that it has to stop.
+            // The engine may have found during the wait that it has to stop.
             if live.is_ended() {
-                return Ok(Status::End);
+                return Ok(QueueStatus::End);
             }
         }
     }
 }
 
-impl<E: Engine + 'static> Queue for LiveQueue<E> {
+impl<E: LiveEngine + 'static> Queue for LiveQueue<E> {
     fn interfaces(&self) -> &[InterfaceInfo] {
         &self.live.interface
     }
 
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+    fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         self.try_next(wait).inspect_err(|_| {
-            self.live.phase = Phase::Ended;
+            self.live.phase = QueuePhase::Ended;
             self.engine.close();
         })
     }
@@ -456,14 +489,14 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
         self.live.clock.is_some()
     }
 
-    fn event(&mut self) -> Option<Event> {
+    fn event(&mut self) -> Option<SourceEvent> {
         self.live.events.pop_front()
     }
 
     fn statistics(&mut self) -> SourceStatistics {
         let now_ns = clock::realtime_ns();
         if let Some(counters) = &mut self.live.counters {
-            counters.ask(now_ns, !matches!(self.live.phase, Phase::Running));
+            counters.refresh(now_ns, !matches!(self.live.phase, QueuePhase::Running));
         }
         self.engine.statistics(&mut self.live, now_ns)
     }
@@ -496,30 +529,32 @@ impl<E: Engine + 'static> Queue for LiveQueue<E> {
     }
 }
 
-impl Live {
-    /// Stops the intake of a running queue. Engines that find out by themselves that they are at their end call it too.
-    pub fn stop(&mut self, engine: &mut impl Engine) {
+impl LiveState {
+    /// Stops the intake of a running queue. An engine that finds its own end calls this function
+    /// too.
+    pub fn stop(&mut self, engine: &mut impl LiveEngine) {
         self.phase = match engine.cut_off(self) {
             CutOff::Refused(why) => {
                 self.notice(why);
                 engine.close();
-                Phase::Ended
+                QueuePhase::Ended
             }
-            how => Phase::Stopped(how),
+            how => QueuePhase::Stopped(how),
         };
     }
 }
 
-/// Whether a queue's interface is up, as events: what looks and packets say of it, one after the other.
+/// Whether a queue's interface is up, as events. The state combines checks of the interface and
+/// arriving packets in their order.
 ///
-/// Packets wait in the kernel before they are shown. Those that came before an interface went are shown after it was seen to be gone,
-/// and do not say that it is back.
+/// Packets wait in the kernel before they are delivered. Packets from before the interface went
+/// away are delivered after a check found it gone, and do not prove that the interface is back.
 #[derive(Debug)]
 pub(crate) struct Presence {
     pub(crate) is_up: bool,
-    /// The interface was removed, and no other one was found since.
+    /// The interface was removed, and no other interface was found since.
     pub(crate) is_gone: bool,
-    /// When it was found down or gone, on the system clock.
+    /// When the interface was found down or removed, on the system clock.
     down_ns: i64,
 }
 
@@ -531,26 +566,27 @@ impl Presence {
         down_ns: i64::MIN,
     };
 
-    /// A look found the interface, up or down, at `now_ns` on the system clock.
-    fn found(&mut self, is_up: bool, now_ns: i64) -> Option<Event> {
+    /// A check at `now_ns` on the system clock found the interface up or down.
+    fn set_up(&mut self, is_up: bool, now_ns: i64) -> Option<SourceEvent> {
         self.is_gone = false;
         if std::mem::replace(&mut self.is_up, is_up) == is_up {
             return None;
         }
         if is_up {
-            return Some(Event::InterfaceUp(0));
+            return Some(SourceEvent::InterfaceUp(0));
         }
         self.down_ns = now_ns;
-        Some(Event::InterfaceDown(0))
+        Some(SourceEvent::InterfaceDown(0))
     }
 
-    /// A look found it removed, at `now_ns` on the system clock.
-    fn gone(&mut self, now_ns: i64) {
+    /// A check at `now_ns` on the system clock found that the interface was removed.
+    fn set_gone(&mut self, now_ns: i64) {
         (self.is_up, self.is_gone, self.down_ns) = (false, true, now_ns);
     }
 
-    /// Whether packets that came, the newest with this stamp, tell that an interface that was down is up again.
-    fn is_back(&self, newest_ns: i64) -> bool {
+    /// Whether packets with the newest stamp `newest_ns` prove that an interface that was down is
+    /// up again.
+    fn proves_return(&self, newest_ns: i64) -> bool {
         !self.is_gone && newest_ns > self.down_ns
     }
 
@@ -570,17 +606,26 @@ mod tests {
     #[test]
     fn packets_that_waited_are_no_return() {
         let mut presence = Presence::UP;
-        assert_eq!(presence.found(false, 100), Some(Event::InterfaceDown(0)));
-        assert_eq!(presence.found(false, 105), None);
-        assert!(!presence.is_back(99) && presence.is_back(101));
-        assert_eq!(presence.found(true, 101), Some(Event::InterfaceUp(0)));
-        presence.gone(200);
-        // Also where the clock was set back between the stamp and the look.
-        assert!(!presence.is_back(199) && !presence.is_back(201));
-        // Another one is there, but down; what waited may still come.
-        assert_eq!(presence.found(false, 300), None);
-        assert!(!presence.is_back(200));
-        assert_eq!(presence.found(true, 310), Some(Event::InterfaceUp(0)));
+        assert_eq!(
+            presence.set_up(false, 100),
+            Some(SourceEvent::InterfaceDown(0))
+        );
+        assert_eq!(presence.set_up(false, 105), None);
+        assert!(!presence.proves_return(99) && presence.proves_return(101));
+        assert_eq!(
+            presence.set_up(true, 101),
+            Some(SourceEvent::InterfaceUp(0))
+        );
+        presence.set_gone(200);
+        // Even if the clock was set back between the stamp and the check.
+        assert!(!presence.proves_return(199) && !presence.proves_return(201));
+        // A new interface exists, but is down. Packets that waited may still arrive.
+        assert_eq!(presence.set_up(false, 300), None);
+        assert!(!presence.proves_return(200));
+        assert_eq!(
+            presence.set_up(true, 310),
+            Some(SourceEvent::InterfaceUp(0))
+        );
     }
 
     #[test]
@@ -588,13 +633,13 @@ mod tests {
         let live = || {
             let interface =
                 InterfaceInfo::new("eth0", LinkType::ETHERNET, TimeDomain::KernelSoftware);
-            Live::new(interface, Vec::new(), clock::realtime_ns(), 0)
+            LiveState::new(interface, Vec::new(), clock::realtime_ns(), 0)
         };
         let stepped = || {
             let now = clock::now();
             Now {
                 wall_ns: now.wall_ns + 2 * clock::SECOND_NS,
-                apart_ns: 0,
+                read_gap_ns: 0,
                 ..now
             }
         };
@@ -602,7 +647,7 @@ mod tests {
         here.watch_clock(stepped);
         let notice = here.events.pop_front();
         assert!(
-            matches!(&notice, Some(Event::Notice(text)) if text.starts_with("eth0: ")),
+            matches!(&notice, Some(SourceEvent::Notice(text)) if text.starts_with("eth0: ")),
             "{notice:?}"
         );
         let mut elsewhere = live().stamped_elsewhere();
@@ -614,19 +659,19 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_hides_no_return() {
         let mut presence = Presence::UP;
-        presence.found(false, 1000);
+        presence.set_up(false, 1000);
         presence.on_clock_set_back(500);
-        assert!(presence.is_back(501));
+        assert!(presence.proves_return(501));
     }
 
     #[test]
     fn what_is_missing_at_the_end_of_a_drain_is_told() {
         let domain = TimeDomain::KernelSoftware;
         let interface = InterfaceInfo::new("v1", LinkType::ETHERNET, domain);
-        let mut live = Live::new(interface, Vec::new(), 0, 0);
-        let drain = Drain::closed(0, 10);
+        let mut live = LiveState::new(interface, Vec::new(), 0, 0);
+        let drain = QueueDrain::closed(0, 10);
         let mut told = |now_ns, received, seen| {
-            let is_over = live.is_drained(drain, now_ns, |_| Ledger::Known { received, seen });
+            let is_over = live.is_drained(drain, now_ns, |_| StopBalance::Known { received, seen });
             let events: Vec<_> = live.events.drain(..).collect();
             (is_over, events)
         };
@@ -635,27 +680,31 @@ mod tests {
         assert_eq!(told(end_ns, 7, 7), (true, vec![]));
         let notice = "v1: 2 packets that were counted did not come".to_owned();
         for (received, seen) in [(9, 7), (7, 9)] {
-            let expected = (true, vec![Event::Notice(notice.clone())]);
+            let expected = (true, vec![SourceEvent::Notice(notice.clone())]);
             assert_eq!(told(end_ns, received, seen), expected);
         }
     }
 
     #[test]
     fn a_closed_intake_is_waited_for_and_an_open_one_has_its_time() {
-        let ledger = |received, seen| move |_| Ledger::Known { received, seen };
-        let mut closed = Drain::closed(0, 10);
-        assert_eq!(closed.missing(9, ledger(7, 7)), None, "on their way");
-        assert_eq!(closed.missing(10, ledger(7, 7)), Some(0));
-        assert_eq!(closed.missing(10, |_| Ledger::Unknown), Some(0));
-        assert_eq!(closed.missing(10, ledger(9, 7)), None);
+        let balance = |received, seen| move |_| StopBalance::Known { received, seen };
+        let mut closed = QueueDrain::closed(0, 10);
+        assert_eq!(closed.missing(9, balance(7, 7)), None, "on their way");
+        assert_eq!(closed.missing(10, balance(7, 7)), Some(0));
+        assert_eq!(closed.missing(10, |_| StopBalance::Unknown), Some(0));
+        assert_eq!(closed.missing(10, balance(9, 7)), None);
         closed.on_packets(5);
-        assert_eq!(closed.missing(CLOSED_DRAIN_NS, ledger(9, 7)), None);
-        assert_eq!(closed.missing(5 + CLOSED_DRAIN_NS, ledger(7, 9)), Some(2));
-        let mut open = Drain::open(0);
+        assert_eq!(closed.missing(CLOSED_DRAIN_NS, balance(9, 7)), None);
+        assert_eq!(closed.missing(5 + CLOSED_DRAIN_NS, balance(7, 9)), Some(2));
+        let mut open = QueueDrain::open(0);
         open.on_packets(5);
-        assert_eq!(open.missing(RECEIVE_PATH_NS, ledger(7, 7)), None);
-        assert_eq!(open.missing(5 + RECEIVE_PATH_NS, ledger(9, 7)), Some(2));
+        assert_eq!(open.missing(RECEIVE_PATH_NS, balance(7, 7)), None);
+        assert_eq!(open.missing(5 + RECEIVE_PATH_NS, balance(9, 7)), Some(2));
         open.on_packets(OPEN_DRAIN_NS);
-        assert_eq!(open.missing(OPEN_DRAIN_NS, ledger(9, 9)), Some(0), "no end");
+        assert_eq!(
+            open.missing(OPEN_DRAIN_NS, balance(9, 9)),
+            Some(0),
+            "no end"
+        );
     }
 }

@@ -1,9 +1,12 @@
-//! rtnetlink(7): questions to the kernel about links, addresses, routes and network namespaces, and its answers.
+//! rtnetlink(7): requests to the kernel about links, addresses, routes and network namespaces, and
+//! the kernel's answers.
 //!
-//! Messages first, and the socket; behind them what is asked about links: `RTM_GETLINK` and `RTM_GETSTATS` of `linux/if_link.h`.
+//! The module has messages, the socket, and then the requests about links: `RTM_GETLINK` and
+//! `RTM_GETSTATS` of `linux/if_link.h`.
 //!
-//! A socket answers for the network namespace that it was made in. No unsafe code: messages are bytes. Nothing that is not whole is taken
-//! for an answer: a message that is cut off, an attribute without its end, or a list that changed while it was read is an error.
+//! A socket answers for the network namespace in which it was made. Messages are bytes, so the
+//! module has no unsafe code. The module accepts only complete answers: a truncated message, a
+//! truncated attribute, or a list that changed during the reading is an error.
 
 use std::{borrow::Cow, collections::BTreeMap, io, os::fd::OwnedFd};
 
@@ -16,7 +19,8 @@ use crate::sys::set_option;
 /// Message types of every netlink protocol.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
-/// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_DUMP`, and `NLM_F_DUMP_INTR` of an answer: what is listed changed meanwhile.
+/// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_DUMP`. An answer with `NLM_F_DUMP_INTR` belongs to a list
+/// that changed during the answer.
 const REQUEST: u16 = 1;
 const ACKNOWLEDGE: u16 = 4;
 const DUMP: u16 = 0x300;
@@ -26,42 +30,42 @@ const INTERRUPTED: u16 = 0x10;
 const SOL_NETLINK: i32 = 270;
 const STRICT: i32 = 12;
 
-/// Bytes of `struct nlmsghdr`, and of an attribute's head.
+/// Bytes of `struct nlmsghdr`, and of an attribute's header.
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
 
-/// Bytes of a part of an answer: the kernel makes parts of 32 KiB at most (`netlink_dump` of `net/netlink/af_netlink.c`).
+/// Bytes of the buffer for a part of an answer. The kernel makes parts of 32 KiB at most
+/// (`netlink_dump` of `net/netlink/af_netlink.c`).
 const PART_BYTES: usize = 64 << 10;
 
-/// How often a list that changes while it is read is asked for. Where pods start and stop all the
-/// time, a list of links changes every few milliseconds; reading the list takes less than a
-/// millisecond.
+/// Requests for a list that changes during the reading. Where pods start and stop all the time, a
+/// list of links changes every few milliseconds; reading the list takes less than a millisecond.
 const TRIES: usize = 64;
 
-/// A socket to ask through. Needs no privilege to be made.
+/// A netlink socket. Making a socket needs no privilege.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
-    /// Room for a part of an answer.
+    /// Buffer for a part of an answer.
     part: Vec<u8>,
 }
 
-/// A question.
+/// A request to the kernel.
 #[derive(Debug, Clone)]
-pub(crate) struct Request(Vec<u8>);
+pub(crate) struct NetlinkRequest(Vec<u8>);
 
-/// An answer, or one of a list.
+/// An answer, or one entry of a list.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Message<'a> {
+pub(crate) struct NetlinkMessage<'a> {
     pub(crate) kind: u16,
     flags: u16,
     sequence: u32,
     body: &'a [u8],
 }
 
-impl Request {
-    /// A message of this type, with the structure that stands in front of its attributes.
+impl NetlinkRequest {
+    /// A message of this type, with the fixed structure that precedes its attributes.
     pub(crate) fn new(kind: u16, fixed: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -87,7 +91,7 @@ impl Request {
         self
     }
 
-    /// The bytes of an attempt.
+    /// The bytes of the message, with a sequence number and flags.
     fn numbered(&self, sequence: u32, flags: u16) -> Vec<u8> {
         let mut bytes = self.0.clone();
         bytes[6..8].copy_from_slice(&(REQUEST | flags).to_ne_bytes());
@@ -97,7 +101,7 @@ impl Request {
 }
 
 impl Netlink {
-    /// A socket in the network namespace of the calling thread.
+    /// Makes a socket in the network namespace of the calling thread.
     pub(crate) fn new() -> io::Result<Self> {
         let socket = socket_with(
             AddressFamily::NETLINK,
@@ -113,26 +117,28 @@ impl Netlink {
         })
     }
 
-    /// Asks a question with one answer; `None` from `read`: it is not what was asked for.
-    pub(crate) fn ask<T>(
+    /// Sends a request with a single answer. `read` returns `None` if the answer is damaged or of
+    /// another type.
+    pub(crate) fn query<T>(
         &mut self,
-        request: &Request,
-        mut read: impl FnMut(Message<'_>) -> Option<T>,
+        request: &NetlinkRequest,
+        mut read: impl FnMut(NetlinkMessage<'_>) -> Option<T>,
     ) -> io::Result<T> {
         let answers =
             self.exchange(request, ACKNOWLEDGE, &mut |message| read(message).map(Some))?;
         Ok(answers.kept.into_iter().next().ok_or(DAMAGED)?)
     }
 
-    /// Asks for a list. `read` is shown each message of it and keeps something of it, or not; `None` from it: the message is damaged.
+    /// Requests a list. `read` gets each message of the list and returns an entry, or `Some(None)`
+    /// to skip the message, or `None` if the message is damaged.
     ///
     /// # Errors
-    /// What the kernel said. [`io::ErrorKind::InvalidData`]: an answer is damaged or was cut off. [`io::ErrorKind::Interrupted`]: the list
-    /// changed each of the [`TRIES`] times that it was read.
+    /// The kernel's error. [`io::ErrorKind::InvalidData`]: an answer is damaged or truncated.
+    /// [`io::ErrorKind::Interrupted`]: the list changed during each of the [`TRIES`] readings.
     pub(crate) fn list<T>(
         &mut self,
-        request: &Request,
-        mut read: impl FnMut(Message<'_>) -> Option<Option<T>>,
+        request: &NetlinkRequest,
+        mut read: impl FnMut(NetlinkMessage<'_>) -> Option<Option<T>>,
     ) -> io::Result<Vec<T>> {
         for _ in 0..TRIES {
             let list = self.exchange(request, DUMP, &mut read)?;
@@ -144,19 +150,20 @@ impl Netlink {
         Err(io::Error::new(io::ErrorKind::Interrupted, message))
     }
 
-    /// Asks, and reads answers up to the message that says that there are no more.
+    /// Sends a request, and reads answers up to the message that ends the answer.
     fn exchange<T>(
         &mut self,
-        request: &Request,
+        request: &NetlinkRequest,
         flags: u16,
-        read: &mut impl FnMut(Message<'_>) -> Option<Option<T>>,
+        read: &mut impl FnMut(NetlinkMessage<'_>) -> Option<Option<T>>,
     ) -> io::Result<List<T>> {
         self.sequence = self.sequence.wrapping_add(1);
         let bytes = request.numbered(self.sequence, flags);
         send(&self.socket, &bytes, SendFlags::empty())?;
         let mut list = List::EMPTY;
         while !list.is_done {
-            // The kernel answers before send returns, and makes the next part of a list when one is taken.
+            // The kernel answers before send returns, and makes the next part of a list when one
+            // part is received.
             let (length, whole) = recv(&self.socket, &mut self.part[..], RecvFlags::TRUNC)?;
             if length != whole {
                 return Err(DAMAGED.into());
@@ -167,10 +174,10 @@ impl Netlink {
     }
 }
 
-/// An answer that cannot be what the kernel said.
+/// The error for an answer that the kernel cannot have sent.
 const DAMAGED: io::ErrorKind = io::ErrorKind::InvalidData;
 
-/// Answers that are being read.
+/// A list of answers that is being read.
 #[derive(Debug)]
 pub(crate) struct List<T> {
     pub(crate) kept: Vec<T>,
@@ -179,31 +186,31 @@ pub(crate) struct List<T> {
 }
 
 impl<T> List<T> {
-    /// Nothing was read yet.
+    /// An empty list.
     pub(crate) const EMPTY: Self = Self {
         kept: Vec::new(),
         is_done: false,
         was_interrupted: false,
     };
 
-    /// Reads one part: messages back to back. What is left of an earlier question is passed over.
+    /// Reads one part: messages back to back. Skips messages that answer an earlier request.
     pub(crate) fn take(
         &mut self,
         mut part: &[u8],
         sequence: u32,
-        read: &mut impl FnMut(Message<'_>) -> Option<Option<T>>,
+        read: &mut impl FnMut(NetlinkMessage<'_>) -> Option<Option<T>>,
     ) -> io::Result<()> {
         while !part.is_empty() && !self.is_done {
-            let (message, rest) = Message::first(part).ok_or(DAMAGED)?;
+            let (message, rest) = NetlinkMessage::first(part).ok_or(DAMAGED)?;
             part = rest;
             if message.sequence != sequence {
                 continue;
             }
             self.was_interrupted |= message.flags & INTERRUPTED != 0;
             let code = match message.kind {
-                // An acknowledgement is an error without one.
+                // An acknowledgement is an error message with the code 0.
                 ERROR => word(message.body, 0).ok_or(DAMAGED)?,
-                // Since Linux 4.14 the end says whether the list is whole.
+                // Since Linux 4.14 the end message says whether the list is complete.
                 DONE => word(message.body, 0).unwrap_or(0),
                 _ => {
                     self.kept.extend(read(message).ok_or(DAMAGED)?);
@@ -221,8 +228,8 @@ impl<T> List<T> {
     }
 }
 
-impl<'a> Message<'a> {
-    /// The first message of some bytes, and what is behind it; `None`: it is not whole.
+impl<'a> NetlinkMessage<'a> {
+    /// The first message of `bytes`, and the rest of the bytes. `None`: the message is truncated.
     fn first(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let length = usize::try_from(word(bytes, 0)?).ok()?;
         let message = Self {
@@ -235,7 +242,8 @@ impl<'a> Message<'a> {
         Some((message, rest))
     }
 
-    /// Of a message of type `kind` the structure in front, of `fixed` bytes, and the attributes by type; `None`: it is another, or damaged.
+    /// Splits a message of type `kind` into the fixed structure of `fixed` bytes and the attributes
+    /// by type. `None`: the message is damaged or has another type.
     pub(crate) fn parts(self, kind: u16, fixed: usize) -> Option<(&'a [u8], Attributes<'a>)> {
         let rest = self.body.get(fixed.next_multiple_of(4)..)?;
         let is_it = self.kind == kind;
@@ -243,15 +251,17 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Values of attributes by their types.
+/// Values of attributes by attribute type.
 pub(crate) type Attributes<'a> = BTreeMap<u16, &'a [u8]>;
 
-/// Attributes back to back, as also stand inside of others; `None`: they are damaged.
+/// Parses attributes that follow each other, as in a message or inside another attribute. `None`:
+/// the attributes are damaged.
 pub(crate) fn attributes(mut bytes: &[u8]) -> Option<Attributes<'_>> {
     let mut found = Attributes::new();
     while !bytes.is_empty() {
         let length = usize::from(half(bytes, 0)?);
-        // The bits that mark nested ones and byte order are not part of the type (`NLA_TYPE_MASK`).
+        // The flag bits for nested attributes and byte order are not part of the type
+        // (`NLA_TYPE_MASK`).
         let kind = half(bytes, 2)? & 0x3fff;
         found.entry(kind).or_insert(bytes.get(ATTRIBUTE..length)?);
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -283,7 +293,7 @@ pub(crate) const LINK_BYTES: usize = 16;
 pub(crate) const LINK_NAME: u16 = 3;
 /// `IFLA_QDISC`: the attribute with the name of the queueing discipline.
 const QUEUEING: u16 = 6;
-/// `IFLA_EXT_MASK` and `RTEXT_FILTER_SKIP_STATS`: an answer without counters.
+/// `IFLA_EXT_MASK` and `RTEXT_FILTER_SKIP_STATS`: request an answer without counters.
 const MASK: u16 = 29;
 const SKIP_STATISTICS: u32 = 1 << 3;
 
@@ -291,50 +301,55 @@ const SKIP_STATISTICS: u32 = 1 << 3;
 const NEW_STATS: u16 = 92;
 const GET_STATS: u16 = 94;
 const STATS_BYTES: usize = 12;
-/// `IFLA_STATS_LINK_64`: the attribute with `struct rtnl_link_stats64`, and the bit that asks for it.
+/// `IFLA_STATS_LINK_64`: the attribute with `struct rtnl_link_stats64`, and the bit that requests
+/// the attribute.
 const LINK_64: u16 = 1;
 const LINK_64_BIT: u32 = 1;
-/// Places of `rx_dropped`, `rx_fifo_errors` and `rx_missed_errors` there, in words of 64 bits.
+/// Positions of `rx_dropped`, `rx_fifo_errors` and `rx_missed_errors` in
+/// `struct rtnl_link_stats64`, in words of 64 bits.
 const DROPPED: usize = 6;
 const FIFO: usize = 14;
 const MISSED: usize = 15;
 
-/// What an interface counted since it exists.
+/// Counters of an interface since its creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkCounters {
-    /// Packets that it had no room for. Drivers differ in which of two counters they use, and whether one includes the other: the
-    /// greater one.
+    /// Packets for which the NIC had no room. Drivers use one of two counters, and one counter may
+    /// include the other, so this is the greater counter.
     pub(crate) missed: u64,
-    /// Packets that the kernel dropped, for want of room in an input queue or of somebody who wants them.
+    /// Packets that the kernel dropped, because an input queue was full or because no protocol
+    /// accepts such packets.
     pub(crate) dropped: u64,
 }
 
-/// A question about the link of this index, or about all in a list (0), that is answered without counters.
-pub(crate) fn link_request(index: i32) -> Request {
+/// A request for the link with this index, or for the list of all links (index 0), answered without
+/// counters.
+pub(crate) fn link_request(index: i32) -> NetlinkRequest {
     let mut fixed = [0; LINK_BYTES];
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-    Request::new(GET_LINK, &fixed).with(MASK, &SKIP_STATISTICS.to_ne_bytes())
+    NetlinkRequest::new(GET_LINK, &fixed).with(MASK, &SKIP_STATISTICS.to_ne_bytes())
 }
 
 impl Netlink {
-    /// What the interface counted. Since Linux 4.7.
+    /// Reads the counters of an interface. Since Linux 4.7.
     pub(crate) fn counters(&mut self, index: i32) -> io::Result<LinkCounters> {
         let mut fixed = [0; STATS_BYTES];
         fixed[4..8].copy_from_slice(&index.to_ne_bytes());
         fixed[8..12].copy_from_slice(&LINK_64_BIT.to_ne_bytes());
-        self.ask(&Request::new(GET_STATS, &fixed), counters)
+        self.query(&NetlinkRequest::new(GET_STATS, &fixed), counters)
     }
 
-    /// The name of the interface's queueing discipline: `noqueue`, `pfifo_fast`, …
+    /// The name of the interface's queueing discipline, such as `noqueue` or `pfifo_fast`.
     pub(crate) fn queueing(&mut self, index: i32) -> io::Result<String> {
-        self.ask(&link_request(index), |answer| {
+        self.query(&link_request(index), |answer| {
             let (_, found) = answer.parts(NEW_LINK, LINK_BYTES)?;
             Some(until_nul(found.get(&QUEUEING)?).into_owned())
         })
     }
 
-    /// As [`Self::new`]; the kernel refuses questions that it does not understand, and lists only what they ask for. Since Linux 4.20; fails
-    /// with `ENOPROTOOPT` before.
+    /// As [`Self::new`], with strict checking: the kernel refuses requests that it does not
+    /// understand, and lists only requested entries. Since Linux 4.20; fails with `ENOPROTOOPT`
+    /// before.
     pub(crate) fn strict() -> io::Result<Self> {
         let netlink = Self::new()?;
         set_option(&netlink.socket, SOL_NETLINK, STRICT, &1)?;
@@ -343,7 +358,7 @@ impl Netlink {
 }
 
 /// The counters in an answer.
-fn counters(answer: Message<'_>) -> Option<LinkCounters> {
+fn counters(answer: NetlinkMessage<'_>) -> Option<LinkCounters> {
     let (_, found) = answer.parts(NEW_STATS, STATS_BYTES)?;
     let value = found.get(&LINK_64)?;
     let long = |index: usize| Some(u64::from_ne_bytes(*value.get(8 * index..)?.first_chunk()?));

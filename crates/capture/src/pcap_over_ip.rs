@@ -1,23 +1,27 @@
 //! pcap over IP: a pcap or pcapng stream from a TCP server, as Wireshark's `TCP@host:port`.
 //!
-//! The other end is a program that captures (`tcpdump -U -w - | nc -l 57012`, a sensor, a TLS proxy that hands out what it
-//! decrypted); whoever connects gets the stream, compressed with gzip or zstd or not. The protocol has nothing else: no
-//! authentication, no counters, no end mark.
+//! The server is a program that captures: `tcpdump -U -w - | nc -l 57012`, a sensor, or a TLS proxy
+//! that sends decrypted traffic. Every client that connects gets the stream, with or without gzip
+//! or zstd compression. The protocol has no authentication, no counters and no end mark.
 //!
 //! # One connection
-//! A stream is connected to once, and its end is the end of the source. What happens between two streams would be a gap of
-//! unknown size that looks like silence, and a stream of a server that serves one file would come again and again. Whoever
-//! wants the next stream starts the next recording.
+//! The source connects once, and the end of the stream is the end of the source. With a second
+//! connection, the packets between two streams would be a gap of unknown size that looks like
+//! silence. A server of a single file would also send the same packets again. For the next stream
+//! the user starts the next recording.
 //!
-//! # A peer that says nothing, or too much
-//! A connection that is silent may be that of a quiet link, or of a host that is no longer there. TCP asks the other end after
-//! [30 s](KEEPALIVE_IDLE) of silence, then every [10 s](KEEPALIVE_INTERVAL), and gives up when nothing was answered [3
-//! times](KEEPALIVE_PROBES): the queue ends with an error within a minute. What is no packet, a record that comes byte by byte, or compressed data
-//! that come to nothing hold `next` up no longer than its wait and some milliseconds.
+//! # A silent server, or endless input
+//! A silent connection may belong to a quiet link, or to a host that no longer exists. TCP probes
+//! the server after [30 s](KEEPALIVE_IDLE) of silence, then every [10 s](KEEPALIVE_INTERVAL), and
+//! closes the connection after [3](KEEPALIVE_PROBES) probes without an answer. So the queue ends
+//! with an error within a minute. A call of `next` returns some milliseconds after its wait at the
+//! latest. This also holds for input without packets, for a record that arrives byte by byte, and
+//! for compressed data that never decompress to a record.
 //!
 //! # Counting and time
-//! `received` is the records that were read. What the sender lost cannot be known: the cause `upstream` is `null`. The
-//! stamps are the sender's, by its clock and in any order: there is no watermark.
+//! `received` counts the records that were read. The sender's losses are unknown: the cause
+//! `upstream` is `null`. The time stamps come from the sender's clock, in any order, so the queue
+//! has no watermark.
 
 use std::{
     io::{self, Read},
@@ -40,35 +44,35 @@ use crate::{
     records::{self, source_error},
 };
 
-/// What a source's name starts with.
+/// The prefix of a source's name.
 const PREFIX: &str = "TCP@";
 
 /// How long to wait for a connection, and then for the start of the stream.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 const HEADER_WAIT_NS: i64 = 10 * SECOND_NS;
 
-/// How long to wait after the stream's first bytes for what follows them: interfaces of pcapng come at once, a first
-/// packet may take hours.
+/// How long to wait after the stream's first bytes for the data that follow. Interface blocks of
+/// pcapng follow at once; a first packet may take hours.
 const INTERFACES_WAIT_NS: i64 = SECOND_NS;
 
-/// How long a connection is silent before TCP asks whether the other end is there (tcp(7), `TCP_KEEPIDLE`).
+/// Silence on a connection after which TCP sends the first probe (tcp(7), `TCP_KEEPIDLE`).
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-/// How long it waits for an answer before it asks again (`TCP_KEEPINTVL`).
+/// How long TCP waits for an answer before the next probe (`TCP_KEEPINTVL`).
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// How often it asks (`TCP_KEEPCNT`).
+/// Number of probes without an answer after which TCP closes the connection (`TCP_KEEPCNT`).
 pub const KEEPALIVE_PROBES: u32 = 3;
 
-/// Bytes that tell the format: a pcap file header.
+/// Bytes that identify the format: a pcap file header.
 const HEADER_BYTES: usize = 24;
 
-/// Whether `name` is meant for this engine.
+/// Whether `name` has the form of a pcap-over-IP source.
 #[must_use]
 pub fn is_address(name: &str) -> bool {
     name.get(..PREFIX.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
 }
 
-/// A server of pcap over IP behind the [`Source`] plug.
+/// A server of pcap over IP that implements [`Source`].
 #[derive(Debug)]
 pub struct TcpSource {
     name: String,
@@ -78,7 +82,7 @@ pub struct TcpSource {
 }
 
 impl TcpSource {
-    /// Parses `TCP@host:port`; an IPv6 address stands in brackets.
+    /// Parses `TCP@host:port`. An IPv6 address must be in brackets.
     ///
     /// # Errors
     /// [`SourceError::Usage`].
@@ -109,7 +113,7 @@ impl TcpSource {
         })
     }
 
-    /// Shares what may be kept of the names of interfaces with other sources.
+    /// Shares the memory limit for interface names with other sources.
     #[must_use]
     pub fn sharing(self, texts: TextAllowance) -> Self {
         Self { texts, ..self }
@@ -146,7 +150,7 @@ impl Source for TcpSource {
             .connect()
             .map_err(|error| self.error("connect", error))?;
         let until_ns = Arc::new(AtomicI64::new(clock::monotonic_ns() + HEADER_WAIT_NS));
-        let stream = Stream {
+        let stream = DeadlineStream {
             socket,
             until_ns: Arc::clone(&until_ns),
             overdue_ns: i64::MIN,
@@ -163,7 +167,7 @@ impl Source for TcpSource {
     }
 }
 
-/// Lets TCP find out that the other end is gone.
+/// Lets TCP detect that the server is gone.
 fn keep_alive(socket: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
@@ -171,23 +175,25 @@ fn keep_alive(socket: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)
 }
 
-/// A connection that is read until a time, and says [`io::ErrorKind::WouldBlock`] then, however much there is to read. What is there
-/// already is read once.
+/// A connection whose reads end at a deadline with [`io::ErrorKind::WouldBlock`], even if more data
+/// are available. After each new deadline that has passed already, one read of the available data
+/// succeeds.
 #[derive(Debug)]
-struct Stream {
+struct DeadlineStream {
     socket: TcpStream,
-    /// On the monotonic clock. Set by the queue, which owns the reader that owns this.
+    /// The deadline on the monotonic clock. The queue sets the deadline; the queue owns the reader,
+    /// which owns this value.
     until_ns: Arc<AtomicI64>,
-    /// The time after whose passing it was read.
+    /// The last deadline after which data were read once more.
     overdue_ns: i64,
     /// Bytes read, up to [`HEADER_BYTES`].
     read: usize,
 }
 
-impl Read for Stream {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            // Relaxed: the same thread stores it.
+            // Relaxed: the same thread stores the value.
             let until_ns = self.until_ns.load(Ordering::Relaxed);
             let wait_ns = until_ns.saturating_sub(clock::monotonic_ns());
             if wait_ns <= 0 {

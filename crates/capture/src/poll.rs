@@ -9,11 +9,11 @@ use rustix::{
 
 use crate::clock::SECOND_NS;
 
-/// Waits until the descriptor can be read, has an error, or `wait_ns` are over. Returns what poll(2) found; nothing where a signal came or the
-/// time is over.
+/// Waits until the descriptor is readable, has an error, or `wait_ns` have passed. Returns the
+/// flags that poll(2) found, or no flags after a signal or the whole wait.
 ///
 /// # Errors
-/// What the system said.
+/// The system's error.
 pub(crate) fn wait_for(descriptor: impl AsFd, wait_ns: i64) -> io::Result<PollFlags> {
     let wait_ns = wait_ns.max(0);
     let timeout = Timespec {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Splits `12.5 ms` into number and unit. The number is digits and points, or nothing.
+/// Splits `12.5 ms` into number and unit. The number consists of digits and points, or is empty.
 #[must_use]
 pub fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
@@ -12,7 +12,8 @@ pub fn split(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim())
 }
 
-/// A duration of at most 100 years: `250ms`, `10s`, `5m`, `2h`; a number without unit is seconds. `None`: it is none.
+/// A duration of at most 100 years: `250ms`, `10s`, `5m`, `2h`. A number without a unit is in
+/// seconds. `None`: the text is no duration.
 #[must_use]
 pub fn duration(text: &str) -> Option<Duration> {
     /// Further than any window, and well inside 64 bits of ns.
@@ -34,15 +35,15 @@ pub fn duration(text: &str) -> Option<Duration> {
         .then(|| Duration::from_secs_f64(seconds))
 }
 
-/// A number of things for a person: `1 packet`, `2 packets`. `one` is the word for one of them.
+/// A count for people: `1 packet`, `2 packets`. `one` is the singular.
 #[must_use]
 pub fn counted(count: u64, one: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {one}{plural}")
 }
 
-/// A whole count per second with a decimal prefix and one of `units`: `500kpps` with `["pps"]` is
-/// 500 000. Read without rounding. `None` if the text is no such count.
+/// A whole number per second with a decimal prefix and one of `units`: `500kpps` with `["pps"]` is
+/// 500 000. Parses without rounding. `None`: the text has another form.
 #[must_use]
 pub fn per_second(text: &str, units: &[&str]) -> Option<u64> {
     let (number, unit) = split(text);

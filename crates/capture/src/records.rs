@@ -1,4 +1,4 @@
-//! What the engines that read capture formats share: a queue of the records of a reader.
+//! A queue of the records of a pcap or pcapng reader, for the engines that read capture formats.
 
 use std::{
     borrow::Cow,
@@ -17,15 +17,16 @@ use retroscope_pcapfile::{
 };
 
 use crate::{
-    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Probed, Queue, SourceError,
-    SourceStatistics, Status, TimeDomain, clock,
+    Burst, Direction, FrameMeta, InterfaceInfo, LossCause, Probed, Queue, QueueStatus, SourceError,
+    SourceEvent, SourceStatistics, TimeDomain, clock,
 };
 
-/// Opens the one queue of a stream. `until_ns`: until when a live stream waits, on the monotonic clock; `None`: a file, which waits for
-/// ever. Records end when the stream does, or, live too, where another thread has set `stop`. Messages call it `path`.
+/// Opens the queue of a stream. `until_ns` is the deadline of a live stream on the monotonic clock;
+/// `None`: a file, whose reads wait without limit. Records end with the stream, or after another
+/// thread has set `stop`. Error messages name the stream `path`.
 ///
 /// # Errors
-/// Those of [`Reader::with_texts`].
+/// The errors of [`Reader::with_texts`].
 pub(crate) fn open<R: Read + Send + Debug + 'static>(
     path: &Path,
     stream: R,
@@ -37,30 +38,31 @@ pub(crate) fn open<R: Read + Send + Debug + 'static>(
         path: path.to_owned(),
         reader: Reader::with_texts(stream, texts)?,
         interfaces: Vec::new(),
-        told: 0,
-        is_cut_told: false,
+        reported: 0,
+        is_cut_reported: false,
         frames: Vec::new(),
         until_ns,
         stop,
         ended: false,
     };
     queue.learn_interfaces();
-    queue.told = queue.interfaces.len();
+    queue.reported = queue.interfaces.len();
     let queue: Box<dyn Queue> = Box::new(queue);
     Ok(Box::new(vec![queue]))
 }
 
-/// A reader of pcap or pcapng whose bursts are lent as frames. Records are received when they are read, so a stopped one ends at once.
+/// A queue that lends the bursts of a pcap or pcapng reader as frames. A record counts as received
+/// when it is read, so a stopped queue ends at once.
 #[derive(Debug)]
 struct RecordsQueue<R: Read> {
     path: PathBuf,
     reader: Reader<R>,
     interfaces: Vec<InterfaceInfo>,
-    /// Interfaces that the caller knows: from the opening, or by an event. `<= interfaces.len()`.
-    told: usize,
-    /// A notice has said that names were cut.
-    is_cut_told: bool,
-    /// The burst.
+    /// Interfaces that the caller knows from the opening or from an event. `<= interfaces.len()`.
+    reported: usize,
+    /// A notice has reported that names were truncated.
+    is_cut_reported: bool,
+    /// Frames of the current burst.
     frames: Vec<FrameMeta>,
     until_ns: Option<Arc<AtomicI64>>,
     stop: Arc<AtomicBool>,
@@ -72,8 +74,9 @@ impl<R: Read> RecordsQueue<R> {
         self.until_ns.is_some()
     }
 
-    /// Takes the previous burst back and reads on, for a moment: the records that came, or `None` where none is whole yet;
-    /// `Some(0)` at the end. What the stream describes before an error is known, even if no packet follows.
+    /// Returns the previous burst to the reader, and reads for a moment. Returns the number of new
+    /// records, `Some(0)` at the end, or `None` if no record is complete yet. The queue learns the
+    /// interfaces that the stream describes before an error even if no packet follows.
     fn poll(&mut self) -> Result<Option<usize>, ReadError> {
         self.frames.clear();
         let polled = self.reader.poll();
@@ -83,7 +86,8 @@ impl<R: Read> RecordsQueue<R> {
         Ok(count)
     }
 
-    /// Takes over the interfaces that the reader has met since the last call. Live, those without a name have that of the stream.
+    /// Adds the interfaces that the reader has found since the last call. An interface of a live
+    /// stream without a name gets the name of the stream.
     fn learn_interfaces(&mut self) {
         let (time_domain, unnamed) = match self.is_live() {
             true => (TimeDomain::Foreign, self.path.to_string_lossy()),
@@ -110,37 +114,40 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
         &self.interfaces
     }
 
-    /// Reads the next records, or on for a moment where there is something else. A live stream returns when `wait` is over, whatever comes;
-    /// where that is no time at all, it reads once what is there. A pipe is waited for longer if it delivers nothing.
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+    /// Reads the next records, or skips other data for a moment. A live stream returns after
+    /// `wait`, whatever arrives; with a zero `wait` it reads the available data once. A pipe that
+    /// delivers nothing may block for longer.
+    fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         if self.ended {
             self.frames.clear();
-            return Ok(Status::End);
+            return Ok(QueueStatus::End);
         }
         let deadline_ns = self.until_ns.as_ref().map(|until_ns| {
             let deadline_ns = clock::monotonic_ns().saturating_add(clock::duration_ns(wait));
-            // Relaxed: the same thread loads it.
+            // Relaxed: the same thread loads the value.
             until_ns.store(deadline_ns, Ordering::Relaxed);
             deadline_ns
         });
         loop {
             match self.poll() {
                 Ok(Some(0)) => self.ended = true,
-                Ok(Some(_)) => return Ok(Status::Frames),
+                Ok(Some(_)) => return Ok(QueueStatus::Frames),
                 Ok(None) if deadline_ns.is_some_and(|end_ns| clock::monotonic_ns() < end_ns) => {
                     continue;
                 }
-                Ok(None) => return Ok(Status::Idle),
-                Err(error) if self.is_live() && error.is_would_block() => return Ok(Status::Idle),
+                Ok(None) => return Ok(QueueStatus::Idle),
+                Err(error) if self.is_live() && error.is_would_block() => {
+                    return Ok(QueueStatus::Idle);
+                }
                 Err(error) => {
                     self.ended = true;
-                    // What was stopped ends anywhere. The flag carries no data.
+                    // A stopped stream may end anywhere. Relaxed: the flag carries no data.
                     if !self.stop.load(Ordering::Relaxed) {
                         return Err(source_error(&self.path, error));
                     }
                 }
             }
-            return Ok(Status::End);
+            return Ok(QueueStatus::End);
         }
     }
 
@@ -159,25 +166,26 @@ impl<R: Read + Send + Debug> Queue for RecordsQueue<R> {
         !self.is_live()
     }
 
-    /// The next interface that appeared after the opening, or, once, that names were cut.
-    fn event(&mut self) -> Option<Event> {
-        if self.reader.are_texts_cut() && !self.is_cut_told {
-            self.is_cut_told = true;
-            return Some(Event::Notice(format!(
+    /// The next interface that appeared after the opening, or, once, a notice that names were
+    /// truncated.
+    fn event(&mut self) -> Option<SourceEvent> {
+        if self.reader.are_texts_cut() && !self.is_cut_reported {
+            self.is_cut_reported = true;
+            return Some(SourceEvent::Notice(format!(
                 "{}: names or descriptions of interfaces are not kept whole: {TEXT_BYTES_MAX} bytes of each, and {} MiB in all, are",
                 self.path.display(),
                 TEXTS_BYTES_MAX >> 20
             )));
         }
-        if self.told == self.interfaces.len() {
+        if self.reported == self.interfaces.len() {
             return None;
         }
-        let index = u16::try_from(self.told).ok()?;
-        self.told += 1;
-        Some(Event::InterfaceAdded(index))
+        let index = u16::try_from(self.reported).ok()?;
+        self.reported += 1;
+        Some(SourceEvent::InterfaceAdded(index))
     }
 
-    /// What whoever captured a live stream has lost is unknown.
+    /// The losses of the program that captured a live stream are unknown.
     fn statistics(&mut self) -> SourceStatistics {
         SourceStatistics {
             received: Some(self.reader.records_read()),
@@ -209,7 +217,7 @@ fn frame(record: &RecordMeta) -> FrameMeta {
     }
 }
 
-/// Tells the file's faults from the system's.
+/// Separates errors of the file's content from errors of the system.
 pub(crate) fn source_error(path: &Path, error: ReadError) -> SourceError {
     let path = path.to_owned();
     match error {

@@ -1,4 +1,4 @@
-//! The plug between capture engines and the recorder.
+//! The interface between capture engines and the recorder.
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -6,24 +6,25 @@ use retroscope_packet::{Direction, LinkType, VlanTag};
 
 use crate::{Offer, af_xdp::XdpMode};
 
-/// Where packets come from. It is opened in two phases: what to offer is known only when all sources have told what they deliver, and
-/// memory is filled in between.
+/// An origin of packets. A source is opened in two phases: the recorder knows its offers only after
+/// all sources have reported their link types, and it fills memory between the phases.
 pub trait Source: Send + fmt::Debug {
-    /// The name that a user gave or would recognise: `eth0`, `big.pcapng`, `generate:flows=10`.
+    /// The name that a user gave or recognizes: `eth0`, `big.pcapng`, `generate:flows=10`.
     fn name(&self) -> &str;
 
-    /// First phase: takes the privileges, memory and kernel objects that the engine needs. `queues` is how many threads the caller would
-    /// like to run, at least 1; an engine that cannot spread its traffic has fewer. What arrives from now on is not received yet where the
-    /// engine can reject it.
+    /// First phase: acquires the privileges, memory and kernel objects that the engine needs.
+    /// `queues` is the number of threads that the caller prefers, at least 1; an engine that cannot
+    /// spread its traffic has fewer. If possible, the engine still rejects packets that arrive
+    /// before the second phase.
     ///
     /// # Errors
     /// [`SourceError`], whose text is one sentence for the user.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError>;
 
-    /// Both phases at once, with nothing offered: into at least one queue.
+    /// Both phases at once, without an offer. Returns at least one queue.
     ///
     /// # Errors
-    /// Those of both phases.
+    /// The errors of both phases.
     fn open(self: Box<Self>, queues: usize) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         self.probe(queues)?.open(&Offer::default())
     }
@@ -31,26 +32,28 @@ pub trait Source: Send + fmt::Debug {
 
 /// A source after its first phase.
 pub trait Probed: Send + fmt::Debug {
-    /// Into how many queues it opens, at least 1.
+    /// The number of queues that the source opens, at least 1.
     fn queues(&self) -> usize;
 
-    /// Whether all packets of a flow, of both directions, come by the same queue.
+    /// Whether all packets of a flow, in both directions, arrive through the same queue.
     fn keeps_flows_together(&self) -> bool {
         self.queues() == 1
     }
 
-    /// The link types of its frames, as far as they are known.
+    /// The link types of the frames, as far as they are known.
     fn link_types(&self) -> Vec<LinkType>;
 
-    /// Second phase. The engine filters and cuts frames as [offered](Offer) if it can; one that cannot ignores it, and the caller filters
-    /// and cuts what it lends. The queues need no privilege.
+    /// Second phase. The engine filters and truncates as [offered](Offer) if it can. Another engine
+    /// ignores the offer, and the caller filters and truncates the frames. The queues need no
+    /// privilege.
     ///
     /// # Errors
     /// [`SourceError`], whose text is one sentence for the user.
     fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError>;
 }
 
-/// An engine that takes no offer, and has something that cannot be had again: a stream, an interface that is taken away from the host.
+/// An engine that ignores offers and holds something that it could not open twice: a stream, or an
+/// interface that is taken away from the host.
 impl Probed for Vec<Box<dyn Queue>> {
     fn queues(&self) -> usize {
         self.len()
@@ -66,12 +69,12 @@ impl Probed for Vec<Box<dyn Queue>> {
     }
 }
 
-/// Queues of such an engine, between which a NIC divides flows.
+/// Queues between which a NIC divides flows, of an engine that ignores offers.
 #[derive(Debug)]
 pub struct DividedQueues {
-    /// The queues, open.
+    /// The open queues.
     pub queues: Vec<Box<dyn Queue>>,
-    /// See [`Probed::keeps_flows_together`].
+    /// The value of [`Probed::keeps_flows_together`].
     pub flows_together: bool,
 }
 
@@ -93,99 +96,114 @@ impl Probed for DividedQueues {
     }
 }
 
-/// What a live queue has room for.
+/// The capacity of a live queue's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceBuffer {
-    /// Bytes, of which a packet takes some tens beside its own.
+    /// Capacity in bytes. Each packet takes some tens of bytes in addition to its own.
     Bytes(u64),
-    /// Packets.
+    /// Capacity in packets.
     Packets(u64),
 }
 
-/// How long a queue leaves packets alone at most that have come, ns, if it may wait for as long or longer ([`Queue::next`]).
+/// Longest time for which a queue leaves arrived packets in the kernel, ns, if the caller allows a
+/// wait at least as long ([`Queue::next`]).
 pub const REST_NS_MAX: i64 = 24_000_000;
 
 /// One stream of frames of one source, owned by one thread.
 ///
-/// The caller alternates [`Queue::next`] and [`Queue::burst`]; frames stay borrowed from the engine until the next
-/// `next`. Nothing allocates per burst once the engine runs.
+/// The caller alternates [`Queue::next`] and [`Queue::burst`]. Frames stay borrowed from the engine
+/// until the following call of `next`. A running engine allocates nothing per burst.
 pub trait Queue: Send + fmt::Debug {
-    /// The interfaces known so far, in the order of their index in [`FrameMeta::interface`]. It only grows, and only
-    /// inside `next` (pcapng files describe interfaces on the way); an index is at most 65535.
+    /// The interfaces known so far, in the order of [`FrameMeta::interface`]. The list only grows,
+    /// and only inside `next`, because a pcapng file describes interfaces anywhere. An index is at
+    /// most 65535.
     fn interfaces(&self) -> &[InterfaceInfo];
 
-    /// Gives the previous burst back to the engine and waits for the next one, at most `wait`; on a busy link an engine may
-    /// take some milliseconds more, rather than to be woken for little. It also lets packets of a busy link wait the longer the longer
-    /// `wait` is, up to [`REST_NS_MAX`].
+    /// Returns the previous burst to the engine and waits for the next burst, at most `wait`. On a
+    /// busy link an engine may take some milliseconds more, instead of waking up for a few packets.
+    /// On a busy link the engine also leaves packets in the kernel, longer if `wait` is longer, up
+    /// to [`REST_NS_MAX`].
     ///
     /// # Errors
-    /// A [`SourceError`] ends the queue: what was lent before counts, and every further call returns [`Status::End`].
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError>;
+    /// A [`SourceError`] ends the queue. Frames that were lent before still count, and every later
+    /// call returns [`QueueStatus::End`].
+    fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError>;
 
-    /// The burst that the last `next` fetched; empty unless that returned [`Status::Frames`].
+    /// The burst that the last `next` fetched. Empty unless `next` returned
+    /// [`QueueStatus::Frames`].
     fn burst(&self) -> Burst<'_>;
 
-    /// The CPUs that the thread that serves this queue should run on: those that were asked for, or those near the device. Empty:
-    /// any.
+    /// The CPUs on which the thread of this queue should run: the CPU that the user chose, or the
+    /// CPUs near the device. Empty: any CPU.
     fn cpus(&self) -> &[u32] {
         &[]
     }
 
-    /// Whether every frame that is lent has passed the filter that was [offered](Probed::open). What it refused is then
-    /// not in [`SourceStatistics::received`], and nobody has counted it.
+    /// Whether every lent frame has passed the [offered](Probed::open) filter.
+    /// [`SourceStatistics::received`] then does not include refused frames, and no counter does.
     fn is_filtered(&self) -> bool {
         false
     }
 
-    /// The packet time before which nothing more will come, in ns since the UNIX epoch. Live engines move it on while
-    /// idle too. `None`: no promise yet, or none possible (a file in any order).
+    /// The packet time before which no more packets will arrive, in ns since the UNIX epoch. Live
+    /// engines advance the watermark while idle too. `None`: no promise yet, or no promise possible
+    /// (a file in any order).
     fn watermark(&self) -> Option<i64>;
 
-    /// Whether this queue makes promises at all, [`Queue::watermark`], as long as it is not at its end. One that does not is never waited
-    /// for: its stamps are of another clock, or in any order.
+    /// Whether this queue has a [`Queue::watermark`] before its end. Without one, nobody waits for
+    /// the queue: its stamps come from another clock, or are in any order.
     fn promises_watermark(&self) -> bool {
         true
     }
 
     /// Takes one event that happened since the last call.
-    fn event(&mut self) -> Option<Event>;
+    fn event(&mut self) -> Option<SourceEvent>;
 
-    /// Reads the engine's own counters. Cheap enough for a hundred calls a second, too dear for one a packet.
+    /// Reads the engine's own counters. Cheap enough for a hundred calls per second, too expensive
+    /// for one call per packet.
     fn statistics(&mut self) -> SourceStatistics;
 
-    /// What the kernel may have dropped before the engine's tap, as of the last [`statistics`](Self::statistics).
+    /// Packets that the kernel may have dropped before the engine's tap, as of the last
+    /// [`statistics`](Self::statistics).
     fn input_drops(&self) -> InputDrops {
         InputDrops::None
     }
 
-    /// What offloads did to the frames so far, where the engine can tell.
+    /// Effects of offloads on the frames until now, if the engine detects such effects.
     fn offload_effects(&self) -> Option<OffloadEffects> {
         None
     }
 
-    /// How AF_XDP takes the packets; `None`: another engine does.
+    /// The mode of AF_XDP; `None` for other engines.
     fn xdp_mode(&self) -> Option<XdpMode> {
         None
     }
 
-    /// What it holds of packets that were not fetched yet; `None`: the engine cannot tell.
+    /// The capacity for packets that were not fetched yet; `None`: unknown to the engine.
     fn buffer(&self) -> Option<SourceBuffer> {
         None
     }
 
-    /// Drops packets of one direction of a flow before they are copied, or, without `shunt`, takes them again. What is dropped is counted as received and lost by
-    /// the cause [`LossCause::Shed`] of the class. Taken all the same are packets with FIN, SYN or RST, and one about every 100 ms, so that who decides knows that the flow goes on. A SYN
-    /// without ACK, and the silence end it, the former for both directions. Packets with VLAN tags, IPv4 options, IPv6 extension headers, and
-    /// fragments are never dropped. Of more than 65,536 flows the least recently seen come back. A system call.
+    /// Drops packets of one direction of a flow before they are copied; without `shunt`, delivers
+    /// them again. Takes a system call.
+    ///
+    /// Dropped packets count as received, and as lost by the cause [`LossCause::Shed`] of the
+    /// class. The engine still delivers packets with FIN, SYN or RST, and about one packet every
+    /// 100 ms, so that the caller knows that the flow goes on.
+    ///
+    /// The drop ends with a SYN without ACK, for both directions, or after the silence. The engine
+    /// never drops fragments, or packets with VLAN tags, IPv4 options or IPv6 extension headers.
+    /// With more than 65,536 flows, the engine delivers the least recently seen flows again.
     ///
     /// # Errors
-    /// What the kernel said; [`io::ErrorKind::Unsupported`] where the engine cannot.
+    /// The kernel's error; [`io::ErrorKind::Unsupported`] if the engine cannot drop.
     fn shunt(&mut self, _flow: &ShuntedFlow, _shunt: Option<Shunt>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Stops the intake at once: frames that arrive from now on are not received, those the engine holds already
-    /// still come out of `next`, then [`Status::End`]. Calling it again does nothing.
+    /// Stops the intake at once. Frames that arrive from now on are not received. `next` still
+    /// delivers the frames that the engine holds, then [`QueueStatus::End`]. A second call does
+    /// nothing.
     fn stop(&mut self);
 }
 
@@ -203,37 +221,38 @@ pub struct ShuntedFlow {
 /// How packets of a flow are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shunt {
-    /// Until it was silent for longer, ns, at most 2^62.
+    /// Silence of the flow that ends the dropping, ns, at most 2^62.
     pub silence_ns: i64,
-    /// What they are counted as, below [`SHUNT_CLASSES`].
+    /// The class that counts the dropped packets, below [`SHUNT_CLASSES`].
     pub class: u8,
 }
 
-/// Classes that dropped packets are counted by.
+/// Number of classes for dropped packets.
 pub const SHUNT_CLASSES: u8 = 4;
 
-/// What [`Queue::next`] found.
+/// The result of [`Queue::next`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum QueueStatus {
     /// A burst of at least one frame is lent.
     Frames,
-    /// Nothing came in time; watermark and events may have moved.
+    /// No packet arrived in time. Watermark and events may have moved.
     Idle,
-    /// The queue is at its end: end of input, or drained after [`Queue::stop`].
+    /// The queue is at its end: end of the input, or drained after [`Queue::stop`].
     End,
 }
 
-/// Frames lent by an engine: descriptors and the memory that they point into.
+/// Frames lent by an engine: descriptors, and the memory that contains the frames.
 #[derive(Debug, Clone, Copy)]
 pub struct Burst<'q> {
     /// The engine's memory, for example one TPACKET block.
     pub memory: &'q [u8],
-    /// One descriptor a frame, in the order of arrival. `offset + captured_len <= memory.len()` for each.
+    /// One descriptor per frame, in the order of arrival. `offset + captured_len <= memory.len()`
+    /// for each.
     pub frames: &'q [FrameMeta],
 }
 
 impl<'q> Burst<'q> {
-    /// A burst of no frames.
+    /// A burst without frames.
     pub const EMPTY: Self = Self {
         memory: &[],
         frames: &[],
@@ -241,65 +260,68 @@ impl<'q> Burst<'q> {
 
     /// The frame at `index`. Panics unless `index < frames.len()`.
     #[must_use]
-    pub fn frame(&self, index: usize) -> Frame<'q> {
+    pub fn frame(&self, index: usize) -> LentFrame<'q> {
         let meta = self.frames[index];
-        Frame {
+        LentFrame {
             meta,
             data: &self.memory[meta.offset..meta.offset + meta.captured_len as usize],
         }
     }
 
     /// All frames, in order.
-    pub fn iter(self) -> impl ExactSizeIterator<Item = Frame<'q>> {
+    pub fn iter(self) -> impl ExactSizeIterator<Item = LentFrame<'q>> {
         (0..self.frames.len()).map(move |index| self.frame(index))
     }
 }
 
-/// A descriptor of one lent frame.
+/// The descriptor of one lent frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FrameMeta {
-    /// Nanoseconds since the UNIX epoch, as the engine stamped it.
+    /// The engine's time stamp, in ns since the UNIX epoch.
     pub time_ns: i64,
-    /// Where the captured bytes start in [`Burst::memory`].
+    /// Offset of the captured bytes in [`Burst::memory`].
     pub offset: usize,
     /// Bytes captured, without `vlan`.
     pub captured_len: u32,
-    /// Bytes on the wire, without `vlan` and without the frame check sequence; `>= captured_len` except in odd files.
+    /// Bytes on the wire, without `vlan` and without the frame check sequence. At least
+    /// `captured_len` except in malformed files.
     pub wire_len: u32,
     /// Index into [`Queue::interfaces`].
     pub interface: u16,
-    /// Which way the frame went.
+    /// The direction of the frame.
     pub direction: Direction,
-    /// A tag that the NIC or kernel took out of the frame; it belongs behind the two MAC addresses.
+    /// A tag that the NIC or kernel removed from the frame. Its position in the frame is directly
+    /// after the two MAC addresses.
     pub vlan: Option<VlanTag>,
 }
 
 /// A lent frame.
 #[derive(Debug, Clone, Copy)]
-pub struct Frame<'q> {
-    /// Its descriptor.
+pub struct LentFrame<'q> {
+    /// The frame's descriptor.
     pub meta: FrameMeta,
-    /// Its captured bytes.
+    /// The captured bytes.
     pub data: &'q [u8],
 }
 
-/// An interface that a queue delivers frames from.
+/// An interface from which a queue delivers frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceInfo {
-    /// Name for people and for the pcapng interface block; may be empty for a file that has none.
+    /// Name for people and for the pcapng interface block. May be empty for a file without
+    /// interface names.
     pub name: String,
-    /// Link-layer header type of its frames.
+    /// Link-layer header type of the frames.
     pub link_type: LinkType,
-    /// Bytes kept of each frame at most; 0: no limit.
+    /// Snap length of the interface; 0: no limit.
     pub snaplen: u32,
-    /// Where its time stamps come from.
+    /// Origin of the time stamps.
     pub time_domain: TimeDomain,
-    /// Resolution of its time stamps in ns: 1, or 1000 for a microsecond file, and so on.
+    /// Resolution of the time stamps in ns: 1, or 1000 for a microsecond file.
     pub time_resolution_ns: u64,
 }
 
 impl InterfaceInfo {
-    /// An interface whose frames are kept whole and stamped in ns.
+    /// An interface with whole frames and stamps in ns.
     pub fn new(name: impl Into<String>, link_type: LinkType, time_domain: TimeDomain) -> Self {
         Self {
             name: name.into(),
@@ -311,25 +333,26 @@ impl InterfaceInfo {
     }
 }
 
-/// Whose clock stamped the frames.
+/// The clock that stamped the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeDomain {
     /// A capture file's stamps, in any order.
     File,
     /// The kernel's software stamp of each packet, from the system's real-time clock.
     KernelSoftware,
-    /// The system's real-time clock, read when a burst was fetched: all of its frames have one stamp.
+    /// The system's real-time clock at the fetch of a burst: all frames of the burst have the same
+    /// stamp.
     Fetch,
-    /// The NIC's clock, converted to the system's.
+    /// The NIC's clock, converted to the system's clock.
     Nic,
-    /// A clock that is not this system's: a capture card's, another host's.
+    /// A clock of another system: a capture card, or another host.
     Foreign,
     /// The generator's schedule.
     Generator,
 }
 
 impl TimeDomain {
-    /// The word that sidecars and dumps use.
+    /// The name in sidecars and dumps.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -343,48 +366,51 @@ impl TimeDomain {
     }
 }
 
-/// Something that happened to a queue beside frames.
+/// A change of a queue, in addition to frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum SourceEvent {
     /// An interface was added at this index of [`Queue::interfaces`].
     InterfaceAdded(u16),
-    /// The interface went down; the queue stays open and goes on when it comes back.
+    /// The interface went down. The queue stays open, and goes on when the interface comes back.
     InterfaceDown(u16),
     /// The interface came up again.
     InterfaceUp(u16),
-    /// The interface was removed; the queue stays open, and goes on with [`Event::InterfaceUp`] when one of this name is there
-    /// again.
+    /// The interface was removed. The queue stays open, and goes on with
+    /// [`SourceEvent::InterfaceUp`] when an interface of this name exists again.
     InterfaceGone(u16),
-    /// The interface is there, and was left to the host, which a [`Notice`](Self::Notice) has told; the queue stays open, and goes on with
-    /// [`Event::InterfaceUp`] when it may take it again.
+    /// The interface exists, but was left to the host, as a [`Notice`](Self::Notice) has reported.
+    /// The queue stays open, and goes on with [`SourceEvent::InterfaceUp`] when it may take the
+    /// interface again.
     InterfaceLeft(u16),
-    /// Something that the user should read once.
+    /// A message that the user should read once.
     Notice(String),
 }
 
 /// Why an engine lost packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LossCause {
-    /// The NIC had no descriptor free.
+    /// The NIC had no free descriptor.
     Nic,
     /// The kernel's capture ring was full.
     Kernel,
-    /// It was lost before it came to this host, by whoever captured it.
+    /// The program that captured the packets lost them before they reached this host.
     Upstream,
-    /// The NIC refused it: damaged on the wire, or of a length that it does not take.
+    /// The NIC refused the packet: damaged on the wire, or of an unsupported length.
     Damaged,
-    /// The engine had no buffer for it.
+    /// The engine had no free buffer.
     NoBuffer,
-    /// Longer than the engine's memory for one frame.
+    /// The packet was longer than the engine's memory for one frame.
     Oversize,
-    /// Dropped on purpose before it was copied, because its flow is [shunted](Queue::shunt), by class.
+    /// The engine dropped the packet on purpose before copying it, because its flow is
+    /// [shunted](Queue::shunt). Contains the class.
     Shed(u8),
-    /// It came by a receive queue that the engine does not serve, and went on to the host.
+    /// The packet arrived through a receive queue that the engine does not serve, and went on to
+    /// the host.
     Unseen,
 }
 
 impl LossCause {
-    /// The word that summaries, sidecars and metrics use.
+    /// The name in summaries, sidecars and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -403,81 +429,89 @@ impl LossCause {
 /// The engine's own counters since the queue was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SourceStatistics {
-    /// Packets that reached the engine, lost ones included, from the engine's own counter. `None`: it has none.
+    /// Packets that reached the engine, lost packets included, from the engine's own counter.
+    /// `None`: the engine has no counter.
     pub received: Option<u64>,
-    /// Packets lost by cause; `None`: the engine cannot tell.
+    /// Packets lost by cause; `None`: unknown to the engine.
     pub lost: Vec<(LossCause, Option<u64>)>,
-    /// Packet time up to which these counters are known to be complete, in ns since the UNIX epoch.
+    /// Packet time up to which these counters are complete, in ns since the UNIX epoch.
     pub as_of_ns: Option<i64>,
 }
 
-/// Packets that the kernel may have dropped before any tap saw them, because the input queue of a CPU was full
-/// (`net.core.netdev_max_backlog`). Nobody counts them for one interface, so they are in no ledger.
+/// Packets that the kernel may have dropped before any tap, because the input queue of a CPU was
+/// full (`net.core.netdev_max_backlog`). The kernel has no such counter per interface, so these
+/// packets are in no ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InputDrops {
-    /// None, or another queue of the source tells: packets come some other way.
+    /// No packets, or another queue of the source reports the number. Also for packets that do not
+    /// pass an input queue.
     #[default]
     None,
-    /// No more than these since the queue was opened.
+    /// Upper bound on the dropped packets since the queue was opened.
     AtMost(u64),
     /// The kernel's counters cannot be read.
     Unknown,
 }
 
-/// Frames that a NIC or the kernel had made, or was still to make, different from those on the wire.
+/// Frames that differ from the frames on the wire, because the NIC or the kernel has changed them
+/// or was still going to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OffloadEffects {
-    /// Larger than any frame of this interface: several that were joined on receipt, or one that was still to be cut.
+    /// Frames larger than any frame of this interface: joined on receipt, or not yet segmented for
+    /// sending.
     pub merged: u64,
-    /// Without a checksum, which the NIC was to fill in.
+    /// Frames whose checksum the NIC was going to fill in.
     pub checksum_missing: u64,
 }
 
-/// Why a source did not open, or ended early. The text is one sentence for the user and names what to do.
+/// Why a source did not open, or ended early. The text is one sentence for the user, with the
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
     /// The file cannot be opened or read.
     #[error("cannot read {}: {error}", path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The file is damaged or not a capture; what was read before counts.
+    /// The file is damaged or no capture file. Frames that were read before count.
     #[error("{}: {message}", path.display())]
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong, with the byte offset.
+        /// The damage, with the byte offset.
         message: String,
     },
-    /// The process may not capture. The sentence names the command that helps.
+    /// The process may not capture. The sentence contains the command that helps.
     #[error("{0}")]
     Permission(String),
-    /// There is no such interface.
+    /// The interface does not exist.
     #[error("no interface {interface}")]
     NoInterface {
-        /// The name that was asked for.
+        /// The name that was requested.
         interface: String,
     },
-    /// The interface's link type is not supported, or several at once were asked for. With the sentence.
+    /// The link type of the interface is not supported, or several interfaces at once were
+    /// requested. Contains the sentence.
     #[error("{0}")]
     Unsupported(String),
     /// A description of a source that does not parse. The sentence says what to write instead.
     #[error("{0}")]
     Usage(String),
-    /// The interface is switched off, so nothing can be sent; or this engine does not wait for it.
+    /// The interface is switched off, so it cannot send, or this engine does not wait for an
+    /// interface that is down.
     #[error("{interface} is down: sudo ip link set {interface} up")]
     InterfaceDown {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
     },
-    /// The interface was removed while it was sent on.
+    /// The interface was removed while frames were sent.
     #[error("{interface} was removed")]
     InterfaceGone {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
     },
     /// The interface does not send a frame of this length.
@@ -485,33 +519,33 @@ pub enum SourceError {
         "{interface} takes no frame of {frame_bytes} bytes: with its MTU they have {frame_bytes_max} at most"
     )]
     FrameTooLong {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
         /// Bytes of the frame, without frame check sequence.
         frame_bytes: u32,
-        /// Bytes of the longest frame that it takes, without a VLAN tag.
+        /// Bytes of the longest frame that the interface sends, without a VLAN tag.
         frame_bytes_max: i32,
     },
-    /// The interface took no frame for as long as the sender waits, a second unless it was told otherwise.
+    /// The interface accepted no frame during the sender's timeout, by default one second.
     #[error("{interface} takes no packets: is its other end up?")]
     NoRoom {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
     },
     /// A system call failed.
     #[error("{interface}: {call}: {error}")]
     System {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
         /// The system call, with its option.
         call: &'static str,
-        /// What it returned.
+        /// The error of the call.
         error: io::Error,
     },
 }
 
 impl SourceError {
-    /// A system call that failed.
+    /// The error of a failed system call.
     pub fn system(interface: &str, call: &'static str, error: io::Error) -> Self {
         Self::System {
             interface: interface.to_owned(),

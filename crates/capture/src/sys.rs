@@ -1,4 +1,4 @@
-//! What the engines need of the kernel alike: socket options with plain values, and mappings.
+//! System calls that several engines use: socket options with plain values, and mappings.
 #![expect(unsafe_code, reason = "system calls that take pointers")]
 
 use std::{
@@ -10,10 +10,11 @@ use std::{
 use libc::{c_int, socklen_t};
 use memmap2::{MmapOptions, MmapRaw};
 
-/// C structures of integers and pointers: every bit pattern, zero among them, is a value.
+/// C structures of integers and pointers, for which every bit pattern is a value, zero included.
 ///
 /// # Safety
-/// Only for such types; the kernel follows pointers in them only to what lives as long as the call.
+/// The type has only integers and pointers. The kernel follows a pointer in it only to data that
+/// outlive the call.
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: an integer.
@@ -23,7 +24,7 @@ unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for [u32; 9] {}
 
-/// Sets a socket option, setsockopt(2).
+/// Sets a socket option: setsockopt(2).
 pub(crate) fn set_option<T: Plain>(
     socket: impl AsFd,
     level: c_int,
@@ -36,24 +37,25 @@ pub(crate) fn set_option<T: Plain>(
     Ok(())
 }
 
-/// Takes the error that the kernel left at a socket, if any: `ENETDOWN` when its interface went down or was removed.
+/// Takes the pending error of a socket: `ENETDOWN` when its interface went down or was removed.
 pub(crate) fn take_error(socket: impl AsFd) -> io::Result<Option<io::Error>> {
     let error = rustix::net::sockopt::socket_error(socket)?;
     Ok(error.err().map(io::Error::from))
 }
 
-/// Reads a socket option, getsockopt(2); what the kernel leaves out is zero.
+/// Reads a socket option: getsockopt(2). Bytes that the kernel does not write are zero.
 pub(crate) fn option<T: Plain>(socket: impl AsFd, level: c_int, name: c_int) -> io::Result<T> {
     // SAFETY: a Plain type is integers and pointers, for which zero is a value.
     let mut value: T = unsafe { zeroed() };
     let mut size = length_of::<T>();
     let (descriptor, pointer) = (socket.as_fd().as_raw_fd(), &raw mut value);
-    // SAFETY: `pointer` has room for `size` bytes, both live across the call, and any bytes are a valid Plain value.
+    // SAFETY: `pointer` has room for `size` bytes, both live across the call, and any bytes are a
+    // valid Plain value.
     check(unsafe { libc::getsockopt(descriptor, level, name, pointer.cast(), &raw mut size) })?;
     Ok(value)
 }
 
-/// The size of a C structure, as system calls take it.
+/// The size of a C structure in the type that system calls take.
 pub(crate) fn length_of<T>() -> socklen_t {
     const { assert!(size_of::<T>() < 1024) };
     #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
@@ -69,7 +71,8 @@ pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     Ok(result)
 }
 
-/// Maps `bytes` of a descriptor from `offset` on, shared with the kernel, all pages present.
+/// Maps `bytes` of a descriptor, starting at `offset`, shared with the kernel, with all pages
+/// present.
 pub(crate) fn map_shared(descriptor: impl AsFd, bytes: usize, offset: u64) -> io::Result<MmapRaw> {
     let descriptor = descriptor.as_fd().as_raw_fd();
     let mut options = MmapOptions::new();
@@ -77,7 +80,7 @@ pub(crate) fn map_shared(descriptor: impl AsFd, bytes: usize, offset: u64) -> io
     options.map_raw(descriptor)
 }
 
-/// Maps `bytes` of zeros, all pages present.
+/// Maps `bytes` of zeros, with all pages present.
 pub(crate) fn map_zeros(bytes: usize) -> io::Result<MmapRaw> {
     let mapping = MmapOptions::new().len(bytes).populate().map_anon()?;
     Ok(mapping.into())

@@ -1,39 +1,43 @@
-//! What live engines have in common about time: the watermark, and a look at the system clock.
+//! Time rules that the live engines share: the watermark, and the detection of steps of the system
+//! clock.
 //!
-//! An engine says when it looked and how long a packet may take from its stamp to where it can be seen; the rules are
-//! here. All times are ns since the UNIX epoch.
+//! An engine reports when it checked for packets, and the longest delay between a packet's stamp
+//! and its delivery. The rules are in this module. All times are ns since the UNIX epoch.
 
 use std::fmt;
 
 use crate::clock::{CLOCK_STEP_NS, Now};
 
-/// The promise of a queue that nothing older will come. It moves on only, but for a system clock that is set back.
+/// A queue's promise that no older packet will arrive. It only advances, unless the system clock is
+/// set back.
 #[derive(Debug)]
 pub struct Watermark {
     pub(crate) time_ns: i64,
-    /// The last stamp of the burst that is being lent, or was lent last.
+    /// The newest stamp of the burst that is being lent, or was lent last.
     burst_ns: i64,
-    /// From the stamp of a packet to when the engine can see it, at most.
-    placing_ns: i64,
+    /// The longest time from the stamp of a packet until the engine can fetch the packet, ns.
+    delivery_delay_max_ns: i64,
 }
 
 impl Watermark {
-    /// Starts at `now_ns`, of which no stamp is older by more than `placing_ns`.
-    pub(crate) fn new(now_ns: i64, placing_ns: i64) -> Self {
-        let time_ns = now_ns.saturating_sub(placing_ns);
+    /// Starts at `now_ns`. No stamp is older than `now_ns - delivery_delay_max_ns`.
+    pub(crate) fn new(now_ns: i64, delivery_delay_max_ns: i64) -> Self {
+        let time_ns = now_ns.saturating_sub(delivery_delay_max_ns);
         Self {
             time_ns,
             burst_ns: time_ns,
-            placing_ns,
+            delivery_delay_max_ns,
         }
     }
 
-    /// A burst is lent whose newest stamp is `newest_ns`: the promise covers only the bursts before it. `clock_ns`: what the system
-    /// clock showed when it was fetched; `None`: stamps are of another clock.
+    /// A burst with the newest stamp `newest_ns` is being lent: the promise covers only the earlier
+    /// bursts. `clock_ns`: the system clock when the burst was fetched; `None`: the stamps come
+    /// from another clock.
     ///
-    /// Where packets come without a pause, no look at the clocks tells of a step back; then this does. A clock earlier than the
-    /// promise was set back, and the promise follows it. A stamp later than the clock is from before such a step, and moves the
-    /// promise no further than to the clock.
+    /// While packets arrive without a pause, nobody checks the clocks for a step back, so this
+    /// function detects the step. If the clock is earlier than the promise, the clock was set back
+    /// and the promise follows. A stamp later than the clock is from before the step, and advances
+    /// the promise only to the clock.
     pub fn on_burst(&mut self, newest_ns: i64, clock_ns: Option<i64>) {
         self.on_given_back();
         let Some(clock_ns) = clock_ns else {
@@ -46,38 +50,40 @@ impl Watermark {
         self.burst_ns = self.burst_ns.max(newest_ns.min(clock_ns));
     }
 
-    /// All bursts were given back.
+    /// The engine has got all bursts back.
     pub(crate) fn on_given_back(&mut self) {
         self.time_ns = self
             .time_ns
-            .max(self.burst_ns.saturating_sub(self.placing_ns));
+            .max(self.burst_ns.saturating_sub(self.delivery_delay_max_ns));
     }
 
-    /// The engine had nothing at `looked_ns`.
+    /// The engine had no packet at `looked_ns`.
     pub(crate) fn on_silence(&mut self, looked_ns: i64) {
         self.on_given_back();
-        self.time_ns = self.time_ns.max(looked_ns.saturating_sub(self.placing_ns));
+        self.time_ns = self
+            .time_ns
+            .max(looked_ns.saturating_sub(self.delivery_delay_max_ns));
     }
 
     /// The system clock was set back to `now_ns`.
     pub(crate) fn on_clock_set_back(&mut self, now_ns: i64) {
-        *self = Self::new(now_ns, self.placing_ns);
+        *self = Self::new(now_ns, self.delivery_delay_max_ns);
     }
 }
 
-/// Notices steps of the system clock, by reading it against the clock that cannot be set.
+/// Detects steps of the system clock by comparing it with the clock that nobody can set.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
-    /// System clock minus monotonic clock when last looked.
+    /// System clock minus monotonic clock at the last comparison.
     offset_ns: i64,
 }
 
-/// The system clock was set.
+/// A step of the system clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockStep {
-    /// By how much it was set, ns; negative: back.
+    /// Size of the step, ns. Negative if the clock was set back.
     pub(crate) step_ns: i64,
-    /// What it shows now, ns since the UNIX epoch.
+    /// The system clock after the step, ns since the UNIX epoch.
     pub(crate) now_ns: i64,
 }
 
@@ -90,15 +96,15 @@ impl fmt::Display for ClockStep {
 }
 
 impl ClockWatch {
-    /// Starts to watch, by a first reading of both clocks.
+    /// Starts to watch, with a first reading of both clocks.
     pub(crate) fn new(now: Now) -> Self {
         let offset_ns = now.offset_max_ns();
         Self { offset_ns }
     }
 
-    /// Compares a reading of both clocks with the one before.
+    /// Compares a reading of both clocks with the reading before.
     pub(crate) fn look(&mut self, now: Now) -> Option<ClockStep> {
-        // Where the thread was descheduled each time it read them, they do not belong together.
+        // If the thread was descheduled at each attempt, the two readings do not belong together.
         if !now.is_one_moment() {
             return None;
         }
@@ -115,13 +121,13 @@ impl ClockWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::APART_NS_MAX;
+    use crate::clock::READ_GAP_NS_MAX;
 
-    const PLACING_NS: i64 = 10;
+    const DELIVERY_DELAY_NS_MAX: i64 = 10;
 
     #[test]
     fn it_never_passes_the_burst_that_is_lent() {
-        let mut watermark = Watermark::new(1000, PLACING_NS);
+        let mut watermark = Watermark::new(1000, DELIVERY_DELAY_NS_MAX);
         assert_eq!(watermark.time_ns, 990);
         watermark.on_burst(2000, Some(2005));
         assert_eq!(watermark.time_ns, 990, "the burst is being lent");
@@ -133,7 +139,7 @@ mod tests {
 
     #[test]
     fn it_follows_the_clock_in_silence_and_goes_back_with_it_only() {
-        let mut watermark = Watermark::new(1000, PLACING_NS);
+        let mut watermark = Watermark::new(1000, DELIVERY_DELAY_NS_MAX);
         watermark.on_silence(5000);
         assert_eq!(watermark.time_ns, 4990);
         watermark.on_silence(4000);
@@ -146,13 +152,13 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_is_seen_by_the_stamps_of_an_endless_burst() {
-        let mut watermark = Watermark::new(1_000_000, PLACING_NS);
-        // Stamped before the step, handed over behind it, when the step was told already.
+        let mut watermark = Watermark::new(1_000_000, DELIVERY_DELAY_NS_MAX);
+        // Stamped before the step, and delivered after the step was reported.
         watermark.on_clock_set_back(5000);
         watermark.on_burst(1_000_000, Some(5100));
         watermark.on_given_back();
         assert_eq!(watermark.time_ns, 5090);
-        // Nobody has told of this one.
+        // Nobody has reported this step.
         watermark.on_burst(5200, Some(5200));
         watermark.on_burst(3000, Some(3000));
         assert_eq!(watermark.time_ns, 2990);
@@ -168,21 +174,21 @@ mod tests {
     #[test]
     fn steps_are_told_and_slews_are_not() {
         let mut watch = ClockWatch { offset_ns: 1000 };
-        // `before_ns` is what the monotonic clock showed before the other was read.
-        let mut read = |wall_ns, before_ns, apart_ns| {
+        // `before_ns`: the monotonic clock before the real-time clock was read.
+        let mut read = |wall_ns, before_ns, read_gap_ns| {
             watch.look(Now {
                 wall_ns,
-                mono_ns: before_ns + apart_ns,
-                apart_ns,
+                mono_ns: before_ns + read_gap_ns,
+                read_gap_ns,
             })
         };
-        let far_ns = APART_NS_MAX + 1;
+        let far_ns = READ_GAP_NS_MAX + 1;
         assert_eq!(
             read(9 * CLOCK_STEP_NS, 50_000, far_ns),
             None,
             "nor compared later"
         );
-        let mut look = |wall_ns, before_ns| read(wall_ns, before_ns, APART_NS_MAX);
+        let mut look = |wall_ns, before_ns| read(wall_ns, before_ns, READ_GAP_NS_MAX);
         assert_eq!(look(51_000, 50_000), None);
         assert_eq!(look(60_000 + CLOCK_STEP_NS, 59_000), None);
         let step = look(0, 70_000).unwrap();

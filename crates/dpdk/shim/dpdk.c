@@ -1,8 +1,8 @@
-/* What the engine needs of DPDK, as functions: its data path consists of inline functions and of structures whose layout
- * changes between versions.
+/* Functions for the engine's use of DPDK. DPDK's data path consists of inline functions and of structures whose layout changes
+ * between versions, so Rust cannot call it directly.
  *
- * No policy here. Every function returns 0 or a count, and a negated errno where it failed; who may call it is said in
- * dpdk.h, and once more where it is declared in Rust (src/dpdk/sys/).
+ * The functions make no decisions. Each returns 0 or a count, or a negated errno after a failure. dpdk.h and the Rust
+ * declarations (src/sys/) say which thread may call a function.
  */
 #define _GNU_SOURCE
 #define ALLOW_EXPERIMENTAL_API
@@ -31,9 +31,9 @@
 #include <rte_mempool.h>
 #include <rte_version.h>
 
-/* ---- What DPDK says -------------------------------------------------------------------------------------------------- */
+/* ---- DPDK's messages ------------------------------------------------------------------------------------------------- */
 
-/* The last words, for error messages. Log lines may come from any thread. */
+/* DPDK's last log lines, for error messages. Any thread may log. */
 static char words[512];
 static size_t words_length;
 static pthread_mutex_t words_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -62,8 +62,8 @@ size_t rsd_take_words(char *into, size_t room)
 
 /* ---- The environment --------------------------------------------------------------------------------------------------- */
 
-/* The environment makes folders, and leaves them behind. Without shared files they are empty from the start; those that others
- * use are not, and stay. */
+/* Removes the folders that the environment makes and leaves behind. Without shared files they are empty from the start. Folders
+ * that other processes use are not empty, and stay. */
 static void remove_folders(void)
 {
 	char folder[PATH_MAX];
@@ -215,7 +215,7 @@ void rsd_close(uint16_t port)
 {
 	struct rte_eth_dev_info info;
 	struct rte_device *device = rte_eth_dev_info_get(port, &info) == 0 ? info.device : NULL;
-	/* Whatever one of them says, the next is the way on. */
+	/* After a failure of one call, the next call is still right. */
 	(void)rte_eth_dev_stop(port);
 	(void)rte_eth_dev_close(port);
 	if (device != NULL)
@@ -253,7 +253,7 @@ int rsd_clock(uint16_t port, uint64_t *ticks)
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------------- */
 
-/* Bytes for `count` buffers. Unless they are packed, DPDK lets no buffer lie across the end of a page that it may fit into. */
+/* Bytes for `count` buffers. Unless `packed`, DPDK lets no buffer that fits a page cross a page boundary. */
 static size_t pool_bytes(uint32_t object, uint32_t count, bool packed)
 {
 	const size_t page = rte_eal_has_hugepages() ? (size_t)1 << 21 : (size_t)sysconf(_SC_PAGESIZE);
@@ -262,12 +262,12 @@ static size_t pool_bytes(uint32_t object, uint32_t count, bool packed)
 		return RTE_ALIGN_CEIL(each * count, page) + page;
 	const size_t in_page = page / each;
 	const size_t pages = in_page == 0 ? RTE_ALIGN_CEIL(each, page) / page * count : (count + in_page - 1) / in_page;
-	/* The first page is not a whole one where the memory does not start with it. */
+	/* One page more, because the memory may not start at a page boundary. */
 	return (pages + 1) * page;
 }
 
-/* In pages of 4 KiB there is room for one buffer of 2 KiB and its head. At that distance the same line of every buffer falls into the
- * same few places of the first-level cache: packed buffers do not. */
+/* A page of 4 KiB has room for one buffer of 2 KiB and its head. With a buffer per page, the same line of every buffer falls
+ * into the same few sets of the first-level cache. Packed buffers avoid this. */
 int rsd_pool(const char *name, struct rsd_pool *pool, uint32_t count, uint16_t room, size_t own_bytes, int node,
 	     bool packed)
 {
@@ -320,7 +320,7 @@ int rsd_stamp_place(uint64_t *flag)
 	return offset;
 }
 
-/* Whether a segment's bytes lie in its buffer. A driver that writes into memory it shares with a device may be wrong. */
+/* Whether a segment's bytes are inside its buffer. A driver that shares memory with a device may report a wrong length. */
 static bool is_sound(const struct rte_mbuf *segment)
 {
 	return (uint32_t)segment->data_off + segment->data_len <= segment->buf_len;
@@ -329,7 +329,7 @@ static bool is_sound(const struct rte_mbuf *segment)
 static inline void describe(const struct rte_mbuf *mbuf, const struct rsd_view *view, struct rsd_frame *frame)
 {
 	const uint64_t flags = mbuf->ol_flags;
-	/* Behind memory that is lower, the difference is huge. */
+	/* For an address below the memory, the unsigned difference is huge. */
 	const uintptr_t offset = (uintptr_t)rte_pktmbuf_mtod(mbuf, const uint8_t *) - (uintptr_t)view->memory;
 	const bool is_here = offset < view->bytes && mbuf->pkt_len <= view->bytes - offset &&
 			     mbuf->data_len == mbuf->pkt_len && is_sound(mbuf);
@@ -340,7 +340,7 @@ static inline void describe(const struct rte_mbuf *mbuf, const struct rsd_view *
 	frame->is_stamped = (flags & view->flag) != 0;
 }
 
-/* Whether a buffer can go back to its pool as it is: what rte_pktmbuf_prefree_seg() would otherwise see to. */
+/* Whether a buffer can return to its pool unchanged, without the work of rte_pktmbuf_prefree_seg(). */
 static inline bool is_plain(const struct rte_mbuf *mbuf, const struct rte_mempool *mempool)
 {
 	return mbuf->pool == mempool && mbuf->next == NULL && mbuf->nb_segs == 1 && rte_mbuf_refcnt_read(mbuf) == 1 &&

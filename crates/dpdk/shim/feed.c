@@ -1,4 +1,4 @@
-/* For tests: packets of any shape into a ring of `net_ring`, as a NIC's driver would hand them over. */
+/* For tests: puts packets of any shape into a ring of `net_ring`, as a NIC's driver would deliver them. */
 #include "dpdk.h"
 
 #include <errno.h>

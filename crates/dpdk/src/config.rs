@@ -1,21 +1,24 @@
-//! How to capture with DPDK.
+//! Configuration of a capture with DPDK.
 
 use super::eal::EalConfig;
 use retroscope_capture::CpuTurns;
 
-/// How to capture with DPDK.
+/// Configuration of a capture with DPDK.
 #[derive(Debug, Clone)]
 pub struct DpdkConfig {
-    /// The device and its arguments, as behind `--vdev` or `-a` of DPDK's programs: `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
+    /// The device and its arguments, as after `--vdev` or `-a` of DPDK's programs:
+    /// `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
     pub device: String,
     /// How to start DPDK's environment, the first time in this process.
     pub eal: EalConfig,
-    /// Whether to take frames for other hosts too.
+    /// Whether to capture frames for other hosts too.
     pub promiscuous: bool,
-    /// Take an interface's packets away from the host although that uses it ([`HostUse`](retroscope_capture::HostUse)).
+    /// Take an interface's packets away from the host even if the host uses the interface
+    /// ([`HostUse`](retroscope_capture::HostUse)).
     pub take_interface: bool,
-    /// Bytes of buffers of each thread; `None`: as many as the device has descriptors, 4096 at most.
+    /// Bytes of buffers of each thread; `None`: as many as the device has descriptors, 4096 at
+    /// most.
     pub buffer_bytes: Option<usize>,
-    /// The CPU of each thread; none: those near the device.
+    /// The CPU of each thread. Empty: the CPUs near the device.
     pub cpus: CpuTurns,
 }

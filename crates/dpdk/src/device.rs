@@ -1,22 +1,23 @@
-//! Names of devices, as DPDK's programs take them behind `--vdev` and `-a`.
+//! Device names, as DPDK's programs accept them after `--vdev` and `-a`.
 
 use std::str::FromStr;
 
 use retroscope_capture::SourceError;
 
-/// What a `net_af_packet` gets whose arguments say nothing of its ring: 32 MiB of frames of 2048 bytes, and as much to send, which the driver
-/// cannot do without. Its own 512 frames last for 2.5 ms of 200,000 packets a second, and it does not count what it loses.
+/// Ring arguments for a `net_af_packet` without ring arguments: 32 MiB of frames of 2048 bytes, and
+/// as much to send, which the driver requires. Its default of 512 frames lasts for 2.5 ms at
+/// 200,000 packets per second, and the driver does not count its losses.
 const RING_OF_AF_PACKET: &str = "framecnt=16384,blocksz=1048576";
 
 /// A device and its arguments: `net_pcap0,rx_pcap=a.pcap`, `0000:03:00.0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Device {
+pub(super) struct DpdkDevice {
     pub(super) name: String,
-    /// Without the comma in front; may be empty.
+    /// Arguments without the comma in front; may be empty.
     arguments: String,
 }
 
-impl Device {
+impl DpdkDevice {
     /// Name and arguments.
     pub(super) fn full(&self) -> String {
         if self.arguments.is_empty() {
@@ -25,7 +26,7 @@ impl Device {
         format!("{},{}", self.name, self.arguments)
     }
 
-    /// Name and arguments, and those that DPDK's own defaults do not do for.
+    /// Name and arguments, with arguments that replace unsuitable defaults of DPDK.
     pub(super) fn with_defaults(&self) -> String {
         let mut full = self.full();
         let says_nothing = || {
@@ -48,20 +49,20 @@ impl Device {
         pairs.find(|(one, _)| *one == key).map(|(_, value)| value)
     }
 
-    /// Whether it is a vdev: DPDK makes it, and no NIC is behind it.
+    /// Whether this is a vdev: DPDK creates the device, without a NIC.
     pub(super) fn is_vdev(&self) -> bool {
         ["net_", "eth_", "virtio_user"]
             .iter()
             .any(|start| self.name.starts_with(start))
     }
 
-    /// Whether it is a PCI address.
+    /// Whether this is a PCI address.
     pub(super) fn is_pci(&self) -> bool {
         pci_address(&self.name).is_some()
     }
 }
 
-impl FromStr for Device {
+impl FromStr for DpdkDevice {
     type Err = SourceError;
 
     /// # Errors
@@ -73,7 +74,8 @@ impl FromStr for Device {
             name,
             arguments: arguments.to_owned(),
         };
-        // A kernel's interface is what people know; that DPDK has its own names is the first thing to learn.
+        // Users know kernel interfaces, so the message first explains that DPDK has its own device
+        // names.
         let is_known = device.is_vdev() || device.is_pci() || device.name.contains(':');
         if !is_known || text.contains(|c: char| c == '\0' || c.is_whitespace()) {
             return Err(SourceError::Usage(format!(
@@ -86,7 +88,7 @@ impl FromStr for Device {
     }
 }
 
-/// `[domain:]bus:device.function`, with its domain.
+/// Parses `[domain:]bus:device.function`. Adds the domain if it is missing.
 fn pci_address(text: &str) -> Option<String> {
     let text = text.strip_prefix("pci:").unwrap_or(text);
     let is_hex = |part: &str, length: std::ops::RangeInclusive<usize>| {
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn virtual_devices_and_addresses_are_taken() {
-        let device: Device = "net_pcap0,rx_pcap=a.pcap,rx_pcap=b.pcap,infinite_rx=1"
+        let device: DpdkDevice = "net_pcap0,rx_pcap=a.pcap,rx_pcap=b.pcap,infinite_rx=1"
             .parse()
             .unwrap();
         assert_eq!(&device.name, "net_pcap0");
@@ -122,11 +124,11 @@ mod tests {
         assert_eq!(device.value("pcap"), None);
         assert!(device.is_vdev() && !device.is_pci());
         for address in ["03:00.1", "0000:03:00.1", "pci:0000:03:00.1"] {
-            let device: Device = address.parse().unwrap();
+            let device: DpdkDevice = address.parse().unwrap();
             assert_eq!(device.full(), "0000:03:00.1");
             assert!(device.is_pci() && !device.is_vdev());
         }
-        let device: Device = "0000:3B:00.0,mprq_en=1".parse().unwrap();
+        let device: DpdkDevice = "0000:3B:00.0,mprq_en=1".parse().unwrap();
         assert_eq!(device.full(), "0000:3b:00.0,mprq_en=1");
     }
 
@@ -142,7 +144,7 @@ mod tests {
             ("net_af_packet0,framesz=16384,iface=v1", ""),
             ("net_tap0,iface=v1", ""),
         ] {
-            let device: Device = text.parse().unwrap();
+            let device: DpdkDevice = text.parse().unwrap();
             assert_eq!(device.full(), text, "as the user says it");
             let given = device.with_defaults();
             assert_eq!(given, format!("{text}{ring}"));
@@ -159,9 +161,9 @@ mod tests {
             "03:00",
             "3:0.0.0",
         ] {
-            let parsed = wrong.parse::<Device>();
+            let parsed = wrong.parse::<DpdkDevice>();
             if wrong.contains(':') {
-                // Other buses have names of their own, which DPDK knows.
+                // Other buses have other names, which DPDK knows.
                 assert_eq!(parsed.is_err(), wrong.contains(' '), "{wrong}");
                 continue;
             }

@@ -1,25 +1,27 @@
-//! What drivers do that their descriptions do not tell.
+//! Behaviour of drivers that their descriptions do not contain.
 //!
-//! Read off the drivers of DPDK 22.11. A driver that is not here is a NIC's.
+//! Taken from the drivers of DPDK 22.11. A driver that is not in this module counts as a NIC's
+//! driver.
 
-use super::device::Device;
+use super::device::DpdkDevice;
 
-/// What a driver does.
+/// The behaviour of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DriverQuirks {
-    /// It makes vdevs: they need no memory that a NIC can reach, and nothing waits in descriptors.
+    /// Creates vdevs, which need no memory that a NIC can reach, and whose descriptors hold no
+    /// waiting packets.
     pub(super) is_vdev: bool,
-    /// It fills buffers by copies or not at all: nothing but this process reads or writes them.
+    /// Fills buffers by copying or not at all: only this process reads and writes the buffers.
     pub(super) copies: bool,
-    /// Every queue that it has gets packets, whether it is received from or not.
+    /// Every queue of the device gets packets, whether the recorder receives from it or not.
     pub(super) has_fixed_queues: bool,
-    /// What it could not take is in `imissed`.
+    /// `imissed` counts the packets that the device could not take.
     pub(super) counts_missed: bool,
-    /// It never runs out of packets: there is always one more.
+    /// The device never runs out of packets.
     pub(super) never_runs_dry: bool,
-    /// It stamps packets, in units of that many ns since the UNIX epoch.
+    /// Time unit of the driver's packet stamps, ns; the stamps count from the UNIX epoch.
     pub(super) stamp_ns: Option<i64>,
-    /// It shows packets that this host sends, too.
+    /// The device also delivers packets that this host sends.
     pub(super) shows_sent: bool,
 }
 
@@ -35,7 +37,7 @@ const NIC: DriverQuirks = DriverQuirks {
 
 impl DriverQuirks {
     /// The quirks of the driver with this name, for a device.
-    pub(super) fn of(driver: &str, device: &Device) -> Self {
+    pub(super) fn of(driver: &str, device: &DpdkDevice) -> Self {
         let copies = Self {
             is_vdev: true,
             copies: true,
@@ -52,7 +54,8 @@ impl DriverQuirks {
                 ..copies
             },
             "net_ring" => has_fixed_queues,
-            // Files and interfaces, a queue for each. The stamps of libpcap, which it asks for microseconds.
+            // Files and interfaces, a queue for each. The stamps come from libpcap, from which the
+            // driver requests microseconds.
             "net_pcap" => {
                 let is_endless = device.value("infinite_rx") == Some("1");
                 Self {
@@ -61,7 +64,7 @@ impl DriverQuirks {
                     ..has_fixed_queues
                 }
             }
-            // It never asks the kernel what did not fit into its ring.
+            // The driver never asks the kernel how many packets did not fit its ring.
             "net_af_packet" => Self {
                 counts_missed: false,
                 ..has_fixed_queues
@@ -81,7 +84,7 @@ mod tests {
     use super::*;
 
     fn quirks(device: &str) -> DriverQuirks {
-        let device: Device = device.parse().unwrap();
+        let device: DpdkDevice = device.parse().unwrap();
         let driver = device.name.trim_end_matches(char::is_numeric).to_owned();
         DriverQuirks::of(&driver, &device)
     }
@@ -92,7 +95,7 @@ mod tests {
         assert!(!quirks("net_af_packet0,iface=v0").counts_missed);
         assert!(!quirks("net_tap0").counts_missed);
         assert_eq!(quirks("0000:03:00.0"), NIC);
-        // It may register its buffers with the kernel.
+        // The driver may register its buffers with the kernel.
         assert!(!quirks("net_af_xdp0,iface=v0").copies && quirks("net_null0").copies);
     }
 

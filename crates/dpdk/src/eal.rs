@@ -1,8 +1,9 @@
-//! DPDK's environment: its arguments, and the one that runs in this process.
+//! DPDK's environment (EAL): its arguments, and the environment of this process.
 //!
-//! A process starts it once and it stays until the process ends, because DPDK cannot start it again. It gets no lcores: the
-//! threads that receive are the recorder's, pinned by the recorder, and make themselves known to it. Without hugepages and
-//! without files in /run where the devices allow it.
+//! A process starts the environment once, and keeps it until it ends, because DPDK cannot start it
+//! again. The environment gets no lcores: the recorder's threads receive, are pinned by the
+//! recorder, and register with the environment. If the devices allow it, the environment runs
+//! without hugepages and without files in /run.
 
 use std::{
     cell::RefCell,
@@ -14,24 +15,26 @@ use std::{
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{
-    device::Device,
-    sys::{self, Environment, Registered},
+    device::DpdkDevice,
+    sys::{self, Environment, ThreadRegistration},
 };
 use retroscope_capture::SourceError;
 
 /// How to start the environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EalConfig {
-    /// Arguments as DPDK's programs take them before `--`; what is not said is chosen.
+    /// Arguments as DPDK's programs take them before `--`. Missing arguments get a default.
     pub arguments: Vec<String>,
-    /// All devices that will be opened: they decide whether the environment looks for PCI devices and needs hugepages.
+    /// All devices that will be opened. They determine whether the environment searches for PCI
+    /// devices and needs hugepages.
     pub devices: Vec<String>,
 }
 
-/// MiB of memory without hugepages. They are taken from the system as they are used.
+/// MiB of memory without hugepages. The system allocates the memory when it is used.
 const MEMORY_MIB: u32 = 512;
 
-/// Arguments that would make lcores or a thread that keeps all privileges, or end the program.
+/// Refused arguments: they would create lcores or a thread that keeps all privileges, or end the
+/// program. Each with a replacement.
 const REFUSED: [(&str, &str); 11] = [
     ("--telemetry", "--json"),
     ("-l", "--cpus"),
@@ -46,7 +49,7 @@ const REFUSED: [(&str, &str); 11] = [
     ("--version", "pkg-config --modversion libdpdk"),
 ];
 
-/// Arguments that say where memory comes from.
+/// Arguments that choose the origin of the memory.
 const MEMORY: [&str; 7] = [
     "--no-huge",
     "--in-memory",
@@ -57,7 +60,7 @@ const MEMORY: [&str; 7] = [
     "--legacy-mem",
 ];
 
-/// The environment that runs, once one does.
+/// The running environment, once it was started.
 static RUNNING: Mutex<Option<&'static Environment>> = Mutex::new(None);
 
 impl EalConfig {
@@ -70,11 +73,11 @@ impl EalConfig {
         let says = |names: &[&str]| {
             self.arguments.iter().any(|argument| {
                 let said = argument.split('=').next().unwrap_or_default();
-                names.iter().any(|name| means(said, name))
+                names.iter().any(|name| matches_option(said, name))
             })
         };
         for (name, instead) in REFUSED {
-            // `-l0-3` is as good as `-l 0-3`.
+            // `-l0-3` means the same as `-l 0-3`.
             let is_glued = |argument: &String| name.len() == 2 && argument.starts_with(name);
             if says(&[name]) || self.arguments.iter().any(is_glued) {
                 return Err(usage(format!(
@@ -85,10 +88,10 @@ impl EalConfig {
         let devices = self
             .devices
             .iter()
-            .map(|text| text.parse::<Device>())
+            .map(|text| text.parse::<DpdkDevice>())
             .collect::<Result<Vec<_>, _>>()?;
         let mut arguments = vec!["retroscope".to_owned()];
-        let are_vdevs = devices.iter().all(Device::is_vdev);
+        let are_vdevs = devices.iter().all(DpdkDevice::is_vdev);
         if !says(&MEMORY) {
             // Memory that a NIC can write to, in pages that vanish with the process.
             let pages = if are_vdevs {
@@ -102,14 +105,15 @@ impl EalConfig {
                 arguments.extend(["-m".to_owned(), MEMORY_MIB.to_string()]);
             }
         }
-        // A process of its own: no files that others attach to, and no thread that answers them, which would keep all privileges.
+        // No files for other processes to attach to, and no thread that answers other processes.
+        // Such a thread would keep all privileges.
         let is_alone = says(&["--in-memory", "--no-shconf"]);
         if !is_alone && arguments.iter().all(|one| one != "--in-memory") {
             arguments.push("--no-shconf".to_owned());
         }
         if !says(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
             let pci = devices.iter().filter(|device| device.is_pci());
-            // An environment takes whatever it finds unless it is told.
+            // Without this list, the environment takes all devices that it finds.
             let allowed: Vec<String> = pci
                 .flat_map(|device| ["-a".to_owned(), device.full()])
                 .collect();
@@ -129,14 +133,15 @@ impl EalConfig {
     }
 }
 
-/// Whether DPDK may take `said` for the option `name`: getopt_long(3) is content with the first letters of a long one. Letters that
-/// begin several options are refused there, so it does not matter what is answered for them here.
-fn means(said: &str, name: &str) -> bool {
+/// Whether DPDK may take `said` for the option `name`: getopt_long(3) accepts an abbreviation of a
+/// long option. It refuses an ambiguous abbreviation, so the answer of this function does not
+/// matter then.
+fn matches_option(said: &str, name: &str) -> bool {
     let is_long = said.len() > 2 && said.starts_with("--");
     said == name || (is_long && name.starts_with(said))
 }
 
-/// The environment of this process, started as `config` says unless it runs already.
+/// The environment of this process, started as `config` says unless it is already running.
 ///
 /// # Errors
 /// [`SourceError`].
@@ -154,7 +159,7 @@ pub(super) fn environment(config: &EalConfig) -> Result<&'static Environment, So
     let keep_quiet = !arguments
         .iter()
         .any(|argument| argument.starts_with("--log-level"));
-    // A thread of its own, because the environment keeps the affinity of the one that starts it.
+    // A separate thread, because the environment keeps the affinity of its starting thread.
     let started = std::thread::scope(|scope| {
         let start = || sys::start(&arguments, keep_quiet);
         scope
@@ -168,9 +173,9 @@ pub(super) fn environment(config: &EalConfig) -> Result<&'static Environment, So
     Ok(environment)
 }
 
-/// What failed, with what DPDK said about it.
+/// The error of a call, with DPDK's messages.
 pub(super) fn refused(call: &'static str, device: &str, error: io::Error) -> SourceError {
-    let said = sys::take_words();
+    let said = sys::take_log();
     let said = said
         .lines()
         .map(str::trim)
@@ -188,14 +193,15 @@ pub(super) fn refused(call: &'static str, device: &str, error: io::Error) -> Sou
     SourceError::system(device, call, error)
 }
 
-/// How long the environment's own thread may take to come to its work.
+/// How long the environment's own thread may take before it starts the work.
 const OWN_THREAD_WAIT: Duration = Duration::from_secs(2);
 
-/// Runs `work` on the thread that DPDK keeps for interrupts, if its environment runs, and waits for the outcome. For what belongs to
-/// threads: credentials and capabilities.
+/// Runs `work` on DPDK's interrupt thread, if the environment is running, and waits for the
+/// outcome. For properties of threads: credentials and capabilities.
 ///
 /// # Errors
-/// What the system said where `work` was not run; [`io::ErrorKind::TimedOut`] if the thread did not come to it.
+/// The system's error if `work` was not run; [`io::ErrorKind::TimedOut`] if the thread did not
+/// start it in time.
 pub fn on_own_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {
@@ -205,7 +211,7 @@ pub fn on_own_thread<T: Send + 'static>(
     };
     let (sender, receiver) = mpsc::channel();
     environment.on_own_thread(Box::new(move || {
-        // Whoever waited may have given up.
+        // The waiting thread may have timed out.
         let _ = sender.send(work());
     }))?;
     let outcome = receiver.recv_timeout(OWN_THREAD_WAIT);
@@ -215,10 +221,11 @@ pub fn on_own_thread<T: Send + 'static>(
 }
 
 thread_local! {
-    static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
+    static REGISTERED: RefCell<Option<ThreadRegistration>> = const { RefCell::new(None) };
 }
 
-/// Makes the calling thread known to the environment, for as long as it lives. Without it packets come all the same, slower.
+/// Registers the calling thread with the environment, for the thread's lifetime. An unregistered
+/// thread also gets packets, but more slowly.
 pub(super) fn register_thread(environment: &Environment) -> io::Result<()> {
     REGISTERED.with_borrow_mut(|registered| {
         if registered.is_none() {
@@ -311,7 +318,7 @@ mod tests {
             let expected = format!("--eal-args: {long} ");
             assert!(message.starts_with(&expected), "{short}: {message}");
         }
-        // No part of any of them.
+        // Not a part of a refused option.
         for fine in ["--log-level=8", "--vdev=net_null1", "--"] {
             let arguments = resolved(fine, &["net_null0"]);
             assert!(arguments.ends_with(fine), "{arguments}");

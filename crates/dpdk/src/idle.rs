@@ -1,51 +1,55 @@
-//! What a queue does while its device has nothing: look again at once, or sleep a moment.
+//! Decides whether a queue without packets polls again at once or sleeps.
 //!
-//! DPDK's drivers do not wait; who asks all the time takes a whole CPU. A queue asks all the time while packets come and for
-//! [`AWAKE_AFTER_PACKET_NS`] after the last one, then it sleeps between two looks.
+//! DPDK's drivers do not wait, so continuous polling uses a whole CPU. A queue polls continuously
+//! while packets arrive and for [`AWAKE_AFTER_PACKET_NS`] after the last packet. Then it sleeps
+//! between two polls.
 //!
-//! Waking up is dear, 20 µs in a virtual machine: naps of 0.2 ms alone take 8 % of a CPU. So naps are the longer the longer nothing came,
-//! from an eighth of the silence at first to [`LONG_SILENCE_NAP_NS_MAX`] after some seconds, which costs less than 2 %.
+//! A wake-up is expensive, 20 µs in a virtual machine: naps of 0.2 ms alone take 8 % of a CPU. So
+//! naps grow with the silence, from an eighth of the silence at first to
+//! [`LONG_SILENCE_NAP_NS_MAX`] after some seconds. The longest naps cost less than 2 %.
 //!
-//! A NIC is left alone as long as the smallest frames at the link's full speed could not fill its descriptors meanwhile. Where they
-//! could, the queue never sleeps. Nor does it where a NIC's speed is not known: most have no link yet when they were just started, and
-//! one that is down may come up at another speed.
+//! A NIC's queue sleeps only as long as the smallest frames at the link's full speed cannot fill
+//! its descriptors. If they could fill the descriptors even during the shortest nap, the queue
+//! never sleeps. It also never sleeps while the NIC's speed is unknown. Most NICs have no link
+//! directly after their start, and a link that is down may come up at another speed.
 //!
-//! A vdev has no link and no descriptors, whatever its driver says: its packets wait in a buffer of the kernel, or of
-//! whoever makes them. A small buffer is that of a `net_af_packet` that was told to have 512 frames: late as a nap may end, it lasts for those
-//! of the first second at 1.7 Mpps, and for the longest at 320 kpps.
+//! A vdev has no link and no descriptors, whatever its driver reports. Its packets wait in a buffer
+//! of the kernel or of the packets' producer. A small buffer is a `net_af_packet` with 512 frames.
+//! Including the oversleep, it lasts for the naps of the first second at 1.7 Mpps, and for the
+//! longest nap at 320 kpps.
 
-/// How long after the last packet a queue still looks all the time.
+/// How long a queue polls continuously after the last packet.
 const AWAKE_AFTER_PACKET_NS: i64 = 1_000_000;
 
-/// How long a queue sleeps at least: a shorter sleep costs more than it spares.
+/// Shortest nap: a shorter nap costs more than it saves.
 const IDLE_NAP_NS_MIN: i64 = 20_000;
 
-/// How long a queue sleeps at most in the first second of a silence.
+/// Longest nap in the first second of a silence.
 const SHORT_SILENCE_NAP_NS_MAX: i64 = 200_000;
 
-/// How long a queue sleeps at most, after 7.5 s of silence.
+/// Longest nap, reached after 7.5 s of silence.
 const LONG_SILENCE_NAP_NS_MAX: i64 = 1_500_000;
 
-/// How much longer a vdev was silent than its queue sleeps, at least.
+/// Ratio of silence to nap for a vdev, at least.
 const SILENCE_OVER_NAP: i64 = 8;
 
-/// How much longer a device was silent than its queue sleeps, where that is more than [`SHORT_SILENCE_NAP_NS_MAX`].
+/// Ratio of silence to nap, for naps longer than [`SHORT_SILENCE_NAP_NS_MAX`].
 const SILENCE_OVER_LONG_NAP: i64 = 5000;
 
-/// What the kernel adds to a sleep: 50 µs of timer slack, and as much for the way back.
+/// Time that the kernel adds to a nap: 50 µs of timer slack, and the same time for the wake-up.
 const OVERSLEEP_NS: i64 = 100_000;
 
-/// Bits that the smallest frame takes on the wire, with preamble and gap.
+/// Bits of the smallest frame on the wire, with preamble and gap.
 const FRAME_BITS: u64 = 84 * 8;
 
-/// When to sleep.
+/// The nap decision of one queue.
 #[derive(Debug)]
 pub(super) struct Idle {
     descriptors: u16,
     is_vdev: bool,
-    /// How long a NIC's queue sleeps at most; `None`: it never sleeps. Means nothing for a vdev.
+    /// Longest nap of a NIC's queue; `None`: the queue never sleeps. Unused for a vdev.
     nap_ns: Option<i64>,
-    /// Since when nothing came, on the monotonic clock, as far as anybody has looked.
+    /// Start of the silence, on the monotonic clock, as far as polls have shown.
     silent_since_ns: Option<i64>,
 }
 
@@ -60,17 +64,18 @@ impl Idle {
         }
     }
 
-    /// The link has that speed now, in Mbit/s; 0: unknown.
+    /// The link now has this speed, in Mbit/s; 0: unknown.
     pub(super) fn on_speed(&mut self, megabits: u32) {
         self.nap_ns = nap_ns(self.descriptors, megabits);
     }
 
-    /// Packets came.
+    /// Packets arrived.
     pub(super) fn on_packets(&mut self) {
         self.silent_since_ns = None;
     }
 
-    /// Nothing came: until when to sleep now; `None`: look again at once. Times on the monotonic clock.
+    /// After a poll without packets: until when to sleep; `None`: poll again at once. Times are on
+    /// the monotonic clock.
     pub(super) fn nap_until(&mut self, now_ns: i64, deadline_ns: i64) -> Option<i64> {
         let since_ns = *self.silent_since_ns.get_or_insert(now_ns);
         let silence_ns = now_ns - since_ns;
@@ -86,12 +91,12 @@ impl Idle {
     }
 }
 
-/// How long a NIC's queue may sleep, however long nothing came.
+/// The longest nap of a NIC's queue in any silence.
 fn nap_ns(descriptors: u16, megabits: u32) -> Option<i64> {
     if megabits == 0 {
         return None;
     }
-    // A megabit a second is a bit in 1000 ns.
+    // One megabit per second is one bit per 1000 ns.
     let full_ns = u64::from(descriptors) * FRAME_BITS * 1000 / u64::from(megabits);
     let nap_ns = i64::try_from(full_ns / 2).ok()? - OVERSLEEP_NS;
     (nap_ns >= IDLE_NAP_NS_MIN).then_some(nap_ns.min(LONG_SILENCE_NAP_NS_MAX))
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_vdev_is_left_alone_the_longer_the_more_silent_it_is() {
-        // The speed that its driver makes up means nothing.
+        // The speed that a vdev's driver reports means nothing.
         for megabits in [0, 10_000, 100_000] {
             let mut idle = Idle::new(512, true, megabits);
             let mut nap_at = |now_ns| idle.nap_until(now_ns, i64::MAX).map(|at| at - now_ns);

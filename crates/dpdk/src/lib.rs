@@ -1,33 +1,39 @@
 //! DPDK as an engine: NICs whose drivers run in this process, and vdevs.
 //!
-//! **A NIC that DPDK drives is taken away from the host**: its packets are written into memory of this process, and the kernel
-//! does not know of them. Vdevs (`net_null0`, `net_pcap0,rx_pcap=FILE`, `net_af_packet0,iface=eth0`) take nothing away.
-//! Those that want as many queues to send as to receive (`net_tap`, `net_af_xdp`) are refused.
+//! **A NIC under DPDK is taken away from the host**: its packets are written into memory of this
+//! process, and never reach the kernel. Vdevs (`net_null0`, `net_pcap0,rx_pcap=FILE`,
+//! `net_af_packet0,iface=eth0`) take no packets away. The engine refuses vdevs that require as many
+//! transmit queues as receive queues (`net_tap`, `net_af_xdp`).
 //!
-//! - `device`: names, as DPDK's programs take them,
-//! - `driver`: what drivers do that they do not tell,
+//! - `device`: device names, as DPDK's programs accept them,
+//! - `driver`: behaviour of drivers that their descriptions do not contain,
 //! - `eal`: DPDK's environment, one for the process,
-//! - `port`: opening: queues, spreading, memory,
-//! - `lower`: the kernel's interface that a vdev stands on,
-//! - `queue`, `stamps`, `idle`: the [`Queue`](retroscope_capture::Queue), whose time a packet gets, and what happens while none comes,
-//! - `source`: the [`Source`](retroscope_capture::Source) plug,
-//! - `sys`: the functions of `shim/dpdk.c`, which calls DPDK's.
+//! - `port`: opening a port: queues, spreading, memory,
+//! - `lower`: the kernel interface under a vdev,
+//! - `queue`, `stamps`, `idle`: the [`Queue`](retroscope_capture::Queue), the origin of time
+//!   stamps, and waiting without packets,
+//! - `source`: the [`Source`](retroscope_capture::Source) trait,
+//! - `sys`: the functions of `shim/dpdk.c`, which call DPDK's functions.
 //!
 //! # Threads and memory
-//! DPDK's own worker threads (lcores) are not used: the recorder's inserters receive, pinned by it, and register with the
-//! environment. Each thread has a pool of buffers in one stretch of memory, taken once. A burst lends buffers, and they are given
-//! back together with the next call. A frame of several buffers, or of somebody else's, is copied to room of our own behind them.
+//! The engine does not use DPDK's own worker threads (lcores). The recorder's inserters receive,
+//! pinned by the recorder, and register with the environment. Each thread has a pool of buffers in
+//! one block of memory, allocated once. A burst lends buffers, and the next call returns them
+//! together. A frame of several buffers, or of a foreign buffer, is copied to private room after
+//! the pool.
 //!
 //! # Spreading
-//! A NIC with several queues hashes with Woo and Park's key, which sends both directions of a conversation to one queue; what it
-//! hashes with is read back. A device whose queues get packets anyway (`net_ring`, the files of `net_pcap`) has all of them
-//! served, several by one thread where there are fewer threads.
+//! A NIC with several queues hashes with Woo and Park's key, which sends both directions of a
+//! conversation to one queue. The engine reads the NIC's key back. If all queues of a device get
+//! packets anyway (`net_ring`, the files of `net_pcap`), the engine serves all queues. With fewer
+//! threads, a thread serves several queues.
 //!
 //! # What it does not do
-//! Filters in the NIC, sending, noticing that a NIC was removed, devices with several ports behind one address.
+//! Filters in the NIC, sending, detecting the removal of a NIC, devices with several ports at one
+//! address.
 //!
 //! # Versions
-//! Written against DPDK 22.11, whose drivers' quirks `driver` knows.
+//! Written for DPDK 22.11; `driver` knows the quirks of its drivers.
 
 #![cfg(feature = "dpdk")]
 

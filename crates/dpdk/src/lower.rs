@@ -1,25 +1,26 @@
-//! The kernel's interface that a vdev stands on, which drivers tell nothing about.
+//! The kernel interface under a vdev. Drivers do not report its state.
 //!
-//! A driver keeps the socket that it opened at the start. When the interface is removed it receives nothing more, also where there is one of
-//! the same name again, and to open another one takes privileges that are given up by then. So the device ends there.
+//! A driver keeps the socket that it opened at the start. After the removal of the interface the
+//! socket receives no more packets, even if an interface of the same name exists again. Opening
+//! another socket needs privileges that the process no longer has. So the device ends.
 
 use std::io;
 
 use retroscope_capture::{SourceError, af_packet::PacketSocket, interface::NamedInterface};
 
-/// See the module.
+/// The kernel interface under a vdev.
 #[derive(Debug)]
 pub(super) struct LowerDevice {
-    /// As the device's arguments name it.
+    /// The interface that the device's arguments name.
     pub(super) interface: NamedInterface,
-    /// What the driver's socket is bound to.
+    /// The index to which the driver's socket is bound.
     pub(super) index: i32,
-    /// Keeps it promiscuous.
+    /// Keeps the interface promiscuous.
     pub(super) _promiscuous: Option<PacketSocket>,
 }
 
 impl LowerDevice {
-    /// Why a device that stood on it ends.
+    /// Why a device on top of this interface ends.
     pub(super) fn error(&self, device: &str) -> SourceError {
         let name = &self.interface.name;
         SourceError::Unsupported(format!(
@@ -29,7 +30,8 @@ impl LowerDevice {
     }
 }
 
-/// Whether a look at an interface, whatever it is called now, found that it was removed or is in another network namespace.
+/// Whether a check of an interface by its index found that it was removed or moved to another
+/// network namespace.
 pub(super) fn is_gone(found: &io::Result<bool>) -> bool {
     let error = found.as_ref().err();
     error.is_some_and(|error| error.raw_os_error() == Some(libc::ENODEV))

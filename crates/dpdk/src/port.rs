@@ -1,4 +1,4 @@
-//! Opening a port: how many queues, what the device does to packets, memory.
+//! Opens a port: number of queues, the device's treatment of packets, memory.
 
 use std::{
     io,
@@ -10,10 +10,10 @@ use std::{
 
 use super::{
     config::DpdkConfig,
-    device::Device,
+    device::DpdkDevice,
     driver::DriverQuirks,
     eal::refused,
-    sys::{self, Alone, Environment, Opening, Pool, Setup},
+    sys::{self, Environment, MbufPool, PortBuilder, PortSetup, PortsLock},
 };
 use retroscope_capture::{
     SourceError,
@@ -24,57 +24,58 @@ use retroscope_capture::{
 /// Packets of a burst at most.
 pub(super) const BURST: u16 = 64;
 
-/// Descriptors of a NIC's queue, if it can have as many: 275 µs at 10 Gbit/s of the smallest frames.
+/// Descriptors of a NIC's queue, if the NIC supports as many: 275 µs at 10 Gbit/s of the smallest
+/// frames.
 const DESCRIPTORS: u16 = 4096;
-/// Descriptors of a vdev's queue, where they mean nothing to most drivers.
+/// Descriptors of a vdev's queue; most drivers of vdevs ignore the number.
 const DESCRIPTORS_OF_VDEV: u16 = 512;
 
-/// Buffers beyond the descriptors: the burst that is lent, and what threads keep at hand.
+/// Buffers in addition to the descriptors: the lent burst, and the caches of threads.
 const SPARE_BUFFERS: u32 = 1024;
 
-/// Bytes of a buffer in front of a frame (`RTE_PKTMBUF_HEADROOM`), and for a frame: the smaller ones first. Some drivers want a frame
-/// in one piece, and say so by refusing.
+/// Bytes of a buffer before a frame (`RTE_PKTMBUF_HEADROOM`), and bytes for a frame, smaller
+/// buffers first. Some drivers require frames in one piece, and refuse buffers that are too small.
 const HEADROOM: u16 = 128;
 const ROOMS: [u16; 2] = [2048, 16_384];
 
-/// The longest frame that is put together from several buffers.
+/// The longest frame that is joined from several buffers.
 pub(super) const FRAME_BYTES_MAX: u32 = 65_536;
 
-/// Bytes of payload that a NIC is asked to take: a tap may have jumbo frames.
+/// MTU that is requested from a NIC, because a tap may deliver jumbo frames.
 const MTU: u16 = 9000;
 
-/// A port that was started.
+/// A started port.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenPort {
     pub(super) port: Arc<sys::Port>,
     pub(super) quirks: DriverQuirks,
     pub(super) driver: String,
     pub(super) node: i32,
     pub(super) queues: u16,
-    /// Whether all packets of a flow come by one of them, proved by the key.
+    /// Whether all packets of a flow arrive through the same queue, proved by the hash key.
     pub(super) flows_together: bool,
-    /// One pool each.
+    /// Number of threads, with one pool each.
     pub(super) threads: u16,
     pub(super) descriptors: u16,
-    /// Whether the NIC was asked for stamps by its own clock, which can be read.
+    /// Whether the NIC stamps packets with its clock, which can be read.
     pub(super) has_clock: bool,
     pub(super) notices: Vec<String>,
 }
 
-/// Opens the port of a device for up to `threads` threads and starts it.
+/// Opens and starts the port of a device for up to `threads` threads.
 ///
 /// # Errors
 /// [`SourceError`].
 pub(super) fn open(
     environment: &'static Environment,
-    device: &Device,
+    device: &DpdkDevice,
     config: &DpdkConfig,
     threads: u16,
-) -> Result<Opened, SourceError> {
+) -> Result<OpenPort, SourceError> {
     let name = &device.name;
-    let mut alone = Alone::wait();
-    let number = find(environment, device, &mut alone)?;
-    let mut port = Opening::new(environment, number, alone);
+    let mut ports_lock = PortsLock::acquire();
+    let number = find(environment, device, &mut ports_lock)?;
+    let mut port = PortBuilder::new(environment, number, ports_lock);
     let error = |call| move |error| refused(call, name, error);
     let described = port.describe().map_err(error("rte_eth_dev_info_get"))?;
     let driver = described.driver();
@@ -95,7 +96,7 @@ pub(super) fn open(
         true => symmetric_key(described.key_bytes.into()),
         false => Vec::new(),
     };
-    let mut setup = Setup {
+    let mut setup = PortSetup {
         mtu: if quirks.is_vdev {
             0
         } else {
@@ -109,7 +110,7 @@ pub(super) fn open(
     configure(&mut port, &mut setup, &mut key, name, &mut notices)
         .map_err(error("rte_eth_dev_configure"))?;
     let queues = setup.queues;
-    let memory = Memory {
+    let memory = PortMemory {
         name,
         device: &described,
         quirks,
@@ -126,7 +127,8 @@ pub(super) fn open(
         flows_together |= notice.is_none();
         notices.extend(notice);
     }
-    // Where the host's interface is behind it, the source does that in a way that ends with the process.
+    // If a host interface is under the device, the source sets promiscuous mode in a way that ends
+    // with the process.
     if config.promiscuous
         && !quirks.is_vdev
         && let Err(refusal) = port.set_promiscuous()
@@ -135,9 +137,9 @@ pub(super) fn open(
             "{name}: not promiscuous, frames for other hosts are not seen: {refusal}"
         ));
     }
-    // What drivers have logged until here was no reason to fail.
-    sys::take_words();
-    Ok(Opened {
+    // The messages that drivers have logged until here did not make the opening fail.
+    sys::take_log();
+    Ok(OpenPort {
         threads: memory.threads,
         port: Arc::new(port.finish()),
         quirks,
@@ -151,13 +153,17 @@ pub(super) fn open(
     })
 }
 
-/// The port of a device, which is made if the environment has not made it at its start.
-fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result<u16, SourceError> {
-    if let Ok(number) = environment.find(alone, &device.name) {
+/// The port of a device. Creates the port if the environment has not created it at its start.
+fn find(
+    environment: &Environment,
+    device: &DpdkDevice,
+    ports_lock: &mut PortsLock,
+) -> Result<u16, SourceError> {
+    if let Ok(number) = environment.find(ports_lock, &device.name) {
         return Ok(number);
     }
     environment
-        .probe(alone, &device.with_defaults())
+        .probe(ports_lock, &device.with_defaults())
         .map_err(|error| match refused("rte_dev_probe", &device.name, error) {
             SourceError::System { interface, error, .. } if device.is_pci() => SourceError::Unsupported(format!(
                     "DPDK cannot open {interface}: {error}. Is it bound to vfio-pci (dpdk-devbind.py -s), and are there hugepages \
@@ -166,11 +172,12 @@ fn find(environment: &Environment, device: &Device, alone: &mut Alone) -> Result
             other => other,
         })?;
     environment
-        .find(alone, &device.name)
+        .find(ports_lock, &device.name)
         .map_err(|error| refused("rte_eth_dev_get_port_by_name", &device.name, error))
 }
 
-/// Receive queues to open: those that get packets anyway; else one for each thread, if the device can spread packets over them.
+/// Number of receive queues to open. All queues if they get packets anyway. Otherwise one per
+/// thread, if the device can spread packets.
 fn queue_count(threads: u16, queues_max: u16, rss_types: u64, quirks: DriverQuirks) -> u16 {
     let most = queues_max.max(1);
     if quirks.has_fixed_queues {
@@ -182,10 +189,11 @@ fn queue_count(threads: u16, queues_max: u16, rss_types: u64, quirks: DriverQuir
     }
 }
 
-/// Configures the port as `setup` says, or with less where the driver refuses: without long frames, then with one queue.
+/// Configures the port as `setup` says. If the driver refuses, tries without long frames, then with
+/// one queue.
 fn configure(
-    port: &mut Opening,
-    setup: &mut Setup,
+    port: &mut PortBuilder,
+    setup: &mut PortSetup,
     key: &mut Vec<u8>,
     name: &str,
     notices: &mut Vec<String>,
@@ -211,8 +219,9 @@ fn configure(
     outcome
 }
 
-/// Sees to it that both directions of a conversation reach one queue, as they do with `key`. Returns what the user should know.
-fn check_spread(port: &mut Opening, name: &str, queues: u16, key: &[u8]) -> Option<String> {
+/// Makes both directions of a conversation reach one queue, as they do with `key`. Returns a notice
+/// to the user if this fails.
+fn check_spread(port: &mut PortBuilder, name: &str, queues: u16, key: &[u8]) -> Option<String> {
     let mut found = port.rss_key(key.len());
     if found.as_ref().is_ok_and(|found| found != key) && port.set_rss_key(key).is_ok() {
         found = port.rss_key(key.len());
@@ -240,21 +249,22 @@ fn check_spread(port: &mut Opening, name: &str, queues: u16, key: &[u8]) -> Opti
     })
 }
 
-/// Pools that were made: each has a name of its own. Relaxed: only the number matters.
+/// Number of pools until now, for unique names. Relaxed: only the number matters.
 static POOLS: AtomicU32 = AtomicU32::new(0);
 
-/// What the memory of a port depends on.
-struct Memory<'a> {
+/// The properties that determine the memory of a port.
+struct PortMemory<'a> {
     name: &'a str,
-    device: &'a sys::Device,
+    device: &'a sys::PortDescription,
     quirks: DriverQuirks,
     queues: u16,
     threads: u16,
 }
 
-impl Memory<'_> {
-    /// A pool for each thread, and its queues: thread `t` of `n` serves the queues `t`, `t + n`, … Returns the descriptors of each queue.
-    fn set_up(&self, port: &mut Opening, buffer_bytes: Option<usize>) -> io::Result<u16> {
+impl PortMemory<'_> {
+    /// Makes a pool for each thread, and sets up its queues: thread `t` of `n` serves the queues
+    /// `t`, `t + n`, and so on. Returns the descriptors of each queue.
+    fn set_up(&self, port: &mut PortBuilder, buffer_bytes: Option<usize>) -> io::Result<u16> {
         let for_thread = u32::from(self.queues.div_ceil(self.threads));
         let (least, most) = (self.device.descriptors_min, self.device.descriptors_max);
         let mut refusal = None;
@@ -277,20 +287,20 @@ impl Memory<'_> {
         Err(refusal.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
     }
 
-    /// Tries buffers of that size. The inner result is what the driver says about them.
+    /// Tries buffers of this size. The inner result is the driver's answer to the buffers.
     fn try_room(
         &self,
-        port: &mut Opening,
+        port: &mut PortBuilder,
         room: u16,
         buffers: u32,
         descriptors: u16,
     ) -> io::Result<io::Result<()>> {
         let own_bytes = usize::from(BURST) * FRAME_BYTES_MAX as usize;
-        // Where nothing but this process uses them, buffers may lie across the end of a page.
+        // If only this process uses the buffers, they may cross page boundaries.
         let (node, packed) = (self.device.node, self.quirks.copies);
-        let mut pools: Vec<Pool> = Vec::new();
+        let mut pools: Vec<MbufPool> = Vec::new();
         for _ in 0..self.threads {
-            // The number of a port is given again while the pools of its predecessor are still being freed.
+            // A port number is reused while the pools of its previous port are still being freed.
             let name = format!("rs{}", POOLS.fetch_add(1, Ordering::Relaxed));
             let pool = port
                 .pool(&name, buffers, room + HEADROOM, own_bytes, node, packed)
@@ -302,7 +312,8 @@ impl Memory<'_> {
             port.set_up_queue(queue, descriptors, node, pool)
         };
         let outcome = (0..self.queues).try_for_each(set_up);
-        // A queue may use its pool although a later one was refused: all stay until the port is closed.
+        // A queue may use its pool although a later queue was refused, so all pools stay until the
+        // port is closed.
         port.keep_pools(pools);
         Ok(outcome)
     }
@@ -328,7 +339,7 @@ mod tests {
     #[test]
     fn queues_that_get_packets_anyway_are_all_opened() {
         let quirks = |device: &str| {
-            let device: Device = device.parse().unwrap();
+            let device: DpdkDevice = device.parse().unwrap();
             DriverQuirks::of(device.name.trim_end_matches(char::is_numeric), &device)
         };
         assert_eq!(queue_count(1, 4, 0, quirks("net_pcap0")), 4);

@@ -1,14 +1,17 @@
-//! Receive queues of a port as an engine of the [skeleton](retroscope_capture::live): bursts, time stamps, counters.
+//! Receive queues of a port as an engine of [live queues](retroscope_capture::live): bursts, time
+//! stamps, counters.
 //!
 //! # Counting
-//! The counters are the port's, so its first queue reports them and the others add nothing: `received` is `ipackets` with what was
-//! lost, `nic` is `imissed`, `damaged` is `ierrors`, `no-buffer` is `rx_nombuf`. Each queue counts what it took; the sum is what
-//! `ipackets` is compared with at the end. After a stop the first queue ends last, so that the sum is complete then.
+//! The counters belong to the port, so its first queue reports them and the other queues add
+//! nothing. `received` is `ipackets` plus the lost packets, `nic` is `imissed`, `damaged` is
+//! `ierrors`, `no-buffer` is `rx_nombuf`. Each queue counts the packets that it took; at the end,
+//! the sum is compared with `ipackets`. After a stop the first queue ends last, so that the sum is
+//! complete.
 //!
 //! # Stop
-//! DPDK cannot close a queue without discarding what waits in it. So a stopped queue goes on until its receive queues have
-//! been empty for a moment; what comes later than that is not received. A queue whose vdev stands on an interface that was
-//! removed stops itself, and ends with the error instead.
+//! DPDK cannot close a queue without discarding its waiting packets. So a stopped queue goes on
+//! until its receive queues have been empty for a moment. Later packets are not received. A queue
+//! whose vdev is on top of a removed interface stops itself, and ends with the error instead.
 
 use std::sync::{
     Arc,
@@ -19,37 +22,40 @@ use super::{
     eal,
     idle::Idle,
     lower::{LowerDevice, is_gone},
-    port::{BURST, FRAME_BYTES_MAX, Opened},
-    stamps::{DeviceClock, Reading},
-    sys::{Counters, Environment, MbufBurst, RawFrame},
+    port::{BURST, FRAME_BYTES_MAX, OpenPort},
+    stamps::{DeviceClock, DeviceClockReading},
+    sys::{Environment, MbufBurst, PortCounters, RawFrame},
 };
 use retroscope_capture::{
-    Burst, Direction, Event, FrameMeta, InterfaceInfo, LossCause, Queue, SourceBuffer, SourceError,
-    SourceStatistics, VlanTag, clock,
-    live::{CutOff, Engine, Ledger, Live, LiveQueue},
+    Burst, Direction, FrameMeta, InterfaceInfo, LossCause, Queue, SourceBuffer, SourceError,
+    SourceEvent, SourceStatistics, VlanTag, clock,
+    live::{CutOff, LiveEngine, LiveQueue, LiveState, StopBalance},
 };
 
-/// From a stamp by the device's clock to when the packet can be received: what the clocks may differ by, and more.
-const PLACING_NS: i64 = 10_000_000;
+/// Longest time from a stamp of the device's clock until the packet can be received. Includes the
+/// difference of the clocks.
+const DELIVERY_DELAY_NS_MAX: i64 = 10_000_000;
 
-/// How long the first queue waits for the others at its end, each of which may find out by itself that it is to stop, after a look.
+/// How long the first queue waits at its end for the other queues. Each of them may find after a
+/// check that it must stop.
 const OTHER_QUEUES_WAIT_NS: i64 = 1_000_000_000;
 
-/// The tag that NICs take out.
+/// The identifier of the tag that NICs remove.
 const TPID: u16 = 0x8100;
 
-/// A port, and what its queues share.
+/// A port, and the state that its queues share.
 #[derive(Debug)]
 pub(super) struct PortQueues {
-    pub(super) opened: Opened,
-    /// Frames that each queue took from the port: lent, or counted as too long. Each in a cache line of its own.
-    taken: Vec<PaddedCount>,
-    /// Queues that are not at their end.
-    left: AtomicUsize,
-    /// The link's speed in Mbit/s as one of them found it; 0: unknown, or the link is down.
+    pub(super) open_port: OpenPort,
+    /// Frames that each queue took from the port: lent, or counted as too long. Each counter is in
+    /// a separate cache line.
+    frames_taken: Vec<PaddedCount>,
+    /// Number of queues that have not ended.
+    queues_running: AtomicUsize,
+    /// The link's speed in Mbit/s as one of the queues found it; 0: unknown, or the link is down.
     megabits: AtomicU32,
     environment: &'static Environment,
-    /// The kernel's interface that a vdev stands on.
+    /// The kernel interface under a vdev.
     lower: Option<LowerDevice>,
 }
 
@@ -58,50 +64,51 @@ pub(super) struct PortQueues {
 struct PaddedCount(AtomicU64);
 
 impl PortQueues {
-    /// For a queue of each thread.
+    /// The state for one queue per thread.
     pub(super) fn new(
         environment: &'static Environment,
-        opened: Opened,
+        open_port: OpenPort,
         lower: Option<LowerDevice>,
     ) -> Self {
-        let queues = usize::from(opened.threads);
+        let queues = usize::from(open_port.threads);
         Self {
-            taken: (0..queues).map(|_| PaddedCount::default()).collect(),
-            left: AtomicUsize::new(queues),
+            frames_taken: (0..queues).map(|_| PaddedCount::default()).collect(),
+            queues_running: AtomicUsize::new(queues),
             megabits: AtomicU32::new(0),
-            opened,
+            open_port,
             environment,
             lower,
         }
     }
 
-    fn taken(&self) -> u64 {
-        // Relaxed: counters; those of a queue that ended are complete for who has seen that it did.
-        self.taken
+    fn frames_taken(&self) -> u64 {
+        // Relaxed: counters. The counter of a queue that ended is complete for a thread that has
+        // seen the end.
+        self.frames_taken
             .iter()
             .map(|count| count.0.load(Ordering::Relaxed))
             .sum()
     }
 }
 
-/// Whose time a frame gets.
+/// The origin of a frame's time stamp.
 #[derive(Debug)]
 pub(super) enum Stamping {
-    /// The system's clock, when its burst was fetched.
+    /// The system's clock at the fetch of the burst.
     Fetch,
-    /// The driver's: units of this many ns since the UNIX epoch.
+    /// The driver's stamp, in units of this many ns since the UNIX epoch.
     Epoch(i64),
     /// The device's clock.
     Device(DeviceClock),
 }
 
-/// Some receive queues of a port, served by one thread.
+/// Receive queues of a port, served by one thread.
 #[derive(Debug)]
 struct DpdkEngine {
     mbufs: MbufBurst,
     frames: Vec<FrameMeta>,
     shared: Arc<PortQueues>,
-    /// The receive queues, and which is next.
+    /// The receive queues; `turn` is the index of the next queue to poll.
     queues: Vec<u16>,
     turn: usize,
     /// The number of this queue of the source, and of its thread.
@@ -110,28 +117,30 @@ struct DpdkEngine {
     is_registered: bool,
     idle: Idle,
     oversize: u64,
-    /// Frames that the port refused, without what its driver counts where there is no interface.
+    /// Frames that the port refused, without the errors that its driver counts while the interface
+    /// does not exist.
     refused: u64,
     unstamped: u64,
     /// The port's counters when it was stopped.
-    at_stop: Option<Counters>,
-    end: End,
+    at_stop: Option<PortCounters>,
+    end: EndPhase,
 }
 
-/// How far a queue is with its end.
+/// The progress of a queue's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// It receives.
+enum EndPhase {
+    /// The queue receives.
     Open,
-    /// It takes nothing more.
+    /// The queue takes no more packets.
     Shut,
-    /// The other queues were told. The first queue waits for their ends until `give_up_ns`, on the monotonic clock.
-    Waiting { give_up_ns: i64 },
-    /// All are at their end, or have had their time.
+    /// The queue has reported its end to the other queues. The first queue waits for the ends of
+    /// the other queues until `deadline_ns`, on the monotonic clock.
+    Waiting { deadline_ns: i64 },
+    /// All queues have ended, or the wait has timed out.
     Over,
 }
 
-/// The queue of thread `queue_index` of a port that was started; `cpus`: where that runs.
+/// Makes the queue of thread `queue_index` of a started port. `cpus`: the CPUs for the thread.
 pub(super) fn queue(
     interface: InterfaceInfo,
     cpus: Vec<u32>,
@@ -140,46 +149,46 @@ pub(super) fn queue(
     queue_index: usize,
     stamping: Stamping,
 ) -> Box<dyn Queue> {
-    let opened = &shared.opened;
-    let megabits = opened.port.link().unwrap_or_default().megabits;
-    // Relaxed: a number that nothing hangs on.
+    let open_port = &shared.open_port;
+    let megabits = open_port.port.link().unwrap_or_default().megabits;
+    // Relaxed: no other data depend on the number.
     shared.megabits.store(megabits, Ordering::Relaxed);
-    let placing_ns = if matches!(stamping, Stamping::Fetch) {
+    let delivery_delay_max_ns = if matches!(stamping, Stamping::Fetch) {
         0
     } else {
-        PLACING_NS
+        DELIVERY_DELAY_NS_MAX
     };
-    let mut live = Live::new(interface, cpus, clock::realtime_ns(), placing_ns);
+    let mut live = LiveState::new(interface, cpus, clock::realtime_ns(), delivery_delay_max_ns);
     if matches!(stamping, Stamping::Epoch(_)) {
-        // A driver's own stamps may be of any clock.
+        // A driver's own stamps may come from any clock.
         live = live.stamped_elsewhere();
     }
-    live.tell(notices.into_iter().map(Event::Notice));
+    live.push_events(notices.into_iter().map(SourceEvent::Notice));
     let engine = DpdkEngine {
-        mbufs: MbufBurst::new(Arc::clone(&opened.port), queue_index, BURST),
+        mbufs: MbufBurst::new(Arc::clone(&open_port.port), queue_index, BURST),
         frames: Vec::with_capacity(usize::from(BURST)),
-        queues: (0..opened.queues)
+        queues: (0..open_port.queues)
             .skip(queue_index)
-            .step_by(usize::from(opened.threads))
+            .step_by(usize::from(open_port.threads))
             .collect(),
         turn: 0,
         queue_index,
         stamping,
         is_registered: false,
-        idle: Idle::new(opened.descriptors, opened.quirks.is_vdev, megabits),
+        idle: Idle::new(open_port.descriptors, open_port.quirks.is_vdev, megabits),
         oversize: 0,
         refused: 0,
         unstamped: 0,
         at_stop: None,
-        end: End::Open,
+        end: EndPhase::Open,
         shared,
     };
     LiveQueue::boxed(live, engine)
 }
 
 impl DpdkEngine {
-    /// The environment keeps buffers at hand for threads that it knows.
-    fn register(&mut self, live: &mut Live) {
+    /// The environment keeps a cache of buffers for registered threads.
+    fn register(&mut self, live: &mut LiveState) {
         if !std::mem::replace(&mut self.is_registered, true)
             && let Err(error) = eal::register_thread(self.shared.environment)
         {
@@ -189,11 +198,11 @@ impl DpdkEngine {
         }
     }
 
-    /// Describes the `count` frames that were received. Returns whether there is one.
-    fn lend(&mut self, live: &mut Live, count: usize) -> bool {
+    /// Describes the `count` received frames. Returns whether there is a frame.
+    fn lend(&mut self, live: &mut LiveState, count: usize) -> bool {
         let now_ns = clock::realtime_ns();
         self.read_device_clock(now_ns);
-        let direction = if self.shared.opened.quirks.shows_sent {
+        let direction = if self.shared.open_port.quirks.shows_sent {
             Direction::Unknown
         } else {
             Direction::Inbound
@@ -205,7 +214,7 @@ impl DpdkEngine {
         } else {
             self.describe(now_ns, direction)
         };
-        let taken = &self.shared.taken[self.queue_index].0;
+        let taken = &self.shared.frames_taken[self.queue_index].0;
         // Relaxed: a counter with one writer.
         taken.store(
             taken.load(Ordering::Relaxed) + count as u64,
@@ -214,7 +223,8 @@ impl DpdkEngine {
         if self.frames.is_empty() {
             return false;
         }
-        // After a frame that the device stamped, frames with older stamps may still wait in another receive queue.
+        // After a frame that the device stamped, frames with older stamps may still wait in another
+        // receive queue.
         if matches!(self.stamping, Stamping::Fetch) || self.queues.len() == 1 {
             live.watermark.on_burst(newest_ns, Some(now_ns));
         }
@@ -222,7 +232,8 @@ impl DpdkEngine {
         true
     }
 
-    /// Describes frames one by one: with stamps of their own, or in several buffers. Returns the newest stamp.
+    /// Describes frames one by one, for frames with individual stamps or several buffers. Returns
+    /// the newest stamp.
     fn describe(&mut self, now_ns: i64, direction: Direction) -> i64 {
         let mut own_at = self.mbufs.own_at;
         let mut newest_ns = i64::MIN;
@@ -232,7 +243,7 @@ impl DpdkEngine {
                 Some(offset) => offset,
                 None => {
                     let is_short = raw.bytes <= FRAME_BYTES_MAX;
-                    // Fewer bytes come when the segments are shorter than the head claims.
+                    // If the segments are shorter than the head claims, fewer bytes are copied.
                     if !is_short || self.mbufs.gather(index, own_at, raw.bytes) < raw.bytes {
                         self.oversize += 1;
                         continue;
@@ -251,7 +262,7 @@ impl DpdkEngine {
         newest_ns
     }
 
-    /// The time of a frame where the driver or the device stamps.
+    /// The time of a frame that the driver or the device stamps.
     fn stamp_ns(&mut self, index: usize, now_ns: i64) -> i64 {
         let is_stamped = self.mbufs.frames()[index].is_stamped;
         let stamp = is_stamped.then(|| self.mbufs.stamp(index));
@@ -271,23 +282,24 @@ impl DpdkEngine {
     fn read_device_clock(&mut self, now_ns: i64) {
         if let Stamping::Device(device) = &mut self.stamping
             && device.is_due(now_ns)
-            && let Ok(ticks) = self.shared.opened.port.clock()
+            && let Ok(ticks) = self.shared.open_port.port.clock()
         {
-            device.read(Reading {
+            device.read(DeviceClockReading {
                 ticks,
                 time_ns: clock::realtime_ns(),
             });
         }
     }
 
-    /// Looks at the link. The port's first queue does it for all; the others only as long as nobody knows its speed, because the
-    /// first one has no time to look while packets come. A vdev that stood on an interface that was removed stops.
-    fn look_at_link(&mut self, live: &mut Live) {
+    /// Checks the link. The port's first queue checks for all queues. The other queues check only
+    /// while the link's speed is unknown, because the first queue has no time for checks while
+    /// packets arrive. A vdev on top of a removed interface stops.
+    fn look_at_link(&mut self, live: &mut LiveState) {
         let shared = Arc::clone(&self.shared);
-        // Relaxed: a number that nothing hangs on.
+        // Relaxed: no other data depend on the number.
         let known = || shared.megabits.load(Ordering::Relaxed);
         let is_needed =
-            self.queue_index == 0 || (known() == 0 && !self.shared.opened.quirks.is_vdev);
+            self.queue_index == 0 || (known() == 0 && !self.shared.open_port.quirks.is_vdev);
         let is_up = match &shared.lower {
             Some(lower) => {
                 let found = lower.interface.is_up(lower.index);
@@ -298,7 +310,7 @@ impl DpdkEngine {
                 found.ok()
             }
             None if is_needed => {
-                let link = shared.opened.port.link().ok();
+                let link = shared.open_port.port.link().ok();
                 let megabits = link.unwrap_or_default().megabits;
                 shared.megabits.store(megabits, Ordering::Relaxed);
                 link.map(|link| link.is_up)
@@ -307,31 +319,36 @@ impl DpdkEngine {
         };
         self.idle.on_speed(known());
         if let Some(is_up) = is_up.filter(|_| self.queue_index == 0) {
-            live.found(is_up);
+            live.set_interface_up(is_up);
         }
     }
 
-    /// Whether the interface that the vdev stands on was removed.
-    fn stands_on_nothing(&self) -> bool {
+    /// Whether the interface under the vdev was removed.
+    fn is_lower_gone(&self) -> bool {
         let lower = self.shared.lower.as_ref();
         lower.is_some_and(|lower| is_gone(&lower.interface.is_up(lower.index)))
     }
 
     /// The port's counters as statistics.
-    fn port_statistics(&mut self, counters: Counters, as_of_ns: Option<i64>) -> SourceStatistics {
-        // `net_pcap` counts each time that it asks an interface that is gone. Looked for after the counters were read: what they had until
-        // then is of one that was there.
-        if counters.refused > self.refused && !self.stands_on_nothing() {
+    fn port_statistics(
+        &mut self,
+        counters: PortCounters,
+        as_of_ns: Option<i64>,
+    ) -> SourceStatistics {
+        // `net_pcap` counts an error for each poll of an interface that is gone. The check of the
+        // interface follows the reading of the counters, so accepted counters are from a time when
+        // the interface existed.
+        if counters.refused > self.refused && !self.is_lower_gone() {
             self.refused = counters.refused;
         }
-        let arrived = if self.end == End::Over {
+        let arrived = if self.end == EndPhase::Over {
             self.arrived()
         } else {
             counters.received
         };
         let missed = self
             .shared
-            .opened
+            .open_port
             .quirks
             .counts_missed
             .then_some(counters.missed);
@@ -349,26 +366,27 @@ impl DpdkEngine {
         }
     }
 
-    /// What the port received up to the end: what came after it is not received, what came before and was not lent is missing.
+    /// The number of packets that the port received until its end. Later packets are not received;
+    /// an earlier packet that was not lent is missing.
     fn arrived(&self) -> u64 {
         let at_stop = self.at_stop.unwrap_or_default().received;
-        at_stop.max(self.shared.taken())
+        at_stop.max(self.shared.frames_taken())
     }
 
-    /// Lets the others know that this queue takes nothing more.
-    fn leave_others(&mut self) {
-        if matches!(self.end, End::Open | End::Shut) {
-            // Release, pairs with the Acquire in `ledger`: the count of what was lent is complete.
-            self.shared.left.fetch_sub(1, Ordering::Release);
+    /// Reports to the other queues that this queue takes no more packets.
+    fn mark_finished(&mut self) {
+        if matches!(self.end, EndPhase::Open | EndPhase::Shut) {
+            // Release, pairs with the Acquire in `balance`: the count of lent frames is complete.
+            self.shared.queues_running.fetch_sub(1, Ordering::Release);
             let now_ns = clock::monotonic_ns();
-            self.end = End::Waiting {
-                give_up_ns: now_ns.saturating_add(OTHER_QUEUES_WAIT_NS),
+            self.end = EndPhase::Waiting {
+                deadline_ns: now_ns.saturating_add(OTHER_QUEUES_WAIT_NS),
             };
         }
     }
 }
 
-/// A frame whose bytes begin at `offset`.
+/// The descriptor of a frame whose bytes begin at `offset`.
 fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> FrameMeta {
     FrameMeta {
         time_ns,
@@ -384,30 +402,30 @@ fn meta(raw: &RawFrame, offset: usize, time_ns: i64, direction: Direction) -> Fr
     }
 }
 
-impl Engine for DpdkEngine {
-    /// A driver's answer may take a lock, or a question to its NIC.
+impl LiveEngine for DpdkEngine {
+    /// Rare checks, because a driver's answer may take a lock, or a query to its NIC.
     const LOOK_NS: i64 = 50_000_000;
 
-    /// Of a NIC: a vdev keeps packets in a buffer of the kernel, or of nobody.
+    /// The capacity of a NIC. A vdev's packets wait in a buffer of the kernel, or in no buffer.
     fn buffer(&self) -> Option<SourceBuffer> {
-        let Opened {
+        let OpenPort {
             quirks,
             descriptors,
             ..
-        } = &self.shared.opened;
+        } = &self.shared.open_port;
         let packets = self.queues.len() as u64 * u64::from(*descriptors);
         (!quirks.is_vdev).then_some(SourceBuffer::Packets(packets))
     }
 
-    fn give_back(&mut self, live: &mut Live) {
+    fn return_burst(&mut self, live: &mut LiveState) {
         self.frames.clear();
         self.mbufs.free();
         self.register(live);
     }
 
-    /// Asks the receive queues in turn until one has packets.
-    fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {
-        if self.end != End::Open {
+    /// Polls the receive queues in turn until one has packets.
+    fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError> {
+        if self.end != EndPhase::Open {
             return Ok(false);
         }
         for _ in 0..self.queues.len() {
@@ -429,7 +447,7 @@ impl Engine for DpdkEngine {
         }
     }
 
-    fn look(&mut self, live: &mut Live, _now_ns: i64) -> Result<(), SourceError> {
+    fn look(&mut self, live: &mut LiveState, _now_ns: i64) -> Result<(), SourceError> {
         if live.is_running() {
             self.look_at_link(live);
         }
@@ -442,7 +460,12 @@ impl Engine for DpdkEngine {
         Ok(())
     }
 
-    fn wait(&mut self, _live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
+    fn wait(
+        &mut self,
+        _live: &mut LiveState,
+        now_ns: i64,
+        until_ns: i64,
+    ) -> Result<(), SourceError> {
         match self.idle.nap_until(now_ns, until_ns) {
             Some(until_ns) => clock::sleep_until(until_ns),
             None => std::hint::spin_loop(),
@@ -450,38 +473,39 @@ impl Engine for DpdkEngine {
         Ok(())
     }
 
-    fn cut_off(&mut self, _live: &mut Live) -> CutOff {
-        self.at_stop = Some(self.shared.opened.port.counters().unwrap_or_default());
-        if self.shared.opened.quirks.never_runs_dry {
-            self.end = End::Shut;
+    fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
+        self.at_stop = Some(self.shared.open_port.port.counters().unwrap_or_default());
+        if self.shared.open_port.quirks.never_runs_dry {
+            self.end = EndPhase::Shut;
             return CutOff::Closed { in_flight_ns: 0 };
         }
         CutOff::Open
     }
 
     /// The first queue reports the port's counters, so it ends last.
-    fn ledger(&mut self, _is_over: bool) -> Ledger {
-        self.leave_others();
-        if let End::Waiting { give_up_ns } = self.end {
-            let are_others_over = self.shared.left.load(Ordering::Acquire) == 0;
-            if self.queue_index == 0 && !are_others_over && clock::monotonic_ns() < give_up_ns {
-                return Ledger::Pending;
+    fn balance(&mut self, _is_over: bool) -> StopBalance {
+        self.mark_finished();
+        if let EndPhase::Waiting { deadline_ns } = self.end {
+            let are_others_over = self.shared.queues_running.load(Ordering::Acquire) == 0;
+            if self.queue_index == 0 && !are_others_over && clock::monotonic_ns() < deadline_ns {
+                return StopBalance::Pending;
             }
-            self.end = End::Over;
+            self.end = EndPhase::Over;
         }
         if self.queue_index > 0 {
-            return Ledger::Unknown;
+            return StopBalance::Unknown;
         }
-        Ledger::Known {
+        StopBalance::Known {
             received: self.arrived(),
-            seen: self.shared.taken(),
+            seen: self.shared.frames_taken(),
         }
     }
 
-    fn statistics(&mut self, _live: &mut Live, now_ns: i64) -> SourceStatistics {
-        // Until when the counters are complete, in packet time; unknown where that is a driver's own.
+    fn statistics(&mut self, _live: &mut LiveState, now_ns: i64) -> SourceStatistics {
+        // Packet time until which the counters are complete; unknown if the driver stamps packets
+        // with its own clock.
         let is_foreign = matches!(self.stamping, Stamping::Epoch(_));
-        let as_of_ns = (!is_foreign).then(|| now_ns.saturating_sub(PLACING_NS));
+        let as_of_ns = (!is_foreign).then(|| now_ns.saturating_sub(DELIVERY_DELAY_NS_MAX));
         if self.queue_index > 0 {
             return SourceStatistics {
                 received: Some(0),
@@ -489,7 +513,7 @@ impl Engine for DpdkEngine {
                 as_of_ns,
             };
         }
-        match self.shared.opened.port.counters() {
+        match self.shared.open_port.port.counters() {
             Ok(counters) => self.port_statistics(counters, as_of_ns),
             Err(_) => SourceStatistics {
                 received: None,
@@ -504,6 +528,6 @@ impl Engine for DpdkEngine {
 
 impl Drop for DpdkEngine {
     fn drop(&mut self) {
-        self.leave_others();
+        self.mark_finished();
     }
 }

@@ -1,4 +1,5 @@
-//! The [`Source`] plug: may the device be taken, the port, a queue for each thread.
+//! The [`Source`] implementation: checks that the device may be taken, opens the port, and makes a
+//! queue for each thread.
 
 use std::{fs, io, path::Path, sync::Arc};
 
@@ -6,32 +7,34 @@ use retroscope_packet::LinkType;
 
 use super::{
     config::DpdkConfig,
-    device::Device,
+    device::DpdkDevice,
     eal::environment,
     lower::LowerDevice,
-    port::{self, Opened},
+    port::{self, OpenPort},
     queue::{self, PortQueues, Stamping},
-    stamps::{DeviceClock, Reading},
+    stamps::{DeviceClock, DeviceClockReading},
 };
 use retroscope_capture::{
     CpuList, DividedQueues, HostUse, InterfaceInfo, Probed, Source, SourceError, TimeDomain,
     af_packet::PacketSocket, clock, interface::NamedInterface, quantity::counted,
 };
 
-/// A device of DPDK behind the [`Source`] plug.
+/// A device of DPDK that implements [`Source`].
 ///
-/// A NIC needs to be bound to `vfio-pci` and hugepages, a vdev what it stands on: `net_af_packet` CAP_NET_RAW in the network
-/// namespace of the thread that calls [`Source::probe`]. The queues need no privilege.
+/// A NIC must be bound to `vfio-pci` and needs hugepages. A vdev needs the resources under it:
+/// `net_af_packet` needs CAP_NET_RAW in the network namespace of the thread that calls
+/// [`Source::probe`]. The queues need no privilege.
 #[derive(Debug)]
 pub struct DpdkSource(pub DpdkConfig);
 
 impl DpdkSource {
-    /// Refuses a device that stands on an interface which the host itself uses, or says of each what is cut off, or may be.
-    fn check_host(&self, device: &Device) -> Result<Vec<String>, SourceError> {
+    /// Refuses a device on top of an interface that the host itself uses. Otherwise returns, for
+    /// each interface, the uses that are or may be cut off.
+    fn check_host(&self, device: &DpdkDevice) -> Result<Vec<String>, SourceError> {
         let taken = taken_interfaces(device, Path::new("/sys"));
         let names = match taken {
             Ok(names) => names,
-            // What it would take is unknown, and may be in use.
+            // The device may take unknown interfaces that are in use.
             Err(_) if self.0.take_interface => Vec::new(),
             Err(error) => {
                 return Err(SourceError::Usage(format!(
@@ -52,16 +55,18 @@ impl DpdkSource {
         Ok(sentences)
     }
 
-    /// What a vdev stands on. It is made promiscuous here: DPDK's drivers would set the interface's flag, which stays
-    /// when the process is killed. (libpcap does it by itself.)
-    fn lower(&self, device: &Device) -> Result<Option<LowerDevice>, SourceError> {
+    /// The kernel interface under a vdev. This function sets promiscuous mode, because DPDK's
+    /// drivers would set the interface's flag, which stays when the process is killed. libpcap sets
+    /// the mode by itself.
+    fn lower(&self, device: &DpdkDevice) -> Result<Option<LowerDevice>, SourceError> {
         let Some(name) = device.value("iface").or(device.value("rx_iface")) else {
             return Ok(None);
         };
         let interface = NamedInterface::new(name)?;
         let is_socket_of = |driver: &str| device.name.starts_with(driver);
         let Ok(index) = interface.index() else {
-            // `net_tap` names an interface that is still to be made, libpcap knows devices that are no interfaces.
+            // `net_tap` names an interface that does not exist yet, and libpcap has devices that
+            // are no interfaces.
             if is_socket_of("net_af_packet") || is_socket_of("net_af_xdp") {
                 let interface = name.to_owned();
                 return Err(SourceError::NoInterface { interface });
@@ -85,14 +90,16 @@ impl DpdkSource {
     }
 }
 
-fn system(device: &Device, call: &'static str, error: io::Error) -> SourceError {
+fn system(device: &DpdkDevice, call: &'static str, error: io::Error) -> SourceError {
     SourceError::system(&device.name, call, error)
 }
 
-/// Interfaces of the kernel that get no more packets when the device is opened: that of AF_XDP, and those of NICs whose driver in
-/// the kernel stays beside DPDK's. An error if such a NIC shows none: its interface may be in another network namespace, or there may be
-/// other folders between the two, as with virtio.
-fn taken_interfaces(device: &Device, sys: &Path) -> io::Result<Vec<String>> {
+/// Kernel interfaces that get no more packets after the device is opened: the interface of AF_XDP,
+/// and interfaces of NICs whose kernel driver remains next to DPDK's driver.
+///
+/// Returns an error if such a NIC shows no interface. The interface may be in another network
+/// namespace, or sysfs may have folders in between, as with virtio.
+fn taken_interfaces(device: &DpdkDevice, sys: &Path) -> io::Result<Vec<String>> {
     if device.is_pci() {
         let folder = sys.join("bus/pci/devices").join(&device.name);
         let names = match fs::read_dir(folder.join("net")) {
@@ -111,7 +118,8 @@ fn taken_interfaces(device: &Device, sys: &Path) -> io::Result<Vec<String>> {
     Ok(taken.map(str::to_owned).into_iter().collect())
 }
 
-/// Whether the device with this folder of sysfs(5) is left to programs, or to nobody: so it has no interface anywhere.
+/// Whether the device with this folder of sysfs(5) is left to user space programs, or has no
+/// driver. Then the device has no interface in any namespace.
 fn has_no_interface(folder: &Path) -> io::Result<()> {
     let driver = match fs::read_link(folder.join("driver")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -127,13 +135,13 @@ fn has_no_interface(folder: &Path) -> io::Result<()> {
     )))
 }
 
-/// Whose time the packets get.
-fn stamping(opened: &Opened) -> Stamping {
-    if let Some(unit_ns) = opened.quirks.stamp_ns {
+/// The origin of the packets' time stamps.
+fn stamping(open_port: &OpenPort) -> Stamping {
+    if let Some(unit_ns) = open_port.quirks.stamp_ns {
         return Stamping::Epoch(unit_ns);
     }
-    match opened.port.clock().ok().filter(|_| opened.has_clock) {
-        Some(ticks) => Stamping::Device(DeviceClock::new(Reading {
+    match open_port.port.clock().ok().filter(|_| open_port.has_clock) {
+        Some(ticks) => Stamping::Device(DeviceClock::new(DeviceClockReading {
             ticks,
             time_ns: clock::realtime_ns(),
         })),
@@ -147,19 +155,19 @@ impl Source for DpdkSource {
     }
 
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
-        let device: Device = self.0.device.parse()?;
+        let device: DpdkDevice = self.0.device.parse()?;
         let lower = self.lower(&device)?;
         let cut_off = self.check_host(&device)?;
         let environment = environment(&self.0.eal)?;
         let threads = u16::try_from(queues).unwrap_or(u16::MAX).max(1);
-        let mut opened = port::open(environment, &device, &self.0, threads)?;
-        let mut notices = vec![sentence(&opened, &device)];
-        notices.append(&mut opened.notices);
+        let mut open_port = port::open(environment, &device, &self.0, threads)?;
+        let mut notices = vec![sentence(&open_port, &device)];
+        notices.append(&mut open_port.notices);
         notices.extend(cut_off);
-        let near = CpuList::of_node(Path::new("/sys"), opened.node);
-        let shared = Arc::new(PortQueues::new(environment, opened, lower));
+        let near = CpuList::of_node(Path::new("/sys"), open_port.node);
+        let shared = Arc::new(PortQueues::new(environment, open_port, lower));
         let queue = |thread| {
-            let stamping = stamping(&shared.opened);
+            let stamping = stamping(&shared.open_port);
             let (time_domain, time_resolution_ns) = match stamping {
                 Stamping::Epoch(unit_ns) if device.value("rx_pcap").is_some() => {
                     (TimeDomain::File, unit_ns.unsigned_abs())
@@ -177,26 +185,26 @@ impl Source for DpdkSource {
             let shared = Arc::clone(&shared);
             queue::queue(interface, cpus, notices, shared, thread, stamping)
         };
-        let threads = usize::from(shared.opened.threads);
+        let threads = usize::from(shared.open_port.threads);
         Ok(Box::new(DividedQueues {
             queues: (0..threads).map(queue).collect(),
-            flows_together: threads == 1 || shared.opened.flows_together,
+            flows_together: threads == 1 || shared.open_port.flows_together,
         }))
     }
 }
 
-/// What was opened.
-fn sentence(opened: &Opened, device: &Device) -> String {
-    let queues = counted(opened.queues.into(), "receive queue");
-    let threads = counted(opened.threads.into(), "thread");
-    let host = if opened.quirks.is_vdev {
+/// A notice that describes the opened device.
+fn sentence(open_port: &OpenPort, device: &DpdkDevice) -> String {
+    let queues = counted(open_port.queues.into(), "receive queue");
+    let threads = counted(open_port.threads.into(), "thread");
+    let host = if open_port.quirks.is_vdev {
         ""
     } else {
         "; this host receives nothing from it now, and what it sends is not recorded"
     };
     format!(
         "{}: driver {}, {queues}, {threads}{host}",
-        &device.name, opened.driver
+        &device.name, open_port.driver
     )
 }
 
@@ -214,7 +222,7 @@ mod tests {
         assert_eq!(taken("04:00.0"), [""; 0]);
         assert_eq!(taken("net_af_xdp0,iface=eth0"), ["eth0"]);
         assert_eq!(taken("net_af_packet0,iface=eth0"), [""; 0]);
-        // What is no folder cannot be read as one.
+        // A file instead of a folder cannot be read.
         fs::create_dir_all(sys.path().join("bus/pci/devices/0000:05:00.0")).unwrap();
         fs::write(sys.path().join("bus/pci/devices/0000:05:00.0/net"), "").unwrap();
         assert!(taken_interfaces(&"05:00.0".parse().unwrap(), sys.path()).is_err());
@@ -240,7 +248,7 @@ mod tests {
         bind("mlx5_core");
         let error = taken().unwrap_err().to_string();
         assert!(error.contains("mlx5_core"), "{error}");
-        // So it is seen from a network namespace that does not have the interface.
+        // The device looks like this from a network namespace that does not have the interface.
         fs::create_dir(folder.join("net")).unwrap();
         assert!(taken().is_err());
         fs::create_dir(folder.join("net/ens1")).unwrap();

@@ -1,38 +1,42 @@
-//! Whose time a packet gets: the driver's stamp, a NIC's clock, or this system's when it was fetched.
+//! Converts a NIC's clock to the system's time. Other packets have the driver's stamp, or the
+//! system's time at their fetch.
 //!
-//! A NIC's clock counts ticks of its own from an instant of its own. Its driver lets it be read, so two readings beside the
-//! system's clock give the length of a tick, and the last reading places it. The longer the readings are apart, the less
-//! their error matters: 1 µs in 10 ms is 100 parts in a million, which a reading every 100 ms makes 10 µs between two of them.
+//! A NIC's clock counts ticks of unknown length from an arbitrary start. The driver can read the
+//! clock. Two readings together with the system's clock give the length of a tick, and the last
+//! reading gives the offset. The error of a reading matters less if the readings are further apart.
+//! An error of 1 µs in 10 ms is 100 parts per million. With a reading every 100 ms, this becomes 10
+//! µs between two readings.
 
-/// Readings that are closer than this tell nothing about the length of a tick.
+/// Readings that are closer than this say nothing about the length of a tick.
 const BASE_NS_MIN: i64 = 10_000_000;
 
-/// How long between two comparisons of the clocks.
+/// Time between two readings of the clocks.
 const CLOCK_READING_PERIOD_NS: i64 = 100_000_000;
 
-/// The first reading is this much older than the last one at most, so that a drifting clock is followed.
+/// Largest age of the first reading relative to the last reading, so that the conversion follows a
+/// drifting clock.
 const BASE_NS_MAX: i64 = 10_000_000_000;
 
 /// Both clocks at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reading {
-    /// The device's.
+pub(super) struct DeviceClockReading {
+    /// The device's clock.
     pub(super) ticks: u64,
-    /// The system's, ns since the UNIX epoch.
+    /// The system's clock, ns since the UNIX epoch.
     pub(super) time_ns: i64,
 }
 
-/// A device's clock beside the system's.
+/// A device's clock in relation to the system's clock.
 #[derive(Debug)]
 pub(super) struct DeviceClock {
-    first: Reading,
-    last: Reading,
-    /// ns a tick; `None`: not known yet.
+    first: DeviceClockReading,
+    last: DeviceClockReading,
+    /// Length of a tick in ns; `None`: not known yet.
     tick_ns: Option<f64>,
 }
 
 impl DeviceClock {
-    pub(super) fn new(reading: Reading) -> Self {
+    pub(super) fn new(reading: DeviceClockReading) -> Self {
         Self {
             first: reading,
             last: reading,
@@ -50,8 +54,8 @@ impl DeviceClock {
         now_ns.abs_diff(self.last.time_ns) >= wait_ns.unsigned_abs()
     }
 
-    /// Takes a reading. The system's clock may have been set: then it starts anew.
-    pub(super) fn read(&mut self, reading: Reading) {
+    /// Adds a reading. Starts again if the system's clock was set.
+    pub(super) fn read(&mut self, reading: DeviceClockReading) {
         let passed_ns = reading.time_ns.saturating_sub(self.first.time_ns);
         let ticks = reading.ticks.wrapping_sub(self.first.ticks).cast_signed();
         let tick_ns = passed_ns as f64 / ticks as f64;
@@ -89,10 +93,11 @@ mod tests {
 
     const START_NS: i64 = 1_700_000_000_000_000_000;
 
-    /// A clock of 156.25 MHz that starts short of its end, and what the system's shows then.
-    fn reading(after_ns: i64) -> Reading {
+    /// A clock of 156.25 MHz that starts shortly before its wrap-around, and the system's clock at
+    /// the same moment.
+    fn reading(after_ns: i64) -> DeviceClockReading {
         let ticks = u128::from(after_ns.unsigned_abs()) * 15_625 / 100_000;
-        Reading {
+        DeviceClockReading {
             ticks: (u64::MAX - 1000).wrapping_add(u64::try_from(ticks).unwrap()),
             time_ns: START_NS + after_ns,
         }
@@ -126,7 +131,7 @@ mod tests {
         let mut clock = DeviceClock::new(reading(0));
         clock.read(reading(CLOCK_READING_PERIOD_NS));
         for step_ns in [3_600_000_000_000, -3_600_000_000_000] {
-            let set = |after_ns| Reading {
+            let set = |after_ns| DeviceClockReading {
                 time_ns: reading(after_ns).time_ns + step_ns,
                 ..reading(after_ns)
             };

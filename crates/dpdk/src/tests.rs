@@ -1,4 +1,5 @@
-//! The engine on `net_ring`, whose rings take packets of any shape: what a NIC's driver could hand over.
+//! Runs the engine on `net_ring`, whose rings accept packets of any shape that a NIC's driver could
+//! deliver.
 
 use std::{
     ffi::CString,
@@ -11,7 +12,7 @@ use super::{
     sys::{Shape, feed},
 };
 use retroscope_capture::{
-    CpuTurns, Direction, LossCause, Queue, Source, Status, VlanTag, live::OPEN_DRAIN_NS,
+    CpuTurns, Direction, LossCause, Queue, QueueStatus, Source, VlanTag, live::OPEN_DRAIN_NS,
 };
 
 const PLAIN: Shape = Shape {
@@ -21,7 +22,7 @@ const PLAIN: Shape = Shape {
     is_tagged: false,
 };
 
-/// Longer than anything here takes.
+/// Longer than any operation of these tests.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn eal() -> EalConfig {
@@ -47,13 +48,13 @@ fn open(device: &str, threads: usize) -> Vec<Box<dyn Queue>> {
     Box::new(source).open(threads).unwrap()
 }
 
-/// Puts a frame into a receive queue of a device; false: its ring is full.
+/// Puts a frame into a receive queue of a device. `false`: its ring is full.
 fn put(device: &str, queue: u16, bytes: &[u8], shape: Shape) -> bool {
     let ring = CString::new(format!("ETH_RXTX{queue}_{device}")).unwrap();
     feed(environment(&eal()).unwrap(), &ring, bytes, &shape).unwrap()
 }
 
-/// A frame as it was lent: bytes, tag.
+/// Lent frames: bytes and tag.
 type Taken = Vec<(Vec<u8>, Option<VlanTag>)>;
 
 fn take(queue: &mut dyn Queue, taken: &mut Taken) {
@@ -65,7 +66,8 @@ fn take(queue: &mut dyn Queue, taken: &mut Taken) {
     }
 }
 
-/// Stops all queues of a device, takes the rest, and checks the ledger to the packet. Returns it by queue.
+/// Stops all queues of a device, takes the rest, and checks the ledger to the packet. Returns the
+/// frames by queue, the received and the lost packets.
 fn drain(queues: &mut [Box<dyn Queue>]) -> (Vec<Taken>, u64, u64) {
     queues.iter_mut().for_each(|queue| queue.stop());
     let mut taken: Vec<Taken> = queues.iter().map(|_| Vec::new()).collect();
@@ -75,7 +77,7 @@ fn drain(queues: &mut [Box<dyn Queue>]) -> (Vec<Taken>, u64, u64) {
         left.retain(|&index| {
             let status = queues[index].next(Duration::ZERO).unwrap();
             take(queues[index].as_mut(), &mut taken[index]);
-            status != Status::End
+            status != QueueStatus::End
         });
         assert!(start.elapsed() < DEADLINE);
     }
@@ -122,7 +124,7 @@ fn frames_of_one_or_many_buffers_come_as_they_were() {
     assert!(taken[0] == sent);
 }
 
-/// What waits when the queue is stopped comes however late it is asked for.
+/// Packets that wait when the queue is stopped are delivered, however late the next call.
 #[test]
 fn a_stopped_queue_waits_for_whoever_is_slow_to_ask() {
     let mut queues = open("net_ring21", 1);
@@ -137,7 +139,7 @@ fn a_stopped_queue_waits_for_whoever_is_slow_to_ask() {
     assert_eq!((taken[0].len(), received, lost), (1, 1, 0));
 }
 
-/// Its port is closed by the thread that was opening it, and others go on.
+/// The thread that was opening the device closes its port, and other threads go on.
 #[test]
 fn a_device_that_cannot_be_opened_is_in_nobodys_way() {
     let greedy = DpdkConfig {
@@ -172,12 +174,13 @@ fn tags_that_the_device_took_out_are_told() {
     assert_eq!(taken[0], [(bytes.clone(), tag(10)), (bytes, tag(0xe00a))]);
 }
 
-/// What a broken driver could say about its buffers must not make us read others.
+/// Wrong lengths of a broken driver must not make the engine read other buffers.
 #[test]
 fn lengths_that_do_not_fit_are_counted() {
     let mut queues = open("net_ring12", 1);
     let good = frame(100, 7);
-    // A segment that ends behind its buffer; segments that are shorter than their head says; more than a frame can have.
+    // A segment that ends after its buffer; segments shorter than their head claims; a frame that
+    // is too long.
     for (length, more) in [(100, 4000), (5000, 1), (100, 100_000)] {
         assert!(put(
             "net_ring12",
@@ -197,7 +200,7 @@ fn lengths_that_do_not_fit_are_counted() {
     );
 }
 
-/// `net_ring` has 16 queues that get packets whoever listens.
+/// `net_ring` has 16 queues, which get packets whether a thread receives from them or not.
 #[test]
 fn all_queues_are_served_in_order_by_fewer_threads() {
     let mut queues = open("net_ring13", 3);
@@ -222,7 +225,8 @@ fn all_queues_are_served_in_order_by_fewer_threads() {
     }
 }
 
-/// A reader that does not read: what the ring took comes, the rest its sender knows.
+/// While nobody reads, the packets that the ring accepted wait, and the sender knows which were
+/// refused.
 #[test]
 fn a_stalled_reader_gets_all_that_was_taken() {
     let mut queues = open("net_ring14", 1);
@@ -242,9 +246,12 @@ fn a_stalled_reader_gets_all_that_was_taken() {
 fn an_idle_queue_moves_its_watermark() {
     let mut queues = open("net_ring15", 1);
     let queue = &mut queues[0];
-    assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Idle);
+    assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::Idle);
     let first_ns = queue.watermark().unwrap();
-    assert_eq!(queue.next(Duration::from_millis(3)).unwrap(), Status::Idle);
+    assert_eq!(
+        queue.next(Duration::from_millis(3)).unwrap(),
+        QueueStatus::Idle
+    );
     assert!(queue.watermark().unwrap() - first_ns >= 1_000_000);
     drain(&mut queues);
 }

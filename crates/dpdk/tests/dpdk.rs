@@ -1,7 +1,8 @@
-//! DPDK's vdevs: made-up traffic, files, and interfaces of network namespaces of their own.
+//! DPDK's vdevs: generated traffic, files, and interfaces of separate network namespaces.
 //!
-//! Without the feature `dpdk` there is nothing here; `scripts/dpdk.sh` runs these tests, or says why not. One environment serves all
-//! tests of this process, so they have a binary of their own. Those of interfaces need root and `ip`.
+//! Without the feature `dpdk` this file is empty; `scripts/dpdk.sh` runs these tests, or reports
+//! why not. All tests of this process share one environment, so they have a separate binary. Tests
+//! of interfaces need root and `ip`.
 #![cfg(feature = "dpdk")]
 #![allow(
     clippy::unwrap_used,
@@ -21,7 +22,8 @@ use std::{
 };
 
 use retroscope_capture::{
-    CpuTurns, Event, FrameMeta, LossCause, Queue, Source, SourceError, Status, TimeDomain, VlanTag,
+    CpuTurns, FrameMeta, LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent,
+    TimeDomain, VlanTag,
 };
 use retroscope_dpdk::{DpdkConfig, DpdkSource, EalConfig};
 use support::{
@@ -54,7 +56,7 @@ fn open(device: &str) -> Box<dyn Queue> {
     queues.remove(0)
 }
 
-/// What came out of a queue.
+/// Frames and notices of a queue.
 #[derive(Debug, Default)]
 struct Taken {
     frames: Vec<(FrameMeta, Vec<u8>)>,
@@ -73,11 +75,11 @@ fn take(queue: &mut dyn Queue, taken: &mut Taken, count: usize) {
             taken.frames.push((frame.meta, frame.data.to_vec()));
         }
         while let Some(event) = queue.event() {
-            if let Event::Notice(text) = event {
+            if let SourceEvent::Notice(text) = event {
                 taken.notices.push(text);
             }
         }
-        if status == Status::End {
+        if status == QueueStatus::End {
             return;
         }
         assert!(
@@ -89,11 +91,12 @@ fn take(queue: &mut dyn Queue, taken: &mut Taken, count: usize) {
     }
 }
 
-/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns what was received, and lost by cause.
+/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns received packets,
+/// and lost packets by cause.
 fn drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, Vec<(LossCause, Option<u64>)>) {
     queue.stop();
     take(queue, taken, usize::MAX);
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     let statistics = queue.statistics();
     let lost: u64 = statistics.lost.iter().filter_map(|(_, count)| *count).sum();
     let received = statistics.received.unwrap();
@@ -156,7 +159,7 @@ fn made_up_traffic_comes_for_ever_and_stops_at_once() {
     assert_eq!(received, lent);
 }
 
-/// A pcap file of µs stamps.
+/// Writes a pcap file with stamps in µs.
 fn write_pcap(path: &Path, frames: &[(i64, Vec<u8>)]) {
     let mut bytes = Vec::new();
     bytes.extend(0xa1b2_c3d4_u32.to_ne_bytes());
@@ -225,7 +228,7 @@ fn files_come_as_they_are_with_their_stamps() {
     }
 }
 
-/// Each file of a device is a queue of its own: none may be forgotten.
+/// Each file of a device is a separate queue, and the engine must serve every queue.
 #[test]
 fn all_files_of_a_device_are_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -268,7 +271,7 @@ fn an_interface_through_libpcap_loses_what_is_counted() {
             queue.interfaces()[0].time_domain,
             TimeDomain::KernelSoftware
         );
-        // Nobody reads: libpcap's 2 MiB are soon full.
+        // While nobody reads, libpcap's 2 MiB are soon full.
         let sent = generate("v0", "generate:flows=10,count=60000,size=200");
         let mut taken = Taken::default();
         let (received, lost) = drain(queue.as_mut(), &mut taken);
@@ -355,7 +358,7 @@ fn a_stalled_reader_gets_what_the_kernels_ring_holds() {
     });
 }
 
-/// Whether the interface is promiscuous, as the kernel counts it.
+/// The kernel's count of promiscuous users of the interface.
 fn promiscuity(interface: &str) -> String {
     let output = Command::new("ip")
         .args(["-d", "link", "show", interface])
@@ -399,7 +402,7 @@ fn an_interface_goes_down_and_comes_back() {
     };
     namespace.enter(|| {
         let mut queue = open("net_af_packet28,iface=v1");
-        let wait_for = |queue: &mut dyn Queue, wanted: Event| {
+        let wait_for = |queue: &mut dyn Queue, wanted: SourceEvent| {
             let start = Instant::now();
             loop {
                 queue.next(WAIT).unwrap();
@@ -410,9 +413,9 @@ fn an_interface_goes_down_and_comes_back() {
             }
         };
         ip("link set v1 down");
-        wait_for(queue.as_mut(), Event::InterfaceDown(0));
+        wait_for(queue.as_mut(), SourceEvent::InterfaceDown(0));
         ip("link set v1 up");
-        wait_for(queue.as_mut(), Event::InterfaceUp(0));
+        wait_for(queue.as_mut(), SourceEvent::InterfaceUp(0));
         namespace.wait_for_carrier("v0");
         send_all("v0", &[frame(&[], 1)]);
         let mut taken = Taken::default();
@@ -420,7 +423,8 @@ fn an_interface_goes_down_and_comes_back() {
     });
 }
 
-/// A driver keeps its socket, which no packet reaches any more, also where there is an interface of that name again.
+/// A driver keeps its socket, which receives no more packets, even if an interface of the same name
+/// exists again.
 #[test]
 fn a_removed_interface_ends_its_device() {
     for (name, device) in [
@@ -450,12 +454,13 @@ fn a_removed_interface_ends_its_device() {
             assert_eq!(statistics.received, Some(2), "{statistics:?}");
             let damaged = (LossCause::Damaged, Some(0));
             assert!(statistics.lost.contains(&damaged), "{statistics:?}");
-            assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+            assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
         });
     }
 }
 
-/// The first queue tells the counters of both, and finds out while packets still wait in the other.
+/// The first queue reports the counters of both queues, and finds the removal while packets still
+/// wait in the other queue.
 #[test]
 fn a_removed_interface_ends_a_device_of_two_queues() {
     let Some(namespace) = Namespace::with_veth("dgonetwo") else {
@@ -467,7 +472,7 @@ fn a_removed_interface_ends_a_device_of_two_queues() {
         assert_eq!(queues.len(), 2);
         generate("v0", "generate:flows=100,count=500");
         ip("link del v0");
-        // Longer than a queue goes on without a look at its interface.
+        // Longer than a queue goes on without a check of its interface.
         let alone = Duration::from_millis(100);
         let (mut lent, mut received) = ([0, 0], 0);
         let (mut left, start) = (vec![0, 1], Instant::now());
@@ -483,7 +488,7 @@ fn a_removed_interface_ends_a_device_of_two_queues() {
                 };
                 assert!(error.to_string().contains("v1 was removed"), "{error}");
                 received += queues[index].statistics().received.unwrap();
-                assert_eq!(queues[index].next(WAIT).unwrap(), Status::End);
+                assert_eq!(queues[index].next(WAIT).unwrap(), QueueStatus::End);
                 false
             });
             assert!(start.elapsed() < DEADLINE, "{device} goes on: {lent:?}");
@@ -516,7 +521,7 @@ fn what_the_host_uses_is_refused() {
             .to_string();
         assert!(message.contains("address"), "{message}");
         assert!(message.contains("--take-interface"), "{message}");
-        // A copy of the packets takes nothing away.
+        // A copy of the packets takes none away from the host.
         open("net_af_packet30,iface=v0");
     });
 }

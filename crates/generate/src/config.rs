@@ -1,4 +1,4 @@
-//! What to generate, and the text form `generate:flows=…,size=…`.
+//! The generator's configuration, and its text form `generate:flows=…,size=…`.
 
 use std::{fmt::Display, ops::RangeInclusive, str::FromStr, time::Duration};
 
@@ -8,8 +8,8 @@ use retroscope_capture::{
     quantity::{self, per_second},
 };
 
-/// What a [`Generator`](super::Generator) makes. Start from `Default` and change fields, or parse
-/// `generate:KEY=VALUE,…`; the limits of each field are checked when a generator is made from it.
+/// Configuration of a [`Generator`](super::Generator). Start from `Default` and change fields, or
+/// parse `generate:KEY=VALUE,…`. The limits of each field are checked when a generator is made.
 ///
 /// ```
 /// use retroscope_generate::{GeneratorConfig, Rate};
@@ -20,35 +20,36 @@ use retroscope_capture::{
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GeneratorConfig {
-    /// Distinct background flows, 1 to 1 000 000. Frames go through them in turn.
+    /// Number of distinct background flows, 1 to 1 000 000. Frames take the flows in turn.
     pub flows: u32,
     /// Bytes of a frame without frame check sequence, 60 to 9014.
     pub size: u16,
-    /// How fast; `None`: as fast as it can, on the clock, or 1 Mpps where the schedule is written to a file.
+    /// The frame rate. `None`: as fast as possible on the clock, or 1 Mpps if the schedule is
+    /// written to a file.
     pub rate: Option<Rate>,
-    /// The same seed gives the same bytes.
+    /// Seed of the random numbers. The same seed gives the same bytes.
     pub seed: u64,
-    /// When to send the trigger packet, after the start; `None`: never. The frame of the first slot at or after this
-    /// time is the trigger.
+    /// When to send the trigger packet, relative to the start; `None`: never. The frame of the
+    /// first slot at or after this time is the trigger.
     pub trigger_after: Option<Duration>,
-    /// End after this many frames, the trigger included; `None`: no limit.
+    /// End after this many frames, including the trigger; `None`: no limit.
     pub count: Option<u64>,
     /// End when the schedule reaches this time; `None`: no limit.
     pub duration: Option<Duration>,
 }
 
-/// How fast frames follow each other.
+/// The rate of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
     /// Frames per second, 1 to 1 000 000 000.
     FramesPerSecond(u64),
-    /// Bits per second of frame bytes: without preamble, frame check sequence and gap between frames, so a 1 Gbit/s
-    /// Ethernet link carries somewhat less than `1Gbit`. 1 to 10 000 000 000 000.
+    /// Bits per second of frame bytes, 1 to 10 000 000 000 000. Preamble, frame check sequence and
+    /// gap do not count, so a 1 Gbit/s Ethernet link carries somewhat less than `1Gbit`.
     BitsPerSecond(u64),
 }
 
 impl Rate {
-    /// The rate of files written without one.
+    /// The rate of files whose configuration has no rate.
     pub(super) const FOR_FILES: Self = Self::FramesPerSecond(1_000_000);
 
     fn is_in_range(self) -> bool {
@@ -62,7 +63,7 @@ impl Rate {
 impl FromStr for Rate {
     type Err = SourceError;
 
-    /// Reads `500kpps`, `1Mpps`, `1Gbit`; prefixes are decimal.
+    /// Parses `500kpps`, `1Mpps`, `1Gbit`; prefixes are decimal.
     fn from_str(text: &str) -> Result<Self, SourceError> {
         let frames = per_second(text, &["pps"]).map(Self::FramesPerSecond);
         let bits = || per_second(text, &["bit/s", "bit"]).map(Self::BitsPerSecond);
@@ -98,7 +99,7 @@ impl GeneratorConfig {
     /// The keys, for messages.
     const KEYS: &'static str = "flows, size, rate, seed, trigger-after, count, duration";
 
-    /// Checks the limits of every field and that the trigger comes before the end.
+    /// Checks the limits of every field, and that the trigger is before the end.
     ///
     /// # Errors
     /// [`SourceError::Usage`] with what to write instead.
@@ -113,7 +114,7 @@ impl GeneratorConfig {
         self.check_trigger_before_end()
     }
 
-    /// A trigger that the run never reaches is a mistake of the user's.
+    /// A trigger after the end of the run is the user's mistake.
     fn check_trigger_before_end(&self) -> Result<(), SourceError> {
         let Some(trigger_after) = self.trigger_after else {
             return Ok(());
@@ -137,7 +138,7 @@ impl GeneratorConfig {
         Ok(())
     }
 
-    /// The time between two slots; that of [`Rate::FOR_FILES`] where there is no rate.
+    /// The time between two slots; without a rate, of [`Rate::FOR_FILES`].
     pub(super) fn interval(&self) -> Interval {
         match self.rate.unwrap_or(Rate::FOR_FILES) {
             Rate::FramesPerSecond(rate) => Interval::new(1, rate),
@@ -169,7 +170,8 @@ impl GeneratorConfig {
 impl FromStr for GeneratorConfig {
     type Err = SourceError;
 
-    /// Reads `generate:KEY=VALUE,…`; keys that are left out keep their default, `generate:` alone is all defaults.
+    /// Parses `generate:KEY=VALUE,…`. Missing keys keep their default; `generate:` alone has all
+    /// defaults.
     fn from_str(text: &str) -> Result<Self, SourceError> {
         let Some(list) = text.strip_prefix(Self::PREFIX) else {
             return Err(usage(format!(
@@ -191,7 +193,7 @@ impl FromStr for GeneratorConfig {
     }
 }
 
-/// What to write for the number of flows, the bytes of a frame, and the number of frames.
+/// The expected values in messages: number of flows, bytes of a frame, and number of frames.
 const FLOWS: &str = "1 to 1000000";
 const SIZE: &str = "60 to 9014, the bytes of a frame without its frame check sequence";
 const COUNT: &str = "how many frames to make, such as 1000000";
@@ -209,14 +211,14 @@ fn in_range<T: PartialOrd + Display>(
     Err(usage(message))
 }
 
-/// A number, or a sentence that says what to write.
+/// Parses a number, or returns a sentence with the expected value.
 fn number<T: FromStr>(key: &str, value: &str, expected: &str) -> Result<T, SourceError> {
     value
         .parse()
         .map_err(|_| usage(format!("{key}={value} does not fit: write {expected}")))
 }
 
-/// A duration, or a sentence that says what to write.
+/// Parses a duration, or returns a sentence with the expected value.
 fn duration(key: &str, value: &str) -> Result<Duration, SourceError> {
     quantity::duration(value).ok_or_else(|| {
         usage(format!(
@@ -257,7 +259,7 @@ mod tests {
 
     #[test]
     fn mistakes_get_one_line_that_names_them() {
-        // The text, and what the message must name: the word that is wrong, and what is right where there are limits.
+        // A text, and words of its error message: the wrong word, and the limits if there are any.
         for (text, named) in [
             ("eth0", &["eth0"][..]),
             ("generate:flows", &["'flows'"]),

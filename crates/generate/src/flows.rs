@@ -1,4 +1,4 @@
-//! Who talks to whom: flows drawn from the seed.
+//! The background flows, drawn from the seed.
 
 use std::{collections::HashSet, net::Ipv4Addr, ops::RangeInclusive};
 
@@ -20,7 +20,7 @@ pub(super) struct FlowAddresses {
     pub(super) destination_port: u16,
 }
 
-/// The flows of a configuration: distinct in either direction.
+/// The flows of a configuration, distinct in both directions.
 pub(super) fn flows(config: &GeneratorConfig) -> Vec<FlowAddresses> {
     let count = config.flows as usize;
     let mut random = SplitMix64(config.seed);
@@ -44,8 +44,8 @@ pub(super) fn flows(config: &GeneratorConfig) -> Vec<FlowAddresses> {
     flows
 }
 
-/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014): small, and fixed for
-/// ever, so that a seed means the same bytes in every version.
+/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// Small, and never changes, so a seed gives the same bytes in every version.
 pub(super) struct SplitMix64(pub(super) u64);
 
 impl SplitMix64 {
@@ -57,7 +57,7 @@ impl SplitMix64 {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`: the high bits of a product, biased by less than 2^-16.
+    /// A number below `limit`: the high bits of a product, with a bias below 2^-16.
     pub(super) fn below<T>(&mut self, limit: T) -> T
     where
         u64: From<T>,

@@ -1,10 +1,12 @@
-//! The frames themselves: a pure function of the configuration.
+//! The generated frames: a pure function of the configuration.
 //!
-//! Flows are drawn once from the seed. A frame is its flow's template over filler, with the sequence number that the schedule gives.
+//! The seed determines the flows. A frame consists of its flow's template, filler, and the sequence
+//! number from the schedule.
 //!
-//! Frames are laid out once, and written over in place. Where they are small enough every flow has a frame of its own (or several), and
-//! making the next one means writing its sequence number and checksum. Otherwise a few frames are shared by all flows, and a
-//! flow's headers are copied over them. Either way the memory stays in the L2 cache, as an engine's does.
+//! The generator lays the frames out once and then overwrites them in place. If all flows fit,
+//! every flow has one or more frames, and the next frame needs only its sequence number and
+//! checksum. Otherwise all flows share a few frames, and the generator copies a flow's headers into
+//! the frame. In both cases the memory stays in the L2 cache, like an engine's memory.
 
 use std::{fmt, ops::Range};
 
@@ -12,7 +14,7 @@ use super::{
     config::GeneratorConfig,
     flows::{FlowAddresses, SplitMix64, flows},
     schedule::Schedule,
-    template::{HEADER_BYTES, NUMBER_BYTES, Template, renew, renew_behind_text},
+    template::{FrameTemplate, HEADER_BYTES, NUMBER_BYTES, write_number, write_number_after_text},
 };
 use retroscope_capture::{Burst, FrameMeta, SourceError};
 
@@ -24,7 +26,7 @@ pub const TRIGGER_TEXT: [u8; 8] = *b"EXAMPLE\n";
 
 /// Frames of a burst at most.
 const BURST_FRAMES: usize = 512;
-/// Memory of the frames, but that there is always one, and one for the trigger.
+/// Bytes of frame memory. At least one frame fits, and the trigger has additional memory.
 const MEMORY_BYTES: usize = 256 * 1024;
 
 /// Makes the frames of a configuration, one after the other, each with its time on the schedule.
@@ -40,22 +42,22 @@ const MEMORY_BYTES: usize = 256 * 1024;
 /// # Ok::<(), retroscope_capture::SourceError>(())
 /// ```
 pub struct Generator {
-    /// The flows of this share; frames go through them in turn.
-    flows: Vec<Template>,
-    trigger: Template,
+    /// The flows of this share. Frames take the flows in turn.
+    flows: Vec<FrameTemplate>,
+    trigger: FrameTemplate,
     pub(super) schedule: Schedule,
-    /// The slot of the trigger, if the schedule has one.
+    /// The slot of the trigger, if the schedule has a trigger.
     trigger_slot: Option<u64>,
-    /// Frames `place_bytes` apart: those of background flows, and behind them the trigger's.
+    /// Frames at distances of `place_bytes`: frames of background flows, then the trigger's frame.
     memory: Vec<u8>,
     place_bytes: usize,
     frame_bytes: usize,
-    /// One a place; their time stamps are those of the burst that they were last lent in.
+    /// One descriptor per place, with the time stamp of the burst that lent it last.
     frames: Vec<FrameMeta>,
-    /// Every place belongs to a flow: that of place `n` is flow `n` modulo the number of flows. The constant parts of their
-    /// checksums by place; empty where the places are shared.
+    /// If every place belongs to a flow, the constant parts of the checksums by place; place `n`
+    /// belongs to flow `n` modulo the number of flows. Empty if the flows share the places.
     sums: Vec<u32>,
-    /// The flow of the next frame where places are shared: `< flows.len()`.
+    /// The flow of the next frame if the flows share the places: `< flows.len()`.
     next_flow: usize,
     /// The place of the next background frame: `<= trigger_place()`.
     next: usize,
@@ -73,8 +75,9 @@ impl Generator {
         Ok(Self::share(config, &flows(config), 0, 1))
     }
 
-    /// Generators with disjoint shares of flows and slots of the schedule, at most `queues` and at most one a flow. Where
-    /// their number divides that of the flows, together they make the frames that one generator makes.
+    /// Generators with disjoint shares of the flows and of the schedule's slots, at most `queues`
+    /// and at most one per flow. If their number divides the number of flows, together they make
+    /// the same frames as one generator.
     ///
     /// # Errors
     /// [`SourceError::Usage`] as [`GeneratorConfig::check`].
@@ -92,10 +95,11 @@ impl Generator {
         let frame_bytes = usize::from(config.size);
         let mut blank = vec![0; frame_bytes];
         for byte in &mut blank[HEADER_BYTES..] {
-            // Letters and digits: a payload that looks at home in a hex dump.
+            // Letters: a readable payload in a hex dump.
             *byte = b'a' + random.below(26);
         }
-        // The number of a background frame, and in its place the trigger's text with the number behind it.
+        // The offset of a background frame's number. In the trigger frame the text is at this
+        // offset, and the number follows.
         let (number, second) = (HEADER_BYTES, HEADER_BYTES + NUMBER_BYTES);
         let mut trigger_blank = blank.clone();
         trigger_blank[number..second].copy_from_slice(&TRIGGER_TEXT);
@@ -105,9 +109,11 @@ impl Generator {
             destination_port: TRIGGER_PORT,
             ..all[0]
         };
-        let trigger = Template::new(trigger_flow, &trigger_blank);
+        let trigger = FrameTemplate::new(trigger_flow, &trigger_blank);
         let of_share = all.iter().skip(queue).step_by(queues);
-        let flows: Vec<_> = of_share.map(|flow| Template::new(*flow, &blank)).collect();
+        let flows: Vec<_> = of_share
+            .map(|flow| FrameTemplate::new(*flow, &blank))
+            .collect();
 
         let place_bytes = frame_bytes.next_multiple_of(64);
         let fitting = (MEMORY_BYTES / place_bytes).max(1);
@@ -157,7 +163,8 @@ impl Generator {
         }
     }
 
-    /// Makes the next frame of the schedule: its time in ns after the start, and its bytes. `None` at the end.
+    /// Makes the next frame of the schedule. Returns its time in ns after the start, and its bytes;
+    /// `None` at the end.
     pub fn next_frame(&mut self) -> Option<(i64, &[u8])> {
         let offset_ns = self.schedule.offset_ns()?;
         self.take_back();
@@ -165,7 +172,7 @@ impl Generator {
             self.push_trigger(offset_ns);
             return Some((offset_ns, self.burst().frame(0).data));
         }
-        // As `push` of one, which takes twice as long for it.
+        // As `push` of one frame, which takes twice as long.
         let place = self.next;
         let frame = &mut self.memory[place * self.place_bytes..][..self.frame_bytes];
         let sum = match self.sums.get(place) {
@@ -173,11 +180,11 @@ impl Generator {
             None => {
                 let flow = &self.flows[self.next_flow];
                 frame[..HEADER_BYTES].copy_from_slice(&flow.header);
-                self.next_flow = turn_behind(self.next_flow, self.flows.len());
+                self.next_flow = following_flow(self.next_flow, self.flows.len());
                 flow.sum
             }
         };
-        renew(frame, sum, self.schedule.slot);
+        write_number(frame, sum, self.schedule.slot);
         self.frames[place].time_ns = offset_ns;
         self.schedule.step();
         self.next = place + 1;
@@ -185,7 +192,7 @@ impl Generator {
         Some((offset_ns, frame))
     }
 
-    /// Whether the schedule makes the next frame the trigger.
+    /// Whether the next frame of the schedule is the trigger.
     pub(super) fn is_trigger_next(&self) -> bool {
         self.trigger_slot == Some(self.schedule.slot)
     }
@@ -194,7 +201,7 @@ impl Generator {
         self.frames.len() - 1
     }
 
-    /// Takes back what is lent, to lend another burst.
+    /// Takes back the lent frames, to lend another burst.
     pub(super) fn take_back(&mut self) {
         if self.next == self.trigger_place() || self.sums.is_empty() {
             self.next = 0;
@@ -202,7 +209,7 @@ impl Generator {
         self.lent = self.next..self.next;
     }
 
-    /// What is lent now.
+    /// The frames that are lent now.
     pub(super) fn burst(&self) -> Burst<'_> {
         Burst {
             memory: &self.memory,
@@ -210,8 +217,8 @@ impl Generator {
         }
     }
 
-    /// Makes up to `count` background frames of one time stamp and lends them too; returns how many the burst had room for. Behind the
-    /// trigger it has none.
+    /// Makes and lends up to `count` more background frames with one time stamp. Returns how many
+    /// the burst had room for. After the trigger a burst has no room.
     pub(super) fn push(&mut self, count: usize, time_ns: i64) -> usize {
         let room = match self.lent.end > self.trigger_place() {
             true => 0,
@@ -228,13 +235,13 @@ impl Generator {
             for frame in memory {
                 let flow = &self.flows[self.next_flow];
                 frame[..HEADER_BYTES].copy_from_slice(&flow.header);
-                renew(frame, flow.sum, number);
+                write_number(frame, flow.sum, number);
                 number = number.saturating_add(stride);
-                self.next_flow = turn_behind(self.next_flow, self.flows.len());
+                self.next_flow = following_flow(self.next_flow, self.flows.len());
             }
         } else {
             for (frame, sum) in memory.zip(&self.sums[places.clone()]) {
-                renew(frame, *sum, number);
+                write_number(frame, *sum, number);
                 number = number.saturating_add(stride);
             }
         }
@@ -249,20 +256,21 @@ impl Generator {
         count
     }
 
-    /// Makes the trigger with the number of the next frame, and lends it alone. The flows' turns stay as they are.
+    /// Makes the trigger with the number of the next frame, and lends it alone. The flows' turns do
+    /// not change.
     pub(super) fn push_trigger(&mut self, time_ns: i64) {
         let place = self.trigger_place();
         let frame = &mut self.memory[place * self.place_bytes..][..self.frame_bytes];
-        renew_behind_text(frame, self.trigger.sum, self.schedule.slot);
+        write_number_after_text(frame, self.trigger.sum, self.schedule.slot);
         self.frames[place].time_ns = time_ns;
         self.schedule.step();
         self.lent = place..place + 1;
     }
 }
 
-/// The flow behind `flow` of so many, without a division.
+/// The flow after `flow` among `flows` flows, without a division.
 #[inline]
-fn turn_behind(flow: usize, flows: usize) -> usize {
+fn following_flow(flow: usize, flows: usize) -> usize {
     if flow + 1 == flows { 0 } else { flow + 1 }
 }
 
@@ -286,7 +294,7 @@ mod tests {
         *,
     };
 
-    /// Where what follows text and number of the trigger starts.
+    /// Start of the payload after the trigger's text and number.
     const MARK_END: usize = HEADER_BYTES + 2 * NUMBER_BYTES;
 
     fn config(text: &str) -> GeneratorConfig {
@@ -315,7 +323,7 @@ mod tests {
         u64::from_be_bytes(frame[start..start + 8].try_into().unwrap())
     }
 
-    /// Checks a frame the slow way, from its bytes alone.
+    /// Checks a frame from its bytes alone, without the generator's shortcuts.
     fn assert_valid(frame: &[u8], size: usize) {
         assert_eq!(frame.len(), size);
         assert_eq!(frame[12..14], [8, 0]);
@@ -428,7 +436,8 @@ mod tests {
         }
         frames.sort_by_key(|(_, frame)| sequence(frame));
         let mut expected = all("generate:flows=12,rate=1Mpps,count=1000,trigger-after=333us");
-        // The trigger takes a slot from one share, so its later frames use their flows one slot later.
+        // The trigger takes a slot from one share, so the later frames of this share use their
+        // flows one slot later.
         expected.truncate(333);
         assert_eq!(frames.len(), 1000);
         assert_eq!(frames[..333], expected);
@@ -446,10 +455,11 @@ mod tests {
         );
     }
 
-    /// Of 5000 frames.
+    /// The trigger's slot among 5000 frames.
     const TRIGGER_SLOT: usize = 2000;
 
-    /// Lends bursts of varying size and compares every frame with those that come one by one.
+    /// Lends bursts of varying size and compares every frame with the frames that `next_frame`
+    /// makes.
     fn check(text: &str, is_by_flow: bool) {
         let config = text.parse().unwrap();
         let mut reference = Generator::new(&config).unwrap();

@@ -4,12 +4,12 @@
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Interval {
     numerator: u128,
-    /// Also the unit of [`Due::rest`].
+    /// The unit of [`DueTime::rest`].
     pub(super) denominator: u128,
 }
 
 impl Interval {
-    /// The time that `units` frames or bits take at `per_second` of them a second.
+    /// The time of `units` frames or bits at a rate of `per_second`.
     pub(super) fn new(units: u128, per_second: u64) -> Self {
         Self {
             numerator: units * 1_000_000_000,
@@ -17,10 +17,10 @@ impl Interval {
         }
     }
 
-    /// The time that `slots` slots take.
-    pub(super) fn times(self, slots: u64) -> Due {
+    /// The time of `slots` slots.
+    pub(super) fn times(self, slots: u64) -> DueTime {
         let product = u128::from(slots) * self.numerator;
-        Due {
+        DueTime {
             ns: u64::try_from(product / self.denominator).unwrap_or(u64::MAX),
             rest: product % self.denominator,
         }
@@ -33,9 +33,9 @@ impl Interval {
     }
 }
 
-/// A time after the start: whole ns, and what is left in parts of the interval's denominator.
+/// A time after the start: whole ns, and the rest in parts of the interval's denominator.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Due {
+pub(super) struct DueTime {
     pub(super) ns: u64,
     pub(super) rest: u128,
 }

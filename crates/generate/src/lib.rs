@@ -1,25 +1,30 @@
 //! The traffic generator: FlowScope's experiment as a source.
 //!
-//! Background UDP flows between random hosts of 10.0.0.0/16 with random ports in 1000..=10000, and one trigger packet to
-//! UDP port 60000 with its own payload after a given time: the set-up of section VI of the FlowScope paper (Emmerich et
-//! al., 2017). Three layers:
+//! The generator makes background UDP flows between random hosts of 10.0.0.0/16 with random ports
+//! in 1000..=10000. After a given time it sends one trigger packet with a special payload to UDP
+//! port 60000. This is the set-up of section VI of the FlowScope paper (Emmerich et al., 2017).
+//! Three layers:
 //!
-//! - [`GeneratorConfig`] says what to generate and parses `generate:flows=…,rate=…`,
-//! - [`Generator`] makes the frames: pure, the same seed gives the same bytes, no clock,
-//! - [`GeneratorSource`], a [`Source`](retroscope_capture::Source), paces them on the real clock.
+//! - [`GeneratorConfig`] has the parameters and parses `generate:flows=…,rate=…`.
+//! - [`Generator`] makes the frames. It is pure, without a clock, and the same seed gives the same
+//!   bytes.
+//! - [`GeneratorSource`], a [`Source`](retroscope_capture::Source), paces the frames on the real
+//!   clock.
 //!
 //! # A frame
-//! Ethernet, IPv4 without options, UDP, all checksums right. The payload of a background frame starts with its 64-bit
-//! sequence number (big-endian, counted over the whole run), that of the trigger frame with [`TRIGGER_TEXT`] and then its
-//! sequence number, so that a check finds every gap. The rest is filler, the same in all frames.
+//! Ethernet, IPv4 without options, UDP, all checksums correct. The payload of a background frame
+//! starts with its 64-bit sequence number (big-endian, counted over the whole run). The payload of
+//! the trigger frame starts with [`TRIGGER_TEXT`] and then its sequence number. So a check finds
+//! every gap. The rest is filler, the same in all frames.
 //!
 //! # The trigger's flow
-//! The trigger packet has the addresses and the source port of the first background flow and takes one slot of the
-//! schedule. Its destination port is its own, so `udp port 60000` matches exactly one packet of a run, and `$flow` is
-//! the 5-tuple of this one packet. The flow around it is `host $srcIP and host $dstIP and port $srcPort`, and
-//! `host $srcIP` is everything its sender says and hears.
+//! The trigger packet has the addresses and the source port of the first background flow and takes
+//! one slot of the schedule. Its destination port is unique, so `udp port 60000` matches exactly
+//! one packet of a run, and `$flow` is the 5-tuple of this packet. The surrounding flow is
+//! `host $srcIP and host $dstIP and port $srcPort`. `host $srcIP` matches all packets that the
+//! trigger's sender sends and receives.
 //!
-//! It makes no other protocols, no answers and no sizes mixed in one run.
+//! The generator makes no other protocols, no answers, and no mixture of sizes in one run.
 
 mod config;
 mod flows;

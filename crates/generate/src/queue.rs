@@ -1,8 +1,9 @@
 //! The generator as a source, paced on the real clock.
 //!
-//! Time stamps are the wall clock at the opening plus the schedule, so they are exact however late a thread was woken; a
-//! later step of the wall clock does not move them. Without a rate, frames carry the clock at the start of their burst.
-//! A thread that falls behind makes up for it: the generator never drops a frame.
+//! The time stamp of a frame is the wall clock at the opening plus the frame's time on the
+//! schedule. So a stamp is exact however late a thread wakes up, and later steps of the wall clock
+//! have no effect. Without a rate, frames have the time at the start of their burst. A thread that
+//! is late catches up: the generator never drops a frame.
 
 use std::time::Duration;
 
@@ -10,12 +11,12 @@ use retroscope_packet::LinkType;
 
 use super::{GeneratorConfig, frames::Generator};
 use retroscope_capture::{
-    Burst, Event, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, SourceStatistics,
-    Status, TimeDomain,
+    Burst, InterfaceInfo, Offer, Probed, Queue, QueueStatus, Source, SourceError, SourceEvent,
+    SourceStatistics, TimeDomain,
     clock::{self, Now},
 };
 
-/// A generator behind the [`Source`] plug.
+/// A generator that implements [`Source`].
 #[derive(Debug)]
 pub struct GeneratorSource {
     name: String,
@@ -23,7 +24,8 @@ pub struct GeneratorSource {
 }
 
 impl GeneratorSource {
-    /// A source of what `config` says, under a name of the caller's. The limits are checked when it is opened.
+    /// A source with the frames of `config` and a name. The limits are checked when the source is
+    /// opened.
     pub fn new(name: impl Into<String>, config: GeneratorConfig) -> Self {
         Self {
             name: name.into(),
@@ -31,7 +33,7 @@ impl GeneratorSource {
         }
     }
 
-    /// Reads `generate:flows=…,rate=…`; see [`GeneratorConfig`].
+    /// Parses `generate:flows=…,rate=…`, as [`GeneratorConfig`] describes.
     ///
     /// # Errors
     /// [`SourceError::Usage`] with what to write instead.
@@ -39,9 +41,9 @@ impl GeneratorSource {
         Ok(Self::new(text, text.parse()?))
     }
 
-    /// Shares of the frames. The first has the trigger.
-    fn shares(self, count: usize) -> Result<Shares, SourceError> {
-        // Without a rate there is no schedule: end and trigger follow the clock.
+    /// Shares of the frames. The first share has the trigger.
+    fn shares(self, count: usize) -> Result<GeneratorShares, SourceError> {
+        // Without a rate there is no schedule: the clock determines end and trigger.
         let scheduled = match self.config.rate {
             Some(_) => self.config.clone(),
             None => GeneratorConfig {
@@ -51,7 +53,7 @@ impl GeneratorSource {
             },
         };
         let generators = Generator::split(&scheduled, count)?;
-        Ok(Shares {
+        Ok(GeneratorShares {
             source: self,
             generators,
         })
@@ -68,15 +70,15 @@ impl Source for GeneratorSource {
     }
 }
 
-/// A generator for each queue, whose schedule has not begun.
+/// A generator for each queue, before the start of the schedule.
 #[derive(Debug)]
-struct Shares {
+struct GeneratorShares {
     source: GeneratorSource,
     generators: Vec<Generator>,
 }
 
-impl Shares {
-    /// Begins the schedule.
+impl GeneratorShares {
+    /// Starts the schedule.
     fn start(self) -> impl Iterator<Item = GeneratorQueue> {
         let Self { source, generators } = self;
         let start = clock::now();
@@ -103,7 +105,7 @@ impl Shares {
     }
 }
 
-impl Probed for Shares {
+impl Probed for GeneratorShares {
     fn queues(&self) -> usize {
         self.generators.len()
     }
@@ -122,9 +124,10 @@ impl Probed for Shares {
 struct GeneratorQueue {
     interfaces: [InterfaceInfo; 1],
     generator: Generator,
-    /// The opening: no promise runs ahead of the system clock.
+    /// The time of the opening. No watermark runs ahead of the system clock.
     start: Now,
-    /// Frames are due as the generator's schedule says; else at once, and then these count. Times in ns after the start.
+    /// Frames are due as the generator's schedule says. Otherwise frames are due at once, and the
+    /// following fields determine trigger and end. Times in ns after the start.
     is_scheduled: bool,
     trigger_at_ns: Option<i64>,
     end_ns: i64,
@@ -134,7 +137,8 @@ struct GeneratorQueue {
 }
 
 impl GeneratorQueue {
-    /// Makes the frames that are due `elapsed_ns` after the start, up to one burst. The trigger is a burst of its own.
+    /// Makes the frames that are due `elapsed_ns` after the start, up to one burst. The trigger is
+    /// a separate burst.
     fn fill(&mut self, elapsed_ns: i64) {
         while let Some(due_ns) = self.next_due_ns(elapsed_ns)
             && due_ns <= elapsed_ns
@@ -148,7 +152,8 @@ impl GeneratorQueue {
                 }
                 break;
             }
-            // On the schedule each frame has its own time, else all have that of their burst.
+            // On the schedule each frame has its own time; otherwise all frames have the time of
+            // their burst.
             let count = match self.is_scheduled {
                 true => 1,
                 false => usize::try_from(self.generator.schedule.left()).unwrap_or(usize::MAX),
@@ -175,13 +180,14 @@ impl Queue for GeneratorQueue {
         &self.interfaces
     }
 
-    fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+    fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
         self.generator.take_back();
         let mut now_ns = clock::monotonic_ns();
         let deadline_ns = now_ns.saturating_add(clock::duration_ns(wait));
         while !self.ended {
             let elapsed_ns = now_ns - self.start.mono_ns;
-            // Nothing is stamped before the next slot of the schedule. A slot far ahead promises no more than the clock.
+            // No frame is stamped before the next slot of the schedule. If the slot is far ahead,
+            // the watermark advances only to the clock.
             let silent_until_ns = self
                 .next_due_ns(elapsed_ns)
                 .map_or(elapsed_ns, |due_ns| due_ns.min(elapsed_ns));
@@ -190,19 +196,19 @@ impl Queue for GeneratorQueue {
                 .max(self.start.wall_ns.saturating_add(silent_until_ns));
             self.fill(elapsed_ns);
             if !self.generator.burst().frames.is_empty() {
-                return Ok(Status::Frames);
+                return Ok(QueueStatus::Frames);
             }
             let Some(next_due_ns) = self.next_due_ns(elapsed_ns) else {
                 self.ended = true;
                 break;
             };
             if now_ns >= deadline_ns {
-                return Ok(Status::Idle);
+                return Ok(QueueStatus::Idle);
             }
             clock::sleep_until(deadline_ns.min(self.start.mono_ns.saturating_add(next_due_ns)));
             now_ns = clock::monotonic_ns();
         }
-        Ok(Status::End)
+        Ok(QueueStatus::End)
     }
 
     fn burst(&self) -> Burst<'_> {
@@ -213,7 +219,7 @@ impl Queue for GeneratorQueue {
         Some(self.watermark_ns)
     }
 
-    fn event(&mut self) -> Option<Event> {
+    fn event(&mut self) -> Option<SourceEvent> {
         None
     }
 
@@ -226,7 +232,7 @@ impl Queue for GeneratorQueue {
     }
 
     fn stop(&mut self) {
-        // Frames are made when they are fetched: there is nothing to drain.
+        // Frames are made when they are fetched, so the stop needs no drain.
         self.ended = true;
     }
 }
@@ -245,13 +251,13 @@ mod tests {
             .unwrap()
     }
 
-    /// Reads a queue to its end: stamps and frames.
+    /// Reads a queue to its end. Returns stamps and frames.
     fn drain(queue: &mut dyn Queue) -> Vec<(i64, Vec<u8>)> {
         let mut frames = Vec::new();
         loop {
             let watermark_ns = queue.watermark().unwrap();
             match queue.next(LONG).unwrap() {
-                Status::Frames => {
+                QueueStatus::Frames => {
                     for frame in queue.burst().iter() {
                         assert!(
                             frame.meta.time_ns >= watermark_ns,
@@ -260,13 +266,13 @@ mod tests {
                         frames.push((frame.meta.time_ns, frame.data.to_vec()));
                     }
                 }
-                Status::Idle => {}
-                Status::End => break,
+                QueueStatus::Idle => {}
+                QueueStatus::End => break,
             }
             assert!(queue.watermark().unwrap() >= watermark_ns);
         }
         assert!(queue.burst().frames.is_empty());
-        assert_eq!(queue.next(LONG).unwrap(), Status::End);
+        assert_eq!(queue.next(LONG).unwrap(), QueueStatus::End);
         assert_eq!(queue.statistics().received, Some(frames.len() as u64));
         frames
     }
@@ -328,9 +334,9 @@ mod tests {
         assert_eq!(fill(10_000_000), (full, 0));
         assert_eq!(fill(29_999_999), (full, 0));
         assert_eq!(fill(30_000_000), (0, 0));
-        // By the real clock: nobody is away so long that nothing comes of an hour.
+        // With the real clock: no thread is interrupted for so long that an hour gives no frame.
         let mut queue = open("generate:duration=1h", 1).remove(0);
-        assert_eq!(queue.next(LONG).unwrap(), Status::Frames);
+        assert_eq!(queue.next(LONG).unwrap(), QueueStatus::Frames);
         let frames = drain(open("generate:duration=1ms,count=1000000000", 1)[0].as_mut());
         assert!(frames.len() < 1_000_000_000);
         assert_eq!(
@@ -355,10 +361,13 @@ mod tests {
     fn an_idle_queue_moves_its_watermark_and_sleeps() {
         // The second frame is due after more than a minute.
         let mut queue = open("generate:size=64,rate=7bit", 1).remove(0);
-        assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::Frames);
+        assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::Frames);
         let before_ns = queue.watermark().unwrap();
         let started = Instant::now();
-        assert_eq!(queue.next(Duration::from_millis(20)).unwrap(), Status::Idle);
+        assert_eq!(
+            queue.next(Duration::from_millis(20)).unwrap(),
+            QueueStatus::Idle
+        );
         assert!(started.elapsed() >= Duration::from_millis(19));
         assert!(queue.watermark().unwrap() >= before_ns + 19_000_000);
         assert!(
@@ -370,11 +379,11 @@ mod tests {
     #[test]
     fn stop_ends_it_at_once() {
         let mut queue = open("generate:", 1).remove(0);
-        assert_eq!(queue.next(LONG).unwrap(), Status::Frames);
+        assert_eq!(queue.next(LONG).unwrap(), QueueStatus::Frames);
         let lent = queue.burst().frames.len() as u64;
         queue.stop();
         queue.stop();
-        assert_eq!(queue.next(LONG).unwrap(), Status::End);
+        assert_eq!(queue.next(LONG).unwrap(), QueueStatus::End);
         assert_eq!(queue.statistics().received, Some(lent));
     }
 }

@@ -1,22 +1,23 @@
-//! When each frame is due: integers only, exact for any rate.
+//! The time at which each frame is due, in integers, exact for any rate.
 
 use super::{
     config::GeneratorConfig,
-    interval::{Due, Interval},
+    interval::{DueTime, Interval},
 };
 
-/// The slots of one share in steps of the whole schedule.
+/// The slots of one share, with the time steps of the whole schedule.
 #[derive(Debug)]
 pub(super) struct Schedule {
     interval: Interval,
-    /// The next slot: also the sequence number.
+    /// The next slot, which is also the sequence number.
     pub(super) slot: u64,
-    /// Slots from one frame of this share to its next.
+    /// Slots from one frame of this share to its next frame.
     pub(super) stride: u64,
-    /// When the next slot is due, and the time of one stride: a frame costs an addition with a carry, no wide division.
-    due: Due,
-    step: Due,
-    /// The first slot that is not made.
+    /// When the next slot is due, and the time of one stride (`step`). A frame costs an addition
+    /// with a carry, and no wide division.
+    due: DueTime,
+    step: DueTime,
+    /// The first slot after the end.
     end: u64,
 }
 
@@ -41,12 +42,12 @@ impl Schedule {
         (self.slot < self.end).then(|| i64::try_from(self.due.ns).unwrap_or(i64::MAX))
     }
 
-    /// Slots of this share that are still to come.
+    /// Remaining slots of this share.
     pub(super) fn left(&self) -> u64 {
         self.end.saturating_sub(self.slot).div_ceil(self.stride)
     }
 
-    /// The next frame is made.
+    /// Advances past the next frame.
     #[inline]
     pub(super) fn step(&mut self) {
         self.slot = self.slot.saturating_add(self.stride);
@@ -60,7 +61,7 @@ impl Schedule {
         self.due.ns = ns.saturating_add(carries.into());
     }
 
-    /// The next `count` frames are made.
+    /// Advances past the next `count` frames.
     pub(super) fn advance(&mut self, count: usize) {
         self.slot = self
             .slot

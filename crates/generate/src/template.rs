@@ -1,7 +1,8 @@
-//! One flow's frames: headers and checksums.
+//! The frames of one flow: headers and checksums.
 //!
-//! Making a frame is copying the 42 header bytes of its flow over any other frame, writing its sequence number and finishing the UDP
-//! checksum, whose constant part was summed up beforehand. Over an earlier frame of the flow only number and checksum change.
+//! To make a frame, the generator copies the 42 header bytes of its flow over any other frame,
+//! writes the sequence number and finishes the UDP checksum. The constant part of the checksum was
+//! computed before. Over an earlier frame of the same flow, only number and checksum change.
 
 use std::net::Ipv4Addr;
 
@@ -10,23 +11,25 @@ use super::flows::FlowAddresses;
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;
-/// Headers of a frame.
+/// Bytes of a frame's headers.
 pub(super) const HEADER_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
 /// Bytes of a sequence number, with which the payload of a background frame starts.
 pub(super) const NUMBER_BYTES: usize = 8;
-/// Where the UDP checksum stands.
+/// Offset of the UDP checksum.
 const UDP_CHECKSUM_OFFSET: usize = HEADER_BYTES - 2;
 
 /// The headers of a flow and the constant part of its UDP checksum.
 #[derive(Debug)]
-pub(super) struct Template {
+pub(super) struct FrameTemplate {
     pub(super) header: [u8; HEADER_BYTES],
-    /// Sum of the 16-bit words of pseudo-header, UDP header and payload without the number; below 2^31, so that a number still fits.
+    /// Sum of the 16-bit words of pseudo-header, UDP header and payload without the number. Below
+    /// 2^31, so a number can be added.
     pub(super) sum: u32,
 }
 
-impl Template {
-    /// Headers for frames like `blank`, whose payload is there, with zeros for the sequence number.
+impl FrameTemplate {
+    /// Headers for frames with the payload of `blank`, which has zeros instead of the sequence
+    /// number.
     pub(super) fn new(flow: FlowAddresses, blank: &[u8]) -> Self {
         let mut header = [0; HEADER_BYTES];
         // At most 9000: the size was checked.
@@ -60,23 +63,24 @@ impl Template {
     }
 }
 
-/// Writes a background frame's number and checksum; `sum` is its template's.
+/// Writes a background frame's number and checksum; `sum` is from its template.
 #[inline]
-pub(super) fn renew(frame: &mut [u8], sum: u32, number: u64) {
+pub(super) fn write_number(frame: &mut [u8], sum: u32, number: u64) {
     let [a, b] = udp_checksum(sum, number);
     let [c, d, e, f, g, h, i, j] = number.to_be_bytes();
     const END: usize = HEADER_BYTES + NUMBER_BYTES;
     frame[UDP_CHECKSUM_OFFSET..END].copy_from_slice(&[a, b, c, d, e, f, g, h, i, j]);
 }
 
-/// The same of a frame whose number stands behind as many bytes of text.
-pub(super) fn renew_behind_text(frame: &mut [u8], sum: u32, number: u64) {
+/// Writes number and checksum of the trigger frame, whose number follows [`NUMBER_BYTES`] bytes of
+/// text.
+pub(super) fn write_number_after_text(frame: &mut [u8], sum: u32, number: u64) {
     frame[UDP_CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&udp_checksum(sum, number));
     let place = HEADER_BYTES + NUMBER_BYTES..HEADER_BYTES + 2 * NUMBER_BYTES;
     frame[place].copy_from_slice(&number.to_be_bytes());
 }
 
-/// The checksum field of a sum of words and a number.
+/// The checksum field for a sum of words and a number.
 #[inline]
 fn udp_checksum(sum: u32, number: u64) -> [u8; 2] {
     let word = |shift: u32| (number >> shift & 0xffff) as u32;
@@ -88,7 +92,7 @@ fn udp_checksum(sum: u32, number: u64) -> [u8; 2] {
     checksum.to_be_bytes()
 }
 
-/// Sum of big-endian 16-bit words, an odd last byte padded with zero (RFC 1071).
+/// Sum of big-endian 16-bit words; an odd last byte is padded with zero (RFC 1071).
 #[inline]
 pub(super) fn sum_words(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<2>();
@@ -112,7 +116,7 @@ pub(super) fn checksum(sum: u32) -> u16 {
     !folded
 }
 
-/// A locally administered hardware address that tells the IP address.
+/// A locally administered hardware address that contains the IP address.
 fn hardware_address(ip: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = ip.octets();
     [0x02, 0x00, a, b, c, d]

@@ -13,13 +13,13 @@ use rustix::{
     process::geteuid,
 };
 
-use crate::{Owner, place::Walk};
+use crate::{Owner, location::PathWalk};
 
 /// The directories that [`make_directories`] made, kept open. If another user renames a directory,
 /// no other directory is given away instead.
 #[derive(Debug)]
 pub struct NewDirectories {
-    walk: Walk,
+    walk: PathWalk,
     /// The outermost one first.
     made: Vec<NewDirectory>,
 }
@@ -50,7 +50,7 @@ pub fn make_directory(path: &Path, mode: u32) -> io::Result<NewDirectories> {
 }
 
 fn make_missing(path: &Path, mode: u32, with_parents: bool) -> io::Result<NewDirectories> {
-    let (mut walk, mut made) = (Walk::new(path)?, Vec::new());
+    let (mut walk, mut made) = (PathWalk::new(path)?, Vec::new());
     while let Some(name) = walk.rest.pop() {
         match walk.enter(&name) {
             Err(Errno::NOENT) if with_parents || walk.rest.is_empty() => {

@@ -9,7 +9,7 @@ use rustix::{
 
 use crate::{
     Owner,
-    place::{Place, identity, is_shared},
+    location::{FileLocation, identity, is_shared},
 };
 
 /// Opens a file for appending and reading. A new file has this mode, less the umask, and belongs
@@ -22,10 +22,10 @@ use crate::{
 /// # Errors
 /// The system's, or one of these refusals.
 pub fn open_to_append(path: &Path, mode: u32, (uid, gid): Owner) -> io::Result<File> {
-    let place = Place::find(path)?;
+    let location = FileLocation::find(path)?;
     let flags = OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let open = |flags, mode| openat(&place.directory, &place.name, flags, mode);
+    let open = |flags, mode| openat(&location.directory, &location.name, flags, mode);
     loop {
         let opened = match open(flags | OFlags::RDWR, Mode::empty()) {
             // The mode may allow writing only.
@@ -34,7 +34,7 @@ pub fn open_to_append(path: &Path, mode: u32, (uid, gid): Owner) -> io::Result<F
         };
         match opened {
             Ok(file) => {
-                check_name(&place, &file)?;
+                check_name(&location, &file)?;
                 return Ok(file.into());
             }
             Err(Errno::NOENT) => {}
@@ -56,14 +56,18 @@ pub fn open_to_append(path: &Path, mode: u32, (uid, gid): Owner) -> io::Result<F
 }
 
 /// Root refuses a file that may have a second name, where another user can make names.
-fn check_name(place: &Place, file: impl AsFd) -> io::Result<()> {
+fn check_name(location: &FileLocation, file: impl AsFd) -> io::Result<()> {
     let opened = fstat(file)?;
     let is_file = FileType::from_raw_mode(opened.st_mode) == FileType::RegularFile;
-    if !is_file || !is_shared(&fstat(&place.directory)?) {
+    if !is_file || !is_shared(&fstat(&location.directory)?) {
         return Ok(());
     }
     // One answer about the name: another user may have removed the link after the file was opened.
-    let found = statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let found = statat(
+        &location.directory,
+        &location.name,
+        AtFlags::SYMLINK_NOFOLLOW,
+    )?;
     if identity(&found) != identity(&opened) {
         return Err(io::Error::other("another user has replaced the file"));
     }
@@ -116,14 +120,14 @@ mod tests {
         let Some(theirs) = theirs() else { return };
         let (path, victim) = (theirs.path.join("log"), theirs.victim.join("passwd"));
         fs::hard_link(&victim, &path).unwrap();
-        let place = Place::find(&path).unwrap();
+        let location = FileLocation::find(&path).unwrap();
         let file = File::open(&path).unwrap();
         fs::remove_file(&path).unwrap();
-        assert!(check_name(&place, &file).is_err());
+        assert!(check_name(&location, &file).is_err());
         fs::write(&path, "").unwrap();
-        let refused = check_name(&place, &file).unwrap_err().to_string();
+        let refused = check_name(&location, &file).unwrap_err().to_string();
         assert!(refused.contains("replaced"), "{refused}");
-        check_name(&place, File::open(&path).unwrap()).unwrap();
+        check_name(&location, File::open(&path).unwrap()).unwrap();
     }
 
     #[test]

@@ -3,15 +3,15 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `place` | where a path leads, without trust in the users who can change it |
+//! | `location` | where a path leads, without trust in the users who can change it |
 //! | `file`, `directory`, `socket` | each makes what its name says, for another user |
 //! | `peer` | user, process and groups of a client: unix(7), credentials(7) |
 //! | `sys` | the one system call that rustix does not have |
 
 mod directory;
 mod file;
+mod location;
 mod peer;
-mod place;
 mod socket;
 mod sys;
 #[cfg(test)]
@@ -22,7 +22,7 @@ use rustix::fs::{Gid, Uid};
 pub use directory::{NewDirectories, make_directories, make_directory};
 pub use file::open_to_append;
 pub use peer::{Peer, uid_of};
-pub use socket::{Bind, Say, Socket, SocketFile};
+pub use socket::{Bind, BoundSocket, Notifier, SocketFile};
 
 /// The user and group that something is made for; `None`: those of this process.
 pub type Owner = (Option<Uid>, Option<Gid>);

@@ -1,7 +1,7 @@
 //! Unix sockets that are made for another user.
 //!
 //! A socket is made in a staging directory, into which only this user can write, next to its final
-//! place. The socket has its owner and mode before it appears under its name. So nobody can
+//! location. The socket has its owner and mode before it appears under its name. So nobody can
 //! replace the socket by another file in between, which would then be given away. All steps use
 //! descriptors of directories: a link that somebody puts into the path misleads no step. The
 //! staging directory is a lock too. If several programs find a socket without a listener, they
@@ -30,7 +30,7 @@ use rustix::{
 
 use crate::{
     Owner,
-    place::{Place, identity},
+    location::{FileLocation, identity},
 };
 
 /// Owner and group may connect and write.
@@ -38,11 +38,11 @@ const SOCKET_MODE: Mode = Mode::from_raw_mode(0o660);
 
 /// Tells the user a sentence, from any thread.
 #[derive(Clone)]
-pub struct Say(pub Arc<dyn Fn(&str) + Send + Sync>);
+pub struct Notifier(pub Arc<dyn Fn(&str) + Send + Sync>);
 
-impl fmt::Debug for Say {
+impl fmt::Debug for Notifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Say")
+        f.write_str("Notifier")
     }
 }
 
@@ -83,7 +83,7 @@ impl Bind for UnixDatagram {
 
 /// A socket with a file.
 #[derive(Debug)]
-pub struct Socket<S> {
+pub struct BoundSocket<S> {
     /// The socket.
     pub socket: S,
     /// The file of the socket.
@@ -93,45 +93,49 @@ pub struct Socket<S> {
 /// The file of a socket. Dropping it removes the file, unless another one has its name by then.
 #[derive(Debug)]
 pub struct SocketFile {
-    place: Place,
+    location: FileLocation,
     /// For messages.
     path: PathBuf,
     /// Device and inode number.
     identity: (u64, u64),
     gid: u32,
-    say: Say,
+    notifier: Notifier,
 }
 
 /// The staging directory, locked. Dropping it removes the directory.
 #[derive(Debug)]
 struct Staging<'p> {
-    place: &'p Place,
+    location: &'p FileLocation,
     name: OsString,
     directory: OwnedFd,
 }
 
-impl<S: Bind> Socket<S> {
+impl<S: Bind> BoundSocket<S> {
     /// Makes a socket of mode 0660 that belongs to `owner`. A socket that no program has open any
-    /// more is replaced. If the file cannot be removed at the end, `say` gets a sentence. Any
+    /// more is replaced. If the file cannot be removed at the end, `notifier` gets a sentence. Any
     /// thread may call this function.
     ///
     /// # Errors
     /// A sentence: a program has the socket open, a file that is no socket has the name, or the
     /// system's error.
-    pub fn bind(path: &Path, owner: Owner, say: &Say) -> Result<Self, String> {
+    pub fn bind(path: &Path, owner: Owner, notifier: &Notifier) -> Result<Self, String> {
         let shown = path.display();
         let failed = |error: io::Error| format!("{shown}: {error}");
         // Clients need an address of this path too.
         SocketAddr::from_pathname(path).map_err(failed)?;
-        let place = Place::find(path).map_err(failed)?;
-        let staging = Staging::enter(&place).map_err(failed)?;
-        match statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW) {
+        let location = FileLocation::find(path).map_err(failed)?;
+        let staging = Staging::enter(&location).map_err(failed)?;
+        match statat(
+            &location.directory,
+            &location.name,
+            AtFlags::SYMLINK_NOFOLLOW,
+        ) {
             Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::Socket => {
                 return Err(format!("{shown}: it is there, and is no socket"));
             }
-            Ok(_) => match S::connect(&place.path()) {
+            Ok(_) => match S::connect(&location.path()) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    let removed = unlinkat(&place.directory, &place.name, AtFlags::empty());
+                    let removed = unlinkat(&location.directory, &location.name, AtFlags::empty());
                     removed.map_err(|error| failed(error.into()))?;
                 }
                 _ => return Err(format!("{shown}: another program listens there")),
@@ -141,11 +145,11 @@ impl<S: Bind> Socket<S> {
         let (socket, made) = staging.make::<S>(owner).map_err(failed)?;
         drop(staging);
         let file = SocketFile {
-            place,
+            location,
             path: path.to_owned(),
             identity: identity(&made),
             gid: made.st_gid,
-            say: say.clone(),
+            notifier: notifier.clone(),
         };
         Ok(Self { socket, file })
     }
@@ -154,17 +158,17 @@ impl<S: Bind> Socket<S> {
 impl<'p> Staging<'p> {
     /// Makes the staging directory, or takes over the directory of a program that was killed.
     /// Waits while another program uses the directory.
-    fn enter(place: &'p Place) -> io::Result<Self> {
+    fn enter(location: &'p FileLocation) -> io::Result<Self> {
         let mut name = OsString::from(".");
-        name.push(&place.name);
+        name.push(&location.name);
         name.push(".new");
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         loop {
-            match mkdirat(&place.directory, &name, Mode::RWXU) {
+            match mkdirat(&location.directory, &name, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
-            let directory = match openat(&place.directory, &name, flags, Mode::empty()) {
+            let directory = match openat(&location.directory, &name, flags, Mode::empty()) {
                 Err(Errno::NOENT) => continue,
                 opened => opened?,
             };
@@ -174,10 +178,10 @@ impl<'p> Staging<'p> {
             }
             flock(&directory, FlockOperation::LockExclusive)?;
             // The program that had the lock before may have removed the directory.
-            match statat(&place.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            match statat(&location.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(there) if identity(&there) == identity(&opened) => {
                     return Ok(Self {
-                        place,
+                        location,
                         name,
                         directory,
                     });
@@ -189,7 +193,7 @@ impl<'p> Staging<'p> {
 
     fn make<S: Bind>(&self, (uid, gid): Owner) -> io::Result<(S, Stat)> {
         self.clear()?;
-        let (staging, Place { directory, name }) = (&self.directory, self.place);
+        let (staging, FileLocation { directory, name }) = (&self.directory, self.location);
         // ss(8) shows this path.
         let socket = S::bind(&path_in(staging, name))?;
         chmodat(staging, name, SOCKET_MODE, AtFlags::empty())?;
@@ -203,7 +207,7 @@ impl<'p> Staging<'p> {
     /// Removes the socket of a program that was killed. Any other file shows that the directory
     /// is not a staging directory.
     fn clear(&self) -> io::Result<()> {
-        let name = &self.place.name;
+        let name = &self.location.name;
         match statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Socket => {
                 Ok(unlinkat(&self.directory, name, AtFlags::empty())?)
@@ -219,7 +223,7 @@ impl Drop for Staging<'_> {
     fn drop(&mut self) {
         let _ = self.clear();
         // If that fails, the next program takes the directory over.
-        let _ = unlinkat(&self.place.directory, &self.name, AtFlags::REMOVEDIR);
+        let _ = unlinkat(&self.location.directory, &self.name, AtFlags::REMOVEDIR);
     }
 }
 
@@ -237,19 +241,19 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let Place { directory, name } = &self.place;
+        let FileLocation { directory, name } = &self.location;
         let found = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
         let is_ours = found.is_ok_and(|found| identity(&found) == self.identity);
         if is_ours && let Err(error) = unlinkat(directory, name, AtFlags::empty()) {
             let path = self.path.display();
-            (self.say.0)(&format!(
+            (self.notifier.0)(&format!(
                 "cannot remove {path}: {error}; it is replaced by the next recorder that listens there"
             ));
         }
     }
 }
 
-impl Place {
+impl FileLocation {
     /// A path for bind(2) and connect(2), which take no descriptor of a directory.
     fn path(&self) -> PathBuf {
         path_in(&self.directory, &self.name)
@@ -277,16 +281,16 @@ mod tests {
     };
 
     use super::*;
-    use crate::tests::{THEIR_UID, Theirs, theirs};
+    use crate::tests::{OtherUser, THEIR_UID, theirs};
 
     const NOBODY: Owner = (None, None);
 
-    fn silent() -> Say {
-        Say(Arc::new(|_: &str| {}))
+    fn silent() -> Notifier {
+        Notifier(Arc::new(|_: &str| {}))
     }
 
-    fn bind<S: Bind>(path: &Path) -> Result<Socket<S>, String> {
-        Socket::bind(path, NOBODY, &silent())
+    fn bind<S: Bind>(path: &Path) -> Result<BoundSocket<S>, String> {
+        BoundSocket::bind(path, NOBODY, &silent())
     }
 
     fn a_stale_socket_is_replaced_and_nothing_else_is_of_kind<S: Bind>() {
@@ -301,7 +305,7 @@ mod tests {
         drop(S::bind(&path).unwrap());
         assert!(path.exists(), "left behind");
         let second = bind::<S>(&path).ok().unwrap();
-        // A file that somebody puts into its place stays.
+        // A file that somebody puts into its location stays.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "a file").unwrap();
         drop(second);
@@ -340,7 +344,7 @@ mod tests {
                 start.wait();
                 bind::<UnixListener>(&path).ok()
             };
-            let sockets: Vec<Socket<UnixListener>> = scope(|scope| {
+            let sockets: Vec<BoundSocket<UnixListener>> = scope(|scope| {
                 let all = [(); 8].map(|()| scope.spawn(bind));
                 all.into_iter()
                     .filter_map(|one| one.join().unwrap())
@@ -355,7 +359,7 @@ mod tests {
     /// No other owner or mode is ever visible.
     #[test]
     fn it_has_its_owner_when_it_appears() {
-        let Some(Theirs { folder, owner, .. }) = theirs() else {
+        let Some(OtherUser { folder, owner, .. }) = theirs() else {
             return;
         };
         let path = folder.path().join("s");
@@ -373,7 +377,7 @@ mod tests {
             let mut rounds = 0;
             // The watching thread may begin late.
             while rounds < 1000 || !is_seen.load(Ordering::SeqCst) {
-                Socket::<UnixDatagram>::bind(&path, owner, &silent()).unwrap();
+                BoundSocket::<UnixDatagram>::bind(&path, owner, &silent()).unwrap();
                 rounds += 1;
             }
             is_over.store(true, Ordering::SeqCst);
@@ -421,9 +425,9 @@ mod tests {
     fn a_swapped_directory_leads_no_step_elsewhere() {
         let Some(theirs) = theirs() else { return };
         let path = theirs.path.join("s");
-        let place = Place::find(&path).unwrap();
+        let location = FileLocation::find(&path).unwrap();
         let moved = theirs.swap();
-        let staging = Staging::enter(&place).unwrap();
+        let staging = Staging::enter(&location).unwrap();
         let (socket, _) = staging.make::<UnixListener>(theirs.owner).unwrap();
         drop(staging);
         assert_eq!(theirs.victims(), ["passwd"], "nothing is made there");
@@ -447,7 +451,8 @@ mod tests {
     fn a_link_of_another_user_leads_no_socket_elsewhere() {
         let Some(theirs) = theirs() else { return };
         theirs.swap();
-        let refused = Socket::<UnixListener>::bind(&theirs.path.join("s"), theirs.owner, &silent());
+        let refused =
+            BoundSocket::<UnixListener>::bind(&theirs.path.join("s"), theirs.owner, &silent());
         let why = refused.err().unwrap();
         assert!(why.contains("link that another user can change"), "{why}");
         assert_eq!(theirs.victims(), ["passwd"]);

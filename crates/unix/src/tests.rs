@@ -16,7 +16,7 @@ use crate::Owner;
 
 pub(crate) const THEIR_UID: u32 = 12_345;
 
-pub(crate) struct Theirs {
+pub(crate) struct OtherUser {
     /// The parent directory, which belongs to root.
     pub(crate) folder: TempDir,
     /// A directory of the user.
@@ -28,7 +28,7 @@ pub(crate) struct Theirs {
 }
 
 /// `None` without root, which alone can make these directories.
-pub(crate) fn theirs() -> Option<Theirs> {
+pub(crate) fn theirs() -> Option<OtherUser> {
     if !geteuid().is_root() {
         eprintln!("SKIP: needs root");
         return None;
@@ -43,7 +43,7 @@ pub(crate) fn theirs() -> Option<Theirs> {
         Some(Uid::from_raw(THEIR_UID)),
         Some(Gid::from_raw(THEIR_UID)),
     );
-    Some(Theirs {
+    Some(OtherUser {
         folder,
         path,
         victim,
@@ -51,7 +51,7 @@ pub(crate) fn theirs() -> Option<Theirs> {
     })
 }
 
-impl Theirs {
+impl OtherUser {
     /// Does what the user can do: replaces the directory by a link to that of root. Returns the
     /// new path of the directory.
     pub(crate) fn swap(&self) -> PathBuf {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use retroscope_api::{
-    Address, Bound, Config, Role, Say, Server, Services, TlsFiles, TokenLine,
+    Address, Bound, Config, Notifier, Role, Server, Services, TlsFiles, TokenLine,
     doctor::{Doctor, Finding, Report},
 };
 use retroscope_capture::Source;
@@ -60,7 +60,7 @@ impl Served {
         });
         let said = Arc::new(Mutex::new(Vec::new()));
         let hearing = Arc::clone(&said);
-        let say = Say(Arc::new(move |text: &str| {
+        let say = Notifier(Arc::new(move |text: &str| {
             hearing.lock().unwrap().push(text.to_owned())
         }));
         let config = Config {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use retroscope_api::{Address, Bound, Config, Say, TlsFiles};
+use retroscope_api::{Address, Bound, Config, Notifier, TlsFiles};
 use retroscope_recorder::{Event, Subscription};
 use tempfile::TempDir;
 use tokio_rustls::rustls::{
@@ -257,7 +257,7 @@ fn files_are_read_again_when_asked() {
 #[test]
 fn addresses_beyond_this_machine_need_tls_and_all_need_tokens() {
     let folder = tempfile::tempdir().unwrap();
-    let say = Say(Arc::new(|_: &str| {}));
+    let say = Notifier(Arc::new(|_: &str| {}));
     let refused = |config: Config| Bound::new(&config, &say).unwrap_err();
     let at = |text: &str| vec![text.parse::<Address>().unwrap()];
     let tokens = Some(write(&folder, "tokens", ""));

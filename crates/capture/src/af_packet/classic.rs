@@ -1,4 +1,5 @@
-//! Classic BPF in front of the ring: what a socket does not take is not received, and so not counted.
+//! Classic BPF programs in front of the ring. A frame that a socket's program rejects is not
+//! received, and so not counted.
 
 use retroscope_bpf::{ANCILLARY_PACKET_TYPE, Instruction, op};
 
@@ -7,17 +8,18 @@ use super::config::Sides;
 /// `PACKET_OUTGOING` of packet(7).
 const OUTGOING: u32 = 4;
 
-/// Rejects everything.
+/// Rejects every frame.
 pub(crate) const REJECT_ALL: [Instruction; 1] = [Instruction::ret(0)];
 
-/// What a socket takes: frames of `sides` that `filter`, if there is one, takes too. `None`: everything.
+/// The program for a socket that accepts frames of `sides` that `filter` also accepts. `None`: the
+/// socket accepts every frame.
 ///
-/// A `filter` returns how many bytes to keep, as every classic BPF program does.
+/// A `filter` returns the number of bytes to keep, as every classic BPF program does.
 pub(super) fn program(sides: Sides, filter: Option<&[Instruction]>) -> Option<Vec<Instruction>> {
     if sides == Sides::Both {
         return filter.map(<[_]>::to_vec);
     }
-    // Equal, that is outgoing: go on or reject; else the other way round.
+    // Jump distances for an outgoing and an incoming frame: 1 continues with the filter, 0 rejects.
     let (outgoing, incoming) = if sides == Sides::Out { (1, 0) } else { (0, 1) };
     let mut program = vec![
         Instruction::new(op::LD_B_ABS, 0, 0, ANCILLARY_PACKET_TYPE),

@@ -1,31 +1,33 @@
-//! How to capture from a live interface: what a user chooses.
+//! User configuration of a live capture.
 
 use std::path::PathBuf;
 
 use crate::CpuTurns;
 
-/// How to capture from an interface.
+/// Configuration of the capture from an interface.
 #[derive(Debug, Clone)]
 pub struct LiveConfig {
     /// The interface's name.
     pub interface: String,
-    /// Whether to take frames for other hosts too.
+    /// Whether to capture frames for other hosts too.
     pub promiscuous: bool,
-    /// Kernel memory of each queue in bytes, rounded down to blocks of 256 KiB, at least 4 of them; `None`: by the speed of the
-    /// link and the memory of the machine (`size`). Less is taken, and said by a notice, where the kernel has no more.
+    /// Kernel memory of each queue in bytes, rounded down to blocks of 256 KiB, at least 4 blocks.
+    /// `None`: chosen by the speed of the link and the memory of the machine (`size`). If the
+    /// kernel has less memory, the queue gets less, and the user gets a notice.
     pub buffer_bytes: Option<usize>,
-    /// Which queue gets a frame, where there are several.
+    /// How frames are spread over several queues.
     pub fanout: Fanout,
-    /// Which frames to take by their way.
+    /// The directions of frames to capture.
     pub sides: Sides,
-    /// The CPU of each queue's thread; none: those near the device, where the machine has several NUMA nodes.
+    /// The CPU of each queue's thread. Empty: the CPUs near the device, if the machine has several
+    /// NUMA nodes.
     pub cpus: CpuTurns,
-    /// The program's path, for the commands that a message names.
+    /// The program's path, for commands in messages.
     pub program: PathBuf,
 }
 
 impl LiveConfig {
-    /// Everything that passes `interface`, in promiscuous mode, spread by flow.
+    /// Captures all frames that pass `interface`, in promiscuous mode, spread by flow.
     pub fn new(interface: impl Into<String>, program: impl Into<PathBuf>) -> Self {
         Self {
             interface: interface.into(),
@@ -42,33 +44,37 @@ impl LiveConfig {
 /// How the kernel spreads frames over the queues of an interface: `PACKET_FANOUT` of packet(7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fanout {
-    /// What decides.
+    /// The property of a frame that selects the queue.
     pub mode: FanoutMode,
-    /// Joins fragments of IPv4 before they are spread, so that those of a datagram go where its other packets go
-    /// (`PACKET_FANOUT_FLAG_DEFRAG`). What is captured then is the joined datagram, which was never on the wire.
+    /// Reassembles IPv4 fragments before they are spread, so that the fragments of a datagram reach
+    /// the same queue as the flow's other packets (`PACKET_FANOUT_FLAG_DEFRAG`). The capture then
+    /// has the reassembled datagram, which was never on the wire.
     pub defragment: bool,
 }
 
-/// What decides which queue gets a frame. The values are the lower byte of the kernel's mode word: `PACKET_FANOUT_HASH`, `_QM`, `_CPU` of
-/// `linux/if_packet.h`.
+/// The property of a frame that selects the queue. The values are the lower byte of the kernel's
+/// mode word: `PACKET_FANOUT_HASH`, `_QM`, `_CPU` of `linux/if_packet.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FanoutMode {
-    /// The flow, the same for both directions. Later fragments follow their addresses.
+    /// The flow, with both directions in the same queue. Later fragments are spread by their
+    /// addresses.
     #[default]
     Hash = 0,
-    /// The receive queue of the NIC: its own hash decides, and what it splits stays split.
+    /// The receive queue of the NIC. The NIC's hash decides, and a flow that the NIC splits stays
+    /// split.
     Queue = 5,
     /// The CPU that received the frame.
     Cpu = 2,
 }
 
-/// Which frames to take, seen from this host.
+/// Directions of frames, seen from this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sides {
-    /// Both. The loopback interface, which would show each frame twice, shows the received one.
+    /// Both directions. On the loopback interface, which would show each frame twice, only the
+    /// received copy.
     #[default]
     Both,
-    /// Received frames, also those for other hosts.
+    /// Received frames, including frames for other hosts.
     In,
     /// Frames that this host sends.
     Out,

@@ -1,4 +1,4 @@
-//! The interfaces of this network namespace, and what can be recorded from each.
+//! The interfaces of this network namespace, and which of them can be recorded.
 
 use std::io;
 
@@ -7,7 +7,8 @@ use retroscope_packet::LinkType;
 use super::sys::{Flags, InterfaceQuery};
 use crate::{
     netlink::{
-        LINK_BYTES, LINK_NAME, Message, NEW_LINK, Netlink, half, link_request, until_nul, word,
+        LINK_BYTES, LINK_NAME, NEW_LINK, Netlink, NetlinkMessage, half, link_request, until_nul,
+        word,
     },
     rss::{FlowKind, RssSettings},
 };
@@ -15,47 +16,51 @@ use crate::{
 /// `IFLA_MTU`.
 const LINK_MTU: u16 = 4;
 
-/// An interface as `-D` lists it.
+/// An interface in the list of `-D`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceSummary {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its index in this network namespace, from 1.
+    /// The index in this network namespace, from 1.
     pub index: u32,
     /// Switched on by the administrator.
     pub up: bool,
     /// Up and with a carrier.
     pub running: bool,
-    /// Whether it is the loopback interface.
+    /// Whether this is the loopback interface.
     pub loopback: bool,
-    /// Link type of its frames; `None`: it cannot be recorded.
+    /// Link type of the frames; `None`: the interface cannot be recorded.
     pub link_type: Option<LinkType>,
-    /// The driver (`veth`, `virtio_net`, `tun`) where it tells, else the kind of hardware.
+    /// The driver (`veth`, `virtio_net`, `tun`) if it is known, otherwise the kind of hardware.
     pub kind: String,
     /// Bytes of the largest packet above the link layer; `None`: unknown.
     pub mtu: Option<u32>,
 }
 
-/// What an interface or the kernel does to frames before a capture sees them.
+/// Changes that an interface or the kernel makes to frames before the capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offloads {
-    /// Generic receive offload: segments of a TCP stream arrive joined, not as they were on the wire. `None`: unknown.
+    /// Generic receive offload: segments of a TCP stream arrive joined, not as on the wire. `None`:
+    /// unknown.
     pub generic_receive: Option<bool>,
-    /// The same done by the NIC. `None`: unknown.
+    /// Large receive offload: the NIC joins segments. `None`: unknown.
     pub large_receive: Option<bool>,
-    /// The NIC takes VLAN tags out; they are put back when frames are stored. `None`: unknown.
+    /// The NIC removes VLAN tags; the recorder puts them back when it stores frames. `None`:
+    /// unknown.
     pub vlan_extraction: Option<bool>,
 }
 
-/// All interfaces of the calling thread's network namespace, by index, but those that are removed meanwhile.
+/// All interfaces of the calling thread's network namespace, sorted by index, without interfaces
+/// that were removed meanwhile.
 ///
 /// # Errors
-/// What the system said.
+/// The system's error.
 pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
     let query = InterfaceQuery::new()?;
-    let read = |message: Message<'_>| summary(message).map(Some);
+    let read = |message: NetlinkMessage<'_>| summary(message).map(Some);
     let mut interfaces = Netlink::new()?.list(&link_request(0), read)?;
-    // Behind the list: drivers take their time, and a list that changes while it is read is read again.
+    // After the list is complete: drivers take their time, and a list that changes during the
+    // reading must be read again.
     interfaces.retain(|interface| query.name(interface.index).is_ok());
     for interface in interfaces
         .iter_mut()
@@ -71,8 +76,9 @@ pub fn interfaces() -> io::Result<Vec<InterfaceSummary>> {
     Ok(interfaces)
 }
 
-/// An interface of the kernel's list, with the kind of its hardware; `None`: it is damaged.
-fn summary(message: Message<'_>) -> Option<InterfaceSummary> {
+/// An interface of the kernel's list, with the kind of its hardware. `None`: the message is
+/// damaged.
+fn summary(message: NetlinkMessage<'_>) -> Option<InterfaceSummary> {
     let (fixed, attributes) = message.parts(NEW_LINK, LINK_BYTES)?;
     let name = until_nul(attributes.get(&LINK_NAME)?).into_owned();
     // `struct ifinfomsg`: family, type, index, flags.
@@ -94,10 +100,11 @@ fn summary(message: Message<'_>) -> Option<InterfaceSummary> {
     })
 }
 
-/// Asks for an interface's offloads.
+/// Queries an interface's offloads.
 ///
 /// # Errors
-/// What the system said, if there is no such interface. What a driver does not tell is `None`.
+/// The system's error if the interface does not exist. A value that a driver does not report is
+/// `None`.
 pub fn offloads(interface: &str) -> io::Result<Offloads> {
     let query = InterfaceQuery::new()?;
     query.index(interface)?;
@@ -111,19 +118,21 @@ pub fn offloads(interface: &str) -> io::Result<Offloads> {
     })
 }
 
-/// How a NIC holds what was received until the driver takes it.
+/// How a NIC buffers received packets until the driver's fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reception {
-    /// Entries of the receive ring, each for one packet or a part of one, and the most that it can have. `None`: unknown.
+    /// Entries of the receive ring, each for one packet or a part of a packet, and the largest
+    /// possible number of entries. `None`: unknown.
     pub ring: Option<(u32, u32)>,
-    /// The other end is asked to pause when the ring is full. `None`: unknown.
+    /// A full ring makes the NIC ask the link partner to pause. `None`: unknown.
     pub sends_pauses: Option<bool>,
 }
 
-/// Asks for an interface's receive ring and flow control (ethtool(8), `-g` and `-a`).
+/// Queries an interface's receive ring and flow control (ethtool(8), `-g` and `-a`).
 ///
 /// # Errors
-/// What the system said, if there is no such interface. What a driver does not tell is `None`.
+/// The system's error if the interface does not exist. A value that a driver does not report is
+/// `None`.
 pub fn reception(interface: &str) -> io::Result<Reception> {
     let query = InterfaceQuery::new()?;
     query.index(interface)?;
@@ -133,10 +142,11 @@ pub fn reception(interface: &str) -> io::Result<Reception> {
     })
 }
 
-/// The link type of a hardware type, where every frame of it has the same known header.
+/// The link type of a hardware type, if all of its frames have the same known header.
 ///
-/// `ARPHRD_NONE` is what tun and WireGuard interfaces have, `ARPHRD_RAWIP` what cellular modems have: both deliver bare IP
-/// packets. `ARPHRD_PPP` is not among them: some drivers deliver PPP headers and some none.
+/// tun and WireGuard interfaces have `ARPHRD_NONE`, cellular modems have `ARPHRD_RAWIP`; both
+/// deliver bare IP packets. `ARPHRD_PPP` is not supported: some drivers deliver PPP headers and
+/// some do not.
 pub(super) fn link_type(hardware_type: u16) -> Option<LinkType> {
     const ARPHRD_RAWIP: u16 = 519;
     match hardware_type {
@@ -166,10 +176,11 @@ pub(super) fn hardware_text(hardware_type: u16) -> String {
     text.to_owned()
 }
 
-/// How the NIC of an interface in the calling thread's network namespace spreads packets over its receive queues.
+/// Queries how the NIC of an interface in the calling thread's network namespace spreads packets
+/// over its receive queues.
 ///
 /// # Errors
-/// What the system said: there is no such interface, or (`EOPNOTSUPP`) its driver has no hash to tell of.
+/// The system's error: the interface does not exist, or its driver reports no hash (`EOPNOTSUPP`).
 pub fn rss_settings(interface: &str) -> io::Result<RssSettings> {
     let query = InterfaceQuery::new()?;
     let mut settings = query.ethtool_rss(interface)?;

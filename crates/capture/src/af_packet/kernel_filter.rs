@@ -1,34 +1,40 @@
-//! A filter for frames as they were on the wire, rewritten for frames as a packet socket sees them.
+//! Rewrites a filter for frames as on the wire into a filter for frames in the form that a packet
+//! socket presents.
 //!
-//! A frame's outermost VLAN tag never stands in the bytes that a socket's program reads: the NIC or the kernel took it out and
-//! keeps it beside them. So the program is there twice, behind a question for the tag: as it is, for frames without one, and
-//! rewritten for the others. There, bytes behind the tag are 4 places nearer, those of the tag itself are asked for by the
-//! kernel's extensions (`SKF_AD_VLAN_TPID`, `SKF_AD_VLAN_TAG` of `linux/filter.h`), and the length is 4 more.
+//! A socket's program never finds a frame's outermost VLAN tag in the bytes: the NIC or the kernel
+//! removed the tag and keeps it as metadata. So the rewritten program tests for the tag and then
+//! runs one of two copies. The copy for untagged frames is the original. In the copy for tagged
+//! frames, offsets after the tag are 4 bytes smaller, and the frame's length is 4 bytes larger. The
+//! kernel's extensions provide the tag (`SKF_AD_VLAN_TPID`, `SKF_AD_VLAN_TAG` of `linux/filter.h`).
 //!
-//! There the protocol identifier is 0x8100 or 0x88a8, the only ones that the kernel takes out (`eth_type_vlan` of
-//! `linux/if_vlan.h`). So what a filter does with frames that are IP right behind their addresses cannot be reached.
+//! In the copy for tagged frames the protocol identifier is 0x8100 or 0x88a8: the kernel removes no
+//! other tags (`eth_type_vlan` of `linux/if_vlan.h`). So the branch for frames with IP directly
+//! after the addresses is unreachable in this copy.
 //!
-//! That is done only where both programs must decide alike, whatever the frame. What is left to user space:
-//! - loads that straddle the edge of the tag, and relative ones that may fall on it,
-//! - loads beyond 64 KiB, where the kernel may have bytes that were not captured, and takes far addresses for negative ones,
-//! - questions about anything but the frame (`inbound`, `ifindex`),
+//! The rewrite succeeds only if the kernel and the original program decide alike for every frame.
+//! User space keeps programs with:
+//! - loads that straddle the edge of the tag, and relative loads that may fall on the tag,
+//! - loads beyond 64 KiB, where the kernel may have bytes that were not captured, and treats far
+//!   addresses as negative,
+//! - tests of anything but the frame (`inbound`, `ifindex`),
 //! - shifts by a variable number of bits, where libpcap and the kernel differ beyond 31,
-//! - loops (`ip6 protochain`), and programs that return what they computed.
+//! - loops (`ip6 protochain`), and a computed return value.
 
 use retroscope_bpf::{ANCILLARY, Instruction, MEMORY_WORDS, load_bytes, op};
 
-/// The kernel takes no longer program (`BPF_MAXINSNS`).
+/// Longest program that the kernel accepts (`BPF_MAXINSNS`).
 const INSTRUCTIONS_MAX: usize = 4096;
 
-/// Where an outermost VLAN tag stands in a frame on the wire, and where it ends.
+/// Start and end of an outermost VLAN tag in a frame on the wire.
 const TAG_START: u32 = 12;
 const TAG_END: u32 = 16;
 const TAG_BYTES: u32 = TAG_END - TAG_START;
 
-/// Protocol identifiers of tags that the kernel takes out.
+/// Protocol identifiers of tags that the kernel removes.
 const TPIDS: &[u16] = crate::VlanTag::TPIDS.split_at(2).0;
 
-/// Loads end here at most: up to here a frame is captured as far as the kernel has it, and no address looks negative.
+/// Loads must end here or before. Up to this offset the capture has all bytes that the kernel has,
+/// and no address looks negative.
 const REACH: u32 = 1 << 16;
 
 /// `SKF_AD_VLAN_TAG`: the tag control information.
@@ -38,20 +44,21 @@ const VLAN_PRESENT: u32 = ANCILLARY + 48;
 /// `SKF_AD_VLAN_TPID`, since Linux 4.1.
 const VLAN_TPID: u32 = ANCILLARY + 60;
 
-/// The program for a socket that decides as `program` does about the frame on the wire, and keeps `keep` bytes, at least 1,
-/// of a frame that it takes. `None`: user space has to decide.
+/// The program for a socket that decides as `program` decides about the frame on the wire, and
+/// keeps `keep` bytes, at least 1, of an accepted frame. `None`: user space must decide.
 ///
-/// `program` must be one that libpcap's or our interpreter runs: jumps stay inside, the last instruction returns.
+/// libpcap's interpreter or ours must accept `program`: jumps stay inside, and the last instruction
+/// returns.
 pub(super) fn for_socket(
     program: &[Instruction],
     may_be_tagged: bool,
     keep: u32,
 ) -> Option<Vec<Instruction>> {
-    let plain = rewrite(program, View::Whole, keep)?;
+    let plain = rewrite(program, SocketView::Whole, keep)?;
     if !may_be_tagged {
         return Some(plain).filter(|program| program.len() <= INSTRUCTIONS_MAX);
     }
-    let tagged = rewrite(program, View::TagBeside, keep)?;
+    let tagged = rewrite(program, SocketView::TagBeside, keep)?;
     let mut both = vec![
         Instruction::new(op::LD_B_ABS, 0, 0, VLAN_PRESENT),
         Instruction::new(op::JEQ_K, 1, 0, 0),
@@ -62,21 +69,21 @@ pub(super) fn for_socket(
     Some(both).filter(|program| program.len() <= INSTRUCTIONS_MAX)
 }
 
-/// How the socket sees the frame.
+/// The form in which the socket presents the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum View {
-    /// The frame as it was on the wire.
+enum SocketView {
+    /// The frame as on the wire.
     Whole,
     /// The frame without its outermost VLAN tag.
     TagBeside,
 }
 
-/// The program for one view; `None`: not every frame would be decided alike.
-fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruction>> {
+/// The program for one form of the frame; `None`: the decision would differ for some frame.
+fn rewrite(program: &[Instruction], view: SocketView, keep: u32) -> Option<Vec<Instruction>> {
     let states = states(program, view)?;
-    // Registers start at 0, also behind the question for the tag.
+    // Registers start at 0, also after the test for the tag.
     let mut out = vec![Instruction::new(op::LD_IMM, 0, 0, 0)];
-    // Where each instruction went: jumps are mended by it.
+    // The new position of each instruction, to correct the jumps.
     let mut places = Vec::with_capacity(program.len());
     for (one, state) in program.iter().zip(&states) {
         places.push(out.len());
@@ -92,10 +99,10 @@ fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruc
             op::RET_K if one.k != 0 => out.push(Instruction::ret(keep)),
             op::LD_W_ABS | op::LD_H_ABS | op::LD_B_ABS => absolute(*one, view, &mut out)?,
             op::LD_W_IND | op::LD_H_IND | op::LD_B_IND => {
-                out.push(moved(*one, registers.x, view)?);
+                out.push(relocated(*one, registers.x, view)?);
             }
-            op::LDX_B_MSH => out.push(moved(*one, 0, view)?),
-            op::LD_LEN if view == View::TagBeside => {
+            op::LDX_B_MSH => out.push(relocated(*one, 0, view)?),
+            op::LD_LEN if view == SocketView::TagBeside => {
                 out.push(*one);
                 out.push(Instruction::new(op::ADD_K, 0, 0, TAG_BYTES));
             }
@@ -106,13 +113,13 @@ fn rewrite(program: &[Instruction], view: View, keep: u32) -> Option<Vec<Instruc
     Some(out)
 }
 
-/// A load from a fixed place.
-fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option<()> {
-    if let Some(load) = moved(load, 0, view) {
+/// Rewrites a load from a fixed offset.
+fn absolute(load: Instruction, view: SocketView, out: &mut Vec<Instruction>) -> Option<()> {
+    if let Some(load) = relocated(load, 0, view) {
         out.push(load);
         return Some(());
     }
-    // Halves and bytes of the tag itself.
+    // Half words and bytes of the tag itself.
     let half = match load.k & !1 {
         TAG_START => VLAN_TPID,
         _ if (TAG_START..TAG_END).contains(&load.k) => VLAN_TCI,
@@ -128,14 +135,15 @@ fn absolute(load: Instruction, view: View, out: &mut Vec<Instruction>) -> Option
     Some(())
 }
 
-/// A load relative to X, which is at most `x_max`, or to the start, where that is 0: from where it is in this view. `None`: it is not all
-/// before the tag, nor all behind it.
-fn moved(load: Instruction, x_max: u32, view: View) -> Option<Instruction> {
+/// Rewrites the offset of a load for this form of the frame. The load is relative to X, which is at
+/// most `x_max`, or to the start of the frame if `x_max` is 0. `None`: the load may overlap the
+/// tag, or may end beyond [`REACH`].
+fn relocated(load: Instruction, x_max: u32, view: SocketView) -> Option<Instruction> {
     let end_max = x_max
         .checked_add(load.k)?
         .checked_add(load_bytes(load.code))
         .filter(|end_max| *end_max <= REACH)?;
-    if view == View::Whole || end_max <= TAG_START {
+    if view == SocketView::Whole || end_max <= TAG_START {
         return Some(load);
     }
     (load.k >= TAG_END).then(|| Instruction {
@@ -144,8 +152,8 @@ fn moved(load: Instruction, x_max: u32, view: View) -> Option<Instruction> {
     })
 }
 
-/// Gives every jump of the rewritten program the distance that its target has now. `places[n]` is where the rewriting of
-/// instruction `n` starts; a jump is always one instruction.
+/// Corrects the distance of every jump in the rewritten program. `places[n]` is the position where
+/// the rewritten instruction `n` starts; a jump is always one instruction.
 fn mend_jumps(program: &[Instruction], places: &[usize], out: &mut [Instruction]) -> Option<()> {
     for (index, one) in program.iter().enumerate() {
         let here = places[index];
@@ -154,7 +162,7 @@ fn mend_jumps(program: &[Instruction], places: &[usize], out: &mut [Instruction]
             continue;
         };
         match &mut out[here] {
-            // Also in the place of a comparison that never holds.
+            // Also for a comparison that never holds, which became a jump.
             jump if jump.code == op::JA => jump.k = u32::try_from(distance(if_false)?).ok()?,
             jump if jump.is_conditional() => {
                 jump.jump_true = u8::try_from(distance(if_true)?).ok()?;
@@ -166,18 +174,18 @@ fn mend_jumps(program: &[Instruction], places: &[usize], out: &mut [Instruction]
     Some(())
 }
 
-/// What is known of the registers: the most that each can be.
+/// Upper bounds of the registers.
 #[derive(Debug, Clone, Copy, Default)]
-struct Registers {
+struct RegisterBounds {
     a: u32,
     x: u32,
     memory: [u32; MEMORY_WORDS],
-    /// A holds the protocol identifier of a tag that the kernel took out.
+    /// A contains the protocol identifier of a tag that the kernel removed.
     a_is_tpid: bool,
 }
 
-impl Registers {
-    /// What holds on both ways here.
+impl RegisterBounds {
+    /// The bounds that hold on both paths to an instruction.
     fn join(&mut self, other: &Self) {
         self.a = self.a.max(other.a);
         self.x = self.x.max(other.x);
@@ -192,20 +200,21 @@ impl Registers {
         self.a_is_tpid && !TPIDS.iter().any(|&tpid| u32::from(tpid) == k)
     }
 
-    /// After an instruction that is no jump. `None`: it is not one on which libpcap and the kernel agree.
-    fn step(&mut self, one: &Instruction, view: View) -> Option<()> {
+    /// Updates the bounds after an instruction that is no jump. `None`: libpcap and the kernel
+    /// treat this instruction differently.
+    fn step(&mut self, one: &Instruction, view: SocketView) -> Option<()> {
         let k = one.k;
         self.a_is_tpid = match one.code {
-            op::LD_H_ABS => view == View::TagBeside && k == TAG_START,
+            op::LD_H_ABS => view == SocketView::TagBeside && k == TAG_START,
             op::ST | op::STX | op::LDX_IMM | op::LDX_MEM | op::LDX_B_MSH | op::TAX => {
                 self.a_is_tpid
             }
             _ => false,
         };
         let word = || k as usize & (MEMORY_WORDS - 1);
-        // Arithmetic that may wrap can leave anything.
+        // Arithmetic that may wrap can produce any value.
         let or_any = |value: Option<u32>| value.unwrap_or(u32::MAX);
-        // All bits up to the highest.
+        // All bits up to the highest set bit.
         let filled = |value: u32| u32::MAX.checked_shr(value.leading_zeros()).unwrap_or(0);
         match one.code {
             op::LD_W_ABS | op::LD_W_IND | op::LD_LEN => self.a = u32::MAX,
@@ -234,7 +243,7 @@ impl Registers {
             op::DIV_K | op::MOD_K if k == 0 => return None,
             op::DIV_K => self.a /= k,
             op::MOD_K => self.a = self.a.min(k - 1),
-            // Division by an X of 0 rejects the frame, here as there.
+            // Division by an X of 0 rejects the frame in libpcap and in the kernel.
             op::DIV_X | op::MOD_X => {}
             op::LSH_K | op::RSH_K if k > 31 => return None,
             op::LSH_K => {
@@ -252,11 +261,12 @@ impl Registers {
     }
 }
 
-/// What is known before each instruction; `None`: it is never reached. Follows the program, which has no loops, once from the
-/// start. `None` for all: it has, or uses what libpcap and the kernel do not agree on.
-fn states(program: &[Instruction], view: View) -> Option<Vec<Option<Registers>>> {
-    let mut states: Vec<Option<Registers>> = vec![None; program.len()];
-    *states.first_mut()? = Some(Registers::default());
+/// The bounds before each instruction; an instruction without bounds is never reached. Walks once
+/// through the program from the start. `None` for the program: it has a loop, or an instruction
+/// that libpcap and the kernel treat differently.
+fn states(program: &[Instruction], view: SocketView) -> Option<Vec<Option<RegisterBounds>>> {
+    let mut states: Vec<Option<RegisterBounds>> = vec![None; program.len()];
+    *states.first_mut()? = Some(RegisterBounds::default());
     for (index, one) in program.iter().enumerate() {
         let Some(mut registers) = states[index] else {
             continue;
@@ -267,7 +277,7 @@ fn states(program: &[Instruction], view: View) -> Option<Vec<Option<Registers>>>
                 (if_false, if_false)
             }
             Some(targets) => targets,
-            // A jump to nowhere takes no step.
+            // An instruction that is no jump takes one step.
             None => {
                 registers.step(one, view)?;
                 (index + 1, index + 1)

@@ -1,12 +1,13 @@
-//! Packets that were lost before a capture could see them: counters of the interface and of the kernel's input queues, of which
-//! only growth since the opening counts.
+//! Losses before the capture: counters of the interface and of the kernel's input queues. Only
+//! their growth since the opening counts.
 //!
 //! # Input queues
-//! Where a driver does not poll (veth, loopback) and where packets are steered to other CPUs (RPS), a packet waits in the input
-//! queue of a CPU before any tap sees it (`enqueue_to_backlog` of `net/core/dev.c`). If that is full the packet is dropped and
-//! counted twice: in the second column of `/proc/net/softnet_stat`, which has all interfaces together, and in the interface's
-//! `rx_dropped`, which has other things too. So nobody knows how many of its packets were dropped; no more than the one counter
-//! grew, nor than the other did.
+//! A packet waits in the input queue of a CPU before any tap if a driver does not poll (veth,
+//! loopback), or if packets are steered to other CPUs (RPS): `enqueue_to_backlog` of
+//! `net/core/dev.c`. A full queue drops the packet, and the kernel counts the drop twice. The
+//! second column of `/proc/net/softnet_stat` has the drops of all interfaces together. The
+//! interface's `rx_dropped` also has other drops. So the number of dropped packets of the interface
+//! is unknown, but it is at most the growth of each counter.
 
 use std::{
     fs::File,
@@ -18,131 +19,135 @@ use crate::{
     netlink::{LinkCounters, Netlink},
 };
 
-/// How old an answer may be, ns: asking takes a message to the kernel and back and two reads of a file, as long as the copies of hundreds
-/// of small packets, and on some drivers a lock.
+/// Largest age of a reading, ns. A reading takes a message to the kernel and back and two reads of
+/// a file, as long as copying hundreds of small packets. With some drivers it also takes a lock.
 const COUNTERS_AGE_NS_MAX: i64 = 20_000_000;
 
-/// What an interface lost, over all its incarnations, asked for now and then. The counters are the whole interface's, so one queue has
-/// them.
+/// Losses of an interface, summed over its incarnations, read occasionally. The counters belong to
+/// the whole interface, so one queue reads the counters.
 #[derive(Debug)]
 pub(crate) struct InterfaceCounters {
-    /// `None`: the kernel does not tell, or there is no interface.
-    source: Option<Counting>,
-    /// True while we capture from the interface: only then do its losses count.
+    /// `None`: the kernel does not report losses, or there is no interface.
+    source: Option<CounterSource>,
+    /// True while we capture from the interface: only then its losses count.
     is_ours: bool,
-    /// When it was asked last, on the system's clock.
-    asked_ns: i64,
-    /// What it had lost by then, and the kernel's input queues.
+    /// When the counters were last read, on the system's clock.
+    read_ns: i64,
+    /// Losses of the interface and of the kernel's input queues at the last reading.
     lost: InterfaceLosses,
 }
 
-/// Who is asked, and what the answers add up to.
+/// The origin of the counters, and their sum.
 #[derive(Debug)]
-struct Counting {
+struct CounterSource {
     netlink: Netlink,
     input: Option<InputQueues>,
     index: i32,
-    ledger: Ledger,
+    tracker: CounterTracker,
 }
 
-/// Packets lost so far. `None`: the kernel does not tell.
+/// Packets lost so far. `None`: the kernel does not report the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct InterfaceLosses {
-    /// The NIC had no room for them.
+    /// Packets for which the NIC had no room.
     nic: Option<u64>,
-    /// The input queues of the kernel may have had no room for them: no more than these.
+    /// Upper bound on the packets for which the kernel's input queues had no room.
     input_at_most: Option<u64>,
 }
 
 impl InterfaceCounters {
-    /// Counts from now on what the interface of this index loses; `None`: there is none to ask.
+    /// Starts to count losses of the interface with this index; `None`: there is no interface to
+    /// query.
     pub(crate) fn new(index: Option<i32>) -> Self {
         let source = index.and_then(|index| {
             let mut netlink = Netlink::new().ok()?;
             let last = netlink.counters(index).ok()?;
-            Some(Counting {
+            Some(CounterSource {
                 netlink,
                 input: InputQueues::open(),
                 index,
-                ledger: Ledger::new(last),
+                tracker: CounterTracker::new(last),
             })
         });
         Self {
             source,
             is_ours: true,
-            asked_ns: i64::MIN,
+            read_ns: i64::MIN,
             lost: InterfaceLosses::default(),
         }
     }
 
-    /// Asks for the counters, unless that was done just now. `is_last`: in any case. Of an interface that is gone the NIC's stay as last
-    /// read, and the bound takes in what the input queues dropped until it was missing.
-    pub(crate) fn ask(&mut self, now_ns: i64, is_last: bool) {
-        let age_ns = now_ns.checked_sub(self.asked_ns);
+    /// Reads the counters, unless the last reading is recent. `is_last`: reads in any case. After
+    /// the interface is gone, the NIC's counters keep their last value, and the bound includes the
+    /// drops of the input queues until the removal was found.
+    pub(crate) fn refresh(&mut self, now_ns: i64, is_last: bool) {
+        let age_ns = now_ns.checked_sub(self.read_ns);
         let is_fresh = age_ns.is_some_and(|age_ns| (0..COUNTERS_AGE_NS_MAX).contains(&age_ns));
         if is_fresh && !is_last {
             return;
         }
-        self.asked_ns = now_ns;
+        self.read_ns = now_ns;
         if let Some(source) = self.source.as_mut().filter(|_| self.is_ours) {
             let link = source.netlink.counters(source.index);
             let dropped = source.input.as_mut().and_then(InputQueues::grown);
-            self.lost = source.ledger.account(link, dropped);
+            self.lost = source.tracker.account(link, dropped);
         }
     }
 
-    /// The interface is about to be gone, or the host's.
-    pub(crate) fn leave(&mut self, now_ns: i64) {
-        self.ask(now_ns, true);
+    /// Stops counting: the interface is about to be removed, or the host takes it back.
+    pub(crate) fn pause(&mut self, now_ns: i64) {
+        self.refresh(now_ns, true);
         self.is_ours = false;
     }
 
-    /// Another interface, or the same one again, is ours.
+    /// Counts for another interface, or for the same interface again.
     pub(crate) fn follow(&mut self, index: i32) {
         self.is_ours = true;
         if let Some(source) = &mut self.source {
             source.index = index;
-            source.ledger.follow(source.netlink.counters(index).ok());
+            source.tracker.follow(source.netlink.counters(index).ok());
         }
     }
 
-    /// What the NIC had no room for; `None`: unknown.
+    /// Packets for which the NIC had no room; `None`: unknown.
     pub(crate) fn nic(&self) -> Option<u64> {
         self.lost.nic
     }
 
     /// Until when the counters are complete, on the system's clock, which shows `now_ns`.
     pub(crate) fn as_of_ns(&self, now_ns: i64) -> i64 {
-        now_ns.min(self.lost.nic.map_or(now_ns, |_| self.asked_ns))
+        now_ns.min(self.lost.nic.map_or(now_ns, |_| self.read_ns))
     }
 
-    /// What the kernel's input queues may have dropped.
+    /// Packets that the kernel's input queues may have dropped.
     pub(crate) fn input_drops(&self) -> InputDrops {
         let at_most = self.lost.input_at_most;
         at_most.map_or(InputDrops::Unknown, InputDrops::AtMost)
     }
 }
 
-/// What the readings add up to.
+/// Sums the growth of the counters over the readings.
 #[derive(Debug)]
-struct Ledger {
-    /// The interface's counters when they were last read; `None`: not even when it was new.
+struct CounterTracker {
+    /// The interface's counters at the last reading; `None`: they could not be read when the
+    /// interface was new.
     last: Option<LinkCounters>,
     nic: u64,
-    bound: Bound,
+    bound: DropBound,
     /// The last result.
     known: InterfaceLosses,
-    /// The interface was gone at the last reading, and what the input queues dropped until then is in the bound.
+    /// The interface was gone at the last reading, and the bound includes the drops of the input
+    /// queues until then.
     is_gone: bool,
 }
 
-impl Ledger {
+impl CounterTracker {
     fn new(last: LinkCounters) -> Self {
         Self {
             last: Some(last),
             nic: 0,
-            bound: Bound::default(),
-            // Where the interface goes before the next reading, these were the last.
+            bound: DropBound::default(),
+            // The result if the interface goes before the next reading.
             known: InterfaceLosses {
                 nic: Some(0),
                 input_at_most: None,
@@ -151,21 +156,22 @@ impl Ledger {
         }
     }
 
-    /// The interface is a new one, with these counters.
+    /// Starts with a new interface, which has these counters.
     fn follow(&mut self, last: Option<LinkCounters>) {
         self.last = last;
         self.is_gone = false;
     }
 
-    /// A reading of the interface's counters, and by how much the drops of the input queues grew since the last one that could be
-    /// read.
+    /// Adds a reading of the interface's counters. `dropped` is the growth of the input queues'
+    /// drops since their last successful reading.
     fn account(&mut self, link: io::Result<LinkCounters>, dropped: Option<u64>) -> InterfaceLosses {
         let now = match link {
             Ok(now) => now,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
-                // What it dropped since its last reading goes into the bound once; an interface that is gone drops nothing more.
+                // The drops since the last reading enter the bound once: an interface that is gone
+                // drops no more packets.
                 if !self.is_gone {
-                    // Nobody knows by how much its counter grew before.
+                    // The final growth of the interface's counter is unknown.
                     self.known.input_at_most = self.bound.add(u64::MAX, dropped);
                     self.is_gone = dropped.is_some();
                     if self.is_gone {
@@ -180,7 +186,7 @@ impl Ledger {
         let Some(last) = &mut self.last else {
             return InterfaceLosses::default();
         };
-        // Some drivers start again when the interface goes down and up.
+        // Some drivers reset the counters when the interface goes down and up.
         let grown = |now: u64, last: u64| now.checked_sub(last).unwrap_or(now);
         self.nic += grown(now.missed, last.missed);
         let input_at_most = self.bound.add(grown(now.dropped, last.dropped), dropped);
@@ -193,18 +199,20 @@ impl Ledger {
     }
 }
 
-/// No more than either of two counters grew, reading by reading.
+/// Upper bound on drops: the smaller growth of two counters, summed over the readings.
 #[derive(Debug, Default)]
-struct Bound {
+struct DropBound {
     at_most: u64,
-    /// Growth of the last reading that the other counter did not have. A packet that is dropped between the readings of both is
-    /// found in one of them only the next time.
+    /// Growth of the interface's counter that the input queues' counter has not matched yet. A
+    /// packet that is dropped between the two readings appears in the second counter only at the
+    /// next reading.
     interface_spare: u64,
     input_spare: u64,
 }
 
-impl Bound {
-    /// Adds by how much each counter grew. Returns the bound so far; `None`: one of them is unknown.
+impl DropBound {
+    /// Adds the growth of each counter. Returns the bound so far; `None`: the input queues' counter
+    /// is unknown.
     fn add(&mut self, interface: u64, input: Option<u64>) -> Option<u64> {
         let interface_all = interface.saturating_add(self.interface_spare);
         let Some(input) = input else {
@@ -223,7 +231,7 @@ impl Bound {
 /// The input queues of all CPUs.
 #[derive(Debug)]
 struct InputQueues {
-    /// Opened once: the process may be confined later.
+    /// Opened once, because the process may be confined later.
     file: File,
     text: String,
     last: u64,
@@ -240,11 +248,12 @@ impl InputQueues {
         Some(queues)
     }
 
-    /// By how much their drops grew since the last reading; `None`: they cannot be read.
+    /// The growth of the drops since the last reading; `None`: they cannot be read.
     fn grown(&mut self) -> Option<u64> {
         let now = self.dropped()?;
         let last = std::mem::replace(&mut self.last, now);
-        // A CPU was taken away, with its counter: the interface's alone says something.
+        // A CPU was removed together with its counter, so only the interface's counter bounds the
+        // drops.
         Some(now.checked_sub(last).unwrap_or(u64::MAX))
     }
 
@@ -256,7 +265,8 @@ impl InputQueues {
     }
 }
 
-/// The sum of the second column, hexadecimal; a line for each CPU (`softnet_seq_show` of `net/core/net-procfs.c`).
+/// The sum of the second column, in hexadecimal. The file has a line for each CPU
+/// (`softnet_seq_show` of `net/core/net-procfs.c`).
 fn sum_of_dropped(text: &str) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -289,54 +299,61 @@ mod tests {
 
     #[test]
     fn growth_since_the_opening_counts() {
-        let mut ledger = Ledger::new(link(100, 50));
-        assert_eq!(ledger.account(Ok(link(100, 50)), Some(0)), losses(0, 0));
-        assert_eq!(ledger.account(Ok(link(107, 50)), Some(9)), losses(7, 0));
-        // The driver starts again, and the interface goes.
-        assert_eq!(ledger.account(Ok(link(2, 50)), Some(0)), losses(9, 0));
-        // Its own counter went with it: all that the input queues dropped may be its packets, until it was missing.
-        assert_eq!(ledger.account(error(libc::ENODEV), Some(5)), losses(9, 5));
-        assert_eq!(ledger.account(error(libc::ENODEV), Some(7)), losses(9, 5));
-        ledger.follow(Some(link(1000, 1000)));
-        assert_eq!(ledger.account(Ok(link(1001, 1000)), Some(3)), losses(10, 5));
-        // The last reading of the input queues was behind that of the interface.
-        assert_eq!(ledger.account(error(libc::ENODEV), Some(1)), losses(10, 9));
-        // The next one goes before it is read.
-        ledger.follow(Some(link(0, 0)));
-        assert_eq!(ledger.account(error(libc::ENODEV), Some(2)), losses(10, 11));
+        let mut tracker = CounterTracker::new(link(100, 50));
+        assert_eq!(tracker.account(Ok(link(100, 50)), Some(0)), losses(0, 0));
+        assert_eq!(tracker.account(Ok(link(107, 50)), Some(9)), losses(7, 0));
+        // The driver resets its counters, and the interface goes.
+        assert_eq!(tracker.account(Ok(link(2, 50)), Some(0)), losses(9, 0));
+        // The interface's counter is gone too. All drops of the input queues until the removal was
+        // found may be its packets.
+        assert_eq!(tracker.account(error(libc::ENODEV), Some(5)), losses(9, 5));
+        assert_eq!(tracker.account(error(libc::ENODEV), Some(7)), losses(9, 5));
+        tracker.follow(Some(link(1000, 1000)));
+        assert_eq!(
+            tracker.account(Ok(link(1001, 1000)), Some(3)),
+            losses(10, 5)
+        );
+        // The input queues were last read after the interface.
+        assert_eq!(tracker.account(error(libc::ENODEV), Some(1)), losses(10, 9));
+        // The next interface goes before its first reading.
+        tracker.follow(Some(link(0, 0)));
+        assert_eq!(
+            tracker.account(error(libc::ENODEV), Some(2)),
+            losses(10, 11)
+        );
     }
 
     #[test]
     fn drops_that_cannot_be_read_when_the_interface_goes_count_later() {
-        let mut ledger = Ledger::new(link(0, 0));
-        assert_eq!(ledger.account(Ok(link(1, 0)), Some(0)), losses(1, 0));
-        let gone = ledger.account(error(libc::ENODEV), None);
+        let mut tracker = CounterTracker::new(link(0, 0));
+        assert_eq!(tracker.account(Ok(link(1, 0)), Some(0)), losses(1, 0));
+        let gone = tracker.account(error(libc::ENODEV), None);
         assert_eq!((gone.nic, gone.input_at_most), (Some(1), None));
-        ledger.follow(Some(link(0, 0)));
-        assert_eq!(ledger.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
-        assert_eq!(ledger.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
+        tracker.follow(Some(link(0, 0)));
+        assert_eq!(tracker.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
+        assert_eq!(tracker.account(Ok(link(0, 0)), Some(4)), losses(1, 4));
     }
 
     #[test]
     fn what_cannot_be_read_is_unknown() {
         let unknown = InterfaceLosses::default();
-        let mut ledger = Ledger::new(link(0, 0));
-        assert_eq!(ledger.account(error(libc::EPERM), Some(0)), unknown);
-        assert_eq!(ledger.account(Ok(link(3, 0)), Some(0)), losses(3, 0));
-        // Only the input queues: what the interface has meanwhile counts later.
-        let without = ledger.account(Ok(link(4, 6)), None);
+        let mut tracker = CounterTracker::new(link(0, 0));
+        assert_eq!(tracker.account(error(libc::EPERM), Some(0)), unknown);
+        assert_eq!(tracker.account(Ok(link(3, 0)), Some(0)), losses(3, 0));
+        // Only the input queues cannot be read: the growth of the interface's counter counts later.
+        let without = tracker.account(Ok(link(4, 6)), None);
         assert_eq!((without.nic, without.input_at_most), (Some(4), None));
-        assert_eq!(ledger.account(Ok(link(4, 6)), Some(4)), losses(4, 4));
-        // Those of a new interface, which may have had some from the start.
-        ledger.follow(None);
-        assert_eq!(ledger.account(Ok(link(8, 9)), Some(9)), unknown);
-        assert_eq!(ledger.account(Ok(link(9, 9)), Some(0)), unknown);
+        assert_eq!(tracker.account(Ok(link(4, 6)), Some(4)), losses(4, 4));
+        // A new interface whose first counters are unknown.
+        tracker.follow(None);
+        assert_eq!(tracker.account(Ok(link(8, 9)), Some(9)), unknown);
+        assert_eq!(tracker.account(Ok(link(9, 9)), Some(0)), unknown);
     }
 
     #[test]
     fn the_bound_is_the_lesser_growth() {
         let bound = |readings: &[(u64, u64)]| {
-            let mut bound = Bound::default();
+            let mut bound = DropBound::default();
             let mut last = None;
             for (interface, input) in readings {
                 last = bound.add(*interface, Some(*input));
@@ -370,7 +387,8 @@ mod tests {
 
     #[test]
     fn it_is_asked_now_and_then_and_at_the_end() {
-        // The loopback interface is the first of every network namespace, and loses nothing.
+        // The loopback interface is the first interface of every network namespace, and loses no
+        // packets.
         let mut counters = InterfaceCounters::new(Some(1));
         if counters.source.is_none() {
             eprintln!("SKIP: the kernel does not tell what interface 1 lost");
@@ -393,16 +411,16 @@ mod tests {
             // The clock was set back.
             (start_ns, false, start_ns),
         ];
-        for (now_ns, is_last, asked_ns) in asked {
-            counters.ask(now_ns, is_last);
-            assert_eq!((counters.asked_ns, counters.lost.nic), (asked_ns, Some(0)));
+        for (now_ns, is_last, read_ns) in asked {
+            counters.refresh(now_ns, is_last);
+            assert_eq!((counters.read_ns, counters.lost.nic), (read_ns, Some(0)));
         }
         counters.lost.nic = Some(7);
         counters.is_ours = false;
-        counters.ask(start_ns, true);
+        counters.refresh(start_ns, true);
         assert_eq!(counters.lost.nic, Some(7), "the host's");
         counters.follow(1);
-        counters.ask(start_ns, true);
+        counters.refresh(start_ns, true);
         assert_eq!(counters.lost.nic, Some(0));
     }
 }

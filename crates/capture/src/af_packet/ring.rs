@@ -1,29 +1,30 @@
-//! The block ring, read in order: at most one block is held, and its frames are lent from it part by part.
+//! The block ring, read in order. The reader holds at most one block, and lends its frames part by
+//! part.
 //!
-//! A part is so small that what one pass over its frames brought into the first-level cache is there for the next.
+//! A part is small enough that the second pass over its frames finds them in the first-level cache.
 
 use super::{
-    block::{BlockSummary, PartSummary, Walk},
+    block::{BlockSummary, BlockWalk, PartSummary},
     sys::Mapping,
 };
 use crate::{Burst, FrameMeta};
 
-/// Frames that are lent together at most.
+/// Frames in a part at most.
 const PART_FRAMES: usize = 256;
 
 /// A reader of a mapped ring.
 #[derive(Debug)]
 pub(super) struct BlockRing {
     mapping: Mapping,
-    /// The block to read next, or the one being held: `< mapping.blocks()`.
+    /// The block to read next, or the held block: `< mapping.blocks()`.
     position: usize,
     /// The block at `position` belongs to this process.
     held: bool,
-    /// What is left to lend of it.
-    walk: Walk,
-    /// The part of it that is lent.
+    /// The rest of the held block.
+    walk: BlockWalk,
+    /// The part that is lent.
     frames: Vec<FrameMeta>,
-    /// No frame on the wire is larger.
+    /// Upper bound on the size of a frame on the wire.
     pub(super) frame_bytes_max: u32,
 }
 
@@ -39,8 +40,8 @@ impl BlockRing {
             mapping,
             position: 0,
             held: false,
-            walk: Walk::default(),
-            // The walk never allocates.
+            walk: BlockWalk::default(),
+            // Sized so that the walk never allocates.
             frames: Vec::with_capacity(PART_FRAMES),
             frame_bytes_max: u32::MAX,
         }
@@ -51,16 +52,17 @@ impl BlockRing {
         self.mapping.blocks()
     }
 
-    /// Takes the next block, if the kernel has handed it over; the one held before must have been released. Nothing of it
-    /// is lent yet.
+    /// Holds the next block, if the kernel has handed it over. The previous block must have been
+    /// released. No frame is lent yet.
     pub(super) fn acquire(&mut self) -> Option<BlockSummary> {
         assert!(!self.held, "a block is held already");
-        let (walk, summary) = Walk::new(self.mapping.block(self.position)?, self.walk);
+        let (walk, summary) = BlockWalk::new(self.mapping.block(self.position)?, self.walk);
         (self.held, self.walk) = (true, walk);
         Some(summary)
     }
 
-    /// Lends the next part of the held block, in place of the one before. Without frames it is at its end.
+    /// Lends the next part of the held block instead of the previous part. A part without frames
+    /// marks the end of the block.
     pub(super) fn lend(&mut self) -> PartSummary {
         self.frames.clear();
         if !self.held {
@@ -71,7 +73,7 @@ impl BlockRing {
             .read(block, self.frame_bytes_max, PART_FRAMES, &mut self.frames)
     }
 
-    /// Gives the held block back, if there is one.
+    /// Returns the held block to the kernel. Does nothing without a held block.
     pub(super) fn release(&mut self) {
         if !std::mem::take(&mut self.held) {
             return;
@@ -90,8 +92,8 @@ impl BlockRing {
         })
     }
 
-    /// Whether no packet waits in the block that the kernel is filling. Means something only when `acquire` has just
-    /// found nothing.
+    /// Whether no packet waits in the block that the kernel is filling. Valid only right after
+    /// `acquire` has found no block.
     pub(super) fn is_kernel_block_empty(&self) -> bool {
         self.mapping.is_empty(self.position)
     }
@@ -126,7 +128,7 @@ mod tests {
         assert!(ring.acquire().is_none());
         assert!(ring.burst().frames.is_empty());
         for round in 0..10_u8 {
-            // Rounds of one, two and three blocks meet every wrap-around.
+            // Rounds of one, two and three blocks cover every wrap-around.
             for index in 0..=round % 3 {
                 let place = (ring.position + usize::from(index)) % 3;
                 ring.mapping

@@ -1,25 +1,27 @@
-//! How much kernel memory a queue gets where the user does not say.
+//! The kernel memory of a queue if the user does not choose a size.
 //!
-//! The ring holds what comes while its thread does not run. So it is sized by what the link can bring in that time, and bounded
-//! by what the machine has: the kernel's memory is taken at the start and is never swapped.
+//! The ring holds the packets that arrive while its thread does not run. So the link's speed
+//! determines its size. The machine's memory limits the size: the kernel allocates the ring at the
+//! start and never swaps its pages.
 
 use super::sys::InterfaceQuery;
 
-/// How long a thread may be held up at full speed of the link, ms.
+/// Longest interruption of a thread at full link speed that the ring covers, ms.
 const HOLD_MS: u64 = 60;
 
-/// A frame of 64 bytes takes 84 on the wire and 152 in the ring: less than this many times as much.
+/// Size of a frame in the ring relative to the wire, rounded up: a frame of 64 bytes takes 84 bytes
+/// on the wire and 152 in the ring.
 const GROWTH: u64 = 2;
 
-/// Where a driver tells no speed (virtio, tun), Mbit/s.
+/// Assumed speed if the driver does not report one (virtio, tun), Mbit/s.
 const SPEED_MBIT: u64 = 10_000;
 
-/// Bounds of what a queue gets, bytes.
+/// Bounds of a queue's memory, bytes.
 const QUEUE_BYTES_MIN: u64 = 64 << 20;
 const QUEUE_BYTES_MAX: u64 = 512 << 20;
 
-/// All queues of an interface together get no more than this part of the memory: one in 32. Where it is less than
-/// [`QUEUE_BYTES_MIN`], it prevails.
+/// Share of the machine's memory for all queues of an interface together: one in 32. The share
+/// takes precedence over [`QUEUE_BYTES_MIN`].
 const MEMORY_SHARE: u64 = 32;
 
 /// Bytes for each of `queues` queues of the interface.
@@ -38,7 +40,7 @@ pub(super) fn queue_bytes(query: &InterfaceQuery, interface: &str, queues: usize
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// The same from numbers alone; the link's speed is in Mbit/s.
+/// Bytes for each queue, computed from numbers alone. `speed` is in Mbit/s.
 fn bytes(speed: Option<u64>, memory_bytes: u64, queues: u64) -> u64 {
     let bytes_a_second = speed.unwrap_or(SPEED_MBIT).saturating_mul(1_000_000 / 8);
     let wanted = bytes_a_second.saturating_mul(GROWTH * HOLD_MS) / 1000 / queues;
@@ -50,10 +52,11 @@ fn bytes(speed: Option<u64>, memory_bytes: u64, queues: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Memory that bounds nothing here.
+    /// A memory size that limits nothing in these tests.
     const LARGE: u64 = 1 << 60;
 
-    /// A speed, Mbit/s, that wants `bytes`: a megabit a second brings 125 bytes in a millisecond.
+    /// The speed in Mbit/s for which a queue needs `bytes`: one megabit per second is 125 bytes per
+    /// millisecond.
     fn speed_for(bytes: u64) -> u64 {
         bytes.div_ceil(125 * HOLD_MS * GROWTH)
     }
@@ -71,14 +74,14 @@ mod tests {
         let wanted = bytes(Some(speed), LARGE, 1);
         assert!(wanted >= between && wanted < QUEUE_BYTES_MAX, "{wanted}");
         assert_eq!(wanted, GROWTH * HOLD_MS * speed * 125);
-        // Queues share what the link brings in.
+        // Queues share the link's speed.
         assert_eq!(bytes(Some(2 * speed), LARGE, 2), wanted);
         assert_eq!(bytes(None, LARGE, 1), bytes(Some(SPEED_MBIT), LARGE, 1));
     }
 
     #[test]
     fn a_small_machine_keeps_its_memory() {
-        // So small that even the least is more than its part.
+        // So small that even the lower bound exceeds its share.
         let memory = MEMORY_SHARE * QUEUE_BYTES_MIN / 2;
         for queues in [1, 4] {
             let all = queues * bytes(None, memory, queues);

@@ -1,4 +1,4 @@
-//! Opening a live interface: sockets, rings, fanout.
+//! Opens a live interface: sockets, rings, fanout.
 
 use std::{path::Path, sync::Arc};
 
@@ -6,25 +6,27 @@ use super::{
     classic,
     config::{FanoutMode, LiveConfig, Sides},
     interface::link_type,
-    kernel_filter, queue,
+    kernel_filter,
+    packet_interface::{PacketInterface, SocketWithRing},
+    queue,
     sys::PacketSocket,
-    tapped::{Opened, TappedInterface},
 };
 use crate::{
     CpuList, Instruction, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, TimeDomain,
-    interface::Found,
+    interface::InterfaceSnapshot,
 };
 use retroscope_packet::LinkType;
 
-/// Spare sockets for each queue that shares an interface: the interface may be removed and come back as often.
+/// Spare sockets for each queue of a shared interface. The interface can be removed and come back
+/// this often.
 const SPARES: usize = 4;
 /// Spare sockets of all queues together.
 const SPARES_MAX: usize = 64;
 
-/// A live interface behind the [`Source`] plug.
+/// A live interface that implements [`Source`].
 ///
-/// Probing needs CAP_NET_RAW; the queues need no privilege. It captures in the network namespace of the thread that
-/// calls [`Source::probe`].
+/// Probing needs CAP_NET_RAW; the queues need no privilege. The source captures in the network
+/// namespace of the thread that calls [`Source::probe`].
 #[derive(Debug)]
 pub struct LiveSource(pub LiveConfig);
 
@@ -33,108 +35,115 @@ impl Source for LiveSource {
         &self.0.interface
     }
 
-    /// Makes `queues` sockets that share the interface, each with its own kernel memory. They reject what comes until they are opened. One
-    /// if the interface is down and the kernel, before Linux 6.13, lets only running sockets share.
+    /// Makes `queues` sockets that share the interface, each with its own kernel memory. The
+    /// sockets reject all packets until they are opened. Makes one socket if the interface is down
+    /// and the kernel lets only running sockets share an interface (before Linux 6.13).
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let queues = queues.clamp(1, 256);
-        let hooked = match Hooked::new(&self.0, queues) {
+        let bound = match BoundSockets::new(&self.0, queues) {
             Err(SourceError::System { error, .. })
                 if queues > 1 && error.raw_os_error() == Some(libc::EINVAL) =>
             {
-                Hooked::new(&self.0, 1)
+                BoundSockets::new(&self.0, 1)
             }
-            hooked => hooked,
+            bound => bound,
         };
-        Ok(Box::new(hooked?))
+        Ok(Box::new(bound?))
     }
 }
 
-/// An interface whose sockets are in its receive path, and reject what comes.
+/// An interface whose sockets are in its receive path, and still reject all packets.
 #[derive(Debug)]
-struct Hooked {
-    tapped: TappedInterface,
-    found: Found,
+struct BoundSockets {
+    packet_interface: PacketInterface,
+    found: InterfaceSnapshot,
     link_type: LinkType,
-    opened: Vec<Opened>,
+    opened: Vec<SocketWithRing>,
 }
 
-impl Hooked {
+impl BoundSockets {
     fn new(config: &LiveConfig, queues: usize) -> Result<Self, SourceError> {
-        let mut tapped = TappedInterface::new(config.clone(), queues)?;
-        let found = tapped.look_up()?;
+        let mut packet_interface = PacketInterface::new(config.clone(), queues)?;
+        let found = packet_interface.look_up()?;
         if config.sides == Sides::Both && found.flags.is_loopback() {
             // The loopback interface would show each frame twice.
-            tapped.config.sides = Sides::In;
+            packet_interface.config.sides = Sides::In;
         }
         if queues > 1 {
             let spares = (SPARES * queues).min(SPARES_MAX);
-            let spares = (0..spares).map(|_| tapped.open_socket());
-            tapped.share(spares.collect::<Result<_, _>>()?);
+            let spares = (0..spares).map(|_| packet_interface.open_socket());
+            packet_interface.share(spares.collect::<Result<_, _>>()?);
         }
         let opened: Vec<_> = (0..queues)
             .map(|_| {
-                let socket = tapped.open_socket()?;
-                tapped.with_ring(socket)
+                let socket = packet_interface.open_socket()?;
+                packet_interface.with_ring(socket)
             })
             .collect::<Result<_, _>>()?;
         for (socket, ..) in &opened {
-            tapped.hook(socket, &found)?;
+            packet_interface.bind_rejecting(socket, &found)?;
         }
         Ok(Self {
-            tapped,
+            packet_interface,
             found,
-            // `look_up` has seen that it has one.
+            // `look_up` has checked that the interface has a link type.
             link_type: link_type(found.hardware_type).unwrap_or(LinkType::ETHERNET),
             opened,
         })
     }
 }
 
-impl Probed for Hooked {
+impl Probed for BoundSockets {
     fn queues(&self) -> usize {
         self.opened.len()
     }
 
-    /// The kernel's own hash is the same in both directions, and that of a datagram's fragments is one of addresses alone
-    /// (`__skb_get_hash_symmetric` of Linux).
+    /// The kernel's hash is the same in both directions, and the hash of a datagram's fragments
+    /// uses the addresses alone (`__skb_get_hash_symmetric` of Linux).
     fn keeps_flows_together(&self) -> bool {
-        self.opened.len() == 1 || self.tapped.config.fanout.mode == FanoutMode::Hash
+        self.opened.len() == 1 || self.packet_interface.config.fanout.mode == FanoutMode::Hash
     }
 
     fn link_types(&self) -> Vec<LinkType> {
         vec![self.link_type]
     }
 
-    /// Takes a filter that the kernel decides as we would (`kernel_filter`), and cuts frames in the kernel unless a filter
-    /// of the recorder wants to see all of them.
+    /// Accepts a filter that the kernel and the recorder decide alike (`kernel_filter`). The kernel
+    /// also truncates frames, unless a filter of the recorder needs whole frames.
     fn open(self: Box<Self>, offer: &Offer) -> Result<Vec<Box<dyn Queue>>, SourceError> {
         let Self {
-            mut tapped,
+            mut packet_interface,
             found,
             link_type,
             opened,
         } = *self;
         let (socket, ..) = &opened[0];
-        choose_program(&mut tapped, socket, kernel_part(offer, link_type));
+        choose_program(&mut packet_interface, socket, kernel_part(offer, link_type));
         for (socket, ..) in &opened {
-            tapped.admit(socket)?;
+            packet_interface.start_accepting(socket)?;
         }
-        let info = InterfaceInfo::new(tapped.name(), link_type, TimeDomain::KernelSoftware);
-        let near = CpuList::near(Path::new("/sys"), tapped.name(), found.index);
-        let tapped = Arc::new(tapped);
+        let info = InterfaceInfo::new(
+            packet_interface.name(),
+            link_type,
+            TimeDomain::KernelSoftware,
+        );
+        let near = CpuList::near(Path::new("/sys"), packet_interface.name(), found.index);
+        let packet_interface = Arc::new(packet_interface);
         let queue = |(number, opened)| {
-            let cpus = tapped.config.cpus.of_thread(&near);
-            let (tapped, info) = (Arc::clone(&tapped), info.clone());
-            queue::queue(tapped, found, info, number == 0, cpus, opened)
+            let cpus = packet_interface.config.cpus.of_thread(&near);
+            let (packet_interface, info) = (Arc::clone(&packet_interface), info.clone());
+            queue::queue(packet_interface, found, info, number == 0, cpus, opened)
         };
         Ok(opened.into_iter().enumerate().map(queue).collect())
     }
 }
 
-/// What the kernel can do of an offer: what a socket takes, and how much of it, `None` being everything; and whether the offered filter is
-/// in it.
+/// The part of an offer that the kernel can do: the socket's program, which also truncates frames,
+/// and whether the program includes the offered filter. A program of `None` accepts all frames
+/// whole.
 fn kernel_part(offer: &Offer, link_type: LinkType) -> (Option<Vec<Instruction>>, bool) {
-    // Four bytes for a tag that is put back, and at least one more, so that a frame that is cut is longer than wanted.
+    // Four bytes for a tag that is put back, and at least one more, so that the recorder detects a
+    // truncated frame by its length.
     let keep = match offer.snaplen {
         0 => u32::MAX,
         snaplen => snaplen.saturating_add(5),
@@ -154,20 +163,20 @@ fn kernel_part(offer: &Offer, link_type: LinkType) -> (Option<Vec<Instruction>>,
     }
 }
 
-/// Sets the program of the interface. The kernel may refuse a filter all the same: then it is left to user space.
+/// Sets the program of the interface. If the kernel refuses the filter, user space filters.
 fn choose_program(
-    tapped: &mut TappedInterface,
+    packet_interface: &mut PacketInterface,
     socket: &PacketSocket,
     (program, is_filtered): (Option<Vec<Instruction>>, bool),
 ) {
-    let sides = tapped.config.sides;
-    tapped.program = classic::program(sides, program.as_deref());
-    tapped.is_filtered = is_filtered;
-    let program = tapped.program.as_deref();
+    let sides = packet_interface.config.sides;
+    packet_interface.program = classic::program(sides, program.as_deref());
+    packet_interface.is_filtered = is_filtered;
+    let program = packet_interface.program.as_deref();
     let is_refused = program.is_some_and(|program| socket.attach_filter(program).is_err());
     if is_refused && is_filtered {
-        tapped.program = classic::program(sides, None);
-        tapped.is_filtered = false;
+        packet_interface.program = classic::program(sides, None);
+        packet_interface.is_filtered = false;
     }
 }
 
@@ -208,7 +217,7 @@ mod tests {
         let (program, is_filtered) = kernel_part(&offer, LinkType::RAW);
         assert_eq!(program.unwrap().last(), Some(&Instruction::ret(101)));
         assert!(is_filtered);
-        // What user space has to decide is handed over whole.
+        // If user space must decide, it gets whole frames.
         offer.programs[0].1 = vec![Instruction {
             code: 0x16,
             ..Instruction::ret(0)

@@ -1,28 +1,36 @@
-//! Why the watermark of a live queue holds. Its rules are those of [`crate::watermark`].
+//! Why the watermark of a live queue holds. The rules are in [`crate::watermark`].
 //!
-//! "Nothing older than T will come" while the link may be silent. Let `t` be the system clock read *before* looking at the
-//! ring. The kernel stamps a packet and places it in its open block in one go in softirq context, well within
-//! [`PLACING_NS`]; placing raises the block's packet count, which we can see. So
+//! The watermark T promises that no packet older than T will arrive, even if the link is silent.
+//! Let `t` be the system clock, read *before* checking the ring. In softirq context, the kernel
+//! stamps a packet and places it in its open block without interruption, well within
+//! [`DELIVERY_DELAY_NS_MAX`]. Placing a packet raises the block's packet count, which this process
+//! can read. So:
 //!
-//! - if the ring offers no block and its open block counts no packet, all packets stamped before `t - PLACING_NS` were
-//!   lent: the watermark moves there,
-//! - if packets wait in the open block, it stays where the blocks before put it: stamps follow each other in the order of
-//!   placing but for the same delay, so nothing older than the last stamp of a block given back, less `PLACING_NS`, comes.
+//! - If the ring offers no block and the open block counts no packet, all packets stamped before
+//!   `t - DELIVERY_DELAY_NS_MAX` were lent. The watermark moves to that time.
+//! - If packets wait in the open block, the watermark stays at the time of the earlier blocks.
+//!   Packets are placed in the order of their stamps, except for the same delay. So no later packet
+//!   is older than the last stamp of a returned block, less `DELIVERY_DELAY_NS_MAX`.
 //!
-//! A block with packets is handed over within [`RETIRE_MS`] and two ticks of the kernel's timer, so the
-//! watermark of a queue that is asked often stays less than [`BEHIND_NS`] behind the clock, without any traffic, and a nap (8 ms,
-//! or 16) more on a busy link. A queue that may wait longer, because nobody needs its watermark, moves it as seldom as it is asked.
+//! The kernel hands over a block with packets within [`RETIRE_MS`] and two ticks of its timer. So
+//! without any traffic, the watermark of a frequently polled queue stays less than [`BEHIND_NS`]
+//! late. A nap (8 or 16 ms) on a busy link adds to that. If nobody needs the watermark, the queue
+//! may wait longer, and its watermark moves as rarely as the queue is polled.
 
-/// How long, in ms, a packet waits at most until the kernel hands over its block, which need not be full: the retire time of the ring.
+/// The retire time of the ring, ms: the longest wait of a packet until the kernel hands over its
+/// block, full or not.
 pub(crate) const RETIRE_MS: u32 = 4;
 
-/// How far the watermark stays behind the clock without naps: placing, the retire time, and two ticks at 250 Hz, or nearly at 100.
+/// Largest delay of the watermark without naps: delivery, the retire time, and two ticks at 250 Hz,
+/// or nearly two at 100 Hz.
 pub(super) const BEHIND_NS: i64 = 25_000_000;
 
-/// How far the watermark of a queue that is asked whenever it returns, to wait for 16 ms or less, stays behind the clock at most,
-/// ns, as long as its thread is not kept from running. Whoever closes a window by the clock waits longer.
+/// Largest delay of the watermark, ns, for a queue that is polled whenever it returns, with waits
+/// of 16 ms or less, while its thread can run. A window that is closed by the clock waits longer
+/// than this.
 pub const WATERMARK_BEHIND_NS_MAX: i64 = 47_000_000;
 
-/// From the stamp of a packet to its place in the ring at most: far more than the microseconds it takes, to allow for a
-/// virtual CPU that is descheduled in between, and for the backlog where the kernel stamps before it.
-pub(super) const PLACING_NS: i64 = 12_000_000;
+/// Longest time from the stamp of a packet to its place in the ring. Placing takes microseconds;
+/// the limit allows for a virtual CPU that is descheduled in between, and for the input queue if
+/// the kernel stamps packets before that queue.
+pub(super) const DELIVERY_DELAY_NS_MAX: i64 = 12_000_000;

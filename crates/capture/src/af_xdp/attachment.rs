@@ -1,8 +1,10 @@
-//! What the queues of an interface share: the program with its maps and counters, and the link that keeps it attached.
+//! State that the queues of an interface share: the program with its maps and counters, and the
+//! link that keeps it attached.
 //!
-//! The program is loaded once, with privileges. To attach it takes none (`bpf_xdp_link_attach` of `net/core/dev.c`: who may load an XDP
-//! program was asked when it was loaded), so it can be attached to an interface that comes back. Before Linux 5.19 bpf(2) itself
-//! asked for CAP_BPF where `kernel.unprivileged_bpf_disabled` is set. Maps and counters go on.
+//! The program is loaded once, with privileges. Attaching it needs none: the kernel checked the
+//! right to load an XDP program at load time (`bpf_xdp_link_attach` of `net/core/dev.c`). So the
+//! program can be attached to an interface that comes back. Before Linux 5.19 bpf(2) itself
+//! required CAP_BPF if `kernel.unprivileged_bpf_disabled` is set. Maps and counters stay the same.
 
 use std::{
     collections::BTreeSet,
@@ -15,77 +17,89 @@ use std::{
 };
 
 use super::{
-    mode::TakeMode,
+    mode::ReceiveMode,
     program::{
-        FLOW_KEY_BYTES, Parts, SHUNTED_STATE_BYTES, ShuntedState, TAKEN_EVERY_NS, assemble,
+        FLOW_KEY_BYTES, ProgramInputs, SHUNTED_STATE_BYTES, ShuntedState, TAKEN_EVERY_NS, assemble,
         flow_key, word,
     },
-    sys::{Counters, LINE_WORDS, Link, Map, Program, XdpSocket, attach, load_program},
+    sys::{CounterLines, LINE_WORDS, Map, XdpLink, XdpProgram, XdpSocket, attach, load_program},
 };
 use crate::{Shunt, ShuntedFlow, af_packet::sys::PacketSocket, clock};
 
-/// Receive queues that are looked after: more than any NIC has.
+/// Receive queues with counters: more than any NIC has.
 pub(super) const QUEUES_MAX: u32 = 1024;
 
-/// Flows that can be shunted at once; the least recently used ones fall out.
+/// Flows that can be shunted at once. With more flows, the least recently used flows drop out.
 const SHUNTED_MAX: u32 = 1 << 16;
 
 /// Bytes of a queue's line in the counters.
 const LINE_BYTES: usize = 8 * word::COUNT;
 
-const _: () = assert!(word::COUNT == LINE_WORDS, "a line as `Counters` maps it");
+const _: () = assert!(
+    word::COUNT == LINE_WORDS,
+    "a line as `CounterLines` maps it"
+);
 
 /// `XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`.
 const GENERIC: u32 = 1 << 1;
 const NATIVE: u32 = 1 << 2;
 
-/// A program that is attached to an interface, or will be to the next one of its name. It is detached when the last owner goes, and by
-/// the kernel if the process dies: the link is a descriptor.
+/// A program that is attached to an interface, or will be attached to the next interface of its
+/// name. The last owner detaches the program. The kernel detaches it if the process dies, because
+/// the link is a descriptor.
 #[derive(Debug)]
 pub(super) struct Attachment {
     // Dropped first: no packet reaches a socket that is gone.
-    hold: Mutex<Hold>,
-    program: Program,
-    pub(super) counters: Counters,
+    state: Mutex<AttachmentState>,
+    program: XdpProgram,
+    pub(super) counters: CounterLines,
     pub(super) sockets: Map,
     shunted: Map,
-    /// Whether the program looks flows up: from the first one on that is shunted.
+    /// Whether the program looks flows up. True from the first shunted flow on.
     is_shunting: AtomicBool,
-    pub(super) take_mode: TakeMode,
-    /// Keeps the interface promiscuous while the program is attached to it.
+    pub(super) receive_mode: ReceiveMode,
+    /// Keeps the interface promiscuous while the program is attached.
     promiscuous: Option<PacketSocket>,
 }
 
-/// The interface that the program is attached to, and how far the queues are with it. Queues are told by their numbers.
+/// The interface to which the program is attached, and the state of each queue for this interface.
+/// Queues have numbers.
 #[derive(Debug, Default)]
-pub(super) struct Hold {
-    link: Option<(Link, Held)>,
-    /// How often the program was attached. An index may come back, with an interface that was in another namespace.
+pub(super) struct AttachmentState {
+    link: Option<(XdpLink, AttachedInterface)>,
+    /// Number of attachments until now. An index may come back with an interface that was in
+    /// another namespace.
     generation: u64,
-    /// Run by the driver; else by the kernel's network stack, after it has made a packet of its own of it.
+    /// The driver runs the program. Otherwise the kernel's network stack runs it after allocating a
+    /// packet buffer.
     pub(super) is_native: bool,
     /// Queues that have a socket, or know that the interface has no such queue.
     settled: BTreeSet<u32>,
     /// Queues that have failed, and wait for no interface any more.
     failed: BTreeSet<u32>,
-    /// Why an interface that came back is not taken, which was told.
+    /// Why an interface that came back is not captured. The user got this text.
     pub(super) refusal: Option<String>,
-    /// When to ask next whether the host uses an interface that came back, and until when, on the monotonic clock.
-    ask_ns: i64,
-    pub(super) ask_until_ns: i64,
+    /// When to check next whether the host uses an interface that came back, and until when to
+    /// check, on the monotonic clock.
+    host_check_due_ns: i64,
+    pub(super) host_check_until_ns: i64,
 }
 
-/// An interface that the program is attached to.
+/// An interface to which the program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct AttachedInterface {
     pub(super) index: i32,
-    /// As the attachment counts interfaces.
+    /// Number of the attachment to this interface.
     pub(super) generation: u64,
 }
 
 impl Attachment {
-    /// Loads the program. `promiscuous`: a socket that receives nothing, if interfaces are to be promiscuous.
-    pub(super) fn new(take_mode: TakeMode, promiscuous: Option<PacketSocket>) -> io::Result<Self> {
+    /// Loads the program. `promiscuous`: a socket that receives no packets, if interfaces should be
+    /// promiscuous.
+    pub(super) fn new(
+        receive_mode: ReceiveMode,
+        promiscuous: Option<PacketSocket>,
+    ) -> io::Result<Self> {
         let counters = Map::new(Map::ARRAY, 4, LINE_BYTES, QUEUES_MAX)?;
         let sockets = Map::new(Map::SOCKETS, 4, 4, QUEUES_MAX)?;
         let shunted = Map::new(
@@ -94,90 +108,104 @@ impl Attachment {
             SHUNTED_STATE_BYTES,
             SHUNTED_MAX,
         )?;
-        let code = assemble(Parts {
+        let code = assemble(ProgramInputs {
             counters: counters.descriptor.as_raw_fd(),
             sockets: sockets.descriptor.as_raw_fd(),
             shunted: shunted.descriptor.as_raw_fd(),
-            take_mode,
+            receive_mode,
         });
         Ok(Self {
-            hold: Mutex::default(),
-            program: load_program(&code, take_mode.has_fragments)?,
-            counters: Counters::new(&counters.descriptor, QUEUES_MAX)?,
+            state: Mutex::default(),
+            program: load_program(&code, receive_mode.has_fragments)?,
+            counters: CounterLines::new(&counters.descriptor, QUEUES_MAX)?,
             sockets,
             shunted,
             is_shunting: AtomicBool::new(false),
-            take_mode,
+            receive_mode,
             promiscuous,
         })
     }
 
-    /// What it is attached to. Held while that changes.
-    pub(super) fn hold(&self) -> MutexGuard<'_, Hold> {
-        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the state of the attachment. A thread holds the lock while it changes the attachment.
+    pub(super) fn state(&self) -> MutexGuard<'_, AttachmentState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attaches the program to an interface that came back: by the driver if that can.
-    pub(super) fn attach_again(&self, hold: &mut Hold, index: i32) -> io::Result<Held> {
-        match self.attach(hold, index, true) {
-            Err(error) if is_unsupported(&error) => self.attach(hold, index, false),
+    /// Attaches the program to an interface that came back, in the driver if the driver supports
+    /// XDP.
+    pub(super) fn attach_again(
+        &self,
+        state: &mut AttachmentState,
+        index: i32,
+    ) -> io::Result<AttachedInterface> {
+        match self.attach(state, index, true) {
+            Err(error) if is_unsupported(&error) => self.attach(state, index, false),
             outcome => outcome,
         }
     }
 
-    /// Attaches the program to an interface. Packets go on to the host until a queue is opened. Nothing is replaced: `hold` has no
-    /// interface.
-    pub(super) fn attach(&self, hold: &mut Hold, index: i32, is_native: bool) -> io::Result<Held> {
-        assert!(hold.link.is_none(), "an interface was left before");
+    /// Attaches the program to an interface. Packets go on to the host until a queue is opened.
+    /// `state` must have no interface.
+    pub(super) fn attach(
+        &self,
+        state: &mut AttachmentState,
+        index: i32,
+        is_native: bool,
+    ) -> io::Result<AttachedInterface> {
+        assert!(state.link.is_none(), "an interface was left before");
         let mode = if is_native { NATIVE } else { GENERIC };
         let link = attach(&self.program, index, mode)?;
         if let Some(socket) = &self.promiscuous {
             socket.set_promiscuous(index)?;
         }
-        let generation = hold.generation + 1;
-        let held = Held { index, generation };
-        *hold = Hold {
-            link: Some((link, held)),
+        let generation = state.generation + 1;
+        let attached = AttachedInterface { index, generation };
+        *state = AttachmentState {
+            link: Some((link, attached)),
             generation,
             is_native,
-            failed: std::mem::take(&mut hold.failed),
-            ..Hold::default()
+            failed: std::mem::take(&mut state.failed),
+            ..AttachmentState::default()
         };
-        Ok(held)
+        Ok(attached)
     }
 
-    /// The interface that it is attached to, if any.
-    pub(super) fn held(&self) -> Option<Held> {
-        self.hold().held()
+    /// The interface to which the program is attached, if any.
+    pub(super) fn attached(&self) -> Option<AttachedInterface> {
+        self.state().attached()
     }
 
-    /// Detaches it from an interface that is gone, which may only have gone to another network namespace, or is the host's.
-    pub(super) fn leave(&self, generation: u64) {
-        let mut hold = self.hold();
-        let is_it = |(_, held): &mut (Link, Held)| held.generation == generation;
-        let Some((_, held)) = hold.link.take_if(is_it) else {
+    /// Detaches the program from an interface that was removed, moved to another network namespace,
+    /// or is the host's again.
+    pub(super) fn detach(&self, generation: u64) {
+        let mut state = self.state();
+        let is_it =
+            |(_, attached): &mut (XdpLink, AttachedInterface)| attached.generation == generation;
+        let Some((_, attached)) = state.link.take_if(is_it) else {
             return;
         };
         if let Some(socket) = &self.promiscuous {
-            // The kernel has done it where the interface was removed.
-            let _ = socket.unset_promiscuous(held.index);
+            // The kernel has done this if the interface was removed.
+            let _ = socket.unset_promiscuous(attached.index);
         }
     }
 
-    /// Lets a socket have the packets of a queue, once the queue is opened.
+    /// Assigns the packets of a queue to a socket, once the queue is opened.
     pub(super) fn set_socket(&self, queue_index: u32, socket: &XdpSocket) -> io::Result<()> {
         let descriptor = socket.as_fd().as_raw_fd();
         self.sockets
             .insert(&queue_index.to_ne_bytes(), &descriptor.to_ne_bytes())
     }
 
-    /// `true`: takes the packets of a queue, and counts those of one without a socket; `false`: they go on to the host.
+    /// `true`: takes the packets of a queue, and counts the packets of a queue without a socket.
+    /// `false`: the packets go on to the host.
     pub(super) fn set_open(&self, queue_index: u32, is_open: bool) {
         self.counters
             .set(queue_index, word::OPEN, u64::from(is_open));
     }
 
-    /// Drops this direction of a flow, or lets it through again: see [`Queue::shunt`](crate::Queue::shunt).
+    /// Drops this direction of a flow, or lets it pass again, as
+    /// [`Queue::shunt`](crate::Queue::shunt) describes.
     pub(super) fn shunt(&self, flow: &ShuntedFlow, shunt: Option<Shunt>) -> io::Result<()> {
         let Some(Shunt { silence_ns, class }) = shunt else {
             return match self.shunted.remove(&flow_key(flow)) {
@@ -187,10 +215,12 @@ impl Attachment {
         };
         let now_ns = clock::monotonic_ns();
         let next_ns = now_ns + i64::from(TAKEN_EVERY_NS);
-        let state: ShuntedState = [now_ns, next_ns, silence_ns, class.into()];
-        let state = state.map(i64::to_ne_bytes);
-        self.shunted.insert(&flow_key(flow), state.as_flattened())?;
-        // Looking flows up costs something for each packet: it begins with the first flow. Relaxed: of two threads one writes, and the program reads those lines.
+        let flow_state: ShuntedState = [now_ns, next_ns, silence_ns, class.into()];
+        let flow_state = flow_state.map(i64::to_ne_bytes);
+        self.shunted
+            .insert(&flow_key(flow), flow_state.as_flattened())?;
+        // Looking flows up costs time for each packet, so it begins with the first flow. Relaxed:
+        // of two threads one writes, and the program reads those lines.
         if !self.is_shunting.swap(true, Relaxed) {
             for queue_index in 0..QUEUES_MAX {
                 self.counters.set(queue_index, word::SHUNTING, 1);
@@ -199,7 +229,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// Packets of queues that have no socket: the interface got more queues. They went on to the host.
+    /// Packets of queues without a socket, which exist because the interface got more queues. The
+    /// packets went on to the host.
     pub(super) fn unseen(&self) -> u64 {
         (0..QUEUES_MAX)
             .map(|queue_index| self.counters.get(queue_index, word::UNSEEN))
@@ -207,40 +238,42 @@ impl Attachment {
     }
 }
 
-impl Hold {
-    /// The interface that the program is attached to, if any.
-    pub(super) fn held(&self) -> Option<Held> {
-        self.link.as_ref().map(|(_, held)| *held)
+impl AttachmentState {
+    /// The interface to which the program is attached, if any.
+    pub(super) fn attached(&self) -> Option<AttachedInterface> {
+        self.link.as_ref().map(|(_, attached)| *attached)
     }
 
-    /// The queue of this number has what it needs for this interface.
+    /// Marks that this queue has what it needs for the interface.
     pub(super) fn settle(&mut self, generation: u64, queue_index: u32) {
         if self.generation == generation {
             self.settled.insert(queue_index);
         }
     }
 
-    /// The queue of this number has failed: nobody waits for it.
+    /// Marks that this queue has failed: the other queues do not wait for this queue.
     pub(super) fn fail(&mut self, queue_index: u32) {
         self.failed.insert(queue_index);
     }
 
-    /// Whether all `queues` queues have what they need, but for those that have failed.
+    /// Whether all `queues` queues have what they need, except failed queues.
     pub(super) fn is_settled(&self, queues: u32) -> bool {
         (0..queues).all(|index| self.settled.contains(&index) || self.failed.contains(&index))
     }
 
-    /// Whether it is time to ask whether the host uses the interface. If so, the next time is `pause_ns` later.
-    pub(super) fn is_to_ask(&mut self, now_ns: i64, pause_ns: i64) -> bool {
-        let is_due = (self.ask_ns..self.ask_until_ns).contains(&now_ns);
+    /// Whether to check now if the host uses the interface. If so, schedules the next check
+    /// `pause_ns` later.
+    pub(super) fn is_host_check_due(&mut self, now_ns: i64, pause_ns: i64) -> bool {
+        let is_due = (self.host_check_due_ns..self.host_check_until_ns).contains(&now_ns);
         if is_due {
-            self.ask_ns = now_ns.saturating_add(pause_ns);
+            self.host_check_due_ns = now_ns.saturating_add(pause_ns);
         }
         is_due
     }
 }
 
-/// What drivers and older kernels say to what they do not have, and to a program for packets in one buffer where theirs may not fit one.
+/// Errors of drivers and older kernels for features that they lack, and of drivers whose packets
+/// may not fit one buffer, for a program that requires a single buffer.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
     let refusals = [libc::EOPNOTSUPP, libc::EINVAL, libc::ERANGE];
     error
@@ -255,38 +288,41 @@ mod tests {
 
     #[test]
     fn a_queue_settles_once() {
-        let mut hold = Hold::default();
-        hold.settle(0, 1);
-        hold.settle(0, 1);
-        assert!(!hold.is_settled(2), "it is one queue");
-        // Of another interface.
-        hold.settle(1, 0);
-        assert!(!hold.is_settled(2));
-        hold.settle(0, 0);
-        assert!(hold.is_settled(2));
-        assert!(!hold.is_settled(3));
-        hold.fail(2);
-        assert!(hold.is_settled(3), "nobody waits for one that failed");
+        let mut state = AttachmentState::default();
+        state.settle(0, 1);
+        state.settle(0, 1);
+        assert!(!state.is_settled(2), "it is one queue");
+        // A queue of another interface.
+        state.settle(1, 0);
+        assert!(!state.is_settled(2));
+        state.settle(0, 0);
+        assert!(state.is_settled(2));
+        assert!(!state.is_settled(3));
+        state.fail(2);
+        assert!(state.is_settled(3), "nobody waits for one that failed");
     }
 
     #[test]
     fn the_host_is_asked_now_and_then_and_not_for_ever() {
-        let mut hold = Hold::default();
-        assert!(!hold.is_to_ask(10, 100), "it was there at the start");
-        hold.ask_until_ns = 500;
-        let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| hold.is_to_ask(now_ns, 100));
+        let mut state = AttachmentState::default();
+        assert!(
+            !state.is_host_check_due(10, 100),
+            "it was there at the start"
+        );
+        state.host_check_until_ns = 500;
+        let asked = [10, 50, 109, 110, 499, 500].map(|now_ns| state.is_host_check_due(now_ns, 100));
         assert_eq!(asked, [true, false, false, true, true, false]);
     }
 
-    /// The lines of all queues are written once, not for each flow that is handed over.
+    /// The lines of all queues are written once, not for each shunted flow.
     #[test]
     fn the_program_is_told_once_to_look_flows_up() {
-        let take_mode = TakeMode {
+        let receive_mode = ReceiveMode {
             is_native: true,
             packet_bytes_max: None,
             has_fragments: false,
         };
-        let attachment = match Attachment::new(take_mode, None) {
+        let attachment = match Attachment::new(receive_mode, None) {
             Ok(attachment) => attachment,
             Err(error) => {
                 eprintln!("SKIP: no bpf(2) here: {error}");
@@ -312,7 +348,8 @@ mod tests {
         assert_eq!(word_of(7), 0, "it was written again");
     }
 
-    /// The kernel's verifier judges the programs: with and without packets of several buffers and chunks.
+    /// The kernel's verifier checks the programs, with and without packets of several buffers and
+    /// chunks.
     #[test]
     fn the_verifier_takes_the_programs() {
         let map = |kind, key_bytes, value_bytes| Map::new(kind, key_bytes, value_bytes, 4);
@@ -331,18 +368,19 @@ mod tests {
             (Some(3840), false),
             (Some(3840), true),
         ] {
-            let mut code = assemble(Parts {
+            let mut code = assemble(ProgramInputs {
                 counters: counters.descriptor.as_raw_fd(),
                 sockets: sockets.descriptor.as_raw_fd(),
                 shunted: shunted.descriptor.as_raw_fd(),
-                take_mode: TakeMode {
+                receive_mode: ReceiveMode {
                     is_native: true,
                     packet_bytes_max,
                     has_fragments,
                 },
             });
             load_program(&code, has_fragments).unwrap();
-            // It is the verifier that looks: without its last instruction a program is refused, and its words come back.
+            // The verifier does run: it refuses a program without its last instruction, and its
+            // message is part of the error.
             code.pop();
             let error = load_program(&code, false).unwrap_err().to_string();
             assert!(error.contains(": "), "{error}");

@@ -1,16 +1,17 @@
-//! An AF_XDP socket, and what it takes to bind it to a receive queue.
+//! An AF_XDP socket, and how to bind it to a receive queue.
 
 use std::io;
 
 use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::{
-    mode::{TakeMode, WhyCopied},
+    mode::{CopyReason, ReceiveMode},
     sys::{ConsumerRing, ProducerRing, XdpSocket},
 };
 use crate::clock::SECOND_NS;
 
-/// How long a socket waits for another one to leave its receive queue, which takes an instant after that was closed.
+/// How long a socket waits until another socket has left its receive queue, which takes an instant
+/// after that socket was closed.
 pub(super) const RECEIVE_QUEUE_WAIT_NS: i64 = 2 * SECOND_NS;
 
 /// A socket with its rings.
@@ -22,29 +23,31 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Binds the socket to a queue of an interface: zero-copy where the driver runs the program and can, else in copy mode. Returns
-    /// why packets are copied. Fails with `EBUSY` where another socket still has the queue or the driver is busy: that passes, and
-    /// copy mode would stay.
+    /// Binds the socket to a queue of an interface. Uses zero-copy if the driver runs the program
+    /// and supports zero-copy, otherwise copy mode. Returns why packets are copied.
+    ///
+    /// Fails with `EBUSY` if another socket still has the queue or the driver is busy. The caller
+    /// tries again, because copy mode would be permanent.
     pub(super) fn bind(
         &self,
         interface_index: i32,
         queue: u32,
         is_native: bool,
-        take_mode: TakeMode,
-    ) -> io::Result<Option<WhyCopied>> {
+        receive_mode: ReceiveMode,
+    ) -> io::Result<Option<CopyReason>> {
         let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         flags.set(
             SocketAddrXdpFlags::XDP_USE_SG,
-            take_mode.packet_bytes_max.is_none(),
+            receive_mode.packet_bytes_max.is_none(),
         );
         let bind = |mode| self.socket.bind(interface_index, queue, flags | mode);
         let why = match is_native {
             true => match bind(SocketAddrXdpFlags::XDP_ZEROCOPY) {
                 Ok(()) => return Ok(None),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(error),
-                Err(error) => WhyCopied::Refused(error.raw_os_error().unwrap_or(0)),
+                Err(error) => CopyReason::Refused(error.raw_os_error().unwrap_or(0)),
             },
-            false => WhyCopied::Generic,
+            false => CopyReason::Generic,
         };
         bind(SocketAddrXdpFlags::XDP_COPY)?;
         Ok(Some(why))

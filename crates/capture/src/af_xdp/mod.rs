@@ -1,43 +1,51 @@
-//! Live capture through AF_XDP: packets leave the kernel right behind the driver, into memory of this process.
+//! Live capture through AF_XDP: packets leave the kernel directly after the driver, into memory of
+//! this process.
 //!
-//! **It takes packets away from the host.** What is recorded reaches no socket, bridge or firewall of this machine, and what
-//! the machine sends is not seen. So it is never chosen by itself, and an interface that the host uses is refused. It is for
-//! a tap or a mirror port of its own.
+//! **It takes packets away from the host.** A recorded packet reaches no socket, bridge or firewall
+//! of this machine, and packets that the machine sends are not captured. So the program never
+//! chooses AF_XDP by itself, and refuses an interface that the host uses. AF_XDP is for a dedicated
+//! tap or mirror port.
 //!
 //! - `program`: the XDP program, assembled by hand,
 //! - `attachment`: the program's maps and link,
-//! - `mode`: how packets come in, [`XdpMode`],
-//! - `taken`: an interface by its name, and sockets (`channel`) for it,
-//! - `sender`: the other direction, for [`send`](crate::send),
+//! - `mode`: how packets arrive, [`XdpMode`],
+//! - `xdp_interface`: an interface by its name, and sockets (`channel`) for the interface,
+//! - `sender`: sending, for [`send`](crate::send),
 //! - `sys`: bpf(2), sockets, rings and memory shared with the kernel,
-//! - `source` and `queue`: the [`Source`](crate::Source) plug.
+//! - `source` and `queue`: the [`Source`](crate::Source) trait.
 //!
 //! # Memory
-//! Each receive queue of the interface has a socket and chunks of its own, taken once. The program of the interface
-//! redirects a packet to the socket of its queue; the driver writes into a chunk (zero-copy), or the kernel copies. A burst
-//! lends the chunks, and they go back to the kernel with the next call.
+//! Each receive queue of the interface has a socket and chunks, allocated once. The interface's
+//! program redirects a packet to the socket of its queue. The driver writes into a chunk
+//! (zero-copy), or the kernel copies. A burst lends the chunks, and the next call returns them to
+//! the kernel.
 //!
 //! # Counting
-//! `received` is counted by the program, shed packets included. The kernel counts what found no chunk (`kernel`), the program
-//! what is shunted (`shed`), what is longer than a chunk where it is not spread over several (`oversize`), and what went on to
-//! the host because its receive queue has no socket (`unseen`). What the NIC had no room for (`nic`) is added to
-//! `received`: the interface's counter in copy mode, unknown in zero-copy mode, where the NIC drops if no chunk is free.
+//! The program counts `received`, shed packets included. The kernel counts packets without a free
+//! chunk (`kernel`). The program counts shunted packets (`shed`), and packets longer than a chunk
+//! if they are not spread over several chunks (`oversize`). It also counts packets that went on to
+//! the host because their receive queue has no socket (`unseen`). `received` also includes packets
+//! for which the NIC had no room (`nic`): the interface's counter in copy mode. In zero-copy mode
+//! this number is unknown, because the NIC drops packets without a free chunk.
 //!
 //! # An interface that comes back
-//! The program is attached to it once it is up, a spare socket takes the place of each queue's, and the counters go on. An interface
-//! that the host uses is left to the host.
+//! When the interface is up, a queue attaches the program to it, a spare socket replaces the socket
+//! of each queue, and the counters go on. An interface that the host uses is left to the host.
 //!
 //! # What it does not do
-//! Kernel filters, the other direction, VLAN tags that the NIC takes out, hardware time stamps. When an interface gets more
-//! receive queues, packets of the new ones go to the host, are counted, and a notice tells.
+//! Kernel filters, sent packets, VLAN tags that the NIC removes, hardware time stamps. If an
+//! interface gets more receive queues, the packets of the new queues go to the host and are
+//! counted, and the user gets a notice.
 //!
 //! # Long frames
-//! A frame longer than a chunk comes in several only where the MTU allows such frames at the start, or the network stack runs the program:
-//! drivers whose zero-copy takes one buffer a frame copy otherwise. An MTU that is raised later is told, and what is too long counted.
+//! A frame longer than a chunk arrives in several chunks only if the MTU allows such frames at the
+//! start, or if the network stack runs the program. Otherwise drivers whose zero-copy supports one
+//! buffer per frame would copy. If the MTU is raised later, a notice says so, and longer frames are
+//! counted.
 //!
 //! # Minimum kernel version
-//! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk; 5.19 to take up an interface that comes back without
-//! privileges, where `kernel.unprivileged_bpf_disabled` is not 0.
+//! 5.9 for the link, 5.11 for busy polling, 6.6 for frames longer than a chunk. 5.19 to attach to
+//! an interface that comes back without privileges, if `kernel.unprivileged_bpf_disabled` is not 0.
 
 mod attachment;
 mod channel;
@@ -48,10 +56,10 @@ mod queue;
 mod sender;
 mod source;
 mod sys;
-mod taken;
+mod xdp_interface;
 
-pub(crate) use sender::{XdpSender, suits};
+pub(crate) use sender::{XdpSender, can_send_on};
 
 pub use config::XdpConfig;
-pub use mode::{WhyCopied, XdpMode};
+pub use mode::{CopyReason, XdpMode};
 pub use source::XdpSource;

@@ -1,30 +1,33 @@
-//! How packets of an interface come in: what is asked for, and what the driver and the kernel make of it.
+//! How packets of an interface arrive: the requested mode, and the mode that the driver and the
+//! kernel support.
 
 use std::{fmt, io};
 
-/// How AF_XDP takes packets from an interface now.
+/// The current AF_XDP mode of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpMode {
-    /// The driver runs the program; else the kernel's network stack does, after it has allocated a packet of its own.
+    /// The driver runs the program. Otherwise the kernel's network stack runs it after allocating a
+    /// packet buffer.
     pub is_native: bool,
-    /// Why the kernel copies each packet; `None`: the NIC writes where the program reads (zero-copy).
-    pub copied: Option<WhyCopied>,
-    /// Packets longer than a chunk come in several; else they are lost and counted
+    /// Why the kernel copies each packet; `None`: the NIC writes to the memory that the program
+    /// reads (zero-copy).
+    pub copied: Option<CopyReason>,
+    /// Packets longer than a chunk arrive in several chunks. Otherwise they are lost and counted
     /// ([`LossCause::Oversize`](crate::LossCause::Oversize)).
     pub is_multi_buffer: bool,
 }
 
 /// Why packets are copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhyCopied {
-    /// The driver does not run the program, so it was not asked.
+pub enum CopyReason {
+    /// The driver does not run the program, so zero-copy was not requested.
     Generic,
-    /// What bind(2) returned for zero-copy, an `errno`: `EOPNOTSUPP` where the driver does not have it, or not for packets in several
-    /// chunks.
+    /// The `errno` of bind(2) for zero-copy: `EOPNOTSUPP` if the driver does not support zero-copy,
+    /// or not for packets in several chunks.
     Refused(i32),
 }
 
-impl fmt::Display for WhyCopied {
+impl fmt::Display for CopyReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Generic => f.write_str("the driver runs no XDP program"),
@@ -37,7 +40,7 @@ impl fmt::Display for WhyCopied {
 }
 
 impl XdpMode {
-    /// The mode of an interface with several queues: what holds for all of them.
+    /// The mode of an interface with several queues: the properties that all queues have.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -48,58 +51,63 @@ impl XdpMode {
     }
 }
 
-/// How packets are to be taken: what the program is made for, and what is asked of the sockets.
+/// The requested way to receive packets, which determines the program and the socket options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TakeMode {
-    /// The driver runs the program; else the kernel's network stack.
+pub(super) struct ReceiveMode {
+    /// The driver runs the program; otherwise the kernel's network stack.
     pub(super) is_native: bool,
-    /// Bytes of a packet at most, longer ones are lost; `None`: they come in several chunks (multi-buffer).
+    /// Bytes of a packet at most; longer packets are lost. `None`: packets arrive in several chunks
+    /// (multi-buffer).
     pub(super) packet_bytes_max: Option<u16>,
-    /// The program takes packets that the driver has in several buffers.
+    /// The program accepts packets that the driver has in several buffers.
     pub(super) has_fragments: bool,
 }
 
-impl TakeMode {
-    /// What to try, best first, and then what every kernel has. `bytes_max`: what fits a chunk; `is_enough`: that is enough for what the
-    /// interface's MTU allows; `joins_buffers`: the kernel hands a packet of several buffers to a socket that takes one chunk.
+impl ReceiveMode {
+    /// The modes to try, best first, and then the mode that every kernel supports. `bytes_max`:
+    /// bytes that fit a chunk; `is_enough`: `bytes_max` is enough for the interface's MTU;
+    /// `joins_buffers`: the kernel delivers a packet of several buffers to a socket that takes one
+    /// chunk.
     ///
-    /// Several chunks are asked for where they are needed: drivers whose zero-copy takes one buffer for a packet copy otherwise. Some
-    /// drivers run a program only if it takes several buffers, for their own are smaller than ours. Before Linux 6.6 `bpf_redirect_map` to a
-    /// socket loses such packets, and nothing counts them. The stack has no zero-copy to lose,
-    /// and on virtual interfaces its packets may be longer than the MTU.
+    /// Several chunks are requested only if they are needed, because drivers whose zero-copy
+    /// supports one buffer per packet would copy. Some drivers run a program only if it accepts
+    /// several buffers, because the driver's buffers are smaller than our chunks. Before Linux 6.6
+    /// `bpf_redirect_map` to a socket loses such packets, and does not count the loss. The network
+    /// stack has no zero-copy to lose, and on virtual interfaces its packets may be longer than the
+    /// MTU.
     pub(super) fn all(bytes_max: u16, is_enough: bool, joins_buffers: bool) -> (Vec<Self>, Self) {
-        let take_mode = |is_native, has_fragments, in_several: bool| Self {
+        let receive_mode = |is_native, has_fragments, in_several: bool| Self {
             is_native,
             packet_bytes_max: (!in_several).then_some(bytes_max),
             has_fragments,
         };
-        let whole = take_mode(true, false, false);
-        let by_stack = take_mode(false, true, true);
-        let old = take_mode(false, false, false);
+        let whole = receive_mode(true, false, false);
+        let by_stack = receive_mode(false, true, true);
+        let old = receive_mode(false, false, false);
         let better = match (is_enough, joins_buffers) {
-            (true, true) => vec![whole, take_mode(true, true, false), by_stack],
+            (true, true) => vec![whole, receive_mode(true, true, false), by_stack],
             (true, false) => vec![whole, by_stack],
-            // Where the kernel has no packets in several chunks, it refuses to bind a socket for them.
-            (false, _) => vec![take_mode(true, true, true), by_stack, whole],
+            // A kernel without packets in several chunks refuses to bind a socket for such packets.
+            (false, _) => vec![receive_mode(true, true, true), by_stack, whole],
         };
         (better, old)
     }
 }
 
-/// Who runs the program, in a word.
+/// The part of the system that runs the program, as a word.
 pub(super) fn program_word(is_native: bool) -> &'static str {
     if is_native { "native" } else { "generic" }
 }
 
-/// How packets come into the chunks, in words.
-pub(super) fn copy_words(copied: Option<WhyCopied>, take_mode: TakeMode) -> String {
-    let several = match take_mode.packet_bytes_max {
+/// How packets get into the chunks, in words.
+pub(super) fn copy_words(copied: Option<CopyReason>, receive_mode: ReceiveMode) -> String {
+    let several = match receive_mode.packet_bytes_max {
         Some(_) => "",
         None => " of frames in several chunks",
     };
     match copied {
         None => "zero-copy".to_owned(),
-        Some(WhyCopied::Generic) => "copy mode".to_owned(),
+        Some(CopyReason::Generic) => "copy mode".to_owned(),
         Some(why) => format!("copy mode (zero-copy{several} was refused: {why})"),
     }
 }
@@ -115,7 +123,7 @@ mod tests {
             copied,
             is_multi_buffer: false,
         };
-        let why = WhyCopied::Refused(libc::EOPNOTSUPP);
+        let why = CopyReason::Refused(libc::EOPNOTSUPP);
         let refused = Some(why);
         for (one, other) in [(None, refused), (refused, None), (refused, refused)] {
             assert_eq!(mode(one).and(mode(other)), mode(refused));
@@ -126,25 +134,25 @@ mod tests {
 
     #[test]
     fn several_chunks_are_asked_of_a_driver_only_where_the_mtu_needs_them() {
-        let take_mode = |is_native, has_fragments, packet_bytes_max| TakeMode {
+        let receive_mode = |is_native, has_fragments, packet_bytes_max| ReceiveMode {
             is_native,
             packet_bytes_max,
             has_fragments,
         };
-        // Whoever asks the sockets for several chunks has a program for several buffers, as the kernel wants it.
-        let by_stack = take_mode(false, true, None);
+        // A mode with several chunks has a program for several buffers, as the kernel requires.
+        let by_stack = receive_mode(false, true, None);
         for joins_buffers in [false, true] {
-            let whole = take_mode(true, false, Some(1792));
-            let (mut enough, oldest) = TakeMode::all(1792, true, joins_buffers);
-            assert_eq!(oldest, take_mode(false, false, Some(1792)));
+            let whole = receive_mode(true, false, Some(1792));
+            let (mut enough, oldest) = ReceiveMode::all(1792, true, joins_buffers);
+            assert_eq!(oldest, receive_mode(false, false, Some(1792)));
             if joins_buffers {
-                assert_eq!(enough.remove(1), take_mode(true, true, Some(1792)));
+                assert_eq!(enough.remove(1), receive_mode(true, true, Some(1792)));
             }
             assert_eq!(enough, [whole, by_stack]);
-            let (needed, oldest) = TakeMode::all(3840, false, joins_buffers);
-            assert_eq!(oldest, take_mode(false, false, Some(3840)));
-            let whole = take_mode(true, false, Some(3840));
-            assert_eq!(needed, [take_mode(true, true, None), by_stack, whole]);
+            let (needed, oldest) = ReceiveMode::all(3840, false, joins_buffers);
+            assert_eq!(oldest, receive_mode(false, false, Some(3840)));
+            let whole = receive_mode(true, false, Some(3840));
+            assert_eq!(needed, [receive_mode(true, true, None), by_stack, whole]);
         }
     }
 }

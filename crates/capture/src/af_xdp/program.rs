@@ -1,16 +1,20 @@
-//! The XDP program, assembled by hand: nothing is needed at build time, and the kernel's verifier checks it at load time.
+//! The XDP program, assembled by hand: the build needs no compiler for it, and the kernel's
+//! verifier checks it at load time.
 //!
 //! In pseudocode, for each packet that an interface receives:
 //!
 //! ```text
 //! line = counters[queue]                     or: PASS, the queue has no line
-//! if !line.open: PASS                        nobody records (yet, or any more)
+//! if !line.open: PASS                        the queue is not recorded
 //! if line.shunting:
-//!     TCP with FIN, SYN or RST: taken, and a SYN without ACK takes both directions of its flow out of shunted
-//!     in shunted: last seen too long ago: taken, and out of shunted; not one taken for 100 ms: taken; else line.shunted[its class] += 1; DROP
+//!     TCP with FIN, SYN or RST: continue; a SYN without ACK also removes both directions of its flow from shunted
+//!     flow in shunted:
+//!         silent for too long: remove it from shunted, continue
+//!         no packet taken for 100 ms: continue
+//!         else: line.shunted[its class] += 1; DROP
 //! if longer than a chunk && !in several: line.received += 1; line.oversize += 1; DROP
 //! put the monotonic time in front of the packet, or: line.unstamped += 1
-//! verdict = redirect_map(sockets, queue)     PASS where the queue has no socket
+//! verdict = redirect_map(sockets, queue)     PASS if the queue has no socket
 //! if verdict is REDIRECT: line.received += 1, else: line.unseen += 1
 //! return verdict
 //! ```
@@ -19,33 +23,34 @@
 
 use std::net::IpAddr;
 
-use super::{mode::TakeMode, sys::Instruction};
+use super::{mode::ReceiveMode, sys::EbpfInstruction};
 use crate::{SHUNT_CLASSES, ShuntedFlow};
 
 /// Words of a queue's line in the counters.
 pub(super) mod word {
-    /// Packets meant for the socket, lost ones included.
+    /// Packets for the socket, including lost packets.
     pub(crate) const RECEIVED: usize = 0;
-    /// Packets longer than a chunk, where the kernel cannot spread them over several.
+    /// Packets longer than a chunk, if the kernel cannot spread them over several chunks.
     pub(crate) const OVERSIZE: usize = 1;
-    /// Packets without a time in front of them.
+    /// Packets without a time stamp in front.
     pub(crate) const UNSTAMPED: usize = 2;
-    /// Not 0: packets are taken.
+    /// Not 0: the program takes packets of this queue.
     pub(crate) const OPEN: usize = 3;
-    /// Not 0: flows are looked up in the shunt map.
+    /// Not 0: the program looks flows up in the shunt map.
     pub(crate) const SHUNTING: usize = 4;
     /// Packets of queues without a socket, which went on to the host.
     pub(crate) const UNSEEN: usize = 5;
-    /// Packets of flows that are shunted, by class, from here on.
+    /// Packets of shunted flows. The first of `SHUNT_CLASSES` words, one per class.
     pub(crate) const SHUNTED: usize = 8;
     /// Words of a line: two cache lines.
     pub(crate) const COUNT: usize = 16;
 }
 
-/// Bytes of a flow's key in the shunt map: addresses of 16 bytes (IPv4 in the first 4), ports, protocol, three zeros.
+/// Bytes of a flow's key in the shunt map: addresses of 16 bytes (IPv4 in the first 4), ports,
+/// protocol, three zeros.
 pub(super) const FLOW_KEY_BYTES: usize = 40;
 
-/// The key of a flow, as the program makes it from a packet.
+/// The key of a flow, as the program builds it from a packet.
 pub(super) fn flow_key(flow: &ShuntedFlow) -> [u8; FLOW_KEY_BYTES] {
     let mut key = [0; FLOW_KEY_BYTES];
     let mut put = |at: usize, address: IpAddr| match address {
@@ -60,22 +65,23 @@ pub(super) fn flow_key(flow: &ShuntedFlow) -> [u8; FLOW_KEY_BYTES] {
     key
 }
 
-/// What the shunt map has of a flow, on the monotonic clock, ns: when a packet of it came last, when one is taken next, and after how long
-/// a silence it is shunted no more; then its class.
+/// The shunt map's entry of a flow: the time of its last packet, the time when the next packet is
+/// taken, the silence that ends the shunt, and the class. Times are on the monotonic clock, ns.
 pub(super) type ShuntedState = [i64; 4];
 pub(super) const SHUNTED_STATE_BYTES: usize = size_of::<ShuntedState>();
 
-/// A packet of a shunted flow is taken each so many ns: so who decides about flows knows that it goes on, and may change their mind.
+/// Time between two packets of a shunted flow that are taken, ns. The recorder sees from these
+/// packets that the flow goes on, and may change its decision.
 pub(super) const TAKEN_EVERY_NS: i32 = 100_000_000;
 
-/// Bytes in front of a packet: its time.
+/// Bytes of the time stamp in front of a packet.
 pub(super) const STAMP_BYTES: usize = 8;
 
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 const XDP_REDIRECT: i32 = 4;
 
-/// Helper functions by number: `linux/bpf.h`.
+/// Numbers of helper functions: `linux/bpf.h`.
 const MAP_LOOKUP: i32 = 1;
 const MAP_DELETE: i32 = 3;
 const KTIME_GET_NS: i32 = 5;
@@ -89,29 +95,29 @@ const DATA_END: i16 = 4;
 const DATA_META: i16 = 8;
 const QUEUE: i16 = 16;
 
-/// Places on the stack, below the frame pointer.
+/// Offsets on the stack, below the frame pointer.
 const STACK_QUEUE: i16 = -8;
 const STACK_KEY: i16 = -48;
 const STACK_REVERSE_KEY: i16 = -88;
 
-/// Flags of TCP.
+/// TCP flags.
 const FIN_SYN_RST: i32 = 7;
 const SYN: i32 = 2;
 const SYN_ACK: i32 = 18;
 
-/// The maps that the program works with, as descriptors, and what it needs to know.
+/// Maps of the program, as descriptors, and the mode for which it is assembled.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Parts {
-    /// Array of lines, one for each queue.
+pub(super) struct ProgramInputs {
+    /// Array of counter lines, one for each queue.
     pub(super) counters: i32,
     /// Sockets by queue.
     pub(super) sockets: i32,
     /// Hash of flow keys.
     pub(super) shunted: i32,
-    pub(super) take_mode: TakeMode,
+    pub(super) receive_mode: ReceiveMode,
 }
 
-/// Registers by their use here; 1 to 5 are arguments and temporary.
+/// Registers by their use in this program; 1 to 5 are arguments and temporary values.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
@@ -124,7 +130,7 @@ const LINE: u8 = 8;
 const STATE: u8 = 9;
 const FRAME: u8 = 10;
 
-/// A place that jumps lead to.
+/// A jump target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Label {
     Pass,
@@ -143,21 +149,22 @@ enum Label {
 }
 
 /// Assembles the program.
-pub(super) fn assemble(parts: Parts) -> Vec<Instruction> {
+pub(super) fn assemble(inputs: ProgramInputs) -> Vec<EbpfInstruction> {
     let mut code = Assembler::default();
     code.move_register(CONTEXT, R1);
     code.load(Width::Word, R2, CONTEXT, QUEUE);
     code.store(Width::Word, FRAME, R2, STACK_QUEUE);
-    look_up(&mut code, parts.counters, STACK_QUEUE);
+    look_up(&mut code, inputs.counters, STACK_QUEUE);
     code.jump_if(Compare::Equal, R0, 0, Label::Pass);
     code.move_register(LINE, R0);
     code.load(Width::Double, R1, LINE, place(word::OPEN));
     code.jump_if(Compare::Equal, R1, 0, Label::Pass);
-    shunt(&mut code, parts);
-    if let Some(max) = parts.take_mode.packet_bytes_max {
+    shunt(&mut code, inputs);
+    if let Some(max) = inputs.receive_mode.packet_bytes_max {
         let first_too_long = i32::from(max) + 1;
-        if parts.take_mode.has_fragments {
-            // The end of the first buffer is not that of the packet. Since Linux 5.18, as such programs are.
+        if inputs.receive_mode.has_fragments {
+            // The end of the first buffer is not the end of the packet. The helper exists since
+            // Linux 5.18, as programs for several buffers do.
             code.move_register(R1, CONTEXT);
             code.call(XDP_GET_BUFF_LEN);
             code.set(R1, first_too_long);
@@ -174,7 +181,7 @@ pub(super) fn assemble(parts: Parts) -> Vec<Instruction> {
         code.label(Label::Fits);
     }
     stamp(&mut code);
-    code.load_map(R1, parts.sockets);
+    code.load_map(R1, inputs.sockets);
     code.load(Width::Word, R2, FRAME, STACK_QUEUE);
     code.set(R3, XDP_PASS);
     code.call(REDIRECT_MAP);
@@ -196,7 +203,7 @@ pub(super) fn assemble(parts: Parts) -> Vec<Instruction> {
     code.finish()
 }
 
-/// `R0` = the value of the key at `place` on the stack, or 0.
+/// Sets `R0` to the value of the key at `place` on the stack, or to 0.
 fn look_up(code: &mut Assembler, map: i32, place: i16) {
     code.load_map(R1, map);
     code.move_register(R2, FRAME);
@@ -204,7 +211,7 @@ fn look_up(code: &mut Assembler, map: i32, place: i16) {
     code.call(MAP_LOOKUP);
 }
 
-/// Puts the time in front of the packet. A driver that has no room for it is counted.
+/// Puts the time in front of the packet. Counts the packet if the driver has no room for the time.
 fn stamp(code: &mut Assembler) {
     code.call(KTIME_GET_NS);
     code.move_register(SAVED, R0);
@@ -224,7 +231,7 @@ fn stamp(code: &mut Assembler) {
     code.label(Label::Redirect);
 }
 
-/// Takes the key at `place` on the stack out of a map.
+/// Removes the key at `place` on the stack from a map.
 fn remove(code: &mut Assembler, map: i32, place: i16) {
     code.load_map(R1, map);
     code.move_register(R2, FRAME);
@@ -232,7 +239,8 @@ fn remove(code: &mut Assembler, map: i32, place: i16) {
     code.call(MAP_DELETE);
 }
 
-/// `R0` = the flags of TCP, whose header begins at `offset` of the packet; `R3` is the protocol. TCP without flags is not shunted.
+/// Sets `R0` to the TCP flags; the TCP header begins at `offset` of the packet. `R3` is the
+/// protocol. A truncated TCP header is not shunted.
 fn tcp_flags(code: &mut Assembler, offset: i16) {
     code.jump_if(Compare::NotEqual, R3, 6, Label::Parsed);
     code.move_register(R2, SAVED);
@@ -241,15 +249,15 @@ fn tcp_flags(code: &mut Assembler, offset: i16) {
     code.load(Width::Byte, R0, SAVED, offset + 13);
 }
 
-/// Drops packets of shunted flows: TCP, UDP and SCTP over IPv4 without options, not fragmented, or over IPv6 without extension
-/// headers, directly in Ethernet. Others are never shunted.
-fn shunt(code: &mut Assembler, parts: Parts) {
+/// Drops packets of shunted flows: TCP, UDP and SCTP over unfragmented IPv4 without options, or
+/// over IPv6 without extension headers, directly in Ethernet. Other packets are never shunted.
+fn shunt(code: &mut Assembler, inputs: ProgramInputs) {
     code.load(Width::Double, R1, LINE, place(word::SHUNTING));
     code.jump_if(Compare::Equal, R1, 0, Label::NotShunted);
     code.load(Width::Word, SAVED, CONTEXT, DATA);
     code.load(Width::Word, R5, CONTEXT, DATA_END);
     code.set(R0, 0);
-    // Addresses shorter than their place leave zeros behind them.
+    // Zeros follow an address that is shorter than its field.
     code.set(R1, 0);
     for offset in (0..5).map(|index| STACK_KEY + 8 * index) {
         code.store(Width::Double, FRAME, R1, offset);
@@ -269,7 +277,7 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     code.load(Width::Byte, R1, SAVED, 14);
     code.jump_if(Compare::NotEqual, R1, 0x45, Label::NotShunted);
     code.load(Width::Half, R1, SAVED, 14 + 6);
-    // More fragments, or an offset.
+    // The more-fragments flag, or an offset.
     code.and(R1, network_order(0x3fff));
     code.jump_if(Compare::NotEqual, R1, 0, Label::NotShunted);
     code.load(Width::Byte, R3, SAVED, 14 + 9);
@@ -298,7 +306,7 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     code.move_register(R1, R0);
     code.and(R1, FIN_SYN_RST);
     code.jump_if(Compare::NotEqual, R1, 0, Label::Flags);
-    look_up(code, parts.shunted, STACK_KEY);
+    look_up(code, inputs.shunted, STACK_KEY);
     code.jump_if(Compare::Equal, R0, 0, Label::NotShunted);
     code.move_register(STATE, R0);
     code.call(KTIME_GET_NS);
@@ -323,7 +331,7 @@ fn shunt(code: &mut Assembler, parts: Parts) {
         code.jump(Label::Drop);
     }
     code.label(Label::Silent);
-    remove(code, parts.shunted, STACK_KEY);
+    remove(code, inputs.shunted, STACK_KEY);
     code.jump(Label::NotShunted);
     code.label(Label::Flags);
     code.and(R0, SYN_ACK);
@@ -338,12 +346,12 @@ fn shunt(code: &mut Assembler, parts: Parts) {
     }
     code.load(Width::Word, R1, FRAME, STACK_KEY + 36);
     code.store(Width::Word, FRAME, R1, STACK_REVERSE_KEY + 36);
-    remove(code, parts.shunted, STACK_KEY);
-    remove(code, parts.shunted, STACK_REVERSE_KEY);
+    remove(code, inputs.shunted, STACK_KEY);
+    remove(code, inputs.shunted, STACK_REVERSE_KEY);
     code.label(Label::NotShunted);
 }
 
-/// Copies words of the packet, which `SAVED` points at, into the key.
+/// Copies words of the packet, to which `SAVED` points, into the key.
 fn copy_words(code: &mut Assembler, from: i16, to: i16, count: i16) {
     for offset in (0..count).map(|index| 4 * index) {
         code.load(Width::Word, R1, SAVED, from + offset);
@@ -351,7 +359,7 @@ fn copy_words(code: &mut Assembler, from: i16, to: i16, count: i16) {
     }
 }
 
-/// A 16-bit word as it is read from a packet.
+/// A 16-bit word in the byte order of a packet.
 fn network_order(value: u16) -> i32 {
     i32::from(value.to_be())
 }
@@ -376,17 +384,18 @@ enum Compare {
     NotEqual = 0x50,
 }
 
-/// Instructions by their names in the kernel's `Documentation/bpf/standardization/instruction-set.rst`. Jumps lead to labels.
+/// Assembles instructions, named as in the kernel's
+/// `Documentation/bpf/standardization/instruction-set.rst`. Jumps refer to labels.
 #[derive(Debug, Default)]
 struct Assembler {
-    code: Vec<Instruction>,
+    code: Vec<EbpfInstruction>,
     labels: Vec<(Label, usize)>,
     jumps: Vec<(usize, Label)>,
 }
 
 impl Assembler {
     fn push(&mut self, code: u8, destination: u8, source: u8, offset: i16, immediate: i32) {
-        self.code.push(Instruction {
+        self.code.push(EbpfInstruction {
             code,
             registers: source << 4 | destination,
             offset,
@@ -422,13 +431,13 @@ impl Assembler {
         self.push(0x63 | width as u8, base, from, offset, 0);
     }
 
-    /// Adds 1 to a word of the line that `line` points at, atomically. Uses `R1`.
+    /// Adds 1 to a word of the line to which `line` points, atomically. Uses `R1`.
     fn count(&mut self, line: u8, word: usize) {
         self.set(R1, 1);
         self.push(0xdb, line, R1, place(word), 0);
     }
 
-    /// `BPF_PSEUDO_MAP_FD`: the verifier puts the map in the place of its descriptor.
+    /// `BPF_PSEUDO_MAP_FD`: the verifier replaces the descriptor by the map.
     fn load_map(&mut self, to: u8, descriptor: i32) {
         self.push(0x18, to, 1, 0, descriptor);
         self.push(0, 0, 0, 0, 0);
@@ -461,9 +470,9 @@ impl Assembler {
         self.labels.push((label, self.code.len()));
     }
 
-    /// Fills in the jumps. A label that is missing, or too far, is a bug here, which the verifier refuses as a jump to
-    /// nowhere.
-    fn finish(mut self) -> Vec<Instruction> {
+    /// Fills in the jump distances. A missing label, or a label too far away, is a bug in this
+    /// module; the verifier then refuses a jump to an invalid position.
+    fn finish(mut self) -> Vec<EbpfInstruction> {
         for (at, label) in self.jumps {
             let target = self.labels.iter().find(|(one, _)| *one == label);
             let distance = target.map(|(_, index)| *index as isize - at as isize - 1);
@@ -479,27 +488,28 @@ impl Assembler {
 mod tests {
     use super::*;
 
-    fn parts(packet_bytes_max: Option<u16>, has_fragments: bool) -> Parts {
-        let take_mode = TakeMode {
+    fn inputs(packet_bytes_max: Option<u16>, has_fragments: bool) -> ProgramInputs {
+        let receive_mode = ReceiveMode {
             is_native: true,
             packet_bytes_max,
             has_fragments,
         };
-        Parts {
+        ProgramInputs {
             counters: 3,
             sockets: 5,
             shunted: 6,
-            take_mode,
+            receive_mode,
         }
     }
 
-    /// Every jump lands on an instruction ahead, and the last one ends the program: what the verifier would ask first.
+    /// Every jump leads forward to an instruction, and the last instruction ends the program. The
+    /// verifier checks the same first.
     #[test]
     fn jumps_lead_forward_into_the_program() {
         for (packet_bytes_max, has_fragments) in
             [(None, true), (Some(1792), false), (Some(1792), true)]
         {
-            let code = assemble(parts(packet_bytes_max, has_fragments));
+            let code = assemble(inputs(packet_bytes_max, has_fragments));
             for (index, instruction) in code.iter().enumerate() {
                 let is_jump = matches!(instruction.code, 0x05 | 0x15 | 0x55 | 0x2d);
                 let target = index as isize + 1 + instruction.offset as isize;
@@ -532,7 +542,7 @@ mod tests {
         code.load(Width::Double, 2, 7, -8);
         code.store(Width::Half, 10, 1, -2);
         code.count(8, word::OVERSIZE);
-        let bytes = |one: &Instruction| (one.code, one.registers, one.offset, one.immediate);
+        let bytes = |one: &EbpfInstruction| (one.code, one.registers, one.offset, one.immediate);
         let code: Vec<_> = code.finish().iter().map(bytes).collect();
         assert_eq!(
             code,

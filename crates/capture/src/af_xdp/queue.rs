@@ -1,41 +1,43 @@
-//! An XDP socket as an engine of the [skeleton](crate::live): bursts, time stamps, counters.
+//! An XDP socket as an engine of [live queues](crate::live): bursts, time stamps, counters.
 //!
 //! # Time stamps
-//! The program puts the monotonic clock in front of each packet; the difference of both clocks when a burst is fetched makes
-//! it the system clock's. Where a driver has no room in front of a packet, the packets of a burst are stamped when it is
-//! fetched, and a notice says so.
+//! The program puts the monotonic time in front of each packet. The difference of the two clocks at
+//! the fetch of a burst converts it to the system clock. If a driver has no room in front of a
+//! packet, the packets of a burst are stamped at the fetch, and the user gets a notice.
 //!
 //! # Chunks
-//! A chunk is in the fill ring, in the receive ring, or lent. As many are made as a ring has entries, so neither overflows by
-//! itself: packets are lost when all chunks are in the receive ring or lent.
+//! A chunk is in the fill ring, in the receive ring, or lent. There are as many chunks as a ring
+//! has entries, so neither ring overflows by itself. Packets are lost when all chunks are in the
+//! receive ring or lent.
 
 mod link;
 
 use std::{io, ops::Range, sync::Arc};
 
-use self::link::Tie;
+use self::link::BindState;
 use super::{
-    attachment::{Attachment, Held, QUEUES_MAX},
+    attachment::{AttachedInterface, Attachment, QUEUES_MAX},
     channel::Channel,
-    mode::{WhyCopied, XdpMode},
+    mode::{CopyReason, XdpMode},
     program::{STAMP_BYTES, word},
-    sys::{Descriptor, Umem},
-    taken::TakenInterface,
+    sys::{Umem, XdpDescriptor},
+    xdp_interface::XdpInterface,
 };
 use crate::{
     Burst, Direction, FrameMeta, InputDrops, LossCause, Queue, SHUNT_CLASSES, Shunt, ShuntedFlow,
     SourceBuffer, SourceError, SourceStatistics,
     af_packet::InterfaceCounters,
     clock,
-    live::{CutOff, Engine, Ledger, Live, LiveQueue, RECEIVE_PATH_NS},
+    live::{CutOff, LiveEngine, LiveQueue, LiveState, RECEIVE_PATH_NS, StopBalance},
     poll::wait_for,
 };
 
-/// From the stamp of a packet to its place in the receive ring at most: a driver's batch of 64.
-pub(super) const PLACING_NS: i64 = RECEIVE_PATH_NS;
+/// Longest time from the stamp of a packet to its place in the receive ring: a driver's batch of 64
+/// packets.
+pub(super) const DELIVERY_DELAY_NS_MAX: i64 = RECEIVE_PATH_NS;
 
-/// How long a queue that asks the driver itself waits at most before it returns. A queue whose busy-poll time is at least
-/// as long never sleeps.
+/// Longest wait of a queue that polls the driver, before it returns. A queue whose busy-poll time
+/// is at least as long never sleeps.
 const BUSY_POLL_WAIT_NS: i64 = 8_000_000;
 
 /// Descriptors of a burst at most.
@@ -44,93 +46,98 @@ const BURST: u32 = 512;
 /// `XDP_PKT_CONTD`.
 const CONTINUED: u32 = 1;
 
-/// Room behind the chunks for packets of several chunks: at least one of the largest that the kernel makes (17 pages).
+/// Room after the chunks for packets of several chunks: at least one packet of the largest size
+/// that the kernel makes (17 pages).
 pub(super) const OWN_BYTES: usize = 1 << 20;
 
 /// A bound socket with its memory.
 #[derive(Debug)]
-pub(super) struct Opened {
-    // Closed before the chunks go; the kernel holds the pages until then in any case.
+pub(super) struct XdpReceiver {
+    // Closed before the chunks are freed; the kernel holds the pages until then in any case.
     pub(super) channel: Channel,
-    /// Not bound yet, for the next interfaces of this name. They share the chunks, which belong to one socket at a time.
+    /// Unbound sockets for the next interfaces of this name. They share the chunks, which belong to
+    /// one socket at a time.
     pub(super) spares: Vec<Channel>,
     pub(super) umem: Umem,
-    /// Chunks of `umem`, back to back from its start.
+    /// Number of chunks in `umem`, back to back from its start.
     pub(super) chunks: u32,
-    /// A power of two.
+    /// Bytes of a chunk, a power of two.
     pub(super) chunk_bytes: u32,
     /// Why the kernel copies; `None`: zero-copy.
-    pub(super) copied: Option<WhyCopied>,
-    /// How long to ask the driver before sleeping.
+    pub(super) copied: Option<CopyReason>,
+    /// How long to poll the driver before sleeping.
     pub(super) busy_ns: Option<i64>,
 }
 
 /// One receive queue of an interface.
 #[derive(Debug)]
 pub(super) struct XdpEngine {
-    opened: Opened,
+    receiver: XdpReceiver,
     attachment: Arc<Attachment>,
-    taken: Arc<TakenInterface>,
+    xdp_interface: Arc<XdpInterface>,
     /// The number of the receive queue, and of its line in the counters.
     queue_index: u32,
-    /// How many queues have a socket.
+    /// Number of queues that have a socket.
     queues: u32,
-    /// The interface, or the last one.
-    held: Held,
-    tie: Tie,
+    /// The current interface, or the last interface.
+    attached: AttachedInterface,
+    bind_state: BindState,
     frames: Vec<FrameMeta>,
-    /// Chunks of the burst, and others that wait for room in the fill ring.
+    /// Chunks of the burst, and chunks that wait for room in the fill ring.
     lent_chunks: Vec<u64>,
-    /// The interface was removed, and the kernel has unbound the socket: what did not come never comes.
+    /// The interface was removed, and the kernel has unbound the socket: packets that have not
+    /// arrived never will.
     is_removed: bool,
     /// The socket was bound, so it cannot be bound to another interface.
     is_bound: bool,
     is_stamped: bool,
-    has_told_unseen: bool,
-    /// When to look at the MTU, of the first queue, on the monotonic clock, and whether frames of that length fit where it was looked at
-    /// last.
+    has_reported_unseen: bool,
+    /// When the first queue checks the MTU next, on the monotonic clock, and whether frames of that
+    /// MTU fitted at the last check.
     mtu_due_ns: i64,
     fits_mtu: bool,
     was_zero_copy: bool,
     lent: u64,
-    /// Packets that sockets lost which are closed, or that never came out of one, or made no sense.
+    /// Packets that closed sockets lost, that never left a socket, or whose descriptors were
+    /// malformed.
     lost_before: u64,
-    /// Counts of the program when the socket was bound.
+    /// The program's counts when the socket was bound.
     unstamped_before: u64,
     unseen_before: u64,
 }
 
-/// The receive queue of this number of an interface, one of `queues`. The program redirects packets to
-/// the queue after [`Attachment::set_open`].
+/// Makes a queue for one of `queues` receive queues of an interface. The program redirects packets
+/// to the queue after [`Attachment::set_open`].
 pub(super) fn queue(
-    mut live: Live,
-    opened: Opened,
-    (attachment, held): (Arc<Attachment>, Held),
-    taken: Arc<TakenInterface>,
+    mut live: LiveState,
+    receiver: XdpReceiver,
+    (attachment, attached): (Arc<Attachment>, AttachedInterface),
+    xdp_interface: Arc<XdpInterface>,
     (queue_index, queues): (u32, u32),
 ) -> Box<dyn Queue> {
-    if opened.busy_ns.is_some() {
+    if receiver.busy_ns.is_some() {
         live.wait_ns_max = BUSY_POLL_WAIT_NS;
     }
-    if queue_index == 0 && opened.copied.is_some() {
-        // In zero-copy mode nobody knows: drivers count packets that found no chunk in different places, or not at all.
-        live.counters = Some(InterfaceCounters::new(Some(held.index)));
+    if queue_index == 0 && receiver.copied.is_some() {
+        // In zero-copy mode the number is unknown: drivers count packets without a free chunk in
+        // different places, or not at all.
+        live.counters = Some(InterfaceCounters::new(Some(attached.index)));
     }
     let mut engine = XdpEngine {
-        lent_chunks: Vec::with_capacity(opened.chunks as usize),
-        was_zero_copy: opened.copied.is_none(),
-        opened,
+        lent_chunks: Vec::with_capacity(receiver.chunks as usize),
+        was_zero_copy: receiver.copied.is_none(),
+        receiver,
         attachment,
-        taken,
+        xdp_interface,
         queue_index,
         queues,
-        held,
-        tie: Tie::Bound,
+        attached,
+        bind_state: BindState::Bound,
         frames: Vec::with_capacity(BURST as usize),
         is_removed: false,
         is_bound: true,
         is_stamped: true,
-        has_told_unseen: false,
+        has_reported_unseen: false,
         mtu_due_ns: 0,
         fits_mtu: true,
         lent: 0,
@@ -138,25 +145,25 @@ pub(super) fn queue(
         unstamped_before: 0,
         unseen_before: 0,
     };
-    engine.give_all();
+    engine.give_all_chunks();
     let reason = "this kernel or driver does not spread them over several chunks";
-    engine.tell_mtu(&mut live, reason);
+    engine.report_mtu(&mut live, reason);
     LiveQueue::boxed(live, engine)
 }
 
 impl XdpEngine {
-    /// Gives all chunks to the socket, which has had none.
-    fn give_all(&mut self) {
-        let chunk_bytes = u64::from(self.opened.chunk_bytes);
-        let all = (0..u64::from(self.opened.chunks)).map(|chunk| chunk * chunk_bytes);
+    /// Gives all chunks to the socket, which has had no chunks.
+    fn give_all_chunks(&mut self) {
+        let chunk_bytes = u64::from(self.receiver.chunk_bytes);
+        let all = (0..u64::from(self.receiver.chunks)).map(|chunk| chunk * chunk_bytes);
         self.lent_chunks.clear();
         self.lent_chunks.extend(all);
         self.give_lent();
     }
 
-    /// Gives the kernel as many of the chunks that it has not as there is room for.
+    /// Gives the returned chunks to the kernel, as many as the fill ring has room for.
     fn give_lent(&mut self) {
-        let given = self.opened.channel.fill.give(&self.lent_chunks);
+        let given = self.receiver.channel.fill.give(&self.lent_chunks);
         self.lent_chunks.drain(..given);
     }
 
@@ -164,40 +171,41 @@ impl XdpEngine {
         self.attachment.counters.get(self.queue_index, which)
     }
 
-    /// Gives the burst's chunks to the kernel, and wakes a driver that waits for them.
+    /// Returns the burst's chunks to the kernel, and wakes a driver that waits for chunks.
     fn take_back(&mut self) {
         self.frames.clear();
         if self.lent_chunks.is_empty() {
             return;
         }
         self.give_lent();
-        if self.opened.channel.fill.needs_wakeup() {
-            // poll(2) is the wake-up; what it says does not matter here.
-            let _ = wait_for(&self.opened.channel.socket, 0);
+        if self.receiver.channel.fill.needs_wakeup() {
+            // poll(2) makes the wake-up; its result does not matter here.
+            let _ = wait_for(&self.receiver.channel.socket, 0);
         }
     }
 
-    /// Descriptors of the packet that starts at `first`; `None` if its end is not there yet.
+    /// Number of descriptors of the packet that starts at `first`; `None` if its last descriptor
+    /// has not arrived yet.
     fn parts(&self, first: u32, available: u32) -> Option<u32> {
         let end = (first..available)
-            .find(|index| self.opened.channel.rx.peek(*index).options & CONTINUED == 0)?;
+            .find(|index| self.receiver.channel.rx.peek(*index).options & CONTINUED == 0)?;
         Some(end - first + 1)
     }
 
     fn own_start(&self) -> usize {
-        self.opened.umem.own_at()
+        self.receiver.umem.own_at()
     }
 
-    /// Where the bytes of a descriptor lie in the chunks; `None`: it makes no sense.
+    /// The bytes of a descriptor in the chunks; `None`: the descriptor is malformed.
     fn range(&self, index: u32) -> Option<Range<usize>> {
-        let descriptor = self.opened.channel.rx.peek(index);
+        let descriptor = self.receiver.channel.rx.peek(index);
         let start = usize::try_from(descriptor.address).ok()?;
         let end = start.checked_add(descriptor.length as usize)?;
         (start >= STAMP_BYTES && end <= self.own_start()).then_some(start..end)
     }
 
-    /// Where a packet lies, in one piece, and its length; 0 if its descriptors make no sense. `None`: there is no room to put
-    /// it together in this burst.
+    /// The offset of a packet in one piece, and its length; length 0 if its descriptors are
+    /// malformed. `None`: this burst has no room to join the packet's chunks.
     fn place(&mut self, parts: Range<u32>, own_at: &mut usize) -> Option<(usize, usize)> {
         if parts.len() == 1 {
             let range = self.range(parts.start);
@@ -214,22 +222,22 @@ impl XdpEngine {
         let start = *own_at;
         for index in parts {
             if let Some(range) = self.range(index) {
-                self.opened.umem.gather(range.start, range.len(), *own_at);
+                self.receiver.umem.gather(range.start, range.len(), *own_at);
                 *own_at += range.len();
             }
         }
         Some((start, length))
     }
 
-    /// The stamp in front of a packet, as the system clock's; `now_ns` where there is none.
-    fn time_ns(&self, first: Descriptor, offset_ns: i64, now_ns: i64) -> i64 {
+    /// The stamp in front of a packet, converted to the system's clock; `now_ns` without a stamp.
+    fn time_ns(&self, first: XdpDescriptor, offset_ns: i64, now_ns: i64) -> i64 {
         if !self.is_stamped {
             return now_ns;
         }
         let stamp = usize::try_from(first.address)
             .ok()
             .and_then(|end| {
-                self.opened
+                self.receiver
                     .umem
                     .memory()
                     .get(end.checked_sub(STAMP_BYTES)?..end)
@@ -239,8 +247,8 @@ impl XdpEngine {
         stamp.map_or(now_ns, |stamp| stamp.saturating_add(offset_ns).min(now_ns))
     }
 
-    /// A driver without room in front of a packet never has it: nothing can be trusted there.
-    fn check_stamps(&mut self, live: &mut Live) {
+    /// If a driver once had no room in front of a packet, the queue trusts none of its stamps.
+    fn check_stamps(&mut self, live: &mut LiveState) {
         if self.is_stamped && self.counter(word::UNSTAMPED) > self.unstamped_before {
             self.is_stamped = false;
             live.notice(
@@ -249,23 +257,25 @@ impl XdpEngine {
         }
     }
 
-    /// Packets that the kernel lost on their way into the receive ring. (What it had no chunk for is among the dropped.)
+    /// Packets that the kernel lost on their way into the receive ring. The dropped packets include
+    /// packets without a free chunk.
     fn lost(&self) -> io::Result<u64> {
-        let statistics = self.opened.channel.socket.statistics()?;
+        let statistics = self.receiver.channel.socket.statistics()?;
         let ring_full = statistics.rx_ring_full.unwrap_or(0);
         let lost = statistics.rx_dropped + ring_full + statistics.rx_invalid_descs;
         Ok(lost + self.lost_before)
     }
 
-    /// Asks the driver itself until packets are there, for the time of busy polling or until `until_ns`. Returns whether there are.
-    fn ask(&self, now_ns: i64, until_ns: i64) -> bool {
-        let Some(busy_ns) = self.opened.busy_ns else {
+    /// Polls the driver until packets arrive, for the busy-poll time or until `until_ns`. Returns
+    /// whether packets have arrived.
+    fn busy_poll(&self, now_ns: i64, until_ns: i64) -> bool {
+        let Some(busy_ns) = self.receiver.busy_ns else {
             return false;
         };
         let until_ns = until_ns.min(now_ns.saturating_add(busy_ns));
         loop {
-            self.opened.channel.socket.ask();
-            if self.opened.channel.rx.available() > 0 {
+            self.receiver.channel.socket.poll_driver();
+            if self.receiver.channel.rx.available() > 0 {
                 return true;
             }
             if clock::monotonic_ns() >= until_ns {
@@ -275,28 +285,28 @@ impl XdpEngine {
     }
 }
 
-impl Engine for XdpEngine {
-    /// Each look is three system calls in each thread.
+impl LiveEngine for XdpEngine {
+    /// Each check takes three system calls in each thread.
     const LOOK_NS: i64 = 5_000_000;
 
-    fn give_back(&mut self, _live: &mut Live) {
+    fn return_burst(&mut self, _live: &mut LiveState) {
         self.take_back();
     }
 
-    /// Fetches what the receive ring has.
-    fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {
-        let available = self.opened.channel.rx.available().min(BURST);
+    /// Fetches the packets of the receive ring.
+    fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError> {
+        let available = self.receiver.channel.rx.available().min(BURST);
         if available == 0 {
             self.take_back();
             return Ok(false);
         }
-        // The program stamps by the monotonic clock.
+        // The program's stamps are on the monotonic clock.
         let now = clock::now();
         let (now_ns, offset_ns) = (now.wall_ns, now.offset_max_ns());
         self.check_stamps(live);
         let (mut taken, mut own_at, mut newest_ns) = (0, self.own_start(), i64::MIN);
         while taken < available {
-            let first = self.opened.channel.rx.peek(taken);
+            let first = self.receiver.channel.rx.peek(taken);
             let parts = self.parts(taken, available);
             let Some(parts) = parts else { break };
             let Some((offset, length)) = self.place(taken..taken + parts, &mut own_at) else {
@@ -321,13 +331,13 @@ impl Engine for XdpEngine {
                 self.lost_before += 1;
             }
             for index in taken..taken + parts {
-                let address = self.opened.channel.rx.peek(index).address;
+                let address = self.receiver.channel.rx.peek(index).address;
                 self.lent_chunks
-                    .push(address & !(u64::from(self.opened.chunk_bytes) - 1));
+                    .push(address & !(u64::from(self.receiver.chunk_bytes) - 1));
             }
             taken += parts;
         }
-        self.opened.channel.rx.release(taken);
+        self.receiver.channel.rx.release(taken);
         self.lent += self.frames.len() as u64;
         if self.frames.is_empty() {
             self.take_back();
@@ -340,60 +350,67 @@ impl Engine for XdpEngine {
 
     fn burst(&self) -> Burst<'_> {
         Burst {
-            memory: self.opened.umem.memory(),
+            memory: self.receiver.umem.memory(),
             frames: &self.frames,
         }
     }
 
-    fn look(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
+    fn look(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {
         self.look_at_interface(live, now_ns)
     }
 
-    fn wait(&mut self, _live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
-        if self.is_removed || !matches!(self.tie, Tie::Bound) {
-            // A socket without an interface tells nothing.
+    fn wait(
+        &mut self,
+        _live: &mut LiveState,
+        now_ns: i64,
+        until_ns: i64,
+    ) -> Result<(), SourceError> {
+        if self.is_removed || !matches!(self.bind_state, BindState::Bound) {
+            // A socket without an interface reports nothing.
             clock::sleep_until(until_ns);
-        } else if !self.ask(now_ns, until_ns) {
+        } else if !self.busy_poll(now_ns, until_ns) {
             let wait_ns = until_ns.saturating_sub(clock::monotonic_ns());
-            wait_for(&self.opened.channel.socket, wait_ns)
-                .map_err(|error| self.taken.error("poll", error))?;
+            wait_for(&self.receiver.channel.socket, wait_ns)
+                .map_err(|error| self.xdp_interface.error("poll", error))?;
         }
         Ok(())
     }
 
-    fn cut_off(&mut self, _live: &mut Live) -> CutOff {
+    fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
         self.attachment.set_open(self.queue_index, false);
-        // What comes to queues without a socket from now on is nobody's loss. The first queue, which tells of them, may have failed.
+        // From now on, packets of queues without a socket count as no loss. The first queue, which
+        // reports them, may have failed.
         (self.queues..QUEUES_MAX).for_each(|other| self.attachment.set_open(other, false));
-        if matches!(self.tie, Tie::Absent(_)) {
+        if matches!(self.bind_state, BindState::Absent(_)) {
             return CutOff::Ended;
         }
         CutOff::Closed {
-            in_flight_ns: PLACING_NS,
+            in_flight_ns: DELIVERY_DELAY_NS_MAX,
         }
     }
 
-    /// Every packet that the program took is lent or lost. What did not come from an interface that is gone was lost with it.
-    fn ledger(&mut self, is_over: bool) -> Ledger {
+    /// Every packet that the program took is lent or lost. A packet that did not arrive from an
+    /// interface that is gone was lost with the interface.
+    fn balance(&mut self, is_over: bool) -> StopBalance {
         let Ok(lost) = self.lost() else {
-            return Ledger::Unknown;
+            return StopBalance::Unknown;
         };
         let received = self.counter(word::RECEIVED);
         let seen = self.lent + lost + self.counter(word::OVERSIZE);
-        let is_unbound = self.is_removed || matches!(self.tie, Tie::Leaving(_));
+        let is_unbound = self.is_removed || matches!(self.bind_state, BindState::Leaving(_));
         let lost = lost_with_interface(received, seen, is_over && is_unbound);
         self.lost_before += lost;
         let seen = seen + lost;
-        Ledger::Known { received, seen }
+        StopBalance::Known { received, seen }
     }
 
     /// The other queues go on.
     fn close(&mut self) {
         self.attachment.set_open(self.queue_index, false);
-        self.attachment.hold().fail(self.queue_index);
+        self.attachment.state().fail(self.queue_index);
     }
 
-    fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
+    fn statistics(&mut self, live: &mut LiveState, now_ns: i64) -> SourceStatistics {
         let lost = self.lost().ok();
         let mut causes = vec![(LossCause::Kernel, lost)];
         let mut received = self.counter(word::RECEIVED);
@@ -402,7 +419,7 @@ impl Engine for XdpEngine {
             causes.push((LossCause::Shed(class), Some(shed)));
             received += shed;
         }
-        if self.attachment.take_mode.packet_bytes_max.is_some() {
+        if self.attachment.receive_mode.packet_bytes_max.is_some() {
             causes.push((LossCause::Oversize, Some(self.counter(word::OVERSIZE))));
         }
         if self.queue_index == 0 {
@@ -413,7 +430,7 @@ impl Engine for XdpEngine {
         }
         let mut known_ns = now_ns;
         if self.was_zero_copy {
-            // Where no chunk is free the NIC drops, and no program runs.
+            // Without a free chunk the NIC drops the packet, and no program runs.
             causes.push((LossCause::Nic, None));
         } else if let Some(counters) = &live.counters {
             causes.push((LossCause::Nic, counters.nic()));
@@ -423,20 +440,20 @@ impl Engine for XdpEngine {
         SourceStatistics {
             received: Some(received),
             lost: causes,
-            as_of_ns: lost.map(|_| known_ns.saturating_sub(PLACING_NS)),
+            as_of_ns: lost.map(|_| known_ns.saturating_sub(DELIVERY_DELAY_NS_MAX)),
         }
     }
 
-    fn input_drops(&self, live: &Live) -> InputDrops {
-        // A native program runs before the input queues, a generic one after them.
+    fn input_drops(&self, live: &LiveState) -> InputDrops {
+        // A native program runs before the input queues, a generic program after the input queues.
         match &live.counters {
-            Some(counters) if !self.attachment.hold().is_native => counters.input_drops(),
+            Some(counters) if !self.attachment.state().is_native => counters.input_drops(),
             _ => InputDrops::None,
         }
     }
 
     fn buffer(&self) -> Option<SourceBuffer> {
-        Some(SourceBuffer::Packets(self.opened.chunks.into()))
+        Some(SourceBuffer::Packets(self.receiver.chunks.into()))
     }
 
     fn shunt(&mut self, flow: &ShuntedFlow, shunt: Option<Shunt>) -> io::Result<()> {
@@ -445,14 +462,15 @@ impl Engine for XdpEngine {
 
     fn xdp_mode(&self) -> Option<XdpMode> {
         Some(XdpMode {
-            is_native: self.attachment.hold().is_native,
-            copied: self.opened.copied,
-            is_multi_buffer: self.attachment.take_mode.packet_bytes_max.is_none(),
+            is_native: self.attachment.state().is_native,
+            copied: self.receiver.copied,
+            is_multi_buffer: self.attachment.receive_mode.packet_bytes_max.is_none(),
         })
     }
 }
 
-/// Packets that the program took and that went with an interface: those that have not come when nothing comes any more.
+/// Packets that the program took and that were lost with an interface: packets that have not
+/// arrived at the end of the drain.
 fn lost_with_interface(received: u64, seen: u64, is_gone: bool) -> u64 {
     if is_gone {
         received.saturating_sub(seen)

@@ -1,31 +1,40 @@
-//! An XDP socket that sends: the quicker way out of a virtual Ethernet pair, for [`send`](crate::send).
+//! An XDP socket that sends: the faster way out of a virtual Ethernet pair, for
+//! [`send`](crate::send).
 //!
-//! One system call takes 32 frames. A packet socket reads two structures from user memory for each of its frames, looks for
-//! headers in it, and asks the security module; this one copies it and calls the driver: 1.30 instead of 0.89 million frames of
-//! 64 bytes a second out of a loop in C, on one core.
+//! One system call takes 32 frames. A packet socket reads two structures from user memory for each
+//! frame, searches for headers, and calls the security module. The XDP socket copies the frame and
+//! calls the driver. In a C loop on one core this sends 1.30 instead of 0.89 million frames of 64
+//! bytes per second.
 //!
-//! # What becomes of a frame
-//! The kernel makes a packet of each descriptor, in order, within the system call, and gives the chunk back when the packet is
-//! freed. A veth driver passes it on as it is. So the chunk comes back when the other end is done with the packet: within the
-//! call, or later where another CPU receives (`rps_cpus`). At the first packet that was not taken the kernel stops with `EBUSY`;
-//! that one is freed at once, and overtakes those that still wait.
+//! # What the kernel does with a frame
+//! Within the system call the kernel makes a packet of each descriptor, in order. It returns the
+//! chunk when the packet is freed. A veth driver passes the packet on unchanged. So the chunk
+//! returns when the receiver has processed the packet: within the call, or later if another CPU
+//! receives (`rps_cpus`). At the first packet that the driver refuses, the kernel stops with
+//! `EBUSY`. It frees the refused packet at once, before packets that still wait.
 //!
-//! So neither the number of chunks that came back nor their order tells which packet was refused. After a call that did not take all
-//! frames the sender therefore waits until no packet of its socket is left (`SO_MEMINFO`). Then the chunks that came back
-//! are those of the packets that were made, and with `EBUSY` the last of these was refused. All that were taken before it have
-//! been received, so it can go out in its place by another way.
+//! So neither the number nor the order of returned chunks identifies the refused packet. After a
+//! call that did not take all frames, the sender therefore waits until no packet of its socket is
+//! left (`SO_MEMINFO`). Then the returned chunks belong to the packets that the kernel made, and
+//! with `EBUSY` the last of these packets was refused. All earlier packets have been received, so
+//! the sender can send the refused packet in another way without changing the order.
 //!
 //! # What it does not do
-//! Drivers that say "taken" of what they drop, as veth does before Linux 6.6; interfaces with a queueing discipline, where a veth
-//! driver of Linux 6.17 says "later" about packets that it has let go; interfaces of several transmit queues, because this way
-//! leads through one of them. The caller looks at that (`suits`). Nor frames above the MTU that the interface had at the start:
-//! nobody on this way compares them with it, and a packet socket does.
+//! The caller checks the interface with `can_send_on`, which excludes:
+//!
+//! - drivers that report success for packets that they drop, as veth does before Linux 6.6,
+//! - interfaces with a queueing discipline, for which a veth driver of Linux 6.17 reports "later"
+//!   about packets that the driver has freed,
+//! - interfaces with several transmit queues, because the socket sends through one of them.
+//!
+//! The sender takes no frames above the MTU that the interface had at the start: unlike for a
+//! packet socket, the kernel does not check the MTU.
 
 use std::io;
 
 use rustix::net::xdp::SocketAddrXdpFlags;
 
-use super::sys::{ConsumerRing, Descriptor, ProducerRing, Umem, XdpSocket};
+use super::sys::{ConsumerRing, ProducerRing, Umem, XdpDescriptor, XdpSocket};
 use crate::{
     FrameMeta,
     af_packet::sys::InterfaceQuery,
@@ -33,39 +42,41 @@ use crate::{
     netlink::Netlink,
 };
 
-/// What the kernel sends in one call, `TX_BATCH_SIZE` in `net/xdp/xsk.c`.
+/// Frames that the kernel sends in one call, `TX_BATCH_SIZE` in `net/xdp/xsk.c`.
 const BATCH: usize = 32;
 
-/// Bytes of a chunk, and so of a frame. Half a page is the least that the kernel takes.
+/// Bytes of a chunk, and so of a frame. Half a page is the smallest size that the kernel accepts.
 const CHUNK_BYTES: usize = 2048;
 
-/// Without a whole Ethernet header a frame is nothing to send.
+/// Smallest frame: a complete Ethernet header.
 const HEADER_BYTES: usize = 14;
 
-/// How long a sender waits for another socket to leave the queue that it sends through, and how long between two tries. The kernel
-/// gives a queue free some time after its last socket was closed: on a busy machine more than a tenth of a second.
+/// How long a sender waits for another socket to leave the transmit queue, and the time between two
+/// attempts. The kernel frees a queue some time after its last socket was closed: on a busy machine
+/// more than a tenth of a second.
 const SEND_QUEUE_WAIT_NS: i64 = SECOND_NS / 2;
 const SEND_QUEUE_LOOK_NS: i64 = SECOND_NS / 500;
 
-/// The first Linux whose veth driver tells of packets that it drops (commit 151e887d8ff9).
+/// The first Linux version whose veth driver reports packets that it drops (commit 151e887d8ff9).
 const TELLS_OF_DROPS: (u32, u32) = (6, 6);
 
-/// See the module.
+/// An XDP socket that sends, as the module describes.
 #[derive(Debug)]
 pub(crate) struct XdpSender {
-    // Closed before the chunks go; the kernel holds the pages until then in any case.
+    // Closed before the chunks are freed; the kernel holds the pages until then in any case.
     socket: XdpSocket,
     tx: ProducerRing,
     completion: ConsumerRing,
     umem: Umem,
-    /// Frames that were staged and whose chunks have not come back: `<= BATCH`.
+    /// Frames that were staged and whose chunks have not returned: `<= BATCH`.
     under_way: usize,
-    /// In range `0..=CHUNK_BYTES`.
+    /// Bytes of the longest frame, in range `0..=CHUNK_BYTES`.
     frame_bytes_max: usize,
 }
 
-/// Whether it is known of each frame sent on an interface what became of it, and no queue is left out.
-pub(crate) fn suits(query: &InterfaceQuery, interface: &str, index: i32) -> bool {
+/// Whether the sender learns the fate of each frame on this interface, and uses all of its transmit
+/// queues.
+pub(crate) fn can_send_on(query: &InterfaceQuery, interface: &str, index: i32) -> bool {
     let has_one_queue = || query.ethtool_transmit_queues(interface).ok() == Some(1);
     let has_no_queueing = || {
         Netlink::new()
@@ -77,7 +88,7 @@ pub(crate) fn suits(query: &InterfaceQuery, interface: &str, index: i32) -> bool
     })
 }
 
-/// Whether this kernel is of this version at least.
+/// Whether this kernel has at least this version.
 pub(super) fn is_linux(at_least: (u32, u32)) -> bool {
     let release = rustix::system::uname();
     let version = release.release().to_str().ok().and_then(version);
@@ -91,25 +102,26 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 impl XdpSender {
-    /// A socket at the first queue of an interface, for frames of up to `frame_bytes_max` and of a chunk. Needs CAP_NET_RAW.
-    /// Waits a little for a queue that was in use just now.
+    /// Opens a socket at the first queue of an interface, for frames of up to `frame_bytes_max`
+    /// bytes and one chunk. Needs CAP_NET_RAW. Waits a little for a queue that was in use until
+    /// recently.
     ///
     /// # Errors
-    /// The error of a system call; `EBUSY` where another XDP socket has the queue.
+    /// The error of a system call; `EBUSY` if another XDP socket has the queue.
     ///
     /// # Minimum kernel version
     /// 4.18.
     pub(crate) fn open(interface_index: i32, frame_bytes_max: usize) -> io::Result<Self> {
-        let give_up_ns = clock::monotonic_ns() + SEND_QUEUE_WAIT_NS;
+        let deadline_ns = clock::monotonic_ns() + SEND_QUEUE_WAIT_NS;
         loop {
-            // A socket that did not bind is of no further use.
+            // A socket whose bind failed is useless.
             let sender = Self::unbound(frame_bytes_max.min(CHUNK_BYTES))?;
-            let copy = SocketAddrXdpFlags::XDP_COPY; // Whatever the driver is, it is not told.
+            let copy = SocketAddrXdpFlags::XDP_COPY; // Without zero-copy the driver is not involved.
             let Err(error) = sender.socket.bind(interface_index, 0, copy) else {
                 return Ok(sender);
             };
             let now_ns = clock::monotonic_ns();
-            if error.raw_os_error() != Some(libc::EBUSY) || now_ns >= give_up_ns {
+            if error.raw_os_error() != Some(libc::EBUSY) || now_ns >= deadline_ns {
                 return Err(error);
             }
             clock::sleep_until(now_ns + SEND_QUEUE_LOOK_NS);
@@ -133,8 +145,9 @@ impl XdpSender {
         })
     }
 
-    /// Takes the first frames of `frames`, whose bytes lie in `memory`, to be sent next, and returns how many: 0 if the first
-    /// one is too long or too short. `wait_for_chunks` was `true` since the last ones. Panics if a frame lies outside `memory`.
+    /// Stages the first frames of `frames` for sending; their bytes are in `memory`. Returns their
+    /// number: 0 if the first frame is too long or too short. `wait_for_chunks` must have returned
+    /// `true` since the last frames. Panics if a frame is outside `memory`.
     pub(crate) fn stage(&mut self, memory: &[u8], frames: &[FrameMeta]) -> usize {
         assert_eq!(self.under_way, 0, "frames under way");
         let fits = |frame: &&FrameMeta| {
@@ -145,7 +158,7 @@ impl XdpSender {
             let at = slot * CHUNK_BYTES;
             self.umem
                 .write(at, &memory[frame.offset..frame.offset + length]);
-            self.tx.put(Descriptor {
+            self.tx.put(XdpDescriptor {
                 address: at as u64,
                 length: frame.captured_len,
                 options: 0,
@@ -156,13 +169,14 @@ impl XdpSender {
         self.under_way
     }
 
-    /// Sends what was staged, or some of it. Returns how many frames the kernel took, in order, and what it said. With `EBUSY` the
-    /// last of these was refused, else all were sent. If it took fewer than there were, all that it took have been received, and the
-    /// others wait for the next call.
+    /// Sends all or some of the staged frames. Returns how many frames the kernel took, in order,
+    /// and its result. With `EBUSY` the last of these frames was refused, otherwise all were sent.
+    /// If the kernel took only some frames, these have been received, and the rest wait for the
+    /// next call.
     ///
     /// # Errors
-    /// Of the system calls, and `ETIMEDOUT` if the other end keeps packets for `timeout_ns`, so that it cannot be told which one was
-    /// refused.
+    /// Errors of the system calls. `ETIMEDOUT` if the receiver keeps packets for `timeout_ns`, so
+    /// that the refused frame is unknown.
     pub(crate) fn send(&mut self, timeout_ns: i64) -> (usize, io::Result<()>) {
         let said = self.socket.send();
         if said.is_ok() && self.tx.is_empty() {
@@ -172,7 +186,7 @@ impl XdpSender {
         let came_back = self.take_back();
         match is_over {
             Ok(true) => (came_back, said),
-            // A refused one came back with the others.
+            // A refused frame's chunk returned with the others.
             Ok(false) => {
                 let refused = said.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY));
                 let sent = came_back.saturating_sub(usize::from(refused));
@@ -182,7 +196,8 @@ impl XdpSender {
         }
     }
 
-    /// Waits until the other end is done with all packets that were sent; `false` if it keeps some for `timeout_ns`.
+    /// Waits until the receiver has processed all sent packets; `false` if it keeps some for
+    /// `timeout_ns`.
     pub(crate) fn wait_for_chunks(&mut self, timeout_ns: i64) -> bool {
         wait(timeout_ns, || {
             self.take_back();
@@ -191,9 +206,10 @@ impl XdpSender {
         .is_ok_and(|is_over| is_over)
     }
 
-    /// Takes chunks back that the kernel is done with, and returns how many.
+    /// Takes back chunks that the kernel has finished with, and returns their number.
     fn take_back(&mut self) -> usize {
-        // Their entries are not read: all chunks of a batch are awaited, and then their number says enough.
+        // The entries need not be read: the sender waits for all chunks of a batch, so their number
+        // is enough.
         let returned = self.completion.available();
         self.completion.release(returned);
         let count = (returned as usize).min(self.under_way);
@@ -202,15 +218,16 @@ impl XdpSender {
     }
 }
 
-/// Lets others run until `is_over`, for `timeout_ns`: the receiver's softirq may need this CPU. Returns whether it is over.
+/// Yields the CPU until `is_over` holds, for at most `timeout_ns`: the receiver's softirq may need
+/// this CPU. Returns whether `is_over` holds.
 fn wait(timeout_ns: i64, mut is_over: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
-    // The clock is not read where there is nothing to wait for.
+    // Without a wait, no clock is read.
     if is_over()? {
         return Ok(true);
     }
-    let give_up_ns = clock::monotonic_ns().saturating_add(timeout_ns);
+    let deadline_ns = clock::monotonic_ns().saturating_add(timeout_ns);
     while !is_over()? {
-        if clock::monotonic_ns() >= give_up_ns {
+        if clock::monotonic_ns() >= deadline_ns {
             return Ok(false);
         }
         std::thread::yield_now();

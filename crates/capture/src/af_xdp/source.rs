@@ -1,113 +1,121 @@
-//! Opening: may the interface be taken, the program, a socket for each receive queue.
+//! Opens an interface: checks that it may be taken from the host, loads the program, and opens a
+//! socket for each receive queue.
 
 use std::{path::Path, sync::Arc};
 
 use retroscope_packet::LinkType;
 
 use super::{
-    attachment::{Attachment, Held, QUEUES_MAX, is_unsupported},
+    attachment::{AttachedInterface, Attachment, QUEUES_MAX, is_unsupported},
     channel::RECEIVE_QUEUE_WAIT_NS,
     config::XdpConfig,
-    mode::{TakeMode, copy_words, program_word},
-    queue::{self, OWN_BYTES, Opened, PLACING_NS},
+    mode::{ReceiveMode, copy_words, program_word},
+    queue::{self, DELIVERY_DELAY_NS_MAX, OWN_BYTES, XdpReceiver},
     sender::is_linux,
     sys::Umem,
-    taken::{TakenInterface, frame_bytes, other_program},
+    xdp_interface::{XdpInterface, frame_bytes, other_program},
 };
 use crate::{
-    CpuList, Event, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, TimeDomain,
+    CpuList, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, SourceEvent, TimeDomain,
     af_packet::{offloads, rss_settings, sys::PacketSocket},
     clock,
     host::HostUse,
-    live::Live,
+    live::LiveState,
     quantity::counted,
     rss::{FlowKind, RssSettings},
     source::DividedQueues,
 };
 
-/// Memory of a queue unless the user says otherwise.
+/// Memory of a queue unless the user chooses another size.
 const BUFFER_BYTES: usize = 64 << 20;
 
-/// Chunks: the smaller ones take ordinary frames and waste less. The kernel allows these two sizes with pages of 4 KiB.
+/// Chunk sizes: the smaller chunks hold ordinary frames and waste less memory. The kernel allows
+/// these two sizes with pages of 4 KiB.
 const SMALL_CHUNK: u16 = 2048;
 const LARGE_CHUNK: u16 = 4096;
 
-/// What the kernel keeps free in front of a packet (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel keeps free in front of a packet (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u16 = 256;
 
-/// The first Linux version in which a packet of several buffers reaches a socket ("xsk: add support for AF_XDP multi-buffer on Rx path").
+/// The first Linux version in which a packet of several buffers reaches a socket ("xsk: add support
+/// for AF_XDP multi-buffer on Rx path").
 const JOINS_BUFFERS: (u32, u32) = (6, 6);
 
-/// How long between two tries to bind a socket whose receive queue another one still has.
+/// Time between two attempts to bind a socket whose receive queue another socket still has.
 const RECEIVE_QUEUE_LOOK_NS: i64 = 10_000_000;
 
-/// Spare sockets for each queue: the interface may be removed and come back as often.
+/// Spare sockets for each queue: the interface can be removed and come back this often.
 const SPARES: usize = 4;
-/// Spare sockets of all queues together, where each has one.
+/// Spare sockets of all queues together. Each queue gets at least one spare socket even if that
+/// exceeds the limit.
 const SPARES_MAX: usize = 64;
 
-/// A live interface, through AF_XDP, behind the [`Source`] plug.
+/// A live interface through AF_XDP that implements [`Source`].
 ///
-/// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a limit of locked memory that is high enough; the queues need
-/// no privilege. It captures in the network namespace of the thread that calls [`Source::probe`]; for an interface that comes back to
-/// be found, the queues must be served there too.
+/// Opening needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and CAP_IPC_LOCK or a sufficient limit of
+/// locked memory. The queues need no privilege. The source captures in the network namespace of the
+/// thread that calls [`Source::probe`]. To find an interface that comes back, the queues must run
+/// in the same namespace.
 #[derive(Debug)]
 pub struct XdpSource {
     config: XdpConfig,
 }
 
 impl XdpSource {
-    /// A source that will capture as `config` says. Nothing is opened yet.
+    /// A source that will capture as `config` says. Opens nothing yet.
     #[must_use]
     pub fn new(config: XdpConfig) -> Self {
         Self { config }
     }
 
-    /// Attaches the program and makes the sockets, as planned.
+    /// Attaches the program and opens the sockets in the given mode.
     fn take(
-        taken: &TakenInterface,
+        xdp_interface: &XdpInterface,
         index: i32,
         chunk_bytes: u32,
-        take_mode: TakeMode,
-    ) -> Result<(Attachment, Held, Vec<Opened>), SourceError> {
-        let promiscuous = taken.config.promiscuous.then(PacketSocket::new);
+        receive_mode: ReceiveMode,
+    ) -> Result<(Attachment, AttachedInterface, Vec<XdpReceiver>), SourceError> {
+        let promiscuous = xdp_interface.config.promiscuous.then(PacketSocket::new);
         let promiscuous = promiscuous
             .transpose()
-            .map_err(|error| taken.error("socket(AF_PACKET)", error))?;
-        let attachment =
-            Attachment::new(take_mode, promiscuous).map_err(|error| taken.error("bpf", error))?;
-        let held = attachment
-            .attach(&mut attachment.hold(), index, take_mode.is_native)
+            .map_err(|error| xdp_interface.error("socket(AF_PACKET)", error))?;
+        let attachment = Attachment::new(receive_mode, promiscuous)
+            .map_err(|error| xdp_interface.error("bpf", error))?;
+        let attached = attachment
+            .attach(&mut attachment.state(), index, receive_mode.is_native)
             .map_err(|error| match error.raw_os_error() {
-                Some(libc::EBUSY | libc::EEXIST) => taken.unsupported(&other_program(taken.name())),
-                _ => taken.error("bpf(BPF_LINK_CREATE)", error),
+                Some(libc::EBUSY | libc::EEXIST) => {
+                    xdp_interface.unsupported(&other_program(xdp_interface.name()))
+                }
+                _ => xdp_interface.error("bpf(BPF_LINK_CREATE)", error),
             })?;
-        let mut opened = Vec::new();
+        let mut receivers = Vec::new();
         for queue in 0..QUEUES_MAX {
-            let Some(one) = open_queue(taken, index, queue, take_mode, chunk_bytes)? else {
+            let Some(one) = open_queue(xdp_interface, index, queue, receive_mode, chunk_bytes)?
+            else {
                 break;
             };
             attachment
                 .set_socket(queue, &one.channel.socket)
-                .map_err(|error| taken.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
-            attachment.hold().settle(held.generation, queue);
-            opened.push(one);
+                .map_err(|error| xdp_interface.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
+            attachment.state().settle(attached.generation, queue);
+            receivers.push(one);
         }
-        Ok((attachment, held, opened))
+        Ok((attachment, attached, receivers))
     }
 
-    /// What the user should know about how it is captured.
-    fn notices(&self, attachment: &Attachment, opened: &[Opened]) -> Vec<String> {
+    /// Notices to the user about the capture.
+    fn notices(&self, attachment: &Attachment, receivers: &[XdpReceiver]) -> Vec<String> {
         let name = &self.config.interface;
-        let queues = counted(opened.len() as u64, "receive queue");
-        let threads = if opened.len() == 1 {
+        let queues = counted(receivers.len() as u64, "receive queue");
+        let threads = if receivers.len() == 1 {
             ""
         } else {
             ", a thread each"
         };
-        let program = program_word(attachment.hold().is_native);
-        let copied = opened.iter().find_map(|one| one.copied);
-        let copy = copy_words(copied, attachment.take_mode);
+        let program = program_word(attachment.state().is_native);
+        let copied = receivers.iter().find_map(|one| one.copied);
+        let copy = copy_words(copied, attachment.receive_mode);
         let mut notices = vec![format!(
             "{name}: {queues}{threads}, {program} XDP, {copy}; this host receives nothing from {name} now, and what it sends is not recorded"
         )];
@@ -125,21 +133,21 @@ impl Source for XdpSource {
         &self.config.interface
     }
 
-    /// Opens a queue for each receive queue that the interface has, whatever `queues` says: packets of a queue without a
-    /// socket would not be seen.
+    /// Opens a queue for each receive queue of the interface, whatever `queues` says: packets of a
+    /// queue without a socket would be missed.
     fn probe(self: Box<Self>, _queues: usize) -> Result<Box<dyn Probed>, SourceError> {
-        let taken = TakenInterface::new(self.config.clone())?;
-        let found = taken.look_up()?;
-        let name = taken.name();
+        let xdp_interface = XdpInterface::new(self.config.clone())?;
+        let found = xdp_interface.look_up()?;
+        let name = xdp_interface.name();
         if !found.flags.is_up() {
             let advice = format!("it is down: sudo ip link set {name} up");
-            return Err(taken.unsupported(&advice));
+            return Err(xdp_interface.unsupported(&advice));
         }
         let used = HostUse::of(name);
         if used.is_used() && !self.config.take_interface {
             return Err(used.refusal(name, "AF_XDP"));
         }
-        let frame_bytes = taken.interface.mtu(found.index).map(frame_bytes);
+        let frame_bytes = xdp_interface.interface.mtu(found.index).map(frame_bytes);
         let fits =
             |chunk: u16| frame_bytes.is_some_and(|bytes| bytes <= u32::from(chunk - HEADROOM));
         let chunk_bytes = if fits(SMALL_CHUNK) {
@@ -148,37 +156,50 @@ impl Source for XdpSource {
             LARGE_CHUNK
         };
         let bytes_max = chunk_bytes - HEADROOM;
-        let (better, last) = TakeMode::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
-        let take = |take_mode| Self::take(&taken, found.index, chunk_bytes.into(), take_mode);
-        // The first mode that driver and kernel can follow.
+        let (better, last) =
+            ReceiveMode::all(bytes_max, fits(chunk_bytes), is_linux(JOINS_BUFFERS));
+        let take = |receive_mode| {
+            Self::take(
+                &xdp_interface,
+                found.index,
+                chunk_bytes.into(),
+                receive_mode,
+            )
+        };
+        // The first mode that driver and kernel support.
         let is_followed = |outcome: &Result<_, SourceError>| !matches!(outcome, Err(SourceError::System { error, .. }) if is_unsupported(error));
         let outcome = better.into_iter().map(take).find(is_followed);
-        let (attachment, held, mut opened) = outcome.unwrap_or_else(|| take(last))?;
-        let queues = u32::try_from(opened.len()).unwrap_or(QUEUES_MAX);
+        let (attachment, attached, mut receivers) = outcome.unwrap_or_else(|| take(last))?;
+        let queues = u32::try_from(receivers.len()).unwrap_or(QUEUES_MAX);
         (queues..QUEUES_MAX).for_each(|other| attachment.set_open(other, true));
-        let few_spares = open_spares(&taken, &mut opened);
-        let mut notices = self.notices(&attachment, &opened);
+        let few_spares = open_spares(&xdp_interface, &mut receivers);
+        let mut notices = self.notices(&attachment, &receivers);
         notices.extend(used.notices(name));
         notices.extend(few_spares);
-        let (taken, attachment) = (Arc::new(taken), Arc::new(attachment));
+        let (xdp_interface, attachment) = (Arc::new(xdp_interface), Arc::new(attachment));
         let domain = TimeDomain::KernelSoftware;
-        let info = InterfaceInfo::new(taken.name(), LinkType::ETHERNET, domain);
+        let info = InterfaceInfo::new(xdp_interface.name(), LinkType::ETHERNET, domain);
         let near = CpuList::near(Path::new("/sys"), &self.config.interface, found.index);
-        let queue = |(queue_index, opened)| {
+        let queue = |(queue_index, receivers)| {
             let cpus = self.config.cpus.of_thread(&near);
-            let mut live = Live::new(info.clone(), cpus, clock::realtime_ns(), PLACING_NS);
-            live.tell(notices.drain(..).map(Event::Notice));
+            let mut live = LiveState::new(
+                info.clone(),
+                cpus,
+                clock::realtime_ns(),
+                DELIVERY_DELAY_NS_MAX,
+            );
+            live.push_events(notices.drain(..).map(SourceEvent::Notice));
             let attachment = Arc::clone(&attachment);
-            let taken = Arc::clone(&taken);
+            let xdp_interface = Arc::clone(&xdp_interface);
             queue::queue(
                 live,
-                opened,
-                (attachment, held),
-                taken,
+                receivers,
+                (attachment, attached),
+                xdp_interface,
                 (queue_index, queues),
             )
         };
-        let queues: Vec<_> = (0..).zip(opened).map(queue).collect();
+        let queues: Vec<_> = (0..).zip(receivers).map(queue).collect();
         let is_proved = |settings: RssSettings| {
             let mut kinds = FlowKind::ALL.iter();
             kinds.all(|kind| settings.splits(*kind).is_none())
@@ -224,68 +245,73 @@ impl Probed for ProbedQueues {
     }
 }
 
-/// A socket bound to a queue, zero-copy if the driver can; `None`: the interface has no such queue.
+/// Opens a socket bound to a queue, zero-copy if the driver supports it; `None`: the interface has
+/// no such queue.
 fn open_queue(
-    taken: &TakenInterface,
+    xdp_interface: &XdpInterface,
     index: i32,
     queue: u32,
-    take_mode: TakeMode,
+    receive_mode: ReceiveMode,
     chunk_bytes: u32,
-) -> Result<Option<Opened>, SourceError> {
-    let wanted = taken.config.buffer_bytes.unwrap_or(BUFFER_BYTES) / chunk_bytes as usize;
-    // A power of two, as the rings are, and not more than the kernel gives rings.
+) -> Result<Option<XdpReceiver>, SourceError> {
+    let wanted = xdp_interface.config.buffer_bytes.unwrap_or(BUFFER_BYTES) / chunk_bytes as usize;
+    // A power of two, like the rings, and within the kernel's limit for rings.
     let chunks: u32 = 1 << wanted.clamp(64, 1 << 17).ilog2();
     let umem = Umem::new(chunks as usize * chunk_bytes as usize, OWN_BYTES)
-        .map_err(|error| taken.error("mmap", error))?;
-    let mut channel = taken.open_socket(&umem, chunks, chunk_bytes)?;
-    let give_up_ns = clock::monotonic_ns() + RECEIVE_QUEUE_WAIT_NS;
+        .map_err(|error| xdp_interface.error("mmap", error))?;
+    let mut channel = xdp_interface.open_socket(&umem, chunks, chunk_bytes)?;
+    let deadline_ns = clock::monotonic_ns() + RECEIVE_QUEUE_WAIT_NS;
     let copied = loop {
-        let error = match channel.bind(index, queue, take_mode.is_native, take_mode) {
+        let error = match channel.bind(index, queue, receive_mode.is_native, receive_mode) {
             Ok(copied) => break copied,
             Err(error) => error,
         };
         let now_ns = clock::monotonic_ns();
         match error.raw_os_error() {
-            Some(libc::EBUSY) if now_ns < give_up_ns => {
+            Some(libc::EBUSY) if now_ns < deadline_ns => {
                 clock::sleep_until(now_ns + RECEIVE_QUEUE_LOOK_NS);
-                // A new one for each try: what is left of one that did not bind is the kernel's business.
-                channel = taken.open_socket(&umem, chunks, chunk_bytes)?;
+                // A new socket for each attempt: the state of a socket whose bind failed is the
+                // kernel's business.
+                channel = xdp_interface.open_socket(&umem, chunks, chunk_bytes)?;
             }
-            // EINVAL means that the queue does not exist; for queue 0 it means that AF_XDP does not work here.
+            // EINVAL means that the queue does not exist. For queue 0 it means that AF_XDP does not
+            // work here.
             Some(libc::EINVAL) if queue > 0 => return Ok(None),
-            _ => return Err(taken.not_bound(queue, error)),
+            _ => return Err(xdp_interface.not_bound(queue, error)),
         }
     };
-    Ok(Some(Opened {
+    Ok(Some(XdpReceiver {
         channel,
         spares: Vec::new(),
         umem,
         chunks,
         chunk_bytes,
         copied,
-        busy_ns: taken.config.busy_poll.map(clock::duration_ns),
+        busy_ns: xdp_interface.config.busy_poll.map(clock::duration_ns),
     }))
 }
 
-/// Makes spare sockets for each queue, as many as the kernel lets. Returns a sentence if these are fewer than there should be: the
-/// limits of locked memory and of descriptors are the user's choice.
-fn open_spares(taken: &TakenInterface, opened: &mut [Opened]) -> Option<String> {
-    let wanted = (SPARES_MAX / opened.len().max(1)).clamp(1, SPARES);
+/// Opens spare sockets for each queue, as many as the kernel allows. Returns a sentence if there
+/// are too few: the user sets the limits of locked memory and of descriptors.
+fn open_spares(xdp_interface: &XdpInterface, receivers: &mut [XdpReceiver]) -> Option<String> {
+    let wanted = (SPARES_MAX / receivers.len().max(1)).clamp(1, SPARES);
     for times in 0..wanted {
-        for one in opened.iter_mut() {
-            match taken.open_socket(&one.umem, one.chunks, one.chunk_bytes) {
+        for one in receivers.iter_mut() {
+            match xdp_interface.open_socket(&one.umem, one.chunks, one.chunk_bytes) {
                 Ok(spare) => one.spares.push(spare),
-                Err(error) => return Some(few_spares(taken.name(), times, wanted, &error)),
+                Err(error) => return Some(few_spares(xdp_interface.name(), times, wanted, &error)),
             }
         }
     }
     None
 }
 
-/// The sentence that an interface, once removed, can be taken up again only `times` times instead of `wanted` times.
+/// The sentence for an interface that can be taken up again only `times` times after its removal,
+/// instead of `wanted` times.
 fn few_spares(name: &str, times: usize, wanted: usize, error: &SourceError) -> String {
     let why = match error {
-        // The chunks, which the first socket was allowed to lock, count once more.
+        // The chunks count once more for each socket; the first socket was allowed to lock this
+        // memory.
         SourceError::Unsupported(_) => "no more memory may be locked (ulimit -l)".to_owned(),
         error => error.to_string(),
     };

@@ -1,12 +1,17 @@
-//! The links of a network namespace, and what stands on one of them. Pure: what the kernel lists goes in.
+//! The links of a network namespace, and the links on top of one link. Pure: the kernel's list is
+//! the input.
 //!
-//! An interface stands on another one in two ways: as its master (`IFLA_MASTER`: bridge, bond, team, Open vSwitch, VRF), or as an upper
-//! that names it (`IFLA_LINK`: VLAN, macvlan, ipvlan, MACsec, a tunnel; VXLAN and HSR name it among the data of their kind). Some pairs
-//! name each other by `IFLA_LINK`, and neither stands on the other. Values are those of `linux/if_link.h`.
+//! A link is on top of another link in two ways. The first is as its master (`IFLA_MASTER`: bridge,
+//! bond, team, Open vSwitch, VRF). The second is as an upper link that names the lower link
+//! (`IFLA_LINK`: VLAN, macvlan, ipvlan, MACsec, a tunnel; VXLAN and HSR name it among the data of
+//! their kind). In some kinds of pairs both ends name each other by `IFLA_LINK`, and neither end is
+//! on top. Values are from `linux/if_link.h`.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::netlink::{LINK_BYTES, LINK_NAME, Message, NEW_LINK, attributes, until_nul, word};
+use crate::netlink::{
+    LINK_BYTES, LINK_NAME, NEW_LINK, NetlinkMessage, attributes, until_nul, word,
+};
 
 /// `IFLA_LINK`, `IFLA_MASTER`, `IFLA_LINKINFO`, `IFLA_LINK_NETNSID`.
 const LOWER: u16 = 5;
@@ -14,41 +19,43 @@ const MASTER: u16 = 10;
 const INFO: u16 = 18;
 const LOWER_NAMESPACE: u16 = 37;
 
-/// Inside of `IFLA_LINKINFO`: `IFLA_INFO_KIND`, `IFLA_INFO_DATA`.
+/// Attributes inside `IFLA_LINKINFO`: `IFLA_INFO_KIND`, `IFLA_INFO_DATA`.
 const KIND: u16 = 1;
 const DATA: u16 = 2;
 
-/// Kinds whose `IFLA_LINK` is the other end of a cable.
+/// Kinds whose `IFLA_LINK` is the other end of a pair.
 const PAIRS: [&str; 3] = ["veth", "netkit", "vxcan"];
 
-/// Kinds that name interfaces among their data, and by which attributes: `IFLA_VXLAN_LINK`, `IFLA_HSR_SLAVE1` and `IFLA_HSR_SLAVE2`.
+/// Kinds that name interfaces among their data, with the attributes: `IFLA_VXLAN_LINK`,
+/// `IFLA_HSR_SLAVE1` and `IFLA_HSR_SLAVE2`.
 const NAMED_IN_DATA: [(&str, &[u16]); 2] = [("vxlan", &[3]), ("hsr", &[1, 2])];
 
-/// An interface as the kernel lists it.
+/// An interface in the kernel's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct HostLink {
     pub(super) index: u32,
-    /// For people: what a terminal would take for a command is escaped.
+    /// Name for people: characters that a terminal would interpret are escaped.
     pub(super) name: String,
-    /// `vlan`, `bridge`, …; empty for a NIC.
+    /// Kind such as `vlan` or `bridge`; empty for a NIC.
     pub(super) kind: String,
     pub(super) master: Option<u32>,
-    /// Indexes of the interfaces directly below it, in its own network namespace.
+    /// Indexes of the interfaces directly below, in the interface's own network namespace.
     lowers: Vec<u32>,
 }
 
-/// What stands on an interface.
+/// A link on top of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Above {
-    /// The interface belongs to it. Else it stands on the interface, or on something that stands there.
+pub(super) struct UpperLink {
+    /// The interface belongs to this master. Otherwise this link is on top of the interface,
+    /// directly or through other links.
     pub(super) is_master: bool,
     pub(super) name: String,
     pub(super) kind: String,
 }
 
-impl Link {
-    /// Reads a link of a list; `None`: it is damaged.
-    pub(super) fn read(message: Message<'_>) -> Option<Option<Self>> {
+impl HostLink {
+    /// Reads a link of a list; `None`: the message is damaged.
+    pub(super) fn read(message: NetlinkMessage<'_>) -> Option<Option<Self>> {
         let (fixed, found) = message.parts(NEW_LINK, LINK_BYTES)?;
         let index = word(fixed, 4)?;
         let number = |wanted| match found.get(&wanted) {
@@ -65,7 +72,8 @@ impl Link {
                 lowers.push(word(value, 0)?);
             }
         }
-        // A link without a lower interface names itself. An index of another namespace names another interface.
+        // A link without a lower interface names itself. An index of another namespace belongs to
+        // another interface.
         let is_here = number(LOWER_NAMESPACE)?.is_none();
         lowers.retain(|lower| is_here && *lower != 0 && *lower != index);
         Some(Some(Self {
@@ -77,16 +85,17 @@ impl Link {
         }))
     }
 
-    /// Whether the interface `index` is directly below it.
+    /// Whether the interface `index` is directly below this link.
     fn is_on(&self, index: u32) -> bool {
         self.lowers.contains(&index)
     }
 }
 
-/// All that stands on the interface of this index, its master first, whether it is up or not: nearest first.
-pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
+/// All links on top of the interface with this index, whether up or not. Nearest links first, the
+/// master before uppers at the same distance.
+pub(super) fn upper_links(links: &[HostLink], index: u32) -> Vec<UpperLink> {
     let mut found = Vec::new();
-    // What is damaged may go in circles.
+    // Damaged data may form a loop.
     let mut seen = BTreeSet::from([index]);
     let mut below = VecDeque::from([index]);
     while let Some(lower) = below.pop_front() {
@@ -99,7 +108,7 @@ pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
             }
             below.push_back(upper);
             let link = links.iter().find(|link| link.index == upper);
-            found.push(Above {
+            found.push(UpperLink {
                 is_master: lower == index && master == Some(upper),
                 name: link.map_or_else(|| format!("interface {upper}"), |link| link.name.clone()),
                 kind: link.map(|link| link.kind.clone()).unwrap_or_default(),
@@ -109,7 +118,8 @@ pub(super) fn above(links: &[Link], index: u32) -> Vec<Above> {
     found
 }
 
-/// A C string for people. Names of interfaces may hold whatever is neither white space, a slash nor a colon.
+/// A C string for people. Interface names may contain all characters except white space, slash and
+/// colon.
 fn text(value: &[u8]) -> String {
     until_nul(value).escape_debug().to_string()
 }

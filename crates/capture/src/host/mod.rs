@@ -1,43 +1,47 @@
 //! The host's own uses of an interface that an engine is about to take away from the host.
 //!
-//! - `links`: interfaces above an interface, from the kernel's list of links. Pure.
-//! - `ask`: addresses, routes and links of this network namespace, by netlink.
+//! - `links`: interfaces on top of an interface, from the kernel's list of links. Pure.
+//! - `netlink_queries`: addresses, routes and links of this network namespace, by netlink.
 //!
 //! A fact that cannot be read counts as a use. Interfaces of other network namespaces are the
 //! exception: nothing in this namespace names a macvlan or VLAN that was moved into a container.
 //! The user gets a notice ([`UNSEEN`]) and decides.
 
-mod ask;
 mod links;
+mod netlink_queries;
 
 use std::fmt;
 
-use self::links::Above;
+use self::links::UpperLink;
 use crate::SourceError;
 
-/// Names that a sentence lists; the rest are counted.
+/// Names in a sentence; the other names are counted.
 const NAMES_MAX: usize = 8;
 
 /// The use that [`HostUse`] cannot see.
 pub const UNSEEN: &str =
     "a macvlan or VLAN on it in another network namespace, such as a container's, cannot be seen";
 
-/// What this host uses an interface for, in words: `has an address, is under eth0.5 (vlan)`.
+/// The host's uses of an interface, in words: `has an address, is under eth0.5 (vlan)`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostUse {
     has_address: bool,
     has_route: bool,
-    /// What stands on it.
-    above: Vec<Above>,
-    /// What could not be read, and why.
+    /// Links on top of the interface.
+    upper_links: Vec<UpperLink>,
+    /// Facts that could not be read, with the reason.
     unread: Vec<String>,
 }
 
 impl HostUse {
-    /// Whether it is used for anything, as far as could be seen. What could not be read counts.
+    /// Whether the host uses the interface, as far as visible. A fact that could not be read counts
+    /// as a use.
     #[must_use]
     pub fn is_used(&self) -> bool {
-        self.has_address || self.has_route || !self.above.is_empty() || !self.unread.is_empty()
+        self.has_address
+            || self.has_route
+            || !self.upper_links.is_empty()
+            || !self.unread.is_empty()
     }
 
     /// Why an engine does not take the interface `name` away.
@@ -48,8 +52,8 @@ impl HostUse {
         ))
     }
 
-    /// Sentences for the user on the uses that are cut off while the interface `name` is taken away, and
-    /// [`UNSEEN`].
+    /// Sentences for the user on the uses that are cut off while the interface `name` is taken
+    /// away, and [`UNSEEN`].
     pub fn notices(&self, name: &str) -> Vec<String> {
         let is = if self.unread.is_empty() {
             "is"
@@ -64,7 +68,7 @@ impl HostUse {
     }
 }
 
-/// What it is used for, as a clause behind the interface's name; `is not used` if nothing was found.
+/// The uses as a clause after the interface's name; `is not used` without any use.
 impl fmt::Display for HostUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut clauses = Vec::new();
@@ -76,7 +80,7 @@ impl fmt::Display for HostUse {
         }
         for (words, is_master) in [("belongs to", true), ("is under", false)] {
             let mut names: Vec<String> = self
-                .above
+                .upper_links
                 .iter()
                 .filter(|above| above.is_master == is_master)
                 .map(named)
@@ -104,7 +108,7 @@ impl fmt::Display for HostUse {
     }
 }
 
-fn named(above: &Above) -> String {
+fn named(above: &UpperLink) -> String {
     let kind = if above.kind.is_empty() {
         "interface"
     } else {
@@ -119,8 +123,8 @@ mod tests {
 
     use super::*;
 
-    fn above(is_master: bool, name: &str, kind: &str) -> Above {
-        Above {
+    fn above(is_master: bool, name: &str, kind: &str) -> UpperLink {
+        UpperLink {
             is_master,
             name: name.to_owned(),
             kind: kind.to_owned(),
@@ -149,14 +153,14 @@ mod tests {
         let all = HashSet::from([unused, address, both.clone(), found.to_string()]);
         assert_eq!(all.len(), 4, "{all:?}");
         found.has_address = true;
-        found.above = vec![
+        found.upper_links = vec![
             above(false, "bond0.7", "vlan"),
             above(true, "bond0", "bond"),
             above(false, "m1", "macvlan"),
             above(false, "interface 9", ""),
         ];
         let told = found.to_string();
-        // What it belongs to comes before what stands on it.
+        // The master comes before the links on top.
         let mut rest = told.strip_prefix(&both).expect("what was told before");
         for name in [
             "bond0 (bond)",
@@ -168,7 +172,7 @@ mod tests {
         }
         let names = 3 + 100;
         found
-            .above
+            .upper_links
             .extend((0..100).map(|i| above(false, &format!("n{i}"), "macvlan")));
         let told = found.to_string();
         let (_, list) = told.split_once("bond0 (bond)").expect("it is there still");

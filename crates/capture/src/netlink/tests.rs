@@ -1,18 +1,18 @@
-//! Messages as the kernel makes them.
+//! Messages in the kernel's layout.
 
 use rustix::net::socketpair;
 
 use super::*;
 
 /// A message of a list.
-pub(crate) fn message(kind: u16, sequence: u32, body: &Request) -> Vec<u8> {
+pub(crate) fn message(kind: u16, sequence: u32, body: &NetlinkRequest) -> Vec<u8> {
     let mut bytes = body.numbered(sequence, 0);
     bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
     bytes
 }
 
 /// A message with an attribute of any length.
-pub(crate) fn with_long(mut request: Request, kind: u16, value: &[u8]) -> Request {
+pub(crate) fn with_long(mut request: NetlinkRequest, kind: u16, value: &[u8]) -> NetlinkRequest {
     let length = u16::try_from(ATTRIBUTE + value.len()).unwrap();
     request.0.extend(length.to_ne_bytes());
     request.0.extend(kind.to_ne_bytes());
@@ -20,17 +20,21 @@ pub(crate) fn with_long(mut request: Request, kind: u16, value: &[u8]) -> Reques
     request.padded()
 }
 
-/// The message that some bytes begin with.
-pub(crate) fn first(bytes: &[u8]) -> Option<Message<'_>> {
-    Message::first(bytes).map(|(message, _)| message)
+/// The first message in `bytes`.
+pub(crate) fn first(bytes: &[u8]) -> Option<NetlinkMessage<'_>> {
+    NetlinkMessage::first(bytes).map(|(message, _)| message)
 }
 
 /// The end of a list, with its error, or 0.
 pub(crate) fn done(sequence: u32, code: i32) -> Vec<u8> {
-    message(DONE, sequence, &Request::new(DONE, &code.to_ne_bytes()))
+    message(
+        DONE,
+        sequence,
+        &NetlinkRequest::new(DONE, &code.to_ne_bytes()),
+    )
 }
 
-/// `message` marked as one of a list that changed meanwhile.
+/// `message`, marked as part of a list that changed meanwhile.
 pub(crate) fn interrupted(mut message: Vec<u8>) -> Vec<u8> {
     message[6..8].copy_from_slice(&INTERRUPTED.to_ne_bytes());
     message
@@ -38,13 +42,13 @@ pub(crate) fn interrupted(mut message: Vec<u8>) -> Vec<u8> {
 
 /// `RTM_NEWLINK`, whose structure has 16 bytes, with a number as attribute 5.
 fn numbered(number: u32) -> Vec<u8> {
-    let body = Request::new(16, &[0; 16])
+    let body = NetlinkRequest::new(16, &[0; 16])
         .with(3, b"abc\0\0")
         .with(5, &number.to_ne_bytes());
     message(16, 7, &body)
 }
 
-fn read(message: Message<'_>) -> Option<Option<u32>> {
+fn read(message: NetlinkMessage<'_>) -> Option<Option<u32>> {
     let (_, found) = message.parts(NEW_LINK, LINK_BYTES)?;
     Some(word(found.get(&5)?, 0))
 }
@@ -67,15 +71,15 @@ fn a_list_is_whole_or_an_error() {
         (list.kept, list.is_done, list.was_interrupted),
         (vec![1, 2, 3], true, false)
     );
-    // Every cut is seen: by an error, or because the end is missing.
+    // Every truncation is detected: by an error, or because the end is missing.
     for length in 0..first.len() {
         let (outcome, list) = taken(&[first[..length].to_vec()]);
         let at_a_message = length == 0 || length == numbered(1).len();
         assert_eq!(outcome.is_ok(), at_a_message, "{length}");
         assert!(!list.is_done);
     }
-    // What says that there is no error is the end of a single answer.
-    let acknowledged = message(ERROR, 7, &Request::new(ERROR, &0_i32.to_ne_bytes()));
+    // An acknowledgement ends a single answer.
+    let acknowledged = message(ERROR, 7, &NetlinkRequest::new(ERROR, &0_i32.to_ne_bytes()));
     let (outcome, list) = taken(&[numbered(1), acknowledged]);
     outcome.unwrap();
     assert_eq!((list.kept, list.is_done), (vec![1], true));
@@ -84,7 +88,7 @@ fn a_list_is_whole_or_an_error() {
     let refused = message(
         ERROR,
         7,
-        &Request::new(ERROR, &(-libc::EPERM).to_ne_bytes()),
+        &NetlinkRequest::new(ERROR, &(-libc::EPERM).to_ne_bytes()),
     );
     let (outcome, _) = taken(&[refused]);
     assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EPERM));
@@ -121,12 +125,13 @@ fn the_kernel_lists_interfaces() {
         Some(Some(found.get(&3)?.to_vec()))
     });
     assert!(names.unwrap().contains(&b"lo\0".to_vec()));
-    // No such type of message.
-    let refused = netlink.list::<()>(&Request::new(0x7ff0, &[0; 16]), |_| Some(None));
+    // This message type does not exist.
+    let refused = netlink.list::<()>(&NetlinkRequest::new(0x7ff0, &[0; 16]), |_| Some(None));
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
 }
 
-/// What an answer with a foreign attribute in front of the counters says, as far as it is whole.
+/// Parses an answer that has a foreign attribute before the counters, and the first `words` words
+/// of the counters.
 fn told(fifo: u64, missed: u64, words: usize) -> Option<LinkCounters> {
     let value: Vec<u8> = (0..words)
         .flat_map(|index| {
@@ -139,7 +144,7 @@ fn told(fifo: u64, missed: u64, words: usize) -> Option<LinkCounters> {
             word.to_ne_bytes()
         })
         .collect();
-    let body = Request::new(NEW_STATS, &[0; STATS_BYTES]).with(9, &[1]);
+    let body = NetlinkRequest::new(NEW_STATS, &[0; STATS_BYTES]).with(9, &[1]);
     let bytes = message(NEW_STATS, 7, &with_long(body, LINK_64, &value));
     first(&bytes).and_then(counters)
 }
@@ -169,7 +174,8 @@ fn the_loopback_interface_has_no_queue() {
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
 }
 
-/// Asks for a list. `changes` times the kernel says that the list changed, then it gives the list.
+/// Requests a list. `changes` times the kernel reports that the list changed, then it returns the
+/// list.
 fn list_that_changes(changes: u32) -> io::Result<Vec<u32>> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let (kernel, socket) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -183,9 +189,10 @@ fn list_that_changes(changes: u32) -> io::Result<Vec<u32>> {
         for try_number in 1_u32.. {
             let (length, _) = recv(&kernel, &mut request[..], RecvFlags::empty()).unwrap();
             if length == 0 {
-                return; // the asking side closed its socket
+                return; // the requesting side closed its socket
             }
-            let body = Request::new(NEW_LINK, &[0; LINK_BYTES]).with(5, &try_number.to_ne_bytes());
+            let body =
+                NetlinkRequest::new(NEW_LINK, &[0; LINK_BYTES]).with(5, &try_number.to_ne_bytes());
             let mut first = message(NEW_LINK, try_number, &body);
             if try_number <= changes {
                 first = interrupted(first);
@@ -194,7 +201,7 @@ fn list_that_changes(changes: u32) -> io::Result<Vec<u32>> {
             send(&kernel, &answer, SendFlags::empty()).unwrap();
         }
     });
-    let list = netlink.list(&Request::new(GET_LINK, &[0; LINK_BYTES]), read);
+    let list = netlink.list(&NetlinkRequest::new(GET_LINK, &[0; LINK_BYTES]), read);
     drop(netlink);
     answer.join().unwrap();
     list

@@ -1,11 +1,12 @@
-//! libpcap's `DLT_` values of live handles, as the link types that files have.
+//! Converts libpcap's `DLT_` values of live handles to the link types of files.
 
 use retroscope_packet::LinkType;
 
-/// The link type of a `DLT_` value; `None` where it cannot be told.
+/// The link type of a `DLT_` value; `None`: unknown.
 ///
-/// The values agree for the oldest types and, by the rule of `pcap/dlt.h`, from 104 on. Between them platforms have used
-/// the same numbers for different things: those that Linux gives are listed.
+/// The two numberings agree for the oldest types and, by the rule of `pcap/dlt.h`, from 104 on. In
+/// between, platforms have used the same numbers for different types. This table has the values
+/// that Linux uses.
 pub(super) fn of_dlt(dlt: i32) -> Option<LinkType> {
     let link_type = match dlt {
         // DLT_ATM_RFC1483, DLT_RAW, DLT_SLIP_BSDOS, DLT_PPP_BSDOS.
@@ -13,7 +14,7 @@ pub(super) fn of_dlt(dlt: i32) -> Option<LinkType> {
         12 => 101,
         15 => 102,
         16 => 103,
-        // DLT_PFSYNC and DLT_PKTAP have a number of their own in files.
+        // DLT_PFSYNC and DLT_PKTAP have a different number in files.
         18 => 246,
         // DLT_ATM_CLIP.
         19 => 106,

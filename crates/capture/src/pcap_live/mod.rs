@@ -1,28 +1,31 @@
 //! libpcap as an engine: any device that the system's libpcap opens.
 //!
-//! Where the other engines know one interface of the kernel each, this one knows none: PF_RING, netmap, DAG and SNF bring
-//! libpcap builds of their own (none was tried), and `any`, `usbmon0` or `bluetooth0` are devices of the common one.
+//! Each of the other engines supports one kernel interface. This engine depends on no kernel
+//! interface. PF_RING, netmap, DAG and SNF come with their own libpcap builds, which were not
+//! tested. The common libpcap opens devices such as `any`, `usbmon0` or `bluetooth0`.
 //!
 //! - `sys`: the C library,
-//! - `packet_buffer`: where its packets wait,
+//! - `packet_buffer`: the buffer for delivered packets,
 //! - `queue`: waiting, watermark, counters, drained stop, interfaces that come and go,
-//! - `link_type`: its names for link-layer headers.
+//! - `link_type`: libpcap's names for link-layer headers.
 //!
 //! # Copies
-//! One into a buffer of 128 KiB that stays in the cache, one from there into the recorder's ring. libpcap lends a packet
-//! during its callback only: its AF_PACKET code gives a block back to the kernel before pcap_dispatch(3PCAP) returns, so
-//! that a burst that was lent without a copy could change while it is read. `af-packet` copies once.
+//! The engine copies a packet into a buffer of 128 KiB that stays in the cache, and the recorder
+//! copies it from there into the ring. For libpcap lends a packet only during its callback: its
+//! AF_PACKET code returns a block to the kernel before pcap_dispatch(3PCAP) returns. A burst
+//! without a copy could change while it is read. The engine `af-packet` copies once.
 //!
 //! # Counting
-//! pcap_stats(3PCAP) leaves its meaning to the platform. On Linux packet sockets `ps_recv` counts what passed, with what
-//! `ps_drop` counts: packets for which the kernel's ring had no room. `ps_ifdrop` is what the NIC missed, read from sysfs,
-//! known only where that shows this network namespace. For other devices `received` is unknown, and what is dropped is
-//! what they say.
+//! The meaning of pcap_stats(3PCAP) depends on the platform. On Linux packet sockets `ps_recv`
+//! counts accepted packets plus `ps_drop`. `ps_drop` counts packets for which the kernel's ring had
+//! no room. `ps_ifdrop` is the number of packets that the NIC missed, read from sysfs, and known
+//! only if sysfs shows this network namespace. For other devices `received` is unknown, and the
+//! number of dropped packets is the device's own.
 //!
 //! # What it does not do
-//! Kernel filters: libpcap compiles them for frames whose VLAN tag was taken out, which is another language than that of
-//! frames on the wire. The recorder filters in user space, and counts what it refuses. One queue for a device: libpcap has
-//! no fanout. The direction of a frame is not told.
+//! Kernel filters: libpcap compiles them for frames without the outermost VLAN tag, unlike filters
+//! for frames on the wire. The recorder filters in user space, and counts refused packets. One
+//! device has one queue, because libpcap has no fanout. The direction of frames is unknown.
 
 mod link_type;
 mod packet_buffer;
@@ -37,7 +40,7 @@ use std::{
 
 use retroscope_packet::LinkType;
 
-use self::sys::{ActivateError, Handle};
+use self::sys::{ActivateError, PcapHandle};
 use crate::{
     CpuList, InterfaceInfo, Offer, Probed, Queue, Source, SourceError, TimeDomain,
     af_packet::{
@@ -46,18 +49,20 @@ use crate::{
     },
 };
 
-/// Kernel memory unless the user says otherwise: libpcap's own 2 MiB hold 8 of its blocks.
+/// Kernel memory unless the user chooses another size. libpcap's default of 2 MiB holds 8 of its
+/// blocks.
 const BUFFER_BYTES: c_int = 64 << 20;
 
-/// A device of the system's libpcap behind the [`Source`] plug.
+/// A device of the system's libpcap that implements [`Source`].
 ///
-/// Opening needs what libpcap needs, CAP_NET_RAW for network interfaces; the queue needs no privilege. It captures in the
-/// network namespace of the thread that calls [`Source::probe`] and opens it.
+/// Opening needs the privileges that libpcap needs: CAP_NET_RAW for network interfaces. The queue
+/// needs no privilege. The source captures in the network namespace of the thread that calls
+/// [`Source::probe`] and opens the source.
 #[derive(Debug)]
 pub struct PcapSource(pub LiveConfig);
 
 impl PcapSource {
-    fn link_type(&self, handle: &Handle) -> Result<LinkType, SourceError> {
+    fn link_type(&self, handle: &PcapHandle) -> Result<LinkType, SourceError> {
         let dlt = handle.dlt();
         link_type::of_dlt(dlt).ok_or_else(|| {
             SourceError::Unsupported(format!(
@@ -67,7 +72,7 @@ impl PcapSource {
         })
     }
 
-    fn activate(&self) -> Result<(Handle, Option<String>), SourceError> {
+    fn activate(&self) -> Result<(PcapHandle, Option<String>), SourceError> {
         let device = &self.0.interface;
         let no_interface = || SourceError::NoInterface {
             interface: device.clone(),
@@ -76,7 +81,7 @@ impl PcapSource {
         let buffer_bytes = self.0.buffer_bytes.map_or(BUFFER_BYTES, |bytes| {
             c_int::try_from(bytes).unwrap_or(c_int::MAX)
         });
-        let handle = Handle::open(&name, self.0.promiscuous, buffer_bytes);
+        let handle = PcapHandle::open(&name, self.0.promiscuous, buffer_bytes);
         handle.map_err(|error| match error {
             ActivateError::NoDevice => no_interface(),
             ActivateError::Permission => permission("record on", device, &self.0.program),
@@ -95,10 +100,11 @@ impl Source for PcapSource {
         &self.0.interface
     }
 
-    /// One queue, whatever `queues` says. It is closed again: packets that came before the second phase would be old by then.
+    /// Probes one queue, whatever `queues` says. The handle is closed again, because packets that
+    /// arrive before the second phase would be old by then.
     fn probe(self: Box<Self>, queues: usize) -> Result<Box<dyn Probed>, SourceError> {
         let (handle, _) = self.activate()?;
-        Ok(Box::new(Activated {
+        Ok(Box::new(PcapProbe {
             link_type: self.link_type(&handle)?,
             is_alone: queues > 1,
             source: *self,
@@ -108,14 +114,14 @@ impl Source for PcapSource {
 
 /// A device that could be activated.
 #[derive(Debug)]
-struct Activated {
+struct PcapProbe {
     source: PcapSource,
     link_type: LinkType,
-    /// More threads were wanted.
+    /// The caller preferred several threads.
     is_alone: bool,
 }
 
-impl Probed for Activated {
+impl Probed for PcapProbe {
     fn queues(&self) -> usize {
         1
     }
@@ -156,7 +162,7 @@ impl Probed for Activated {
     }
 }
 
-/// The CPUs near a device that is a network interface; none where it is not.
+/// The CPUs near a device that is a network interface; empty for other devices.
 fn near(device: &str) -> CpuList {
     let index = InterfaceQuery::new().and_then(|query| query.index(device));
     index.map_or_else(
@@ -176,7 +182,7 @@ mod tests {
 
     #[test]
     fn refusals_are_one_sentence() {
-        // Without privileges libpcap says that before it looks for the device.
+        // Without privileges, libpcap reports the missing privileges before it looks up the device.
         for device in ["no-such-if", "nul\0", ""] {
             let error = open(device);
             assert!(

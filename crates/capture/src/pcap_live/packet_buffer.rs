@@ -1,15 +1,15 @@
-//! Where packets wait between libpcap's callback and the caller: one buffer that stays in the cache.
+//! The buffer for packets between libpcap's callback and the caller. It stays in the cache.
 
 use crate::{Burst, FrameMeta};
 
-/// Bytes of a burst from which on no more packets are taken. With the largest packet behind it, it fits the second-level
-/// cache of a processor of today.
+/// Bytes of a burst after which no more packets are accepted. Together with the largest packet, the
+/// burst fits the second-level cache of a current processor.
 const BYTES_ENOUGH: usize = 128 << 10;
 
 /// Packets of a burst at most.
 const FRAMES_ENOUGH: usize = 1024;
 
-/// Packets that libpcap delivered and that are lent until the next look.
+/// Packets that libpcap delivered, lent until the next fetch.
 #[derive(Debug)]
 pub(super) struct PacketBuffer {
     memory: Vec<u8>,
@@ -17,7 +17,8 @@ pub(super) struct PacketBuffer {
 }
 
 impl PacketBuffer {
-    /// Takes memory for bursts of packets of up to `snaplen` bytes: it does not grow while libpcap keeps to both limits.
+    /// Allocates memory for bursts of packets of up to `snaplen` bytes. The buffer does not grow
+    /// while libpcap keeps to both limits.
     pub(super) fn new(snaplen: usize) -> Self {
         Self {
             memory: Vec::with_capacity(BYTES_ENOUGH + snaplen),
@@ -25,9 +26,9 @@ impl PacketBuffer {
         }
     }
 
-    /// Takes a packet. Returns whether there is room for more.
+    /// Copies a packet into the buffer. Returns whether there is room for more packets.
     pub(super) fn push(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> bool {
-        // A length that libpcap cannot have: it counts in 32 bits.
+        // libpcap counts in 32 bits, so this length is impossible.
         let Ok(captured_len) = u32::try_from(data.len()) else {
             return true;
         };
@@ -42,7 +43,7 @@ impl PacketBuffer {
         self.frames.len() < FRAMES_ENOUGH && self.memory.len() < BYTES_ENOUGH
     }
 
-    /// Gives the burst back.
+    /// Returns the burst.
     pub(super) fn clear(&mut self) {
         self.memory.clear();
         self.frames.clear();

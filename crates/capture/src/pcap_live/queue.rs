@@ -1,57 +1,60 @@
-//! A libpcap handle as an engine of the [skeleton](crate::live): its packets and counters.
+//! A libpcap handle as an engine of [live queues](crate::live): its packets and counters.
 //!
 //! # Watermark
-//! On a Linux packet socket, packets wait in a block that cannot be seen until it is full or its retire time is over. What
-//! was stamped [`PLACING_NS`] before a look that found nothing has come by then. Other devices stamp by clocks of their
-//! own: they promise nothing.
+//! On a Linux packet socket, packets wait in a block that is invisible until it is full or its
+//! retire time has passed. After a fetch without packets, all packets stamped at least
+//! [`DELIVERY_DELAY_NS_MAX`] earlier have been delivered. Other devices stamp with other clocks, so
+//! their queues have no watermark.
 
 mod link;
 
-use self::link::Link;
+use self::link::PcapLink;
 use super::{
     packet_buffer::PacketBuffer,
-    sys::{Handle, PcapStatistics},
+    sys::{PcapHandle, PcapStatistics},
 };
 use crate::{
-    Burst, Event, InterfaceInfo, LossCause, Queue, SourceError, SourceStatistics,
+    Burst, InterfaceInfo, LossCause, Queue, SourceError, SourceEvent, SourceStatistics,
     af_packet::{InterfaceCounters, REJECT_ALL, sys::PacketSocket},
     clock::{self, SECOND_NS},
-    live::{CutOff, Engine, Ledger, Live, LiveQueue, RECEIVE_PATH_NS},
+    live::{CutOff, LiveEngine, LiveQueue, LiveState, RECEIVE_PATH_NS, StopBalance},
     poll::wait_for,
 };
 
-/// From the stamp of a packet to when libpcap shows it, at most: twice the retire time of 4 ms, two ticks of the slowest
-/// timer (10 ms each), and 12 ms for a virtual CPU that is descheduled between stamp and block.
-const PLACING_NS: i64 = 40_000_000;
+/// Longest time from the stamp of a packet to its delivery by libpcap. Twice the retire time of 4
+/// ms, two ticks of the slowest timer (10 ms each), and 12 ms for a virtual CPU that is descheduled
+/// between stamp and block.
+const DELIVERY_DELAY_NS_MAX: i64 = 40_000_000;
 
-/// How long between two looks for packets at a device without a descriptor to wait for.
+/// Time between two polls of a device without a descriptor to wait for.
 const NO_DESCRIPTOR_LOOK_NS: i64 = 1_000_000;
 
 /// One device of libpcap.
 #[derive(Debug)]
 struct PcapEngine {
-    handle: Handle,
-    /// The packet socket of Linux that packets come from: counters and clock have a known meaning.
+    handle: PcapHandle,
+    /// The Linux packet socket from which the packets come. With a packet socket, the meaning of
+    /// counters and clock is known.
     socket: Option<PacketSocket>,
-    link: Option<Link>,
+    link: Option<PcapLink>,
     packets: PacketBuffer,
-    counters: Counters,
+    counters: PcapCounters,
 }
 
 /// Packets since the opening.
 #[derive(Debug, Default)]
-struct Counters {
+struct PcapCounters {
     /// `ps_recv`, in 64 bits.
     received: u64,
-    /// `ps_drop`.
+    /// `ps_drop`, in 64 bits.
     dropped: u64,
     /// Packets that were lent.
     lent: u64,
-    /// The last reading: libpcap counts in 32 bits.
+    /// The last reading of libpcap's counters, which have 32 bits.
     last: PcapStatistics,
 }
 
-impl Counters {
+impl PcapCounters {
     fn add(&mut self, now: PcapStatistics) {
         let since = |now: u32, last: u32| u64::from(now.wrapping_sub(last));
         self.received += since(now.received, self.last.received);
@@ -60,9 +63,9 @@ impl Counters {
     }
 }
 
-/// A queue of an active handle. `cpus`: where its thread runs.
+/// Makes a queue of an active handle. `cpus`: the CPUs for its thread.
 pub(super) fn queue(
-    handle: Handle,
+    handle: PcapHandle,
     interface: InterfaceInfo,
     socket: Option<PacketSocket>,
     promiscuous: bool,
@@ -72,13 +75,15 @@ pub(super) fn queue(
     let snaplen = usize::try_from(handle.snaplen()).unwrap_or(0);
     let link = socket
         .as_ref()
-        .and_then(|_| Link::new(&interface.name, promiscuous));
-    // Packets that came since the handle was opened are older than this queue: two seconds are plenty.
+        .and_then(|_| PcapLink::new(&interface.name, promiscuous));
+    // Packets that arrived since the handle was opened are older than this queue: two seconds are
+    // plenty.
     let since_ns = clock::realtime_ns().saturating_sub(2 * SECOND_NS);
-    let mut live = Live::new(interface, cpus, since_ns, PLACING_NS);
-    live.tell(notices.into_iter().map(Event::Notice));
+    let mut live = LiveState::new(interface, cpus, since_ns, DELIVERY_DELAY_NS_MAX);
+    live.push_events(notices.into_iter().map(SourceEvent::Notice));
     if socket.is_some() {
-        // libpcap reads the interface's counters from sysfs, which may show another namespace, and takes what it cannot read as 0.
+        // libpcap reads the interface's counters from sysfs, which may show another namespace, and
+        // treats an unreadable counter as 0.
         let index = link.as_ref().map(|link| link.index);
         live.counters = Some(InterfaceCounters::new(index));
     } else {
@@ -89,7 +94,7 @@ pub(super) fn queue(
         socket,
         link,
         packets: PacketBuffer::new(snaplen),
-        counters: Counters::default(),
+        counters: PcapCounters::default(),
     };
     LiveQueue::boxed(live, engine)
 }
@@ -102,15 +107,15 @@ impl PcapEngine {
     }
 }
 
-impl Engine for PcapEngine {
-    /// Each look is three system calls.
+impl LiveEngine for PcapEngine {
+    /// Each check takes three system calls.
     const LOOK_NS: i64 = 5_000_000;
 
-    fn give_back(&mut self, _live: &mut Live) {
+    fn return_burst(&mut self, _live: &mut LiveState) {
         self.packets.clear();
     }
 
-    fn fetch(&mut self, live: &mut Live) -> Result<bool, SourceError> {
+    fn fetch(&mut self, live: &mut LiveState) -> Result<bool, SourceError> {
         let outcome = self.handle.dispatch(&mut self.packets);
         if let Some(newest_ns) = self.packets.newest_ns() {
             self.counters.lent += self.packets.len() as u64;
@@ -128,14 +133,19 @@ impl Engine for PcapEngine {
         self.packets.burst()
     }
 
-    fn look(&mut self, live: &mut Live, _now_ns: i64) -> Result<(), SourceError> {
+    fn look(&mut self, live: &mut LiveState, _now_ns: i64) -> Result<(), SourceError> {
         self.look_at_interface(live)
     }
 
-    /// Waits for packets as long as the device lets us.
-    fn wait(&mut self, live: &mut Live, now_ns: i64, until_ns: i64) -> Result<(), SourceError> {
+    /// Waits for packets, as long as the device allows.
+    fn wait(
+        &mut self,
+        live: &mut LiveState,
+        now_ns: i64,
+        until_ns: i64,
+    ) -> Result<(), SourceError> {
         let mut wait_ns = until_ns.saturating_sub(now_ns);
-        // libpcap wants to be called often while it waits to hear that the interface is gone.
+        // libpcap requires frequent calls while it waits for the removal of the interface.
         if let Some(limit) = self.handle.poll_limit().filter(|_| !live.presence.is_gone) {
             wait_ns = wait_ns.min(clock::duration_ns(limit));
         }
@@ -148,9 +158,9 @@ impl Engine for PcapEngine {
         Ok(())
     }
 
-    fn cut_off(&mut self, _live: &mut Live) -> CutOff {
-        // It is done behind libpcap's back on purpose: pcap_setfilter(3PCAP) would also apply the filter to packets that wait in the
-        // ring already.
+    fn cut_off(&mut self, _live: &mut LiveState) -> CutOff {
+        // This bypasses libpcap on purpose: pcap_setfilter(3PCAP) would also apply the filter to
+        // packets that wait in the ring already.
         let Some(socket) = &self.socket else {
             return CutOff::Open;
         };
@@ -162,18 +172,19 @@ impl Engine for PcapEngine {
         }
     }
 
-    /// What the counters of other devices mean is their business. Those that cannot be read are unknown, and no error.
-    fn ledger(&mut self, is_over: bool) -> Ledger {
+    /// The meaning of other devices' counters is unknown. Counters that cannot be read are unknown,
+    /// and no error.
+    fn balance(&mut self, is_over: bool) -> StopBalance {
         if self.socket.is_none() {
-            return Ledger::Unknown;
+            return StopBalance::Unknown;
         }
         match self.read_counters() {
-            Ok(()) => Ledger::Known {
+            Ok(()) => StopBalance::Known {
                 received: self.counters.received,
                 seen: self.counters.lent + self.counters.dropped,
             },
-            Err(_) if is_over => Ledger::Unknown,
-            Err(_) => Ledger::Pending,
+            Err(_) if is_over => StopBalance::Unknown,
+            Err(_) => StopBalance::Pending,
         }
     }
 
@@ -181,7 +192,7 @@ impl Engine for PcapEngine {
         self.packets.clear();
     }
 
-    fn statistics(&mut self, live: &mut Live, now_ns: i64) -> SourceStatistics {
+    fn statistics(&mut self, live: &mut LiveState, now_ns: i64) -> SourceStatistics {
         let is_read = self.read_counters().is_ok();
         let is_known = is_read && live.clock.is_some();
         let interface = live.counters.as_ref();
@@ -194,7 +205,7 @@ impl Engine for PcapEngine {
                 (LossCause::Kernel, is_read.then_some(counters.dropped)),
                 (LossCause::Nic, nic),
             ],
-            as_of_ns: is_known.then_some(as_of_ns.saturating_sub(PLACING_NS)),
+            as_of_ns: is_known.then_some(as_of_ns.saturating_sub(DELIVERY_DELAY_NS_MAX)),
         }
     }
 }
@@ -205,7 +216,7 @@ mod tests {
 
     #[test]
     fn counters_of_32_bits_wrap_around() {
-        let mut counters = Counters::default();
+        let mut counters = PcapCounters::default();
         let reading = |received, dropped| PcapStatistics {
             received,
             dropped,

@@ -1,7 +1,7 @@
-//! The door to the system's libpcap: live handles.
+//! Bindings to the system's libpcap: live handles.
 //!
-//! Everything `unsafe` of this engine is in this file. A handle belongs to one thread at a time, which `&mut` says here;
-//! libpcap does not tie it to the thread that opened it.
+//! This file has all `unsafe` code of the engine. One thread at a time may use a handle, which
+//! `&mut` ensures here; libpcap has no ties to the opening thread.
 #![expect(unsafe_code, reason = "calls into the C library libpcap")]
 
 use std::{
@@ -21,15 +21,16 @@ const ERRBUF_BYTES: usize = 256;
 const PRECISION_NANO: c_int = 1;
 /// `PCAP_ERROR_BREAK`: the loop was left on request.
 const ERROR_BREAK: c_int = -2;
-/// `PCAP_ERROR_NO_SUCH_DEVICE`, `PCAP_ERROR_PERM_DENIED`, `PCAP_ERROR_IFACE_NOT_UP`, `PCAP_ERROR_PROMISC_PERM_DENIED`.
+/// `PCAP_ERROR_NO_SUCH_DEVICE`, `PCAP_ERROR_PERM_DENIED`, `PCAP_ERROR_IFACE_NOT_UP`,
+/// `PCAP_ERROR_PROMISC_PERM_DENIED`.
 const ERROR_NO_SUCH_DEVICE: c_int = -5;
 const ERROR_PERMISSION: c_int = -8;
 const ERROR_NOT_UP: c_int = -9;
 const ERROR_PROMISCUOUS_PERMISSION: c_int = -11;
 
-/// `pcap_t`, which only libpcap looks into.
+/// `pcap_t`, which is opaque.
 #[repr(C)]
-struct Pcap {
+struct RawPcap {
     _private: [u8; 0],
 }
 
@@ -47,75 +48,82 @@ struct PacketHeader {
 pub(super) struct PcapStatistics {
     pub(super) received: c_uint,
     pub(super) dropped: c_uint,
-    /// 0 where libpcap could not read sysfs; nobody uses it.
+    /// 0 if libpcap could not read sysfs. Unused.
     pub(super) interface_dropped: c_uint,
 }
 
 type Callback = unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8);
 
-// Signatures as in pcap/pcap.h of libpcap 1.10.3.
+// Signatures from pcap/pcap.h of libpcap 1.10.3.
 #[link(name = "pcap")]
 unsafe extern "C" {
-    fn pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut Pcap;
-    fn pcap_set_snaplen(handle: *mut Pcap, snaplen: c_int) -> c_int;
-    fn pcap_set_promisc(handle: *mut Pcap, promiscuous: c_int) -> c_int;
-    fn pcap_set_timeout(handle: *mut Pcap, milliseconds: c_int) -> c_int;
-    fn pcap_set_buffer_size(handle: *mut Pcap, bytes: c_int) -> c_int;
-    fn pcap_set_tstamp_precision(handle: *mut Pcap, precision: c_int) -> c_int;
-    fn pcap_get_tstamp_precision(handle: *mut Pcap) -> c_int;
-    fn pcap_activate(handle: *mut Pcap) -> c_int;
-    fn pcap_setnonblock(handle: *mut Pcap, nonblocking: c_int, errbuf: *mut c_char) -> c_int;
-    fn pcap_get_selectable_fd(handle: *mut Pcap) -> c_int;
-    fn pcap_get_required_select_timeout(handle: *mut Pcap) -> *const libc::timeval;
-    fn pcap_datalink(handle: *mut Pcap) -> c_int;
-    fn pcap_snapshot(handle: *mut Pcap) -> c_int;
-    fn pcap_dispatch(handle: *mut Pcap, count: c_int, callback: Callback, user: *mut u8) -> c_int;
-    fn pcap_breakloop(handle: *mut Pcap);
-    fn pcap_stats(handle: *mut Pcap, statistics: *mut PcapStatistics) -> c_int;
-    fn pcap_geterr(handle: *mut Pcap) -> *mut c_char;
+    fn pcap_create(device: *const c_char, errbuf: *mut c_char) -> *mut RawPcap;
+    fn pcap_set_snaplen(handle: *mut RawPcap, snaplen: c_int) -> c_int;
+    fn pcap_set_promisc(handle: *mut RawPcap, promiscuous: c_int) -> c_int;
+    fn pcap_set_timeout(handle: *mut RawPcap, milliseconds: c_int) -> c_int;
+    fn pcap_set_buffer_size(handle: *mut RawPcap, bytes: c_int) -> c_int;
+    fn pcap_set_tstamp_precision(handle: *mut RawPcap, precision: c_int) -> c_int;
+    fn pcap_get_tstamp_precision(handle: *mut RawPcap) -> c_int;
+    fn pcap_activate(handle: *mut RawPcap) -> c_int;
+    fn pcap_setnonblock(handle: *mut RawPcap, nonblocking: c_int, errbuf: *mut c_char) -> c_int;
+    fn pcap_get_selectable_fd(handle: *mut RawPcap) -> c_int;
+    fn pcap_get_required_select_timeout(handle: *mut RawPcap) -> *const libc::timeval;
+    fn pcap_datalink(handle: *mut RawPcap) -> c_int;
+    fn pcap_snapshot(handle: *mut RawPcap) -> c_int;
+    fn pcap_dispatch(
+        handle: *mut RawPcap,
+        count: c_int,
+        callback: Callback,
+        user: *mut u8,
+    ) -> c_int;
+    fn pcap_breakloop(handle: *mut RawPcap);
+    fn pcap_stats(handle: *mut RawPcap, statistics: *mut PcapStatistics) -> c_int;
+    fn pcap_geterr(handle: *mut RawPcap) -> *mut c_char;
     fn pcap_statustostr(status: c_int) -> *const c_char;
-    fn pcap_close(handle: *mut Pcap);
+    fn pcap_close(handle: *mut RawPcap);
 }
 
-/// libpcap's own limit (`MAXIMUM_SNAPLEN`), and what the recorder's ring takes.
+/// libpcap's own limit (`MAXIMUM_SNAPLEN`), and the longest packet of the recorder's ring.
 const SNAPLEN: c_int = 262_144;
 
-/// How long the kernel may keep a packet in a block that is not full: the retire time of the AF_PACKET engine.
+/// How long the kernel may keep a packet in a block that is not full: the retire time of the
+/// AF_PACKET engine.
 const TIMEOUT_MS: c_int = RETIRE_MS.cast_signed();
 
 /// Why a handle was not activated.
 #[derive(Debug)]
 pub(super) enum ActivateError {
-    /// There is no such device.
+    /// The device does not exist.
     NoDevice,
-    /// The process may not capture on it.
+    /// The process may not capture on the device.
     Permission,
-    /// It is switched off.
+    /// The device is switched off.
     NotUp,
-    /// Anything else, in libpcap's words.
+    /// Any other error, with libpcap's message.
     Other(String),
 }
 
-/// An active live handle that does not block.
+/// An active, nonblocking live handle.
 #[derive(Debug)]
-pub(super) struct Handle {
-    pcap: NonNull<Pcap>,
+pub(super) struct PcapHandle {
+    pcap: NonNull<RawPcap>,
 }
 
-// SAFETY: a pcap_t has no ties to the thread that made it (pcap(3PCAP) asks only that one thread at a time uses a handle), and
-// every method that changes it takes `&mut self`.
-unsafe impl Send for Handle {}
+// SAFETY: a pcap_t has no ties to the thread that made it (pcap(3PCAP) requires only that one
+// thread at a time uses a handle), and every method that changes it takes `&mut self`.
+unsafe impl Send for PcapHandle {}
 
-impl Handle {
-    /// Opens `device`, to have `buffer_bytes` of kernel or device memory: a request, as all of these. The second value is what libpcap
-    /// warns of.
+impl PcapHandle {
+    /// Opens `device` and requests `buffer_bytes` of kernel or device memory. The second value is
+    /// libpcap's warning.
     pub(super) fn open(
         device: &CStr,
         promiscuous: bool,
         buffer_bytes: c_int,
     ) -> Result<(Self, Option<String>), ActivateError> {
         let mut errbuf: [c_char; ERRBUF_BYTES] = [0; ERRBUF_BYTES];
-        // SAFETY: `device` ends with a NUL and is copied; `errbuf` has the size that libpcap asks for.
+        // SAFETY: `device` ends with a NUL and is copied; `errbuf` has the size that libpcap asks
+        // for.
         let pcap = unsafe { pcap_create(device.as_ptr(), errbuf.as_mut_ptr()) };
         let Some(pcap) = NonNull::new(pcap) else {
             return Err(ActivateError::Other(text(&errbuf)));
@@ -127,8 +135,8 @@ impl Handle {
         Ok((handle, warning))
     }
 
-    /// The setters fail on handles that are active only, and this one is not; a precision that the device lacks is left as
-    /// it is.
+    /// The setters fail only on active handles, and this handle is not active. A device without the
+    /// requested precision keeps its precision.
     fn set_options(&mut self, promiscuous: bool, buffer_bytes: c_int) {
         let pcap = self.pcap.as_ptr();
         // SAFETY: the handle is open and not active.
@@ -153,7 +161,8 @@ impl Handle {
         if words.is_empty() {
             // SAFETY: takes an integer.
             let general = unsafe { pcap_statustostr(status) };
-            // SAFETY: pcap_statustostr returns a NUL-terminated string of static storage for every integer.
+            // SAFETY: pcap_statustostr returns a NUL-terminated string of static storage for every
+            // integer.
             words = unsafe { CStr::from_ptr(general) }
                 .to_string_lossy()
                 .into_owned();
@@ -176,7 +185,7 @@ impl Handle {
         }
     }
 
-    /// The `DLT_` value of its packets.
+    /// The `DLT_` value of the packets.
     pub(super) fn dlt(&self) -> c_int {
         // SAFETY: the handle is active; only reads.
         unsafe { pcap_datalink(self.pcap.as_ptr()) }
@@ -188,38 +197,41 @@ impl Handle {
         unsafe { pcap_snapshot(self.pcap.as_ptr()) }
     }
 
-    /// Whether stamps count nanoseconds; else microseconds.
+    /// Whether stamps count nanoseconds; otherwise they count microseconds.
     pub(super) fn is_nanoseconds(&self) -> bool {
         // SAFETY: the handle is active; only reads.
         unsafe { pcap_get_tstamp_precision(self.pcap.as_ptr()) == PRECISION_NANO }
     }
 
-    /// What to poll for packets; `None`: the device has no such descriptor.
+    /// The descriptor to poll for packets; `None`: the device has no such descriptor.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the handle is active; only reads.
         let descriptor = unsafe { pcap_get_selectable_fd(self.pcap.as_ptr()) };
         if descriptor < 0 {
             return None;
         }
-        // SAFETY: an open descriptor of the handle, which keeps it open until it is closed: that takes `self`.
+        // SAFETY: an open descriptor of the handle, which keeps it open until `pcap_close`; that
+        // takes `self`.
         Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// How long to poll at most, because the descriptor does not tell of every packet; `None`: it does.
+    /// Longest poll, for a device whose descriptor does not report every packet; `None`: the
+    /// descriptor reports every packet.
     pub(super) fn poll_limit(&self) -> Option<Duration> {
         // SAFETY: the handle is active; only reads.
         let limit = unsafe { pcap_get_required_select_timeout(self.pcap.as_ptr()) };
-        // SAFETY: null, or a timeval inside the handle, which nothing changes while `self` is borrowed.
+        // SAFETY: null, or a timeval inside the handle, which nothing changes while `self` is
+        // borrowed.
         let limit = unsafe { limit.as_ref() }?;
         let seconds = u64::try_from(limit.tv_sec).ok()?;
         let microseconds = u64::try_from(limit.tv_usec).ok()?;
         Some(Duration::from_secs(seconds) + Duration::from_micros(microseconds))
     }
 
-    /// Lets packets that are there come into `packets`, until that is full.
+    /// Delivers available packets into `packets`, until that is full.
     ///
     /// # Errors
-    /// libpcap's message. What came before is in `packets`.
+    /// libpcap's message. Packets that were delivered before the error are in `packets`.
     pub(super) fn dispatch(&mut self, packets: &mut PacketBuffer) -> Result<(), String> {
         let mut delivery = Delivery {
             packets,
@@ -227,8 +239,9 @@ impl Handle {
             ns_per_unit: if self.is_nanoseconds() { 1 } else { 1000 },
         };
         let user: *mut Delivery<'_> = &raw mut delivery;
-        // SAFETY: the handle is active and `&mut self` keeps other threads from it; libpcap calls `on_packet` during this
-        // call only, with `user`, which points at `delivery` and is used by nobody else meanwhile.
+        // SAFETY: the handle is active and `&mut self` keeps other threads from it; libpcap calls
+        // `on_packet` during this call only, with `user`, which points at `delivery` and is used by
+        // nobody else meanwhile.
         let status = unsafe { pcap_dispatch(self.pcap.as_ptr(), -1, on_packet, user.cast()) };
         match status {
             0.. | ERROR_BREAK => Ok(()),
@@ -239,10 +252,11 @@ impl Handle {
     /// Reads the counters.
     ///
     /// # Errors
-    /// libpcap's message: the device has none.
+    /// libpcap's message: the device has no counters.
     pub(super) fn statistics(&mut self) -> Result<PcapStatistics, String> {
         let mut statistics = PcapStatistics::default();
-        // SAFETY: the handle is active, `statistics` is laid out as libpcap's structure and writable.
+        // SAFETY: the handle is active, `statistics` is laid out as libpcap's structure and
+        // writable.
         match unsafe { pcap_stats(self.pcap.as_ptr(), &raw mut statistics) } {
             0 => Ok(statistics),
             _ => Err(self.last_error()),
@@ -258,35 +272,36 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for PcapHandle {
     fn drop(&mut self) {
         // SAFETY: the handle is open, used nowhere else, and closed once.
         unsafe { pcap_close(self.pcap.as_ptr()) };
     }
 }
 
-/// What the callback works with.
+/// Arguments of the callback.
 struct Delivery<'s> {
     packets: &'s mut PacketBuffer,
-    pcap: NonNull<Pcap>,
-    /// What `tv_usec` counts.
+    pcap: NonNull<RawPcap>,
+    /// The unit of `tv_usec`, ns.
     ns_per_unit: i64,
 }
 
-/// Copies one packet out: libpcap may give its memory back to the kernel as soon as this returns.
+/// Copies one packet: libpcap may return its memory to the kernel as soon as this function returns.
 ///
 /// # Safety
-/// As `pcap_dispatch` calls it: `user` is the [`Delivery`] of the running call, `header` a packet's header and `data` its
-/// `captured_len` bytes.
+/// As `pcap_dispatch` calls it: `user` is the [`Delivery`] of the running call, `header` a packet's
+/// header and `data` its `captured_len` bytes.
 unsafe extern "C" fn on_packet(user: *mut u8, header: *const PacketHeader, data: *const u8) {
-    // SAFETY: the caller answers for `user`; nobody else uses the value during the call.
+    // SAFETY: the caller guarantees `user`; nobody else uses the value during the call.
     let delivery = unsafe { &mut *user.cast::<Delivery<'_>>() };
-    // SAFETY: the caller answers for `header`.
+    // SAFETY: the caller guarantees `header`.
     let header = unsafe { &*header };
     let data = if data.is_null() {
         &[]
     } else {
-        // SAFETY: the caller answers for `data`, and nothing writes to it before this returns.
+        // SAFETY: the caller guarantees `data`, and nothing writes to it before this function
+        // returns.
         unsafe { slice::from_raw_parts(data, header.captured_len as usize) }
     };
     let time_ns = header
@@ -295,12 +310,13 @@ unsafe extern "C" fn on_packet(user: *mut u8, header: *const PacketHeader, data:
         .saturating_mul(1_000_000_000)
         .saturating_add(header.time.tv_usec.saturating_mul(delivery.ns_per_unit));
     if !delivery.packets.push(time_ns, header.wire_len, data) {
-        // SAFETY: the handle is active; the call sets a flag of it, which pcap_breakloop(3PCAP) allows from callbacks.
+        // SAFETY: the handle is active; the call sets a flag of it, which pcap_breakloop(3PCAP)
+        // allows from callbacks.
         unsafe { pcap_breakloop(delivery.pcap.as_ptr()) };
     }
 }
 
-/// What libpcap wrote into a buffer that was zeroed before.
+/// libpcap's message in a buffer that was zeroed before.
 fn text(errbuf: &[c_char; ERRBUF_BYTES]) -> String {
     let bytes = errbuf.map(|byte| byte.to_ne_bytes()[0]);
     let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();

@@ -1,58 +1,65 @@
-//! Receive side scaling in software: what a NIC's hash does to a conversation.
+//! Receive side scaling in software: whether a NIC's hash splits a conversation.
 //!
-//! A NIC with several receive queues chooses one by a Toeplitz hash of addresses and ports. With the keys that drivers use
-//! the two directions of a conversation land in different queues, and so with different threads where each serves a
-//! queue. Woo and Park ("Scalable TCP session monitoring with symmetric receive-side scaling", KAIST 2012) showed that a key
-//! of repeated 16 bits makes both directions hash alike.
+//! A NIC with several receive queues selects the queue by a Toeplitz hash of addresses and ports.
+//! With the keys of most drivers the two directions of a conversation reach different queues, and
+//! so different threads if each thread serves a queue. Woo and Park ("Scalable TCP session
+//! monitoring with symmetric receive-side scaling", KAIST 2012) showed that with a key of repeated
+//! 16 bits both directions hash alike.
 //!
-//! # How it is decided
-//! The Toeplitz hash is linear: each input bit that is set adds (xor) its window of the key. Both directions of a
-//! conversation hash alike, for all addresses and ports, if and only if every bit of the source adds what the same bit of the
-//! destination adds. That is checked bit by bit, on the part of the hash that chooses an entry of the indirection table.
+//! # The decision
+//! The Toeplitz hash is linear: each set bit of the input adds (xor) its window of the key. Both
+//! directions of every conversation hash alike if and only if every bit of the source adds the same
+//! value as the corresponding bit of the destination. The module checks this bit by bit, for the
+//! part of the hash that selects an entry of the indirection table.
 //!
-//! Where this matters: `--fanout qm` and `cpu`, AF_XDP, DPDK. The kernel's own fanout by flow does not use the NIC's hash.
+//! The decision matters for `--fanout qm` and `cpu`, AF_XDP and DPDK. The kernel's own fanout by
+//! flow does not use the NIC's hash.
 
-/// Bytes of a key of ordinary NICs: enough for two IPv6 addresses and ports.
+/// Bytes of an ordinary NIC's key: enough for two IPv6 addresses and ports.
 const KEY_BYTES: usize = 40;
 
-/// `ETH_RSS_HASH_TOP` of `linux/ethtool.h`: the function that this module knows.
+/// `ETH_RSS_HASH_TOP` of `linux/ethtool.h`: the hash function that this module knows.
 pub const TOEPLITZ: u8 = 1;
 
-/// `RXH_IP_SRC` and its like, of `linux/ethtool.h`: addresses and ports are hashed.
+/// `RXH_IP_SRC` of `linux/ethtool.h`: the source address is hashed.
 pub const SOURCE: u64 = 1 << 4;
-/// See [`SOURCE`].
+/// `RXH_IP_DST` of `linux/ethtool.h`: the destination address is hashed.
 pub const DESTINATION: u64 = 1 << 5;
-/// See [`SOURCE`].
+/// `RXH_L4_B_0_1` of `linux/ethtool.h`: the source port is hashed.
 pub const SOURCE_PORT: u64 = 1 << 6;
-/// See [`SOURCE`].
+/// `RXH_L4_B_2_3` of `linux/ethtool.h`: the destination port is hashed.
 pub const DESTINATION_PORT: u64 = 1 << 7;
-/// All of them.
+/// All address and port bits.
 pub const ADDRESSES_AND_PORTS: u64 = SOURCE | DESTINATION | SOURCE_PORT | DESTINATION_PORT;
 
-/// Woo and Park's key, 0x6d5a over and over, `bytes` long; 0: as long as an ordinary NIC's. Both directions of a conversation hash alike.
+/// Woo and Park's key of repeated 0x6d5a, `bytes` long; 0: as long as an ordinary NIC's key. With
+/// this key both directions of a conversation hash alike.
 #[must_use]
 pub fn symmetric_key(bytes: usize) -> Vec<u8> {
     let bytes = if bytes == 0 { KEY_BYTES } else { bytes };
     [0x6d, 0x5a].into_iter().cycle().take(bytes).collect()
 }
 
-/// How a NIC chooses the queue of a packet.
+/// How a NIC selects the queue of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RssSettings {
-    /// The function, by the kernel's number: [`TOEPLITZ`] or another.
+    /// The kernel's number of the hash function: [`TOEPLITZ`] or another.
     pub function: u8,
-    /// Its key.
+    /// The hash key.
     pub key: Vec<u8>,
-    /// The input is made symmetric before it is hashed (`ethtool -X … xfrm`, Linux 6.8).
+    /// The NIC makes the input symmetric before hashing (`ethtool -X … xfrm`, Linux 6.8).
     pub symmetric_input: bool,
-    /// The indirection table: a queue for each value of the hash, modulo its length. Empty: unknown.
+    /// The indirection table: a queue for each hash value, modulo the table's length. Empty:
+    /// unknown.
     pub table: Vec<u32>,
-    /// What is hashed of each kind of packet: [`SOURCE`] and its like, and bits of other fields, such as the VLAN tag, in an order that is
-    /// the driver's own. A kind that the driver does not tell of is not listed.
+    /// The hashed fields of each kind of packet: [`SOURCE`] and similar bits, and bits of other
+    /// fields, such as the VLAN tag, in the driver's own order. Kinds that the driver does not
+    /// report are missing.
     pub fields: Vec<(FlowKind, u64)>,
 }
 
-/// A kind of packets that a NIC hashes in its own way, by its number in `linux/ethtool.h` (`TCP_V4_FLOW` and its like).
+/// A kind of packets with its own choice of hashed fields. The values are from `linux/ethtool.h`
+/// (`TCP_V4_FLOW` and similar).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowKind {
     /// TCP over IPv4.
@@ -66,10 +73,10 @@ pub enum FlowKind {
 }
 
 impl FlowKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Tcp4, Self::Udp4, Self::Tcp6, Self::Udp6];
 
-    /// As ethtool(8) calls it.
+    /// The name in ethtool(8).
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -89,20 +96,20 @@ impl FlowKind {
     }
 }
 
-/// Why conversations of a kind are split, or may be.
+/// Why conversations of a kind are split, or may be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
     /// The key is not symmetric.
     Key,
-    /// One of a pair of fields is hashed without the other.
+    /// One of a pair of fields is hashed without the other field.
     Fields,
-    /// It cannot be told whether they are.
+    /// Whether conversations are split is unknown.
     Unknown,
 }
 
 impl RssSettings {
-    /// Whether, and why, the two directions of conversations of this kind may reach different queues. `None`: they never
-    /// do.
+    /// Whether, and why, the two directions of a conversation of this kind may reach different
+    /// queues. `None`: they never do.
     #[must_use]
     pub fn splits(&self, kind: FlowKind) -> Option<Split> {
         let is_one_queue =
@@ -124,7 +131,8 @@ impl RssSettings {
         if self.function != TOEPLITZ || self.key.is_empty() || hashes(!ADDRESSES_AND_PORTS) {
             return Some(Split::Unknown);
         }
-        // The input is source and destination address, then source and destination port, as far as they are hashed.
+        // The input is source and destination address, then source and destination port, as far as
+        // they are hashed.
         let address_bits = kind.address_bits();
         let port_at = if addresses { 2 * address_bits } else { 0 };
         let is_symmetric = (!addresses || self.is_pair_alike(0, address_bits))
@@ -132,7 +140,8 @@ impl RssSettings {
         (!is_symmetric).then_some(Split::Key)
     }
 
-    /// Whether each of `bits` bits of the input from `start` on adds the same to the hash as the bit `bits` further on.
+    /// Whether each of `bits` bits of the input from `start` on adds the same value to the hash as
+    /// the bit `bits` positions later.
     fn is_pair_alike(&self, start: usize, bits: usize) -> bool {
         let mask = self.index_mask();
         (start..start + bits).all(|bit| {
@@ -141,7 +150,8 @@ impl RssSettings {
         })
     }
 
-    /// The bits of the hash that choose an entry of the table: all, unless its length is a power of two.
+    /// The bits of the hash that select an entry of the table: all bits, unless the table's length
+    /// is a power of two.
     fn index_mask(&self) -> u32 {
         match u32::try_from(self.table.len()) {
             Ok(length) if length.is_power_of_two() => length - 1,
@@ -150,7 +160,8 @@ impl RssSettings {
     }
 }
 
-/// What input bit `bit` (0: the first byte's highest) adds to the hash: the 32 bits of the key that start there.
+/// The value that input bit `bit` adds to the hash (0: the first byte's highest bit): the 32 bits
+/// of the key from bit `bit` on.
 fn window(key: &[u8], bit: usize) -> u32 {
     let (first, shift) = (bit / 8, bit % 8);
     let byte = |index: usize| u64::from(key.get(first + index).copied().unwrap_or(0));

@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::*;
 use crate::af_packet::rss_settings;
 
-/// The key of Microsoft's specification, and of the drivers that copied it.
+/// The key of Microsoft's specification, which many drivers copied.
 const MICROSOFT_KEY: [u8; KEY_BYTES] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
@@ -23,7 +23,8 @@ fn the_key_is_symmetric_in_any_length() {
     }
 }
 
-/// The hash of `input` under `key`. Bits behind the end of the key count as 0: a key should have 4 bytes more than the input.
+/// The hash of `input` under `key`. Bits after the end of the key count as 0: a key should have 4
+/// bytes more than the input.
 fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (byte_index, byte) in input.iter().enumerate() {
@@ -36,7 +37,8 @@ fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     hash
 }
 
-/// The hash of a packet by its addresses and, if `with_ports`, its ports. `None` if the addresses are of two families.
+/// The hash of a packet by its addresses and, if `with_ports`, its ports. `None` if the addresses
+/// belong to two families.
 fn hash_addresses(
     key: &[u8],
     source: SocketAddr,
@@ -63,7 +65,8 @@ fn hash_addresses(
     Some(toeplitz(key, &input[..length]))
 }
 
-/// Destination, source, hash of the addresses, hash with ports: Microsoft's "Verifying the RSS Hash Calculation".
+/// Destination, source, hash of the addresses, hash with ports: Microsoft's "Verifying the RSS Hash
+/// Calculation".
 const VECTORS: [(&str, &str, u32, u32); 8] = [
     (
         "161.142.100.80:1766",
@@ -186,7 +189,7 @@ impl Random {
     }
 }
 
-/// Conversations out of 400 whose directions reach two queues, by hashing them.
+/// The number of conversations out of 400 whose directions reach two queues, found by hashing.
 fn simulate(settings: &RssSettings, kind: FlowKind) -> usize {
     let mut random = Random(7);
     let with_ports = settings.fields[0].1 & SOURCE_PORT != 0;
@@ -210,7 +213,7 @@ fn the_decision_is_what_a_simulation_finds() {
         *byte = [0xb1, 0x7e, 0x25, 0xc9][index % 4];
     }
     v4_only[12..].copy_from_slice(&MICROSOFT_KEY[12..]);
-    // Symmetric in the seven lowest bits only, which is what a table of 128 entries uses: the others differ by bit 31.
+    // A driver's key, symmetric keys, and random keys.
     let mut random = Random(11);
     let mut keys = vec![MICROSOFT_KEY, symmetric(), v4_only, [0; KEY_BYTES]];
     for _ in 0..20 {
@@ -244,7 +247,7 @@ fn the_decision_is_what_a_simulation_finds() {
 #[test]
 fn what_no_table_entry_depends_on_does_not_matter() {
     let settings = settings(&symmetric(), 128, 4, ADDRESSES_AND_PORTS);
-    // Its input's window is touched by the highest bit of the hash only.
+    // The window of this input bit differs only in the highest bit of the hash.
     let mut key = symmetric();
     key[0] ^= 0x80;
     let settings = RssSettings {
@@ -268,7 +271,7 @@ fn settings_that_decide_alone() {
         Some(Split::Fields)
     );
     assert_eq!(settings_of(0).splits(FlowKind::Udp4), None);
-    // RXH_VLAN: in an order that is the driver's own.
+    // RXH_VLAN, whose position in the input is the driver's own choice.
     assert_eq!(
         settings_of(ADDRESSES_AND_PORTS | 1 << 2).splits(FlowKind::Udp4),
         Some(Split::Unknown)

@@ -1,16 +1,17 @@
 //! Sends frames out of a live interface: the traffic of `retroscope generate -i`.
 //!
-//! A [`LiveSender`] takes the bursts of any [`Queue`](crate::Queue), so the generator's queue does the pacing:
+//! A [`LiveSender`] sends the bursts of any [`Queue`](crate::Queue), so the generator's queue does
+//! the pacing:
 //!
 //! ```no_run
 //! use std::{path::Path, time::Duration};
-//! use retroscope_capture::{Source, Status, send::LiveSender};
+//! use retroscope_capture::{Source, QueueStatus, send::LiveSender};
 //! use retroscope_generate::GeneratorSource;
 //!
 //! let source = Box::new(GeneratorSource::parse("generate:rate=500kpps,duration=10s")?);
 //! let mut sender = LiveSender::open("veth0", Path::new("retroscope"))?;
 //! for mut queue in source.open(1)? {
-//!     while queue.next(Duration::from_millis(100))? != Status::End {
+//!     while queue.next(Duration::from_millis(100))? != QueueStatus::End {
 //!         sender.send(queue.burst())?;
 //!     }
 //! }
@@ -18,15 +19,18 @@
 //! # Ok::<(), retroscope_capture::SourceError>(())
 //! ```
 //!
-//! Frames bypass the queueing discipline (and with it captures of what this interface sends: record at the other end), go
-//! out many to a system call, and are never dropped here: where the interface has no room they are tried again, in their
-//! place, and the attempts counted. So what is counted as sent is what the driver took.
+//! Frames bypass the queueing discipline, and with it captures of the frames that this interface
+//! sends: record at the other end. One system call sends many frames. The sender never drops a
+//! frame: if the interface has no room, the sender tries the frame again, in its order, and counts
+//! the attempts. So the driver has taken every frame that counts as sent.
 //!
 //! # Two ways out
-//! A packet socket serves every interface and every frame. An XDP socket is quicker by half where it is known what became of
-//! each frame, on virtual Ethernet pairs ([`af_xdp`], `sender`). What it does not take goes to the packet
-//! socket, which says why. Before that the other end is done with all that went out before, so no frame passes another here. Whether
-//! they are received in that order is up to the other end, which may have several CPUs receive.
+//! A packet socket serves every interface and every frame. An XDP socket is faster by half. It is
+//! used on virtual Ethernet pairs, where the sender learns the fate of each frame ([`af_xdp`],
+//! `sender`). A frame that the XDP socket does not accept goes to the packet socket, which reports
+//! the reason. Before that, the sender waits until the receiver has processed all earlier frames,
+//! so the sender never reorders frames. The receiver may still reorder frames if several of its
+//! CPUs receive.
 
 mod namespace;
 
@@ -48,30 +52,33 @@ use crate::{
     interface::NamedInterface,
 };
 
-/// Sending fails after this time without any progress, unless the user says otherwise: the interface takes no frames.
+/// Sending fails after this time without any progress, unless the user chooses another time: the
+/// interface accepts no frames.
 const PROGRESS_WAIT_NS: i64 = SECOND_NS;
 
 /// Bytes of an Ethernet header, which an MTU does not count.
 const HEADER_BYTES: i32 = 14;
 
-/// Sockets to send with. Needs CAP_NET_RAW to open, nothing afterwards.
+/// Sockets for sending. Opening needs CAP_NET_RAW; sending needs no privilege.
 #[derive(Debug)]
 pub struct LiveSender {
     interface: NamedInterface,
     socket: PacketSocket,
-    /// The quicker way. None where it does not suit, and after an error, when it may still hold frames.
-    quick: Option<XdpSender>,
-    /// How long an interface may take no frames, or keep them, before that is an error, ns; a second at first. For a receiver that is known
-    /// to pause.
+    /// The faster socket. `None` if it does not suit the interface, and after an error, because it
+    /// may still hold frames.
+    xdp_sender: Option<XdpSender>,
+    /// How long an interface may accept no frames, or keep them, before that is an error, ns.
+    /// Initially one second. For a receiver that is known to pause.
     pub timeout_ns: i64,
-    /// Frames that the interface took.
+    /// Frames that the interface accepted.
     pub sent: u64,
-    /// How often something was tried again because the interface had no room.
+    /// Attempts that were repeated because the interface had no room.
     pub retries: u64,
 }
 
 impl LiveSender {
-    /// Opens `interface` in the calling thread's network namespace. `program` is named by the message about privileges.
+    /// Opens `interface` in the calling thread's network namespace. The message about privileges
+    /// names `program`.
     ///
     /// # Errors
     /// [`SourceError::NoInterface`], [`SourceError::Permission`], or [`SourceError::System`].
@@ -83,14 +90,14 @@ impl LiveSender {
             Some(libc::EPERM | libc::EACCES) => permission("send on", interface, program),
             _ => system("socket(AF_PACKET)", error),
         })?;
-        // Refused before Linux 3.14: then frames take the longer way.
+        // Refused before Linux 3.14: then frames pass the queueing discipline.
         let _ = socket.bypass_queueing();
-        // Bound to no protocol: it never receives.
+        // Bound to no protocol: the socket never receives.
         socket
             .bind(index, 0)
             .map_err(|error| system("bind", error))?;
-        // Without it, for whatever reason, everything goes out all the same.
-        let quick = af_xdp::suits(&named.query, interface, index)
+        // If the XDP socket does not open for any reason, the packet socket sends all frames.
+        let xdp_sender = af_xdp::can_send_on(&named.query, interface, index)
             .then(|| {
                 let frame_bytes_max = named.query.mtu(interface).ok()? + HEADER_BYTES;
                 XdpSender::open(index, usize::try_from(frame_bytes_max).ok()?).ok()
@@ -99,55 +106,59 @@ impl LiveSender {
         Ok(Self {
             interface: named,
             socket,
-            quick,
+            xdp_sender,
             timeout_ns: PROGRESS_WAIT_NS,
             sent: 0,
             retries: 0,
         })
     }
 
-    /// Sends all frames of a burst, in order, as captured: a tag that stands beside a frame is not put in. Waits for room.
+    /// Sends all frames of a burst, in order, as captured: a VLAN tag in the descriptor is not
+    /// inserted. Waits for room.
     ///
     /// # Errors
-    /// [`SourceError::InterfaceDown`], [`SourceError::InterfaceGone`], [`SourceError::FrameTooLong`],
-    /// [`SourceError::NoRoom`] if it takes none for a second (see [`Self::timeout_ns`]), or [`SourceError::System`]. What was sent
-    /// before is counted.
+    /// [`SourceError::InterfaceDown`], [`SourceError::InterfaceGone`],
+    /// [`SourceError::FrameTooLong`], [`SourceError::NoRoom`] if the interface accepts no frame for
+    /// a second (see [`Self::timeout_ns`]), or [`SourceError::System`]. Frames that were sent
+    /// before the error are counted.
     pub fn send(&mut self, burst: Burst<'_>) -> Result<(), SourceError> {
         let mut frames = burst.frames;
         while !frames.is_empty() {
-            let Some(mut quick) = self.quick.take() else {
+            let Some(mut xdp_sender) = self.xdp_sender.take() else {
                 return self.send_plainly(burst.memory, frames);
             };
-            if !quick.wait_for_chunks(self.timeout_ns) {
-                // The other end keeps packets, and this way has no more chunks. All of them were sent.
+            if !xdp_sender.wait_for_chunks(self.timeout_ns) {
+                // The receiver keeps packets, so the XDP socket has no free chunks. All of its
+                // frames were sent.
                 continue;
             }
-            let staged = quick.stage(burst.memory, frames);
+            let staged = xdp_sender.stage(burst.memory, frames);
             if staged == 0 {
                 let sent = self.send_plainly(burst.memory, &frames[..1]);
-                self.quick = Some(quick);
+                self.xdp_sender = Some(xdp_sender);
                 sent?;
                 frames = &frames[1..];
             } else {
-                // After an error it is not put back: it may hold frames that nobody wants any more.
-                self.send_staged(&mut quick, burst.memory, &frames[..staged])?;
-                self.quick = Some(quick);
+                // After an error the XDP socket is not used again: it may hold frames that nobody
+                // needs any more.
+                self.send_staged(&mut xdp_sender, burst.memory, &frames[..staged])?;
+                self.xdp_sender = Some(xdp_sender);
                 frames = &frames[staged..];
             }
         }
         Ok(())
     }
 
-    /// Sends the frames that were staged, and those of them that are refused through the packet socket.
+    /// Sends the staged frames. A refused frame goes through the packet socket.
     fn send_staged(
         &mut self,
-        quick: &mut XdpSender,
+        xdp_sender: &mut XdpSender,
         memory: &[u8],
         mut frames: &[FrameMeta],
     ) -> Result<(), SourceError> {
         let mut stall = None;
         while !frames.is_empty() {
-            let (taken, said) = quick.send(self.timeout_ns);
+            let (taken, said) = xdp_sender.send(self.timeout_ns);
             let (done, left) = frames.split_at(taken);
             self.sent += done.len() as u64;
             frames = left;
@@ -185,7 +196,8 @@ impl LiveSender {
         Ok(())
     }
 
-    /// The interface had no room, if it said so: lets others run, and gives up after a while. `stall`: since when, on the monotonic clock.
+    /// Waits for room. `said` is the interface's error, if any. Fails after the timeout. `stall`:
+    /// since when the sender waits, on the monotonic clock.
     fn wait(
         &mut self,
         stall: &mut Option<i64>,
@@ -203,10 +215,10 @@ impl LiveSender {
         Ok(())
     }
 
-    /// Whether frames go out through an XDP socket; else all go through a packet socket.
+    /// Whether an XDP socket sends the frames; otherwise a packet socket sends them all.
     #[must_use]
-    pub fn is_quick(&self) -> bool {
-        self.quick.is_some()
+    pub fn uses_xdp(&self) -> bool {
+        self.xdp_sender.is_some()
     }
 
     /// Why the first of `frames` was not sent.
@@ -214,7 +226,7 @@ impl LiveSender {
         let interface = self.interface.name.clone();
         let query = &self.interface.query;
         match error.raw_os_error() {
-            // An interface goes down before it is gone, and a socket gets the error once.
+            // An interface goes down before it is removed, and a socket gets the error once.
             Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
                 if query.index(&interface).is_ok() {
                     SourceError::InterfaceDown { interface }
@@ -241,11 +253,11 @@ fn is_interrupted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }
 
-/// Frames of a sendmmsg(2) at most: as many headers fit on the stack and stay in the L1 cache.
+/// Frames of a sendmmsg(2) at most: this many headers fit on the stack and stay in the L1 cache.
 const BATCH: usize = 64;
 
-/// Sends the first frames of `frames`, whose bytes lie in `memory`, on a bound packet socket, up to [`BATCH`] of them.
-/// Returns how many went out, at least 1. Panics if a frame lies outside `memory`.
+/// Sends the first frames of `frames` on a bound packet socket, up to [`BATCH`]; their bytes are in
+/// `memory`. Returns the number of sent frames, at least 1. Panics if a frame is outside `memory`.
 fn send_frames(socket: impl AsFd, memory: &[u8], frames: &[FrameMeta]) -> io::Result<usize> {
     let frames = &frames[..frames.len().min(BATCH)];
     let parts: [[IoSlice<'_>; 1]; BATCH] = std::array::from_fn(|index| {

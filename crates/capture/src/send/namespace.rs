@@ -1,10 +1,13 @@
-//! Whether it is safe to send without asking.
+//! Whether it is safe to send without asking the user.
 
 use crate::af_packet::sys::InterfaceQuery;
 
-/// Whether frames sent on `interface` stay away from the machine's real network: it is the loopback interface, or this
-/// process is in another network namespace than one of its ancestors, up to the first process. Ancestors that may not
-/// be looked at do not count: where none may, the answer is `false`, ask the user.
+/// Whether frames sent on `interface` stay away from the machine's real network. Either this is the
+/// loopback interface, or this process is in another network namespace than one of its ancestors,
+/// up to the first process.
+///
+/// Ancestors whose namespace may not be read do not count. If none may be read, the answer is
+/// `false`: ask the user.
 #[must_use]
 pub fn in_network_namespace_or_loopback(interface: &str) -> bool {
     let is_loopback = || {
@@ -23,7 +26,7 @@ pub fn in_network_namespace_or_loopback(interface: &str) -> bool {
     is_loopback() || is_elsewhere()
 }
 
-/// The parent of a process by the kernel's account; `None` for the first one.
+/// The parent of a process according to the kernel; `None` for the first process.
 fn parent(process: &str) -> Option<String> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;

@@ -1,4 +1,5 @@
-//! AF_XDP over veth interfaces in network namespaces of their own. Needs root, `ip`, and a kernel with AF_XDP.
+//! AF_XDP over veth interfaces in separate network namespaces. Needs root, `ip`, and a kernel with
+//! AF_XDP.
 
 use std::{
     fs,
@@ -15,15 +16,15 @@ use crate::support::{
     xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 use retroscope_capture::{
-    Direction, Event, HostUse, LossCause, Queue, Shunt, ShuntedFlow, SourceError, Status, UNSEEN,
-    af_xdp::XdpConfig, send::LiveSender,
+    Direction, HostUse, LossCause, Queue, QueueStatus, Shunt, ShuntedFlow, SourceError,
+    SourceEvent, UNSEEN, af_xdp::XdpConfig, send::LiveSender,
 };
 use rustix::{
     process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
     thread::CapabilitySet,
 };
 
-/// Takes while `send` runs on a thread of its own, until `count` frames came.
+/// Takes until `count` frames have arrived, while `send` runs on another thread.
 fn take_beside(
     namespace: &Namespace,
     queue: &mut dyn Queue,
@@ -67,7 +68,7 @@ fn contents_and_order_are_those_that_were_sent() {
         }
         let before_ns = now_ns();
         let mut taken = Taken::default();
-        // Packets come in from the opening on, before anybody asks for them.
+        // The queue receives packets from its opening on, before the first call of `next`.
         send_all("v0", &sent);
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.frames.len() >= sent.len()
@@ -101,8 +102,8 @@ fn everything_comes_at_speed() {
         let Some(mut queue) = open(config("v1")) else {
             return;
         };
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
-        // As many as the queue has chunks for, were this thread away all the time.
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
+        // As many frames as the queue has chunks, in case this thread does not run in between.
         let (sent, mut taken) = take_beside(&namespace, queue.as_mut(), 30_000, || {
             generate("v0", "generate:flows=100,count=30000,rate=50kpps,seed=5")
         });
@@ -114,7 +115,8 @@ fn everything_comes_at_speed() {
     });
 }
 
-/// The thread asks the driver itself. What comes is the same; that it comes sooner is up to the driver.
+/// The thread polls the driver itself. The packets are the same; only the driver decides whether
+/// they arrive earlier.
 #[test]
 fn busy_polling_loses_nothing() {
     let Some(namespace) = Namespace::with_veth("xbusy") else {
@@ -131,7 +133,7 @@ fn busy_polling_loses_nothing() {
             return;
         }
         let mut queue = opened.unwrap().remove(0);
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let (sent, mut taken) = take_beside(&namespace, queue.as_mut(), 20_000, || {
             generate("v0", "generate:flows=100,count=20000,rate=50kpps,seed=5")
         });
@@ -140,7 +142,7 @@ fn busy_polling_loses_nothing() {
     });
 }
 
-/// A driver without XDP: the kernel's network stack runs the program.
+/// For a driver without XDP, the kernel's network stack runs the program.
 #[test]
 fn drivers_without_xdp_are_served_by_the_stack() {
     let Some(namespace) = Namespace::with_veth("xgeneric") else {
@@ -154,11 +156,11 @@ fn drivers_without_xdp_are_served_by_the_stack() {
         };
         let sent: Vec<_> = (0..50).map(|marker| frame(&[], marker)).collect();
         let before_ns = now_ns();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         send_all("v0", &sent);
         let mut taken = Taken::default();
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 50);
-        let is_generic = |event: &Event| matches!(event, Event::Notice(text) if text.contains("generic XDP, copy mode"));
+        let is_generic = |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains("generic XDP, copy mode"));
         assert!(taken.events.iter().any(is_generic), "{:?}", taken.events);
         let mode = queue.xdp_mode().unwrap();
         assert!(!mode.is_native && mode.is_multi_buffer, "{mode:?}");
@@ -170,7 +172,7 @@ fn drivers_without_xdp_are_served_by_the_stack() {
     });
 }
 
-/// A reader that does not read: 64 chunks are soon full, and every packet is accounted for.
+/// While nobody reads, 64 chunks are soon full, and every packet is accounted for.
 #[test]
 fn a_stalled_reader_loses_what_is_counted() {
     let Some(namespace) = Namespace::with_veth("xstall") else {
@@ -184,7 +186,7 @@ fn a_stalled_reader_loses_what_is_counted() {
         let Some(mut queue) = open(small) else {
             return;
         };
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let sent = generate("v0", "generate:flows=10,count=50000");
         let mut taken = Taken::default();
         let (received, lost) = stop_and_drain(queue.as_mut(), &mut taken);
@@ -193,7 +195,7 @@ fn a_stalled_reader_loses_what_is_counted() {
     });
 }
 
-/// A socket for each receive queue: nothing passes unseen, and a flow stays in order.
+/// Each receive queue has a socket: no packet passes unseen, and each flow stays in order.
 #[test]
 fn all_receive_queues_are_served() {
     let Some(namespace) = Namespace::new("xqueues") else {
@@ -239,7 +241,7 @@ fn shunted_flows_are_dropped_and_counted() {
             return;
         };
         let mut queue = queues.remove(0);
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let shunt = |silence_ns, class| Some(Shunt { silence_ns, class });
         let long = shunt(60_000_000_000, 0);
         let start = Instant::now();
@@ -250,7 +252,7 @@ fn shunted_flows_are_dropped_and_counted() {
             queue.shunt(&flow(3, version, 17), long).unwrap();
             queue.shunt(&flow(3, version, 17), None).unwrap();
             queue.shunt(&flow(3, version, 17), None).unwrap();
-            // It has been silent for longer when its first packet comes.
+            // The flow has been silent for longer when its first packet arrives.
             queue.shunt(&flow(4, version, 17), shunt(0, 0)).unwrap();
         }
         let sent = [4, 6].into_iter().flat_map(|version| {
@@ -263,7 +265,7 @@ fn shunted_flows_are_dropped_and_counted() {
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.frames.len() >= 300
         });
-        // And one each 100 ms of those that are dropped.
+        // Plus one dropped packet per 100 ms.
         let most = start.elapsed().as_millis() / 100;
         let count = |taken: &Taken, frame: &[u8]| {
             let frames = taken.frames.iter();
@@ -282,7 +284,8 @@ fn shunted_flows_are_dropped_and_counted() {
         let shed = losses(queue.as_mut());
         let shed = [0, 1, 2, 3].map(|class| shed(LossCause::Shed(class)));
         assert_eq!(shed, [0, 50 - of_shunted[0], 0, 50 - of_shunted[1]]);
-        // What begins and ends connections is taken, and a SYN without ACK ends the shunt in both directions.
+        // Packets that begin or end a connection are taken, and a SYN without ACK ends the shunt in
+        // both directions.
         for version in [4, 6] {
             let data = [false, true].map(|is_reply| tcp(version, is_reply, ACK));
             let flow = flow(9, version, 6);
@@ -310,7 +313,7 @@ fn shunted_flows_are_dropped_and_counted() {
             take_until(queue.as_mut(), &mut taken, is_syn);
             let came = data.iter().map(|frame| count(&taken, frame)).sum::<usize>();
             let most = start.elapsed().as_millis() / 100 * 2;
-            // Those behind the SYN may have come with it.
+            // Packets after the SYN may have arrived together with the SYN.
             assert!(came as u128 <= most + 4, "{version}: {came}");
             let before = losses(queue.as_mut())(LossCause::Shed(0));
             send_all("v0", &data);
@@ -333,7 +336,7 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// Flow `number` of [`udp`], or the one of [`tcp`].
+/// Flow `number` of [`udp`], or the flow of [`tcp`].
 fn flow(number: u8, version: u8, protocol: u8) -> ShuntedFlow {
     let address = |host: u8| -> SocketAddr {
         match version {
@@ -366,7 +369,7 @@ fn tcp(version: u8, is_reply: bool, flags: u8) -> Vec<u8> {
     frame.extend([
         0, 7, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0,
     ]);
-    // Lengths: of IPv4 whole, of IPv6 behind its header.
+    // The length fields: IPv4 counts the whole packet, IPv6 the bytes after its header.
     match version {
         4 => frame[17] = 40,
         _ => frame[19] = 20,
@@ -414,7 +417,7 @@ fn what_the_host_uses_is_refused() {
         };
         let Some(queue) = open(taken) else { return };
         assert!(is_attached("v1"));
-        // A second program is not put over the first.
+        // A second program does not replace the first.
         let again = XdpConfig {
             take_interface: true,
             ..config("v1")
@@ -441,7 +444,7 @@ fn what_the_host_uses_is_refused() {
     });
 }
 
-/// Why this host's use of an interface keeps a source from it, or `None`.
+/// Why the host's use of an interface prevents the capture, or `None`.
 fn refusal(interface: &str) -> Option<String> {
     match open_as(config(interface)) {
         Ok(_) => None,
@@ -450,7 +453,8 @@ fn refusal(interface: &str) -> Option<String> {
     }
 }
 
-/// A port of a bridge, and the lower interface of a macvlan, are the host's, whether these are up or not.
+/// A bridge port, and the lower interface of a macvlan, belong to the host, whether bridge and
+/// macvlan are up or not.
 #[test]
 fn what_the_host_builds_on_is_refused() {
     let Some(namespace) = Namespace::with_veth("xbuilt") else {
@@ -475,7 +479,8 @@ fn what_the_host_builds_on_is_refused() {
         };
         let mut queue = open(taken).unwrap();
         let told: Vec<_> = std::iter::from_fn(|| queue.event()).collect();
-        let is_told = |event: &Event| matches!(event, Event::Notice(text) if names_both(text));
+        let is_told =
+            |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if names_both(text));
         assert!(told.iter().any(is_told), "{told:?}");
         drop(queue);
         ip("link set v1 nomaster");
@@ -489,7 +494,8 @@ fn what_the_host_builds_on_is_refused() {
     });
 }
 
-/// A macvlan in another network namespace is no use of the interface. A notice says that it cannot be seen.
+/// A macvlan in another network namespace does not count as a use of the interface. A notice says
+/// that such a use is invisible.
 #[test]
 fn an_upper_interface_in_another_namespace_is_not_seen() {
     let (Some(namespace), Some(other)) = (Namespace::with_veth("xlower"), Namespace::new("xupper"))
@@ -504,12 +510,13 @@ fn an_upper_interface_in_another_namespace_is_not_seen() {
         let Some(mut queue) = open(config("v1")) else {
             return;
         };
-        let is_told = |event: &Event| matches!(event, Event::Notice(text) if text.contains(UNSEEN));
+        let is_told = |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains(UNSEEN));
         assert!(std::iter::from_fn(|| queue.event()).any(|event| is_told(&event)));
     });
 }
 
-/// A copy of the link's descriptor, as a child process has between fork and exec, does not keep the program.
+/// A copy of the link's descriptor, as a child process has between fork and exec, does not keep the
+/// program attached.
 #[test]
 fn copies_of_its_descriptors_keep_nothing() {
     let Some(namespace) = Namespace::with_veth("xcopy") else {
@@ -531,7 +538,7 @@ fn copies_of_its_descriptors_keep_nothing() {
                 let number = path.file_name()?.to_str()?.parse().ok()?;
                 let copy = || pidfd_getfd(&itself, number, PidfdGetfdFlags::empty());
                 let copy = is_link(&path).then(copy)?.ok()?;
-                // Another test may have closed it meanwhile, and opened something else.
+                // Another test may have closed the descriptor meanwhile, and opened another file.
                 is_link(Path::new(&format!("/proc/self/fd/{}", copy.as_raw_fd()))).then_some(copy)
             })
             .collect();
@@ -543,7 +550,8 @@ fn copies_of_its_descriptors_keep_nothing() {
     });
 }
 
-/// Whoever sends through an XDP socket has the queue of the same number, and who captures is told so.
+/// A sender through an XDP socket occupies the receive queue of the same number. The error of the
+/// capture names the sender.
 #[test]
 fn what_somebody_sends_on_is_refused() {
     let Some(namespace) = Namespace::with_veth("xsent") else {
@@ -551,7 +559,7 @@ fn what_somebody_sends_on_is_refused() {
     };
     namespace.enter(|| {
         let sender = LiveSender::open("v1", Path::new("retroscope")).unwrap();
-        if !sender.is_quick() {
+        if !sender.uses_xdp() {
             eprintln!("SKIP: this kernel sends through no XDP socket here");
             return;
         }
@@ -570,7 +578,7 @@ fn without_the_capabilities_it_is_refused() {
         return;
     };
     namespace.enter(|| {
-        // This thread's own; it ends with the closure.
+        // Only this thread's capabilities, until the closure ends.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
@@ -579,7 +587,7 @@ fn without_the_capabilities_it_is_refused() {
         let words = error.to_string();
         let named = "cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock=eip retroscope";
         assert!(words.contains(named), "{words}");
-        // Those that it names are enough.
+        // The capabilities in the message are sufficient.
         sets.effective = CapabilitySet::NET_RAW
             | CapabilitySet::NET_ADMIN
             | CapabilitySet::BPF
@@ -597,7 +605,7 @@ fn two_hundred_thousand_a_second_for_ten_seconds() {
     };
     namespace.enter(|| {
         let mut queue = open(config("v1")).unwrap();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let mut frames = 0;
         let text = "generate:flows=1000,rate=200kpps,duration=10s";
         let sent = drain_beside(&namespace, &mut *queue, text, |burst| {

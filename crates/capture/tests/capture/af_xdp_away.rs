@@ -1,4 +1,5 @@
-//! What happens to AF_XDP when its interface goes away and comes back. Needs root, `ip`, and a kernel with AF_XDP.
+//! Reactions of AF_XDP when its interface goes away and comes back. Needs root, `ip`, and a kernel
+//! with AF_XDP.
 
 use std::{
     net::UdpSocket,
@@ -14,7 +15,8 @@ use crate::support::{
     xdp::{config, is_attached, losses, open, open_as, stop_and_drain},
 };
 use retroscope_capture::{
-    Event, LossCause, Queue, Source, SourceError, Status, af_xdp::XdpConfig, send::LiveSender,
+    LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent, af_xdp::XdpConfig,
+    send::LiveSender,
 };
 use retroscope_generate::GeneratorSource;
 use rustix::{
@@ -22,8 +24,8 @@ use rustix::{
     thread::{CapabilitySet, capabilities, set_capabilities, set_thread_res_uid},
 };
 
-/// The queue reports what happens to its interface, and takes packets of the next one with that name. The ledger closes
-/// over all of them, from the opening on.
+/// The queue reports the state of its interface, and captures from the next interface with the same
+/// name. The ledger covers all interfaces since the opening.
 #[test]
 fn an_interface_goes_down_comes_back_and_is_another_one() {
     let Some(namespace) = Namespace::with_veth("xdown") else {
@@ -36,22 +38,30 @@ fn an_interface_goes_down_comes_back_and_is_another_one() {
         send("v0", &frame(&[], 1));
         let mut taken = Taken::default();
         ip("link set v1 down");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceDown(0)));
+        take_until(
+            queue.as_mut(),
+            &mut taken,
+            has(SourceEvent::InterfaceDown(0)),
+        );
         ip("link set v1 up");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 2));
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 2);
         for marker in 3..6 {
             taken.events.clear();
-            // What is in the ring when it goes comes all the same.
+            // Packets that are in the ring at the removal still arrive.
             send("v0", &frame(&[], 10 + marker));
             ip("link del v0");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            take_until(
+                queue.as_mut(),
+                &mut taken,
+                has(SourceEvent::InterfaceGone(0)),
+            );
             ip("link add v0 type veth peer name v1");
             ip("link set v0 up");
             ip("link set v1 up");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
             namespace.wait_for_carrier("v0");
             assert!(is_attached("v1"));
             send("v0", &frame(&[], marker));
@@ -74,8 +84,8 @@ fn an_interface_goes_down_comes_back_and_is_another_one() {
     });
 }
 
-/// Packets come at full rate until the interface is removed, and the recording is stopped before that was seen, or just after: the ledger
-/// closes.
+/// Packets arrive at full rate until the interface is removed. The recording is stopped just before
+/// or just after the removal is noticed, and the ledger closes.
 #[test]
 fn a_stop_at_a_removal_closes_the_ledger() {
     let Some(namespace) = Namespace::with_veth("xstop") else {
@@ -87,7 +97,7 @@ fn a_stop_at_a_removal_closes_the_ledger() {
                 return;
             };
             let mut taken = Taken::default();
-            assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+            assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
             let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
             let is_removed = AtomicBool::new(false);
             std::thread::scope(|scope| {
@@ -97,8 +107,11 @@ fn a_stop_at_a_removal_closes_the_ledger() {
                         .open(1)
                         .unwrap()
                         .remove(0);
-                    // Relaxed: nothing but the flag is shared. It ends by itself too when its interface is gone.
-                    while !is_removed.load(Relaxed) && packets.next(WAIT).unwrap() != Status::End {
+                    // Relaxed: the threads share only the flag. The loop also ends when the
+                    // sender's interface is gone.
+                    while !is_removed.load(Relaxed)
+                        && packets.next(WAIT).unwrap() != QueueStatus::End
+                    {
                         if sender.send(packets.burst()).is_err() {
                             break;
                         }
@@ -109,7 +122,7 @@ fn a_stop_at_a_removal_closes_the_ledger() {
                     is_removed.store(true, Relaxed);
                 });
                 take_until(queue.as_mut(), &mut taken, |taken| {
-                    taken.events.contains(&Event::InterfaceGone(0))
+                    taken.events.contains(&SourceEvent::InterfaceGone(0))
                         || !is_seen && is_removed.load(Relaxed)
                 });
                 stop_and_drain(queue.as_mut(), &mut taken);
@@ -122,7 +135,8 @@ fn a_stop_at_a_removal_closes_the_ledger() {
     });
 }
 
-/// Each return takes a spare socket. When there are none left the queue ends with a sentence, and nothing stays attached.
+/// Each return of the interface takes a spare socket. Without a spare socket the queue ends with a
+/// message, and no program stays attached.
 #[test]
 fn spare_sockets_have_an_end() {
     let Some(namespace) = Namespace::with_veth("xspare") else {
@@ -135,10 +149,14 @@ fn spare_sockets_have_an_end() {
         for _ in 0..4 {
             taken.events.clear();
             ip("link del v0");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            take_until(
+                queue.as_mut(),
+                &mut taken,
+                has(SourceEvent::InterfaceGone(0)),
+            );
             ip("link add v0 type veth peer name v1");
             ip("link set v1 up");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         }
         ip("link del v0");
         ip("link add v0 type veth peer name v1");
@@ -151,13 +169,14 @@ fn spare_sockets_have_an_end() {
             }
         };
         assert!(error.to_string().contains("too often"), "{error}");
-        assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
         drop(queue);
         assert!(!is_attached("v1"));
     });
 }
 
-/// Where less memory may be locked there are fewer spare sockets, and that is told at the start.
+/// With a lower limit of locked memory there are fewer spare sockets, and the user gets a notice at
+/// the start.
 #[test]
 fn few_spare_sockets_are_told() {
     let Some(namespace) = Namespace::with_veth("xfew") else {
@@ -177,15 +196,17 @@ fn few_spare_sockets_are_told() {
             ..Taken::default()
         };
         assert!(!says(&notices(queue.as_mut()), told));
-        // The limit is the process's, and binds this thread only: the others keep CAP_IPC_LOCK. Nobody has had a socket at this end, so
-        // that one attempt, and the memory of one, is enough.
+        // The limit belongs to the process, but restricts this thread only: the other threads keep
+        // CAP_IPC_LOCK. No socket was bound at this end before, so one attempt, with the memory of
+        // one socket, is enough.
         let limit = getrlimit(Resource::Memlock);
         let low = Rlimit {
             current: Some(7 << 19),
             ..limit
         };
         setrlimit(Resource::Memlock, low).unwrap();
-        // The kernel counts by the real user: as one whom nobody else is. Root stays in effect.
+        // The kernel charges locked memory to the real user, so the thread takes a user number
+        // without other processes. The effective user stays root.
         let number = 10_000 + std::process::id() % 50_000;
         let _ = set_thread_res_uid(Uid::from_raw(number), Uid::ROOT, Uid::ROOT);
         let mut sets = capabilities(None).unwrap();
@@ -198,7 +219,7 @@ fn few_spare_sockets_are_told() {
     });
 }
 
-/// An interface that was in another network namespace comes back with its index.
+/// An interface that was moved to another network namespace comes back with its index.
 #[test]
 fn an_interface_may_come_back_itself() {
     let (Some(namespace), Some(other)) =
@@ -213,11 +234,15 @@ fn an_interface_may_come_back_itself() {
         for marker in 1..3 {
             taken.events.clear();
             ip(&format!("link set v1 netns {}", other.name()));
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+            take_until(
+                queue.as_mut(),
+                &mut taken,
+                has(SourceEvent::InterfaceGone(0)),
+            );
             other.enter(|| assert!(!is_attached("v1")));
             other.enter(|| ip(&format!("link set v1 netns {}", namespace.name())));
             ip("link set v1 up");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
             namespace.wait_for_carrier("v0");
             send("v0", &frame(&[], marker));
             let is_it = |taken: &Taken| taken.frames.iter().any(|(_, data)| data[14] == marker);
@@ -227,7 +252,7 @@ fn an_interface_may_come_back_itself() {
     });
 }
 
-/// An interface that comes back with an address is the host's, until that is gone.
+/// An interface that comes back with an address belongs to the host, until the address is removed.
 #[test]
 fn what_the_host_uses_is_not_taken_again() {
     let Some(namespace) = Namespace::with_veth("xback") else {
@@ -244,20 +269,21 @@ fn what_the_host_uses_is_not_taken_again() {
         ip("link set v1 up");
         let is_refused = |taken: &Taken| {
             let refused =
-                |event: &&Event| matches!(event, Event::Notice(text) if text.contains("address"));
+                |event: &&SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains("address"));
             taken.events.iter().filter(refused).count()
         };
         take_until(queue.as_mut(), &mut taken, |taken| is_refused(taken) > 0);
         assert!(!is_attached("v1"));
         ip("addr del 10.9.0.1/32 dev v1");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         assert!(is_attached("v1"));
         assert_eq!(is_refused(&taken), 1, "it is told once");
         stop_and_drain(queue.as_mut(), &mut taken);
     });
 }
 
-/// An interface that gets its address after it was taken up again is the host's too, from then on.
+/// An interface that gets an address after the recording took it up again also belongs to the host
+/// from then on.
 #[test]
 fn an_address_gives_an_interface_back() {
     let Some(namespace) = Namespace::with_veth("xclaim") else {
@@ -271,24 +297,28 @@ fn an_address_gives_an_interface_back() {
         ip("link add v0 type veth peer name v1");
         ip("link set v0 up");
         ip("link set v1 up");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 1));
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 1);
         taken.events.clear();
         assert!(is_promiscuous("v1"));
         ip("addr add 10.9.0.1/32 dev v1");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceLeft(0)));
+        take_until(
+            queue.as_mut(),
+            &mut taken,
+            has(SourceEvent::InterfaceLeft(0)),
+        );
         assert!(!is_attached("v1") && !is_promiscuous("v1"));
         assert!(says(&taken, "v1 is the host's again"), "{taken:?}");
         assert!(says(&taken, "it has an address"), "{taken:?}");
-        // Not ours any more.
+        // This packet goes to the host.
         send("v0", &frame(&[], 2));
         ip("addr del 10.9.0.1/32 dev v1");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         assert!(is_attached("v1") && is_promiscuous("v1"));
         assert!(!says(&taken, "is not taken"), "it was told before");
-        assert!(!taken.events.contains(&Event::InterfaceGone(0)));
+        assert!(!taken.events.contains(&SourceEvent::InterfaceGone(0)));
         send("v0", &frame(&[], 3));
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() == 2);
         assert_eq!(stop_and_drain(queue.as_mut(), &mut taken), (2, 0));
@@ -303,29 +333,31 @@ fn is_promiscuous(interface: &str) -> bool {
 }
 
 fn says(taken: &Taken, words: &str) -> bool {
-    let is_it = |event: &Event| matches!(event, Event::Notice(text) if text.contains(words));
+    let is_it =
+        |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains(words));
     taken.events.iter().any(is_it)
 }
 
-/// Takes from `v1`, to which nothing has come; `None`, said, where the kernel has no AF_XDP.
+/// Opens `v1`, which has received no packets. Prints SKIP and returns `None` if the kernel has no
+/// AF_XDP.
 fn begin() -> Option<(Box<dyn Queue>, Taken)> {
     let mut queue = open(config("v1"))?;
-    assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
     Some((queue, Taken::default()))
 }
 
-/// Whether this was told.
-fn has(event: Event) -> impl Fn(&Taken) -> bool {
+/// Whether the queue has reported this event.
+fn has(event: SourceEvent) -> impl Fn(&Taken) -> bool {
     move |taken| taken.events.contains(&event)
 }
 
-/// Removes the pair under a queue, and waits until it says so.
+/// Removes the veth pair of a queue, and waits until the queue reports the removal.
 fn remove(queue: &mut dyn Queue, taken: &mut Taken) {
     ip("link del v0");
-    take_until(queue, taken, has(Event::InterfaceGone(0)));
+    take_until(queue, taken, has(SourceEvent::InterfaceGone(0)));
 }
 
-/// A veth pair with so many queues on both sides, up.
+/// A veth pair with `queues` queues at each end, up.
 fn add_with_queues(namespace: &Namespace, names: [&str; 2], queues: usize) {
     let side = format!("numtxqueues {queues} numrxqueues {queues}");
     let [one, other] = names;
@@ -338,7 +370,7 @@ fn add_with_queues(namespace: &Namespace, names: [&str; 2], queues: usize) {
     namespace.wait_for_carrier(one);
 }
 
-/// Both queues of `v1`, which is made for them; `None`, said, where the kernel has no AF_XDP.
+/// The two queues of a new `v1`. Prints SKIP and returns `None` if the kernel has no AF_XDP.
 fn open_two(namespace: &Namespace) -> Option<[Served; 2]> {
     add_with_queues(namespace, ["v0", "v1"], 2);
     let queues = match open_as(config("v1")) {
@@ -353,15 +385,15 @@ fn open_two(namespace: &Namespace) -> Option<[Served; 2]> {
     Some(<[_; 2]>::try_from(queues).unwrap().map(served))
 }
 
-/// A queue, and what came out of it.
+/// A queue, and the frames and events that it delivered.
 type Served = (Box<dyn Queue>, Taken);
 
-/// Takes from queues in turn until `is_done`.
+/// Takes from the queues in turn until `is_done`.
 fn serve(served: &mut [Served], is_done: impl Fn(&[Served]) -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !is_done(served) {
         for (queue, taken) in served.iter_mut() {
-            assert_ne!(queue.next(Duration::ZERO).unwrap(), Status::End);
+            assert_ne!(queue.next(Duration::ZERO).unwrap(), QueueStatus::End);
             let frames = queue.burst();
             let frames = frames.iter().map(|one| (one.meta, one.data.to_vec()));
             taken.frames.extend(frames);
@@ -375,7 +407,8 @@ fn serve(served: &mut [Served], is_done: impl Fn(&[Served]) -> bool) {
     }
 }
 
-/// Sends 200 flows out of `v0`, and returns how many: the stack spreads them over the queues of the other side.
+/// Sends 200 flows out of `v0`, and returns their number. The network stack spreads them over the
+/// queues of the other end.
 fn send_flows() -> u64 {
     ip("addr replace 10.9.0.1/24 dev v0");
     ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev v0 nud permanent");
@@ -386,7 +419,8 @@ fn send_flows() -> u64 {
     200
 }
 
-/// An interface keeps its queues whatever it is called; what has its name then is not taken before it is gone.
+/// A renamed interface keeps its queues. The new owner of its old name is not captured before the
+/// renamed interface is gone.
 #[test]
 fn a_new_name_changes_nothing() {
     let Some(namespace) = Namespace::new("xname") else {
@@ -396,8 +430,9 @@ fn a_new_name_changes_nothing() {
         let Some(mut served) = open_two(&namespace) else {
             return;
         };
-        let told = |one: &Served, what: &Event| one.1.events.contains(what);
-        let all_told = |what: Event| move |all: &[Served]| all.iter().all(|one| told(one, &what));
+        let told = |one: &Served, what: &SourceEvent| one.1.events.contains(what);
+        let all_told =
+            |what: SourceEvent| move |all: &[Served]| all.iter().all(|one| told(one, &what));
         let rename = || {
             ip("link set v1 down");
             ip("link set v1 name other");
@@ -408,11 +443,14 @@ fn a_new_name_changes_nothing() {
             served.iter_mut().for_each(|one| one.1.events.clear());
         };
         serve(&mut served, |_| is_attached("v1"));
-        // It comes back with one queue, gets another name, and its own is given to another one.
+        // The interface comes back with one queue and is renamed, and another interface gets its
+        // name.
         ip("link del v0");
-        serve(&mut served, all_told(Event::InterfaceGone(0)));
+        serve(&mut served, all_told(SourceEvent::InterfaceGone(0)));
         add_with_queues(&namespace, ["v0", "v1"], 1);
-        serve(&mut served, |all| told(&all[0], &Event::InterfaceUp(0)));
+        serve(&mut served, |all| {
+            told(&all[0], &SourceEvent::InterfaceUp(0))
+        });
         assert!(says(&served[1].1, "no receive queue 1"));
         rename();
         add_with_queues(&namespace, ["v2", "v1"], 2);
@@ -423,21 +461,24 @@ fn a_new_name_changes_nothing() {
         serve(&mut served, |all| all[0].1.frames.len() == 1);
         forget(&mut served);
         ip("link set other down");
-        serve(&mut served, |all| told(&all[0], &Event::InterfaceDown(0)));
-        // Now the other one is taken, with both queues.
+        serve(&mut served, |all| {
+            told(&all[0], &SourceEvent::InterfaceDown(0))
+        });
+        // Now the other interface is captured, with both queues.
         ip("link del v0");
         serve(&mut served, |all| {
-            told(&all[0], &Event::InterfaceGone(0)) && all_told(Event::InterfaceUp(0))(all)
+            told(&all[0], &SourceEvent::InterfaceGone(0))
+                && all_told(SourceEvent::InterfaceUp(0))(all)
         });
         assert!(is_attached("v1"));
-        // It gets another name before all queues have found it.
+        // The interface is renamed before all queues have found it.
         forget(&mut served);
         ip("link del v2");
-        serve(&mut served, all_told(Event::InterfaceGone(0)));
+        serve(&mut served, all_told(SourceEvent::InterfaceGone(0)));
         add_with_queues(&namespace, ["v0", "v1"], 2);
         serve(&mut served[..1], |_| is_attached("v1"));
         rename();
-        serve(&mut served, all_told(Event::InterfaceUp(0)));
+        serve(&mut served, all_told(SourceEvent::InterfaceUp(0)));
         assert!(is_attached("other"));
         for (queue, taken) in &mut served {
             stop_and_drain(queue.as_mut(), taken);
@@ -445,8 +486,9 @@ fn a_new_name_changes_nothing() {
     });
 }
 
-/// A receive queue that somebody else keeps ends alone: the others go on, and the interface is up for them. After a stop nothing that comes
-/// counts, also to queues that nobody serves.
+/// A receive queue that another socket occupies ends alone: the other queues go on, and report that
+/// the interface is up. After a stop no packet counts, not even packets of queues that nobody
+/// serves.
 #[test]
 fn a_queue_that_fails_holds_up_no_other() {
     let Some(namespace) = Namespace::new("xpart") else {
@@ -456,13 +498,14 @@ fn a_queue_that_fails_holds_up_no_other() {
         let Some(mut served) = open_two(&namespace) else {
             return;
         };
-        let told = |one: &Served, what: &Event| one.1.events.contains(what);
+        let told = |one: &Served, what: &SourceEvent| one.1.events.contains(what);
         serve(&mut served, |_| is_attached("v1"));
         ip("link del v0");
         serve(&mut served, |all| {
-            all.iter().all(|one| told(one, &Event::InterfaceGone(0)))
+            all.iter()
+                .all(|one| told(one, &SourceEvent::InterfaceGone(0)))
         });
-        // A sender of ours has an XDP socket at queue 0 of a veth interface with one transmit queue.
+        // Our sender has an XDP socket at queue 0 of a veth interface with one transmit queue.
         let (one, other) = ("numtxqueues 3 numrxqueues 1", "numtxqueues 1 numrxqueues 3");
         ip(&format!("link add v0 {one} type veth peer name v1 {other}"));
         ip("link set v0 up");
@@ -479,7 +522,9 @@ fn a_queue_that_fails_holds_up_no_other() {
             }
         };
         assert!(error.to_string().contains("has its queue 0"), "{error}");
-        serve(&mut second, |all| told(&all[0], &Event::InterfaceUp(0)));
+        serve(&mut second, |all| {
+            told(&all[0], &SourceEvent::InterfaceUp(0))
+        });
         assert!(is_attached("v1"));
         drop(sender);
         let mut unseen = || losses(first.as_mut())(LossCause::Unseen);
@@ -493,7 +538,7 @@ fn a_queue_that_fails_holds_up_no_other() {
     });
 }
 
-/// An interface may come back with fewer receive queues, and with more: nothing passes uncounted.
+/// An interface may come back with fewer or more receive queues, and every packet is counted.
 #[test]
 fn the_next_interface_may_have_other_queues() {
     let Some(namespace) = Namespace::new("xother") else {
@@ -503,17 +548,19 @@ fn the_next_interface_may_have_other_queues() {
         let Some(mut served) = open_two(&namespace) else {
             return;
         };
-        let told = |one: &Served, what: &Event| one.1.events.contains(what);
+        let told = |one: &Served, what: &SourceEvent| one.1.events.contains(what);
         let mut sent = 0;
         for count in [1, 4, 2] {
             served.iter_mut().for_each(|one| one.1.events.clear());
             ip("link del v0");
             serve(&mut served, |all| {
-                told(&all[0], &Event::InterfaceGone(0))
-                    && (told(&all[1], &Event::InterfaceGone(0)) || sent > 0)
+                told(&all[0], &SourceEvent::InterfaceGone(0))
+                    && (told(&all[1], &SourceEvent::InterfaceGone(0)) || sent > 0)
             });
             add_with_queues(&namespace, ["v0", "v1"], count);
-            serve(&mut served, |all| told(&all[0], &Event::InterfaceUp(0)));
+            serve(&mut served, |all| {
+                told(&all[0], &SourceEvent::InterfaceUp(0))
+            });
             assert_eq!(says(&served[1].1, "no receive queue 1"), count == 1);
             sent += send_flows();
             serve(&mut served, |all| {

@@ -1,5 +1,5 @@
-//! How AF_XDP takes frames of several lengths: what it asks of the driver, and what an MTU that changes does. Needs root, `ip`, and a
-//! kernel with AF_XDP.
+//! AF_XDP with frames of several lengths: the requested driver mode, and a changing MTU. Needs
+//! root, `ip`, and a kernel with AF_XDP.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,18 @@ use crate::support::{
     traffic::{Taken, frame, send_all, take_until},
     xdp::{config, losses, open, stop_and_drain},
 };
-use retroscope_capture::{Event, LossCause, Queue, Status, af_xdp::WhyCopied};
+use retroscope_capture::{LossCause, Queue, QueueStatus, SourceEvent, af_xdp::CopyReason};
 use rustix::io::Errno;
 
-/// A frame of so many bytes.
+/// A frame of `length` bytes.
 fn long(marker: u8, length: usize) -> Vec<u8> {
     let mut frame = frame(&[], marker);
     frame.resize(length, marker);
     frame
 }
 
-/// Sends frames of these lengths on `v0`, and takes those of at most `max` bytes. Returns how many others there are.
+/// Sends frames of these lengths on `v0`, and takes the frames of at most `max` bytes. Returns the
+/// number of longer frames.
 fn only_fitting(queue: &mut dyn Queue, taken: &mut Taken, lengths: &[usize], max: usize) -> u64 {
     let frames: Vec<_> = (0_u8..)
         .zip(lengths)
@@ -36,14 +37,14 @@ fn only_fitting(queue: &mut dyn Queue, taken: &mut Taken, lengths: &[usize], max
 
 fn mode(queue: &dyn Queue) -> (bool, bool) {
     let mode = queue.xdp_mode().unwrap();
-    // veth has no zero-copy, and the kernel says so in one way.
-    let refused = WhyCopied::Refused(Errno::OPNOTSUPP.raw_os_error());
+    // veth has no zero-copy, and the kernel reports this with one error.
+    let refused = CopyReason::Refused(Errno::OPNOTSUPP.raw_os_error());
     assert!(!mode.is_native || mode.copied == Some(refused), "{mode:?}");
     (mode.is_native, mode.is_multi_buffer)
 }
 
-/// Several chunks for a frame are not asked for where the MTU fits one. An MTU that is raised later is told, and what is too long
-/// is counted.
+/// Several chunks per frame are not requested if frames of the MTU fit one chunk. A notice reports
+/// an MTU that is raised later, and longer frames are counted.
 #[test]
 fn frames_that_do_not_fit_any_more_are_told_and_counted() {
     let Some(namespace) = Namespace::with_veth("xmtu") else {
@@ -55,11 +56,12 @@ fn frames_that_do_not_fit_any_more_are_told_and_counted() {
         };
         assert_eq!(mode(queue.as_ref()), (true, false));
         let mut taken = Taken::default();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         taken.events.extend(std::iter::from_fn(|| queue.event()));
         let is_told = |taken: &Taken, words: &[&str]| {
             let has_all = |text: &str| words.iter().all(|word| text.contains(word));
-            let is_it = |event: &&Event| matches!(event, Event::Notice(text) if has_all(text));
+            let is_it =
+                |event: &&SourceEvent| matches!(event, SourceEvent::Notice(text) if has_all(text));
             taken.events.iter().filter(is_it).count()
         };
         let copy_mode = &["copy mode"];
@@ -70,7 +72,7 @@ fn frames_that_do_not_fit_any_more_are_told_and_counted() {
         );
         let raised = &["3000", "1792"];
         for times in 1..=2 {
-            // A pair takes frames as long as both ends do.
+            // A veth pair passes frames that both ends allow.
             ip("link set v0 mtu 3000");
             ip("link set v1 mtu 3000");
             take_until(queue.as_mut(), &mut taken, |taken| {
@@ -85,7 +87,7 @@ fn frames_that_do_not_fit_any_more_are_told_and_counted() {
             assert_eq!(lost, 2);
             ip("link set v0 mtu 1500");
             ip("link set v1 mtu 1500");
-            // Long enough for it to be looked at.
+            // Long enough for a check of the MTU.
             let until = Instant::now() + Duration::from_millis(600);
             take_until(queue.as_mut(), &mut taken, |_| Instant::now() > until);
         }
@@ -99,7 +101,8 @@ fn frames_that_do_not_fit_any_more_are_told_and_counted() {
     });
 }
 
-/// Where one chunk of the larger kind does, it is taken, and there is no need for several.
+/// If a large chunk is sufficient, the engine uses large chunks instead of several chunks per
+/// frame.
 #[test]
 fn a_larger_chunk_comes_before_several() {
     let Some(namespace) = Namespace::with_veth("xlarge") else {
@@ -112,7 +115,7 @@ fn a_larger_chunk_comes_before_several() {
             return;
         };
         assert_eq!(mode(queue.as_ref()), (true, false));
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         let mut taken = Taken::default();
         assert_eq!(
             only_fitting(queue.as_mut(), &mut taken, &[60, 3000, 3414], 3840),
@@ -131,8 +134,9 @@ fn a_larger_chunk_comes_before_several() {
     });
 }
 
-/// A driver that runs the program only if it takes several buffers: the other end of the pair sends longer frames. The sockets are not
-/// asked for several chunks, and the length of a packet is that of all its buffers.
+/// A driver that runs the program only if it accepts several buffers, because the other end of the
+/// pair sends longer frames. The sockets are not asked for several chunks, and the length of a
+/// packet includes all of its buffers.
 #[test]
 fn a_driver_that_wants_several_buffers_stays_native() {
     let Some(namespace) = Namespace::with_veth("xbuffers") else {
@@ -145,7 +149,7 @@ fn a_driver_that_wants_several_buffers_stays_native() {
             return;
         };
         assert_eq!(mode(queue.as_ref()), (true, false));
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         ip("link set v1 mtu 9000");
         let mut taken = Taken::default();
         let lengths = [60, 3414, 3840, 3841, 5000, 9014, 61];

@@ -1,10 +1,11 @@
-//! Every capture of the shared corpus through the file engine: no panic, no hang, a closed ledger.
+//! Reads every capture of the shared corpus with the file engine: no panic, no hang, a closed
+//! ledger.
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use retroscope_capture::{Event, Source, SourceError, Status, file::FileSource};
+use retroscope_capture::{QueueStatus, Source, SourceError, SourceEvent, file::FileSource};
 
 fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -17,7 +18,7 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Reads a file to its end or damage; returns how many frames came.
+/// Reads a file to its end or damage. Returns the number of frames.
 fn read(path: &Path) -> Result<u64, SourceError> {
     let mut queue = Box::new(FileSource::new(path)).open(1)?.remove(0);
     let mut known = queue.interfaces().len();
@@ -30,19 +31,22 @@ fn read(path: &Path) -> Result<u64, SourceError> {
             frames += 1;
         }
         while let Some(event) = queue.event() {
-            assert_eq!(event, Event::InterfaceAdded(u16::try_from(known).unwrap()));
+            assert_eq!(
+                event,
+                SourceEvent::InterfaceAdded(u16::try_from(known).unwrap())
+            );
             known += 1;
         }
         assert_eq!(known, queue.interfaces().len());
         match status {
-            Ok(Status::Frames) => assert!(!queue.burst().frames.is_empty()),
-            Ok(Status::Idle) => panic!("a file is never idle"),
-            Ok(Status::End) => break Ok(frames),
+            Ok(QueueStatus::Frames) => assert!(!queue.burst().frames.is_empty()),
+            Ok(QueueStatus::Idle) => panic!("a file is never idle"),
+            Ok(QueueStatus::End) => break Ok(frames),
             Err(error) => break Err(error),
         }
     };
     assert_eq!(queue.statistics().received, Some(frames));
-    assert_eq!(queue.next(Duration::ZERO).unwrap(), Status::End);
+    assert_eq!(queue.next(Duration::ZERO).unwrap(), QueueStatus::End);
     end
 }
 

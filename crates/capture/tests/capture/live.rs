@@ -1,4 +1,5 @@
-//! AF_PACKET over veth, tun and loopback interfaces in network namespaces of their own. Needs root and `ip`.
+//! AF_PACKET over veth, tun and loopback interfaces in separate network namespaces. Needs root and
+//! `ip`.
 
 use std::{
     path::Path,
@@ -17,7 +18,7 @@ use crate::support::{
     try_open,
 };
 use retroscope_capture::{
-    Direction, Event, Source, SourceError, Status,
+    Direction, QueueStatus, Source, SourceError, SourceEvent,
     af_packet::{interfaces, offloads},
     send::{LiveSender, in_network_namespace_or_loopback},
 };
@@ -93,7 +94,7 @@ fn overload_closes_to_the_packet() {
         return;
     };
     namespace.enter(|| {
-        // 4 blocks of 512 KiB hold far fewer packets than come before the first is read.
+        // 4 blocks of 256 KiB hold far fewer packets than arrive before the first is read.
         let mut queue = try_open("v1", 1, Some(1)).unwrap().remove(0);
         let sent = generate("v0", "generate:flows=100,count=50000");
         let mut taken = Taken::default();
@@ -111,7 +112,7 @@ fn a_stop_under_fire_is_exact() {
     for queues in [1, 2] {
         namespace.enter(|| {
             let mut queues = try_open("v1", queues, None).unwrap();
-            // Relaxed: nothing but these two is shared.
+            // Relaxed: the threads share only these two values.
             let (sent, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
             std::thread::scope(|scope| {
                 let sender = scope.spawn(|| {
@@ -244,12 +245,12 @@ fn a_silent_link_moves_its_watermark() {
             lags_ns.push(now_ns() - watermark_ns);
             assert!(Instant::now() < end + DEADLINE, "it does not move");
         }
-        // A thread may be away for long, but not most of the time.
+        // A thread may be interrupted for long, but not most of the time.
         lags_ns.sort_unstable();
         let median_ns = lags_ns[lags_ns.len() / 2];
         println!("{:.1} ms behind", median_ns as f64 / 1e6);
         assert!(median_ns < 100_000_000, "{median_ns} ns behind");
-        // A lone packet is lent soon after it came.
+        // A single packet is lent soon after its arrival.
         let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
         let took: Vec<Duration> = (0..5)
             .map(|marker| {
@@ -308,17 +309,17 @@ fn an_interface_that_goes_down_comes_back_or_is_removed() {
         let mut taken = Taken::default();
         ip("link set v1 down");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceDown(0))
+            taken.events.contains(&SourceEvent::InterfaceDown(0))
         });
         let watermark_ns = queue.watermark().unwrap();
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
         assert!(
             queue.watermark().unwrap() > watermark_ns,
             "moves while down"
         );
         ip("link set v1 up");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceUp(0))
+            taken.events.contains(&SourceEvent::InterfaceUp(0))
         });
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 5));
@@ -327,9 +328,9 @@ fn an_interface_that_goes_down_comes_back_or_is_removed() {
         });
         ip("link del v1");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.last() == Some(&Event::InterfaceGone(0))
+            taken.events.last() == Some(&SourceEvent::InterfaceGone(0))
         });
-        assert_eq!(queue.next(WAIT).unwrap(), Status::Idle, "it waits");
+        assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle, "it waits");
         stop_and_drain(queue.as_mut(), &mut taken);
         assert!(matches!(
             try_open("v1", 1, None).unwrap_err(),
@@ -338,7 +339,8 @@ fn an_interface_that_goes_down_comes_back_or_is_removed() {
     });
 }
 
-/// The kernel raises no error for a socket that was not receiving any more when its interface was removed.
+/// The kernel raises no error for a socket that had already stopped receiving when its interface
+/// was removed.
 #[test]
 fn an_interface_is_removed_after_it_went_down() {
     let Some(namespace) = Namespace::with_veth("downgone") else {
@@ -349,17 +351,18 @@ fn an_interface_is_removed_after_it_went_down() {
         let mut taken = Taken::default();
         ip("link set v1 down");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceDown(0))
+            taken.events.contains(&SourceEvent::InterfaceDown(0))
         });
         ip("link del v1");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.last() == Some(&Event::InterfaceGone(0))
+            taken.events.last() == Some(&SourceEvent::InterfaceGone(0))
         });
         stop_and_drain(queue.as_mut(), &mut taken);
     });
 }
 
-/// A new interface of the old name is captured too, as often as it comes, in promiscuous mode and each frame once.
+/// A new interface of the old name is captured too, any number of times, in promiscuous mode and
+/// each frame once.
 #[test]
 fn an_interface_that_was_removed_comes_back() {
     let Some(namespace) = Namespace::with_veth("back") else {
@@ -374,7 +377,7 @@ fn an_interface_that_was_removed_comes_back() {
                 ip("link del v1");
                 for (queue, taken) in queues.iter_mut().zip(&mut taken) {
                     take_until(queue.as_mut(), taken, |taken| {
-                        let gone = |event: &&Event| **event == Event::InterfaceGone(0);
+                        let gone = |event: &&SourceEvent| **event == SourceEvent::InterfaceGone(0);
                         taken.events.iter().filter(gone).count() == round
                     });
                 }
@@ -384,7 +387,7 @@ fn an_interface_that_was_removed_comes_back() {
                 namespace.wait_for_carrier("v0");
                 for (queue, taken) in queues.iter_mut().zip(&mut taken) {
                     take_until(queue.as_mut(), taken, |taken| {
-                        taken.events.last() == Some(&Event::InterfaceUp(0))
+                        taken.events.last() == Some(&SourceEvent::InterfaceUp(0))
                     });
                 }
             }
@@ -414,11 +417,11 @@ fn an_interface_may_be_down_at_the_start() {
         let mut queue = open("v1");
         let mut taken = Taken::default();
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceDown(0))
+            taken.events.contains(&SourceEvent::InterfaceDown(0))
         });
         ip("link set v1 up");
         take_until(queue.as_mut(), &mut taken, |taken| {
-            taken.events.contains(&Event::InterfaceUp(0))
+            taken.events.contains(&SourceEvent::InterfaceUp(0))
         });
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 6));
@@ -495,7 +498,7 @@ fn what_cannot_be_recorded_is_refused() {
             let error = try_open("s0", 1, None).unwrap_err();
             assert!(matches!(error, SourceError::Unsupported(_)), "{error}");
         }
-        // The test runner, an ancestor that may be looked at, is in another namespace.
+        // The test runner, an ancestor whose namespace may be read, is in another namespace.
         assert!(in_network_namespace_or_loopback("whatever"));
     });
 }
@@ -506,7 +509,7 @@ fn without_the_capability_it_is_refused() {
         return;
     };
     namespace.enter(|| {
-        // This thread's own; it ends with the closure.
+        // Only this thread's capabilities, until the closure ends.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
@@ -556,7 +559,7 @@ fn a_sender_to_nowhere_gives_up() {
             .open(1)
             .unwrap()
             .remove(0);
-        assert_eq!(queue.next(DEADLINE).unwrap(), Status::Frames);
+        assert_eq!(queue.next(DEADLINE).unwrap(), QueueStatus::Frames);
         let error = sender.send(queue.burst()).unwrap_err();
         assert!(
             matches!(error, SourceError::InterfaceDown { .. }),

@@ -1,5 +1,5 @@
-//! Filters in the kernel over veth: they take the frames that they take on the wire, whatever tags these carry, and frames
-//! are cut no shorter than wanted. Needs root and `ip`.
+//! Filters in the kernel over veth. They accept the same frames as on the wire, with any tags, and
+//! never truncate a frame below the snap length. Needs root and `ip`.
 
 use crate::support::{
     namespace::Namespace,
@@ -12,7 +12,7 @@ use retroscope_capture::{
 use retroscope_filter::{Aux, LinkContext, Mode, Program, compile};
 use retroscope_packet::LinkType;
 
-/// Opens `v1` with an offer; tells whether the kernel filters.
+/// Opens `v1` with an offer. Returns whether the kernel filters.
 fn open(offer: &Offer, queues: usize) -> (Vec<Box<dyn Queue>>, bool) {
     let source = Box::new(LiveSource(LiveConfig::new("v1", "retroscope")));
     let queues = source.probe(queues).unwrap().open(offer).unwrap();
@@ -38,7 +38,8 @@ fn offer(program: &Program, snaplen: u32) -> Offer {
     }
 }
 
-/// IPv4 with TCP or UDP, IPv6, ARP and a local EtherType, behind every kind of tag stack. The last byte tells them apart.
+/// IPv4 with TCP or UDP, IPv6, ARP and a local EtherType, after every kind of tag stack. The last
+/// byte numbers the frames.
 fn frames() -> Vec<Vec<u8>> {
     let tags: [&[u8]; 7] = [
         &[],
@@ -78,7 +79,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// The frames that came, as they were on the wire.
+/// The captured frames, in the form that they had on the wire.
 fn came(queues: &mut [Box<dyn Queue>]) -> Vec<Vec<u8>> {
     let mut came = Vec::new();
     for queue in queues {
@@ -86,7 +87,7 @@ fn came(queues: &mut [Box<dyn Queue>]) -> Vec<Vec<u8>> {
         stop_and_drain(queue.as_mut(), &mut taken);
         came.extend(taken.frames.iter().map(|(meta, data)| with_tag(meta, data)));
     }
-    // The order of queues is nobody's; the last byte is the number.
+    // The order between queues is undefined; the last byte is the number.
     came.sort_by_key(|frame| frame.last().copied());
     came
 }

@@ -1,5 +1,6 @@
-//! Sending over veth: which way frames take, their order and count, also where the interface refuses some and where another CPU
-//! receives, and what is said where it takes none. Needs root; says when it skips.
+//! Sending over veth: the socket that frames take, their order and count, also if the interface
+//! refuses frames or another CPU receives. Also the errors of an interface that accepts no frame.
+//! Needs root; prints SKIP otherwise.
 use std::{path::Path, process::Command, time::Instant};
 
 use crate::support::{
@@ -15,13 +16,14 @@ fn sender(interface: &str) -> LiveSender {
     LiveSender::open(interface, Path::new("retroscope")).unwrap()
 }
 
-/// A sender through an XDP socket, which waits until the test lets frames pass. A process that another test is starting may hold the
-/// socket that was here before for an instant.
+/// A sender through an XDP socket, which waits until the test lets frames pass. Repeats the
+/// opening, because a process that another test is starting may hold the previous socket for an
+/// instant.
 fn quick_sender(interface: &str) -> LiveSender {
     let deadline = Instant::now() + DEADLINE;
     loop {
         let mut sender = sender(interface);
-        if sender.is_quick() {
+        if sender.uses_xdp() {
             sender.timeout_ns = DEADLINE.as_nanos().try_into().unwrap();
             return sender;
         }
@@ -30,7 +32,7 @@ fn quick_sender(interface: &str) -> LiveSender {
     }
 }
 
-/// Frames of these lengths, which carry their numbers from `first` on.
+/// Frames of these lengths, which contain their numbers from `first` on.
 struct Frames {
     memory: Vec<u8>,
     metas: Vec<FrameMeta>,
@@ -66,7 +68,7 @@ impl Frames {
     }
 }
 
-/// Stops a queue and checks that just these frames came, in order: their lengths.
+/// Stops a queue and checks that exactly these frames arrived, in order, with these lengths.
 fn assert_came(queue: &mut dyn Queue, mut taken: Taken, lengths: &[usize]) {
     assert_eq!(stop_and_drain(queue, &mut taken), (lengths.len() as u64, 0));
     for (number, (_, data)) in taken.frames.iter().enumerate() {
@@ -98,8 +100,8 @@ fn all_lengths_in_order(namespace: &Namespace) {
         ip("link set v1 mtu 9000");
         let mut queue = open("v1");
         let mut sender = sender("v0");
-        assert!(sender.is_quick());
-        // Around the length of a chunk, in bursts around the length of a batch.
+        assert!(sender.uses_xdp());
+        // Lengths around the length of a chunk, in bursts around the length of a batch.
         let lengths: Vec<usize> = [60, 1514, 2047, 2048, 2049, 9014, 64, 65]
             .into_iter()
             .cycle()
@@ -117,7 +119,7 @@ fn all_lengths_in_order(namespace: &Namespace) {
             });
         }
         assert_eq!((sent, sender.sent), (600, 600));
-        assert!(sender.is_quick());
+        assert!(sender.uses_xdp());
         assert_came(queue.as_mut(), taken, &lengths);
     });
 }
@@ -128,11 +130,11 @@ fn a_frame_that_is_too_long_stops_there() {
         return;
     };
     namespace.enter(|| {
-        // The other end would take it.
+        // The other end would accept the frame.
         ip("link set v1 mtu 9000");
         let mut queue = open("v1");
         let mut sender = sender("v0");
-        assert!(sender.is_quick());
+        assert!(sender.uses_xdp());
         let lengths: Vec<usize> = (0..30)
             .map(|number| if number == 10 { 1600 } else { 60 })
             .collect();
@@ -149,7 +151,7 @@ fn a_frame_that_is_too_long_stops_there() {
             "{error:?}"
         );
         assert_eq!(sender.sent, 10);
-        assert!(sender.is_quick(), "it held nothing");
+        assert!(sender.uses_xdp(), "it held nothing");
         sender.send(Frames::new(10, [60; 40]).burst()).unwrap();
         assert_eq!(sender.sent, 50);
         assert_came(queue.as_mut(), Taken::default(), &[60; 50]);
@@ -164,7 +166,8 @@ fn a_refused_frame_goes_out_in_its_place() {
     refused_in_their_places(&namespace, 1);
 }
 
-/// Where another CPU receives, packets are freed after the call, and the refused one before those that wait.
+/// If another CPU receives, packets are freed after the call, and the refused packet before packets
+/// that wait.
 #[test]
 fn a_refused_frame_goes_out_in_its_place_where_another_cpu_receives() {
     let Some(namespace) = with_another_receiver("refused-rps") else {
@@ -173,9 +176,9 @@ fn a_refused_frame_goes_out_in_its_place_where_another_cpu_receives() {
     refused_in_their_places(&namespace, 20);
 }
 
-/// Sends a hundred frames, of which the other end at first does not take all, as often as `rounds` says.
+/// Sends a hundred frames per round. At first, the other end refuses some of the frames.
 fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
-    // The other end takes frames of up to 1014 bytes; the sender may send longer ones.
+    // The other end accepts frames of up to 1014 bytes; the sender may send longer frames.
     let lengths: Vec<usize> = (0..100 * rounds)
         .map(|number| if number % 20 == 9 { 1200 } else { 60 })
         .collect();
@@ -187,7 +190,7 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
         let frames = Frames::new(before.0 as u64, lengths.iter().copied());
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| sender.send(frames.burst()).unwrap());
-            // Until then the tenth is refused, and none passes it.
+            // Until then the tenth frame is refused, and no later frame passes the tenth.
             let first = before.0 + 9;
             take_until(queue.as_mut(), &mut taken, |taken| {
                 taken.frames.len() >= first
@@ -198,7 +201,7 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
         });
         let sent = before.0 + 100;
         assert_eq!(sender.sent, sent as u64);
-        assert!(sender.is_quick() && sender.retries > before.1);
+        assert!(sender.uses_xdp() && sender.retries > before.1);
         take_until(queue.as_mut(), &mut taken, |taken| {
             taken.frames.len() == sent
         });
@@ -206,7 +209,7 @@ fn refused_in_their_places(namespace: &Namespace, rounds: usize) {
     assert_came(queue.as_mut(), taken, &lengths);
 }
 
-/// While the other end changes its mind about what it takes, anywhere in a batch.
+/// The other end changes its limit at any position in a batch.
 #[test]
 fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     const FRAMES: u64 = 100_000;
@@ -215,7 +218,7 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     };
     let (mut queue, mut sender) = namespace.enter(|| (open("v1"), quick_sender("v0")));
     let mut taken = Taken::default();
-    // Already, so that the first are refused.
+    // Set now, so that the first frames are refused.
     namespace.enter(|| ip("link set v1 mtu 1000"));
     let lost = std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
@@ -225,9 +228,9 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
                 sender.send(frames.burst()).unwrap();
             }
             assert_eq!(sender.sent, FRAMES);
-            assert!(sender.is_quick() && sender.retries > 0, "{sender:?}");
+            assert!(sender.uses_xdp() && sender.retries > 0, "{sender:?}");
         });
-        // The fourth is refused.
+        // The fourth frame is refused.
         take_until(queue.as_mut(), &mut taken, |taken| taken.frames.len() >= 3);
         while !sending.is_finished() {
             take_until(queue.as_mut(), &mut taken, |_| true);
@@ -240,7 +243,8 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
         assert_eq!(received, FRAMES);
         lost
     });
-    // The queue may have no room for all of them; those that it has are in order, and each was sent once.
+    // The queue may have no room for all frames. The captured frames are in order, and each was
+    // sent once.
     let numbers = taken.frames.iter();
     let numbers: Vec<u64> = numbers
         .map(|(_, data)| u64::from_be_bytes(data[14..22].try_into().unwrap()))
@@ -249,8 +253,9 @@ fn all_that_is_counted_comes_in_order_where_another_cpu_receives() {
     assert_eq!(numbers.len() as u64 + lost, FRAMES);
 }
 
-/// A namespace where `v1` passes packets on to a link of ten bytes a second, after the first 2 KiB, and the chunks of an XDP socket at
-/// `v0` wait there. `None`, said, where that cannot be had.
+/// A namespace where `v1` passes packets on to a link of ten bytes per second, after the first 2
+/// KiB. The chunks of an XDP socket at `v0` wait at this link. Prints SKIP and returns `None` if
+/// this is not possible.
 fn with_a_slow_receiver(name: &str) -> Option<Namespace> {
     let namespace = Namespace::with_veth(name)?;
     let is_slow = namespace.enter(|| {
@@ -281,14 +286,15 @@ fn where_the_other_end_keeps_packets_the_rest_goes_through_the_packet_socket() {
     };
     namespace.enter(|| {
         let mut sender = sender("v0");
-        assert!(sender.is_quick());
+        assert!(sender.uses_xdp());
         sender.send(Frames::new(0, [1000; 60]).burst()).unwrap();
         assert_eq!((sender.sent, sender.retries), (60, 0));
-        assert!(!sender.is_quick());
+        assert!(!sender.uses_xdp());
     });
 }
 
-/// A frame is refused behind some that the other end keeps, so nobody can tell which one it was: it is neither sent again nor counted.
+/// A frame is refused after some that the receiver keeps, so the refused frame is unknown: it is
+/// neither sent again nor counted.
 #[test]
 fn a_refusal_behind_packets_that_are_kept_ends_it() {
     let Some(namespace) = with_a_slow_receiver("kept-refused") else {
@@ -296,7 +302,7 @@ fn a_refusal_behind_packets_that_are_kept_ends_it() {
     };
     namespace.enter(|| {
         let mut sender = sender("v0");
-        assert!(sender.is_quick());
+        assert!(sender.uses_xdp());
         ip("link set v1 mtu 1000");
         let lengths = (0..20).map(|number| if number == 9 { 1200 } else { 900 });
         let error = sender.send(Frames::new(0, lengths).burst()).unwrap_err();
@@ -305,10 +311,10 @@ fn a_refusal_behind_packets_that_are_kept_ends_it() {
             matches!(&error, SourceError::System { error, .. } if is_timeout(error)),
             "{error:?}"
         );
-        // Those that left the slow link at once.
+        // Frames that left the slow link at once.
         let sent = sender.sent;
         assert!(sent <= 2, "{sent}");
-        assert!(!sender.is_quick());
+        assert!(!sender.uses_xdp());
         sender.send(Frames::new(20, [60; 3]).burst()).unwrap();
         assert_eq!(sender.sent, sent + 3);
     });
@@ -322,23 +328,23 @@ fn the_quick_way_only_where_it_suits() {
     namespace.enter(|| {
         ip("link set lo up");
         ip("link add q0 numtxqueues 2 numrxqueues 2 type veth peer name q1");
-        assert!(!sender("lo").is_quick(), "not a veth");
-        assert!(!sender("q0").is_quick(), "two transmit queues");
+        assert!(!sender("lo").uses_xdp(), "not a veth");
+        assert!(!sender("q0").uses_xdp(), "two transmit queues");
         let first = sender("v0");
-        assert!(first.is_quick());
+        assert!(first.uses_xdp());
         let mut queue = open("v1");
         let mut second = sender("v0");
-        assert!(!second.is_quick(), "another socket has the queue");
+        assert!(!second.uses_xdp(), "another socket has the queue");
         second.send(Frames::new(0, [60; 3]).burst()).unwrap();
         assert_came(queue.as_mut(), Taken::default(), &[60; 3]);
         drop(first);
-        // It is free again.
+        // The queue is free again.
         drop(quick_sender("v0"));
         let tc = Command::new("tc")
             .args("qdisc add dev v0 root pfifo".split(' '))
             .output();
         if tc.is_ok_and(|output| output.status.success()) {
-            assert!(!sender("v0").is_quick(), "a queueing discipline");
+            assert!(!sender("v0").uses_xdp(), "a queueing discipline");
         } else {
             eprintln!("SKIP: 'tc qdisc add' does not work here");
         }
@@ -363,34 +369,34 @@ fn down_gone_or_without_another_end() {
 
         ip("link set v1 up");
         namespace.wait_for_carrier("v0");
-        let (mut quick, mut plain) = (quick_sender("v0"), sender("v0"));
-        assert!(!plain.is_quick());
-        for sender in [&mut quick, &mut plain] {
+        let (mut xdp_sender, mut plain) = (quick_sender("v0"), sender("v0"));
+        assert!(!plain.uses_xdp());
+        for sender in [&mut xdp_sender, &mut plain] {
             sender.send(frames.burst()).unwrap();
         }
         ip("link set v0 down");
-        for sender in [&mut quick, &mut plain] {
+        for sender in [&mut xdp_sender, &mut plain] {
             let refused = error(sender);
             assert!(
                 matches!(refused, SourceError::InterfaceDown { .. }),
                 "{refused}"
             );
         }
-        let mut quick = sender("v0");
+        let mut xdp_sender = sender("v0");
         ip("link del v0");
-        for sender in [&mut quick, &mut plain] {
+        for sender in [&mut xdp_sender, &mut plain] {
             let refused = error(sender);
             assert!(
                 matches!(refused, SourceError::InterfaceGone { .. }),
                 "{refused}"
             );
         }
-        assert_eq!((quick.sent, plain.sent), (0, 5));
+        assert_eq!((xdp_sender.sent, plain.sent), (0, 5));
     });
 }
 
-/// A namespace where what this thread and those that it starts send is received by another CPU. Says so and returns `None` where
-/// that is not possible.
+/// A namespace where one CPU sends for this thread and its children, and another CPU receives.
+/// Prints SKIP and returns `None` if this is not possible.
 fn with_another_receiver(tag: &str) -> Option<Namespace> {
     let namespace = Namespace::with_veth(tag)?;
     let mut own = sched_getaffinity(None).unwrap();
@@ -409,7 +415,8 @@ fn with_another_receiver(tag: &str) -> Option<Namespace> {
     Some(namespace)
 }
 
-/// Lets a CPU receive what comes to `v1`, whichever sends it. Called inside the namespace: sysfs shows the one in which it was mounted.
+/// Lets one CPU receive the packets of `v1`, whichever CPU sends. Must run inside the namespace:
+/// sysfs shows the namespace in which it was mounted.
 fn receive_on(cpu: usize) -> bool {
     let mask = match u32::try_from(cpu)
         .ok()

@@ -1,5 +1,5 @@
-//! Which frames an AF_PACKET queue gets: both ways or one, by flow, receive queue or CPU, whole or in fragments. Needs root
-//! and `ip`.
+//! The frames that an AF_PACKET queue gets: both directions or one, by flow, receive queue or CPU,
+//! whole or in fragments. Needs root and `ip`.
 
 use std::{
     collections::HashSet,
@@ -14,7 +14,7 @@ use crate::support::{
     traffic::{Taken, frame, is_ours, send, send_with, stop_and_drain, take_until},
 };
 use retroscope_capture::{
-    Direction, Event, Queue,
+    Direction, Queue, SourceEvent,
     af_packet::{Fanout, FanoutMode, LiveConfig, Sides},
     send::LiveSender,
 };
@@ -24,7 +24,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// Everything that the queues still have, one after the other; each ledger is checked.
+/// Drains the queues one after the other, and checks each ledger.
 fn drain(queues: &mut [Box<dyn Queue>]) -> Vec<Taken> {
     let drain = |queue: &mut Box<dyn Queue>| {
         let mut taken = Taken::default();
@@ -35,7 +35,7 @@ fn drain(queues: &mut [Box<dyn Queue>]) -> Vec<Taken> {
     queues.iter_mut().map(drain).collect()
 }
 
-/// How many of the generator's frames each queue got.
+/// The number of the generator's frames in each queue.
 fn shares(taken: &[Taken]) -> Vec<usize> {
     let ours = |taken: &Taken| {
         let frames = taken.frames.iter();
@@ -120,14 +120,15 @@ fn the_sent_side_of_loopback() {
     });
 }
 
-/// One CPU sends, one receive queue gets it: with these modes nothing is shared, whatever the flows.
+/// One CPU sends and one receive queue gets the packets, so these modes never spread packets,
+/// whatever the flows.
 #[test]
 fn by_cpu_or_receive_queue_flows_stay_together() {
     let Some(namespace) = Namespace::with_veth("modes") else {
         return;
     };
     namespace.enter(|| {
-        // veth receives on the CPU that sends, and this pair has one receive queue.
+        // veth receives on the sending CPU, and this pair has one receive queue.
         let mut first = CpuSet::new();
         first.set(0);
         sched_setaffinity(None, &first).unwrap();
@@ -160,7 +161,7 @@ fn receive_queues_go_to_sockets_of_their_own() {
         ip("link set v1 up");
         namespace.wait_for_carrier("v0");
         let mut queues = open_as(spread(FanoutMode::Queue), 2).unwrap();
-        // The sender's queue, and with it the receiver's, is that of its CPU.
+        // The CPU determines the sender's queue, and with it the receiver's queue.
         let own = sched_getaffinity(None).unwrap();
         let cpus: Vec<usize> = (0..2).filter(|cpu| own.is_set(*cpu)).collect();
         if cpus.is_empty() {
@@ -180,11 +181,16 @@ fn receive_queues_go_to_sockets_of_their_own() {
     });
 }
 
-/// The kernel's memory holds more than a second of half a million packets a second. The kernel closes a block every 4 ms, full or
-/// not: a sender that takes much longer, on a busy machine, fills the ring with blocks that are not full, and is tried again. Up to
-/// two seconds the blocks suffice for a steady sender, so of five such attempts one must lose less than one packet in a hundred.
-/// Once more than three quarters of the blocks are full, the kernel drops a few although others are free, and counts them: at most those
-/// that come while it closes a block, of which it does some tens until then (docs/capture.md, "Memory").
+/// The kernel's memory holds more than a second of half a million packets per second.
+///
+/// The kernel closes a block every 4 ms, full or not. On a busy machine a sender may take much
+/// longer, and then fills the ring with blocks that are not full; the test then tries again. For up
+/// to two seconds the blocks suffice for a steady sender, so in one of five attempts fewer than one
+/// packet in a hundred must be lost.
+///
+/// Once more than three quarters of the blocks are full, the kernel drops a few packets although
+/// other blocks are free, and counts the drops. At most, it drops the packets that arrive while it
+/// closes a block, and until then it closes some tens of blocks (docs/capture.md, "Memory").
 #[test]
 fn a_second_without_a_reader_fits_the_kernels_memory() {
     let Some(namespace) = Namespace::with_veth("stall") else {
@@ -218,7 +224,7 @@ fn a_second_without_a_reader_fits_the_kernels_memory() {
     });
 }
 
-/// An Ethernet frame with a fragment of a UDP datagram, whose payload is `more` and the rest.
+/// An Ethernet frame with a fragment of a UDP datagram. `more`: further fragments follow.
 fn fragment(offset: u16, more: bool, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let length = u16::try_from(20 + payload.len()).unwrap();
@@ -245,7 +251,7 @@ fn fragments_are_joined_only_on_request() {
         return;
     };
     namespace.enter(|| {
-        // UDP from port 9 to port 9 with 1200 bytes behind the header, without a checksum.
+        // UDP from port 9 to port 9 with 1200 bytes after the header, without a checksum.
         let mut datagram = vec![0, 9, 0, 9, 0x04, 0xb8, 0, 0];
         datagram.resize(1208, 0xaa);
         let (first, rest) = datagram.split_at(800);
@@ -255,7 +261,8 @@ fn fragments_are_joined_only_on_request() {
             let mut queues = open_as(config, 2).unwrap();
             send("v0", &fragment(0, true, first));
             send("v0", &fragment(800, false, rest));
-            // A pair of joined fragments goes to one queue: wait for neither, a drained stop has all.
+            // The two fragments reach one queue after reassembly. Waiting for a certain queue is
+            // unnecessary, because a drained stop has all packets.
             let taken = drain(&mut queues);
             let mut came: Vec<_> = taken
                 .iter()
@@ -281,7 +288,7 @@ fn an_interface_that_is_down_is_shared_where_the_kernel_allows() {
         ip("link set v1 up");
         namespace.wait_for_carrier("v0");
         let sent = generate("v0", "generate:flows=64,count=1000,rate=100kpps");
-        // The queues notice that it is up, and share.
+        // The queues notice that the interface is up, and share its packets.
         let mut total = 0;
         for queue in &mut queues {
             let mut taken = Taken::default();
@@ -293,8 +300,9 @@ fn an_interface_that_is_down_is_shared_where_the_kernel_allows() {
     });
 }
 
-/// One thread after the other takes up an interface that came back. Until the last one is there the group may give packets to one that
-/// does not take them yet, so the interface does not count as up.
+/// The threads bind to an interface that came back one after the other. Until the last thread
+/// accepts packets, the group may assign packets to a socket that does not accept them yet, so the
+/// interface does not count as up.
 #[test]
 fn an_interface_is_up_again_when_all_threads_are_there() {
     let Some(namespace) = Namespace::with_veth("siblings") else {
@@ -303,11 +311,11 @@ fn an_interface_is_up_again_when_all_threads_are_there() {
     namespace.enter(|| {
         let mut queues = open_as(spread(FanoutMode::Hash), 2).unwrap();
         let mut taken = [Taken::default(), Taken::default()];
-        let is_up = |taken: &Taken| taken.events.contains(&Event::InterfaceUp(0));
+        let is_up = |taken: &Taken| taken.events.contains(&SourceEvent::InterfaceUp(0));
         ip("link del v0");
         for (queue, taken) in queues.iter_mut().zip(&mut taken) {
             take_until(queue.as_mut(), taken, |taken| {
-                taken.events.contains(&Event::InterfaceGone(0))
+                taken.events.contains(&SourceEvent::InterfaceGone(0))
             });
         }
         let back = Instant::now();
@@ -315,13 +323,13 @@ fn an_interface_is_up_again_when_all_threads_are_there() {
         ip("link set v0 up");
         ip("link set v1 up");
         namespace.wait_for_carrier("v0");
-        // The first is alone and has everything.
+        // The first queue is alone and gets all packets.
         let mut sender = LiveSender::open("v0", Path::new("retroscope")).unwrap();
         take_until(queues[0].as_mut(), &mut taken[0], |taken| {
             send_with(&mut sender, &frame(&[], 1));
             !taken.frames.is_empty()
         });
-        // It waits for a second at most.
+        // The queue waits for a second at most.
         assert!(!is_up(&taken[0]) || back.elapsed() > Duration::from_secs(1));
         take_until(queues[1].as_mut(), &mut taken[1], is_up);
         take_until(queues[0].as_mut(), &mut taken[0], is_up);
@@ -331,8 +339,8 @@ fn an_interface_is_up_again_when_all_threads_are_there() {
     });
 }
 
-/// Lets no socket of the calling thread join a fanout group, as kernels before Linux 6.13 do while
-/// an interface is down.
+/// Prevents the calling thread's sockets from joining a fanout group, as kernels before Linux 6.13
+/// do while an interface is down.
 fn refuse_fanout() -> seccompiler::Result<()> {
     let is = |argument, value: i32| {
         let (length, value) = (SeccompCmpArgLen::Dword, u64::from(value.cast_unsigned()));
@@ -349,8 +357,8 @@ fn refuse_fanout() -> seccompiler::Result<()> {
     seccompiler::apply_filter(&program)
 }
 
-/// An interface that is made anew is down until somebody sets it up. Each queue has four spare
-/// sockets, and looks for the interface every few milliseconds.
+/// A newly created interface is down until somebody sets it up. Each queue has four spare sockets,
+/// and checks for the interface every few milliseconds.
 #[test]
 fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
     let Some(namespace) = Namespace::with_veth("spares") else {
@@ -359,7 +367,7 @@ fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
     namespace.enter(|| {
         let mut queues = open_as(spread(FanoutMode::Hash), 2).unwrap();
         let mut taken = [Taken::default(), Taken::default()];
-        let count = |taken: &[Taken; 2], what: Event| {
+        let count = |taken: &[Taken; 2], what: SourceEvent| {
             let events = taken.iter().flat_map(|taken| &taken.events);
             events.filter(|event| **event == what).count()
         };
@@ -369,7 +377,7 @@ fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
             for (queue, taken) in queues.iter_mut().zip(&mut taken) {
                 take_until(queue.as_mut(), taken, |taken| {
                     let gone = taken.events.iter();
-                    gone.filter(|event| **event == Event::InterfaceGone(0))
+                    gone.filter(|event| **event == SourceEvent::InterfaceGone(0))
                         .count()
                         == round
                 });
@@ -402,7 +410,7 @@ fn an_interface_that_comes_back_down_costs_no_spare_sockets() {
                     }
                 }
             };
-            both_until(&|taken| count(taken, Event::InterfaceUp(0)) == 2 * round);
+            both_until(&|taken| count(taken, SourceEvent::InterfaceUp(0)) == 2 * round);
             sent += generate("v0", "generate:flows=64,count=200,rate=100kpps");
             both_until(&|taken| shares(taken).iter().sum::<usize>() as u64 == sent);
         }

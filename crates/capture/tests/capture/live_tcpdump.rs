@@ -1,4 +1,5 @@
-//! AF_PACKET against the file that tcpdump wrote beside it. Needs root, `ip` and tcpdump.
+//! Compares AF_PACKET with the file of a tcpdump that runs at the same time. Needs root, `ip` and
+//! tcpdump.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use retroscope_capture::{
     af_packet::{LiveConfig, LiveSource},
 };
 
-/// The packet as the recorder stores it: with its tag, and at most `snaplen` bytes of it.
+/// The packet in the form that the recorder stores: with its tag, and at most `snaplen` bytes.
 fn stored((meta, data): (FrameMeta, Vec<u8>), snaplen: Option<u32>) -> Record {
     let mut wire = with_tag(&meta, &data);
     let tag_bytes = u32::try_from(wire.len() - data.len()).unwrap();
@@ -26,7 +27,8 @@ fn stored((meta, data): (FrameMeta, Vec<u8>), snaplen: Option<u32>) -> Record {
     }
 }
 
-/// What `queues` queues captured of a mixture, and what tcpdump did. `None`, said, where that cannot be tried.
+/// Packets of a mixture that `queues` queues captured, and tcpdump's packets. Prints SKIP and
+/// returns `None` if this is not possible.
 fn beside_tcpdump(
     tag: &str,
     queues: usize,
@@ -75,13 +77,13 @@ fn packets_that_are_cut_are_cut_alike() {
     assert_same(ours.remove(0), &theirs);
 }
 
-/// The flows are shared by the queues: each flow's packets are in one of them, in their order.
+/// Several queues share the flows: each flow's packets are in one queue, in order.
 #[test]
 fn with_two_queues_the_order_of_a_flow_is_that_of_tcpdump() {
     let Some((ours, theirs)) = beside_tcpdump("affan", 2, None) else {
         return;
     };
-    // Addresses and ports of the generator's packets; the others are told apart by their length.
+    // Addresses and ports of the generator's packets. The length distinguishes the other packets.
     let flow = |record: &Record| match record.data.get(26..38) {
         Some(key) if record.data[12..14] == [8, 0] => key.to_vec(),
         _ => record.data.len().to_be_bytes().to_vec(),

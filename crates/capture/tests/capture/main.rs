@@ -1,5 +1,5 @@
-//! The engines from outside: files, and interfaces of network namespaces of their own, for which it takes root and `ip`. Tests that are not
-//! root say SKIP.
+//! Tests of the engines through their public interface: files, and interfaces in separate network
+//! namespaces, which need root and `ip`. Without root these tests print SKIP.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! libpcap as an engine over veth interfaces in network namespaces of their own. Needs root and `ip`.
+//! libpcap as an engine over veth interfaces in separate network namespaces. Needs root and `ip`.
 
 use crate::support::{
     WAIT, generate, is_udp_of_generator,
@@ -7,8 +7,8 @@ use crate::support::{
     traffic::{Taken, drain_beside, generate_and_take, send, sequence, take_until},
 };
 use retroscope_capture::{
-    Event, LossCause, Queue, Source, SourceError, Status, TimeDomain, af_packet::LiveConfig,
-    pcap_live::PcapSource,
+    LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent, TimeDomain,
+    af_packet::LiveConfig, pcap_live::PcapSource,
 };
 use retroscope_packet::LinkType;
 
@@ -24,12 +24,13 @@ fn open(device: &str) -> Box<dyn Queue> {
     try_open(device, None).unwrap().remove(0)
 }
 
-/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost. Returns received and lost.
+/// Stops a queue, takes the rest, and checks the ledger: received = lent + lost. Returns received
+/// and lost.
 fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     queue.stop();
     assert!(take_until(queue, taken, |_| false));
     assert!(queue.burst().frames.is_empty());
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     let statistics = queue.statistics();
     let [(LossCause::Kernel, Some(kernel)), (LossCause::Nic, nic)] = statistics.lost[..] else {
         panic!("{statistics:?}")
@@ -44,7 +45,7 @@ fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     (received, lost)
 }
 
-/// An Ethernet frame with a local experimental EtherType behind `tags`.
+/// An Ethernet frame with a local experimental EtherType after `tags`.
 fn frame(tags: &[u8], marker: u8, length: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     frame.extend(tags);
@@ -83,7 +84,8 @@ fn everything_that_is_sent_comes_in_order() {
     });
 }
 
-/// What tcpdump sees beside us, to the byte and, on the same kernel stamps, to the nanosecond.
+/// tcpdump captures the same packets at the same time: equal to the byte and, with the same kernel
+/// stamps, to the nanosecond.
 #[test]
 fn contents_are_those_of_tcpdump() {
     let Some(namespace) = Namespace::with_veth("plsame") else {
@@ -117,7 +119,7 @@ fn contents_are_those_of_tcpdump() {
     });
 }
 
-/// A reader that does not read: the kernel's ring overflows, and every packet is accounted for.
+/// While nobody reads, the kernel's ring overflows, and every packet is accounted for.
 #[test]
 fn a_stalled_reader_loses_what_is_counted() {
     let Some(namespace) = Namespace::with_veth("plstall") else {
@@ -134,7 +136,8 @@ fn a_stalled_reader_loses_what_is_counted() {
     });
 }
 
-/// An interface goes down and up, and is removed and made again: the queue goes on, and the ledger closes.
+/// An interface goes down and up, and is removed and created again: the queue goes on, and the
+/// ledger closes.
 #[test]
 fn an_interface_that_goes_comes_back() {
     let Some(namespace) = Namespace::with_veth("pldown") else {
@@ -143,45 +146,58 @@ fn an_interface_that_goes_comes_back() {
     namespace.enter(|| {
         let mut queue = open("v1");
         let mut taken = Taken::default();
-        let has = |event: Event| move |taken: &Taken| taken.events.contains(&event);
+        let has = |event: SourceEvent| move |taken: &Taken| taken.events.contains(&event);
         let has_frame =
             |marker| move |taken: &Taken| taken.frames.iter().any(|(_, data)| data[14] == marker);
         send("v0", &frame(&[], 1, 60));
         take_until(queue.as_mut(), &mut taken, has_frame(1));
         ip("link set v1 down");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceDown(0)));
+        take_until(
+            queue.as_mut(),
+            &mut taken,
+            has(SourceEvent::InterfaceDown(0)),
+        );
         ip("link set v1 up");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+        take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
         namespace.wait_for_carrier("v0");
         send("v0", &frame(&[], 2, 60));
         take_until(queue.as_mut(), &mut taken, has_frame(2));
         for marker in 3..9 {
             taken.events.clear();
-            // What is in the ring when it goes comes all the same, and does not say that it is back.
+            // Packets that are in the ring at the removal still arrive, and do not prove that the
+            // interface is back.
             send("v0", &frame(&[], 10 + marker, 60));
             ip("link del v0");
-            let is_gone = has(Event::InterfaceGone(0));
+            let is_gone = has(SourceEvent::InterfaceGone(0));
             take_until(queue.as_mut(), &mut taken, |taken| {
                 is_gone(taken) && has_frame(10 + marker)(taken)
             });
-            assert!(!has(Event::InterfaceUp(0))(&taken), "{:?}", taken.events);
+            assert!(
+                !has(SourceEvent::InterfaceUp(0))(&taken),
+                "{:?}",
+                taken.events
+            );
             ip("link add v0 type veth peer name v1");
             ip("link set v0 up");
             ip("link set v1 up");
-            take_until(queue.as_mut(), &mut taken, has(Event::InterfaceUp(0)));
+            take_until(queue.as_mut(), &mut taken, has(SourceEvent::InterfaceUp(0)));
             namespace.wait_for_carrier("v0");
             send("v0", &frame(&[], marker, 60));
             take_until(queue.as_mut(), &mut taken, has_frame(marker));
         }
-        // Gone when it ends.
+        // The interface is gone at the end.
         ip("link del v0");
-        take_until(queue.as_mut(), &mut taken, has(Event::InterfaceGone(0)));
+        take_until(
+            queue.as_mut(),
+            &mut taken,
+            has(SourceEvent::InterfaceGone(0)),
+        );
         let (_, lost) = stop_and_drain(queue.as_mut(), &mut taken);
         assert_eq!(lost, 0);
     });
 }
 
-/// An interface that is called differently now is recorded on, whoever has the old name.
+/// A renamed interface is still recorded, whichever interface has the old name.
 #[test]
 fn a_new_name_does_not_matter() {
     let Some(namespace) = Namespace::with_veth("plname") else {
@@ -195,7 +211,7 @@ fn a_new_name_does_not_matter() {
         send("v0", &frame(&[], 1, 60));
         take_until(queue.as_mut(), &mut taken, has_frame(1));
         ip("link set v1 down");
-        let is_down = |taken: &Taken| taken.events.contains(&Event::InterfaceDown(0));
+        let is_down = |taken: &Taken| taken.events.contains(&SourceEvent::InterfaceDown(0));
         take_until(queue.as_mut(), &mut taken, is_down);
         ip("link set v1 name other");
         ip("link set other up");
@@ -206,11 +222,11 @@ fn a_new_name_does_not_matter() {
         send("v0", &frame(&[], 3, 60));
         take_until(queue.as_mut(), &mut taken, has_frame(3));
         stop_and_drain(queue.as_mut(), &mut taken);
-        assert!(!taken.events.contains(&Event::InterfaceGone(0)));
+        assert!(!taken.events.contains(&SourceEvent::InterfaceGone(0)));
     });
 }
 
-/// Devices that only libpcap knows.
+/// Devices that only libpcap supports.
 #[test]
 fn the_any_device_is_cooked() {
     let Some(namespace) = Namespace::with_veth("plany") else {
@@ -244,7 +260,7 @@ fn what_cannot_be_opened_is_told() {
             try_open("lo", None).unwrap_err(),
             SourceError::InterfaceDown { .. }
         ));
-        // This thread's own; it ends with the closure.
+        // Only this thread's capabilities, until the closure ends.
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();

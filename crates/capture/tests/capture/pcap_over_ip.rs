@@ -1,4 +1,4 @@
-//! pcap over IP on the loopback interface: the streams of made-up servers.
+//! pcap over IP on the loopback interface: streams of test servers.
 
 use std::{
     io::Write,
@@ -7,7 +7,8 @@ use std::{
 };
 
 use retroscope_capture::{
-    Event, LossCause, Queue, Source, SourceError, Status, TimeDomain, pcap_over_ip::TcpSource,
+    LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent, TimeDomain,
+    pcap_over_ip::TcpSource,
 };
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
@@ -27,11 +28,11 @@ fn capture() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// The file header, and a record's header.
+/// Bytes of the file header, and of a record's header.
 const HEADER: usize = 24;
 const RECORD: usize = 16;
 
-/// Connects to a server that `serve` is; it runs on a thread of its own.
+/// Connects to a test server, which runs `serve` on another thread.
 fn connect(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Box<dyn Queue>, SourceError> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let name = format!("TCP@{}", listener.local_addr().unwrap());
@@ -41,15 +42,16 @@ fn connect(serve: impl FnOnce(TcpStream) + Send + 'static) -> Result<Box<dyn Que
     source.open(3).map(|mut queues| queues.remove(0))
 }
 
-/// Reads until `count` frames came or the stream is at its end: captured lengths, and whether it ended.
+/// Reads until `count` frames have arrived or the stream has ended. Returns the captured lengths,
+/// and whether it ended.
 fn take(queue: &mut dyn Queue, count: usize) -> (Vec<u32>, bool) {
     let (mut lengths, deadline) = (Vec::new(), Instant::now() + DEADLINE);
     while lengths.len() < count {
         assert!(Instant::now() < deadline, "{} came", lengths.len());
         match queue.next(WAIT).unwrap() {
-            Status::End => return (lengths, true),
-            Status::Frames => assert!(!queue.burst().frames.is_empty()),
-            Status::Idle => assert!(queue.burst().frames.is_empty()),
+            QueueStatus::End => return (lengths, true),
+            QueueStatus::Frames => assert!(!queue.burst().frames.is_empty()),
+            QueueStatus::Idle => assert!(queue.burst().frames.is_empty()),
         }
         lengths.extend(queue.burst().iter().map(|frame| {
             assert!(
@@ -82,20 +84,20 @@ fn a_stream_comes_whole() {
     assert_eq!(queue.watermark(), None);
     let (lengths, ended) = take(queue.as_mut(), usize::MAX);
     assert!(ended && lengths.into_iter().eq(0..200));
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     assert_eq!(queue.watermark(), Some(i64::MAX));
     let statistics = queue.statistics();
     assert_eq!(statistics.received, Some(200));
     assert_eq!(statistics.lost, [(LossCause::Upstream, None)]);
 }
 
-/// A silent server holds nobody up: `next` returns when its time is over, also within a record.
+/// A silent server blocks no caller: `next` returns after its wait, also within a record.
 #[test]
 fn silence_is_idleness() {
     let (more, wanted) = std::sync::mpsc::channel::<()>();
     let mut queue = connect(move |mut socket| {
         let bytes = capture();
-        // Nothing but the file header; then ten records and a part of the eleventh; then the rest.
+        // Only the file header; then ten records and a part of the eleventh; then the rest.
         let part = HEADER + 10 * RECORD + (0..10).sum::<usize>() + RECORD + 3;
         for piece in [&bytes[..HEADER], &bytes[HEADER..part], &bytes[part..]] {
             socket.write_all(piece).unwrap();
@@ -104,16 +106,20 @@ fn silence_is_idleness() {
     })
     .unwrap();
     assert_eq!(queue.interfaces()[0].link_type, LinkType::ETHERNET);
-    assert_eq!(queue.next(WAIT).unwrap(), Status::Idle);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::Idle);
     more.send(()).unwrap();
     assert_eq!(take(queue.as_mut(), 10).0.len(), 10);
-    assert_eq!(queue.next(WAIT).unwrap(), Status::Idle, "within a record");
+    assert_eq!(
+        queue.next(WAIT).unwrap(),
+        QueueStatus::Idle,
+        "within a record"
+    );
     assert_eq!(queue.statistics().received, Some(10));
     more.send(()).unwrap();
     let (lengths, _) = take(queue.as_mut(), 190);
     assert!(lengths.into_iter().eq(10..200));
     queue.stop();
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
 }
 
 #[test]
@@ -133,7 +139,7 @@ fn interfaces_appear_on_the_way() {
     let known = queue.interfaces().len();
     assert_eq!(take(queue.as_mut(), 2).0, [1, 1]);
     let added = std::iter::from_fn(|| queue.event())
-        .filter(|event| matches!(event, Event::InterfaceAdded(_)))
+        .filter(|event| matches!(event, SourceEvent::InterfaceAdded(_)))
         .count();
     assert_eq!(known + added, 2);
     assert_eq!(queue.interfaces()[1].link_type, LinkType::RAW);
@@ -156,15 +162,15 @@ fn what_is_wrong_is_told() {
     let deadline = Instant::now() + DEADLINE;
     let error = loop {
         match queue.next(WAIT) {
-            Ok(Status::Idle) => assert!(Instant::now() < deadline),
+            Ok(QueueStatus::Idle) => assert!(Instant::now() < deadline),
             Ok(status) => panic!("{status:?} of a broken stream"),
             Err(error) => break error,
         }
     };
     assert!(matches!(error, SourceError::Damaged { .. }), "{error}");
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
 
-    // A port that was just given back.
+    // A port that was free a moment ago.
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -174,13 +180,13 @@ fn what_is_wrong_is_told() {
     assert!(error.to_string().contains(": connect: "), "{error}");
 }
 
-/// Blocks of pcapng, one after the other.
+/// A block of pcapng.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len() + 12).unwrap().to_le_bytes();
     [&kind.to_le_bytes()[..], &length, body, &length].concat()
 }
 
-/// A section header and an interface of Ethernet.
+/// A section header and an Ethernet interface.
 fn start_of_pcapng() -> Vec<u8> {
     let words =
         |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
@@ -194,22 +200,24 @@ fn packet_of_pcapng() -> Vec<u8> {
     block(6, &body)
 }
 
-/// How long calls of `next` last for half a second, at most; none of them finds a frame.
+/// The longest of the calls of `next` during half a second. No call finds a frame.
 fn longest_next(queue: &mut dyn Queue, wait: Duration) -> Duration {
     let mut longest = Duration::ZERO;
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(500) {
         let before = Instant::now();
-        assert_eq!(queue.next(wait).unwrap(), Status::Idle);
+        assert_eq!(queue.next(wait).unwrap(), QueueStatus::Idle);
         longest = longest.max(before.elapsed());
     }
     longest
 }
 
-/// `next` may take so much more than its wait: a step of the reader, on a machine that is busy with other tests.
+/// Tolerance of `next` beyond its wait: a step of the reader, on a machine that is busy with other
+/// tests.
 const STEP: Duration = Duration::from_millis(150);
 
-/// However much a peer sends that is no packet, `next` returns when its wait is over, and goes on where it was.
+/// `next` returns after its wait however much non-packet data a server sends, and resumes at the
+/// same position.
 #[test]
 fn a_flood_of_what_is_no_packet_holds_nobody_up() {
     use std::sync::{
@@ -263,7 +271,7 @@ fn a_flood_of_what_is_no_packet_holds_nobody_up() {
         let is_over = Arc::clone(&over);
         let mut queue = connect(move |mut socket| {
             socket.write_all(&start).unwrap();
-            // Until the other end hangs up.
+            // Until the other end closes the connection.
             while !is_over.load(Ordering::Relaxed) && socket.write_all(&flood).is_ok() {}
             let _ = socket.write_all(&end);
         })
@@ -274,25 +282,25 @@ fn a_flood_of_what_is_no_packet_holds_nobody_up() {
         }
         over.store(true, Ordering::Relaxed);
         if what.starts_with("bombs") {
-            // What is on its way already comes to gigabytes.
+            // The data in transit already amount to gigabytes.
             continue;
         }
         let deadline = Instant::now() + DEADLINE;
-        while queue.next(WAIT).unwrap() != Status::Frames {
+        while queue.next(WAIT).unwrap() != QueueStatus::Frames {
             assert!(Instant::now() < deadline, "{what}: its packet did not come");
         }
         assert_eq!(queue.burst().frames.len(), 1, "{what}");
     }
 }
 
-/// Blocks of which there is always a byte more, and one that never ends.
+/// Blocks that grow by one byte at a time, and a block that never ends.
 #[test]
 fn a_block_that_trickles_or_stops_holds_nobody_up() {
     let mut queue = connect(|mut socket| {
         socket.set_nodelay(true).unwrap();
         let block = block(0x0bad_cafe, &vec![0; 1 << 20]);
         socket.write_all(&start_of_pcapng()).unwrap();
-        // Until the other end hangs up, however fast the bytes go.
+        // Until the other end closes the connection, however fast the bytes are sent.
         let _ = (block.iter().cycle()).try_for_each(|byte| socket.write_all(&[*byte]));
     })
     .unwrap();
@@ -301,7 +309,7 @@ fn a_block_that_trickles_or_stops_holds_nobody_up() {
         assert!(longest < wait + STEP, "{longest:?}");
     }
     queue.stop();
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
 
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let mut queue = connect(move |mut socket| {
@@ -313,11 +321,11 @@ fn a_block_that_trickles_or_stops_holds_nobody_up() {
     let longest = longest_next(queue.as_mut(), WAIT);
     assert!(longest < WAIT + STEP, "{longest:?}");
     queue.stop();
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     drop(stop);
 }
 
-/// A server that floods from the first byte on is no reason to wait for ever to open it.
+/// A server that floods from the first byte on does not delay the opening without limit.
 #[test]
 fn a_flood_does_not_hold_up_the_opening() {
     let (_over, is_over) = std::sync::mpsc::channel::<()>();
@@ -334,7 +342,8 @@ fn a_flood_does_not_hold_up_the_opening() {
     assert_eq!(queue.interfaces().len(), 1);
 }
 
-/// A host that is gone without a word is found out by TCP itself: the kernel's timer for the connection is that of keepalive.
+/// TCP itself detects a host that is gone silently: the kernel's timer of the connection is the
+/// keepalive timer.
 #[test]
 fn a_silent_connection_is_asked_whether_it_is_there() {
     let (_more, wanted) = std::sync::mpsc::channel::<()>();
@@ -353,7 +362,7 @@ fn a_silent_connection_is_asked_whether_it_is_there() {
         // 01: established. An earlier connection from the same port may still be in TIME-WAIT.
         .find(|words| words.get(1) == Some(&local.as_str()) && words[3] == "01")
         .unwrap();
-    // `tr:tm->when`: which timer (2: keepalive), and in how many ticks of 10 ms.
+    // `tr:tm->when`: the timer (2: keepalive), and its remaining ticks of 10 ms.
     let (timer, ticks) = socket[5].split_once(':').unwrap();
     assert_eq!(timer, "02", "{socket:?}");
     let ticks = u64::from_str_radix(ticks, 16).unwrap();

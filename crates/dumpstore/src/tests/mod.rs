@@ -29,7 +29,7 @@ impl Clock for FakeClock {
         Now {
             wall_ns: self.wall_ns.load(Ordering::SeqCst),
             mono_ns: self.mono_ns.load(Ordering::SeqCst),
-            apart_ns: 0,
+            read_gap_ns: 0,
         }
     }
 }

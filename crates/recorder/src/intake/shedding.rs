@@ -428,7 +428,7 @@ mod tests {
     use std::time::Duration;
 
     use retroscope_capture::{
-        Burst, Event, FrameMeta, InterfaceInfo, SourceError, SourceStatistics, Status,
+        Burst, FrameMeta, InterfaceInfo, QueueStatus, SourceError, SourceEvent, SourceStatistics,
     };
     use retroscope_filter::Mode;
     use retroscope_ring::{GroupKind, Record, RingConfig};
@@ -504,8 +504,8 @@ mod tests {
             &[]
         }
 
-        fn next(&mut self, _: Duration) -> Result<Status, SourceError> {
-            Ok(Status::Idle)
+        fn next(&mut self, _: Duration) -> Result<QueueStatus, SourceError> {
+            Ok(QueueStatus::Idle)
         }
 
         fn burst(&self) -> Burst<'_> {
@@ -519,7 +519,7 @@ mod tests {
             None
         }
 
-        fn event(&mut self) -> Option<Event> {
+        fn event(&mut self) -> Option<SourceEvent> {
             None
         }
 
@@ -585,7 +585,7 @@ mod tests {
                 direction: Direction::Inbound,
                 vlan: None,
             };
-            let frame = retroscope_capture::Frame { meta, data: &data };
+            let frame = retroscope_capture::LentFrame { meta, data: &data };
             let wire = WireFrame::new(&frame, LinkType::ETHERNET);
             shedding.sheds((LinkType::ETHERNET, 0), 0, &wire, &mut |_| {})
         };

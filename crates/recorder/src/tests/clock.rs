@@ -206,18 +206,18 @@ fn clocks_that_are_read_far_apart_tell_of_no_step() {
     let mut rig = Rig::new(&config(), START, dir.path());
     rig.pass(MS);
     rig.step();
-    rig.clock.apart_ns.store(200 * MS, SeqCst);
+    rig.clock.read_gap_ns.store(200 * MS, SeqCst);
     rig.clock.wall_ns.fetch_sub(200 * MS, SeqCst);
     rig.step();
-    rig.clock.apart_ns.store(0, SeqCst);
+    rig.clock.read_gap_ns.store(0, SeqCst);
     rig.clock.wall_ns.fetch_add(200 * MS, SeqCst);
     rig.step();
     assert!(rig.notices.is_empty(), "{:?}", rig.notices);
     rig.clock.wall_ns.fetch_add(200 * MS, SeqCst);
-    rig.clock.apart_ns.store(2 * MS, SeqCst);
+    rig.clock.read_gap_ns.store(2 * MS, SeqCst);
     rig.step();
     assert!(rig.notices.is_empty(), "{:?}", rig.notices);
-    rig.clock.apart_ns.store(MS, SeqCst);
+    rig.clock.read_gap_ns.store(MS, SeqCst);
     rig.step();
     assert_eq!(rig.notices.len(), 1, "{:?}", rig.notices);
     assert!(

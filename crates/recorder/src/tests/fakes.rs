@@ -10,8 +10,8 @@ use std::{
 };
 
 use retroscope_capture::{
-    Burst, Direction, Event as SourceEvent, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue,
-    SourceError, SourceStatistics, Status, TimeDomain, VlanTag,
+    Burst, Direction, FrameMeta, InputDrops, InterfaceInfo, LossCause, Queue, QueueStatus,
+    SourceError, SourceEvent, SourceStatistics, TimeDomain, VlanTag,
     clock::{Clock, Now},
 };
 use retroscope_packet::LinkType;
@@ -24,7 +24,7 @@ pub(crate) struct FakeClock {
     pub(crate) wall_ns: AtomicI64,
     pub(crate) mono_ns: AtomicI64,
     /// How far apart they are read.
-    pub(crate) apart_ns: AtomicI64,
+    pub(crate) read_gap_ns: AtomicI64,
     pub(super) pause: Mutex<Option<Pause>>,
 }
 
@@ -63,7 +63,7 @@ impl Clock for FakeClock {
         let now = Now {
             wall_ns: self.wall_ns.load(Ordering::SeqCst),
             mono_ns: self.mono_ns.load(Ordering::SeqCst),
-            apart_ns: self.apart_ns.load(Ordering::SeqCst),
+            read_gap_ns: self.read_gap_ns.load(Ordering::SeqCst),
         };
         if let Some(pause) = self.due() {
             self.pass(pause.pause_ns);
@@ -119,7 +119,7 @@ impl Queue for FakeQueue {
         &self.interfaces
     }
 
-    fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
+    fn next(&mut self, _wait: Duration) -> Result<QueueStatus, SourceError> {
         let mut feed = self.feed.lock().unwrap();
         if std::mem::take(&mut feed.failed) {
             feed.stopped = true;
@@ -144,9 +144,9 @@ impl Queue for FakeQueue {
             feed.received += 1;
         }
         Ok(match (self.frames.is_empty(), feed.stopped) {
-            (false, _) => Status::Frames,
-            (true, true) => Status::End,
-            (true, false) => Status::Idle,
+            (false, _) => QueueStatus::Frames,
+            (true, true) => QueueStatus::End,
+            (true, false) => QueueStatus::Idle,
         })
     }
 

@@ -1,8 +1,8 @@
-//! Blocks as the kernel makes them.
+//! Blocks in the kernel's layout.
 
 use super::*;
 
-/// A packet to put into a block.
+/// A packet for a test block.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Packet {
     pub(crate) data: Vec<u8>,
@@ -19,7 +19,7 @@ pub(crate) fn put(block: &mut [u8], at: usize, value: u32) {
     block[at..at + 4].copy_from_slice(&value.to_ne_bytes());
 }
 
-/// A block of `size` bytes with `packets`, and where each packet's header starts.
+/// A block of `size` bytes with `packets`, and the offset of each packet's header.
 pub(crate) fn block_of(size: usize, packets: &[Packet]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = vec![0; size];
     let mut position = descriptor::HEADER_BYTES;
@@ -99,9 +99,9 @@ fn packets() -> Vec<Packet> {
     ]
 }
 
-/// Reads a block in one go.
+/// Reads a whole block at once.
 fn read(block: &[u8]) -> (BlockSummary, PartSummary, Vec<FrameMeta>) {
-    let (mut walk, summary) = Walk::new(block, Walk::default());
+    let (mut walk, summary) = BlockWalk::new(block, BlockWalk::default());
     let mut frames = Vec::new();
     let part = walk.read(block, 1518, usize::MAX, &mut frames);
     (summary, part, frames)
@@ -159,9 +159,9 @@ fn every_packet_of_a_block() {
 #[test]
 fn the_next_block_begins_with_the_stride_of_this_one() {
     let (block, starts) = block_of(4096, &packets());
-    let (mut walk, _) = Walk::new(&block, Walk::default());
+    let (mut walk, _) = BlockWalk::new(&block, BlockWalk::default());
     walk.read(&block, 1518, usize::MAX, &mut Vec::new());
-    let (next, _) = Walk::new(&block, walk);
+    let (next, _) = BlockWalk::new(&block, walk);
     assert_eq!(next.stride, starts[3] - starts[2], "the last has none");
     assert_eq!((next.position, next.left), (starts[0], 4));
 }
@@ -179,7 +179,7 @@ fn parts_make_the_whole() {
     let (block, _) = block_of(4096, &packets());
     let (_, whole, frames) = read(&block);
     for frames_max in 1..=5 {
-        let (mut walk, _) = Walk::new(&block, Walk::default());
+        let (mut walk, _) = BlockWalk::new(&block, BlockWalk::default());
         let (mut rest, mut parts) = (frames.as_slice(), 0);
         loop {
             let mut some = Vec::new();

@@ -1,19 +1,20 @@
-//! The rewritten program against the original, on a model of what the kernel shows a socket's program.
+//! Runs the rewritten program against the original, on a model of the frame that the kernel
+//! presents to a socket's program.
 
 use retroscope_filter::{Aux, LinkContext, Mode, Program, compile};
 use retroscope_packet::LinkType;
 
 use super::*;
 
-/// A frame as a socket's program sees it.
-struct Seen {
+/// A frame as a socket's program reads it.
+struct SocketFrame {
     data: Vec<u8>,
-    /// Protocol identifier and control information of the tag beside it.
+    /// Protocol identifier and control information of the removed tag.
     tag: Option<(u16, u16)>,
 }
 
-impl Seen {
-    /// The kernel takes the outermost tag out of a received frame.
+impl SocketFrame {
+    /// The kernel removes the outermost tag from a received frame.
     fn of(wire: &[u8]) -> Self {
         let tag = match wire.get(12..16) {
             Some([0x81 | 0x88, low, tci @ ..]) if [0x00, 0xa8].contains(low) => {
@@ -32,7 +33,7 @@ impl Seen {
         }
     }
 
-    /// A load as the kernel does it; `None` rejects the frame.
+    /// A load with the kernel's semantics; `None` rejects the frame.
     fn load(&self, at: u32, size: u32) -> Option<u32> {
         match at {
             VLAN_PRESENT => Some(u32::from(self.tag.is_some())),
@@ -49,7 +50,8 @@ impl Seen {
         }
     }
 
-    /// What the kernel's interpreter returns, by the rules of its `Documentation/networking/filter.rst`.
+    /// The result of the kernel's interpreter, by the rules of its
+    /// `Documentation/networking/filter.rst`.
     fn run(&self, program: &[Instruction]) -> u32 {
         self.try_run(program).unwrap_or(0)
     }
@@ -162,7 +164,7 @@ const LEFT: [&str; 5] = [
     "ether[13:2] = 1",
 ];
 
-/// Frames with every kind of tag stack and payload, also cut short.
+/// Frames with every kind of tag stack and payload, some of them truncated.
 fn frames(random: &mut fastrand::Rng) -> Vec<Vec<u8>> {
     const TAGS: [&[u8]; 8] = [
         &[],
@@ -241,7 +243,7 @@ fn decides_as_the_filter_on_the_wire() {
         for (expression, counts) in TAKEN.iter().zip(&mut counts) {
             let program = compiled(expression, optimize);
             let Some(rewritten) = for_socket(program.instructions(), true, 100) else {
-                // Without the optimizer addresses are computed.
+                // Without the optimizer, the program computes addresses.
                 assert!(!optimize, "left to user space: {expression}");
                 continue;
             };
@@ -249,7 +251,7 @@ fn decides_as_the_filter_on_the_wire() {
                 let length = u32::try_from(wire.len()).unwrap();
                 let taken = program.run(&wire, length, Aux::default()) != 0;
                 counts[usize::from(taken)] += 1;
-                let kept = Seen::of(&wire).run(&rewritten);
+                let kept = SocketFrame::of(&wire).run(&rewritten);
                 assert_eq!(
                     kept,
                     if taken { 100 } else { 0 },
@@ -314,7 +316,7 @@ fn decides_as_any_program() {
                 )
             })
             .collect();
-        // What decides is the number in A.
+        // The number in A decides.
         program.push(Instruction::new(op::JGT_K, 0, 1, random.u32(0..300)));
         program.push(Instruction::ret(1));
         program.push(Instruction::ret(0));
@@ -330,7 +332,7 @@ fn decides_as_any_program() {
             let kept = original.run(wire, u32::try_from(wire.len()).unwrap(), Aux::default());
             taken += kept;
             assert_eq!(
-                Seen::of(wire).run(&for_kernel),
+                SocketFrame::of(wire).run(&for_kernel),
                 kept,
                 "seed {seed}: {program:?} {wire:02x?}"
             );

@@ -1,76 +1,81 @@
-//! What happens to the interface under a queue: down, up, removed, there again.
+//! Reactions of a queue to its interface: it goes down, comes up, is removed, and exists again.
 
 use super::{COUNTERS_CALL, PacketEngine};
 use crate::{
-    Event, SourceError,
-    af_packet::{interface::link_type, tapped::FANOUT_CALL},
+    SourceError, SourceEvent,
+    af_packet::{interface::link_type, packet_interface::FANOUT_CALL},
     clock,
-    interface::Found,
-    live::{CLOSED_DRAIN_NS, Live},
+    interface::InterfaceSnapshot,
+    live::{CLOSED_DRAIN_NS, LiveState},
     sys::take_error,
 };
 
-/// How long the word that an interface is up again waits for the other queues to receive from it.
+/// How long the report that an interface is up again waits until the other queues receive from the
+/// interface.
 const SIBLINGS_WAIT_NS: i64 = 1_000_000_000;
 
 impl PacketEngine {
-    /// `ENETDOWN` tells that the interface went down or was removed. The socket reports neither that it came up nor a removal while it is
-    /// down, so those are looked for. While draining none of it matters.
+    /// Checks the interface. `ENETDOWN` reports that the interface went down or was removed. The
+    /// socket reports neither that it came up nor its removal while it is down, so this function
+    /// checks for both cases. A draining queue ignores the interface.
     pub(super) fn look_at_interface(
         &mut self,
-        live: &mut Live,
+        live: &mut LiveState,
         now_ns: i64,
     ) -> Result<(), SourceError> {
         let error = take_error(&self.socket)
-            .map_err(|error| self.tapped.error("getsockopt(SO_ERROR)", error))?;
+            .map_err(|error| self.packet_interface.error("getsockopt(SO_ERROR)", error))?;
         if !live.is_running() {
             return Ok(());
         }
         match error {
-            Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => live.found(false),
-            Some(error) => return Err(self.tapped.error("poll", error)),
+            Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
+                live.set_interface_up(false)
+            }
+            Some(error) => return Err(self.packet_interface.error("poll", error)),
             None => {}
         }
         if let Some(since_ns) = self.gone_since_ns {
             self.look_for_return(live, now_ns, since_ns)
         } else if !live.presence.is_up {
-            // It may have been down for an instant only.
+            // The interface may have been down for an instant only.
             self.look_after_down(live, now_ns)
         } else {
             Ok(())
         }
     }
 
-    /// Looks whether an interface that went down was removed or came up. Where the name is gone (renamed), frames will tell.
-    fn look_after_down(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
+    /// Checks whether an interface that went down was removed or came up. If the interface was
+    /// renamed, arriving frames prove that it is up.
+    fn look_after_down(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {
         let index = self
             .socket
             .bound_index()
-            .map_err(|error| self.tapped.error("getsockname", error))?;
+            .map_err(|error| self.packet_interface.error("getsockname", error))?;
         if index < 0 {
-            live.gone(Event::InterfaceGone(0));
+            live.set_interface_gone(SourceEvent::InterfaceGone(0));
             self.gone_since_ns = Some(now_ns);
-        } else if self.tapped.is_up() && self.are_siblings_there() {
-            live.found(true);
+        } else if self.packet_interface.is_up() && self.are_other_threads_ready() {
+            live.set_interface_up(true);
         }
         Ok(())
     }
 
-    /// Looks whether an interface of this name is there again, and captures from it.
+    /// Checks whether an interface of this name exists again, and captures from that interface.
     fn look_for_return(
         &mut self,
-        live: &mut Live,
+        live: &mut LiveState,
         now_ns: i64,
         since_ns: i64,
     ) -> Result<(), SourceError> {
-        let found = match self.tapped.look_up() {
+        let found = match self.packet_interface.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(()),
             result => result?,
         };
         if link_type(found.hardware_type) != Some(live.interface().link_type) {
-            return Err(self.tapped.interface.other_link_type());
+            return Err(self.packet_interface.interface.other_link_type());
         }
-        match self.hook_again(live, &found, now_ns - since_ns) {
+        match self.rebind(live, &found, now_ns - since_ns) {
             Err(error) if is_to_be_tried_again(&error) => return Ok(()),
             Ok(false) => return Ok(()),
             result => _ = result?,
@@ -79,28 +84,30 @@ impl PacketEngine {
             counters.follow(found.index);
         }
         self.gone_since_ns = None;
-        self.siblings_until_ns = Some(now_ns.saturating_add(SIBLINGS_WAIT_NS));
-        live.found(found.flags.is_up() && self.are_siblings_there());
+        self.other_threads_deadline_ns = Some(now_ns.saturating_add(SIBLINGS_WAIT_NS));
+        live.set_interface_up(found.flags.is_up() && self.are_other_threads_ready());
         Ok(())
     }
 
-    /// Receives from an interface that came back after `away_ns`. `false`: the old ring is not read
-    /// to its end, or the kernel has refused this interface while it was down.
+    /// Receives from an interface that came back after `away_ns`. `false`: the old ring still has
+    /// unread packets, or the interface is still down after the kernel has refused the spare
+    /// socket.
     ///
-    /// The queue keeps a spare socket and its ring until they receive. An attempt that fails uses
-    /// up no spare.
-    pub(super) fn hook_again(
+    /// The queue keeps a spare socket and its ring until they receive. A failed attempt uses up no
+    /// spare socket.
+    pub(super) fn rebind(
         &mut self,
-        live: &mut Live,
-        found: &Found,
+        live: &mut LiveState,
+        found: &InterfaceSnapshot,
         away_ns: i64,
     ) -> Result<bool, SourceError> {
-        if !self.tapped.is_shared {
-            self.tapped.hook(&self.socket, found)?;
-            self.tapped.admit(&self.socket)?;
+        if !self.packet_interface.is_shared {
+            self.packet_interface.bind_rejecting(&self.socket, found)?;
+            self.packet_interface.start_accepting(&self.socket)?;
             return Ok(true);
         }
-        // The last chance to learn what the old socket counted: without it a sum would be too small, so an error ends the queue.
+        // The last chance to read the old socket's counters. Without them the sum would be too
+        // small, so an error ends the queue.
         self.read_counters()?;
         let is_read_to_its_end = self.counters.received == self.counters.seen();
         if !is_read_to_its_end && away_ns < CLOSED_DRAIN_NS {
@@ -109,25 +116,26 @@ impl PacketEngine {
         let (socket, ..) = match &mut self.replacement {
             Some(_) if !found.flags.is_up() => return Ok(false),
             Some(opened) => opened,
-            none => none.insert(self.tapped.open_spare()?),
+            none => none.insert(self.packet_interface.open_spare()?),
         };
-        self.tapped.hook(socket, found)?;
-        self.tapped.admit(socket)?;
+        self.packet_interface.bind_rejecting(socket, found)?;
+        self.packet_interface.start_accepting(socket)?;
         let Some((socket, ring, notice)) = self.replacement.take() else {
             return Ok(false);
         };
-        live.tell(notice);
-        // The old socket's counters were read, and its ring is empty or had its time.
+        live.push_events(notice);
+        // The old socket's counters were read, and its ring is empty or its drain time has passed.
         self.ring = ring;
-        self.ring.frame_bytes_max = self.tapped.frame_bytes_max();
+        self.ring.frame_bytes_max = self.packet_interface.frame_bytes_max();
         self.socket = socket;
         Ok(true)
     }
 
-    /// Whether all threads receive from an interface that came back, or have had their time.
-    pub(super) fn are_siblings_there(&self) -> bool {
-        self.siblings_until_ns.is_none_or(|until_ns| {
-            self.tapped.are_all_admitted() || clock::monotonic_ns() >= until_ns
+    /// Whether all threads receive from an interface that came back, or the time for this has
+    /// passed.
+    pub(super) fn are_other_threads_ready(&self) -> bool {
+        self.other_threads_deadline_ns.is_none_or(|until_ns| {
+            self.packet_interface.are_all_accepting() || clock::monotonic_ns() >= until_ns
         })
     }
 }

@@ -1,9 +1,11 @@
-//! Questions about interfaces: netdevice(7) and the kernel's `ethtool.h`.
+//! Queries about interfaces: netdevice(7) and the kernel's `ethtool.h`.
 //!
-//! They are asked through a socket, so the answers are those of the network namespace of the calling thread at the time
-//! the [`InterfaceQuery`] was made; `/sys/class/net` would show the namespace of whoever mounted it.
+//! The queries use a socket, so the answers belong to the calling thread's network namespace at the
+//! time when the [`InterfaceQuery`] was made. `/sys/class/net` would show the namespace of the
+//! process that mounted sysfs.
 //!
-//! Answers of ethtool are structures of 32-bit words, with bytes and halves in some; they are read as words.
+//! Answers of ethtool are structures of 32-bit words, some with bytes and half words inside; the
+//! functions read them as words.
 #![expect(unsafe_code, reason = "ioctl takes pointers to structures with unions")]
 
 use std::{
@@ -38,14 +40,15 @@ const ETHTOOL_PAUSE: u32 = 0x12;
 /// `ETHTOOL_GCHANNELS`.
 const ETHTOOL_CHANNELS: u32 = 0x3c;
 
-/// Words of `struct ethtool_rxfh`: command, context, entries of the table, bytes of the key, then in bytes function, transform and reserved
-/// ones. Table and key are behind them.
+/// Words of `struct ethtool_rxfh`: command, context, entries of the table, bytes of the key, then
+/// function, transform and reserved bytes. The table and the key follow the structure.
 const RSS_HEAD: usize = 6;
 
-/// Room for any answer: an indirection table of 4096 entries and a key of 256 bytes; larger ones are not known to exist.
+/// Words for any answer: an indirection table of 4096 entries and a key of 256 bytes. Larger tables
+/// and keys are not known to exist.
 const ANSWER_WORDS: usize = RSS_HEAD + 4096 + 64;
 
-/// `RXH_XFRM_SYM_XOR` and `RXH_XFRM_SYM_OR_XOR`, and what the transform is where the kernel does not know.
+/// `RXH_XFRM_SYM_XOR` and `RXH_XFRM_SYM_OR_XOR`, and the value of an unknown transform.
 const SYMMETRIC: u8 = 0b11;
 const TRANSFORM_UNKNOWN: u8 = 0xff;
 
@@ -72,7 +75,7 @@ impl Flags {
     }
 }
 
-/// A socket to ask through. Needs no privilege.
+/// A socket for queries. Needs no privilege.
 #[derive(Debug)]
 pub(crate) struct InterfaceQuery {
     descriptor: OwnedFd,
@@ -85,12 +88,13 @@ impl InterfaceQuery {
         Ok(Self { descriptor })
     }
 
-    /// The interface's index. Fails with `ENODEV` where there is none of this name.
+    /// The interface's index. Fails with `ENODEV` if no interface has the name.
     pub(crate) fn index(&self, name: &str) -> io::Result<i32> {
         Ok(name_to_index(&self.descriptor, name)?.cast_signed())
     }
 
-    /// The name that the interface of this index has now. Fails with `ENODEV` where there is none.
+    /// The current name of the interface with this index. Fails with `ENODEV` if there is no such
+    /// interface.
     pub(crate) fn name(&self, index: u32) -> io::Result<String> {
         Ok(index_to_name(&self.descriptor, index)?)
     }
@@ -118,9 +122,9 @@ impl InterfaceQuery {
         Ok(unsafe { answer.ifr_ifru.ifru_hwaddr.sa_family })
     }
 
-    /// The legacy ethtool flags: bit 7 VLAN insertion, 8 VLAN extraction, 15 LRO.
+    /// The legacy ethtool flags: bit 7 is VLAN insertion, bit 8 VLAN extraction, bit 15 LRO.
     pub(crate) fn ethtool_flags(&self, name: &str) -> io::Result<u32> {
-        // `struct ethtool_value`: the value behind the command.
+        // `struct ethtool_value`: the command, then the value.
         Ok(self.ethtool(name, &[ETHTOOL_FLAGS])?[1])
     }
 
@@ -129,24 +133,25 @@ impl InterfaceQuery {
         Ok(self.ethtool(name, &[ETHTOOL_GRO])?[1] != 0)
     }
 
-    /// The driver's name: `veth`, `virtio_net`, `tun`, …
+    /// The driver's name, such as `veth`, `virtio_net` or `tun`.
     pub(crate) fn driver(&self, name: &str) -> io::Result<String> {
-        // `struct ethtool_drvinfo`: 32 bytes of name behind the command.
+        // `struct ethtool_drvinfo`: the command, then 32 bytes of name.
         let bytes: Vec<u8> = bytes_of(&self.ethtool(name, &[ETHTOOL_DRIVER])?[1..9]);
         Ok(until_nul(&bytes).into_owned())
     }
 
-    /// Which fields of packets of this `flow_type` the NIC hashes: `RXH_` bits.
+    /// The packet fields that the NIC hashes for this `flow_type`: `RXH_` bits.
     pub(crate) fn ethtool_flow_hash(&self, name: &str, flow_type: u32) -> io::Result<u64> {
-        // The first 16 bytes of `struct ethtool_rxnfc`, which are all that the command reads and fills: command, type, data.
+        // The first 16 bytes of `struct ethtool_rxnfc`: command, type, data. The command reads and
+        // fills no more bytes.
         let answer = self.ethtool(name, &[ETHTOOL_FLOW_HASH, flow_type])?;
         let ([a, b, c, d], [e, f, g, h]) = (answer[2].to_ne_bytes(), answer[3].to_ne_bytes());
         Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
     }
 
-    /// How the NIC spreads packets over its receive queues, but for the fields that it hashes.
+    /// How the NIC spreads packets over its receive queues, without the hashed fields.
     pub(crate) fn ethtool_rss(&self, name: &str) -> io::Result<RssSettings> {
-        // The first call asks for the sizes.
+        // The first call returns the sizes.
         let sizes = self.ethtool(name, &[ETHTOOL_RSS])?;
         let (length, bytes) = (sizes[2] as usize, sizes[3] as usize);
         if length.saturating_add(bytes.div_ceil(4)) > ANSWER_WORDS - RSS_HEAD {
@@ -166,29 +171,31 @@ impl InterfaceQuery {
         })
     }
 
-    /// Entries of the NIC's receive ring, and the most that it can have.
+    /// Entries of the NIC's receive ring, and the largest possible number of entries.
     pub(crate) fn ethtool_receive_ring(&self, name: &str) -> io::Result<(u32, u32)> {
-        // `struct ethtool_ringparam`: four maxima and four sizes, each with that of received packets first.
+        // `struct ethtool_ringparam`: four maxima and four sizes, each starting with the receive
+        // ring.
         let answer = self.ethtool(name, &[ETHTOOL_RING])?;
         Ok((answer[5], answer[1]))
     }
 
-    /// How many transmit queues are in use. Since Linux 5.12 for veth.
+    /// Number of transmit queues in use. Since Linux 5.12 for veth.
     pub(crate) fn ethtool_transmit_queues(&self, name: &str) -> io::Result<u32> {
-        // `struct ethtool_channels`: four maxima, then queues that receive, send, do other things, and receive and send.
+        // `struct ethtool_channels`: four maxima, then the numbers of receive, transmit, other and
+        // combined queues.
         let answer = self.ethtool(name, &[ETHTOOL_CHANNELS])?;
         Ok(answer[6].saturating_add(answer[8]))
     }
 
-    /// Whether the NIC asks the other end to pause when it is full (IEEE 802.3, annex 31B).
+    /// Whether a full NIC asks the link partner to pause (IEEE 802.3, annex 31B).
     pub(crate) fn ethtool_sends_pauses(&self, name: &str) -> io::Result<bool> {
-        // `struct ethtool_pauseparam`: negotiates, obeys, sends.
+        // `struct ethtool_pauseparam`: command, autonegotiation, receive, transmit.
         Ok(self.ethtool(name, &[ETHTOOL_PAUSE])?[3] != 0)
     }
 
-    /// How fast the link is, Mbit/s. `None`: the driver does not know, as where there is no carrier.
+    /// The speed of the link, Mbit/s. `None`: unknown to the driver, for example without a carrier.
     pub(crate) fn ethtool_speed(&self, name: &str) -> io::Result<Option<u32>> {
-        // `struct ethtool_cmd`: halves of the speed in bytes 12 and 28.
+        // `struct ethtool_cmd`: the two halves of the speed are at bytes 12 and 28.
         let answer = self.ethtool(name, &[ETHTOOL_LINK])?;
         let half = |word: usize| {
             let [a, b, ..] = answer[word].to_ne_bytes();
@@ -198,7 +205,8 @@ impl InterfaceQuery {
         Ok(Some(speed).filter(|speed| (1..SPEED_UNKNOWN).contains(speed)))
     }
 
-    /// The answer to a question of ethtool, which begins with one of the commands above.
+    /// Sends a request to ethtool, which begins with one of the commands above, and returns the
+    /// answer.
     fn ethtool(&self, name: &str, question: &[u32]) -> io::Result<Vec<u32>> {
         if let [ETHTOOL_RSS, _, entries, key_bytes] = *question {
             let words = entries as usize + key_bytes.div_ceil(4) as usize;
@@ -208,9 +216,10 @@ impl InterfaceQuery {
         answer[..question.len()].copy_from_slice(question);
         let mut request = request(name)?;
         request.ifr_ifru.ifru_data = answer.as_mut_ptr().cast();
-        // SAFETY: the pointer leads to `ANSWER_WORDS`, which live across the call; any bytes are a value. The structures of the commands
-        // have 49 words at most; that of ETHTOOL_RSS has as many as the question says, which is asserted above, and none behind its head
-        // where the question has the command alone.
+        // SAFETY: the pointer leads to `ANSWER_WORDS` words that live across the call; every bit
+        // pattern is a value. The structures of the commands have 49 words at most, except that of
+        // ETHTOOL_RSS. Its table and key have the sizes in the request, which is asserted above. If
+        // the request has the command alone, the kernel writes only the head.
         unsafe { self.ask(libc::SIOCETHTOOL, request) }?;
         Ok(answer)
     }
@@ -218,7 +227,8 @@ impl InterfaceQuery {
     /// One of the calls of netdevice(7).
     ///
     /// # Safety
-    /// Pointers in `request` that `call` follows must lead to what it reads and fills there.
+    /// Every pointer in `request` that `call` follows must lead to memory that the call may read
+    /// and write.
     unsafe fn ask(&self, call: c_ulong, mut request: libc::ifreq) -> io::Result<libc::ifreq> {
         let descriptor = self.descriptor.as_raw_fd();
         // SAFETY: the ifreq lives across the call, and the caller answers for its pointers.
@@ -227,7 +237,7 @@ impl InterfaceQuery {
     }
 }
 
-/// The bytes of words as the kernel wrote them.
+/// The bytes of words in the kernel's order.
 fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

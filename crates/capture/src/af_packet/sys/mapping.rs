@@ -1,12 +1,14 @@
 //! The block ring that the kernel and this process share.
 //!
 //! # Who owns a block
-//! The status word of a block tells: while it lacks `TP_STATUS_USER` the block is the kernel's, which may write to it at
-//! any time; once it is set the kernel leaves the block alone until the word is 0 again. Kernel side: `net/packet/
-//! af_packet.c`, `prb_close_block` (writes the block, barrier, sets the status) and `prb_open_block`.
+//! The status word of a block identifies its owner. Without `TP_STATUS_USER` the kernel owns the
+//! block and may write to it at any time. With the flag set, the kernel does not touch the block
+//! until the word is 0 again. Kernel side: `net/packet/af_packet.c`, `prb_close_block` (writes the
+//! block, barrier, sets the status) and `prb_open_block`.
 //!
-//! Ordering edges: **K1** the kernel's status store after its writes, paired with the Acquire load in [`Mapping::block`];
-//! **K2** the Release store in [`Mapping::release`], after our reads, paired with the kernel's status load.
+//! Ordering edges: **K1** the kernel's status store after its writes, paired with the Acquire load
+//! in [`Mapping::block`]. **K2** the Release store in [`Mapping::release`], after our reads, paired
+//! with the kernel's status load.
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::{
@@ -22,9 +24,9 @@ use memmap2::MmapRaw;
 
 use crate::sys::map_shared;
 
-/// Where the status word stands in a block.
+/// Offset of the status word in a block.
 const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_status);
-/// Where the number of packets stands in a block.
+/// Offset of the number of packets in a block.
 const PACKETS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, num_pkts);
 const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
 
@@ -37,8 +39,8 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the receive ring of a packet socket, which has exactly `blocks` blocks of `block_bytes`. The kernel refuses a length that is
-    /// not the ring's.
+    /// Maps the receive ring of a packet socket, which has exactly `blocks` blocks of
+    /// `block_bytes`. The kernel refuses any other length.
     pub(crate) fn of_socket(
         socket: impl AsFd,
         block_bytes: usize,
@@ -77,23 +79,25 @@ impl Mapping {
             return None;
         }
         let start = self.block_start(index);
-        // SAFETY: `block_bytes` mapped bytes start there. The kernel does not write to them before `release`, which takes
-        // `&mut self` and so waits until this borrow is over.
+        // SAFETY: `block_bytes` mapped bytes start at this address. The kernel does not write to
+        // them before `release`, which takes `&mut self` and so waits for the end of this borrow.
         Some(unsafe { slice::from_raw_parts(start, self.block_bytes) })
     }
 
-    /// Whether the kernel's block at `index` holds no packet at this moment: it counts them there as it places them.
+    /// Whether the kernel's block at `index` has no packet at this moment. The kernel counts each
+    /// packet in the block when it places the packet.
     pub(crate) fn is_empty(&self, index: usize) -> bool {
-        // Relaxed: a hint about the kernel's progress; no other bytes are read on the strength of it.
+        // Relaxed: a hint about the kernel's progress; no other read depends on the value.
         self.word(index, PACKETS_OFFSET).load(Ordering::Relaxed) == 0
     }
 
-    /// Gives a block back to the kernel. Does nothing to a block that the kernel has.
+    /// Returns a block to the kernel. Does nothing if the kernel owns the block.
     pub(crate) fn release(&mut self, index: usize) {
         if self.block(index).is_none() {
             return;
         }
-        // The kernel resets the count when it opens the block; until then the old one would look like waiting packets.
+        // The kernel resets the count when it opens the block; until then the old count would look
+        // like waiting packets.
         self.word(index, PACKETS_OFFSET).store(0, Ordering::Relaxed);
         // K2: Release, after our reads of the block; pairs with the kernel's load of the status.
         self.word(index, STATUS_OFFSET)
@@ -104,14 +108,15 @@ impl Mapping {
     fn word(&self, index: usize, offset: usize) -> &AtomicU32 {
         debug_assert!(offset == STATUS_OFFSET || offset == PACKETS_OFFSET);
         let word = self.block_start(index).wrapping_add(offset).cast();
-        // SAFETY: the word lies in the mapping (a block has at least a page), is aligned to 4 bytes because blocks are
-        // aligned to pages, and is only accessed atomically while the kernel may write to it.
+        // SAFETY: the word is inside the mapping (a block has at least a page), is aligned to 4
+        // bytes because blocks are aligned to pages, and is only accessed atomically while the
+        // kernel may write to it.
         unsafe { AtomicU32::from_ptr(word) }
     }
 
     fn block_start(&self, index: usize) -> *mut u8 {
         assert!(index < self.blocks);
-        // In the mapping, because `index < blocks`.
+        // Inside the mapping, because `index < blocks`.
         (self.memory.as_mut_ptr()).wrapping_add(index * self.block_bytes)
     }
 }

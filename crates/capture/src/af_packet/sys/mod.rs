@@ -1,7 +1,7 @@
-//! What the engine needs of the kernel: packet sockets, the shared block ring, interface queries.
+//! Kernel interfaces of the engine: packet sockets, the shared block ring, interface queries.
 //!
-//! Each function is one system call or one access to
-//! shared memory behind a safe signature; decisions are made by the callers.
+//! Each function makes one system call or one access to shared memory, with a safe signature. The
+//! callers make the decisions.
 
 mod interface;
 mod mapping;

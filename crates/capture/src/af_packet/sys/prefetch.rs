@@ -1,7 +1,8 @@
-//! A hint to the processor that bytes will be read soon.
+//! Prefetch hints to the processor.
 #![expect(unsafe_code, reason = "an instruction that takes an address")]
 
-/// Asks for the cache line of `bytes` at `index` to be brought into the cache of this level, 1 or 2. The index may lie beyond the end.
+/// Prefetches the cache line of `bytes` at `index` into the cache of this level, 1 or 2. The index
+/// may be beyond the end.
 #[inline(always)]
 pub(crate) fn prefetch<const LEVEL: u8>(bytes: &[u8], index: usize) {
     const { assert!(LEVEL == 1 || LEVEL == 2) };

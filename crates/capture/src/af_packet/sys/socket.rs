@@ -18,13 +18,13 @@ use crate::{
     sys::{Plain, check, length_of, option, set_option},
 };
 
-/// `AF_PACKET` and `PACKET_MR_PROMISC` in the width that the structures have.
+/// `AF_PACKET` and `PACKET_MR_PROMISC` in the width of the structures' fields.
 const FAMILY: u16 = 17;
 const MEMBERSHIP_PROMISCUOUS: u16 = 1;
 const _: () = assert!(FAMILY as c_int == libc::AF_PACKET);
 const _: () = assert!(MEMBERSHIP_PROMISCUOUS as c_int == libc::PACKET_MR_PROMISC as c_int);
 
-// A program goes to the kernel as it stands.
+// The kernel gets a program in this layout.
 const _: () = assert!(
     size_of::<Instruction>() == size_of::<libc::sock_filter>()
         && std::mem::offset_of!(Instruction, code) == std::mem::offset_of!(libc::sock_filter, code)
@@ -35,21 +35,23 @@ const _: () = assert!(
         && std::mem::offset_of!(Instruction, k) == std::mem::offset_of!(libc::sock_filter, k)
 );
 
-/// A raw packet socket that does not block. It receives nothing until it is bound with a protocol.
+/// A raw packet socket that does not block. It receives no packets until it is bound with a
+/// protocol.
 #[derive(Debug)]
 pub struct PacketSocket {
     pub(in crate::af_packet) descriptor: OwnedFd,
 }
 
 impl PacketSocket {
-    /// `socket(AF_PACKET, SOCK_RAW)`. Fails with `EPERM` without CAP_NET_RAW.
+    /// Calls `socket(AF_PACKET, SOCK_RAW)`. Fails with `EPERM` without CAP_NET_RAW.
     pub fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let descriptor = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
         Ok(Self { descriptor })
     }
 
-    /// Another descriptor of somebody's packet socket; `None`: it is no packet socket.
+    /// Duplicates the descriptor of an existing packet socket; `None`: the descriptor is no packet
+    /// socket.
     pub(crate) fn of(descriptor: BorrowedFd<'_>) -> Option<Self> {
         let domain = sockopt::socket_domain(descriptor).ok()?;
         if domain != AddressFamily::PACKET {
@@ -59,8 +61,9 @@ impl PacketSocket {
         Some(Self { descriptor })
     }
 
-    /// Binds to an interface. `protocol` is an EtherType in host order, `ETH_P_ALL` for everything, or 0 for nothing:
-    /// then the kernel takes the socket out of the receive path and waits until no other CPU is in it.
+    /// Binds to an interface. `protocol` is an EtherType in host order, `ETH_P_ALL` for all
+    /// packets, or 0 for no packets. With 0 the kernel takes the socket out of the receive path,
+    /// and waits until no other CPU uses the socket in this path.
     pub(crate) fn bind(&self, interface_index: i32, protocol: u16) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: FAMILY,
@@ -72,30 +75,33 @@ impl PacketSocket {
             sll_addr: [0; 8],
         };
         let size = length_of::<libc::sockaddr_ll>();
-        // SAFETY: `address` is a sockaddr_ll of `size` bytes that lives across the call; bind only reads it.
+        // SAFETY: `address` is a sockaddr_ll of `size` bytes that lives across the call; bind only
+        // reads it.
         check(unsafe { libc::bind(self.raw(), (&raw const address).cast(), size) })?;
         Ok(())
     }
 
-    /// The index of the interface that the socket is bound to; negative once that interface was removed.
+    /// The index of the interface to which the socket is bound. Negative after the removal of that
+    /// interface.
     pub(crate) fn bound_index(&self) -> io::Result<i32> {
         // SAFETY: sockaddr_ll is plain integers, for which zero is a value.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
         let mut size = length_of::<libc::sockaddr_ll>();
-        // SAFETY: `address` has room for `size` bytes, both live across the call, and any bytes are a valid sockaddr_ll.
+        // SAFETY: `address` has room for `size` bytes, both live across the call, and any bytes are
+        // a valid sockaddr_ll.
         check(unsafe { libc::getsockname(self.raw(), (&raw mut address).cast(), &raw mut size) })?;
         Ok(address.sll_ifindex)
     }
 
-    /// Switches to TPACKET_V3 and asks for a receive ring of `blocks` blocks, each of `block_bytes`, a multiple of the page size. The kernel
-    /// hands over one that is not full after `retire_ms`.
+    /// Switches to TPACKET_V3 and requests a receive ring of `blocks` blocks. `block_bytes` is a
+    /// multiple of the page size. After `retire_ms` the kernel hands over a block that is not full.
     pub(crate) fn set_up_ring(
         &self,
         block_bytes: u32,
         blocks: u32,
         retire_ms: u32,
     ) -> io::Result<()> {
-        // A frame size means nothing to version 3; it must only divide the block.
+        // Version 3 ignores the frame size; it must only divide the block size.
         let frame_bytes = 2048;
         let version = libc::tpacket_versions::TPACKET_V3 as c_int;
         self.set_packet(libc::PACKET_VERSION, &version)?;
@@ -111,33 +117,34 @@ impl PacketSocket {
         self.set_packet(libc::PACKET_RX_RING, &ring)
     }
 
-    /// Turns promiscuous mode on for as long as the socket lives.
+    /// Turns promiscuous mode on for the lifetime of the socket.
     pub fn set_promiscuous(&self, interface_index: i32) -> io::Result<()> {
         self.set_packet(libc::PACKET_ADD_MEMBERSHIP, &promiscuity(interface_index))
     }
 
-    /// Takes that back. Nothing to be done where the interface was removed.
+    /// Turns promiscuous mode off. Not needed after the removal of the interface.
     pub(crate) fn unset_promiscuous(&self, interface_index: i32) -> io::Result<()> {
         self.set_packet(libc::PACKET_DROP_MEMBERSHIP, &promiscuity(interface_index))
     }
 
-    /// Has the kernel stamp packets once, where they enter, for all sockets (`net_enable_timestamp`, socket(7) `SO_TIMESTAMPNS`). Otherwise each packet socket stamps
-    /// those of its ring for itself, a little later than the one before it.
+    /// Makes the kernel stamp packets once for all sockets, where they enter
+    /// (`net_enable_timestamp`, socket(7) `SO_TIMESTAMPNS`). Otherwise each packet socket stamps
+    /// the packets of its ring separately, each a little later than the previous socket.
     pub(crate) fn stamp_on_arrival(&self) -> io::Result<()> {
         set_option(self, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
     }
 
-    /// Leaves out frames that this host sends. Since Linux 4.20.
+    /// Excludes frames that this host sends. Since Linux 4.20.
     pub(crate) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set_packet(libc::PACKET_IGNORE_OUTGOING, &1_i32)
     }
 
-    /// Hands frames to the driver without a queueing discipline. Since Linux 3.14.
+    /// Passes frames to the driver without a queueing discipline. Since Linux 3.14.
     pub(crate) fn bypass_queueing(&self) -> io::Result<()> {
         self.set_packet(libc::PACKET_QDISC_BYPASS, &1_i32)
     }
 
-    /// Joins a fanout group. `mode` holds the mode in its lower byte and the flags.
+    /// Joins a fanout group. `mode` contains the mode in its lower byte, and flags.
     pub(crate) fn join_fanout(&self, group: u16, mode: u16) -> io::Result<()> {
         self.set_packet(
             libc::PACKET_FANOUT,
@@ -145,17 +152,19 @@ impl PacketSocket {
         )
     }
 
-    /// The identifier of the fanout group that the socket is in.
+    /// The identifier of the socket's fanout group.
     pub(crate) fn fanout_group(&self) -> io::Result<u16> {
         let value: u32 = option(self, libc::SOL_PACKET, libc::PACKET_FANOUT)?;
         let [_, _, high, low] = value.to_be_bytes();
         Ok(u16::from_be_bytes([high, low]))
     }
 
-    /// Filters from now on with a classic BPF program; what it rejects was never received. At most 4096 instructions.
+    /// Installs a classic BPF filter. Packets that the filter rejects do not count as received. At
+    /// most 4096 instructions.
     pub(crate) fn attach_filter(&self, program: &[Instruction]) -> io::Result<()> {
         let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // The kernel copies the program and does not write to it, in spite of the pointer's type.
+        // The kernel copies the program and does not write to it, although the pointer's type is
+        // mutable.
         let program = libc::sock_fprog {
             len: length,
             filter: program.as_ptr().cast_mut().cast(),
@@ -163,12 +172,12 @@ impl PacketSocket {
         set_option(self, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
-    /// Takes the filter away.
+    /// Removes the filter.
     pub(crate) fn detach_filter(&self) -> io::Result<()> {
         set_option(self, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
     }
 
-    /// `PACKET_STATISTICS`: counters since the last call, which resets them.
+    /// `PACKET_STATISTICS`: counters since the last call, which resets the counters.
     pub(crate) fn take_statistics(&self) -> io::Result<libc::tpacket_stats_v3> {
         option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)
     }
@@ -198,7 +207,7 @@ unsafe impl Plain for libc::packet_mreq {}
 // SAFETY: an integer and a raw pointer.
 unsafe impl Plain for libc::sock_fprog {}
 
-/// What asks for promiscuous mode.
+/// The request for promiscuous mode.
 fn promiscuity(interface_index: i32) -> libc::packet_mreq {
     libc::packet_mreq {
         mr_ifindex: interface_index,

@@ -1,127 +1,132 @@
-//! What happens to the interface under a queue: down, up, removed, there again.
+//! Reactions of a queue to its interface: it goes down, comes up, is removed, and exists again.
 //!
-//! Every queue sees that its interface was removed by an error of its socket, or that another queue has left it. What the program had
-//! taken until then is fetched; then the queue looks for the next interface. The first one to find one of the name that is up attaches
-//! the program, and the others follow it there by its index, whatever it is called then. Each binds a spare socket to its receive
-//! queue, and when all have done so the first queue tells that the interface is up.
+//! Each queue finds the removal of its interface by an error of its socket, or because another
+//! queue has detached the program. The queue then fetches the packets that the program had taken,
+//! and looks for the next interface. The first queue that finds an interface of the name that is up
+//! attaches the program. The other queues use the same interface by its index, whatever its name by
+//! then. Each queue binds a spare socket to its receive queue. When all have done so, the first
+//! queue reports that the interface is up.
 //!
-//! An interface that comes back is the host's if that uses it, also where it begins to within [`HOST_USE_WATCH_NS`]: links are set up before
-//! they get addresses.
+//! An interface that comes back is left to the host if the host uses it, or begins to use it within
+//! [`HOST_USE_WATCH_NS`]: links are set up before they get addresses.
 
 use std::io;
 
-use super::{PLACING_NS, XdpEngine};
+use super::{DELIVERY_DELAY_NS_MAX, XdpEngine};
 use crate::{
-    Event, SourceError,
+    SourceError, SourceEvent,
     af_xdp::{
-        attachment::Held,
+        attachment::AttachedInterface,
         channel::RECEIVE_QUEUE_WAIT_NS,
         mode::{copy_words, program_word},
         program::word,
-        taken::{frame_bytes, other_program},
+        xdp_interface::{frame_bytes, other_program},
     },
     clock::{self, SECOND_NS},
     host::HostUse,
-    live::{ABSENT_LOOK_NS, Drain, Engine as _, Live},
+    live::{ABSENT_LOOK_NS, LiveEngine as _, LiveState, QueueDrain},
     sys::take_error,
 };
 
-/// How long between two looks at an interface that the host uses.
+/// Time between two checks of an interface that the host uses.
 const REFUSED_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// How long between two looks at its MTU.
+/// Time between two checks of the MTU.
 const MTU_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// For how long after its return an interface is looked at whether the host begins to use it; and how long between two looks, each of
-/// which takes a netlink socket and four lists.
+/// How long a queue checks whether the host begins to use an interface that came back, and the time
+/// between two checks. A check takes a netlink socket and four lists.
 const HOST_USE_WATCH_NS: i64 = 60 * SECOND_NS;
 const HOST_USE_LOOK_NS: i64 = SECOND_NS / 4;
 
-/// A queue and its interface.
+/// The relation of a queue to its interface.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Tie {
+pub(super) enum BindState {
     /// The queue receives from the interface.
     Bound,
-    /// The interface was removed; what the program took still comes.
-    Leaving(Drain),
-    /// There is no interface, or none with such a queue.
-    Absent(Absence),
+    /// The interface was removed; packets that the program took still arrive.
+    Leaving(QueueDrain),
+    /// There is no interface, or the interface has no such receive queue.
+    Absent(InterfaceAbsence),
 }
 
-/// The interface was removed. Times on the monotonic clock.
+/// The state of a queue whose interface was removed. Times are on the monotonic clock.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Absence {
-    /// Since when the receive queue is somebody else's.
+pub(super) struct InterfaceAbsence {
+    /// Since when another socket has the receive queue.
     busy_since_ns: Option<i64>,
-    /// The generation of the interface that has no such queue.
+    /// Number of the attachment to an interface that has no such receive queue.
     without: Option<u64>,
 }
 
 impl XdpEngine {
-    /// The interface's state: a socket is told of its removal, and of neither down nor up.
+    /// Checks the interface. A socket gets an error when the interface is removed, but not when it
+    /// goes down or up.
     pub(super) fn look_at_interface(
         &mut self,
-        live: &mut Live,
+        live: &mut LiveState,
         now_ns: i64,
     ) -> Result<(), SourceError> {
-        match self.tie {
-            // The removal may come after a stop, or after another queue has left.
+        match self.bind_state {
+            // The removal may follow a stop, or another queue's detachment.
             _ if !live.is_running() => {
-                self.see_removal();
+                self.detect_removal();
                 live.look_due_ns = now_ns;
                 Ok(())
             }
-            Tie::Bound => self.look_while_bound(live, now_ns),
-            Tie::Leaving(drain) => {
-                self.see_removal();
-                // Once no CPU can be in the program any more, what it took and the ring has not shown never comes: the kernel unbinds the
-                // socket before it tells of the removal.
+            BindState::Bound => self.look_while_bound(live, now_ns),
+            BindState::Leaving(drain) => {
+                self.detect_removal();
+                // The kernel unbinds the socket before it reports the removal. So once no CPU can
+                // be in the program any more, a packet that the program took arrives only if the
+                // ring contains it already.
                 live.look_due_ns = now_ns;
-                if live.is_drained(drain, now_ns, |is_over| self.ledger(is_over)) {
+                if live.is_drained(drain, now_ns, |is_over| self.balance(is_over)) {
                     self.renew()?;
-                    self.tie = Tie::Absent(Absence::default());
+                    self.bind_state = BindState::Absent(InterfaceAbsence::default());
                 }
                 Ok(())
             }
-            Tie::Absent(absence) => self.look_for_return(live, absence, now_ns),
+            BindState::Absent(absence) => self.look_for_return(live, absence, now_ns),
         }
     }
 
-    fn look_while_bound(&mut self, live: &mut Live, now_ns: i64) -> Result<(), SourceError> {
-        let error = take_error(&self.opened.channel.socket);
-        let error = error.map_err(|error| self.taken.error("getsockopt(SO_ERROR)", error))?;
+    fn look_while_bound(&mut self, live: &mut LiveState, now_ns: i64) -> Result<(), SourceError> {
+        let error = take_error(&self.receiver.channel.socket);
+        let error =
+            error.map_err(|error| self.xdp_interface.error("getsockopt(SO_ERROR)", error))?;
         self.is_removed = error.is_some();
         if !self.is_removed {
-            self.ask_the_host(live, now_ns);
+            self.check_host_use(live, now_ns);
         }
-        if self.is_removed || self.attachment.held() != Some(self.held) {
-            self.leave(live, now_ns);
+        if self.is_removed || self.attachment.attached() != Some(self.attached) {
+            self.detach(live, now_ns);
             return Ok(());
         }
-        if let Ok(is_up) = self.taken.interface.is_up(self.held.index) {
-            live.found(is_up && self.is_settled());
+        if let Ok(is_up) = self.xdp_interface.interface.is_up(self.attached.index) {
+            live.set_interface_up(is_up && self.is_settled());
         }
-        self.tell_unseen(live);
+        self.report_unseen(live);
         if now_ns >= self.mtu_due_ns {
             self.mtu_due_ns = now_ns.saturating_add(MTU_LOOK_NS);
-            self.tell_mtu(live, "start the recording again");
+            self.report_mtu(live, "start the recording again");
         }
         Ok(())
     }
 
     /// Whether all queues have what they need of an interface that came back.
     pub(super) fn is_settled(&self) -> bool {
-        self.attachment.hold().is_settled(self.queues)
+        self.attachment.state().is_settled(self.queues)
     }
 
-    /// Tells of an MTU that allows frames which do not fit, once each time that it rises above what fits. `reason`: why they
-    /// do not fit, or what helps.
-    pub(super) fn tell_mtu(&mut self, live: &mut Live, reason: &str) {
-        let Some(bytes_max) = self.attachment.take_mode.packet_bytes_max else {
+    /// Reports an MTU that allows frames which do not fit, once each time that the MTU rises above
+    /// the limit. `reason`: why they do not fit, or the remedy.
+    pub(super) fn report_mtu(&mut self, live: &mut LiveState, reason: &str) {
+        let Some(bytes_max) = self.attachment.receive_mode.packet_bytes_max else {
             return;
         };
         let mtu = match self.queue_index {
-            0 => self.taken.interface.mtu(self.held.index),
+            0 => self.xdp_interface.interface.mtu(self.attached.index),
             _ => None,
         };
         let Some(mtu) = mtu else { return };
@@ -134,223 +139,246 @@ impl XdpEngine {
         self.fits_mtu = fits;
     }
 
-    /// Packets of receive queues without a socket: once, until the interface is another one.
-    fn tell_unseen(&mut self, live: &mut Live) {
+    /// Reports packets of receive queues without a socket, once per interface.
+    fn report_unseen(&mut self, live: &mut LiveState) {
         if self.queue_index == 0
-            && !self.has_told_unseen
+            && !self.has_reported_unseen
             && self.attachment.unseen() > self.unseen_before
         {
-            self.has_told_unseen = true;
+            self.has_reported_unseen = true;
             live.notice(
                 "it has more receive queues than at the start, and packets of the new ones are not recorded (unseen): start again",
             );
         }
     }
 
-    fn see_removal(&mut self) {
-        let error = take_error(&self.opened.channel.socket);
+    fn detect_removal(&mut self) {
+        let error = take_error(&self.receiver.channel.socket);
         self.is_removed |= error.is_ok_and(|error| error.is_some());
     }
 
-    /// Leaves an interface that came back to a host that has begun to use it.
-    fn ask_the_host(&mut self, live: &mut Live, now_ns: i64) {
-        if !self.attachment.hold().is_to_ask(now_ns, HOST_USE_LOOK_NS) {
+    /// Detaches the program from an interface that came back if the host has begun to use the
+    /// interface.
+    fn check_host_use(&mut self, live: &mut LiveState, now_ns: i64) {
+        if !self
+            .attachment
+            .state()
+            .is_host_check_due(now_ns, HOST_USE_LOOK_NS)
+        {
             return;
         }
-        let used = self.taken.host_use();
-        // That was asked by name: an interface that has another name by now is not meant.
-        let Some(used) = used.filter(|_| self.taken.interface.has_name(self.held.index)) else {
+        let used = self.xdp_interface.host_use();
+        // The query was by name: ignore the answer if our interface was renamed.
+        let Some(used) =
+            used.filter(|_| self.xdp_interface.interface.has_name(self.attached.index))
+        else {
             return;
         };
-        let (name, reason) = (self.taken.name(), of_the_host(&used));
-        live.tell([Event::Notice(format!(
+        let (name, reason) = (self.xdp_interface.name(), host_use_reason(&used));
+        live.push_events([SourceEvent::Notice(format!(
             "{name} is the host's again, and not recorded until it can be taken: {reason}"
         ))]);
-        self.attachment.hold().refusal = Some(reason);
-        self.attachment.leave(self.held.generation);
+        self.attachment.state().refusal = Some(reason);
+        self.attachment.detach(self.attached.generation);
     }
 
-    /// The interface was removed, or is the host's. What the program has taken still comes.
-    fn leave(&mut self, live: &mut Live, now_ns: i64) {
+    /// The interface was removed, or belongs to the host again. Packets that the program has taken
+    /// still arrive.
+    fn detach(&mut self, live: &mut LiveState, now_ns: i64) {
         self.attachment.set_open(self.queue_index, false);
-        self.attachment.leave(self.held.generation);
-        let is_hosts = !self.is_removed && self.attachment.hold().refusal.is_some();
-        live.gone(if is_hosts {
-            Event::InterfaceLeft(0)
+        self.attachment.detach(self.attached.generation);
+        let is_hosts = !self.is_removed && self.attachment.state().refusal.is_some();
+        live.set_interface_gone(if is_hosts {
+            SourceEvent::InterfaceLeft(0)
         } else {
-            Event::InterfaceGone(0)
+            SourceEvent::InterfaceGone(0)
         });
         if let Some(counters) = &mut live.counters {
-            counters.leave(clock::realtime_ns());
+            counters.pause(clock::realtime_ns());
         }
-        self.tie = Tie::Leaving(Drain::closed(now_ns, PLACING_NS));
+        self.bind_state = BindState::Leaving(QueueDrain::closed(now_ns, DELIVERY_DELAY_NS_MAX));
         live.look_due_ns = now_ns;
     }
 
-    /// Closes the socket and puts a spare one in its place, if there is one.
+    /// Closes the socket and replaces it with a spare socket, if any.
     fn renew(&mut self) -> Result<(), SourceError> {
-        let Some(spare) = self.opened.spares.pop() else {
-            // The socket of a removed interface holds no receive queue: recording fails only when there is an interface to
-            // bind to (`bind`).
+        let Some(spare) = self.receiver.spares.pop() else {
+            // The socket of a removed interface holds no receive queue. Recording fails only when
+            // there is an interface to bind to (`bind`).
             return if self.is_removed {
                 Ok(())
             } else {
-                Err(self.used_up())
+                Err(self.no_spare_left())
             };
         };
-        // Its counters go with it.
-        self.lost_before = self
-            .lost()
-            .map_err(|error| self.taken.error("getsockopt(XDP_STATISTICS)", error))?;
-        self.opened.channel = spare;
+        // The socket's counters are lost with the socket.
+        self.lost_before = self.lost().map_err(|error| {
+            self.xdp_interface
+                .error("getsockopt(XDP_STATISTICS)", error)
+        })?;
+        self.receiver.channel = spare;
         self.is_bound = false;
         Ok(())
     }
 
-    fn used_up(&self) -> SourceError {
-        self.taken.unsupported(
+    fn no_spare_left(&self) -> SourceError {
+        self.xdp_interface.unsupported(
             "it was removed too often, or more memory may not be locked (ulimit -l): start the recording again",
         )
     }
 
-    /// Looks whether an interface of this name is there again, and up, and takes packets from it.
+    /// Checks whether an interface of this name exists again and is up, and captures from that
+    /// interface.
     fn look_for_return(
         &mut self,
-        live: &mut Live,
-        mut absence: Absence,
+        live: &mut LiveState,
+        mut absence: InterfaceAbsence,
         now_ns: i64,
     ) -> Result<(), SourceError> {
         live.look_due_ns = now_ns.saturating_add(ABSENT_LOOK_NS);
-        let held = match self.attachment.held() {
+        let attached = match self.attachment.attached() {
             None => self.take(live, now_ns)?,
-            held => held,
+            attached => attached,
         };
-        if let Some(held) = held.filter(|held| absence.without == Some(held.generation)) {
-            if self.taken.interface.is_up(held.index).is_err() {
-                // There may be no other queue left that sees it.
-                self.attachment.leave(held.generation);
+        if let Some(attached) =
+            attached.filter(|attached| absence.without == Some(attached.generation))
+        {
+            if self.xdp_interface.interface.is_up(attached.index).is_err() {
+                // Perhaps no other queue is left that notices.
+                self.attachment.detach(attached.generation);
             }
             return Ok(());
         }
         if absence.without.take().is_some() {
             self.attachment.set_open(self.queue_index, false);
         }
-        self.tie = Tie::Absent(absence);
-        held.map_or(Ok(()), |held| self.bind(live, held, absence, now_ns))
+        self.bind_state = BindState::Absent(absence);
+        attached.map_or(Ok(()), |attached| {
+            self.bind(live, attached, absence, now_ns)
+        })
     }
 
-    /// Attaches the program to the interface of this name if that is up, and another queue has not attached it. Returns what it is
-    /// attached to; `None`: there is none, or it is not to be taken.
-    fn take(&mut self, live: &mut Live, now_ns: i64) -> Result<Option<Held>, SourceError> {
-        let found = match self.taken.look_up() {
+    /// Attaches the program to the interface of this name, if the interface is up and no other
+    /// queue has attached the program. Returns the interface to which the program is attached;
+    /// `None`: there is no interface, or it must not be captured.
+    fn take(
+        &mut self,
+        live: &mut LiveState,
+        now_ns: i64,
+    ) -> Result<Option<AttachedInterface>, SourceError> {
+        let found = match self.xdp_interface.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(None),
             found => found?,
         };
         let index = found.index;
-        let mut hold = self.attachment.hold();
-        if hold.held().is_some() || !found.flags.is_up() {
-            return Ok(hold.held());
+        let mut state = self.attachment.state();
+        if state.attached().is_some() || !found.flags.is_up() {
+            return Ok(state.attached());
         }
         live.look_due_ns = now_ns.saturating_add(REFUSED_LOOK_NS);
-        let was_native = hold.is_native;
-        let used = self.taken.host_use();
-        // That was asked by name: it holds only if the interface still has this name.
-        if !self.taken.interface.has_name(index) {
+        let was_native = state.is_native;
+        let used = self.xdp_interface.host_use();
+        // The query was by name: the answer is valid only if the interface still has this name.
+        if !self.xdp_interface.interface.has_name(index) {
             return Ok(None);
         }
-        let name = self.taken.name();
+        let name = self.xdp_interface.name();
         let refusal = match used {
-            Some(used) => of_the_host(&used),
-            None => match self.attachment.attach_again(&mut hold, index) {
-                Ok(held) => {
-                    hold.ask_until_ns = now_ns.saturating_add(HOST_USE_WATCH_NS);
-                    if hold.is_native != was_native {
-                        let program = program_word(hold.is_native);
+            Some(used) => host_use_reason(&used),
+            None => match self.attachment.attach_again(&mut state, index) {
+                Ok(attached) => {
+                    state.host_check_until_ns = now_ns.saturating_add(HOST_USE_WATCH_NS);
+                    if state.is_native != was_native {
+                        let program = program_word(state.is_native);
                         live.notice(format_args!("{program} XDP now"));
                     }
-                    return Ok(Some(held));
+                    return Ok(Some(attached));
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ENODEV) => return Ok(None),
                     Some(libc::EBUSY | libc::EEXIST) => other_program(name),
                     Some(libc::EPERM) => {
-                        return Err(self.taken.unsupported(
+                        return Err(self.xdp_interface.unsupported(
                             "it was removed, and this kernel asks for privileges to take up another one: start the recording again",
                         ));
                     }
-                    _ => return Err(self.taken.error("bpf(BPF_LINK_CREATE)", error)),
+                    _ => return Err(self.xdp_interface.error("bpf(BPF_LINK_CREATE)", error)),
                 },
             },
         };
-        if hold.refusal.as_ref() != Some(&refusal) {
+        if state.refusal.as_ref() != Some(&refusal) {
             live.notice(format_args!(
                 "an interface of this name is there again, and is not taken: {refusal}"
             ));
-            hold.refusal = Some(refusal);
+            state.refusal = Some(refusal);
         }
         Ok(None)
     }
 
-    /// Receives from this queue of the interface, if it has one.
+    /// Receives from this queue of the interface, if the interface has such a queue.
     fn bind(
         &mut self,
-        live: &mut Live,
-        held: Held,
-        absence: Absence,
+        live: &mut LiveState,
+        attached: AttachedInterface,
+        absence: InterfaceAbsence,
         now_ns: i64,
     ) -> Result<(), SourceError> {
         if self.is_bound {
-            return Err(self.used_up());
+            return Err(self.no_spare_left());
         }
-        let (take_mode, is_native) = (self.attachment.take_mode, self.attachment.hold().is_native);
-        let outcome = self
-            .opened
-            .channel
-            .bind(held.index, self.queue_index, is_native, take_mode);
+        let (receive_mode, is_native) = (
+            self.attachment.receive_mode,
+            self.attachment.state().is_native,
+        );
+        let outcome =
+            self.receiver
+                .channel
+                .bind(attached.index, self.queue_index, is_native, receive_mode);
         let copied = match outcome {
             Ok(copied) => copied,
-            Err(error) => return self.not_bound(live, error, held, absence, now_ns),
+            Err(error) => return self.not_bound(live, error, attached, absence, now_ns),
         };
         self.is_bound = true;
         self.attachment
-            .set_socket(self.queue_index, &self.opened.channel.socket)
-            .map_err(|error| self.taken.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
-        // The socket before was closed before this one was bound.
-        self.give_all();
-        if std::mem::replace(&mut self.opened.copied, copied) != copied && self.queue_index == 0 {
-            live.notice(format_args!("{} now", copy_words(copied, take_mode)));
+            .set_socket(self.queue_index, &self.receiver.channel.socket)
+            .map_err(|error| self.xdp_interface.error("bpf(BPF_MAP_UPDATE_ELEM)", error))?;
+        // The previous socket was closed before this socket was bound.
+        self.give_all_chunks();
+        if std::mem::replace(&mut self.receiver.copied, copied) != copied && self.queue_index == 0 {
+            live.notice(format_args!("{} now", copy_words(copied, receive_mode)));
         }
         self.was_zero_copy |= copied.is_none();
         if let Some(counters) = &mut live.counters {
-            counters.follow(held.index);
+            counters.follow(attached.index);
         }
         self.is_stamped = true;
         self.unstamped_before = self.counter(word::UNSTAMPED);
-        self.has_told_unseen = false;
+        self.has_reported_unseen = false;
         self.unseen_before = self.attachment.unseen();
-        self.held = held;
+        self.attached = attached;
         self.attachment.set_open(self.queue_index, true);
         self.attachment
-            .hold()
-            .settle(held.generation, self.queue_index);
-        (self.is_removed, self.tie) = (false, Tie::Bound);
-        live.found(false);
+            .state()
+            .settle(attached.generation, self.queue_index);
+        (self.is_removed, self.bind_state) = (false, BindState::Bound);
+        live.set_interface_up(false);
         live.look_due_ns = now_ns;
         Ok(())
     }
 
-    /// Waits for the interface or its queue, or does without it.
+    /// Waits for the interface or its queue, or goes on without the queue.
     fn not_bound(
         &mut self,
-        live: &mut Live,
+        live: &mut LiveState,
         error: io::Error,
-        held: Held,
-        mut absence: Absence,
+        attached: AttachedInterface,
+        mut absence: InterfaceAbsence,
         now_ns: i64,
     ) -> Result<(), SourceError> {
         match error.raw_os_error() {
-            // An interface that another queue has seen to be there, and that is gone again before this one has bound, is left too.
-            Some(libc::ENODEV) => self.attachment.leave(held.generation),
+            // The interface that another queue found is gone before this queue has bound its
+            // socket: detach here too.
+            Some(libc::ENODEV) => self.attachment.detach(attached.generation),
             Some(libc::ENETDOWN) => {}
             Some(libc::EBUSY)
                 if now_ns - absence.busy_since_ns.unwrap_or(now_ns) < RECEIVE_QUEUE_WAIT_NS =>
@@ -358,27 +386,27 @@ impl XdpEngine {
                 absence.busy_since_ns.get_or_insert(now_ns);
             }
             Some(libc::EINVAL) if self.queue_index > 0 => {
-                absence.without = Some(held.generation);
-                // If it gets one later, its packets are counted as unseen.
+                absence.without = Some(attached.generation);
+                // If the interface gets the queue later, its packets are counted as unseen.
                 let sockets = &self.attachment.sockets;
                 let _ = sockets.remove(&self.queue_index.to_ne_bytes());
                 self.attachment.set_open(self.queue_index, true);
                 self.attachment
-                    .hold()
-                    .settle(held.generation, self.queue_index);
+                    .state()
+                    .settle(attached.generation, self.queue_index);
                 live.notice(format_args!(
                     "it has no receive queue {} now",
                     self.queue_index
                 ));
             }
-            _ => return Err(self.taken.not_bound(self.queue_index, error)),
+            _ => return Err(self.xdp_interface.not_bound(self.queue_index, error)),
         }
-        self.tie = Tie::Absent(absence);
+        self.bind_state = BindState::Absent(absence);
         Ok(())
     }
 }
 
-/// Why an interface is not taken that the host uses.
-fn of_the_host(used: &HostUse) -> String {
+/// Why an interface that the host uses is not captured.
+fn host_use_reason(used: &HostUse) -> String {
     format!("it {used}, and --take-interface was not given")
 }

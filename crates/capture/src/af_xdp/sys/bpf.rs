@@ -1,4 +1,4 @@
-//! bpf(2): maps, the program, and the link that attaches it.
+//! bpf(2): maps, the program, and the link that attaches the program.
 #![expect(unsafe_code, reason = "a system call that takes pointers in integers")]
 
 use std::{
@@ -19,30 +19,31 @@ const LINK_DETACH: i32 = 34;
 /// `BPF_PROG_TYPE_XDP`, `BPF_XDP`.
 const TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// `BPF_F_XDP_HAS_FRAGS`: the program takes packets of several buffers. Since Linux 5.18.
+/// `BPF_F_XDP_HAS_FRAGS`: the program accepts packets of several buffers. Since Linux 5.18.
 const HAS_FRAGMENTS: u32 = 1 << 5;
 
-/// How often a program is loaded again after `EAGAIN`: a signal that came for the thread ends the verifier (commit c3494801cd17).
-/// libbpf tries five times in all; signals that come without a pause shall not hold up the start for ever.
+/// Further attempts to load a program after `EAGAIN`: a signal to the thread ends the verifier
+/// (commit c3494801cd17). libbpf makes five attempts in all. The limit exists because continuous
+/// signals must not block the start.
 const AGAIN_MAX: usize = 9;
 
-/// What the verifier may say to a program that it refuses.
+/// Bytes for the verifier's message about a program that it refuses.
 const LOG_BYTES: usize = 64 << 10;
 
 /// `struct bpf_insn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Instruction {
+pub(crate) struct EbpfInstruction {
     pub(crate) code: u8,
-    /// Destination in the lower four bits, source in the upper.
+    /// Destination register in the lower four bits, source register in the upper four bits.
     pub(crate) registers: u8,
     pub(crate) offset: i16,
     pub(crate) immediate: i32,
 }
 
-const _: () = assert!(size_of::<Instruction>() == 8);
+const _: () = assert!(size_of::<EbpfInstruction>() == 8);
 
-/// A map: keys and values of fixed sizes.
+/// A map with keys and values of fixed sizes.
 #[derive(Debug)]
 pub(crate) struct Map {
     pub(crate) descriptor: OwnedFd,
@@ -120,7 +121,8 @@ impl Map {
             entries_max,
             flags,
         };
-        // SAFETY: the attributes of MAP_CREATE begin with these five numbers; the kernel takes what is missing as 0.
+        // SAFETY: the attributes of MAP_CREATE begin with these five numbers; the kernel treats
+        // missing attributes as 0.
         let descriptor = unsafe { call_for_descriptor(MAP_CREATE, &request) }?;
         Ok(Self {
             descriptor,
@@ -129,17 +131,17 @@ impl Map {
         })
     }
 
-    /// Puts a value at a key.
+    /// Sets the value of a key.
     pub(crate) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.change(key, Some(value))
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
         self.change(key, None)
     }
 
-    /// Puts a value at a key, or takes the key out.
+    /// Sets the value of a key, or removes the key.
     fn change(&self, key: &[u8], value: Option<&[u8]>) -> io::Result<()> {
         assert_eq!(key.len(), self.key_bytes);
         assert!(value.is_none_or(|value| value.len() == self.value_bytes));
@@ -151,24 +153,26 @@ impl Map {
             value: value.map_or(0, |value| value.as_ptr() as u64),
             flags: 0,
         };
-        // SAFETY: the pointers lead to as many bytes as the map's keys have and, of an update, its values, as asserted.
+        // SAFETY: the pointers lead to as many bytes as the map's keys have and, for an update, as
+        // its values have, as asserted.
         unsafe { call(command, &request) }?;
         Ok(())
     }
 }
 
-/// A program that is loaded. It lives as long as something refers to it.
+/// A loaded program. The kernel keeps the program as long as a descriptor or link refers to the
+/// program.
 #[derive(Debug)]
-pub(crate) struct Program(OwnedFd);
+pub(crate) struct XdpProgram(OwnedFd);
 
-/// Loads an XDP program; `with_fragments`: one for packets of several buffers.
+/// Loads an XDP program; `with_fragments`: for packets of several buffers.
 ///
 /// # Errors
-/// What the kernel said, and its verifier where it says something.
+/// The kernel's error, with the verifier's message if there is a message.
 pub(crate) fn load_program(
-    instructions: &[Instruction],
+    instructions: &[EbpfInstruction],
     with_fragments: bool,
-) -> io::Result<Program> {
+) -> io::Result<XdpProgram> {
     let length = |len: usize| u32::try_from(len).map_err(io::Error::other);
     let instruction_count = length(instructions.len())?;
     let program = explained(|log| {
@@ -190,15 +194,16 @@ pub(crate) fn load_program(
             interface: 0,
             attach_type: ATTACH_XDP,
         };
-        // SAFETY: the three pointers lead to as many instructions, a C string and as many bytes of log as the request says, which
-        // live across the call; the kernel writes to the log only, which is borrowed by nobody else.
+        // SAFETY: the three pointers lead to the instructions, a C string and the log, with the
+        // lengths in the request, and live across the call. The kernel writes only to the log,
+        // which nobody else borrows.
         unsafe { call_for_descriptor(PROG_LOAD, &request) }
     });
-    program.map(Program)
+    program.map(XdpProgram)
 }
 
-/// Loads without the verifier's log, and again with one after a failure only: to fill it costs time, and a program that is good but whose
-/// log does not fit is refused (`ENOSPC`).
+/// Loads without the verifier's log, and repeats with a log only after a failure. Filling the log
+/// costs time, and the kernel refuses a good program whose log does not fit (`ENOSPC`).
 fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io::Result<T> {
     let error = match try_again(|| load(None)) {
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => error,
@@ -206,28 +211,28 @@ fn explained<T>(mut load: impl FnMut(Option<&mut [u8]>) -> io::Result<T>) -> io:
     };
     let mut log = vec![0_u8; LOG_BYTES];
     let outcome = try_again(|| {
-        // What an earlier try said is not what ended this one.
+        // The message of an earlier attempt does not explain this attempt.
         log[0] = 0;
         load(Some(&mut log))
     });
     let again = match outcome {
-        // What was in its way is gone.
+        // The obstacle is gone.
         Ok(program) => return Ok(program),
         Err(again) => again,
     };
     if again.raw_os_error() != error.raw_os_error() {
-        // The log is of another failure: cut off, or interrupted.
+        // The log belongs to another failure: truncated, or interrupted.
         return Err(error);
     }
     let words = until_nul(&log);
-    // The verifier's own words tell more than EINVAL or EACCES.
+    // The verifier's message says more than EINVAL or EACCES.
     Err(match words.lines().rev().find(|line| !line.is_empty()) {
         Some(line) => io::Error::new(error.kind(), format!("{error}: {line}")),
         None => error,
     })
 }
 
-/// Does it, again after `EAGAIN`, [`AGAIN_MAX`] times at most.
+/// Calls `load`, and repeats it after `EAGAIN`, [`AGAIN_MAX`] times at most.
 fn try_again<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 0..AGAIN_MAX {
         match load() {
@@ -238,24 +243,34 @@ fn try_again<T>(mut load: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     load()
 }
 
-/// An attached program. It is detached when this is dropped, and by the kernel however the process ends.
+/// An attached program. Dropping this value detaches it, and so does the kernel when the process
+/// ends in any way.
 #[derive(Debug)]
-pub(crate) struct Link(OwnedFd);
+pub(crate) struct XdpLink(OwnedFd);
 
-impl Drop for Link {
-    /// Closing the descriptor would do, but not while a child process holds a copy: until it runs another program (close-on-exec), or
-    /// for good if it does not, packets would go where nobody takes them. Since Linux 5.9, as links to interfaces are. Before Linux 5.19,
-    /// where `kernel.unprivileged_bpf_disabled` is not 0, a process that gave up its privileges can only close.
+impl Drop for XdpLink {
+    /// Closing the descriptor would detach the program, but not while a child process holds a copy
+    /// of the descriptor. Until the child executes another program (close-on-exec), or for good if
+    /// it does not, packets would be redirected to nobody.
+    ///
+    /// Since Linux 5.9, like links to interfaces. Before Linux 5.19, where
+    /// `kernel.unprivileged_bpf_disabled` is not 0, a process without privileges can only close.
     fn drop(&mut self) {
         let link = number(self.0.as_fd());
-        // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers.
-        // An interface that is gone took the program with it; of another failure nothing is left to do here but to close.
+        // SAFETY: the attributes of LINK_DETACH are the descriptor's number; no pointers. An
+        // interface that is gone took the program with it. After another failure, closing is all
+        // that can be done.
         let _ = unsafe { call(LINK_DETACH, &link) };
     }
 }
 
-/// Attaches a program to an interface of the calling thread's network namespace; `flags` are `XDP_FLAGS_`. Since Linux 5.9.
-pub(crate) fn attach(program: &Program, interface_index: i32, flags: u32) -> io::Result<Link> {
+/// Attaches a program to an interface of the calling thread's network namespace; `flags` are
+/// `XDP_FLAGS_`. Since Linux 5.9.
+pub(crate) fn attach(
+    program: &XdpProgram,
+    interface_index: i32,
+    flags: u32,
+) -> io::Result<XdpLink> {
     let request = LinkRequest {
         program: number(program.0.as_fd()),
         interface: interface_index.cast_unsigned(),
@@ -263,30 +278,30 @@ pub(crate) fn attach(program: &Program, interface_index: i32, flags: u32) -> io:
         flags,
     };
     // SAFETY: the attributes of LINK_CREATE begin with these four numbers; no pointers.
-    unsafe { call_for_descriptor(LINK_CREATE, &request) }.map(Link)
+    unsafe { call_for_descriptor(LINK_CREATE, &request) }.map(XdpLink)
 }
 
 /// # Safety
 /// As [`call`]; the command returns a new descriptor.
 unsafe fn call_for_descriptor<T>(command: i32, request: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller answers for it.
+    // SAFETY: the caller guarantees it.
     let descriptor = unsafe { call(command, request) }?;
     // SAFETY: the kernel just returned this descriptor, and nothing else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// # Safety
-/// `request` is laid out as `union bpf_attr` for `command`, from its start, and its pointers lead to what the command reads
-/// and writes there.
+/// `request` is laid out as `union bpf_attr` for `command`, from its start. Its pointers lead to
+/// memory that the command may read and write.
 unsafe fn call<T>(command: i32, request: &T) -> io::Result<i32> {
     let pointer: *const T = request;
-    // SAFETY: `pointer` leads to `size_of::<T>()` bytes; the caller answers for what is in them.
+    // SAFETY: `pointer` leads to `size_of::<T>()` bytes; the caller guarantees their content.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, pointer, size_of::<T>()) };
     // The kernel returns an int.
     check(i32::try_from(result).map_err(io::Error::other)?)
 }
 
-/// A descriptor as the kernel's structures have it.
+/// A descriptor as a number in the kernel's structures.
 fn number(descriptor: BorrowedFd<'_>) -> u32 {
     descriptor.as_raw_fd().cast_unsigned()
 }
@@ -317,7 +332,8 @@ mod tests {
         assert_eq!(tries(usize::MAX, refused), (AGAIN_MAX + 1, interrupted));
     }
 
-    /// What loads did: with a log or not.
+    /// Runs [`explained`] with `answer` as the load. Returns which loads had a log, and the
+    /// outcome.
     fn loads(
         mut answer: impl FnMut(Option<&mut [u8]>) -> io::Result<()>,
     ) -> (Vec<bool>, io::Result<()>) {
@@ -350,7 +366,7 @@ mod tests {
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(error.to_string().ends_with(": R2 is bad"), "{error}");
-        // One that is cut off says nothing of the failure; the failure stays.
+        // A truncated log says nothing about the failure; the first error stays.
         let (_, outcome) = loads(|log| match log {
             Some(log) => {
                 log[..3].copy_from_slice(b"R1\0");
@@ -359,7 +375,7 @@ mod tests {
             None => Err(refused()),
         });
         assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EACCES));
-        // Without privilege there are no words.
+        // Without privileges there is no message.
         let (_, outcome) = loads(|_| Err(io::Error::from_raw_os_error(libc::EPERM)));
         assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EPERM));
     }

@@ -1,14 +1,16 @@
-//! What the engine needs of the kernel: bpf(2), XDP sockets, and the memory shared with both.
+//! Kernel interfaces of the engine: bpf(2), XDP sockets, and the memory that this process shares
+//! with the kernel.
 //!
-//! All unsafe code of the engine is here. Each function is one system call, or one access to shared memory behind a safe
-//! signature; decisions are made by the callers. Values are those of `linux/bpf.h` and `linux/if_xdp.h` of Linux 6.6.
+//! The module has all unsafe code of the engine. Each function makes one system call, or one access
+//! to shared memory with a safe signature. The callers make the decisions. Values are from
+//! `linux/bpf.h` and `linux/if_xdp.h` of Linux 6.6.
 
 mod bpf;
 mod memory;
 mod rings;
 mod socket;
 
-pub(super) use bpf::{Instruction, Link, Map, Program, attach, load_program};
-pub(super) use memory::{Counters, LINE_WORDS, Umem};
-pub(super) use rings::{ConsumerRing, Descriptor, ProducerRing};
+pub(super) use bpf::{EbpfInstruction, Map, XdpLink, XdpProgram, attach, load_program};
+pub(super) use memory::{CounterLines, LINE_WORDS, Umem};
+pub(super) use rings::{ConsumerRing, ProducerRing, XdpDescriptor};
 pub(super) use socket::XdpSocket;

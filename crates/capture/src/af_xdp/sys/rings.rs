@@ -1,19 +1,25 @@
-//! The rings of an XDP socket: who owns which chunk.
+//! The rings of an XDP socket, which define the owner of each chunk.
 //!
 //! # Who owns what
-//! The fill ring gives chunks to the kernel, the receive ring gives them back with packets. Each ring is written by one
-//! side: it stores entries, then its *producer* index; the other side loads that index, reads entries, then stores its
-//! *consumer* index. Indices only grow, modulo 2^32. Kernel side: `net/xdp/xsk_queue.h`, which describes the protocol at its
-//! top.
+//! One side writes a ring: it stores entries, then its *producer* index. The other side loads that
+//! index, reads entries, then stores its *consumer* index. Indices only grow, modulo 2^32. Kernel
+//! side: `net/xdp/xsk_queue.h`, which describes the protocol at its top.
 //!
-//! To receive, the fill ring gives chunks to the kernel and the receive ring gives them back with packets; to send, the transmit ring and the
-//! completion ring do. So the fill and the transmit ring are [`ProducerRing`]s, and the other two [`ConsumerRing`]s.
+//! To receive, the fill ring gives chunks to the kernel, and the receive ring returns them with
+//! packets. To send, the transmit ring and the completion ring do the same. So the fill and the
+//! transmit ring are [`ProducerRing`]s, and the receive and the completion ring are
+//! [`ConsumerRing`]s.
 //!
-//! Ordering edges: **X1** the kernel's release store of a producer index, after its writes of entries and its last access to the chunks,
-//! paired with the Acquire load in [`ConsumerRing::available`]; **X2** the Release store in [`ConsumerRing::release`], after our reads of the
-//! entries, paired with the kernel's acquire load; **X3** the Release store in [`ProducerRing::publish`], after our stores of entries and all
-//! our accesses to the chunks, paired with the kernel's acquire load; **X4** the kernel's release store of a consumer index, paired
-//! with the Acquire load in [`ProducerRing::room`].
+//! Ordering edges:
+//!
+//! - **X1** the kernel's release store of a producer index, after its writes of entries and its
+//!   last access to the chunks, paired with the Acquire load in [`ConsumerRing::available`].
+//! - **X2** the Release store in [`ConsumerRing::release`], after our reads of the entries, paired
+//!   with the kernel's acquire load.
+//! - **X3** the Release store in [`ProducerRing::publish`], after our stores of entries and all our
+//!   accesses to the chunks, paired with the kernel's acquire load.
+//! - **X4** the kernel's release store of a consumer index, paired with the Acquire load in
+//!   [`ProducerRing::room`].
 #![expect(unsafe_code, reason = "memory shared with the kernel")]
 
 use std::{
@@ -33,33 +39,33 @@ const NEED_WAKEUP: u32 = 1;
 /// `struct xdp_desc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Descriptor {
-    /// Where the data start, in bytes from the start of the chunks.
+pub(crate) struct XdpDescriptor {
+    /// Offset of the data, in bytes from the start of the chunks.
     pub(crate) address: u64,
     /// Bytes of data.
     pub(crate) length: u32,
-    /// Bit 0 (`XDP_PKT_CONTD`): the packet goes on in the next descriptor.
+    /// Bit 0 (`XDP_PKT_CONTD`): the packet continues in the next descriptor.
     pub(crate) options: u32,
 }
 
 /// A mapped ring.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct XdpRing {
     mapping: MmapRaw,
     offsets: [usize; 4],
-    /// Entries, a power of two.
+    /// Number of entries, a power of two.
     entries: u32,
     entry_bytes: usize,
 }
 
-/// Places in [`Ring::offsets`].
+/// Positions in [`XdpRing::offsets`].
 const PRODUCER: usize = 0;
 const CONSUMER: usize = 1;
 const ENTRIES: usize = 2;
 const FLAGS: usize = 3;
 
-impl Ring {
-    /// Maps the ring of `socket` that the kernel has at `page`.
+impl XdpRing {
+    /// Maps the ring of `socket` at the kernel's page offset `page`.
     pub(super) fn new(
         socket: impl AsFd,
         offsets: XdpRingOffset,
@@ -87,25 +93,27 @@ impl Ring {
         })
     }
 
-    /// One of the words that both sides know.
+    /// One of the words that both sides access.
     fn word(&self, which: usize) -> &AtomicU32 {
         let word = self
             .mapping
             .as_mut_ptr()
             .wrapping_add(self.offsets[which])
             .cast();
-        // SAFETY: the word lies in the mapping and is aligned, as `new` checked; it is only accessed atomically.
+        // SAFETY: the word is in the mapping and is aligned, as `new` checked; it is only accessed
+        // atomically.
         unsafe { AtomicU32::from_ptr(word) }
     }
 
-    /// The 64-bit half `half` of the entry at `index`, taken modulo the ring.
+    /// The 64-bit half `half` of the entry at `index`, modulo the ring's size.
     fn half(&self, index: u32, half: usize) -> &AtomicU64 {
         assert!(half < self.entry_bytes / 8);
         let entry = (index & (self.entries - 1)) as usize * self.entry_bytes;
         let place = self.offsets[ENTRIES] + entry + 8 * half;
         let word = self.mapping.as_mut_ptr().wrapping_add(place).cast();
-        // SAFETY: entries lie in the mapping, as `new` made it, aligned to 8 bytes as it checked. The atomic type costs
-        // nothing here and keeps a kernel that breaks the protocol from being undefined behaviour.
+        // SAFETY: entries are in the mapping, as `new` made it, aligned to 8 bytes as it checked.
+        // The atomic type costs nothing here, and a kernel that breaks the protocol then causes no
+        // undefined behaviour.
         unsafe { AtomicU64::from_ptr(word) }
     }
 }
@@ -113,18 +121,18 @@ impl Ring {
 /// A ring that gives chunks to the kernel: fill, transmit.
 #[derive(Debug)]
 pub(crate) struct ProducerRing {
-    ring: Ring,
+    ring: XdpRing,
     /// Our producer index.
     next: u32,
 }
 
 impl ProducerRing {
-    /// A ring that nothing was put into yet.
-    pub(super) fn new(ring: Ring) -> Self {
+    /// Wraps a ring without entries.
+    pub(super) fn new(ring: XdpRing) -> Self {
         Self { ring, next: 0 }
     }
 
-    /// Entries that can be put in.
+    /// Number of free entries.
     fn room(&self) -> u32 {
         // X4: Acquire, pairs with the kernel's release of entries that it has read.
         let consumed = self.ring.word(CONSUMER).load(Ordering::Acquire);
@@ -132,13 +140,13 @@ impl ProducerRing {
         self.ring.entries - taken
     }
 
-    /// Whether the kernel took all that was put in, and says so.
+    /// Whether the kernel has consumed all entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.room() == self.ring.entries
     }
 
-    /// Gives chunks to the kernel through a fill ring, as many as there is room for, and returns how many that were. They must not be read
-    /// any more.
+    /// Gives chunks to the kernel through a fill ring, as many as there is room for, and returns
+    /// their number. The caller must not read these chunks any more.
     pub(crate) fn give(&mut self, chunks: &[u64]) -> usize {
         let count = chunks.len().min(self.room() as usize);
         for chunk in &chunks[..count] {
@@ -154,8 +162,9 @@ impl ProducerRing {
         count
     }
 
-    /// Stores a descriptor in a transmit ring, behind the others. The caller has no more of them under way than the ring has entries.
-    pub(crate) fn put(&mut self, descriptor: Descriptor) {
+    /// Appends a descriptor to a transmit ring. The caller must have at most as many descriptors in
+    /// flight as the ring has entries.
+    pub(crate) fn put(&mut self, descriptor: XdpDescriptor) {
         let [a, b, c, d] = descriptor.length.to_ne_bytes();
         let [e, f, g, h] = descriptor.options.to_ne_bytes();
         let rest = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
@@ -166,15 +175,15 @@ impl ProducerRing {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Gives what was put in to the kernel. The chunks must not be written to before they came back.
+    /// Gives the stored entries to the kernel. The chunks must not be written until they return.
     pub(crate) fn publish(&self) {
         // X3: Release, after the entries and our accesses to the chunks.
         self.ring.word(PRODUCER).store(self.next, Ordering::Release);
     }
 
-    /// Whether the driver sleeps and must be told (by poll(2)) that there are chunks.
+    /// Whether the driver sleeps and needs a wake-up (by poll(2)) for new chunks.
     pub(crate) fn needs_wakeup(&self) -> bool {
-        // Relaxed: a hint; the next look sees it at the latest.
+        // Relaxed: a hint; the next check sees the flag at the latest.
         self.ring.word(FLAGS).load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 }
@@ -182,39 +191,40 @@ impl ProducerRing {
 /// A ring that gives chunks to this process: receive, completion.
 #[derive(Debug)]
 pub(crate) struct ConsumerRing {
-    ring: Ring,
+    ring: XdpRing,
     /// Our consumer index.
     next: u32,
 }
 
 impl ConsumerRing {
-    /// A ring that nothing was taken out of yet.
-    pub(super) fn new(ring: Ring) -> Self {
+    /// Wraps a ring from which nothing was read yet.
+    pub(super) fn new(ring: XdpRing) -> Self {
         Self { ring, next: 0 }
     }
 
-    /// Entries that wait, at most as many as the ring has.
+    /// Number of entries that wait, at most the size of the ring.
     pub(crate) fn available(&self) -> u32 {
         // X1: Acquire, pairs with the kernel's release of the entries and of the chunks.
         let produced = self.ring.word(PRODUCER).load(Ordering::Acquire);
         produced.wrapping_sub(self.next).min(self.ring.entries)
     }
 
-    /// The descriptor of a receive ring `index` places behind the first that waits. Means something only for `index < available()`.
-    pub(crate) fn peek(&self, index: u32) -> Descriptor {
+    /// The descriptor of a receive ring at `index` after the first waiting entry. Valid only for
+    /// `index < available()`.
+    pub(crate) fn peek(&self, index: u32) -> XdpDescriptor {
         let at = self.next.wrapping_add(index);
         // Relaxed: ordered by X1.
         let address = self.ring.half(at, 0).load(Ordering::Relaxed);
         let rest = self.ring.half(at, 1).load(Ordering::Relaxed).to_ne_bytes();
         let [a, b, c, d, e, f, g, h] = rest;
-        Descriptor {
+        XdpDescriptor {
             address,
             length: u32::from_ne_bytes([a, b, c, d]),
             options: u32::from_ne_bytes([e, f, g, h]),
         }
     }
 
-    /// Gives `count` entries back; chunks stay ours until the kernel gets them by another ring.
+    /// Returns `count` entries; chunks stay ours until the kernel gets them through another ring.
     pub(crate) fn release(&mut self, count: u32) {
         self.next = self.next.wrapping_add(count);
         // X2: Release, after our reads of the entries.
@@ -230,9 +240,9 @@ mod tests {
 
     const ENTRIES_OF_TEST: u32 = 8;
 
-    /// A ring whose indices stand at `start`.
-    fn ring(entry_bytes: usize, start: u32) -> Ring {
-        let ring = Ring {
+    /// A ring whose indices are at `start`.
+    fn ring(entry_bytes: usize, start: u32) -> XdpRing {
+        let ring = XdpRing {
             mapping: map_zeros(4096).unwrap(),
             offsets: [0, 64, 192, 128],
             entries: ENTRIES_OF_TEST,
@@ -244,7 +254,7 @@ mod tests {
         ring
     }
 
-    /// Around the wrap of 32 bits, and elsewhere.
+    /// Indices around the wrap of 32 bits, and elsewhere.
     const STARTS: [u32; 3] = [0, u32::MAX - 3, 12_345];
 
     #[test]
@@ -257,7 +267,7 @@ mod tests {
             assert_eq!(fill.give(&[]), 0);
             let chunks: Vec<u64> = (0..20).map(|chunk| chunk * 2048).collect();
             let (mut given, mut taken) = (0, Vec::new());
-            // Eight fit; the kernel takes three at a time, and so many fit again.
+            // Eight entries fit. The kernel takes three at a time, then three fit again.
             for room in [8, 3, 3, 3, 3, 0] {
                 let now = fill.give(&chunks[given..]);
                 assert_eq!(now, room);
@@ -307,7 +317,7 @@ mod tests {
                 assert_eq!(rx.available(), count);
                 for index in 0..count {
                     let number = expected + index;
-                    let descriptor = Descriptor {
+                    let descriptor = XdpDescriptor {
                         address: u64::from(number) << 11,
                         length: number,
                         options: 1,
@@ -320,7 +330,7 @@ mod tests {
                 assert_eq!(consumer, producer.wrapping_add(count));
                 expected += count;
             }
-            // An index that makes no sense is not believed.
+            // An impossible index is ignored.
             rx.ring
                 .word(PRODUCER)
                 .store(rx.next.wrapping_sub(1), Ordering::Release);
@@ -343,7 +353,7 @@ mod tests {
             for round in 0..20 {
                 let count = round % (ENTRIES_OF_TEST + 1);
                 for number in seen..seen + count {
-                    tx.put(Descriptor {
+                    tx.put(XdpDescriptor {
                         address: u64::from(number) << 11,
                         length: 60 + number,
                         options: number,
@@ -378,7 +388,7 @@ mod tests {
                 let consumed = completion.ring.word(CONSUMER).load(Ordering::Acquire);
                 assert_eq!(consumed, start.wrapping_add(seen));
             }
-            // An index that makes no sense is not believed.
+            // An impossible index is ignored.
             completion
                 .ring
                 .word(PRODUCER)

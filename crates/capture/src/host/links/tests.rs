@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::netlink::{List, Request, tests};
+use crate::netlink::{List, NetlinkRequest, tests};
 
-/// A link as this test thinks of it, without attributes.
+/// A link in this test's own form, without attributes.
 #[derive(Debug, Clone)]
-struct Made {
+struct TestLink {
     index: u32,
     role: Role,
     master: Option<u32>,
@@ -14,13 +14,13 @@ struct Made {
 #[derive(Debug, Clone, Copy)]
 enum Role {
     Nic,
-    /// A bridge, bond, team, Open vSwitch or VRF: others name it.
+    /// A bridge, bond, team, Open vSwitch or VRF: other links name it as their master.
     Master(&'static str),
-    /// A VLAN, macvlan, …: it stands on one interface.
+    /// A VLAN, macvlan or similar link on top of one interface.
     Upper(&'static str, u32),
-    /// The same on one of another network namespace.
+    /// A VLAN, macvlan or similar link on top of an interface of another network namespace.
     UpperOfOther(&'static str, u32, i32),
-    /// One end of a cable.
+    /// One end of a pair.
     End(&'static str, u32, Option<i32>),
     Vxlan(Option<u32>),
     Hsr([u32; 2]),
@@ -30,7 +30,7 @@ const MASTERS: [&str; 5] = ["bridge", "bond", "team", "openvswitch", "vrf"];
 const UPPERS: [&str; 7] = ["vlan", "macvlan", "macvtap", "ipvlan", "macsec", "dsa", ""];
 const ENDS: [&str; 3] = ["veth", "netkit", "vxcan"];
 
-impl Made {
+impl TestLink {
     fn random(random: &mut fastrand::Rng, index: u32, count: u32) -> Self {
         let other = 1 + random.u32(..count);
         let role = match random.u32(..10) {
@@ -45,7 +45,7 @@ impl Made {
             _ if random.bool() => Role::Vxlan(random.bool().then_some(other)),
             _ => Role::Hsr([other, 1 + random.u32(..count)]),
         };
-        // Also of interfaces that are no masters, or are not there: what the kernel says counts.
+        // Also names interfaces that are no masters, or do not exist: the kernel's answer counts.
         let master = (random.u32(..3) == 0).then(|| 1 + random.u32(..count + 2));
         Self {
             index,
@@ -66,7 +66,7 @@ impl Made {
         }
     }
 
-    /// As the kernel lists it, with attributes in any order and others among them.
+    /// The link as the kernel lists it, with attributes in any order, foreign attributes included.
     fn message(&self, random: &mut fastrand::Rng) -> Vec<u8> {
         let mut fixed = [0; LINK_BYTES];
         fixed[4..8].copy_from_slice(&self.index.to_ne_bytes());
@@ -97,29 +97,28 @@ impl Made {
             all.push((INFO | 0x8000, info));
         }
         random.shuffle(&mut all);
-        let body = all
-            .iter()
-            .fold(Request::new(NEW_LINK, &fixed), |body, (kind, value)| {
-                tests::with_long(body, *kind, value)
-            });
+        let body = all.iter().fold(
+            NetlinkRequest::new(NEW_LINK, &fixed),
+            |body, (kind, value)| tests::with_long(body, *kind, value),
+        );
         tests::message(NEW_LINK, 1, &body)
     }
 }
 
-/// Attributes, as they stand inside of another one.
+/// The bytes of nested attributes.
 fn bytes_of(attributes: &[(u16, Vec<u8>)]) -> Vec<u8> {
     let body = attributes
         .iter()
-        .fold(Request::new(0, &[]), |body, (kind, value)| {
+        .fold(NetlinkRequest::new(0, &[]), |body, (kind, value)| {
             tests::with_long(body, *kind, value)
         });
     tests::message(0, 0, &body).split_off(16)
 }
 
-/// What is above an interface, said naively: whatever is one step above something that is, until nothing new is. By index, whether it is
-/// the interface's own master.
-fn naive(made: &[Made], index: u32) -> BTreeMap<u32, bool> {
-    let stands_on = |one: &Made, lower: u32| match one.role {
+/// The links on top of an interface, by a naive search: adds links one step above until nothing new
+/// is found. Maps each index to whether the link is the interface's own master.
+fn naive(made: &[TestLink], index: u32) -> BTreeMap<u32, bool> {
+    let stands_on = |one: &TestLink, lower: u32| match one.role {
         Role::Upper(_, own) | Role::Vxlan(Some(own)) => own == lower && own != one.index,
         Role::Hsr(own) => own.contains(&lower) && lower != one.index,
         _ => false,
@@ -153,9 +152,9 @@ fn naive(made: &[Made], index: u32) -> BTreeMap<u32, bool> {
     found
 }
 
-fn read_all(bytes: &[u8]) -> std::io::Result<List<Link>> {
+fn read_all(bytes: &[u8]) -> std::io::Result<List<HostLink>> {
     let mut list = List::EMPTY;
-    list.take(bytes, 1, &mut Link::read)?;
+    list.take(bytes, 1, &mut HostLink::read)?;
     Ok(list)
 }
 
@@ -173,7 +172,7 @@ fn what_stands_on_an_interface_is_what_a_naive_search_finds() {
     for _ in 0..2000 {
         let count = random.u32(1..12);
         let made: Vec<_> = (1..=count)
-            .map(|index| Made::random(&mut random, index, count))
+            .map(|index| TestLink::random(&mut random, index, count))
             .collect();
         let mut messages: Vec<_> = made.iter().map(|one| one.message(&mut random)).collect();
         messages.push(tests::done(1, 0));
@@ -181,7 +180,7 @@ fn what_stands_on_an_interface_is_what_a_naive_search_finds() {
         assert!(list.is_done);
         for index in 1..=count {
             let expected = naive(&made, index);
-            let found = above(&list.kept, index);
+            let found = upper_links(&list.kept, index);
             found_any += found.len();
             let by_name: BTreeMap<_, _> = found
                 .iter()
@@ -203,19 +202,19 @@ fn what_stands_on_an_interface_is_what_a_naive_search_finds() {
                     .get(&name)
                     .unwrap_or_else(|| panic!("{name}: {made:#?}"));
                 assert_eq!(found.is_master, is_master, "{name}: {made:#?}");
-                assert_eq!(found.kind, of_it.map_or("", Made::kind));
+                assert_eq!(found.kind, of_it.map_or("", TestLink::kind));
             }
         }
     }
     assert!(found_any > 1000);
 }
 
-/// A list that was cut off anywhere is an error or has no end: nobody takes it for the whole.
+/// A list that is truncated anywhere gives an error or has no end, so it never counts as complete.
 #[test]
 fn a_list_of_links_that_is_cut_off_is_not_taken_for_the_whole() {
     let mut random = fastrand::Rng::with_seed(seed());
     let messages: Vec<_> = (1..=4)
-        .map(|index| Made::random(&mut random, index, 4).message(&mut random))
+        .map(|index| TestLink::random(&mut random, index, 4).message(&mut random))
         .collect();
     let whole = [messages.concat(), tests::done(1, 0)].concat();
     for length in 0..whole.len() {
@@ -224,25 +223,26 @@ fn a_list_of_links_that_is_cut_off_is_not_taken_for_the_whole() {
     }
 }
 
-/// A link whose attributes make no sense: the list is an error, and so nothing panics on what a kernel says.
+/// A link with malformed attributes makes the list an error. No answer of the kernel causes a
+/// panic.
 #[test]
 fn damaged_links_do_not_pass() {
     let mut random = fastrand::Rng::with_seed(seed());
     for _ in 0..2000 {
-        let mut bytes = Made::random(&mut random, 1, 9).message(&mut random);
+        let mut bytes = TestLink::random(&mut random, 1, 9).message(&mut random);
         let at = random.usize(32..bytes.len());
         bytes[at] = random.u8(..);
         if let Ok(list) = read_all(&bytes) {
-            above(&list.kept, 1);
+            upper_links(&list.kept, 1);
         }
     }
-    // A name is what every link has, and what of a number is too short is none.
+    // Every link has a name, and a truncated number is an error.
     for (kind, value) in [
         (LOWER, &[1, 0][..]),
         (MASTER, &[]),
         (INFO, &[9, 0, 1, 0, 1]),
     ] {
-        let body = Request::new(NEW_LINK, &[0; LINK_BYTES])
+        let body = NetlinkRequest::new(NEW_LINK, &[0; LINK_BYTES])
             .with(LINK_NAME, b"if1\0")
             .with(kind, value);
         assert!(
@@ -250,7 +250,11 @@ fn damaged_links_do_not_pass() {
             "{kind}"
         );
     }
-    let nameless = tests::message(NEW_LINK, 1, &Request::new(NEW_LINK, &[0; LINK_BYTES]));
+    let nameless = tests::message(
+        NEW_LINK,
+        1,
+        &NetlinkRequest::new(NEW_LINK, &[0; LINK_BYTES]),
+    );
     assert!(read_all(&nameless).is_err());
 }
 

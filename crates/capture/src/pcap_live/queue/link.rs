@@ -1,34 +1,37 @@
-//! What happens to the interface under libpcap's packet socket: down, up, removed, there again.
+//! Reactions to the interface of libpcap's packet socket: it goes down, comes up, is removed, and
+//! exists again.
 //!
-//! libpcap reports a removal only, and has no way to go on. Its socket has: one that lost its interface can be bound to another,
-//! which takes no privilege, and what it receives then comes into the ring that libpcap reads. So that is done behind its back,
-//! through a second descriptor of the socket. libpcap asks the socket at each call whether its interface exists, and keeps nothing
-//! of it that must be the same but its name and its type (`pcap_wait_for_frames_mmap` and `device_still_exists` of pcap-linux.c,
-//! 1.10).
+//! libpcap reports only a removal, and cannot go on. Its socket can: a socket that lost its
+//! interface can be bound to another interface without privilege, and the packets then arrive in
+//! the ring that libpcap reads. So this module rebinds the socket through a second descriptor,
+//! without libpcap's knowledge. At each call libpcap asks the socket whether its interface exists.
+//! libpcap depends only on the name and the type of the interface (`pcap_wait_for_frames_mmap` and
+//! `device_still_exists` of pcap-linux.c, 1.10).
 
 use std::io;
 
 use super::PcapEngine;
 use crate::{
-    Event, SourceError,
+    SourceError, SourceEvent,
     af_packet::{receive_from, sys::PacketSocket},
     interface::NamedInterface,
-    live::Live,
+    live::LiveState,
 };
 
-/// The interface that libpcap's packet socket is bound to.
+/// The interface to which libpcap's packet socket is bound.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct PcapLink {
     interface: NamedInterface,
-    /// The interface's index when it was opened.
+    /// The interface's index at the opening.
     pub(super) index: i32,
-    /// `ARPHRD_`: what libpcap chose the link type by.
+    /// The `ARPHRD_` value by which libpcap chose the link type.
     hardware_type: u16,
     promiscuous: bool,
 }
 
-impl Link {
-    /// The interface of this name; `None` where the device is none, like `any`, or cannot be asked for.
+impl PcapLink {
+    /// The interface of this name; `None`: the device is no interface, like `any`, or cannot be
+    /// queried.
     pub(super) fn new(name: &str, promiscuous: bool) -> Option<Self> {
         let interface = NamedInterface::new(name).ok()?;
         let found = interface.look_up().ok()?;
@@ -40,13 +43,15 @@ impl Link {
         })
     }
 
-    /// Whether the interface of this index, which the socket is bound to, is up; `None`: it was removed, or has another name.
+    /// Whether the interface with this index, to which the socket is bound, is up. `None`: the
+    /// interface was removed or renamed.
     fn is_up(&self, index: i32) -> Option<bool> {
         let is_there = index >= 0 && self.interface.has_name(index);
         is_there.then(|| self.interface.is_up(index).ok()).flatten()
     }
 
-    /// Receives from the interface that has the name now. Returns its index and whether it is up; `None`: there is none.
+    /// Receives from the interface that has the name now. Returns its index and whether it is up;
+    /// `None`: no interface has the name.
     fn bind(&self, socket: &PacketSocket) -> Result<Option<(i32, bool)>, SourceError> {
         let found = match self.interface.look_up() {
             Err(SourceError::NoInterface { .. }) => return Ok(None),
@@ -56,7 +61,7 @@ impl Link {
             return Err(self.interface.other_link_type());
         }
         match receive_from(socket, &self.interface, &found, self.promiscuous) {
-            // It went away again meanwhile.
+            // The interface was removed again meanwhile.
             Err(SourceError::System { error, .. })
                 if error.raw_os_error() == Some(libc::ENODEV) =>
             {
@@ -68,14 +73,15 @@ impl Link {
 }
 
 impl PcapEngine {
-    /// libpcap waits for an interface that is down without a word, so the system is asked while nothing comes.
-    pub(super) fn look_at_interface(&mut self, live: &mut Live) -> Result<(), SourceError> {
+    /// Checks the interface while no packet arrives: libpcap does not report an interface that is
+    /// down.
+    pub(super) fn look_at_interface(&mut self, live: &mut LiveState) -> Result<(), SourceError> {
         let (Some(socket), Some(link), true) = (&self.socket, &self.link, live.is_running()) else {
             return Ok(());
         };
         if live.presence.is_gone {
             if let Some((index, is_up)) = link.bind(socket)? {
-                live.found(is_up);
+                live.set_interface_up(is_up);
                 if let Some(counters) = &mut live.counters {
                     counters.follow(index);
                 }
@@ -86,17 +92,21 @@ impl PcapEngine {
             .bound_index()
             .map_err(|error| link.interface.error("getsockname", error))?;
         if index < 0 {
-            live.gone(Event::InterfaceGone(0));
+            live.set_interface_gone(SourceEvent::InterfaceGone(0));
             live.look_due_ns = i64::MIN;
         } else if let Some(is_up) = link.is_up(index) {
-            live.found(is_up);
+            live.set_interface_up(is_up);
         }
         Ok(())
     }
 
-    /// An interface that was removed is an event; while draining it does not matter.
-    pub(super) fn on_error(&mut self, live: &mut Live, message: String) -> Result<(), SourceError> {
-        // libpcap takes one that got another name for removed, until packets come.
+    /// Turns the removal of the interface into an event. A draining queue ignores the removal.
+    pub(super) fn on_error(
+        &mut self,
+        live: &mut LiveState,
+        message: String,
+    ) -> Result<(), SourceError> {
+        // libpcap treats a renamed interface as removed, until packets arrive.
         let was_there = match (&self.socket, &self.link) {
             (Some(socket), Some(link)) => socket
                 .bound_index()

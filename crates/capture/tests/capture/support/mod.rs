@@ -1,4 +1,4 @@
-//! What the tests of live interfaces share.
+//! Helpers of the tests of live interfaces.
 #![allow(dead_code, reason = "no test needs all of it")]
 
 pub(crate) mod namespace;
@@ -9,13 +9,13 @@ pub(crate) mod xdp;
 use std::{path::Path, time::Duration};
 
 use retroscope_capture::{
-    Queue, Source, SourceError, Status,
+    Queue, QueueStatus, Source, SourceError,
     af_packet::{LiveConfig, LiveSource},
     send::LiveSender,
 };
 use retroscope_generate::GeneratorSource;
 
-/// Longer than anything here takes: a test that waits so long has failed.
+/// Longer than any operation of these tests: a test that waits this long has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) const WAIT: Duration = Duration::from_millis(5);
 
@@ -44,12 +44,13 @@ pub(crate) fn open(interface: &str) -> Box<dyn Queue> {
     try_open(interface, 1, None).unwrap().remove(0)
 }
 
-/// Sends what `text` generates.
+/// Sends the traffic that `text` describes.
 pub(crate) fn generate(interface: &str, text: &str) -> u64 {
     generate_while(interface, text, |_| true)
 }
 
-/// Sends what `text` generates, while `go_on` says so, which is told after each burst how many frames were sent.
+/// Sends the traffic that `text` describes, while `go_on` returns true. After each burst, `go_on`
+/// gets the number of sent frames.
 pub(crate) fn generate_while(
     interface: &str,
     text: &str,
@@ -60,7 +61,7 @@ pub(crate) fn generate_while(
         .open(1)
         .unwrap()
         .remove(0);
-    while queue.next(DEADLINE).unwrap() != Status::End {
+    while queue.next(DEADLINE).unwrap() != QueueStatus::End {
         sender.send(queue.burst()).unwrap();
         if !go_on(sender.sent) {
             break;
@@ -70,7 +71,7 @@ pub(crate) fn generate_while(
     sender.sent
 }
 
-/// Whether a captured frame is one of the generator's.
+/// Whether a captured frame is a frame of the generator.
 pub(crate) fn is_udp_of_generator(data: &[u8]) -> bool {
     data.len() >= 42 && data[12..14] == [8, 0] && data[23] == 17 && data[26..28] == [10, 0]
 }

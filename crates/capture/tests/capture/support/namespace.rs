@@ -1,4 +1,5 @@
-//! Network namespaces that go away with the test. The tests of the program use this file too.
+//! Network namespaces for tests, removed after the test. The tests of the program use this file
+//! too.
 
 use std::{
     fs::File,
@@ -10,15 +11,15 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A network namespace of this test's own, removed when the value is dropped, also by a panic.
+/// A network namespace of one test, removed when the value is dropped, also after a panic.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// A namespace with nothing but its loopback interface, which is down, and without IPv6. Says so and returns `None` where that is not
-    /// possible. `tag` is for people.
+    /// Makes a namespace that has only its loopback interface, which is down, and no IPv6. Prints
+    /// SKIP and returns `None` if this is not possible. `tag` is for people.
     pub(crate) fn new(tag: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIP: needs root for network namespaces");
@@ -30,7 +31,7 @@ impl Namespace {
         match Command::new("ip").args(["netns", "add", &name]).status() {
             Ok(status) if status.success() => {
                 let namespace = Self { name };
-                // IPv6 would send neighbour discovery whenever it likes.
+                // IPv6 would send neighbour discovery at any time.
                 namespace.enter(|| {
                     for scope in ["all", "default"] {
                         let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
@@ -64,7 +65,7 @@ impl Namespace {
         self.wait_for_carrier(other);
     }
 
-    /// Its name, as `ip` takes it.
+    /// The name, as `ip` takes it.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -84,7 +85,7 @@ impl Namespace {
         })
     }
 
-    /// Runs `ip` here; it must succeed.
+    /// Runs `ip` in this namespace; it must succeed.
     pub(crate) fn ip(&self, arguments: &str) {
         self.enter(|| ip(arguments));
     }

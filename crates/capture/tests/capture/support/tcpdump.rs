@@ -1,4 +1,4 @@
-//! What tcpdump captured beside an engine, and the comparison.
+//! A tcpdump that captures at the same time as an engine, and the comparison of the two captures.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{DEADLINE, generate, traffic::send_all};
 
-/// A packet as it was captured.
+/// A captured packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) time_ns: i64,
@@ -20,7 +20,7 @@ pub(crate) struct Record {
     pub(crate) data: Vec<u8>,
 }
 
-/// tcpdump at work. It is ended when the value is dropped.
+/// A running tcpdump, which ends when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Tcpdump {
     child: Child,
@@ -28,7 +28,8 @@ pub(crate) struct Tcpdump {
 }
 
 impl Tcpdump {
-    /// On `interface`, listening, keeping `snaplen` bytes of each packet; `None`, said, where there is none.
+    /// Starts tcpdump on `interface` and waits until it listens, with `snaplen` bytes of each
+    /// packet. Prints SKIP and returns `None` without tcpdump.
     pub(crate) fn start(interface: &str, file: &Path, snaplen: Option<u32>) -> Option<Self> {
         let snaplen = snaplen.unwrap_or(0).to_string();
         let child = Command::new("tcpdump")
@@ -52,12 +53,12 @@ impl Tcpdump {
             line.clear();
             assert!(words.read_line(&mut line).unwrap() > 0, "tcpdump ended");
         }
-        // Keeps the pipe open for what it says at the end.
+        // Keeps the pipe open for tcpdump's messages at the end.
         std::thread::spawn(move || words.read_to_string(&mut String::new()));
         Some(tcpdump)
     }
 
-    /// Waits until it wrote `count` packets, ends it, and returns them all.
+    /// Waits until tcpdump has written `count` packets, ends it, and returns all packets.
     pub(crate) fn stop(mut self, count: usize) -> Vec<Record> {
         let deadline = Instant::now() + DEADLINE;
         while self.records().len() < count {
@@ -70,7 +71,7 @@ impl Tcpdump {
         self.records()
     }
 
-    /// What its file holds so far.
+    /// The packets in the file at this moment.
     fn records(&self) -> Vec<Record> {
         let mut reader = Reader::open(&self.file).unwrap();
         let mut records = Vec::new();
@@ -87,14 +88,14 @@ impl Tcpdump {
 
 impl Drop for Tcpdump {
     fn drop(&mut self) {
-        // Ended already unless a test failed.
+        // Already ended unless a test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sends 100 flows at 50 kpps, and frames of their own kinds: tagged once and twice, jumbo ones, and such that end before
-/// what their headers promise. Returns how many. The MTU is 9000.
+/// Sends 100 flows at 50 kpps, and frames of other kinds: with one and two tags, jumbo frames, and
+/// frames that end before the length in their headers. Returns their number. The MTU is 9000.
 pub(crate) fn send_mixture(interface: &str) -> usize {
     let sent = generate(interface, "generate:flows=100,count=5000,rate=50kpps");
     let mut frames = Vec::new();
@@ -114,7 +115,8 @@ pub(crate) fn send_mixture(interface: &str) -> usize {
         frame.resize(length, marker);
         frames.push(frame);
     }
-    // The start of an IPv4 header of a packet of 1400 bytes, the least that the kernel takes behind a tag, an empty frame.
+    // The start of an IPv4 header of a packet of 1400 bytes, the shortest frame that the kernel
+    // accepts after a tag, and an empty frame.
     let mut cut = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 5, 120];
     frames.push(cut.clone());
     cut.truncate(12);
@@ -127,7 +129,8 @@ pub(crate) fn send_mixture(interface: &str) -> usize {
     usize::try_from(sent).unwrap() + frames.len()
 }
 
-/// Asserts that an engine captured what tcpdump did: byte for byte, and in the same order.
+/// Asserts that an engine captured the same packets as tcpdump, byte for byte and in the same
+/// order.
 pub(crate) fn assert_same(ours: Vec<Record>, theirs: &[Record]) {
     assert_eq!(ours.len(), theirs.len());
     for (index, (ours, theirs)) in ours.into_iter().zip(theirs).enumerate() {
@@ -136,8 +139,8 @@ pub(crate) fn assert_same(ours: Vec<Record>, theirs: &[Record]) {
             (theirs.wire_len, &theirs.data),
             "frame {index}"
         );
-        // Both sockets took the stamp of the packet, or the clock when they placed it.
-        let apart_ns = ours.time_ns.abs_diff(theirs.time_ns);
-        assert!(apart_ns < 1_000_000_000, "frame {index}");
+        // Each socket used the packet's stamp, or the clock when it placed the packet.
+        let difference_ns = ours.time_ns.abs_diff(theirs.time_ns);
+        assert!(difference_ns < 1_000_000_000, "frame {index}");
     }
 }

@@ -1,4 +1,4 @@
-//! Frames by hand, and taking everything that a queue lends.
+//! Frames made by hand, and functions that take all frames of a queue.
 
 use std::{
     path::Path,
@@ -6,7 +6,8 @@ use std::{
 };
 
 use retroscope_capture::{
-    Burst, Direction, Event, FrameMeta, LossCause, Queue, Status, VlanTag, send::LiveSender,
+    Burst, Direction, FrameMeta, LossCause, Queue, QueueStatus, SourceEvent, VlanTag,
+    send::LiveSender,
 };
 
 use super::{DEADLINE, WAIT, generate, generate_while, is_udp_of_generator, namespace::Namespace};
@@ -17,19 +18,20 @@ pub(crate) fn now_ns() -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// What came out of a queue.
+/// Frames and events of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub(crate) frames: Vec<(FrameMeta, Vec<u8>)>,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<SourceEvent>,
 }
 
-/// What a virtual machine did to this test. A CPU that the host takes away between the stamp of a packet and its place in the ring, while
-/// the reader's goes on, breaks what the watermark promises, and so does a step of the system clock.
+/// Interference of a virtual machine with a test. A packet may be older than the watermark if the
+/// host takes a CPU away between the packet's stamp and its placement in the ring. A step of the
+/// system clock has the same effect.
 struct Machine {
-    /// Hundredths of a second, of all CPUs together.
+    /// Stolen time in hundredths of a second, of all CPUs together.
     stolen: i64,
-    /// What the system clock is ahead of the monotonic one.
+    /// Difference of the system clock and the monotonic clock.
     ahead_ns: i64,
 }
 
@@ -39,7 +41,7 @@ impl Machine {
             let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             time.tv_sec * 1_000_000_000 + time.tv_nsec
         };
-        // Read again where the thread was away in between.
+        // Read again if the thread was interrupted in between.
         let ahead_ns = loop {
             let (before_ns, now_ns) = (monotonic_ns(), now_ns());
             if monotonic_ns() - before_ns < 1_000_000 {
@@ -52,15 +54,16 @@ impl Machine {
         Self { stolen, ahead_ns }
     }
 
-    /// Panics at a packet that is `late_ns` older than the watermark, unless CPUs were taken away for as long since, which is counted a
-    /// little later, or the clock was set by as much.
+    /// Panics at a packet that is `late_ns` older than the watermark. It does not panic if CPUs
+    /// were stolen for the same time since, which the kernel counts a little later, or if the clock
+    /// was set by the same amount.
     fn excuses(&self, late_ns: i64) {
         let deadline = Instant::now() + Duration::from_millis(100);
         loop {
             let now = Self::look();
             let stolen_ns = (now.stolen - self.stolen) * 10_000_000;
             let set_ns = (now.ahead_ns - self.ahead_ns).abs();
-            // What is less than a hundredth is not counted yet.
+            // The kernel has not counted a fraction of a hundredth yet.
             if stolen_ns > 0 && stolen_ns + 10_000_000 >= late_ns
                 || set_ns >= late_ns.max(10_000_000)
             {
@@ -78,7 +81,7 @@ impl Machine {
     }
 }
 
-/// Takes from a queue until `enough` or the end; returns whether it ended.
+/// Takes from a queue until `enough` or the end. Returns whether the queue has ended.
 pub(crate) fn take_until(
     queue: &mut dyn Queue,
     taken: &mut Taken,
@@ -97,7 +100,7 @@ pub(crate) fn take_until(
             taken.frames.push((frame.meta, frame.data.to_vec()));
         }
         taken.events.extend(std::iter::from_fn(|| queue.event()));
-        if status == Status::End {
+        if status == QueueStatus::End {
             return true;
         }
         if enough(taken) {
@@ -117,10 +120,10 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
     queue.stop();
     assert!(take_until(queue, taken, |_| false));
     assert!(queue.burst().frames.is_empty());
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     let statistics = queue.statistics();
     let lost = match statistics.lost[..] {
-        // The first queue of an interface knows what the NIC lost; veth has no such losses.
+        // The first queue of an interface reports the NIC's losses; veth has no such losses.
         [(LossCause::Nic, Some(0)), (LossCause::Kernel, Some(lost))] => lost,
         [(LossCause::Kernel, Some(lost))] => lost,
         _ => panic!("{statistics:?}"),
@@ -134,8 +137,10 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
     (received, lost)
 }
 
-/// Sends `count` frames of the generator out of `v0` at full speed, and takes them meanwhile, on the same thread. A thread that is held
-/// up while it sends fills few blocks well, so that never more than a part of them waits.
+/// Sends `count` frames of the generator out of `v0` at full speed, and takes them meanwhile, on
+/// the same thread. The thread takes frames after 10,000 sent frames at the latest. So even if it
+/// is interrupted, and the kernel closes blocks that are not full, only a part of the ring's blocks
+/// waits.
 pub(crate) fn generate_and_take(queue: &mut dyn Queue, taken: &mut Taken, count: u64) -> u64 {
     let text = format!("generate:flows=100,count={count},seed=5");
     generate_while("v0", &text, |sent| {
@@ -147,8 +152,9 @@ pub(crate) fn generate_and_take(queue: &mut dyn Queue, taken: &mut Taken, count:
     })
 }
 
-/// Sends what `text` generates out of `v0`, on a thread of its own, lets `look` see each burst that a queue lends meanwhile and
-/// afterwards, to its end, and returns how many frames were sent.
+/// Sends the traffic that `text` describes out of `v0` on another thread. `look` gets each burst
+/// that the queue lends meanwhile and afterwards, until the queue ends. Returns the number of sent
+/// frames.
 pub(crate) fn drain_beside(
     namespace: &Namespace,
     queue: &mut dyn Queue,
@@ -160,12 +166,12 @@ pub(crate) fn drain_beside(
         let (mut is_stopped, deadline) = (false, Instant::now() + 2 * DEADLINE);
         loop {
             match queue.next(WAIT).unwrap() {
-                Status::End => break,
-                Status::Idle if sender.is_finished() && !is_stopped => {
+                QueueStatus::End => break,
+                QueueStatus::Idle if sender.is_finished() && !is_stopped => {
                     is_stopped = true;
                     queue.stop();
                 }
-                Status::Idle | Status::Frames => {}
+                QueueStatus::Idle | QueueStatus::Frames => {}
             }
             look(queue.burst());
             assert!(Instant::now() < deadline, "the queue does not end");
@@ -174,12 +180,12 @@ pub(crate) fn drain_beside(
     })
 }
 
-/// The number of one of the generator's frames.
+/// The sequence number of a frame of the generator.
 pub(crate) fn sequence(data: &[u8]) -> u64 {
     u64::from_be_bytes(data[42..50].try_into().unwrap())
 }
 
-/// Nothing was taken but the generator's first `count` frames, in its order.
+/// Asserts that the queue delivered exactly the generator's first `count` frames, in order.
 pub(crate) fn assert_in_order(frames: &[(FrameMeta, Vec<u8>)], count: u64) {
     let mut frames = frames.iter().map(|(_, data)| data.as_slice());
     assert!(frames.clone().all(is_udp_of_generator));
@@ -219,7 +225,7 @@ pub(crate) fn send_with(sender: &mut LiveSender, frame: &[u8]) {
         .unwrap();
 }
 
-/// An Ethernet frame with a local experimental EtherType behind `tags`.
+/// An Ethernet frame with a local experimental EtherType after `tags`.
 pub(crate) fn frame(tags: &[u8], marker: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     frame.extend(tags);
@@ -228,7 +234,7 @@ pub(crate) fn frame(tags: &[u8], marker: u8) -> Vec<u8> {
     frame
 }
 
-/// Whether a captured frame, behind its tags, is one of `frame`'s.
+/// Whether a captured frame has the EtherType of [`frame`] after its tags.
 pub(crate) fn is_ours(data: &[u8]) -> bool {
     data.windows(2)
         .skip(12)
@@ -236,7 +242,7 @@ pub(crate) fn is_ours(data: &[u8]) -> bool {
         .any(|kind| kind == [0x88, 0xb5])
 }
 
-/// The frame as it was on the wire.
+/// The frame in the form that it had on the wire.
 pub(crate) fn with_tag(meta: &FrameMeta, data: &[u8]) -> Vec<u8> {
     let Some(VlanTag { tpid, tci }) = meta.vlan else {
         return data.to_vec();

@@ -1,9 +1,9 @@
-//! What the tests of AF_XDP have in common.
+//! Helpers of the AF_XDP tests.
 
 use std::{process::Command, time::Instant};
 
 use retroscope_capture::{
-    CpuTurns, Event, LossCause, Queue, Source, SourceError, Status,
+    CpuTurns, LossCause, Queue, QueueStatus, Source, SourceError, SourceEvent,
     af_xdp::{XdpConfig, XdpSource},
 };
 
@@ -28,7 +28,7 @@ pub(crate) fn open_as(config: XdpConfig) -> Result<Vec<Box<dyn Queue>>, SourceEr
     Box::new(XdpSource::new(config)).open(1)
 }
 
-/// The only queue of an interface; `None`, said, where the kernel has no AF_XDP.
+/// The only queue of an interface. Prints SKIP and returns `None` if the kernel has no AF_XDP.
 pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -41,7 +41,8 @@ pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
                 eprintln!("SKIP: {message}");
                 return None;
             }
-            // A process that another test is starting may hold a socket that this one has closed, for an instant.
+            // A process that another test is starting may hold a socket that this test has closed,
+            // for an instant.
             Err(error) if error.to_string().contains("has its queue") => {
                 assert!(Instant::now() < deadline, "{error}");
                 std::thread::yield_now();
@@ -51,7 +52,7 @@ pub(crate) fn open(config: XdpConfig) -> Option<Box<dyn Queue>> {
     }
 }
 
-/// Losses by cause, all known.
+/// Losses by cause. An unknown loss counts as 0.
 pub(crate) fn losses(queue: &mut dyn Queue) -> impl Fn(LossCause) -> u64 + use<> {
     let lost = queue.statistics().lost;
     move |cause| {
@@ -60,11 +61,12 @@ pub(crate) fn losses(queue: &mut dyn Queue) -> impl Fn(LossCause) -> u64 + use<>
     }
 }
 
-/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns what was received and lost in the kernel.
+/// Stops a queue, takes the rest, and checks the ledger to the packet. Returns received packets,
+/// and packets lost in the kernel.
 pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, u64) {
     queue.stop();
     assert!(take_until(queue, taken, |_| false));
-    assert_eq!(queue.next(WAIT).unwrap(), Status::End);
+    assert_eq!(queue.next(WAIT).unwrap(), QueueStatus::End);
     let statistics = queue.statistics();
     let lost: Option<u64> = statistics.lost.iter().map(|(_, count)| *count).sum();
     let received = statistics.received.unwrap();
@@ -73,8 +75,7 @@ pub(crate) fn stop_and_drain(queue: &mut dyn Queue, taken: &mut Taken) -> (u64, 
         taken.frames.len() as u64 + lost.unwrap(),
         "the ledger does not close: {statistics:?}"
     );
-    let did_not_come =
-        |event: &Event| matches!(event, Event::Notice(text) if text.contains("did not come"));
+    let did_not_come = |event: &SourceEvent| matches!(event, SourceEvent::Notice(text) if text.contains("did not come"));
     assert!(!taken.events.iter().any(did_not_come), "{:?}", taken.events);
     (received, losses(queue)(LossCause::Kernel))
 }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use retroscope_capture::{
-    Burst, Queue, Source, Status,
+    Burst, Queue, QueueStatus, Source,
     send::{LiveSender, in_network_namespace_or_loopback},
 };
 use retroscope_generate::{Generator, GeneratorConfig, GeneratorSource, Rate};
@@ -199,7 +199,7 @@ fn send(
     for mut queue in Box::new(source).open(1)? {
         drain(queue.as_mut(), &mut sender, &mut output, &clock, stop)?;
     }
-    let engine = if sender.is_quick() {
+    let engine = if sender.uses_xdp() {
         "af-xdp"
     } else {
         "af-packet"
@@ -222,9 +222,9 @@ fn drain(
             queue.stop();
         }
         match queue.next(FRAME_WAIT)? {
-            Status::End => return Ok(()),
-            Status::Idle => continue,
-            Status::Frames => {}
+            QueueStatus::End => return Ok(()),
+            QueueStatus::Idle => continue,
+            QueueStatus::Frames => {}
         }
         let Burst { memory, frames } = queue.burst();
         for frames in frames.chunks(SEND_FRAMES) {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use retroscope_capture::{Burst, FrameMeta, Queue, SourceError, Status};
+use retroscope_capture::{Burst, FrameMeta, Queue, QueueStatus, SourceError};
 
 use super::{
     parts::SOURCE_WAIT,
@@ -156,7 +156,7 @@ impl Ahead {
         &mut self,
         queue: &mut dyn Queue,
         cursor: usize,
-    ) -> (usize, Result<Status, SourceError>) {
+    ) -> (usize, Result<QueueStatus, SourceError>) {
         let copied = self.copy.as_ref().map_or(0, |copy| copy.frames.len());
         // What is dealt with is dropped when it is more than half, so that no frame is copied again and again.
         let gone = if 2 * cursor < copied { 0 } else { cursor };
@@ -173,7 +173,7 @@ impl Ahead {
             }
         }
         let status = queue.next(SOURCE_WAIT);
-        if let (Ok(Status::Frames), Some(copy)) = (&status, &mut self.copy) {
+        if let (Ok(QueueStatus::Frames), Some(copy)) = (&status, &mut self.copy) {
             copy.add(queue.burst(), 0);
         }
         (cursor - gone, status)
@@ -216,7 +216,7 @@ impl Ahead {
 mod tests {
     use std::time::Duration;
 
-    use retroscope_capture::{Direction, Event, InterfaceInfo, SourceStatistics};
+    use retroscope_capture::{Direction, InterfaceInfo, SourceEvent, SourceStatistics};
 
     use super::*;
 
@@ -236,7 +236,7 @@ mod tests {
             &[]
         }
 
-        fn next(&mut self, _wait: Duration) -> Result<Status, SourceError> {
+        fn next(&mut self, _wait: Duration) -> Result<QueueStatus, SourceError> {
             let count = self.stamps.len().min(10);
             let meta = |time_ns| FrameMeta {
                 time_ns,
@@ -249,8 +249,8 @@ mod tests {
             };
             self.frames = self.stamps.drain(..count).map(meta).collect();
             Ok(match count {
-                0 => Status::End,
-                _ => Status::Frames,
+                0 => QueueStatus::End,
+                _ => QueueStatus::Frames,
             })
         }
 
@@ -265,7 +265,7 @@ mod tests {
             None
         }
 
-        fn event(&mut self) -> Option<Event> {
+        fn event(&mut self) -> Option<SourceEvent> {
             None
         }
 
@@ -310,11 +310,11 @@ mod tests {
                 return (times, misplaced);
             } else if waits {
                 let (now, status) = ahead.extend(&mut queue, cursor);
-                (cursor, is_at_end) = (now, status.unwrap() == Status::End);
+                (cursor, is_at_end) = (now, status.unwrap() == QueueStatus::End);
             } else {
                 ahead.fetched();
                 cursor = 0;
-                is_at_end = queue.next(Duration::ZERO).unwrap() == Status::End;
+                is_at_end = queue.next(Duration::ZERO).unwrap() == QueueStatus::End;
             }
         }
     }
@@ -373,7 +373,7 @@ mod tests {
         };
         let mut ahead = Ahead::new(S, false);
         let (mut parts, mut late) = (0, 0);
-        while queue.next(Duration::ZERO).unwrap() == Status::Frames {
+        while queue.next(Duration::ZERO).unwrap() == QueueStatus::Frames {
             ahead.fetched();
             ahead.decide(&queue);
             let mut cursor = 0;

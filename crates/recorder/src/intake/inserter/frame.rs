@@ -1,6 +1,6 @@
 //! Frames as they were on the wire.
 
-use retroscope_capture::{Burst, Frame, FrameMeta};
+use retroscope_capture::{Burst, FrameMeta, LentFrame};
 use retroscope_packet::LinkType;
 
 /// Whether an Ethernet frame carries an 802.1Q, 802.1ad or QinQ tag.
@@ -30,7 +30,7 @@ pub(super) const TAG_BYTES: u32 = 4;
 
 impl<'a> WireFrame<'a> {
     /// Of a frame that stands in memory as it was on the wire.
-    pub(crate) fn whole(frame: &Frame<'a>) -> Self {
+    pub(crate) fn whole(frame: &LentFrame<'a>) -> Self {
         Self {
             head: frame.data,
             tag: [0; 4],
@@ -46,7 +46,7 @@ impl<'a> WireFrame<'a> {
         self.tag_len > 0
     }
 
-    pub(crate) fn new(frame: &Frame<'a>, link_type: LinkType) -> Self {
+    pub(crate) fn new(frame: &LentFrame<'a>, link_type: LinkType) -> Self {
         let meta = &frame.meta;
         let plain = Self::whole(frame);
         match meta.vlan {
@@ -115,7 +115,7 @@ impl PutBack {
         self.frames.clear();
         for meta in frames {
             let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-            let wire = WireFrame::new(&Frame { meta: *meta, data }, link_type);
+            let wire = WireFrame::new(&LentFrame { meta: *meta, data }, link_type);
             let offset = self.memory.len();
             if offset > 0 && offset + wire.captured_len() > Self::BYTES {
                 break;
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use retroscope_capture::{Direction, VlanTag};
 
-    fn frame(data: &[u8], vlan: Option<VlanTag>) -> Frame<'_> {
+    fn frame(data: &[u8], vlan: Option<VlanTag>) -> LentFrame<'_> {
         let captured_len = u32::try_from(data.len()).unwrap();
         let meta = FrameMeta {
             time_ns: 0,
@@ -157,7 +157,7 @@ mod tests {
             direction: Direction::Unknown,
             vlan,
         };
-        Frame { meta, data }
+        LentFrame { meta, data }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! frames then go to the ring in one loop, or in one for each run of them that the capture filter takes. Where there are tags to put back, copies
 //! of the frames, in which they are, are plain. The frames of other bursts are looked at one by one.
 
-use retroscope_capture::{Burst, Frame, FrameMeta};
+use retroscope_capture::{Burst, FrameMeta, LentFrame};
 use retroscope_flow::ShedCause;
 use retroscope_packet::LinkType;
 use retroscope_ring::{Producer, Record};
@@ -270,7 +270,7 @@ impl FrameWriter {
             let mut shed = None;
             if is_taken {
                 let data = &burst.memory[meta.offset..meta.offset + meta.captured_len as usize];
-                let wire = WireFrame::whole(&Frame { meta: *meta, data });
+                let wire = WireFrame::whole(&LentFrame { meta: *meta, data });
                 let settle = &mut |settle: &Settle| {
                     store_before(self, producer);
                     settle.wait(producer);
@@ -318,7 +318,7 @@ impl FrameWriter {
     /// Stores any frame, or counts why not. False: it is beyond `-c`, neither stored nor counted, and nothing after it is to be.
     pub(super) fn store(
         &mut self,
-        frame: &Frame<'_>,
+        frame: &LentFrame<'_>,
         interfaces: &[Known],
         producer: &mut Producer,
         parts: &mut InserterParts,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use retroscope_capture::{SourceError, Status, af_packet::WATERMARK_BEHIND_NS_MAX};
+use retroscope_capture::{QueueStatus, SourceError, af_packet::WATERMARK_BEHIND_NS_MAX};
 use retroscope_ring::Producer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -116,13 +116,13 @@ impl LiveInserter {
             false => Duration::ZERO,
         };
         let (mut status, mut now) = self.fetch(wait);
-        self.has_news = status == Status::Frames;
+        self.has_news = status == QueueStatus::Frames;
         let lay_ns = self.intake.lay_ns(now);
         if let Some(inline) = &mut self.intake.writer.inline {
             inline.asked(now.mono_ns, lay_ns);
         }
         let until_ns = now.mono_ns.saturating_add(PUBLICATION_PERIOD_NS);
-        while status == Status::Frames {
+        while status == QueueStatus::Frames {
             self.store_burst(now);
             self.stop_if_due(now.mono_ns);
             if now.mono_ns >= until_ns {
@@ -131,7 +131,7 @@ impl LiveInserter {
             (status, now) = self.fetch(Duration::ZERO);
         }
         let now_ns = now.mono_ns;
-        self.is_dry = status != Status::Frames;
+        self.is_dry = status != QueueStatus::Frames;
         let inline = self.intake.writer.inline.as_mut();
         let is_told = inline.is_none_or(Inline::tell);
         match self.intake.watermark_ns(now).filter(|_| is_told) {
@@ -161,7 +161,7 @@ impl LiveInserter {
         let is_awaited = is_awaited || shedding.is_some_and(|shedding| shedding.has_periods());
         let is_old =
             age_ns >= UNAWAITED_COUNTERS_PERIOD_NS || is_awaited && age_ns >= COUNTERS_PERIOD_NS;
-        if is_old || status == Status::End {
+        if is_old || status == QueueStatus::End {
             self.intake.read_statistics();
             self.read_ns = now_ns;
             let counters = &self.intake.counters;
@@ -173,11 +173,11 @@ impl LiveInserter {
             let notices = inline.map(Inline::take_notices);
             self.intake.notices.extend(notices.into_iter().flatten());
         }
-        if status == Status::End {
+        if status == QueueStatus::End {
             self.intake.ended();
         }
         self.stop_if_due(now_ns);
-        status != Status::End
+        status != QueueStatus::End
     }
 
     /// How long the source may let this thread wait.
@@ -196,12 +196,12 @@ impl LiveInserter {
     }
 
     /// Fetches the next burst; also gives the time after it.
-    fn fetch(&mut self, wait: Duration) -> (Status, Moment) {
+    fn fetch(&mut self, wait: Duration) -> (QueueStatus, Moment) {
         let status = self.intake.fetch(wait);
         let now = self.intake.parts.common.clock.now_since(self.now_ns);
         self.now_ns = now.mono_ns;
         self.producer.set_now(now.mono_ns);
-        if status == Status::Idle {
+        if status == QueueStatus::Idle {
             self.intake.set_dry(now.mono_ns);
         }
         (status, now)
@@ -260,8 +260,8 @@ mod tests {
     };
 
     use retroscope_capture::{
-        Burst, Direction, Event, FrameMeta, InterfaceInfo, Queue, SourceError, SourceStatistics,
-        TimeDomain,
+        Burst, Direction, FrameMeta, InterfaceInfo, Queue, SourceError, SourceEvent,
+        SourceStatistics, TimeDomain,
     };
     use retroscope_packet::LinkType;
     use retroscope_ring::{Ring, RingConfig};
@@ -298,7 +298,7 @@ mod tests {
             &self.interfaces
         }
 
-        fn next(&mut self, wait: Duration) -> Result<Status, SourceError> {
+        fn next(&mut self, wait: Duration) -> Result<QueueStatus, SourceError> {
             let wait_ns = i64::try_from(wait.as_nanos()).unwrap();
             self.asked.wait_ns.store(wait_ns, Ordering::SeqCst);
             self.clock.pass(INTERVAL_NS);
@@ -308,9 +308,9 @@ mod tests {
             self.left.store(left.saturating_sub(1), Ordering::SeqCst);
             self.lent = usize::from(left > 0);
             Ok(if left > 0 {
-                Status::Frames
+                QueueStatus::Frames
             } else {
-                Status::Idle
+                QueueStatus::Idle
             })
         }
 
@@ -325,7 +325,7 @@ mod tests {
             Some(self.frame[0].time_ns)
         }
 
-        fn event(&mut self) -> Option<Event> {
+        fn event(&mut self) -> Option<SourceEvent> {
             None
         }
 

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use retroscope_capture::{SourceError, Status};
+use retroscope_capture::{QueueStatus, SourceError};
 use retroscope_ring::{Producer, Waker};
 
 use super::{
@@ -239,9 +239,9 @@ impl MergeInserter {
                 intake.fetch(SOURCE_WAIT)
             };
             match status {
-                Status::Frames => {}
-                Status::Idle => self.draining |= self.parts.common.control.stopping(),
-                Status::End => file.is_at_end = true,
+                QueueStatus::Frames => {}
+                QueueStatus::Idle => self.draining |= self.parts.common.control.stopping(),
+                QueueStatus::End => file.is_at_end = true,
             }
             intake.take_events();
         }

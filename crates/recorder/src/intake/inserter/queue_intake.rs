@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use retroscope_capture::{Burst, Event, Queue, SourceError, Status, TimeDomain};
+use retroscope_capture::{Burst, Queue, QueueStatus, SourceError, SourceEvent, TimeDomain};
 use retroscope_ring::{Producer, RingError};
 
 use super::{
@@ -152,7 +152,7 @@ impl QueueIntake {
     }
 
     /// Fetches the next burst, all of the one before being stored.
-    pub(super) fn fetch(&mut self, wait: Duration) -> Status {
+    pub(super) fn fetch(&mut self, wait: Duration) -> QueueStatus {
         if let ToRingTime::Judged(ahead) = &mut self.stamps {
             ahead.fetched();
         }
@@ -162,10 +162,10 @@ impl QueueIntake {
     }
 
     /// Keeps an error, which is the end, and registers interfaces that turned up.
-    fn fetched(&mut self, fetched: Result<Status, SourceError>) -> Status {
+    fn fetched(&mut self, fetched: Result<QueueStatus, SourceError>) -> QueueStatus {
         let status = fetched.unwrap_or_else(|error| {
             self.error = Some(error);
-            Status::End
+            QueueStatus::End
         });
         if let Err(error) = self.register() {
             self.notices.push(error.to_string());
@@ -181,7 +181,7 @@ impl QueueIntake {
     }
 
     /// From files: fetches what tells whether the frames that wait follow a step, or are late.
-    pub(super) fn fetch_ahead(&mut self) -> Status {
+    pub(super) fn fetch_ahead(&mut self) -> QueueStatus {
         let ToRingTime::Judged(ahead) = &mut self.stamps else {
             return self.fetch(SOURCE_WAIT);
         };
@@ -489,24 +489,24 @@ impl QueueIntake {
             let common = Arc::clone(&self.parts.common);
             let away = &common.intake.sources[self.source].away;
             match event {
-                Event::Notice(text) => self.notices.push(text),
-                Event::InterfaceAdded(_) => {}
+                SourceEvent::Notice(text) => self.notices.push(text),
+                SourceEvent::InterfaceAdded(_) => {}
                 _ if !self.is_first => {}
-                Event::InterfaceUp(i) => {
+                SourceEvent::InterfaceUp(i) => {
                     let now_ns = self.of_stamps(common.clock.now()).ring_ns;
                     away.end(now_ns, &common.intake.losses);
                     let text = format!("{}: the interface is up again", name(i));
                     self.notices.push(text);
                 }
                 // Also where it was never up.
-                Event::InterfaceDown(i) => {
+                SourceEvent::InterfaceDown(i) => {
                     away.begin(self.watch.last_ns);
                     self.notices.push(format!(
                         "{}: the interface is down; recording goes on when it is up",
                         name(i)
                     ));
                 }
-                Event::InterfaceGone(i) => {
+                SourceEvent::InterfaceGone(i) => {
                     away.begin(self.watch.last_ns);
                     self.notices.push(format!(
                         "{}: the interface is gone; recording goes on when it is back",
@@ -514,7 +514,7 @@ impl QueueIntake {
                     ));
                 }
                 // The engine has reported it by a notice.
-                Event::InterfaceLeft(_) => away.begin(self.watch.last_ns),
+                SourceEvent::InterfaceLeft(_) => away.begin(self.watch.last_ns),
             }
         }
     }
@@ -554,8 +554,8 @@ mod tests {
             std::slice::from_ref(&self.interface)
         }
 
-        fn next(&mut self, _: Duration) -> Result<Status, SourceError> {
-            Ok(Status::End)
+        fn next(&mut self, _: Duration) -> Result<QueueStatus, SourceError> {
+            Ok(QueueStatus::End)
         }
 
         fn burst(&self) -> Burst<'_> {
@@ -569,7 +569,7 @@ mod tests {
             None
         }
 
-        fn event(&mut self) -> Option<Event> {
+        fn event(&mut self) -> Option<SourceEvent> {
             None
         }
 

@@ -1,4 +1,4 @@
-//! A ring whose kernel a test plays.
+//! A ring in which a test plays the kernel.
 
 use super::*;
 use crate::sys::map_zeros;

@@ -15,7 +15,7 @@ use std::{
 
 use retroscope_alert::{LINE_BYTES_MAX, Lines};
 use retroscope_recorder::{AlertLines, Handle};
-use retroscope_unix::{Owner, Say, Socket, SocketFile};
+use retroscope_unix::{BoundSocket, Notifier, Owner, SocketFile};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io::Errno,
@@ -55,15 +55,17 @@ impl Sockets {
         is_stream: bool,
         owner: Owner,
     ) -> Result<(), String> {
-        let tell = Say(Arc::new(say));
+        let tell = Notifier(Arc::new(say));
         let failed = |error: io::Error| format!("{}: {error}", path.display());
         if is_stream {
-            let Socket { socket, file } = Socket::<UnixListener>::bind(path, owner, &tell)?;
+            let BoundSocket { socket, file } =
+                BoundSocket::<UnixListener>::bind(path, owner, &tell)?;
             socket.set_nonblocking(true).map_err(failed)?;
             self.listeners.push(socket);
             self.files.push(file);
         } else {
-            let Socket { socket, file } = Socket::<UnixDatagram>::bind(path, owner, &tell)?;
+            let BoundSocket { socket, file } =
+                BoundSocket::<UnixDatagram>::bind(path, owner, &tell)?;
             socket.set_nonblocking(true).map_err(failed)?;
             self.datagrams.push(socket);
             self.files.push(file);

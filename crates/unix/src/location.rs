@@ -1,11 +1,11 @@
 //! The directory and the name that a path leads to: path_resolution(7).
 //!
 //! Root makes files for another user, and this user may replace any part of the path by a link at
-//! any moment. The link must not lead root elsewhere. So [`Place::find`] opens one directory after
-//! the other and keeps the last one open. Later steps use names in that directory only, never the
-//! path again. Links are followed one by one, each from the directory that contains the link. Root
-//! refuses a link if another user may have made the link. A process that is not root follows all
-//! links: it has no right that this user lacks.
+//! any moment. The link must not lead root elsewhere. So [`FileLocation::find`] opens one directory
+//! after the other and keeps the last one open. Later steps use names in that directory only, never
+//! the path again. Links are followed one by one, each from the directory that contains the link.
+//! Root refuses a link if another user may have made the link. A process that is not root follows
+//! all links: it has no right that this user lacks.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -30,19 +30,19 @@ const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC)
 
 /// A name in a directory that is open.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct FileLocation {
     pub(crate) directory: OwnedFd,
     pub(crate) name: OsString,
 }
 
-impl Place {
-    /// The place of a file, which need not exist.
+impl FileLocation {
+    /// The location of a file, which need not exist.
     ///
     /// # Errors
     /// A directory of the path is missing or unreadable, the path names a directory, or the path
     /// leads through a link that another user may have made.
     pub(crate) fn find(path: &Path) -> io::Result<Self> {
-        let mut walk = Walk::new(path)?;
+        let mut walk = PathWalk::new(path)?;
         loop {
             let name = walk.rest.pop().filter(|name| name != "..");
             let name = name.ok_or(io::ErrorKind::IsADirectory)?;
@@ -58,7 +58,7 @@ impl Place {
 
 /// The way along a path.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub(crate) struct PathWalk {
     /// The directory that was reached.
     pub(crate) at: OwnedFd,
     /// Names that follow, the next one last.
@@ -68,7 +68,7 @@ pub(crate) struct Walk {
     foreign_link: Option<OsString>,
 }
 
-impl Walk {
+impl PathWalk {
     pub(crate) fn new(path: &Path) -> io::Result<Self> {
         let mut walk = Self {
             at: open_directory(".")?,
@@ -76,12 +76,12 @@ impl Walk {
             links: 0,
             foreign_link: None,
         };
-        walk.turn(path)?;
+        walk.follow_path(path)?;
         Ok(walk)
     }
 
     /// Goes on along `path` from here.
-    fn turn(&mut self, path: &Path) -> Result<(), Errno> {
+    fn follow_path(&mut self, path: &Path) -> Result<(), Errno> {
         if path.is_absolute() {
             self.at = open_directory("/")?;
         }
@@ -125,7 +125,7 @@ impl Walk {
             self.foreign_link = Some(name.to_owned());
         }
         let target = readlinkat(&link, "", Vec::new())?.into_bytes();
-        self.turn(Path::new(&OsString::from_vec(target)))
+        self.follow_path(Path::new(&OsString::from_vec(target)))
     }
 
     /// # Errors
@@ -190,7 +190,7 @@ mod tests {
         let folder = theirs.folder.path();
         let link = folder.join("link");
         symlink("victim", &link).unwrap();
-        let is_found = || Place::find(&link.join("passwd")).is_ok();
+        let is_found = || FileLocation::find(&link.join("passwd")).is_ok();
         let allow = |mode| fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
         for (mode, links_uid, expected) in [
             (0o755, 0, true),
@@ -217,9 +217,9 @@ mod tests {
     #[test]
     fn a_directory_is_no_place_of_a_file() {
         for path in ["", "/", ".", "..", "/tmp/.."] {
-            assert!(Place::find(Path::new(path)).is_err(), "{path}");
+            assert!(FileLocation::find(Path::new(path)).is_err(), "{path}");
         }
-        let place = Place::find(Path::new("/proc/self/status")).unwrap();
-        assert_eq!(place.name, "status");
+        let location = FileLocation::find(Path::new("/proc/self/status")).unwrap();
+        assert_eq!(location.name, "status");
     }
 }

@@ -1,13 +1,16 @@
-//! An interface by its name, and how sockets are made to receive from it.
+//! An interface by its name, and binding sockets to the interface.
 //!
-//! The same steps serve the start and an interface that comes back after it was removed. A removed interface takes its index
-//! with it; one of the same name is a new one. A socket alone can be bound to it. A member of a fanout group cannot leave
-//! that group (`packet_do_bind` of `net/packet/af_packet.c`), so it is replaced by a spare that was opened at the start,
-//! while the process had the privilege.
+//! The start and the return of a removed interface take the same steps. A removed interface loses
+//! its index; another interface of the same name is a new interface. A single socket can be bound
+//! to the new interface. A member of a fanout group cannot leave the group (`packet_do_bind` of
+//! `net/packet/af_packet.c`). A spare socket replaces the old member. The spare was opened at the
+//! start, while the process had the privilege.
 //!
-//! A socket is hooked into the receive path while it still rejects everything, joins its group, and is admitted then, at the start when
-//! all its siblings are there: so no frame reaches two of them. Where an interface comes back its threads do that one after the other,
-//! and what the group gives to one between both steps is rejected: the interface is said to be up when all were admitted.
+//! A socket first enters the receive path while its filter rejects all packets, then joins its
+//! group, and then starts to accept packets. At the start, all sockets have joined before one
+//! accepts, so no frame reaches two sockets. When an interface comes back, its threads take these
+//! steps one after the other. A packet that the group assigns to a socket between its two steps is
+//! rejected. The interface counts as up when all sockets accept packets.
 
 use std::{
     io,
@@ -25,8 +28,8 @@ use super::{
     watermark::RETIRE_MS,
 };
 use crate::{
-    Event, Instruction, SourceError,
-    interface::{Found, NamedInterface},
+    Instruction, SourceError, SourceEvent,
+    interface::{InterfaceSnapshot, NamedInterface},
     sys::take_error,
 };
 
@@ -37,70 +40,72 @@ const TAG_BYTES: u32 = 4;
 /// All EtherTypes.
 const ALL_PROTOCOLS: u16 = 3;
 
-/// Let the kernel choose a group number that is free: `PACKET_FANOUT_FLAG_UNIQUEID`.
+/// `PACKET_FANOUT_FLAG_UNIQUEID`: the kernel chooses a free group number.
 const FANOUT_UNIQUE: u16 = 0x2000;
-/// Spare the group copies of what this host sends: `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`.
+/// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`: the group gets no copies of packets that this host sends.
 const FANOUT_IGNORE_OUTGOING: u16 = 0x4000;
 /// `PACKET_FANOUT_FLAG_DEFRAG`.
 const FANOUT_DEFRAGMENT: u16 = 0x8000;
 
-/// Bytes of a block. A frame must fit a block, or the kernel cuts it: this takes what the recorder's ring takes, 256 KiB,
-/// but for some headers.
+/// Bytes of a block. The kernel truncates a frame that does not fit a block. This size allows
+/// frames as long as the recorder's ring allows, 256 KiB, less some headers.
 ///
-/// The kernel closes a block when it is full. It also closes the one that it is filling every [`RETIRE_MS`], however young that is,
-/// unless it is empty; kernels before Linux 6.18 close it [`RETIRE_MS`] after they opened it. So on a slow link a held-up reader loses
-/// nothing for the number of blocks times the retire time. On a fast link that time is shorter: at 500,000 frames of 64 bytes a second
-/// a block holds 1,724, and half of the blocks are closed with 276.
+/// The kernel closes a full block. It also closes the open block every [`RETIRE_MS`], however
+/// young, unless the block is empty. Kernels before Linux 6.18 close a block [`RETIRE_MS`] after
+/// its opening. So on a slow link a delayed reader loses no packet for the number of blocks times
+/// the retire time. On a fast link that time is shorter. At 500,000 frames of 64 bytes per second a
+/// block holds 1,724 frames, and half of the blocks are closed with 276 frames.
 const BLOCK_BYTES: u32 = 256 * 1024;
 
-/// Blocks at least: one is lent while the kernel fills others.
+/// Smallest number of blocks: one block is lent while the kernel fills the next blocks.
 const BLOCKS_MIN: u32 = 4;
 
-/// How an error names the joining of a fanout group.
+/// Name of the call that joins a fanout group, in errors.
 pub(super) const FANOUT_CALL: &str = "setsockopt(PACKET_FANOUT)";
 
-/// A socket with its ring, and a notice if that is smaller than wanted.
-pub(super) type Opened = (PacketSocket, BlockRing, Option<Event>);
+/// A socket with its ring, and a notice if the ring is smaller than requested.
+pub(super) type SocketWithRing = (PacketSocket, BlockRing, Option<SourceEvent>);
 
-/// An interface, and what its sockets have in common.
+/// An interface, and the state that its sockets share.
 #[derive(Debug)]
-pub(super) struct TappedInterface {
-    /// As the user gave it, except that `sides` is never `Both` for a loopback interface, which would show each frame twice.
+pub(super) struct PacketInterface {
+    /// The user's configuration, except that `sides` is never `Both` for a loopback interface,
+    /// which would show each frame twice.
     pub(super) config: LiveConfig,
     pub(super) interface: NamedInterface,
-    /// What every socket takes; `None`: all that comes.
+    /// The program that every socket runs; `None`: the sockets accept all packets.
     pub(super) program: Option<Vec<Instruction>>,
-    /// Sockets take only what the user's filter takes.
+    /// The sockets accept only packets that the user's filter accepts.
     pub(super) is_filtered: bool,
     /// Bytes of each socket's ring.
     pub(super) ring_bytes: usize,
-    /// Several sockets share what comes.
+    /// Several sockets share the packets of the interface.
     pub(super) is_shared: bool,
     sharing: Mutex<Sharing>,
 }
 
-/// What the threads of an interface have in common.
+/// State that the threads of an interface share.
 #[derive(Debug)]
 struct Sharing {
-    /// Sockets that should share the interface, without those that failed.
+    /// Sockets that should share the interface, without failed sockets.
     members: usize,
-    group: Option<Group>,
-    /// Sockets that were opened at the start.
+    group: Option<FanoutGroup>,
+    /// Unused sockets that were opened at the start.
     spares: Vec<PacketSocket>,
 }
 
 /// The fanout group of the sockets.
 #[derive(Debug, Clone, Copy)]
-struct Group {
-    /// The interface that it belongs to.
+struct FanoutGroup {
+    /// The interface of the group.
     index: i32,
     number: u16,
-    /// Sockets that receive.
-    admitted: usize,
+    /// Sockets that accept packets.
+    accepting: usize,
 }
 
-impl TappedInterface {
-    /// An interface that `queues` sockets are to share, in the network namespace of the calling thread.
+impl PacketInterface {
+    /// Prepares an interface for `queues` sockets, in the network namespace of the calling thread.
     pub(super) fn new(config: LiveConfig, queues: usize) -> Result<Self, SourceError> {
         let interface = NamedInterface::new(&config.interface)?;
         let ring_bytes = config
@@ -121,14 +126,14 @@ impl TappedInterface {
         })
     }
 
-    /// Several sockets are to share what comes; `spares` are kept for later.
+    /// Lets several sockets share the packets; keeps `spares` for later.
     pub(super) fn share(&mut self, spares: Vec<PacketSocket>) {
         self.is_shared = true;
         self.sharing().spares = spares;
     }
 
-    /// A socket that was opened at the start, with a ring.
-    pub(super) fn open_spare(&self) -> Result<Opened, SourceError> {
+    /// Gives a ring to a socket that was opened at the start.
+    pub(super) fn open_spare(&self) -> Result<SocketWithRing, SourceError> {
         let spare = self.sharing().spares.pop();
         let spare = spare.ok_or_else(|| {
             SourceError::Unsupported(format!(
@@ -143,11 +148,11 @@ impl TappedInterface {
         &self.config.interface
     }
 
-    /// The interface of this name, if there is one.
+    /// Looks up the interface of this name.
     ///
     /// # Errors
-    /// Everything that keeps it from being recorded.
-    pub(super) fn look_up(&self) -> Result<Found, SourceError> {
+    /// Every reason why the interface cannot be recorded.
+    pub(super) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let name = self.name();
         if name == "any" {
             let message = "cannot record on 'any', whose frames differ in link type, with this engine: name each interface with its own -i, or \
@@ -165,7 +170,7 @@ impl TappedInterface {
         Ok(found)
     }
 
-    /// Bytes of the largest frame on the wire: the MTU behind a link header, with a tag that may stand inside. `u32::MAX`:
+    /// Bytes of the largest frame on the wire: the MTU plus a link header and a tag. `u32::MAX`:
     /// unknown.
     pub(super) fn frame_bytes_max(&self) -> u32 {
         let mtu = self.interface.query.mtu(self.name()).ok();
@@ -181,7 +186,7 @@ impl TappedInterface {
         flags.is_ok_and(|flags| flags.is_up())
     }
 
-    /// A socket, or the sentence about privileges.
+    /// Opens a socket, or returns the sentence about missing privileges.
     pub(super) fn open_socket(&self) -> Result<PacketSocket, SourceError> {
         PacketSocket::new().map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
@@ -191,8 +196,8 @@ impl TappedInterface {
         })
     }
 
-    /// Gives a socket its ring.
-    pub(super) fn with_ring(&self, socket: PacketSocket) -> Result<Opened, SourceError> {
+    /// Gives a ring to a socket.
+    pub(super) fn with_ring(&self, socket: PacketSocket) -> Result<SocketWithRing, SourceError> {
         let blocks_wanted = self.ring_bytes / BLOCK_BYTES as usize;
         let blocks_wanted = u32::try_from(blocks_wanted)
             .unwrap_or(u32::MAX)
@@ -202,7 +207,7 @@ impl TappedInterface {
             .map_err(|error| self.error("mmap", error))?;
         let notice = (blocks < blocks_wanted).then(|| {
             let kib = |blocks: u32| u64::from(blocks) * u64::from(BLOCK_BYTES / 1024);
-            Event::Notice(format!(
+            SourceEvent::Notice(format!(
                 "{}: the kernel had {} KiB of {} KiB for its ring",
                 self.name(),
                 kib(blocks),
@@ -212,7 +217,8 @@ impl TappedInterface {
         Ok((socket, BlockRing::new(mapping), notice))
     }
 
-    /// Asks for `blocks` blocks, then for half as many until the kernel has the memory. Returns how many it took.
+    /// Requests `blocks` blocks, then half as many until the kernel has enough memory. Returns the
+    /// number of blocks.
     fn set_up_ring(&self, socket: &PacketSocket, mut blocks: u32) -> Result<u32, SourceError> {
         loop {
             match socket.set_up_ring(BLOCK_BYTES, blocks, RETIRE_MS) {
@@ -227,34 +233,41 @@ impl TappedInterface {
         }
     }
 
-    /// Puts a socket into the receive path of the interface. It still rejects everything: members of a group come one by one,
-    /// and until all are there some would get what others got too.
+    /// Puts a socket into the receive path of the interface, with a filter that still rejects all
+    /// packets. Members join a group one by one, and before all have joined, a packet could reach
+    /// two of the sockets.
     ///
-    /// Calling it again after an error is allowed.
-    pub(super) fn hook(&self, socket: &PacketSocket, found: &Found) -> Result<(), SourceError> {
+    /// The call may be repeated after an error.
+    pub(super) fn bind_rejecting(
+        &self,
+        socket: &PacketSocket,
+        found: &InterfaceSnapshot,
+    ) -> Result<(), SourceError> {
         // An earlier attempt may have left ENETDOWN: it had bound the socket to an interface that
         // was down.
         let _ = take_error(socket);
         socket
             .attach_filter(&REJECT_ALL)
             .map_err(|error| self.error("setsockopt(SO_ATTACH_FILTER)", error))?;
-        // Another program on the interface, as an IDS, then tells the same time of a packet as we do. Without it ours are as good.
+        // Other programs on the interface, such as an IDS, then report the same time for a packet
+        // as we do. If the call fails, our stamps are as good as before.
         let _ = socket.stamp_on_arrival();
         if self.ignores_outgoing() && !self.is_shared {
-            // Before Linux 4.20 the filter alone rejects them.
+            // Before Linux 4.20 the filter alone rejects outgoing packets.
             let _ = socket.ignore_outgoing();
         }
         receive_from(socket, &self.interface, found, self.config.promiscuous)?;
         if self.is_shared {
-            // Last: where the interface comes back, members that were quicker receive already, and what the group gives to this one
-            // until it is admitted is rejected. Becoming promiscuous may wait long, for other changes to interfaces.
+            // The last step: when an interface comes back, faster members receive already, and the
+            // filter rejects packets that the group assigns to this socket before it accepts.
+            // Switching to promiscuous mode may wait long for other changes to interfaces.
             self.join_group(socket, found.index)?;
         }
         Ok(())
     }
 
-    /// Lets a hooked socket receive.
-    pub(super) fn admit(&self, socket: &PacketSocket) -> Result<(), SourceError> {
+    /// Lets a bound socket accept packets.
+    pub(super) fn start_accepting(&self, socket: &PacketSocket) -> Result<(), SourceError> {
         match &self.program {
             Some(program) => socket
                 .attach_filter(program)
@@ -264,20 +277,20 @@ impl TappedInterface {
                 .map_err(|error| self.error("setsockopt(SO_DETACH_FILTER)", error))?,
         }
         if let Some(group) = &mut self.sharing().group {
-            group.admitted += 1;
+            group.accepting += 1;
         }
         Ok(())
     }
 
-    /// Whether all sockets that are to share the interface receive from it.
-    pub(super) fn are_all_admitted(&self) -> bool {
+    /// Whether all sockets that should share the interface accept packets.
+    pub(super) fn are_all_accepting(&self) -> bool {
         let sharing = self.sharing();
         let group = sharing.group.as_ref();
-        group.is_none_or(|group| group.admitted >= sharing.members)
+        group.is_none_or(|group| group.accepting >= sharing.members)
     }
 
-    /// A socket has failed: nobody waits for it any more.
-    pub(super) fn lose_member(&self) {
+    /// A socket has failed: the other sockets do not wait for it any more.
+    pub(super) fn remove_member(&self) {
         self.sharing().members -= 1;
     }
 
@@ -285,12 +298,12 @@ impl TappedInterface {
         self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program rejects what this host sends.
+    /// The program rejects packets that this host sends.
     fn ignores_outgoing(&self) -> bool {
         self.config.sides == Sides::In
     }
 
-    /// Joins the group of the interface, or founds it.
+    /// Joins the group of the interface, or creates the group.
     fn join_group(&self, socket: &PacketSocket, index: i32) -> Result<(), SourceError> {
         let call = FANOUT_CALL;
         let group = &mut self.sharing().group;
@@ -302,7 +315,7 @@ impl TappedInterface {
         if self.ignores_outgoing() {
             mode |= FANOUT_IGNORE_OUTGOING;
         }
-        if let Some(Group { number, .. }) = group.filter(|group| group.index == index) {
+        if let Some(FanoutGroup { number, .. }) = group.filter(|group| group.index == index) {
             return socket
                 .join_fanout(number, mode)
                 .map_err(|error| self.error(call, error));
@@ -313,10 +326,10 @@ impl TappedInterface {
         let number = socket
             .fanout_group()
             .map_err(|error| self.error(call, error))?;
-        *group = Some(Group {
+        *group = Some(FanoutGroup {
             index,
             number,
-            admitted: 0,
+            accepting: 0,
         });
         Ok(())
     }
@@ -326,11 +339,11 @@ impl TappedInterface {
     }
 }
 
-/// Binds a socket to an interface that was found, in promiscuous mode if that is wanted and means something.
+/// Binds a socket to an interface, in promiscuous mode if requested and possible.
 pub(crate) fn receive_from(
     socket: &PacketSocket,
     interface: &NamedInterface,
-    found: &Found,
+    found: &InterfaceSnapshot,
     promiscuous: bool,
 ) -> Result<(), SourceError> {
     socket
@@ -344,7 +357,7 @@ pub(crate) fn receive_from(
     Ok(())
 }
 
-/// The sentence for a process that may not open a packet socket, with the commands that help.
+/// The error for a process that may not open a packet socket, with the commands that help.
 pub(crate) fn permission(what: &str, interface: &str, program: &Path) -> SourceError {
     let program = program.display();
     let message = format!(

@@ -1,8 +1,9 @@
-//! An interface by its name: whether it may be taken from the host, and sockets that are bound to its queues.
+//! An interface by its name: whether it may be taken from the host, and sockets for its queues.
 //!
-//! The same steps serve the start and an interface that comes back after it was removed. A removed interface takes its index with it; one
-//! of the same name is a new one. A socket that was bound once cannot be bound again (`xsk_bind` of `net/xdp/xsk.c`), so each queue
-//! keeps spares, which were made while the process had the privilege; to bind one takes none.
+//! The start and the return of a removed interface take the same steps. A removed interface loses
+//! its index; another interface of the same name is a new interface. A socket can be bound only
+//! once (`xsk_bind` of `net/xdp/xsk.c`). So each queue keeps spare sockets, which were made while
+//! the process had the privilege. Binding a spare needs no privilege.
 
 use std::io;
 
@@ -14,21 +15,21 @@ use super::{
 use crate::{
     SourceError,
     host::HostUse,
-    interface::{Found, NamedInterface},
+    interface::{InterfaceSnapshot, NamedInterface},
 };
 
 /// Ethernet header and two tags.
 const HEADERS: u32 = 22;
 
-/// See the module.
+/// An interface that AF_XDP takes from the host, by its name.
 #[derive(Debug)]
-pub(super) struct TakenInterface {
+pub(super) struct XdpInterface {
     pub(super) config: XdpConfig,
     pub(super) interface: NamedInterface,
 }
 
-impl TakenInterface {
-    /// The interface that `config` names, in the network namespace of the calling thread.
+impl XdpInterface {
+    /// Prepares the interface that `config` names, in the network namespace of the calling thread.
     pub(super) fn new(config: XdpConfig) -> Result<Self, SourceError> {
         let interface = NamedInterface::new(&config.interface)?;
         Ok(Self { config, interface })
@@ -38,7 +39,7 @@ impl TakenInterface {
         &self.config.interface
     }
 
-    /// What a failed call means to the user.
+    /// Converts the error of a call into a message for the user.
     pub(super) fn error(&self, call: &'static str, error: io::Error) -> SourceError {
         let (interface, program) = (self.name(), self.config.program.display());
         match error.raw_os_error() {
@@ -73,7 +74,7 @@ impl TakenInterface {
     }
 
     /// The interface of this name, if there is one.
-    pub(super) fn look_up(&self) -> Result<Found, SourceError> {
+    pub(super) fn look_up(&self) -> Result<InterfaceSnapshot, SourceError> {
         let found = self.interface.look_up()?;
         if found.hardware_type != libc::ARPHRD_ETHER {
             return Err(self.unsupported("it is no Ethernet interface"));
@@ -81,7 +82,8 @@ impl TakenInterface {
         Ok(found)
     }
 
-    /// The host's uses of the interface, if there are any and the user did not allow to take the interface away.
+    /// The host's uses of the interface, if there are any and the user has not allowed to take the
+    /// interface away.
     pub(super) fn host_use(&self) -> Option<HostUse> {
         if self.config.take_interface {
             return None;
@@ -89,7 +91,7 @@ impl TakenInterface {
         Some(HostUse::of(self.name())).filter(HostUse::is_used)
     }
 
-    /// A socket that will receive into these chunks.
+    /// Opens a socket that will receive into these chunks.
     pub(super) fn open_socket(
         &self,
         umem: &Umem,
@@ -120,7 +122,7 @@ impl TakenInterface {
     }
 }
 
-/// What to do about another XDP program.
+/// The remedy for another XDP program.
 pub(super) fn other_program(name: &str) -> String {
     format!("another XDP program is attached: ip link show {name} names it")
 }

@@ -1,15 +1,17 @@
-//! What a network namespace says of one of its interfaces: addresses, routes, and what stands on it.
+//! Queries about an interface in a network namespace: addresses, routes, and interfaces on top of
+//! the interface.
 //!
-//! All is asked by netlink. So no file system decides what is seen (`/proc` may be closed, `/sys` shows the namespace of whoever mounted
-//! it), routes of every table count, and a list that cannot be read to its end is an error rather than a short list.
+//! All queries use netlink. So the answers do not depend on a file system: `/proc` may be closed,
+//! and `/sys` shows the namespace of the process that mounted sysfs. Routes of every table count,
+//! and an incomplete list is an error rather than a short list.
 
 use std::io;
 
 use super::{HostUse, links};
 use crate::{
     af_packet::sys::InterfaceQuery,
-    host::links::Link,
-    netlink::{Message, Netlink, Request, link_request, word},
+    host::links::HostLink,
+    netlink::{Netlink, NetlinkMessage, NetlinkRequest, link_request, word},
 };
 
 /// Message types of `linux/rtnetlink.h`.
@@ -33,8 +35,8 @@ const IPV4: u8 = 2;
 const IPV6: u8 = 10;
 
 impl HostUse {
-    /// The uses of the interface `name` in the calling thread's network namespace. Needs no privilege. Opens a netlink
-    /// socket and closes it again.
+    /// Queries the uses of the interface `name` in the calling thread's network namespace. Needs no
+    /// privilege. Opens a netlink socket and closes it at the end.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let mut found = Self::default();
@@ -49,13 +51,13 @@ impl HostUse {
         found.has_address = found.read("its addresses", has_address) == Some(true);
         let has_route = has_route(&mut netlink, index);
         found.has_route = found.read("its routes", has_route) == Some(true);
-        let links = netlink.list(&link_request(0), Link::read);
+        let links = netlink.list(&link_request(0), HostLink::read);
         let links = found.read("what stands on it", links).unwrap_or_default();
-        found.above = links::above(&links, index);
+        found.upper_links = links::upper_links(&links, index);
         found
     }
 
-    /// What was read; `None`: it could not be, which is noted.
+    /// The value of a query. If the query failed, notes the failure and returns `None`.
     fn read<T>(&mut self, what: &str, outcome: io::Result<T>) -> Option<T> {
         let note = |error| {
             self.unread.push(format!("{what} cannot be read ({error})"));
@@ -64,21 +66,22 @@ impl HostUse {
     }
 }
 
-/// Whether it has an IPv4 address, or an IPv6 address that is not link-local (every interface that is up has one of those).
+/// Whether the interface has an IPv4 address, or an IPv6 address that is not link-local. Every
+/// interface that is up has a link-local address.
 fn has_address(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     let mut fixed = [0; ADDRESS];
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-    let request = Request::new(GET_ADDRESS, &fixed);
+    let request = NetlinkRequest::new(GET_ADDRESS, &fixed);
     let found = netlink.list(&request, |message| is_address(message, index))?;
     Ok(!found.is_empty())
 }
 
-fn is_address(message: Message<'_>, index: u32) -> Option<Option<()>> {
+fn is_address(message: NetlinkMessage<'_>, index: u32) -> Option<Option<()>> {
     let (fixed, found) = message.parts(NEW_ADDRESS, ADDRESS)?;
     if word(fixed, 4)? != index {
         return Some(None);
     }
-    // With a peer `IFA_ADDRESS` is the peer's, and its own is in `IFA_LOCAL`.
+    // With a peer, `IFA_ADDRESS` is the peer's address, and `IFA_LOCAL` is the interface's address.
     let given = [ADDRESS_BYTES, LOCAL_BYTES].map(|kind| found.get(&kind));
     let mut given = given.into_iter().flatten().peekable();
     let is_own = given.peek().is_some() && given.all(|value| is_link_local(value));
@@ -89,13 +92,15 @@ fn is_address(message: Message<'_>, index: u32) -> Option<Option<()>> {
     })
 }
 
-/// Whether a route leads through it, but for those that every interface has (link-local and multicast of IPv6).
+/// Whether a route uses the interface, except the routes that every interface has (link-local and
+/// multicast of IPv6).
 fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     for family in [IPV4, IPV6] {
         let mut fixed = [0; ROUTE];
         fixed[0] = family;
-        // The kernel lists those that leave by it: also as one of several paths, or by a nexthop object.
-        let request = Request::new(GET_ROUTE, &fixed).with(LEAVES_BY, &index.to_ne_bytes());
+        // The kernel lists the routes that leave by this interface, also as one of several paths,
+        // or through a nexthop object.
+        let request = NetlinkRequest::new(GET_ROUTE, &fixed).with(LEAVES_BY, &index.to_ne_bytes());
         if !netlink.list(&request, is_route)?.is_empty() {
             return Ok(true);
         }
@@ -103,7 +108,7 @@ fn has_route(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
     Ok(false)
 }
 
-fn is_route(message: Message<'_>) -> Option<Option<()>> {
+fn is_route(message: NetlinkMessage<'_>) -> Option<Option<()>> {
     let (fixed, found) = message.parts(NEW_ROUTE, ROUTE)?;
     if word(fixed, 8)? & CLONED != 0 {
         return Some(None);
@@ -131,7 +136,7 @@ mod tests {
         let mut fixed = [0; ADDRESS];
         fixed[0] = family;
         fixed[4..8].copy_from_slice(&index.to_ne_bytes());
-        let mut body = Request::new(NEW_ADDRESS, &fixed).with(ADDRESS_BYTES, value);
+        let mut body = NetlinkRequest::new(NEW_ADDRESS, &fixed).with(ADDRESS_BYTES, value);
         if let Some(local) = local {
             body = body.with(LOCAL_BYTES, local);
         }
@@ -144,7 +149,7 @@ mod tests {
         let mut fixed = [0; ROUTE];
         fixed[0] = family;
         fixed[8..12].copy_from_slice(&flags.to_ne_bytes());
-        let mut body = Request::new(NEW_ROUTE, &fixed);
+        let mut body = NetlinkRequest::new(NEW_ROUTE, &fixed);
         if let Some(destination) = destination {
             body = body.with(DESTINATION, destination);
         }
