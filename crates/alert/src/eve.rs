@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::{Alert, Identity, Read, Tuple, time::micros};
+use crate::{Alert, AlertIdentity, ParsedLine, Tuple, time::micros};
 
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -23,7 +23,7 @@ struct Line<'a> {
     #[serde(default)]
     vlan: Option<Value>,
     #[serde(borrow, flatten)]
-    ends: Ends<'a>,
+    ends: EveEndpoints<'a>,
     #[serde(default)]
     icmp_type: Option<u8>,
     #[serde(default)]
@@ -39,13 +39,13 @@ struct Line<'a> {
     #[serde(borrow, default)]
     alert: Option<Signature<'a>>,
     #[serde(borrow, default)]
-    flow: Option<Flow<'a>>,
+    flow: Option<EveFlow<'a>>,
     #[serde(borrow, default)]
-    tunnel: Option<Ends<'a>>,
+    tunnel: Option<EveEndpoints<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Ends<'a> {
+struct EveEndpoints<'a> {
     #[serde(borrow, default)]
     src_ip: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -71,12 +71,12 @@ struct Signature<'a> {
 }
 
 #[derive(Deserialize)]
-struct Flow<'a> {
+struct EveFlow<'a> {
     #[serde(borrow, default)]
     start: Option<Cow<'a, str>>,
 }
 
-impl Ends<'_> {
+impl EveEndpoints<'_> {
     /// `None` where it tells none; an error where what it tells is none.
     fn tuple(&self) -> Result<Option<Tuple>, &'static str> {
         let (Some(src), Some(dst)) = (&self.src_ip, &self.dest_ip) else {
@@ -100,17 +100,17 @@ impl Ends<'_> {
 }
 
 /// `None`: that is no JSON, or not of this form.
-pub(crate) fn read(line: &[u8]) -> Option<Read> {
+pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
     let parsed: Line<'_> = serde_json::from_slice(line).ok()?;
     if parsed.event_type.as_deref() != Some("alert") {
-        return Some(Read::Ignored);
+        return Some(ParsedLine::Ignored);
     }
     Some(match alert(parsed, line) {
-        Ok(alert) => Read::Alert {
+        Ok(alert) => ParsedLine::Alert {
             alert: Box::new(alert),
             after_torn: false,
         },
-        Err(why) => Read::Wrong(why),
+        Err(why) => ParsedLine::Wrong(why),
     })
 }
 
@@ -128,7 +128,7 @@ fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let signature = line.alert;
     let of_signature =
         |number: fn(&Signature<'_>) -> Option<u64>| signature.as_ref().and_then(number);
-    let identity = Identity {
+    let identity = AlertIdentity {
         flow_id: line.flow_id,
         gid: of_signature(|it| it.gid),
         signature_id: of_signature(|it| it.signature_id),

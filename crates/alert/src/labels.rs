@@ -14,20 +14,20 @@ const INTERFACE_BYTES_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelTemplate {
     text: String,
-    places: Vec<Place>,
+    places: Vec<Placeholder>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct Placeholder {
     /// What of the text the value stands for.
     span: Range<usize>,
     label: String,
-    kind: Kind,
+    kind: PlaceholderKind,
 }
 
 /// What a placeholder takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PlaceholderKind {
     Address,
     Net,
     Port,
@@ -50,7 +50,7 @@ impl LabelTemplate {
     /// # Errors
     /// A sentence: a placeholder where no value can stand, or two interfaces.
     pub fn new(text: &str) -> Result<Self, String> {
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<Placeholder> = Vec::new();
         let mut from = 0;
         while let Some(begin) = text[from..].find('{').map(|at| from + at) {
             from = begin + 1;
@@ -65,17 +65,17 @@ impl LabelTemplate {
             let is_word = |c: char| c.is_ascii_alphanumeric() || "_-$".contains(c);
             let word = &before[before.trim_end_matches(is_word).len()..];
             let kind = match word {
-                "host" | "src" | "dst" => Kind::Address,
-                "net" => Kind::Net,
-                "port" => Kind::Port,
-                "interface" => Kind::Interface,
+                "host" | "src" | "dst" => PlaceholderKind::Address,
+                "net" => PlaceholderKind::Net,
+                "port" => PlaceholderKind::Port,
+                "interface" => PlaceholderKind::Interface,
                 _ => {
                     return Err(format!(
                         "before {{{label}}} stands `host`, `src` or `dst` for an address, `net`, `port` or `interface`, each time anew"
                     ));
                 }
             };
-            let is_interface = kind == Kind::Interface;
+            let is_interface = kind == PlaceholderKind::Interface;
             if is_interface && places.iter().any(|place| place.kind == kind) {
                 return Err("an alert is about one interface: say it once".to_owned());
             }
@@ -84,7 +84,7 @@ impl LabelTemplate {
             } else {
                 begin
             };
-            places.push(Place {
+            places.push(Placeholder {
                 span: begin..end + 1,
                 label: label.to_owned(),
                 kind,
@@ -102,9 +102,9 @@ impl LabelTemplate {
     pub fn samples(&self) -> [LabelFilled; 2] {
         ["192.0.2.1", "2001:db8::1"].map(|address| {
             self.filled(|place| match place.kind {
-                Kind::Port => "9".to_owned(),
-                Kind::Interface => "eth0".to_owned(),
-                Kind::Address | Kind::Net => address.to_owned(),
+                PlaceholderKind::Port => "9".to_owned(),
+                PlaceholderKind::Interface => "eth0".to_owned(),
+                PlaceholderKind::Address | PlaceholderKind::Net => address.to_owned(),
             })
         })
     }
@@ -115,7 +115,7 @@ impl LabelTemplate {
     /// A sentence: a label is missing, or is not what its place takes.
     pub fn fill<'v>(&self, label: impl Fn(&str) -> Option<&'v str>) -> Result<LabelFilled, String> {
         let mut values = Vec::with_capacity(self.places.len());
-        for Place {
+        for Placeholder {
             label: name, kind, ..
         } in &self.places
         {
@@ -129,13 +129,13 @@ impl LabelTemplate {
         Ok(self.filled(|_| values.next().unwrap_or_default()))
     }
 
-    fn filled(&self, mut value: impl FnMut(&Place) -> String) -> LabelFilled {
+    fn filled(&self, mut value: impl FnMut(&Placeholder) -> String) -> LabelFilled {
         let mut expression = String::with_capacity(self.text.len());
         let (mut copied, mut interface) = (0, None);
         for place in &self.places {
             expression.push_str(&self.text[copied..place.span.start]);
             let value = value(place);
-            if place.kind == Kind::Interface {
+            if place.kind == PlaceholderKind::Interface {
                 expression.push_str("$iface");
                 interface = Some(value);
             } else {
@@ -157,7 +157,7 @@ fn is_label(text: &str) -> bool {
     text.starts_with(is_start) && text.chars().all(|c| is_start(c) || c.is_ascii_digit())
 }
 
-impl Kind {
+impl PlaceholderKind {
     /// What of a value is taken, written anew.
     fn value(self, value: &str) -> Option<String> {
         let value = value.trim();

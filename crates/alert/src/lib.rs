@@ -1,6 +1,6 @@
 //! Alerts of an IDS: Suricata's lines of EVE JSON and Zeek's notices, as what they say about packets.
 //!
-//! Pure: bytes in, facts out. No files, no sockets, no threads, no clock. [`Lines`] cuts a stream into lines, and goes on behind one that was torn;
+//! Pure: bytes in, facts out. No files, no sockets, no threads, no clock. [`LineSplitter`] cuts a stream into lines, and goes on behind one that was torn;
 //! [`read`] makes an [`Alert`] of a line. What is not in a line is `None`, never a guess. The frame that Suricata can add to an alert (`packet`)
 //! is not read: it is there only where somebody turned it on. [`LabelTemplate`] is for alerts that are labels, as those of Prometheus.
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ use retroscope_packet::{Endpoint, FlowKey, Icmp, community_id_of, proto};
 use serde::Serialize;
 
 pub use labels::{LabelFilled, LabelTemplate};
-pub use lines::{LINE_BYTES_MAX, Lines};
+pub use lines::{LINE_BYTES_MAX, LineSplitter};
 pub use time::time_ns;
 
 /// What an alert says about packets.
@@ -45,7 +45,7 @@ pub struct Alert {
     /// Whether a packet with this stamp was on the wire: what an IDS puts together itself (of fragments, of a stream, when a flow times out) was not.
     pub is_on_wire: bool,
     /// What identifies it.
-    pub identity: Arc<Identity>,
+    pub identity: Arc<AlertIdentity>,
 }
 
 /// Between whom a packet is, in its direction.
@@ -63,7 +63,7 @@ pub struct Tuple {
 
 /// What identifies an alert: what its line says, repeated where we tell of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Identity {
+pub struct AlertIdentity {
     /// Its time as the line has it.
     pub timestamp: String,
     /// Suricata's number of the flow.
@@ -94,7 +94,7 @@ pub struct Identity {
     pub sha256: String,
 }
 
-impl Identity {
+impl AlertIdentity {
     /// How people call it: `1:2019401:3 "ET POLICY …"`.
     #[must_use]
     pub fn name(&self) -> String {
@@ -109,7 +109,7 @@ impl Identity {
 
 /// What a line is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Read {
+pub enum ParsedLine {
     /// An alert. `after_torn`: what stood before it in the line was the beginning of another, which is lost.
     Alert {
         /// What it says.
@@ -135,16 +135,16 @@ const WORDS: [&[u8]; 2] = [br#""alert""#, br#""note""#];
 
 /// What a line, without its end, is. Most lines of an IDS are no alerts, and are not parsed.
 #[must_use]
-pub fn read(line: &[u8]) -> Read {
+pub fn read(line: &[u8]) -> ParsedLine {
     let line = line.trim_ascii();
     if line.is_empty() {
-        return Read::Ignored;
+        return ParsedLine::Ignored;
     }
     let is_whole = line.starts_with(b"{") && line.ends_with(b"}");
     let is_alert = WORDS.iter().any(|word| memmem::find(line, word).is_some());
     match (is_whole, is_alert) {
-        (true, false) => return Read::Ignored,
-        (false, false) => return Read::Torn,
+        (true, false) => return ParsedLine::Ignored,
+        (false, false) => return ParsedLine::Torn,
         (true, true) => {
             if let Some(read) = whole(line) {
                 return read;
@@ -158,24 +158,24 @@ pub fn read(line: &[u8]) -> Read {
         .filter_map(|start| memmem::rfind(&line[1..], start));
     let rest = starts.max().map(|at| &line[at + 1..]);
     match rest.and_then(whole) {
-        Some(Read::Alert { alert, .. }) => Read::Alert {
+        Some(ParsedLine::Alert { alert, .. }) => ParsedLine::Alert {
             alert,
             after_torn: true,
         },
-        _ => Read::Torn,
+        _ => ParsedLine::Torn,
     }
 }
 
 /// `None`: that is no JSON object.
-fn whole(line: &[u8]) -> Option<Read> {
+fn whole(line: &[u8]) -> Option<ParsedLine> {
     let read = if memmem::find(line, br#""event_type""#).is_some() {
         eve::read(line)
     } else {
         zeek::read(line)
     };
     read.map(|read| match read {
-        Read::Alert { alert, .. } if alert.kept_bytes() > KEPT_BYTES_MAX => {
-            Read::Wrong("its texts are longer than 8 KiB")
+        ParsedLine::Alert { alert, .. } if alert.kept_bytes() > KEPT_BYTES_MAX => {
+            ParsedLine::Wrong("its texts are longer than 8 KiB")
         }
         read => read,
     })
@@ -184,7 +184,7 @@ fn whole(line: &[u8]) -> Option<Read> {
 impl Alert {
     /// Bytes of texts and lists.
     fn kept_bytes(&self) -> usize {
-        let Identity {
+        let AlertIdentity {
             timestamp,
             signature,
             host,

@@ -5,13 +5,13 @@ pub const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// See the module. What is left of a line waits for its end.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct LineSplitter {
     rest: Vec<u8>,
     /// What comes up to the next end of a line belongs to one that was given up.
     skips: bool,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Takes bytes, and gives `line` each line that is whole by them, without its end. Returns how many were longer than [`LINE_BYTES_MAX`].
     pub fn push(&mut self, mut bytes: &[u8], mut line: impl FnMut(&[u8])) -> u64 {
         let mut given_up = 0;
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn cut(pieces: &[&[u8]]) -> (Vec<Vec<u8>>, u64, Option<Vec<u8>>) {
-        let (mut lines, mut all, mut given_up) = (Lines::default(), Vec::new(), 0);
+        let (mut lines, mut all, mut given_up) = (LineSplitter::default(), Vec::new(), 0);
         for piece in pieces {
             given_up += lines.push(piece, |line| all.push(line.to_vec()));
         }

@@ -7,7 +7,7 @@ use retroscope_packet::{Icmp, proto};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Alert, Identity, Read, Tuple, eve::sha256, time::micros};
+use crate::{Alert, AlertIdentity, ParsedLine, Tuple, eve::sha256, time::micros};
 
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -39,17 +39,17 @@ struct Line<'a> {
 }
 
 /// `None`: that is no JSON, or not of this form.
-pub(crate) fn read(line: &[u8]) -> Option<Read> {
+pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
     let parsed: Line<'_> = serde_json::from_slice(line).ok()?;
     if parsed.note.is_none() {
-        return Some(Read::Ignored);
+        return Some(ParsedLine::Ignored);
     }
     Some(match alert(parsed, line) {
-        Ok(alert) => Read::Alert {
+        Ok(alert) => ParsedLine::Alert {
             alert: Box::new(alert),
             after_torn: false,
         },
-        Err(why) => Read::Wrong(why),
+        Err(why) => ParsedLine::Wrong(why),
     })
 }
 
@@ -113,13 +113,13 @@ fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
         community_id: owned(line.community_id),
         // Its stamp is that of the packet by which Zeek noticed, which need not be of this connection.
         is_on_wire: false,
-        identity: Arc::new(Identity {
+        identity: Arc::new(AlertIdentity {
             timestamp,
             signature: owned(line.note),
             host: owned(line.peer_descr),
             uid: owned(line.uid),
             sha256: sha256(bytes),
-            ..Identity::default()
+            ..AlertIdentity::default()
         }),
     })
 }

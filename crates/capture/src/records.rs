@@ -13,7 +13,7 @@ use std::{
 };
 
 use retroscope_pcapfile::{
-    ReadError, Reader, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance,
+    CaptureReader, ReadError, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance,
 };
 
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 /// ever. Records end when the stream does, or, live too, where another thread has set `stop`. Messages call it `path`.
 ///
 /// # Errors
-/// Those of [`Reader::with_texts`].
+/// Those of [`CaptureReader::with_texts`].
 pub(crate) fn open<R: Read + Send + Debug + 'static>(
     path: &Path,
     stream: R,
@@ -35,7 +35,7 @@ pub(crate) fn open<R: Read + Send + Debug + 'static>(
 ) -> Result<Box<dyn Probed>, ReadError> {
     let mut queue = RecordsQueue {
         path: path.to_owned(),
-        reader: Reader::with_texts(stream, texts)?,
+        reader: CaptureReader::with_texts(stream, texts)?,
         interfaces: Vec::new(),
         told: 0,
         is_cut_told: false,
@@ -54,7 +54,7 @@ pub(crate) fn open<R: Read + Send + Debug + 'static>(
 #[derive(Debug)]
 struct RecordsQueue<R: Read> {
     path: PathBuf,
-    reader: Reader<R>,
+    reader: CaptureReader<R>,
     interfaces: Vec<InterfaceInfo>,
     /// Interfaces that the caller knows: from the opening, or by an event. `<= interfaces.len()`.
     told: usize,

@@ -11,13 +11,13 @@ use rustix::fs::{Gid, Uid};
 
 use crate::{
     disk::{DIRECTORY_MODE, Disk, SystemDisk},
-    store::keeper::Keeper,
+    store::keeper::KeeperHandle,
     template::{NameFacts, NameTemplate},
 };
 
 /// A directory of dumps. Clones share the file system and the keeper.
 #[derive(Debug, Clone)]
-pub struct Directory {
+pub struct DumpDirectory {
     path: PathBuf,
     /// The name of this directory below the directory of dumps. The first dump makes the directory.
     below: Option<SubDirectory>,
@@ -26,7 +26,7 @@ pub struct Directory {
     /// Its file system takes writes past the page cache.
     goes_directly: bool,
     /// The way to the thread that deletes and holds its dumps.
-    keeper: Option<Keeper>,
+    keeper: Option<KeeperHandle>,
 }
 
 /// How files are named.
@@ -37,7 +37,7 @@ struct Naming {
     host: String,
 }
 
-impl Directory {
+impl DumpDirectory {
     /// Makes the directory and its parents (0750) if they are missing, and makes a file as a trial.
     ///
     /// Run as root through sudo, what is made belongs to the calling user (`SUDO_UID`, `SUDO_GID`).
@@ -87,13 +87,13 @@ impl Directory {
     }
 
     /// This directory, looked after by this keeper.
-    pub fn kept_by(self, keeper: Option<&Keeper>) -> Self {
+    pub fn kept_by(self, keeper: Option<&KeeperHandle>) -> Self {
         let keeper = keeper.cloned();
         Self { keeper, ..self }
     }
 
     /// The way to the thread that deletes and holds its dumps.
-    pub fn keeper(&self) -> Option<&Keeper> {
+    pub fn keeper(&self) -> Option<&KeeperHandle> {
         self.keeper.as_ref()
     }
 
@@ -253,7 +253,7 @@ mod tests {
     fn a_directory_is_made_and_files_are_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x/y");
-        let directory = Directory::open(&path).unwrap();
+        let directory = DumpDirectory::open(&path).unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777 & !0o750,
             0

@@ -45,10 +45,10 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// What lies in a directory, in any order.
-    fn list(&self, path: &Path) -> io::Result<Vec<Entry>>;
+    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>>;
 
     /// What has this name: itself, where it is a link.
-    fn entry(&self, path: &Path) -> io::Result<Entry>;
+    fn entry(&self, path: &Path) -> io::Result<DirectoryEntry>;
 
     /// How much room there is in the file system of a directory.
     fn space(&self, path: &Path) -> io::Result<Space>;
@@ -59,7 +59,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
 /// An entry of a directory.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// Without a directory.
     pub name: PathBuf,
     /// A plain file.
@@ -258,17 +258,17 @@ impl Disk for SystemDisk {
         fs::remove_file(path)
     }
 
-    fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let entries = fs::read_dir(path)?;
         // One that is gone by now was not to be seen any more.
         let entry = |entry: io::Result<fs::DirEntry>| self.entry(&entry.ok()?.path()).ok();
         Ok(entries.filter_map(entry).collect())
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Entry> {
+    fn entry(&self, path: &Path) -> io::Result<DirectoryEntry> {
         let meta = fs::symlink_metadata(path)?;
         let seconds_ns = meta.mtime().saturating_mul(1_000_000_000);
-        Ok(Entry {
+        Ok(DirectoryEntry {
             name: path.file_name().map_or_else(PathBuf::new, PathBuf::from),
             is_file: meta.is_file(),
             is_directory: meta.is_dir(),

@@ -9,7 +9,7 @@
 //! | `time` | time stamps as names, sidecars and people write them |
 //!
 //! The crate knows nothing of packets: the recorder writes the files. It reports deleted dumps and
-//! sentences for the user to a [`Listener`](store::Listener).
+//! sentences for the user to a [`StoreListener`](store::Listener).
 
 #[cfg(test)]
 extern crate self as retroscope_dumpstore;

@@ -21,10 +21,10 @@ const STEM_BYTES: usize = 190;
 /// Each run of characters of what is filled in that are none of those becomes one `-`. What is longer than 190 bytes is cut. The name need not be different for
 /// each dump: where it is taken, the next `{number}` is tried, or `-2`, `-3` and so on are put behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NameTemplate(Vec<Piece>);
+pub struct NameTemplate(Vec<TemplatePiece>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum TemplatePiece {
     Text(String),
     Time,
     Date,
@@ -63,7 +63,7 @@ impl NameTemplate {
                 ));
             }
             if !plain.is_empty() {
-                pieces.push(Piece::Text(plain.to_owned()));
+                pieces.push(TemplatePiece::Text(plain.to_owned()));
             }
             if plain.len() == rest.len() {
                 break;
@@ -72,12 +72,12 @@ impl NameTemplate {
                 .split_once('}')
                 .ok_or_else(|| format!("'{{{more}' has no '}}'"))?;
             pieces.push(match name {
-                "time" => Piece::Time,
-                "date" => Piece::Date,
-                "number" => Piece::Number,
-                "rule" => Piece::Rule,
-                "interface" => Piece::Interface,
-                "host" => Piece::Host,
+                "time" => TemplatePiece::Time,
+                "date" => TemplatePiece::Date,
+                "number" => TemplatePiece::Number,
+                "rule" => TemplatePiece::Rule,
+                "interface" => TemplatePiece::Interface,
+                "host" => TemplatePiece::Host,
                 _ => return Err(format!("nothing is called {{{name}}}: there are {known}")),
             });
             rest = behind;
@@ -96,20 +96,20 @@ impl NameTemplate {
         let mut stem = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => stem.push_str(text),
-                Piece::Time => stem.push_str(&file_stamp(facts.trigger_ns)),
-                Piece::Date => stem.push_str(&file_stamp(facts.trigger_ns)[..DATE_BYTES]),
-                Piece::Number => stem.push_str(&format!("{number:04}")),
-                Piece::Rule => stem.push_str(&part(&facts.rule, "all")),
-                Piece::Interface => {
+                TemplatePiece::Text(text) => stem.push_str(text),
+                TemplatePiece::Time => stem.push_str(&file_stamp(facts.trigger_ns)),
+                TemplatePiece::Date => stem.push_str(&file_stamp(facts.trigger_ns)[..DATE_BYTES]),
+                TemplatePiece::Number => stem.push_str(&format!("{number:04}")),
+                TemplatePiece::Rule => stem.push_str(&part(&facts.rule, "all")),
+                TemplatePiece::Interface => {
                     stem.push_str(&part(facts.interface.as_deref().unwrap_or_default(), "any"));
                 }
-                Piece::Host => stem.push_str(&part(host, "localhost")),
+                TemplatePiece::Host => stem.push_str(&part(host, "localhost")),
             }
         }
         stem.truncate(STEM_BYTES);
         // A cut may have left a number out that tells names apart.
-        let is_numbered = self.0.contains(&Piece::Number) && stem.len() < STEM_BYTES;
+        let is_numbered = self.0.contains(&TemplatePiece::Number) && stem.len() < STEM_BYTES;
         if again > 0 && !is_numbered {
             stem.push_str(&format!("-{}", again + 1));
         }
@@ -120,13 +120,13 @@ impl NameTemplate {
 /// `{time}-{number}-{rule}`
 impl Default for NameTemplate {
     fn default() -> Self {
-        let dash = || Piece::Text("-".to_owned());
+        let dash = || TemplatePiece::Text("-".to_owned());
         Self(vec![
-            Piece::Time,
+            TemplatePiece::Time,
             dash(),
-            Piece::Number,
+            TemplatePiece::Number,
             dash(),
-            Piece::Rule,
+            TemplatePiece::Rule,
         ])
     }
 }

@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use retroscope_eve::{About, flow};
-use retroscope_flow::{End, Ended, Ends, FlowTable, Packet, Secret, TimeOuts};
+use retroscope_eve::{FlowContext, flow};
+use retroscope_flow::{DirectedKey, EndedFlow, FlowEnd, FlowPacket, FlowTable, Secret, TimeOuts};
 use retroscope_packet::{LinkType, parse};
 
 const FLOWS: u32 = 1_000_000;
@@ -38,22 +38,23 @@ fn main() {
     for number in 0..FLOWS {
         let data = packet(number);
         let parsed = parse(LinkType::RAW, &data);
-        let Some(ends) = Ends::of(&parsed, true) else {
+        let Some(ends) = DirectedKey::of(&parsed, true) else {
             continue;
         };
         let time_ns = start_ns + i64::from(number) * 1000;
-        let packet = Packet::new(ends, time_ns, 1514, parsed.tcp_flags).with_payload(&data[40..]);
+        let packet =
+            FlowPacket::new(ends, time_ns, 1514, parsed.tcp_flags).with_payload(&data[40..]);
         table.update(&[packet], |_, _| {});
     }
     let mut flows = Vec::with_capacity(FLOWS as usize);
-    table.finish(|flow, end: End| {
-        flows.push(Ended {
+    table.finish(|flow, end: FlowEnd| {
+        flows.push(EndedFlow {
             flow: *flow,
             end,
             time_ns: flow.last_ns(),
         });
     });
-    let about = About {
+    let about = FlowContext {
         interface: Some("eth0"),
         community_id_seed: 0,
     };

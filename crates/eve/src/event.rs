@@ -6,7 +6,7 @@ use crate::text::{put, put_stamp};
 
 /// What is under `retroscope`.
 #[derive(Serialize)]
-struct Body<'a, Fields> {
+struct EventObject<'a, Fields> {
     kind: &'a str,
     #[serde(flatten)]
     fields: &'a Fields,
@@ -28,7 +28,7 @@ pub fn event(
     put(out, r#"{"timestamp":"#);
     put_stamp(out, time_ns);
     put(out, r#","event_type":"retroscope","retroscope":"#);
-    let written = serde_json::to_writer(&mut *out, &Body { kind, fields });
+    let written = serde_json::to_writer(&mut *out, &EventObject { kind, fields });
     if written.is_err() {
         out.truncate(start);
     } else {

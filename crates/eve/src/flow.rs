@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use retroscope_flow::{End, Ended, Family, Flow, Key, Secret, Stage, TcpState};
+use retroscope_flow::{
+    AddressKind, BiflowKey, EndedFlow, Flow, FlowEnd, Secret, TcpState, TimeOutStage,
+};
 use retroscope_packet::proto::{ICMP, ICMPV6, SCTP, TCP, UDP};
 use retroscope_packet::{Icmp, community_id_between};
 
@@ -29,7 +31,7 @@ static IDS: LazyLock<Secret> = LazyLock::new(|| Secret::from_words(|n| mixed(n a
 
 /// What a line says that its flow does not know.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct About<'a> {
+pub struct FlowContext<'a> {
     /// The name of the interface that the flow came by; `None`: not known, or it is from a file.
     pub interface: Option<&'a str>,
     /// Seed of the Community ID. Tools that are to agree need the same one, usually 0.
@@ -40,7 +42,7 @@ pub struct About<'a> {
 ///
 /// `src` is the client: see [`Flow::server`]. Its `reason` is the nearest one that EVE has, `retroscope.end` says exactly why it ended. Of TCP
 /// whose begin was not seen there is no `tcp.state` until one side ends it.
-pub fn flow(out: &mut Vec<u8>, ended: &Ended, about: &About<'_>) -> bool {
+pub fn flow(out: &mut Vec<u8>, ended: &EndedFlow, about: &FlowContext<'_>) -> bool {
     let flow = &ended.flow;
     let key = flow.key();
     let Some(ends) = key.endpoints() else {
@@ -85,7 +87,7 @@ pub fn flow(out: &mut Vec<u8>, ended: &Ended, about: &About<'_>) -> bool {
     // Of ICMP whose type was not captured it is not known.
     let is_icmp = matches!(
         (key.family(), proto),
-        (Family::V4, ICMP) | (Family::V6, ICMPV6)
+        (AddressKind::V4, ICMP) | (AddressKind::V6, ICMPV6)
     );
     let has_type = icmp != [None; 2];
     if has_type || !is_icmp {
@@ -103,7 +105,7 @@ pub fn flow(out: &mut Vec<u8>, ended: &Ended, about: &About<'_>) -> bool {
     true
 }
 
-fn put_vlans(out: &mut Vec<u8>, key: &Key) {
+fn put_vlans(out: &mut Vec<u8>, key: &BiflowKey) {
     let mut before = r#","vlan":["#;
     for vlan in key.vlans() {
         put(out, before);
@@ -126,7 +128,7 @@ fn put_icmp(out: &mut Vec<u8>, name: &str, icmp: Option<Icmp>) {
 }
 
 /// The object `flow`.
-fn put_counts(out: &mut Vec<u8>, ended: &Ended, [server, client]: [usize; 2]) {
+fn put_counts(out: &mut Vec<u8>, ended: &EndedFlow, [server, client]: [usize; 2]) {
     let flow = &ended.flow;
     let (packets, bytes) = (flow.packets(), flow.bytes());
     put(out, r#","flow":{"pkts_toserver":"#);
@@ -149,19 +151,19 @@ fn put_counts(out: &mut Vec<u8>, ended: &Ended, [server, client]: [usize; 2]) {
     put(
         out,
         match flow.stage() {
-            Stage::New => "new",
-            Stage::Established => "established",
-            Stage::Closed => "closed",
+            TimeOutStage::New => "new",
+            TimeOutStage::Established => "established",
+            TimeOutStage::Closed => "closed",
         },
     );
     put(out, r#"","reason":""#);
     put(
         out,
         match ended.end {
-            End::TimeOut => "timeout",
-            End::Reused => "tcp_reuse",
-            End::Full | End::Crowded => "forced",
-            End::Finished => "shutdown",
+            FlowEnd::TimeOut => "timeout",
+            FlowEnd::Reused => "tcp_reuse",
+            FlowEnd::Full | FlowEnd::Crowded => "forced",
+            FlowEnd::Finished => "shutdown",
         },
     );
     put(out, "\"}");
@@ -204,7 +206,7 @@ fn put_tcp(out: &mut Vec<u8>, flow: &Flow, client: usize) {
 }
 
 /// The object `retroscope`.
-fn put_ours(out: &mut Vec<u8>, ended: &Ended) {
+fn put_ours(out: &mut Vec<u8>, ended: &EndedFlow) {
     let flow = &ended.flow;
     put(out, r#","retroscope":{"start_ns":"#);
     put_number(out, flow.first_ns());
@@ -218,11 +220,11 @@ fn put_ours(out: &mut Vec<u8>, ended: &Ended) {
     put(
         out,
         match ended.end {
-            End::TimeOut => "timeout",
-            End::Reused => "reused",
-            End::Full => "full",
-            End::Crowded => "crowded",
-            End::Finished => "finished",
+            FlowEnd::TimeOut => "timeout",
+            FlowEnd::Reused => "reused",
+            FlowEnd::Full => "full",
+            FlowEnd::Crowded => "crowded",
+            FlowEnd::Finished => "finished",
         },
     );
     put(out, "\"");
@@ -237,7 +239,7 @@ fn put_ours(out: &mut Vec<u8>, ended: &Ended) {
 }
 
 /// The identifier of a flow by its key and its first stamp, below 2^53: numbers that all readers of JSON take as they are.
-fn id(key: &Key, first_ns: i64) -> u64 {
+fn id(key: &BiflowKey, first_ns: i64) -> u64 {
     mixed(IDS.hash(key).wrapping_add(mixed(first_ns.cast_unsigned()))) >> 11
 }
 

@@ -11,5 +11,5 @@ mod protocols;
 mod text;
 
 pub use event::event;
-pub use flow::{About, flow};
+pub use flow::{FlowContext, flow};
 pub use protocols::{proto_name, proto_number};

@@ -10,12 +10,12 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use retroscope_eve::{About, flow};
+use retroscope_eve::{FlowContext, flow};
 use retroscope_flow::{Secret, Tracker, TrackerConfig};
 use retroscope_packet::{
     Endpoint, Icmp, LinkType, community_id, community_id_between, icmp_ports, parse,
 };
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 
 /// Packets and bytes.
@@ -133,12 +133,12 @@ fn ours(path: &Path) -> (HashMap<Key, Vec<Line>>, Packets) {
     let (mut lines, mut packets) = (HashMap::<_, Vec<_>>::new(), Packets::default());
     let mut ended = |ended| {
         let mut out = Vec::new();
-        if flow(&mut out, &ended, &About::default()) {
+        if flow(&mut out, &ended, &FlowContext::default()) {
             let (key, line) = read_line(str::from_utf8(&out).unwrap());
             lines.entry(key).or_default().push(line);
         }
     };
-    let mut reader = Reader::open(path).unwrap();
+    let mut reader = CaptureReader::open(path).unwrap();
     while let Ok(1..) = reader.fill() {
         for meta in reader.records() {
             let link_type = reader.interfaces()[usize::from(meta.interface)].link_type;

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use crate::sync::{AtomicU64, Ordering::SeqCst, Place};
+use crate::sync::{AtomicU64, Ordering::SeqCst, SharedValue};
 
 /// Nobody holds producers up.
 const FREE: u64 = u64::MAX;
@@ -22,7 +22,7 @@ const FREE: u64 = u64::MAX;
 /// See the module. Orderings are those of one total order: it is no data path, and then they need no argument.
 #[derive(Debug)]
 pub struct Feed<T> {
-    places: Box<[Place<Numbered<T>>]>,
+    places: Box<[SharedValue<NumberedEvent<T>>]>,
     /// The number of the next event.
     end: AtomicU64,
     /// The cursor of the listener that producers wait for, or [`FREE`].
@@ -31,21 +31,21 @@ pub struct Feed<T> {
 
 /// An event in its place.
 #[derive(Debug)]
-pub(crate) struct Numbered<T> {
+pub(crate) struct NumberedEvent<T> {
     number: u64,
     event: T,
 }
 
 /// A listener's place in a feed.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct FeedCursor {
     next: u64,
     holds: bool,
 }
 
 /// What a listener finds.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard<T> {
+pub enum FeedItem<T> {
     /// The next event.
     Event(T),
     /// So many were overwritten since the last one.
@@ -63,7 +63,7 @@ impl<T: Clone> Feed<T> {
     pub fn new(capacity: usize) -> Self {
         assert!(capacity > 0, "a feed that keeps nothing");
         Self {
-            places: (0..capacity).map(|_| Place::default()).collect(),
+            places: (0..capacity).map(|_| SharedValue::default()).collect(),
             end: AtomicU64::new(0),
             held: AtomicU64::new(FREE),
         }
@@ -83,7 +83,7 @@ impl<T: Clone> Feed<T> {
     /// producers up has not read; 0: there is none.
     pub fn push(&self, event: T) -> u64 {
         let number = self.end.fetch_add(1, SeqCst);
-        self.put(Numbered { number, event })
+        self.put(NumberedEvent { number, event })
     }
 
     /// The same; but where a listener [holds](Self::hold) producers up and has not read the oldest one, `waits` is called with the number that is next for it, until there is
@@ -102,10 +102,10 @@ impl<T: Clone> Feed<T> {
                 break number;
             }
         };
-        self.put(Numbered { number, event })
+        self.put(NumberedEvent { number, event })
     }
 
-    fn put(&self, event: Numbered<T>) -> u64 {
+    fn put(&self, event: NumberedEvent<T>) -> u64 {
         let place = &self.places[self.place(event.number)];
         let event = Arc::new(event);
         loop {
@@ -124,25 +124,25 @@ impl<T: Clone> Feed<T> {
     }
 
     /// A listener from the event of this number on, or, if that is in the future or `None`, from the next one on.
-    pub fn listen(&self, from: Option<u64>) -> Cursor {
+    pub fn listen(&self, from: Option<u64>) -> FeedCursor {
         let end = self.end();
         let next = from.map_or(end, |from| from.min(end));
-        Cursor { next, holds: false }
+        FeedCursor { next, holds: false }
     }
 
     /// What is next for a listener.
-    pub fn hear(&self, cursor: &mut Cursor) -> Heard<T> {
+    pub fn hear(&self, cursor: &mut FeedCursor) -> FeedItem<T> {
         let found = self.places[self.place(cursor.next)].load();
         let heard = match found {
             Some(event) if event.number == cursor.next => {
                 cursor.next += 1;
-                Heard::Event(event.event.clone())
+                FeedItem::Event(event.event.clone())
             }
             Some(event) if event.number > cursor.next => {
                 let next = self.oldest().max(cursor.next + 1);
-                Heard::Missed(next - std::mem::replace(&mut cursor.next, next))
+                FeedItem::Missed(next - std::mem::replace(&mut cursor.next, next))
             }
-            Some(_) | None => return Heard::Nothing,
+            Some(_) | None => return FeedItem::Nothing,
         };
         if cursor.holds {
             self.held.store(cursor.next, SeqCst);
@@ -151,13 +151,13 @@ impl<T: Clone> Feed<T> {
     }
 
     /// Whether [`Self::hear`] tells anything.
-    pub fn has_news(&self, cursor: &Cursor) -> bool {
+    pub fn has_news(&self, cursor: &FeedCursor) -> bool {
         let found = self.places[self.place(cursor.next)].load();
         found.is_some_and(|event| event.number >= cursor.next)
     }
 
     /// Producers that may wait do so for this listener from now on. False: they do for another one.
-    pub fn hold(&self, cursor: &mut Cursor) -> bool {
+    pub fn hold(&self, cursor: &mut FeedCursor) -> bool {
         let was_free = self
             .held
             .compare_exchange(FREE, cursor.next, SeqCst, SeqCst);
@@ -166,14 +166,14 @@ impl<T: Clone> Feed<T> {
     }
 
     /// They do not any more. To be called before a cursor that holds is dropped.
-    pub fn release(&self, cursor: &mut Cursor) {
+    pub fn release(&self, cursor: &mut FeedCursor) {
         if std::mem::take(&mut cursor.holds) {
             self.held.store(FREE, SeqCst);
         }
     }
 }
 
-impl Cursor {
+impl FeedCursor {
     /// The number of the event that is to come.
     #[must_use]
     pub fn next(&self) -> u64 {
@@ -194,7 +194,8 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let capacity = random.usize(1..9);
             let feed = Feed::new(capacity);
-            let mut cursors: Vec<(Cursor, u64)> = (0..3).map(|_| (feed.listen(None), 0)).collect();
+            let mut cursors: Vec<(FeedCursor, u64)> =
+                (0..3).map(|_| (feed.listen(None), 0)).collect();
             let mut end = 0_u64;
             for _ in 0..300 {
                 if random.bool() {
@@ -206,9 +207,9 @@ mod tests {
                 let oldest = end.saturating_sub(capacity as u64);
                 let heard = feed.hear(cursor);
                 let told = match heard {
-                    Heard::Nothing => *expected == end,
-                    Heard::Missed(count) => *expected < oldest && count == oldest - *expected,
-                    Heard::Event(number) => *expected >= oldest && number == *expected,
+                    FeedItem::Nothing => *expected == end,
+                    FeedItem::Missed(count) => *expected < oldest && count == oldest - *expected,
+                    FeedItem::Event(number) => *expected >= oldest && number == *expected,
                 };
                 assert!(told, "{seed}: {heard:?} at {expected} of {end}");
                 *expected = cursor.next();
@@ -225,7 +226,7 @@ mod tests {
         let unread = [0, 1, 2, 3].map(|number| {
             feed.push_or_wait(number, |_| {
                 waited += 1;
-                let is_missed = matches!(feed.hear(&mut one), Heard::Missed(_));
+                let is_missed = matches!(feed.hear(&mut one), FeedItem::Missed(_));
                 assert!(!is_missed);
                 true
             })
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!(unread, [1, 2, 2, 2]);
         // One that gives up overwrites, and that is told.
         feed.push_or_wait(4, |_| false);
-        assert_eq!(feed.hear(&mut one), Heard::Missed(1));
+        assert_eq!(feed.hear(&mut one), FeedItem::Missed(1));
         feed.release(&mut one);
         let unread = feed.push_or_wait(5, |_| panic!("nobody holds it up"));
         assert_eq!((unread, feed.push(6)), (0, 0));
@@ -258,15 +259,15 @@ mod tests {
                             loop {
                                 let was_over = is_over.load(SeqCst);
                                 match feed.hear(&mut cursor) {
-                                    Heard::Event((producer, number)) => {
+                                    FeedItem::Event((producer, number)) => {
                                         let last: &mut Option<u64> = &mut last[producer];
                                         assert!(last.is_none_or(|last| last < number));
                                         *last = Some(number);
                                         heard += 1;
                                     }
-                                    Heard::Missed(count) => missed += count,
-                                    Heard::Nothing if was_over => break,
-                                    Heard::Nothing => thread::yield_now(),
+                                    FeedItem::Missed(count) => missed += count,
+                                    FeedItem::Nothing if was_over => break,
+                                    FeedItem::Nothing => thread::yield_now(),
                                 }
                             }
                             assert_eq!(heard + missed, 2 * EVENTS);

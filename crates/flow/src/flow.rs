@@ -4,8 +4,8 @@ use std::array;
 
 use retroscope_packet::{Icmp, proto::TCP};
 
-use crate::time_outs::{Stage, TimeOuts};
-use crate::{Key, Packet};
+use crate::time_outs::{TimeOutStage, TimeOuts};
+use crate::{BiflowKey, FlowPacket};
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;
@@ -47,7 +47,7 @@ pub enum TcpState {
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(128))]
 pub struct Flow {
-    pub(crate) key: Key,
+    pub(crate) key: BiflowKey,
     /// Stamp of its entry in the queue. Entries of its slot with other stamps are out of date.
     pub(crate) queued: u64,
     pub(crate) first_ns: i64,
@@ -68,7 +68,7 @@ const _: () = assert!(size_of::<Flow>() == 128);
 
 impl Flow {
     /// A flow that begins with this packet, which [`Self::add`] has to add.
-    pub(crate) fn new(packet: &Packet, queued: u64) -> Self {
+    pub(crate) fn new(packet: &FlowPacket, queued: u64) -> Self {
         let mut flow = Self {
             key: packet.ends.key,
             queued,
@@ -106,7 +106,7 @@ impl Flow {
 
     /// Counts a packet of the flow. Packets may come in any order of time, as they do by several queues.
     #[inline]
-    pub(crate) fn add(&mut self, packet: &Packet) {
+    pub(crate) fn add(&mut self, packet: &FlowPacket) {
         let from = usize::from(packet.ends.is_reverse);
         if packet.time_ns < self.first_ns {
             self.begin_before(packet);
@@ -130,7 +130,7 @@ impl Flow {
 
     /// A packet is older than all that were counted: it is the first one.
     #[cold]
-    fn begin_before(&mut self, packet: &Packet) {
+    fn begin_before(&mut self, packet: &FlowPacket) {
         self.first_ns = packet.time_ns;
         self.interface = packet.interface;
         if self.is_midstream() || self.key.proto() != TCP {
@@ -166,14 +166,14 @@ impl Flow {
 
     /// Whether a packet of the same key begins another connection.
     #[inline]
-    pub(crate) fn is_begun_anew_by(&self, packet: &Packet) -> bool {
+    pub(crate) fn is_begun_anew_by(&self, packet: &FlowPacket) -> bool {
         packet.tcp_flags.is_some_and(is_start) && self.gives_way_to(packet)
     }
 
     /// Whether it is so far that a SYN begins another connection. The client sends that with which this one began again while nobody answers,
     /// also after it was refused: then it is the same.
     #[cold]
-    fn gives_way_to(&self, syn: &Packet) -> bool {
+    fn gives_way_to(&self, syn: &FlowPacket) -> bool {
         let client = 1 - self.server();
         let is_again =
             usize::from(syn.ends.is_reverse) == client && syn.tcp_seq.to_ne_bytes() == self.begin;
@@ -211,7 +211,7 @@ impl Flow {
 
     /// The key of all its packets.
     #[must_use]
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &BiflowKey {
         &self.key
     }
 
@@ -254,12 +254,12 @@ impl Flow {
     /// What its time-out depends on.
     #[inline]
     #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> TimeOutStage {
         match self.tcp {
-            TcpState::Closed => Stage::Closed,
-            TcpState::Established | TcpState::Closing => Stage::Established,
-            _ if self.key.proto() != TCP && !self.packets.contains(&0) => Stage::Established,
-            _ => Stage::New,
+            TcpState::Closed => TimeOutStage::Closed,
+            TcpState::Established | TcpState::Closing => TimeOutStage::Established,
+            _ if self.key.proto() != TCP && !self.packets.contains(&0) => TimeOutStage::Established,
+            _ => TimeOutStage::New,
         }
     }
 

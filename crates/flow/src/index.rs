@@ -21,7 +21,7 @@ pub(super) fn addresses<T>(memory: &Vec<T>) -> Range<*const u8> {
 /// One cache line.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
-struct Group {
+struct HashGroup {
     slots: [u32; GROUP],
     /// Eight bits of each flow's hash; 0 where there is none.
     tags: [u8; GROUP],
@@ -29,19 +29,19 @@ struct Group {
     passed: u32,
 }
 
-const _: () = assert!(size_of::<Group>() == 64);
+const _: () = assert!(size_of::<HashGroup>() == 64);
 
-impl Group {
+impl HashGroup {
     /// The places with that tag.
     #[inline]
-    fn places(&self, tag: u8) -> Places {
+    fn places(&self, tag: u8) -> PlaceMask {
         let mut tags = [0; 16];
         tags[..GROUP].copy_from_slice(&self.tags);
         // Bytes that are 0 where the tag is, and what has its upper bit set in these bytes only: no sum carries into the next byte.
         let other = u128::from_le_bytes(tags) ^ (u128::from(tag) * ONES);
         let low = LOW_BITS;
         let equal = !(((other & low) + low) | other | low);
-        Places(equal & (u128::MAX >> (8 * (16 - GROUP))))
+        PlaceMask(equal & (u128::MAX >> (8 * (16 - GROUP))))
     }
 }
 
@@ -52,9 +52,9 @@ const LOW_BITS: u128 = ONES * 0x7f;
 
 /// Places in a group: a bit in the byte of each.
 #[derive(Debug, Clone, Copy)]
-struct Places(u128);
+struct PlaceMask(u128);
 
-impl Iterator for Places {
+impl Iterator for PlaceMask {
     type Item = usize;
 
     #[inline]
@@ -70,18 +70,18 @@ impl Iterator for Places {
 
 /// Slots of the table by the hash of their flow's key.
 #[derive(Debug, Clone)]
-pub(super) struct Index {
+pub(super) struct FlowIndex {
     /// A power of two of them.
-    groups: Box<[Group]>,
+    groups: Box<[HashGroup]>,
 }
 
-impl Index {
+impl FlowIndex {
     /// For so many flows. `advise` gets its memory before it is touched.
     pub(super) fn new(flows_max: usize, advise: Advise) -> Self {
         let groups = flows_max.div_ceil(LOAD).next_power_of_two().max(PROBES);
         let mut memory = Vec::with_capacity(groups);
         advise(addresses(&memory));
-        memory.resize(groups, Group::default());
+        memory.resize(groups, HashGroup::default());
         Self {
             groups: memory.into(),
         }
@@ -198,7 +198,7 @@ mod tests {
     fn it_agrees_with_a_map_when_groups_are_full() {
         for seed in 0..50 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut index = Index::new(64, |_| {});
+            let mut index = FlowIndex::new(64, |_| {});
             let mut map = HashMap::new();
             for slot in 0..4000_u32 {
                 let hash = random.u64(..);
@@ -221,14 +221,14 @@ mod tests {
             for (hash, slot) in map {
                 index.remove(hash, slot);
             }
-            let is_empty = |group: &Group| group.passed == 0 && group.tags == [0; GROUP];
+            let is_empty = |group: &HashGroup| group.passed == 0 && group.tags == [0; GROUP];
             assert!(index.groups.iter().all(is_empty));
         }
     }
 
     #[test]
     fn equal_hashes_cost_a_bounded_search() {
-        let mut index = Index::new(1 << 16, |_| {});
+        let mut index = FlowIndex::new(1 << 16, |_| {});
         let room = GROUP * PROBES;
         for slot in 0..1000 {
             let found = index.room(7);

@@ -19,7 +19,7 @@ const TAGGED: u16 = 0x8000;
 /// What the addresses of a key are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
-pub enum Family {
+pub enum AddressKind {
     /// IPv4.
     #[default]
     V4 = 4,
@@ -29,7 +29,7 @@ pub enum Family {
     Mac = 1,
     /// None, neither IP nor a link with hardware addresses.
     Link = 0,
-    /// Bytes that mean something to their maker only: see [`Key::opaque`].
+    /// Bytes that mean something to their maker only: see [`BiflowKey::opaque`].
     Opaque = 2,
 }
 
@@ -37,7 +37,7 @@ pub enum Family {
 /// that nothing answers.
 #[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord, Default)]
 #[repr(C)]
-pub struct Key {
+pub struct BiflowKey {
     /// Addresses of both ends in network order, followed by zeros.
     addresses: [[u8; 16]; 2],
     /// Ports or what stands in for them. Not IP: EtherType or the link type, and 0.
@@ -45,23 +45,23 @@ pub struct Key {
     /// Outer to inner, [`TAGGED`], followed by zeros.
     vlans: [u16; VLANS],
     proto: u8,
-    family: Family,
+    family: AddressKind,
     /// Not IP: the link header's number of what it carries.
     protocol: u32,
 }
 
-const _: () = assert!(size_of::<Key>() == 48);
+const _: () = assert!(size_of::<BiflowKey>() == 48);
 
 /// What the key of a packet's flow says about its direction and its ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
+pub struct DirectedKey {
     /// The key of the flow.
-    pub key: Key,
+    pub key: BiflowKey,
     /// Whether the packet went from the key's second end to the first.
     pub is_reverse: bool,
 }
 
-impl Ends {
+impl DirectedKey {
     /// The flow of a packet; `None` where [`flow_of`] cannot tell it. `has_vlans`: flows with different VLAN identifiers are different
     /// flows, the outer three of them count.
     #[must_use]
@@ -69,7 +69,7 @@ impl Ends {
         let flow = flow_of(parsed)?;
         let (mut key, is_reverse) = match (flow, parsed.network) {
             (FlowKey::Ports { proto, low, high }, Some(ip)) => {
-                let key = Key::ip(proto, [low, high]);
+                let key = BiflowKey::ip(proto, [low, high]);
                 let src = parsed.transport.map(|ports| ports.src);
                 (key, (ip.src, src) != (low.addr, Some(low.port)))
             }
@@ -82,9 +82,9 @@ impl Ends {
                 let (src, dst) = (end(ip.src, ports.src), end(ip.dst, ports.dst));
                 let is_reverse = !is_one_way && dst < src;
                 let ends = if is_reverse { [dst, src] } else { [src, dst] };
-                (Key::ip(proto, ends), is_reverse)
+                (BiflowKey::ip(proto, ends), is_reverse)
             }
-            _ => (Key::from(flow), parsed.src_mac > parsed.dst_mac),
+            _ => (BiflowKey::from(flow), parsed.src_mac > parsed.dst_mac),
         };
         if has_vlans {
             let tags = parsed.vlan.tags().iter();
@@ -96,7 +96,7 @@ impl Ends {
     }
 }
 
-impl Ends {
+impl DirectedKey {
     /// The same of a protocol with ports: both `addresses`, of 4 bytes or 16 each, and both `ports`, as they stand in the packet.
     #[inline]
     pub(crate) fn of_ports(proto: u8, addresses: &[u8], ports: &[u8; 4]) -> Self {
@@ -111,16 +111,16 @@ impl Ends {
         let order = |(addr, port)| (u128::from_be_bytes(addr), port);
         let is_reverse = order(dst) < order(src);
         let (low, high) = if is_reverse { (dst, src) } else { (src, dst) };
-        let key = Key {
+        let key = BiflowKey {
             addresses: [low.0, high.0],
             ports: [low.1, high.1],
             proto,
             family: if addresses.len() == 8 {
-                Family::V4
+                AddressKind::V4
             } else {
-                Family::V6
+                AddressKind::V6
             },
-            ..Key::default()
+            ..BiflowKey::default()
         };
         Self { key, is_reverse }
     }
@@ -129,7 +129,7 @@ impl Ends {
 /// An address of either family, or what stands in for it where there is no IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host {
-    family: Family,
+    family: AddressKind,
     address: [u8; 16],
 }
 
@@ -137,16 +137,16 @@ impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g, ..] = self.address;
         match self.family {
-            Family::V4 => write!(f, "{a}.{b}.{c}.{d}"),
-            Family::V6 => Ipv6Addr::from(self.address).fmt(f),
-            Family::Mac => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
-            Family::Link | Family::Opaque => f.write_str("no address"),
+            AddressKind::V4 => write!(f, "{a}.{b}.{c}.{d}"),
+            AddressKind::V6 => Ipv6Addr::from(self.address).fmt(f),
+            AddressKind::Mac => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
+            AddressKind::Link | AddressKind::Opaque => f.write_str("no address"),
         }
     }
 }
 
 /// As numbers: what is derived compares field by field, bytes in a loop.
-impl PartialEq for Key {
+impl PartialEq for BiflowKey {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let words = self.words().into_iter().zip(other.words());
@@ -154,14 +154,14 @@ impl PartialEq for Key {
     }
 }
 
-impl Hash for Key {
+impl Hash for BiflowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.words().hash(state);
     }
 }
 
-/// Of ICMP and with VLANs it tells less than [`Ends::of`] does of the packet.
-impl From<FlowKey> for Key {
+/// Of ICMP and with VLANs it tells less than [`DirectedKey::of`] does of the packet.
+impl From<FlowKey> for BiflowKey {
     fn from(flow: FlowKey) -> Self {
         let mac = |mac: [u8; 6]| array::from_fn(|at| mac.get(at).copied().unwrap_or(0));
         match flow {
@@ -178,7 +178,7 @@ impl From<FlowKey> for Key {
                 ports: [ether_type.unwrap_or(0), 0],
                 // An EtherType of 0 is not the same as none.
                 protocol: u32::from(ether_type.is_some()),
-                family: Family::Mac,
+                family: AddressKind::Mac,
                 ..Self::default()
             },
             FlowKey::Link {
@@ -187,14 +187,14 @@ impl From<FlowKey> for Key {
             } => Self {
                 ports: [link_type.0, 0],
                 protocol,
-                family: Family::Link,
+                family: AddressKind::Link,
                 ..Self::default()
             },
         }
     }
 }
 
-impl Key {
+impl BiflowKey {
     fn ip(proto: u8, ends: [Endpoint; 2]) -> Self {
         let mut key = Self {
             ports: ends.map(|end| end.port),
@@ -206,7 +206,7 @@ impl Key {
                 IpAddr::V4(addr) => place[..4].copy_from_slice(&addr.octets()),
                 IpAddr::V6(addr) => {
                     *place = addr.octets();
-                    key.family = Family::V6;
+                    key.family = AddressKind::V6;
                 }
             }
         }
@@ -242,14 +242,14 @@ impl Key {
             addresses: [part(0), part(16)],
             ports: [port(32), port(34)],
             protocol: kind.into(),
-            family: Family::Opaque,
+            family: AddressKind::Opaque,
             ..Self::default()
         }
     }
 
     /// What the ends are.
     #[must_use]
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> AddressKind {
         self.family
     }
 
@@ -263,9 +263,9 @@ impl Key {
     #[must_use]
     pub fn endpoints(&self) -> Option<[Endpoint; 2]> {
         let addr = |octets: [u8; 16]| match self.family {
-            Family::V4 => octets.first_chunk::<4>().map(|octets| (*octets).into()),
-            Family::V6 => Some(octets.into()),
-            Family::Mac | Family::Link | Family::Opaque => None,
+            AddressKind::V4 => octets.first_chunk::<4>().map(|octets| (*octets).into()),
+            AddressKind::V6 => Some(octets.into()),
+            AddressKind::Mac | AddressKind::Link | AddressKind::Opaque => None,
         };
         let [low, high] = self.addresses.map(addr);
         let end = |addr, port| Endpoint { addr, port };
@@ -338,13 +338,13 @@ impl Secret {
     /// The hash of a key: all 64 bits are good.
     #[inline]
     #[must_use]
-    pub fn hash(&self, key: &Key) -> u64 {
+    pub fn hash(&self, key: &BiflowKey) -> u64 {
         let [a, b, c, d, e, f] = key.words();
         let product = |factor: usize, word| self.factors[factor].wrapping_mul(u128::from(word));
         let mut sum = self.addend;
         sum = sum.wrapping_add(product(0, e)).wrapping_add(product(1, f));
         // The family is in one of the words above, so each may count what it has in its own way.
-        sum = if key.family == Family::V4 {
+        sum = if key.family == AddressKind::V4 {
             sum.wrapping_add(product(2, low_halves(a, c)))
         } else {
             self.with_wide(sum, [a, b, c, d])

@@ -12,17 +12,17 @@
 //! 64-bit hash is found though it was not put, with (k - 1) / 2^65. Keys that nobody asks for any more need no time-out: others take their cells.
 
 use crate::sync::{AtomicU64, Ordering::Relaxed};
-use crate::{Advise, Key, Secret, index::addresses};
+use crate::{Advise, BiflowKey, Secret, index::addresses};
 
 /// See the module. `HASH_BITS`: how many bits of hashes are looked at, 1 to 64; less is for measuring false positives only.
 #[derive(Debug)]
 pub struct LfnTable<const HASH_BITS: u32 = 64> {
     secret: Secret,
-    cells: Box<[Cell]>,
+    cells: Box<[LfnCell]>,
 }
 
 #[derive(Debug)]
-struct Cell {
+struct LfnCell {
     value: AtomicU64,
     /// The exclusive or of the key's hash and the value. What hash comes out of an empty cell, or of one whose key was
     /// taken out, no key has but one in 2^64.
@@ -48,7 +48,7 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
         assert!(cells > 0, "a table without cells");
         let mut memory = Vec::with_capacity(cells);
         advise(addresses(&memory));
-        memory.resize_with(cells, || Cell {
+        memory.resize_with(cells, || LfnCell {
             value: AtomicU64::new(0),
             checked: AtomicU64::new(0),
         });
@@ -60,7 +60,7 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
 
     /// Puts a value to a key. Whatever has its cell is found no more.
     #[inline]
-    pub fn put(&self, key: &Key, value: u64) {
+    pub fn put(&self, key: &BiflowKey, value: u64) {
         let hash = self.hash(key);
         let cell = self.cell(hash);
         // Relaxed, as all below: a reader that sees one store without the other sees a hash that does not fit.
@@ -71,7 +71,7 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
     /// The value that was put to a key last; `None`: none was, or another key has its cell, or a writer is just there.
     #[inline]
     #[must_use]
-    pub fn get(&self, key: &Key) -> Option<u64> {
+    pub fn get(&self, key: &BiflowKey) -> Option<u64> {
         let hash = self.hash(key);
         let cell = self.cell(hash);
         let value = cell.value.load(Relaxed);
@@ -80,7 +80,7 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
 
     /// Takes a key out, if it is there. One that is put in the same cell at the same time may be gone too.
     #[inline]
-    pub fn remove(&self, key: &Key) {
+    pub fn remove(&self, key: &BiflowKey) {
         if self.get(key).is_some() {
             self.cell(self.hash(key)).checked.store(0, Relaxed);
         }
@@ -93,13 +93,13 @@ impl<const HASH_BITS: u32> LfnTable<HASH_BITS> {
     }
 
     #[inline]
-    fn hash(&self, key: &Key) -> u64 {
+    fn hash(&self, key: &BiflowKey) -> u64 {
         self.secret.hash(key) >> (64 - HASH_BITS)
     }
 
     /// The cell of a hash.
     #[inline]
-    fn cell(&self, hash: u64) -> &Cell {
+    fn cell(&self, hash: u64) -> &LfnCell {
         let place = (u128::from(hash) * self.cells.len() as u128) >> HASH_BITS;
         &self.cells[usize::try_from(place).unwrap_or(0)]
     }

@@ -3,7 +3,7 @@
 use retroscope_packet::proto::{ICMP, ICMPV6, TCP};
 use retroscope_packet::{CommonHeaders, Datagrams, Icmp, LinkType, Parsed, fragment_of, parse};
 
-use crate::Ends;
+use crate::DirectedKey;
 use crate::flow::PAYLOAD;
 
 /// Senders may use an identification again when no piece of its datagram is under way any more: a first fragment farther than this
@@ -12,9 +12,9 @@ const APART_MAX_NS: u64 = 60_000_000_000;
 
 /// What a flow counts of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packet {
+pub struct FlowPacket {
     /// The key of its flow, and its direction.
-    pub ends: Ends,
+    pub ends: DirectedKey,
     /// Nanoseconds since the UNIX epoch.
     pub time_ns: i64,
     /// Bytes of the whole frame on the wire.
@@ -34,10 +34,10 @@ pub struct Packet {
     pub payload_bytes: u32,
 }
 
-impl Packet {
+impl FlowPacket {
     /// A packet of interface 0 without payload, not of ICMP, and of TCP with the sequence number 0.
     #[must_use]
-    pub fn new(ends: Ends, time_ns: i64, wire_len: u32, tcp_flags: Option<u8>) -> Self {
+    pub fn new(ends: DirectedKey, time_ns: i64, wire_len: u32, tcp_flags: Option<u8>) -> Self {
         Self {
             ends,
             time_ns,
@@ -70,7 +70,7 @@ impl Packet {
         let payload = data.get(start..end.min(data.len()))?;
         let len = if headers.version == 4 { 4 } else { 16 };
         let addresses = data.get(headers.addresses..headers.addresses + 2 * len)?;
-        let ends = Ends::of_ports(headers.proto, addresses, headers.transport(data)?);
+        let ends = DirectedKey::of_ports(headers.proto, addresses, headers.transport(data)?);
         let mut packet = Self::new(ends, time_ns, wire_len, tcp_flags);
         packet.tcp_seq = tcp_seq;
         packet.payload_bytes = payload_bytes;
@@ -102,7 +102,7 @@ fn payload_bytes(start: usize, end: usize, wire_len: u32) -> u32 {
 pub struct Attribution {
     has_vlans: bool,
     joins_fragments: bool,
-    datagrams: Datagrams<(Ends, i64)>,
+    datagrams: Datagrams<(DirectedKey, i64)>,
     forgotten: u64,
     unattributed: u64,
 }
@@ -129,9 +129,9 @@ impl Attribution {
         data: &[u8],
         time_ns: i64,
         wire_len: u32,
-    ) -> Option<Packet> {
+    ) -> Option<FlowPacket> {
         if link_type == LinkType::ETHERNET
-            && let Some(packet) = Packet::common(data, time_ns, wire_len)
+            && let Some(packet) = FlowPacket::common(data, time_ns, wire_len)
         {
             return Some(packet);
         }
@@ -146,12 +146,12 @@ impl Attribution {
         data: &[u8],
         time_ns: i64,
         wire_len: u32,
-    ) -> Option<Packet> {
+    ) -> Option<FlowPacket> {
         let Some((ends, is_whole)) = self.ends(parsed, time_ns) else {
             self.unattributed += 1;
             return None;
         };
-        let mut packet = Packet::new(ends, time_ns, wire_len, parsed.tcp_flags);
+        let mut packet = FlowPacket::new(ends, time_ns, wire_len, parsed.tcp_flags);
         packet.tcp_seq = parsed.tcp_seq.unwrap_or_default();
         packet.icmp = parsed.icmp;
         let end = parsed.payload_end.unwrap_or(usize::MAX);
@@ -163,14 +163,14 @@ impl Attribution {
 
     /// The key of a packet's flow, and whether the packet shows the beginning of its payload.
     #[inline]
-    fn ends(&mut self, parsed: &Parsed, time_ns: i64) -> Option<(Ends, bool)> {
+    fn ends(&mut self, parsed: &Parsed, time_ns: i64) -> Option<(DirectedKey, bool)> {
         let is_fragment = parsed.network.is_some_and(|ip| ip.fragment.is_some());
         if !is_fragment {
-            return Some((Ends::of(parsed, self.has_vlans)?, true));
+            return Some((DirectedKey::of(parsed, self.has_vlans)?, true));
         }
         let datagram = fragment_of(parsed)?;
         if !parsed.is_later_fragment() {
-            let ends = Ends::of(parsed, self.has_vlans)?;
+            let ends = DirectedKey::of(parsed, self.has_vlans)?;
             if self.joins_fragments {
                 self.forgotten += u64::from(self.datagrams.insert(datagram, (ends, time_ns)));
             }
@@ -185,7 +185,7 @@ impl Attribution {
         // The type of an ICMP message is in its first fragment, as ports are.
         let proto = parsed.network.and_then(|ip| ip.proto);
         let has_type = matches!(proto, Some(ICMP | ICMPV6));
-        let ends = Ends::of(parsed, self.has_vlans).filter(|_| !has_type)?;
+        let ends = DirectedKey::of(parsed, self.has_vlans).filter(|_| !has_type)?;
         Some((ends, false))
     }
 
@@ -219,7 +219,11 @@ mod tests {
         (parsed, data)
     }
 
-    fn ends(attribution: &mut Attribution, of: &(Parsed, Vec<u8>), time_ns: i64) -> Option<Ends> {
+    fn ends(
+        attribution: &mut Attribution,
+        of: &(Parsed, Vec<u8>),
+        time_ns: i64,
+    ) -> Option<DirectedKey> {
         let packet = attribution.packet(&of.0, &of.1, time_ns, 32);
         packet.map(|packet| packet.ends)
     }
@@ -284,7 +288,7 @@ mod tests {
             data.truncate(random.usize(data.len() / 2..=data.len()));
             let mut attribution = Attribution::new(random.bool(), true);
             let parsed = parse(LinkType::ETHERNET, &data);
-            if let Some(packet) = Packet::common(&data, 5, 99) {
+            if let Some(packet) = FlowPacket::common(&data, 5, 99) {
                 common += 1;
                 let all = attribution.packet(&parsed, &data, 5, 99);
                 assert_eq!(all, Some(packet), "{round}: {data:x?}");

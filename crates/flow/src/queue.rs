@@ -15,13 +15,13 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-use slots::{Slot, Slots};
+use slots::{FilledSlot, SlotRing};
 
 use crate::table::RESOLUTIONS;
 
 /// What is in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct TimerEntry {
     /// When it is due, in the caller's unit: nanoseconds since the UNIX epoch in this crate.
     pub stamp: u64,
     /// What the caller means by it.
@@ -40,14 +40,14 @@ pub trait Timers {
     }
     /// Adds an entry. A [`MultiresolutionQueue`] treats a stamp before its time as due now, and
     /// keeps the stamp.
-    fn insert(&mut self, entry: Entry);
+    fn insert(&mut self, entry: TimerEntry);
     /// Takes out an entry that is due at the time `now`, one of the first. A
     /// [`MultiresolutionQueue`] waits until the whole slot of the entry has passed: for less than
     /// the width of the slot if the caller takes all due entries each time.
-    fn extract_due(&mut self, now: u64) -> Option<Entry>;
+    fn extract_due(&mut self, now: u64) -> Option<TimerEntry>;
     /// Takes out one of the first entries, before it is due. The time of a
     /// [`MultiresolutionQueue`] stays, unless all entries were beyond the widest slots.
-    fn extract_early(&mut self) -> Option<Entry>;
+    fn extract_early(&mut self) -> Option<TimerEntry>;
     /// Moves the time on. A [`MultiresolutionQueue`] stops at the slot of its first entry, and
     /// ignores a time before its own. It gives narrow slots to entries that are due soon by its
     /// own time.
@@ -59,7 +59,7 @@ pub trait Timers {
 
 /// Slots of one width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resolution {
+pub struct TimerResolution {
     /// A slot is `1 << bits` wide, in the unit of the stamps. At most 63.
     pub bits: u32,
     /// How many slots there are: a power of two, 1 to 4096. Entries that are due within so many slots from now can have this resolution.
@@ -71,11 +71,11 @@ pub struct Resolution {
 #[derive(Debug, Clone)]
 pub struct MultiresolutionQueue {
     /// Finest first.
-    levels: Vec<Slots>,
+    levels: Vec<SlotRing>,
     /// Entries beyond the window of the widest slots when they came.
-    far: Vec<Entry>,
+    far: Vec<TimerEntry>,
     /// The earliest of `far`.
-    far_first: Option<Entry>,
+    far_first: Option<TimerEntry>,
     now: u64,
     len: usize,
 }
@@ -86,16 +86,16 @@ impl MultiresolutionQueue {
     /// An entry gets the first of these resolutions whose slots reach as far as its stamp.
     ///
     /// # Panics
-    /// Without any resolution, where a later one is not coarser, and where one is out of the ranges that [`Resolution`] tells.
+    /// Without any resolution, where a later one is not coarser, and where one is out of the ranges that [`TimerResolution`] tells.
     #[must_use]
-    pub fn new(resolutions: &[Resolution]) -> Self {
+    pub fn new(resolutions: &[TimerResolution]) -> Self {
         assert!(!resolutions.is_empty(), "a queue needs a resolution");
         assert!(
             resolutions.is_sorted_by(|a, b| a.bits < b.bits),
             "resolutions must be given finest first"
         );
         Self {
-            levels: resolutions.iter().map(Slots::new).collect(),
+            levels: resolutions.iter().map(SlotRing::new).collect(),
             far: Vec::new(),
             far_first: None,
             now: 0,
@@ -111,7 +111,7 @@ impl MultiresolutionQueue {
 
     /// An entry of the earliest slot. It is the one that [`Self::extract`] gives, unless entries beyond all slots are about to join it there.
     #[must_use]
-    pub fn peek(&self) -> Option<Entry> {
+    pub fn peek(&self) -> Option<TimerEntry> {
         match (self.head(), self.far_first) {
             (Some((_, slot)), Some(far)) if far.stamp <= slot.last => Some(far),
             (Some((level, slot)), _) => self.levels[level].entries(slot).last().copied(),
@@ -124,14 +124,14 @@ impl MultiresolutionQueue {
     /// Another entry may be earlier, by less than the width of the slot that the other one is in: of slots that overlap, the one that
     /// ends first comes first. Of entries in one slot the newest comes first.
     #[inline]
-    pub fn extract(&mut self) -> Option<Entry> {
+    pub fn extract(&mut self) -> Option<TimerEntry> {
         self.extract_due(u64::MAX)
     }
 
     /// The earliest slot with an entry, and its level. If slots overlap, the slot that ends first
     /// is the earliest.
     #[inline]
-    fn head(&self) -> Option<(usize, Slot)> {
+    fn head(&self) -> Option<(usize, FilledSlot)> {
         let heads = self.levels.iter().enumerate();
         heads
             .filter_map(|(level, slots)| Some((level, slots.first(self.now)?)))
@@ -139,7 +139,7 @@ impl MultiresolutionQueue {
     }
 
     #[inline]
-    fn place(&mut self, entry: Entry) {
+    fn place(&mut self, entry: TimerEntry) {
         let stamp = entry.stamp.max(self.now);
         for level in &mut self.levels {
             if level.insert(self.now, stamp, entry) {
@@ -172,13 +172,13 @@ impl Timers for MultiresolutionQueue {
     }
 
     #[inline]
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: TimerEntry) {
         self.len += 1;
         self.place(entry);
     }
 
     #[inline]
-    fn extract_due(&mut self, now: u64) -> Option<Entry> {
+    fn extract_due(&mut self, now: u64) -> Option<TimerEntry> {
         let (level, slot) = loop {
             let head = self.head();
             if let Some(far) = self.far_first
@@ -201,7 +201,7 @@ impl Timers for MultiresolutionQueue {
     }
 
     #[inline]
-    fn extract_early(&mut self) -> Option<Entry> {
+    fn extract_early(&mut self) -> Option<TimerEntry> {
         let head = self.head();
         if let Some((level, slot)) = head
             && self.far_first.is_none_or(|far| far.stamp > slot.last)
@@ -220,7 +220,7 @@ impl Timers for MultiresolutionQueue {
     }
 
     fn memory_bytes(&self) -> usize {
-        let levels: usize = self.levels.iter().map(Slots::memory_bytes).sum();
-        levels + self.far.capacity() * size_of::<Entry>()
+        let levels: usize = self.levels.iter().map(SlotRing::memory_bytes).sum();
+        levels + self.far.capacity() * size_of::<TimerEntry>()
     }
 }

@@ -7,8 +7,8 @@
 use retroscope_packet::LinkType;
 
 use crate::{
-    Advise, Attribution, Ends, Family, FlowTable, Key, Packet, Secret, TimeOuts, TrackerConfig,
-    index::addresses,
+    AddressKind, Advise, Attribution, BiflowKey, DirectedKey, FlowPacket, FlowTable, Secret,
+    TimeOuts, TrackerConfig, index::addresses,
 };
 
 /// Between two looks for flows that were silent, ns of packet time, and how many of them end with a packet.
@@ -63,7 +63,7 @@ impl ShedCause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandOver {
     /// The flow, and the direction.
-    pub ends: Ends,
+    pub ends: DirectedKey,
     /// Dropped until it was silent for so long, ns, and why its last packet was not kept; `None`: it is to come.
     pub dropped: Option<(i64, ShedCause)>,
 }
@@ -160,7 +160,7 @@ pub struct Shedder {
     asked: u64,
     attribution: Attribution,
     table: FlowTable,
-    states: Vec<State>,
+    states: Vec<ShedState>,
     look_ns: i64,
     /// `None`: nobody drops packets before.
     hand_overs: Option<Vec<HandOver>>,
@@ -171,7 +171,7 @@ pub struct Shedder {
 ///
 /// What a cutoff goes by begins anew after [`Cutoff::refill_ns`], the rest after [`IDLE_NS`]; with a SYN all does.
 #[derive(Debug, Clone, Copy, Default)]
-struct State {
+struct ShedState {
     /// Bytes of payload that each direction has sent.
     bytes: [u64; 2],
     /// Packets of both.
@@ -190,11 +190,11 @@ struct State {
     handed_ns: [Option<i64>; 2],
 }
 
-impl State {
+impl ShedState {
     /// Hands over the direction of a packet that was not kept, or takes back what is kept again.
     fn hand_over(
         &mut self,
-        ends: Ends,
+        ends: DirectedKey,
         (time_ns, silence_ns): (i64, i64),
         shed: Option<ShedCause>,
         to: &mut Vec<HandOver>,
@@ -215,11 +215,11 @@ impl State {
     }
 
     /// Takes directions back, of those that were handed over.
-    fn take_back(&mut self, key: Key, directions: [bool; 2], to: &mut Vec<HandOver>) {
+    fn take_back(&mut self, key: BiflowKey, directions: [bool; 2], to: &mut Vec<HandOver>) {
         for is_reverse in [false, true] {
             let at = usize::from(is_reverse);
             if directions[at] && self.handed_ns[at].take().is_some() {
-                let ends = Ends { key, is_reverse };
+                let ends = DirectedKey { key, is_reverse };
                 let dropped = None;
                 to.push(HandOver { ends, dropped });
             }
@@ -298,13 +298,15 @@ impl Shedder {
         (time_ns, wire_len): (i64, u32),
         data: &[u8],
         class: impl FnOnce() -> Option<u16>,
-        mark: impl FnOnce(&Key, (Option<u64>, u64)) -> Option<Mark>,
+        mark: impl FnOnce(&BiflowKey, (Option<u64>, u64)) -> Option<Mark>,
     ) -> Option<ShedCause> {
         self.asked += 1;
         let packet = self
             .attribution
             .frame(link_type, data, time_ns, wire_len)
-            .filter(|packet| matches!(packet.ends.key.family(), Family::V4 | Family::V6))?;
+            .filter(|packet| {
+                matches!(packet.ends.key.family(), AddressKind::V4 | AddressKind::V6)
+            })?;
         // A stamp far in the future must not put off the next look.
         if time_ns >= self.look_ns || self.look_ns.saturating_sub(time_ns) > LOOK_NS {
             let most = ENDED_WITH_A_PACKET;
@@ -317,9 +319,9 @@ impl Shedder {
 
     fn sheds_of_flow(
         &mut self,
-        packet: &Packet,
+        packet: &FlowPacket,
         class: impl FnOnce() -> Option<u16>,
-        mark: impl FnOnce(&Key, (Option<u64>, u64)) -> Option<Mark>,
+        mark: impl FnOnce(&BiflowKey, (Option<u64>, u64)) -> Option<Mark>,
     ) -> Option<ShedCause> {
         // Where the flow of this packet has its slot from another one, that one's key is the one that was there.
         let (mut slot, mut begins, mut before) = (0, false, packet.ends.key);
@@ -329,7 +331,7 @@ impl Shedder {
             |flow, _| before = flow.key,
         );
         if slot >= self.states.len() {
-            self.states.resize(slot + 1, State::default());
+            self.states.resize(slot + 1, ShedState::default());
         }
         let state = &mut self.states[slot];
         let cutoff = |class: Option<u16>| self.config.cutoffs.get(usize::from(class?));

@@ -14,12 +14,12 @@ pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 /// A place for a shared value, which is read and replaced without locks. Under loom, which does not know `arc-swap`, it has one.
 #[derive(Debug)]
 #[cfg(not(loom))]
-pub(crate) struct Place<T>(ArcSwapOption<T>);
+pub(crate) struct SharedValue<T>(ArcSwapOption<T>);
 #[derive(Debug)]
 #[cfg(loom)]
-pub(crate) struct Place<T>(Mutex<Option<Arc<T>>>);
+pub(crate) struct SharedValue<T>(Mutex<Option<Arc<T>>>);
 
-impl<T> Default for Place<T> {
+impl<T> Default for SharedValue<T> {
     fn default() -> Self {
         #[cfg(not(loom))]
         return Self(ArcSwapOption::empty());
@@ -28,7 +28,7 @@ impl<T> Default for Place<T> {
     }
 }
 
-impl<T> Place<T> {
+impl<T> SharedValue<T> {
     pub(crate) fn load(&self) -> Option<Arc<T>> {
         #[cfg(not(loom))]
         return self.0.load_full();

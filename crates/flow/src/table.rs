@@ -17,21 +17,21 @@ use std::hint::black_box;
 use std::ops::Range;
 
 use crate::flow::Flow;
-use crate::index::{Index, addresses};
+use crate::index::{FlowIndex, addresses};
 use crate::time_outs::TimeOuts;
-use crate::{Entry, MultiresolutionQueue, Packet, Resolution, Secret, Timers};
+use crate::{FlowPacket, MultiresolutionQueue, Secret, TimerEntry, TimerResolution, Timers};
 
 /// Packets of a batch that are looked up together.
 pub(crate) const TOGETHER: usize = 64;
 /// Flows at the head of the queue that a full table compares to choose the flow that it ends.
 const LOOKS: usize = 16;
 /// Slots of 134 ms for 9 minutes, and of 8.6 s for 10 hours.
-pub(crate) const RESOLUTIONS: [Resolution; 2] = [
-    Resolution {
+pub(crate) const RESOLUTIONS: [TimerResolution; 2] = [
+    TimerResolution {
         bits: 27,
         slots: 4096,
     },
-    Resolution {
+    TimerResolution {
         bits: 33,
         slots: 4096,
     },
@@ -42,7 +42,7 @@ pub type Advise = fn(Range<*const u8>);
 
 /// Why a flow ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum FlowEnd {
     /// No packet came for its time-out.
     TimeOut,
     /// Its TCP connection was closed or had begun before the first packet, and a SYN began another one.
@@ -58,20 +58,20 @@ pub enum End {
 /// What the table has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Counters {
+pub struct FlowTableCounters {
     /// Packets counted in flows.
     pub packets: u64,
     /// Flows that began. Those that ended are the sum of the following.
     pub begun: u64,
-    /// Ended by [`End::TimeOut`].
+    /// Ended by [`FlowEnd::TimeOut`].
     pub timed_out: u64,
-    /// Ended by [`End::Reused`].
+    /// Ended by [`FlowEnd::Reused`].
     pub reused: u64,
-    /// Ended by [`End::Full`].
+    /// Ended by [`FlowEnd::Full`].
     pub full: u64,
-    /// Ended by [`End::Crowded`].
+    /// Ended by [`FlowEnd::Crowded`].
     pub crowded: u64,
-    /// Ended by [`End::Finished`].
+    /// Ended by [`FlowEnd::Finished`].
     pub finished: u64,
     /// Ended by [`FlowTable::remove`].
     pub removed: u64,
@@ -83,12 +83,12 @@ pub struct FlowTable<Q = MultiresolutionQueue> {
     secret: Secret,
     time_outs: TimeOuts,
     flows_max: usize,
-    index: Index,
+    index: FlowIndex,
     /// Live ones, and free slots.
     flows: Vec<Flow>,
     free: Vec<u32>,
     queue: Q,
-    counters: Counters,
+    counters: FlowTableCounters,
 }
 
 impl FlowTable {
@@ -125,17 +125,17 @@ impl<Q: Timers> FlowTable<Q> {
             secret,
             time_outs,
             flows_max,
-            index: Index::new(flows_max, advise),
+            index: FlowIndex::new(flows_max, advise),
             flows,
             free: Vec::new(),
             queue: Q::empty(),
-            counters: Counters::default(),
+            counters: FlowTableCounters::default(),
         }
     }
 
-    /// Counts packets in their flows. `ended` gets each flow that ends by it: see [`End`].
+    /// Counts packets in their flows. `ended` gets each flow that ends by it: see [`FlowEnd`].
     #[inline]
-    pub fn update(&mut self, packets: &[Packet], ended: impl FnMut(&Flow, End)) {
+    pub fn update(&mut self, packets: &[FlowPacket], ended: impl FnMut(&Flow, FlowEnd)) {
         self.update_each(packets, |_, _| {}, ended);
     }
 
@@ -144,9 +144,9 @@ impl<Q: Timers> FlowTable<Q> {
     #[inline]
     pub fn update_each(
         &mut self,
-        packets: &[Packet],
+        packets: &[FlowPacket],
         mut counted: impl FnMut(u32, bool),
-        mut ended: impl FnMut(&Flow, End),
+        mut ended: impl FnMut(&Flow, FlowEnd),
     ) {
         for packets in packets.chunks(TOGETHER) {
             let mut hashes = [0; TOGETHER];
@@ -182,7 +182,7 @@ impl<Q: Timers> FlowTable<Q> {
 
     /// Ends the flows that are due at a time, all but those that became due within the last 134 ms, or 8.6 s where their time-outs are
     /// longer than 9 minutes: with a packet later than a flow was due, [`Self::update`] ends it exactly then. `ended` gets them in no order.
-    pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, End)) {
+    pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, FlowEnd)) {
         self.expire_some(now_ns, usize::MAX, ended);
     }
 
@@ -191,7 +191,7 @@ impl<Q: Timers> FlowTable<Q> {
         &mut self,
         now_ns: i64,
         most: usize,
-        mut ended: impl FnMut(&Flow, End),
+        mut ended: impl FnMut(&Flow, FlowEnd),
     ) -> bool {
         let mut looked = 0;
         while self.time_outs.has_end {
@@ -206,7 +206,7 @@ impl<Q: Timers> FlowTable<Q> {
                 continue;
             };
             if due_ns <= now_ns {
-                self.end(entry.item, End::TimeOut, &mut ended);
+                self.end(entry.item, FlowEnd::TimeOut, &mut ended);
             } else {
                 self.insert(entry.item, stamp(due_ns));
             }
@@ -216,10 +216,10 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     /// Ends all flows.
-    pub fn finish(&mut self, mut ended: impl FnMut(&Flow, End)) {
+    pub fn finish(&mut self, mut ended: impl FnMut(&Flow, FlowEnd)) {
         while let Some(entry) = self.queue.extract_due(u64::MAX) {
             if self.due_of(entry).is_some() {
-                self.end(entry.item, End::Finished, &mut ended);
+                self.end(entry.item, FlowEnd::Finished, &mut ended);
             }
         }
         self.queue = Q::empty();
@@ -264,7 +264,7 @@ impl<Q: Timers> FlowTable<Q> {
 
     /// What it has done so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> FlowTableCounters {
         self.counters
     }
 
@@ -278,22 +278,27 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     #[inline]
-    fn is_at(&self, slot: u32, packet: &Packet) -> bool {
+    fn is_at(&self, slot: u32, packet: &FlowPacket) -> bool {
         let flow = &self.flows[slot as usize];
         flow.key == packet.ends.key && flow.is_live()
     }
 
     /// Counts a packet in the flow of its key, or begins another one with that key, and returns which.
     #[inline]
-    fn add(&mut self, slot: u32, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) -> bool {
+    fn add(
+        &mut self,
+        slot: u32,
+        packet: &FlowPacket,
+        ended: &mut impl FnMut(&Flow, FlowEnd),
+    ) -> bool {
         let flow = &mut self.flows[slot as usize];
         let (idle_before, stage) = (flow.idle_ns(&self.time_outs), flow.stage());
         let end = if !self.time_outs.has_end {
             None
         } else if idle_before <= packet.time_ns && flow.due_ns(&self.time_outs) <= packet.time_ns {
-            Some(End::TimeOut)
+            Some(FlowEnd::TimeOut)
         } else {
-            flow.is_begun_anew_by(packet).then_some(End::Reused)
+            flow.is_begun_anew_by(packet).then_some(FlowEnd::Reused)
         };
         if let Some(end) = end {
             ended(flow, end);
@@ -315,7 +320,12 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     /// Begins a flow whose key the table does not have, and returns its slot.
-    fn begin(&mut self, hash: u64, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) -> u32 {
+    fn begin(
+        &mut self,
+        hash: u64,
+        packet: &FlowPacket,
+        ended: &mut impl FnMut(&Flow, FlowEnd),
+    ) -> u32 {
         let mut flow = Flow::new(packet, 0);
         flow.add(packet);
         let due = stamp(flow.due_ns(&self.time_outs));
@@ -341,7 +351,7 @@ impl<Q: Timers> FlowTable<Q> {
 
     /// Makes room in a full table.
     #[cold]
-    fn evict_first(&mut self, ended: &mut impl FnMut(&Flow, End)) {
+    fn evict_first(&mut self, ended: &mut impl FnMut(&Flow, FlowEnd)) {
         let mut looked_at = [(u64::MAX, 0); LOOKS];
         let mut looks = 0;
         while looks < LOOKS
@@ -362,7 +372,7 @@ impl<Q: Timers> FlowTable<Q> {
             self.insert(slot, due);
         }
         if let Some((_, slot)) = first {
-            self.end(slot, End::Full, ended);
+            self.end(slot, FlowEnd::Full, ended);
         }
     }
 
@@ -373,13 +383,13 @@ impl<Q: Timers> FlowTable<Q> {
         &mut self,
         hash: u64,
         mut flow: Flow,
-        ended: &mut impl FnMut(&Flow, End),
+        ended: &mut impl FnMut(&Flow, FlowEnd),
     ) -> u32 {
         let due_ns = |slot: &u32| self.flows[*slot as usize].due_ns(&self.time_outs);
         let slot = self.index.neighbours(hash).min_by_key(due_ns);
         let slot = slot.expect("the group is full");
         flow.queued = self.flows[slot as usize].queued;
-        self.end(slot, End::Crowded, ended);
+        self.end(slot, FlowEnd::Crowded, ended);
         self.free.pop();
         self.flows[slot as usize] = flow;
         let room = self.index.room(hash).expect("one has gone");
@@ -389,7 +399,7 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     /// Ends a flow, and frees its slot. An entry of it that is still in the queue is out of date.
-    fn end(&mut self, slot: u32, end: End, ended: &mut impl FnMut(&Flow, End)) {
+    fn end(&mut self, slot: u32, end: FlowEnd, ended: &mut impl FnMut(&Flow, FlowEnd)) {
         ended(&self.flows[slot as usize], end);
         *self.ended_by(end) += 1;
         self.free(slot);
@@ -404,18 +414,18 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     /// Where flows that end so are counted.
-    fn ended_by(&mut self, end: End) -> &mut u64 {
+    fn ended_by(&mut self, end: FlowEnd) -> &mut u64 {
         match end {
-            End::TimeOut => &mut self.counters.timed_out,
-            End::Reused => &mut self.counters.reused,
-            End::Finished => &mut self.counters.finished,
-            End::Full => &mut self.counters.full,
-            End::Crowded => &mut self.counters.crowded,
+            FlowEnd::TimeOut => &mut self.counters.timed_out,
+            FlowEnd::Reused => &mut self.counters.reused,
+            FlowEnd::Finished => &mut self.counters.finished,
+            FlowEnd::Full => &mut self.counters.full,
+            FlowEnd::Crowded => &mut self.counters.crowded,
         }
     }
 
     /// When the flow of an entry is due, unless the entry is out of date.
-    fn due_of(&self, entry: Entry) -> Option<i64> {
+    fn due_of(&self, entry: TimerEntry) -> Option<i64> {
         let flow = &self.flows[entry.item as usize];
         let counts = flow.is_live() && flow.queued == entry.stamp;
         counts.then(|| flow.due_ns(&self.time_outs))
@@ -424,7 +434,7 @@ impl<Q: Timers> FlowTable<Q> {
     /// Puts a flow into the queue that has no entry there which counts.
     fn insert(&mut self, slot: u32, stamp: u64) {
         self.flows[slot as usize].queued = stamp;
-        self.queue.insert(Entry { stamp, item: slot });
+        self.queue.insert(TimerEntry { stamp, item: slot });
     }
 
     /// Sees to it that the queue gives a flow by a time, unless there are too many entries that do not count.

@@ -6,7 +6,7 @@ const SECOND: i64 = 1_000_000_000;
 
 /// What a flow has come to, as far as its time-out depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum TimeOutStage {
     /// No answer yet; TCP: no handshake yet.
     New,
     /// Packets went both ways; TCP: the handshake is complete.
@@ -18,11 +18,11 @@ pub enum Stage {
 /// Nanoseconds from a flow's last packet to its end, by stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageTimeOuts {
-    /// Of [`Stage::New`].
+    /// Of [`TimeOutStage::New`].
     pub new: i64,
-    /// Of [`Stage::Established`].
+    /// Of [`TimeOutStage::Established`].
     pub established: i64,
-    /// Of [`Stage::Closed`].
+    /// Of [`TimeOutStage::Closed`].
     pub closed: i64,
 }
 
@@ -110,7 +110,7 @@ impl TimeOuts {
     /// The time-out of an IP protocol in a stage.
     #[inline]
     #[must_use]
-    pub fn of(&self, proto: u8, stage: Stage) -> i64 {
+    pub fn of(&self, proto: u8, stage: TimeOutStage) -> i64 {
         let stages = match proto {
             TCP => &self.tcp,
             UDP => &self.udp,
@@ -118,9 +118,9 @@ impl TimeOuts {
             _ => &self.other,
         };
         match stage {
-            Stage::New => stages.new,
-            Stage::Established => stages.established,
-            Stage::Closed => stages.closed,
+            TimeOutStage::New => stages.new,
+            TimeOutStage::Established => stages.established,
+            TimeOutStage::Closed => stages.closed,
         }
     }
 }

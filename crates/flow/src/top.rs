@@ -1,6 +1,6 @@
 //! What flows send, second by second, for a table of the largest ones.
 //!
-//! A shard counts into one [`Slice`] and gives it away when its second is over; a [`Window`] adds up the last ones. So a packet costs a
+//! A shard counts into one [`TopSlice`] and gives it away when its second is over; a [`TopWindow`] adds up the last ones. So a packet costs a
 //! shard one look-up more, and nothing is copied.
 //!
 //! Memory is bounded by the flows of a slice; packets of others are counted together. Each slice begins empty, so these are small flows: one that
@@ -9,22 +9,22 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::index::Index;
-use crate::{Host, Key, Packet, Secret};
+use crate::index::FlowIndex;
+use crate::{BiflowKey, FlowPacket, Host, Secret};
 
 /// How long a slice is at least, ns.
 const SLICE_NS: i64 = 1_000_000_000;
 
 /// Packets, and the bytes of their whole frames on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Volume {
+pub struct TrafficVolume {
     /// How many packets.
     pub packets: u64,
     /// What the first end sent, what the second one did. Of packets of several flows only the sum means something.
     pub bytes: [u64; 2],
 }
 
-impl Volume {
+impl TrafficVolume {
     /// Both ways.
     #[must_use]
     pub fn bytes_both(&self) -> u64 {
@@ -40,38 +40,38 @@ impl Volume {
 
 /// What flows sent in about a second.
 #[derive(Debug, Default)]
-pub struct Slice {
+pub struct TopSlice {
     /// When it began and ended, ns of the monotonic clock.
     times_ns: [i64; 2],
-    flows: Vec<(Key, Volume)>,
+    flows: Vec<(BiflowKey, TrafficVolume)>,
     /// Of flows that found no room.
-    untracked: Volume,
+    untracked: TrafficVolume,
 }
 
 /// Counts the packets of a shard in slices. One thread at a time.
 #[derive(Debug)]
-pub(crate) struct Top {
+pub(crate) struct TopCounter {
     secret: Secret,
     flows_max: usize,
-    index: Index,
-    slice: Slice,
+    index: FlowIndex,
+    slice: TopSlice,
     begin_ns: Option<i64>,
 }
 
-impl Top {
+impl TopCounter {
     /// With slices of `flows_max` flows, 1 to 2^32 - 1.
     pub(crate) fn new(flows_max: usize, secret: Secret) -> Self {
         Self {
             secret,
             flows_max,
-            index: Index::new(flows_max, |_| {}),
-            slice: Slice::default(),
+            index: FlowIndex::new(flows_max, |_| {}),
+            slice: TopSlice::default(),
             begin_ns: None,
         }
     }
 
-    pub(crate) fn count(&mut self, packets: &[Packet]) {
-        let Slice {
+    pub(crate) fn count(&mut self, packets: &[FlowPacket]) {
+        let TopSlice {
             flows, untracked, ..
         } = &mut self.slice;
         for packet in packets {
@@ -84,7 +84,7 @@ impl Top {
             {
                 let new = u32::try_from(flows.len()).expect("flows_max has seen to it");
                 self.index.insert(hash, new, room);
-                flows.push((key, Volume::default()));
+                flows.push((key, TrafficVolume::default()));
                 slot = Some(new);
             }
             let volume = slot.map_or(&mut *untracked, |slot| &mut flows[slot as usize].1);
@@ -94,7 +94,11 @@ impl Top {
     }
 
     /// See [`crate::Tracker::give_slice`].
-    pub(crate) fn give(&mut self, now_ns: i64, give: impl FnOnce(Slice) -> Result<(), Slice>) {
+    pub(crate) fn give(
+        &mut self,
+        now_ns: i64,
+        give: impl FnOnce(TopSlice) -> Result<(), TopSlice>,
+    ) {
         let begin_ns = *self.begin_ns.get_or_insert(now_ns);
         if now_ns < begin_ns.saturating_add(SLICE_NS) {
             return;
@@ -102,7 +106,7 @@ impl Top {
         self.slice.times_ns = [begin_ns, now_ns];
         match give(std::mem::take(&mut self.slice)) {
             Ok(()) => {
-                self.index = Index::new(self.flows_max, |_| {});
+                self.index = FlowIndex::new(self.flows_max, |_| {});
                 self.begin_ns = Some(now_ns);
             }
             Err(slice) => self.slice = slice,
@@ -112,7 +116,7 @@ impl Top {
 
 /// What is largest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum By {
+pub enum TopOrder {
     /// Flows with the most bytes both ways.
     #[default]
     Bits,
@@ -124,33 +128,33 @@ pub enum By {
 
 /// What a row is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
+pub enum TopSubject {
     /// A flow.
-    Flow(Key),
+    Flow(BiflowKey),
     /// All flows of a host, which is their first end.
     Host(Host),
 }
 
 /// A flow or host of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row {
+pub struct TopRow {
     /// Which one.
-    pub subject: Subject,
+    pub subject: TopSubject,
     /// How many flows it has, 1 for a flow.
     pub flows: u64,
     /// What they sent.
-    pub volume: Volume,
+    pub volume: TrafficVolume,
 }
 
 /// What is in a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct TopReport {
     /// The largest flows or hosts, the largest first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TopRow>,
     /// All packets.
-    pub total: Volume,
+    pub total: TrafficVolume,
     /// Those of them that are of no flow below, as there was no room.
-    pub untracked: Volume,
+    pub untracked: TrafficVolume,
     /// Flows, but for those without room.
     pub flows: u64,
     /// The time that it covers, ns; 0: nothing came yet.
@@ -159,12 +163,12 @@ pub struct Report {
 
 /// The slices of the last seconds, of all shards.
 #[derive(Debug)]
-pub struct Window {
+pub struct TopWindow {
     span_ns: i64,
-    slices: Vec<Slice>,
+    slices: Vec<TopSlice>,
 }
 
-impl Window {
+impl TopWindow {
     /// Of so many seconds.
     #[must_use]
     pub fn new(seconds: u32) -> Self {
@@ -175,7 +179,7 @@ impl Window {
     }
 
     /// Adds a slice; those leave that are older than the window.
-    pub fn add(&mut self, slice: Slice) {
+    pub fn add(&mut self, slice: TopSlice) {
         self.slices.push(slice);
         // Slices are a little longer than a second: to the nearest.
         let left_ns = self.times_ns()[1] - self.span_ns + SLICE_NS / 2;
@@ -190,8 +194,11 @@ impl Window {
 
     /// What is in it, with `count` rows at most.
     #[must_use]
-    pub fn report(&self, count: usize, by: By) -> Report {
-        let (mut flows, mut untracked) = (HashMap::<Key, Volume>::new(), Volume::default());
+    pub fn report(&self, count: usize, by: TopOrder) -> TopReport {
+        let (mut flows, mut untracked) = (
+            HashMap::<BiflowKey, TrafficVolume>::new(),
+            TrafficVolume::default(),
+        );
         for slice in &self.slices {
             untracked.add(slice.untracked);
             for (key, volume) in &slice.flows {
@@ -200,11 +207,11 @@ impl Window {
         }
         let mut total = untracked;
         flows.values().for_each(|volume| total.add(*volume));
-        let mut rows: Vec<Row> = match by {
-            By::Flows => hosts(&flows),
-            By::Bits | By::Packets => {
-                let row = |(key, volume): (&Key, &Volume)| Row {
-                    subject: Subject::Flow(*key),
+        let mut rows: Vec<TopRow> = match by {
+            TopOrder::Flows => hosts(&flows),
+            TopOrder::Bits | TopOrder::Packets => {
+                let row = |(key, volume): (&BiflowKey, &TrafficVolume)| TopRow {
+                    subject: TopSubject::Flow(*key),
                     flows: 1,
                     volume: *volume,
                 };
@@ -212,19 +219,19 @@ impl Window {
             }
         };
         rows.sort_unstable_by_key(|row| {
-            let Volume { packets, .. } = row.volume;
+            let TrafficVolume { packets, .. } = row.volume;
             let bytes = row.volume.bytes_both();
             let rank = match by {
-                By::Bits => [bytes, packets],
-                By::Packets => [packets, bytes],
-                By::Flows => [row.flows, bytes],
+                TopOrder::Bits => [bytes, packets],
+                TopOrder::Packets => [packets, bytes],
+                TopOrder::Flows => [row.flows, bytes],
             };
             // Equal ones stand still.
             (Reverse(rank), row.subject)
         });
         rows.truncate(count);
         let [begin_ns, end_ns] = self.times_ns();
-        Report {
+        TopReport {
             rows,
             total,
             untracked,
@@ -235,8 +242,8 @@ impl Window {
 }
 
 /// What flows are, by host.
-fn hosts(flows: &HashMap<Key, Volume>) -> Vec<Row> {
-    let mut hosts = HashMap::<Host, (u64, Volume)>::new();
+fn hosts(flows: &HashMap<BiflowKey, TrafficVolume>) -> Vec<TopRow> {
+    let mut hosts = HashMap::<Host, (u64, TrafficVolume)>::new();
     for (key, volume) in flows {
         let [one, other] = key.hosts();
         let mut add = |host, volume| {
@@ -248,11 +255,11 @@ fn hosts(flows: &HashMap<Key, Volume>) -> Vec<Row> {
         if one != other {
             let [sent, got] = volume.bytes;
             let bytes = [got, sent];
-            add(other, Volume { bytes, ..*volume });
+            add(other, TrafficVolume { bytes, ..*volume });
         }
     }
-    let row = |(host, (flows, volume))| Row {
-        subject: Subject::Host(host),
+    let row = |(host, (flows, volume))| TopRow {
+        subject: TopSubject::Host(host),
         flows,
         volume,
     };

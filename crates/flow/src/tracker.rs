@@ -3,8 +3,8 @@
 use retroscope_packet::LinkType;
 
 use crate::{
-    Advise, Attribution, Counters, End, Flow, FlowTable, Packet, Secret, Slice, TimeOuts,
-    table::TOGETHER, top::Top,
+    Advise, Attribution, Flow, FlowEnd, FlowPacket, FlowTable, FlowTableCounters, Secret, TimeOuts,
+    TopSlice, table::TOGETHER, top::TopCounter,
 };
 
 /// Between two looks for flows that are over, ns of packet time.
@@ -40,11 +40,11 @@ impl Default for TrackerConfig {
 
 /// A flow that ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended {
+pub struct EndedFlow {
     /// All that was counted of it.
     pub flow: Flow,
     /// Why it ended.
-    pub end: End,
+    pub end: FlowEnd,
     /// When, ns since the UNIX epoch: at a time-out when it was due, else the latest time seen.
     pub time_ns: i64,
 }
@@ -54,7 +54,7 @@ pub struct Ended {
 #[non_exhaustive]
 pub struct TrackerCounters {
     /// Of its table.
-    pub table: Counters,
+    pub table: FlowTableCounters,
     /// Packets whose flow could not be told: see [`Attribution`].
     pub unattributed: u64,
     /// Fragmented datagrams that were forgotten for others.
@@ -72,9 +72,9 @@ pub struct Tracker {
     time_outs: TimeOuts,
     attribution: Attribution,
     table: FlowTable,
-    top: Option<Top>,
+    top: Option<TopCounter>,
     /// Packets that the table has not counted yet.
-    batch: Vec<Packet>,
+    batch: Vec<FlowPacket>,
     /// The latest time seen; `i64::MIN`: none yet.
     clock_ns: i64,
     /// When flows that are over are looked for next.
@@ -105,7 +105,7 @@ impl Tracker {
             ..
         } = config;
         Self {
-            top: config.top.map(|max| Top::new(max, secret.clone())),
+            top: config.top.map(|max| TopCounter::new(max, secret.clone())),
             time_outs,
             attribution: Attribution::new(config.has_vlans, config.joins_fragments),
             table: FlowTable::with_advice(flows_max, time_outs, secret, advise),
@@ -122,7 +122,7 @@ impl Tracker {
         (interface, link_type): (u16, LinkType),
         (time_ns, wire_len): (i64, u32),
         data: &[u8],
-        ended: &mut impl FnMut(Ended),
+        ended: &mut impl FnMut(EndedFlow),
     ) {
         if time_ns >= self.look_ns {
             self.look(time_ns, ended);
@@ -141,7 +141,7 @@ impl Tracker {
     }
 
     /// No packet has come for now, at `mono_ns` of a monotonic clock: flows are over by it too. To be called now and then while none comes.
-    pub fn pass(&mut self, mono_ns: i64, ended: &mut impl FnMut(Ended)) {
+    pub fn pass(&mut self, mono_ns: i64, ended: &mut impl FnMut(EndedFlow)) {
         self.count(ended);
         if self.clock_ns == i64::MIN {
             return;
@@ -156,14 +156,18 @@ impl Tracker {
 
     /// Gives away what flows sent since the last slice, at `mono_ns` of a monotonic clock, once a second is over. What `give` returns goes on.
     /// Nothing without [`TrackerConfig::top`]. Packets of the last batch are of the next slice, unless [`Self::pass`] was called.
-    pub fn give_slice(&mut self, mono_ns: i64, give: impl FnOnce(Slice) -> Result<(), Slice>) {
+    pub fn give_slice(
+        &mut self,
+        mono_ns: i64,
+        give: impl FnOnce(TopSlice) -> Result<(), TopSlice>,
+    ) {
         if let Some(top) = &mut self.top {
             top.give(mono_ns, give);
         }
     }
 
     /// Ends all flows.
-    pub fn finish(&mut self, ended: &mut impl FnMut(Ended)) {
+    pub fn finish(&mut self, ended: &mut impl FnMut(EndedFlow)) {
         self.count(ended);
         let (table, mut ended) = (
             &mut self.table,
@@ -185,7 +189,7 @@ impl Tracker {
 
     /// Ends what is over at a time.
     #[cold]
-    fn look(&mut self, now_ns: i64, ended: &mut impl FnMut(Ended)) {
+    fn look(&mut self, now_ns: i64, ended: &mut impl FnMut(EndedFlow)) {
         self.count(ended);
         self.table
             .expire(now_ns, with_time(self.time_outs, now_ns, ended));
@@ -193,7 +197,7 @@ impl Tracker {
     }
 
     /// Counts the batch in the table.
-    fn count(&mut self, ended: &mut impl FnMut(Ended)) {
+    fn count(&mut self, ended: &mut impl FnMut(EndedFlow)) {
         let told = with_time(self.time_outs, self.clock_ns, ended);
         self.table.update(&self.batch, told);
         if let Some(top) = &mut self.top {
@@ -207,14 +211,14 @@ impl Tracker {
 fn with_time(
     time_outs: TimeOuts,
     now_ns: i64,
-    ended: &mut impl FnMut(Ended),
-) -> impl FnMut(&Flow, End) {
+    ended: &mut impl FnMut(EndedFlow),
+) -> impl FnMut(&Flow, FlowEnd) {
     move |flow, end| {
-        ended(Ended {
+        ended(EndedFlow {
             flow: *flow,
             end,
             time_ns: match end {
-                End::TimeOut => flow.due_ns(&time_outs),
+                FlowEnd::TimeOut => flow.due_ns(&time_outs),
                 _ => now_ns,
             },
         });

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use loom::{sync::Arc, thread};
-use retroscope_flow::{Cursor, Feed, Heard, Key, LfnTable, Secret};
+use retroscope_flow::{BiflowKey, Feed, FeedCursor, FeedItem, LfnTable, Secret};
 
-fn key(n: u8) -> Key {
-    Key::opaque(n, &[n])
+fn key(n: u8) -> BiflowKey {
+    BiflowKey::opaque(n, &[n])
 }
 
 fn table() -> Arc<LfnTable> {
@@ -69,16 +69,16 @@ fn a_key_that_is_taken_out_is_gone() {
 }
 
 /// What a listener hears, until so many events have come or were missed.
-fn heard(feed: &Feed<u64>, cursor: &mut Cursor, count: u64) -> Vec<u64> {
+fn heard(feed: &Feed<u64>, cursor: &mut FeedCursor, count: u64) -> Vec<u64> {
     let (mut events, mut told) = (Vec::new(), 0);
     while told < count {
         match feed.hear(cursor) {
-            Heard::Event(event) => {
+            FeedItem::Event(event) => {
                 events.push(event);
                 told += 1;
             }
-            Heard::Missed(missed) => told += missed,
-            Heard::Nothing => thread::yield_now(),
+            FeedItem::Missed(missed) => told += missed,
+            FeedItem::Nothing => thread::yield_now(),
         }
     }
     assert_eq!(told, count, "more were missed than there were");
@@ -108,7 +108,7 @@ fn a_listener_hears_or_misses_each_event() {
             events.sort_unstable();
             events.dedup();
             assert!(events.iter().all(|event| [10, 20, 30].contains(event)));
-            assert!(matches!(feed.hear(&mut cursor), Heard::Nothing));
+            assert!(matches!(feed.hear(&mut cursor), FeedItem::Nothing));
         });
     }
 }

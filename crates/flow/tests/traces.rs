@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use retroscope_flow::{Attribution, Flow, FlowTable, Secret, TimeOuts};
 use retroscope_packet::parse;
 use retroscope_packet::proto::{TCP, UDP};
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 /// The folder of shared captures, or `None` with a note on stderr where the checkout has none.
 fn shared() -> Option<PathBuf> {
@@ -71,7 +71,7 @@ fn read(path: &Path, time_outs: TimeOuts, joins_fragments: bool) -> Found {
     let mut table = FlowTable::new(100_000, time_outs, Secret::random());
     let (mut batch, mut flows) = (Vec::new(), Vec::new());
     let (mut packets, mut attributed, mut now) = (0, [0, 0], i64::MIN);
-    if let Ok(mut reader) = Reader::open(path) {
+    if let Ok(mut reader) = CaptureReader::open(path) {
         while let Ok(1..) = reader.fill() {
             for meta in reader.records() {
                 let link_type = reader.interfaces()[usize::from(meta.interface)].link_type;

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use retroscope_packet::{parse, summary};
-use retroscope_pcapfile::{ReadError, Reader, RecordMeta};
+use retroscope_pcapfile::{CaptureReader, ReadError, RecordMeta};
 
 /// Records looked at: compressed bytes can hold very many.
 const RECORDS_MAX: usize = 2000;
@@ -37,11 +37,11 @@ pub fn captures(data: &[u8]) {
 }
 
 /// What a reader says of a file: its records, and how it ends.
-type Said = (Vec<(RecordMeta, Vec<u8>)>, Option<String>);
+type ReaderOutput = (Vec<(RecordMeta, Vec<u8>)>, Option<String>);
 
-fn read(stream: impl Read) -> Said {
+fn read(stream: impl Read) -> ReaderOutput {
     let mut records = Vec::new();
-    let mut reader = match Reader::new(stream) {
+    let mut reader = match CaptureReader::new(stream) {
         Ok(reader) => reader,
         Err(error) => return (records, Some(shown(&error))),
     };

@@ -41,10 +41,10 @@ pub use templates::templates;
 pub use translator::{joint, translator};
 
 /// A target: its name, which is that of its folder in the corpus, and its function.
-pub type Target = (&'static str, fn(&[u8]));
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [FuzzTarget; 7] = [
     ("translator", translator),
     ("joint", joint),
     ("templates", templates),

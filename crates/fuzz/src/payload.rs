@@ -3,7 +3,7 @@
 use retroscope_filter::{Aux, Filter, Frame, LinkContext, Mode, PacketView};
 use retroscope_packet::{LinkType, parse};
 
-use crate::bytes::Bytes;
+use crate::bytes::InputBytes;
 
 /// Link types whose headers are parsed.
 const LINK_TYPES: [LinkType; 6] = [
@@ -17,7 +17,7 @@ const LINK_TYPES: [LinkType; 6] = [
 
 /// Input: link type, length of a string, the string, length of a pattern, the pattern, the frame.
 pub fn payload(data: &[u8]) {
-    let mut bytes = Bytes(data);
+    let mut bytes = InputBytes(data);
     let link_type = LINK_TYPES[usize::from(bytes.u8()) % LINK_TYPES.len()];
     let needle_len = usize::from(bytes.u8() % 16) + 1;
     let needle = bytes.take(needle_len);

@@ -4,7 +4,7 @@
 use retroscope_filter::{Aux, Frame, Instruction, Joint, Program};
 use retroscope_packet::LinkType;
 
-use crate::{bytes::Bytes, reference};
+use crate::{bytes::InputBytes, reference};
 
 /// Longest program, without the stores in front and the return behind.
 const INSTRUCTIONS_MAX: u8 = 48;
@@ -30,7 +30,7 @@ const ST: u16 = 0x02;
 
 /// Input: number of instructions, the instructions (7 bytes each), the length on the wire beyond the packet, the packet.
 pub fn translator(data: &[u8]) {
-    let mut bytes = Bytes(data);
+    let mut bytes = InputBytes(data);
     let instructions = program(&mut bytes);
     let beyond = u32::from(bytes.u8());
     let packet = bytes.0;
@@ -66,7 +66,7 @@ pub fn translator(data: &[u8]) {
 
 /// Input: number of programs, these as in [`translator`], the length on the wire beyond the packet, the packet.
 pub fn joint(data: &[u8]) {
-    let mut bytes = Bytes(data);
+    let mut bytes = InputBytes(data);
     let count = bytes.u8() % PROGRAMS_MAX + 1;
     let programs = (0..count).map(|_| program(&mut bytes));
     let set: Vec<Program> = programs
@@ -121,7 +121,7 @@ fn cuts(len: usize) -> Vec<usize> {
     cuts
 }
 
-fn program(bytes: &mut Bytes<'_>) -> Vec<Instruction> {
+fn program(bytes: &mut InputBytes<'_>) -> Vec<Instruction> {
     let plain = |code, k| Instruction {
         code,
         jump_true: 0,

@@ -6,12 +6,12 @@
 
 use std::{env, error::Error, fs, hint::black_box, io::Read, time::Instant};
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = env::args().nth(1).ok_or("name a capture file")?;
     let mut file = fs::read(path)?;
-    let format = Reader::new(&file[..])?.format();
+    let format = CaptureReader::new(&file[..])?.format();
     if format.pcap.is_some() && format.compression.is_none() {
         let records = file[24..].to_vec();
         while file.len() < 1 << 30 {
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Packets and captured bytes, each descriptor looked at.
 fn read(file: &[u8]) -> Result<(u64, u64), Box<dyn Error>> {
-    let mut reader = Reader::new(file)?;
+    let mut reader = CaptureReader::new(file)?;
     let (mut bytes, mut times) = (0, 0);
     while reader.fill()? > 0 {
         for meta in reader.records() {

@@ -16,7 +16,7 @@ pub(crate) const LINK_TYPE_EXTRA: u32 = 0xfc00_0000;
 /// How a capture file is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Format {
+pub struct FileFormat {
     /// Byte order of a pcap file, or of the first section of a pcapng file.
     pub byte_order: ByteOrder,
     /// The compression around it.
@@ -31,7 +31,7 @@ pub struct PcapOptions {
     /// Link-layer header type of all packets.
     pub link_type: LinkType,
     /// Bits to set in the upper 6 bits of the link type field (`0xfc00_0000`), as they were read
-    /// ([`Format::pcap`]); other bits are left out.
+    /// ([`FileFormat::pcap`]); other bits are left out.
     pub link_type_extra: u32,
     /// Bytes kept of each packet at most; 0 means no limit, and readers then take 262,144.
     pub snaplen: u32,
@@ -76,7 +76,7 @@ impl Resolution {
     }
 }
 
-/// Compression formats that [`Reader`](crate::Reader) sees through.
+/// Compression formats that [`CaptureReader`](crate::CaptureReader) sees through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// RFC 1952, any number of members.
@@ -87,7 +87,7 @@ pub enum Compression {
 
 /// One interface of a capture file; a pcap file has exactly one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
+pub struct FileInterface {
     /// `if_name`, as `eth0`, or empty. On reading cut at [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX); at most 65,535 bytes are written.
     pub name: String,
     /// `if_description`, likewise.
@@ -101,7 +101,7 @@ pub struct Interface {
     pub resolution_ns: u64,
 }
 
-impl Interface {
+impl FileInterface {
     /// No texts, no snap length, nanoseconds.
     #[must_use]
     pub fn new(link_type: LinkType) -> Self {

@@ -1,7 +1,7 @@
 //! Reading and writing capture files: [pcap] and [pcapng].
 //!
-//! [`Reader`] takes any `Read`, sees through gzip and zstd, and *lends* records: they stay in its one buffer, described by
-//! [`RecordMeta`]. [`PcapWriter`] and [`PcapNgWriter`] take any `Write`. Only [`Reader::open`] and [`scan_link_types`] touch
+//! [`CaptureReader`] takes any `Read`, sees through gzip and zstd, and *lends* records: they stay in its one buffer, described by
+//! [`RecordMeta`]. [`PcapWriter`] and [`PcapNgWriter`] take any `Write`. Only [`CaptureReader::open`] and [`scan_link_types`] touch
 //! the file system.
 //!
 //! Times are nanoseconds since the UNIX epoch as `i64` (1677-09-21 to 2262-04-11); what lies outside is clamped to the
@@ -35,9 +35,10 @@ mod time;
 mod write;
 
 pub use error::{Blame, ReadError, WriteError};
-pub use format::{ByteOrder, Compression, Format, Interface, PcapOptions, Resolution};
+pub use format::{ByteOrder, Compression, FileFormat, FileInterface, PcapOptions, Resolution};
 pub use read::{
-    Reader, Record, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance, scan_link_types,
+    CaptureReader, CaptureRecord, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance,
+    scan_link_types,
 };
 pub use retroscope_packet::LinkType;
 pub use write::{

@@ -9,7 +9,7 @@ use std::time::Instant;
 use retroscope_flow::{Attribution, FlowTable, Secret, TrackerConfig};
 use retroscope_packet::LinkType;
 use retroscope_script::{
-    Limits, LuaModule, MANY, Machine, Packet, Runner, Script, ScriptError, compiles,
+    LuaModule, MANY, Machine, Runner, Script, ScriptError, ScriptLimits, ScriptPacket, compiles,
 };
 
 const SCRIPTS: [(&str, &str); 7] = [
@@ -62,7 +62,7 @@ fn frames() -> Vec<Vec<u8>> {
 fn main() -> Result<(), ScriptError> {
     println!("compiled: {}", compiles());
     let frames = frames();
-    let packet = |data| Packet {
+    let packet = |data| ScriptPacket {
         data,
         wire_len: 64,
         time_ns: 0,
@@ -70,9 +70,9 @@ fn main() -> Result<(), ScriptError> {
         link_type: LinkType::ETHERNET,
         direction: 0,
     };
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     for (name, text) in SCRIPTS {
-        let mut trigger = Machine::new(&Script::new(name, text, false), Limits::default())?;
+        let mut trigger = Machine::new(&Script::new(name, text, false), ScriptLimits::default())?;
         let mut rounds: Vec<f64> = (0..21)
             .map(|_| {
                 let start = Instant::now();
@@ -119,9 +119,9 @@ const MODULES: [(&str, &str); 2] = [
 ];
 
 /// What counts the flows of packets in one way.
-type Way<'w> = Box<dyn FnMut(&[Packet<'_>]) + 'w>;
+type Way<'w> = Box<dyn FnMut(&[ScriptPacket<'_>]) + 'w>;
 
-fn modules(packets: &[Packet<'_>]) -> Result<(), ScriptError> {
+fn modules(packets: &[ScriptPacket<'_>]) -> Result<(), ScriptError> {
     let config = TrackerConfig {
         flows_max: 2_000_000,
         ..TrackerConfig::default()
@@ -137,7 +137,7 @@ fn modules(packets: &[Packet<'_>]) -> Result<(), ScriptError> {
         .collect();
     let mut many: Vec<_> = frames
         .iter()
-        .map(|data| Packet { data, ..packets[0] })
+        .map(|data| ScriptPacket { data, ..packets[0] })
         .collect();
     random.shuffle(&mut many);
     for (name, packets, rounds) in [("1,024 flows", packets, 500), ("1,048,576 flows", &many, 1)] {
@@ -145,7 +145,7 @@ fn modules(packets: &[Packet<'_>]) -> Result<(), ScriptError> {
             let mut attribution = Attribution::new(config.has_vlans, config.joins_fragments);
             let mut table = FlowTable::new(config.flows_max, config.time_outs, Secret::random());
             let mut counted = Vec::new();
-            move |packets: &[Packet<'_>]| {
+            move |packets: &[ScriptPacket<'_>]| {
                 counted.clear();
                 counted.extend(packets.iter().filter_map(|packet| {
                     attribution.frame(
@@ -161,9 +161,9 @@ fn modules(packets: &[Packet<'_>]) -> Result<(), ScriptError> {
         let mut ways: Vec<(&str, Way<'_>)> = vec![("table", Box::new(table()))];
         for (name, text) in MODULES {
             let script = Script::new(name, text, false);
-            let module = LuaModule::new(&script, Limits::default())?;
+            let module = LuaModule::new(&script, ScriptLimits::default())?;
             let mut runner = Runner::new(module, &config);
-            let way = move |packets: &[Packet<'_>]| {
+            let way = move |packets: &[ScriptPacket<'_>]| {
                 runner.look(packets, &[0; MANY][..packets.len()], &mut Vec::new());
                 assert_eq!(runner.counts().faults, 0);
             };

@@ -10,12 +10,12 @@ const NAME_MAX: usize = 256;
 /// A function over packets that a dump function returned, for [`crate::Machine::match_derived`]. What it keeps, as the copy of its
 /// trigger packet, lives as long.
 #[derive(Debug, PartialEq)]
-pub struct Predicate(pub(crate) Function);
+pub struct LuaPredicate(pub(crate) Function);
 
 /// What a dump function made of a trigger packet: it returns a predicate `function(pkt) … end`, or the text of a dump expression, or
 /// nil or false for no dump. Behind a predicate it may return a name: two dumps of one name take the same packets.
 #[derive(Debug, PartialEq)]
-pub enum Derived {
+pub enum DerivedDump {
     /// This packet starts no dump.
     Nothing,
     /// The text of a dump expression, as after `--dump`.
@@ -23,20 +23,20 @@ pub enum Derived {
     /// A function over packets.
     Predicate {
         /// The function.
-        predicate: Predicate,
+        predicate: LuaPredicate,
         /// What it takes, if the script says so.
         name: Option<String>,
     },
 }
 
-impl Derived {
+impl DerivedDump {
     /// Judges the value that the dump function of a script returned, and the name beside it.
     pub(crate) fn new(made: Value, name: &Value, script: &str) -> Result<Self, ScriptError> {
         match made {
             Value::Nil | Value::Boolean(false) => Ok(Self::Nothing),
             Value::String(text) => Ok(Self::Expression(text.to_string_lossy())),
             Value::Function(predicate) => Ok(Self::Predicate {
-                predicate: Predicate(predicate),
+                predicate: LuaPredicate(predicate),
                 name: name.as_string().map(printable),
             }),
             other => Err(ScriptError::NoPredicate {

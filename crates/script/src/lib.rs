@@ -36,16 +36,18 @@ mod error;
 mod fields;
 mod machine;
 mod module;
-mod plan;
+mod module_types;
 mod runner;
 mod sheet;
 mod slot;
 mod sys;
 mod watchdog;
 
-pub use dump::{Derived, Predicate};
+pub use dump::{DerivedDump, LuaPredicate};
 pub use error::ScriptError;
-pub use machine::{Limits, Machine, Script, compiles};
+pub use machine::{Machine, Script, ScriptLimits, compiles};
 pub use module::LuaModule;
-pub use plan::{Dump, MANY, Over, Packet, Partition, Plan};
+pub use module_types::{
+    MANY, ModuleDumpRequest, ModuleFlowEnd, ModuleSettings, Partition, ScriptPacket,
+};
 pub use runner::{ModuleCounts, Runner};

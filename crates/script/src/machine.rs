@@ -1,11 +1,11 @@
 //! A Lua state for one script, with our prelude, the user's function, and budgets.
 //!
 //! The state belongs to one owner and runs on whichever thread calls it. What crosses the border is little: Rust fills
-//! the [`Sheet`], whose address the prelude knows, calls one function for a batch, and reads back numbers. The packets'
+//! the [`PacketSheet`], whose address the prelude knows, calls one function for a batch, and reads back numbers. The packets'
 //! addresses in the sheet are good during that call; afterwards it has none, and nothing of ours runs that would read
 //! them.
 //!
-//! **Budgets.** Memory: the state's allocator refuses more than [`Limits::memory_bytes`], and the script gets an error.
+//! **Budgets.** Memory: the state's allocator refuses more than [`ScriptLimits::memory_bytes`], and the script gets an error.
 //! Time: see [`crate::watchdog`]. What cannot be stopped is a single library function that runs for long; the prelude
 //! leaves out those whose time is not in proportion to the memory that they touch.
 
@@ -22,12 +22,12 @@ use mlua::{Function, Lua, Table, Value, chunk::ChunkMode};
 
 use crate::{
     address,
-    dump::{Derived, Predicate},
+    dump::{DerivedDump, LuaPredicate},
     error::{ScriptError, kind},
-    plan::{MANY, Packet, Partition},
-    sheet::Sheet,
+    module_types::{MANY, Partition, ScriptPacket},
+    sheet::PacketSheet,
     sys::{self, Stopper},
-    watchdog::Watchdog,
+    watchdog::ScriptWatchdog,
 };
 
 /// What is said of a script by `print`, kept until it is taken, lines.
@@ -45,7 +45,7 @@ pub struct Script {
 
 /// What a script may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ScriptLimits {
     /// Time of one call: of the file itself, of one batch, of one dump function. A call that takes longer is stopped within
     /// a quarter more.
     pub time: Duration,
@@ -53,7 +53,7 @@ pub struct Limits {
     pub memory_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for ScriptLimits {
     fn default() -> Self {
         Self {
             time: Duration::from_millis(500),
@@ -129,15 +129,15 @@ pub struct Machine {
     /// What it did wrong; it runs no more then.
     pub fault: Option<ScriptError>,
     /// Last: everything above is of this state.
-    state: State,
+    state: LuaRuntime,
 }
 
 /// A Lua state with the prelude, which ran a script's file.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct LuaRuntime {
     /// Before `lua`: it stops the state from its own thread, and ends with it.
-    pub(crate) watchdog: Watchdog,
-    pub(crate) sheet: Box<Sheet>,
+    pub(crate) watchdog: ScriptWatchdog,
+    pub(crate) sheet: Box<PacketSheet>,
     /// How many packets were taken, and which.
     pub(crate) hits: Box<[Cell<u32>]>,
     notes: Notes,
@@ -148,7 +148,7 @@ pub(crate) struct State {
 
 /// What running a script's file comes to.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedScript {
     /// The file's environment.
     pub(crate) env: Table,
     /// What the prelude returned beside it.
@@ -183,16 +183,19 @@ pub(crate) fn partition(value: &Value) -> Result<Partition, String> {
 /// What scripts print, until it is taken.
 type Notes = Arc<Mutex<Vec<String>>>;
 
-impl State {
+impl LuaRuntime {
     /// Runs the file once.
     ///
     /// # Errors
     /// [`ScriptError`]: it is no Lua, or fails.
-    pub(crate) fn new(script: &Script, limits: Limits) -> Result<(Self, Loaded), ScriptError> {
+    pub(crate) fn new(
+        script: &Script,
+        limits: ScriptLimits,
+    ) -> Result<(Self, LoadedScript), ScriptError> {
         let lua = sys::new_lua(script.trusted);
         let stopper = Stopper::new(&lua).map_err(setup)?;
-        let watchdog = Watchdog::start(stopper, limits.time).map_err(ScriptError::Thread)?;
-        let sheet = Sheet::new();
+        let watchdog = ScriptWatchdog::start(stopper, limits.time).map_err(ScriptError::Thread)?;
+        let sheet = PacketSheet::new();
         let hits = vec![Cell::new(0); MANY + 1].into_boxed_slice();
         let notes = Notes::default();
         let places = (
@@ -221,7 +224,7 @@ impl State {
             judge,
             lua,
         };
-        let loaded = Loaded {
+        let loaded = LoadedScript {
             env,
             prelude,
             returned,
@@ -248,8 +251,8 @@ impl Machine {
     ///
     /// # Errors
     /// [`ScriptError`]: it is no Lua, fails, or returns no function.
-    pub fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
-        let (state, loaded) = State::new(script, limits)?;
+    pub fn new(script: &Script, limits: ScriptLimits) -> Result<Self, ScriptError> {
+        let (state, loaded) = LuaRuntime::new(script, limits)?;
         let Value::Function(main) = loaded.returned else {
             return Err(ScriptError::NoFunction {
                 name: script.name.clone(),
@@ -289,7 +292,7 @@ impl Machine {
     ///
     /// # Panics
     /// If there are more packets.
-    pub fn match_many(&mut self, packets: &[Packet<'_>]) -> u64 {
+    pub fn match_many(&mut self, packets: &[ScriptPacket<'_>]) -> u64 {
         self.run(None, packets)
     }
 
@@ -308,11 +311,11 @@ impl Machine {
     ///
     /// # Panics
     /// If there are more packets, or another script derived it.
-    pub fn match_derived(&mut self, predicate: &Predicate, packets: &[Packet<'_>]) -> u64 {
+    pub fn match_derived(&mut self, predicate: &LuaPredicate, packets: &[ScriptPacket<'_>]) -> u64 {
         self.run(Some(predicate), packets)
     }
 
-    fn run(&mut self, predicate: Option<&Predicate>, packets: &[Packet<'_>]) -> u64 {
+    fn run(&mut self, predicate: Option<&LuaPredicate>, packets: &[ScriptPacket<'_>]) -> u64 {
         if self.fault.is_some() || packets.is_empty() {
             return 0;
         }
@@ -330,7 +333,7 @@ impl Machine {
     }
 
     /// Calls a dump function with a trigger packet, of which the predicate keeps a copy. `None`: the script is disabled.
-    pub fn derive(&mut self, trigger: &Packet<'_>) -> Option<Derived> {
+    pub fn derive(&mut self, trigger: &ScriptPacket<'_>) -> Option<DerivedDump> {
         if self.fault.is_some() {
             return None;
         }
@@ -338,7 +341,7 @@ impl Machine {
         let called = self.state.watchdog.watch(|| self.derive.call(&self.main));
         self.state.sheet.clear();
         let returned = self.state.judge.result(called);
-        let derived = returned.and_then(|(made, name)| Derived::new(made, &name, self.name()));
+        let derived = returned.and_then(|(made, name)| DerivedDump::new(made, &name, self.name()));
         derived.map_err(|fault| self.fault = Some(fault)).ok()
     }
 
@@ -407,7 +410,7 @@ pub fn compiles() -> bool {
 #[derive(Debug)]
 pub(crate) struct Judge {
     pub(crate) name: String,
-    limits: Limits,
+    limits: ScriptLimits,
 }
 
 impl Judge {
@@ -465,7 +468,7 @@ mod tests {
     use std::mem::{offset_of, size_of};
 
     use super::*;
-    use crate::slot::Slot;
+    use crate::slot::PacketSlot;
 
     #[test]
     fn lua_and_rust_agree_about_sheets() {
@@ -481,34 +484,34 @@ mod tests {
             print(table.concat(places, ' '))
             return function() end";
         let script = Script::new("layout.lua", text, true);
-        let machine = Machine::new(&script, Limits::default()).unwrap();
+        let machine = Machine::new(&script, ScriptLimits::default()).unwrap();
         let places = [
-            size_of::<Sheet>(),
-            offset_of!(Sheet, slots),
-            size_of::<Slot>(),
-            Sheet::SHUNTED_AT,
-            offset_of!(Slot, data),
-            offset_of!(Slot, time_ns),
-            offset_of!(Slot, len),
-            offset_of!(Slot, wire_len),
-            offset_of!(Slot, interface),
-            offset_of!(Slot, link_type),
-            offset_of!(Slot, direction),
-            offset_of!(Slot, ip),
-            offset_of!(Slot, later_fragment),
-            offset_of!(Slot, proto),
-            offset_of!(Slot, tcp_flags),
-            offset_of!(Slot, vlan),
-            offset_of!(Slot, ether_type),
-            offset_of!(Slot, src_port),
-            offset_of!(Slot, dst_port),
-            offset_of!(Slot, payload),
-            offset_of!(Slot, payload_len),
-            offset_of!(Slot, network),
-            offset_of!(Slot, transport),
-            offset_of!(Slot, icmp),
-            offset_of!(Slot, src),
-            offset_of!(Slot, dst),
+            size_of::<PacketSheet>(),
+            offset_of!(PacketSheet, slots),
+            size_of::<PacketSlot>(),
+            PacketSheet::SHUNTED_AT,
+            offset_of!(PacketSlot, data),
+            offset_of!(PacketSlot, time_ns),
+            offset_of!(PacketSlot, len),
+            offset_of!(PacketSlot, wire_len),
+            offset_of!(PacketSlot, interface),
+            offset_of!(PacketSlot, link_type),
+            offset_of!(PacketSlot, direction),
+            offset_of!(PacketSlot, ip),
+            offset_of!(PacketSlot, later_fragment),
+            offset_of!(PacketSlot, proto),
+            offset_of!(PacketSlot, tcp_flags),
+            offset_of!(PacketSlot, vlan),
+            offset_of!(PacketSlot, ether_type),
+            offset_of!(PacketSlot, src_port),
+            offset_of!(PacketSlot, dst_port),
+            offset_of!(PacketSlot, payload),
+            offset_of!(PacketSlot, payload_len),
+            offset_of!(PacketSlot, network),
+            offset_of!(PacketSlot, transport),
+            offset_of!(PacketSlot, icmp),
+            offset_of!(PacketSlot, src),
+            offset_of!(PacketSlot, dst),
         ];
         let places: Vec<String> = places.iter().map(usize::to_string).collect();
         assert_eq!(machine.take_notes(), [places.join(" ")]);

@@ -6,17 +6,20 @@
 use std::{cell::Cell, ptr, time::Duration};
 
 use mlua::{Function, Table, Value};
-use retroscope_flow::Key;
+use retroscope_flow::BiflowKey;
 
 use crate::{
     error::{ScriptError, kind},
     fields,
-    machine::{Limits, Script, State, compiles, partition, setup},
-    plan::{CHECKED, DUMPS_MAX, Dump, Fault, MANY, Packet, Partition, Place, Plan},
+    machine::{LuaRuntime, Script, ScriptLimits, compiles, partition, setup},
+    module_types::{
+        CHECKED, CallFault, DUMPS_MAX, FlowPlace, MANY, ModuleDumpRequest, ModuleSettings,
+        Partition, ScriptPacket,
+    },
 };
 
 /// Bytes of keys that a module makes.
-const KEY: usize = Key::OPAQUE;
+const KEY: usize = BiflowKey::OPAQUE;
 /// Kinds of keys that a module makes, at most.
 const KINDS_MAX: usize = 4;
 /// The functions that a module may have.
@@ -41,7 +44,7 @@ struct MadeKey {
 /// What Lua and Rust share for one call. The declaration in `module.lua` has the same fields in the same places; a test compares the two.
 #[derive(Debug)]
 #[repr(C)]
-struct Control {
+struct ModuleSheet {
     /// Where the places of the packets, or flows, at hand are; good only during a call into Lua, as the next one.
     places: Cell<usize>,
     states: Cell<usize>,
@@ -64,14 +67,14 @@ pub struct LuaModule {
     check_ends: Function,
     /// Compiles to machine code again, after a script that was stopped.
     recover: Option<Function>,
-    plan: Plan,
+    plan: ModuleSettings,
     /// Packet time of the check under way, seconds.
     now: f64,
     /// States by slots.
     states: Vec<u64>,
-    control: Box<Control>,
+    control: Box<ModuleSheet>,
     /// Last: everything above is of this state.
-    state: State,
+    state: LuaRuntime,
 }
 
 impl LuaModule {
@@ -79,15 +82,15 @@ impl LuaModule {
     ///
     /// # Errors
     /// [`ScriptError`]: it is no Lua, fails, or does not return a module.
-    pub fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
-        let (state, loaded) = State::new(script, limits)?;
+    pub fn new(script: &Script, limits: ScriptLimits) -> Result<Self, ScriptError> {
+        let (state, loaded) = LuaRuntime::new(script, limits)?;
         let Value::Table(table) = &loaded.returned else {
             return Err(ScriptError::NoModule {
                 name: script.name().to_owned(),
                 found: kind(&loaded.returned).to_owned(),
             });
         };
-        let asked = Asked { script, table };
+        let asked = ModuleTable { script, table };
         let (functions, mut plan) = asked.plan()?;
         let functions = state.lua.create_table_from(functions).map_err(setup)?;
         let table = |name| match asked.get(name)? {
@@ -96,7 +99,7 @@ impl LuaModule {
             other => Err(asked.wrong(name, &format!("a table, not {}", kind(&other)))),
         };
         let (check_state, default_state) = (table("checkState")?, table("defaultState")?);
-        let to_lua = |fields: &[fields::Field]| -> mlua::Result<Table> {
+        let to_lua = |fields: &[fields::StateField]| -> mlua::Result<Table> {
             let tables = fields.iter().map(|field| {
                 let table = state.lua.create_table()?;
                 table.set("name", field.name.as_str())?;
@@ -113,7 +116,7 @@ impl LuaModule {
         let kinds = kinds.iter().map(|fields| to_lua(fields));
         let kinds = kinds.collect::<mlua::Result<Vec<_>>>().map_err(setup)?;
         let kinds = state.lua.create_sequence_from(kinds).map_err(setup)?;
-        let control = Box::new(Control {
+        let control = Box::new(ModuleSheet {
             places: Cell::new(0),
             states: Cell::new(0),
             keys: [const {
@@ -180,19 +183,19 @@ impl LuaModule {
     }
 
     /// The settings of the module; they never change.
-    pub(crate) fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> ModuleSettings {
         self.plan
     }
 
-    /// Makes the keys of at most [`MANY`] packets. The runner calls this if [`Plan::has_keys`].
+    /// Makes the keys of at most [`MANY`] packets. The runner calls this if [`ModuleSettings::has_keys`].
     ///
     /// # Errors
-    /// [`Fault`]; the module handles no packet then.
+    /// [`CallFault`]; the module handles no packet then.
     pub(crate) fn keys(
         &mut self,
-        packets: &[Packet<'_>],
-        keys: &mut [Option<Key>],
-    ) -> Result<(), Fault> {
+        packets: &[ScriptPacket<'_>],
+        keys: &mut [Option<BiflowKey>],
+    ) -> Result<(), CallFault> {
         self.state.sheet.show(packets);
         let made = self.call::<()>(|it| &it.make_keys, &[], ());
         self.state.sheet.clear();
@@ -200,7 +203,7 @@ impl LuaModule {
         for (key, made) in keys.iter_mut().zip(&self.control.keys).take(packets.len()) {
             let made = made.get();
             let kind = u8::try_from(made.kind).ok().filter(|kind| *kind > 0);
-            *key = kind.map(|kind| Key::opaque(kind, &made.bytes));
+            *key = kind.map(|kind| BiflowKey::opaque(kind, &made.bytes));
         }
         Ok(())
     }
@@ -208,13 +211,13 @@ impl LuaModule {
     /// Handles at most [`MANY`] packets, in order. `dumps` gets the requested dumps, in order too.
     ///
     /// # Errors
-    /// [`Fault`]; dumps that the module requested before the fault count.
+    /// [`CallFault`]; dumps that the module requested before the fault count.
     pub(crate) fn handle(
         &mut self,
-        packets: &[Packet<'_>],
-        places: &[Place],
-        dumps: &mut Vec<Dump>,
-    ) -> Result<(), Fault> {
+        packets: &[ScriptPacket<'_>],
+        places: &[FlowPlace],
+        dumps: &mut Vec<ModuleDumpRequest>,
+    ) -> Result<(), CallFault> {
         self.state.sheet.show(packets);
         self.state.hits[0].set(0);
         let called = self.call::<()>(|it| &it.handle, places, ());
@@ -223,9 +226,11 @@ impl LuaModule {
         for (nth, hit) in self.state.hits[1..].iter().take(count).enumerate() {
             let filter = self.filters.raw_get::<Value>(nth + 1).ok();
             let at = hit.get() as usize;
-            dumps.push(Dump {
+            dumps.push(ModuleDumpRequest {
                 at,
-                key: places.get(at).map_or(Key::default(), |place| place.key),
+                key: places
+                    .get(at)
+                    .map_or(BiflowKey::default(), |place| place.key),
                 filter: filter.and_then(|it| Some(it.as_string()?.to_string_lossy())),
             });
         }
@@ -241,8 +246,8 @@ impl LuaModule {
     /// Begins a check of all flows, at a packet time, ns. Other calls may come between the calls of a check.
     ///
     /// # Errors
-    /// [`Fault`]; there is no check then.
-    pub(crate) fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault> {
+    /// [`CallFault`]; there is no check then.
+    pub(crate) fn check_begins(&mut self, time_ns: i64) -> Result<(), CallFault> {
         #[expect(clippy::cast_precision_loss, reason = "a time for Lua, in seconds")]
         {
             self.now = time_ns as f64 * 1e-9;
@@ -255,12 +260,12 @@ impl LuaModule {
     /// until which a dump needs packets of the flow, ns.
     ///
     /// # Errors
-    /// [`Fault`]; the check ends, and none of these flows is over.
+    /// [`CallFault`]; the check ends, and none of these flows is over.
     pub(crate) fn check(
         &mut self,
-        places: &[Place],
+        places: &[FlowPlace],
         over: &mut Vec<(usize, i64)>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CallFault> {
         if places.is_empty() {
             return Ok(());
         }
@@ -276,8 +281,8 @@ impl LuaModule {
     /// Ends a check, in which `kept` flows stay and `over` flows ended.
     ///
     /// # Errors
-    /// [`Fault`].
-    pub(crate) fn check_ends(&mut self, kept: u64, over: u64) -> Result<(), Fault> {
+    /// [`CallFault`].
+    pub(crate) fn check_ends(&mut self, kept: u64, over: u64) -> Result<(), CallFault> {
         self.call(|it| &it.check_ends, &[], (kept, over))
     }
 
@@ -290,10 +295,10 @@ impl LuaModule {
     fn call<R: mlua::FromLuaMulti>(
         &mut self,
         function: impl Fn(&Self) -> &Function,
-        places: &[Place],
+        places: &[FlowPlace],
         arguments: impl mlua::IntoLuaMulti,
-    ) -> Result<R, Fault> {
-        let slots = places.iter().filter(|it| it.slot != Place::NO_SLOT);
+    ) -> Result<R, CallFault> {
+        let slots = places.iter().filter(|it| it.slot != FlowPlace::NO_SLOT);
         if let Some(last) = slots.map(|place| place.slot as usize).max() {
             let bytes = (last + 1) * self.plan.state_bytes;
             let words = bytes.div_ceil(size_of::<u64>());
@@ -317,7 +322,7 @@ impl LuaModule {
                 // Without it the module is slow, no more.
                 let _ = recover.call::<()>(());
             }
-            Fault {
+            CallFault {
                 message: error.to_string(),
                 done: usize::try_from(self.state.sheet.number.get()).unwrap_or(0),
             }
@@ -326,16 +331,16 @@ impl LuaModule {
 }
 
 /// By their names.
-type Functions = Vec<(&'static str, Function)>;
+type ModuleFunctions = Vec<(&'static str, Function)>;
 
 /// What a module's table says.
 #[derive(Debug)]
-struct Asked<'a> {
+struct ModuleTable<'a> {
     script: &'a Script,
     table: &'a Table,
 }
 
-impl Asked<'_> {
+impl ModuleTable<'_> {
     fn get(&self, field: &str) -> Result<Value, ScriptError> {
         self.table.raw_get(field).map_err(setup)
     }
@@ -381,8 +386,8 @@ impl Asked<'_> {
     }
 
     /// Its functions by their names, and what else it asks for.
-    fn plan(&self) -> Result<(Functions, Plan), ScriptError> {
-        let mut functions = Functions::new();
+    fn plan(&self) -> Result<(ModuleFunctions, ModuleSettings), ScriptError> {
+        let mut functions = ModuleFunctions::new();
         for name in FUNCTIONS {
             match self.get(name)? {
                 Value::Nil => {}
@@ -452,7 +457,7 @@ impl Asked<'_> {
         if !has_keys && !self.get("flowKeys")?.is_nil() {
             return Err(self.wrong("flowKeys", "left out where there is no extractFlowKey"));
         }
-        let plan = Plan {
+        let plan = ModuleSettings {
             state_bytes: 0,
             shunts: false,
             has_keys,
@@ -466,7 +471,7 @@ impl Asked<'_> {
     }
 
     /// The fields of a flow's state.
-    fn state_type(&self) -> Result<Vec<fields::Field>, ScriptError> {
+    fn state_type(&self) -> Result<Vec<fields::StateField>, ScriptError> {
         match self.get("stateType")? {
             Value::Nil => Ok(Vec::new()),
             Value::String(text) => self.fields("stateType", &text.to_string_lossy()),
@@ -475,7 +480,7 @@ impl Asked<'_> {
     }
 
     /// Those of its keys, by kind.
-    fn key_types(&self) -> Result<Vec<Vec<fields::Field>>, ScriptError> {
+    fn key_types(&self) -> Result<Vec<Vec<fields::StateField>>, ScriptError> {
         let texts = match self.get("flowKeys")? {
             Value::Nil => return Ok(Vec::new()),
             Value::String(text) => vec![text.to_string_lossy()],
@@ -498,7 +503,7 @@ impl Asked<'_> {
     }
 
     /// Reads the declaration of a struct, which is somewhere in the script.
-    fn fields(&self, what: &str, text: &str) -> Result<Vec<fields::Field>, ScriptError> {
+    fn fields(&self, what: &str, text: &str) -> Result<Vec<fields::StateField>, ScriptError> {
         fields::read(text).map_err(|wrong| {
             let whole = self.script.text();
             let line = match whole.find(text).filter(|_| !text.is_empty()) {
@@ -558,8 +563,8 @@ mod tests {
             m.flowKeys = 'uint8_t any;'
             return m";
         let script = Script::new("layout.lua", text, true);
-        let mut module = LuaModule::new(&script, Limits::default()).unwrap();
-        let packet = Packet {
+        let mut module = LuaModule::new(&script, ScriptLimits::default()).unwrap();
+        let packet = ScriptPacket {
             data: &[0; 60],
             wire_len: 60,
             time_ns: 0,
@@ -568,29 +573,38 @@ mod tests {
             direction: 0,
         };
         module.keys(&[packet], &mut [None]).unwrap();
-        let key = Key::places();
+        let key = BiflowKey::places();
         let mut places = vec![
-            format!("retroscope_control {}", size_of::<Control>()),
-            format!("retroscope_control.places {}", offset_of!(Control, places)),
-            format!("retroscope_control.states {}", offset_of!(Control, states)),
-            format!("retroscope_control.keys {}", offset_of!(Control, keys)),
-            format!("retroscope_control.over {}", offset_of!(Control, over)),
+            format!("retroscope_control {}", size_of::<ModuleSheet>()),
+            format!(
+                "retroscope_control.places {}",
+                offset_of!(ModuleSheet, places)
+            ),
+            format!(
+                "retroscope_control.states {}",
+                offset_of!(ModuleSheet, states)
+            ),
+            format!("retroscope_control.keys {}", offset_of!(ModuleSheet, keys)),
+            format!("retroscope_control.over {}", offset_of!(ModuleSheet, over)),
             format!(
                 "retroscope_control.until_ns {}",
-                offset_of!(Control, until_ns)
+                offset_of!(ModuleSheet, until_ns)
             ),
             format!("retroscope_made_key {}", size_of::<MadeKey>()),
             format!("retroscope_made_key.bytes {}", offset_of!(MadeKey, bytes)),
             format!("retroscope_made_key.kind {}", offset_of!(MadeKey, kind)),
-            format!("retroscope_place {}", size_of::<Place>()),
-            format!("retroscope_place.key {}", offset_of!(Place, key)),
-            format!("retroscope_place.slot {}", offset_of!(Place, slot)),
-            format!("retroscope_place.is_first {}", offset_of!(Place, is_first)),
+            format!("retroscope_place {}", size_of::<FlowPlace>()),
+            format!("retroscope_place.key {}", offset_of!(FlowPlace, key)),
+            format!("retroscope_place.slot {}", offset_of!(FlowPlace, slot)),
+            format!(
+                "retroscope_place.is_first {}",
+                offset_of!(FlowPlace, is_first)
+            ),
             format!(
                 "retroscope_place.is_reverse {}",
-                offset_of!(Place, is_reverse)
+                offset_of!(FlowPlace, is_reverse)
             ),
-            format!("retroscope_key {}", size_of::<Key>()),
+            format!("retroscope_key {}", size_of::<BiflowKey>()),
         ];
         places.extend(key.map(|(name, place)| format!("retroscope_key.{name} {place}")));
         places.sort_unstable();

@@ -3,13 +3,17 @@
 use std::{collections::HashSet, ops::Range};
 
 use retroscope_flow::{
-    Attribution, Ends, FlowTable, Key, Packet as Counted, Secret, TimeOuts, TrackerConfig,
+    Attribution, BiflowKey, DirectedKey, FlowPacket as Counted, FlowTable, Secret, TimeOuts,
+    TrackerConfig,
 };
 use serde::Serialize;
 
 use crate::{
     LuaModule,
-    plan::{CHECKED, Dump, Fault, MANY, Over, Packet, Place, Plan},
+    module_types::{
+        CHECKED, CallFault, FlowPlace, MANY, ModuleDumpRequest, ModuleFlowEnd, ModuleSettings,
+        ScriptPacket,
+    },
 };
 
 /// A packet that is farther behind the latest one shows that this is from the future, ns.
@@ -60,12 +64,12 @@ pub struct ModuleCounts {
 #[derive(Debug)]
 pub struct Runner {
     module: LuaModule,
-    plan: Plan,
+    plan: ModuleSettings,
     attribution: Attribution,
     table: FlowTable,
     /// For one call.
     counted: Vec<Counted>,
-    places: [Place; MANY],
+    places: [FlowPlace; MANY],
     /// The latest time seen; `i64::MIN`: none yet.
     clock_ns: i64,
     /// When flows that are over are looked for next.
@@ -73,7 +77,7 @@ pub struct Runner {
     /// When they are checked next.
     check_ns: i64,
     /// The check under way.
-    check: Option<Check>,
+    check: Option<FlowCheck>,
     /// Packets in a row that are far behind the clock.
     behind: u32,
     /// The clock and the monotonic clock at the first call of [`Self::pass`] since the last packet.
@@ -81,19 +85,19 @@ pub struct Runner {
     counts: ModuleCounts,
     notes: Vec<String>,
     /// Flows that it wanted dumped, where it says when they are over.
-    wanted: HashSet<Key>,
+    wanted: HashSet<BiflowKey>,
     /// Those that are over.
-    over: Vec<Over>,
+    over: Vec<ModuleFlowEnd>,
     /// The packets of the last look whose flows it shunted.
     shunted: u64,
     /// Flows that are checked together, and which of them are over.
-    checked: Vec<Place>,
+    checked: Vec<FlowPlace>,
     found: Vec<(usize, i64)>,
 }
 
 /// A check of all flows, some between two packets.
 #[derive(Debug, Clone, Copy)]
-struct Check {
+struct FlowCheck {
     /// When it began, ns.
     now_ns: i64,
     /// Slots that are still to be checked.
@@ -124,7 +128,7 @@ impl Runner {
             attribution: Attribution::new(config.has_vlans, config.joins_fragments),
             table: FlowTable::new(flows_max, time_outs, Secret::random()),
             counted: Vec::with_capacity(MANY),
-            places: [Place::default(); MANY],
+            places: [FlowPlace::default(); MANY],
             clock_ns: i64::MIN,
             look_ns: i64::MIN,
             check_ns: i64::MIN,
@@ -150,7 +154,7 @@ impl Runner {
 
     /// What the module asks for.
     #[must_use]
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &ModuleSettings {
         &self.plan
     }
 
@@ -183,7 +187,7 @@ impl Runner {
 
     /// Flows that the module wanted dumped and that were found to be over by the last call of [`Self::look`] or [`Self::pass`], in the order of
     /// packets. They are told once. Of more than 65,536 that are dumped some are not.
-    pub fn take_over(&mut self) -> Vec<Over> {
+    pub fn take_over(&mut self) -> Vec<ModuleFlowEnd> {
         std::mem::take(&mut self.over)
     }
 
@@ -197,7 +201,12 @@ impl Runner {
     ///
     /// # Panics
     /// If there are more packets.
-    pub fn look(&mut self, packets: &[Packet<'_>], times_ns: &[i64], dumps: &mut Vec<Dump>) {
+    pub fn look(
+        &mut self,
+        packets: &[ScriptPacket<'_>],
+        times_ns: &[i64],
+        dumps: &mut Vec<ModuleDumpRequest>,
+    ) {
         assert!(packets.len() <= MANY, "{} packets", packets.len());
         self.quiet_since = None;
         self.shunted = 0;
@@ -273,9 +282,9 @@ impl Runner {
     fn handle(
         &mut self,
         range: Range<usize>,
-        packets: &[Packet<'_>],
+        packets: &[ScriptPacket<'_>],
         times_ns: &[i64],
-        dumps: &mut Vec<Dump>,
+        dumps: &mut Vec<ModuleDumpRequest>,
     ) {
         let (packets, times_ns) = (&packets[range.clone()], &times_ns[range.clone()]);
         if packets.is_empty() {
@@ -298,8 +307,8 @@ impl Runner {
             Err(fault) => (fault.done.min(packets.len()), Some(fault)),
         };
         let (done, lost) = self.places[..packets.len()].split_at(done);
-        let with_flow = |places: &[Place]| {
-            let of_flows = places.iter().filter(|it| it.slot != Place::NO_SLOT);
+        let with_flow = |places: &[FlowPlace]| {
+            let of_flows = places.iter().filter(|it| it.slot != FlowPlace::NO_SLOT);
             of_flows.count() as u64
         };
         self.counts.packets += with_flow(done);
@@ -327,9 +336,9 @@ impl Runner {
     }
 
     /// Finds the flows of packets.
-    fn find(&mut self, packets: &[Packet<'_>], times_ns: &[i64]) -> Result<(), Fault> {
+    fn find(&mut self, packets: &[ScriptPacket<'_>], times_ns: &[i64]) -> Result<(), CallFault> {
         let places = &mut self.places[..packets.len()];
-        places.fill(Place::default());
+        places.fill(FlowPlace::default());
         self.counted.clear();
         let mut keys = [None; MANY];
         let keys = &mut keys[..packets.len()];
@@ -337,13 +346,13 @@ impl Runner {
         if has_keys && let Err(fault) = self.module.keys(packets, keys) {
             // Whose flows these are nobody knows: as lost as if each had one.
             places.iter_mut().for_each(|place| place.slot = 0);
-            return Err(Fault { done: 0, ..fault });
+            return Err(CallFault { done: 0, ..fault });
         }
         // Packets of flows, by their places.
         let mut of_flows = [0_u8; MANY];
         for (at, (packet, &time_ns)) in packets.iter().zip(times_ns).enumerate() {
             let counted = if has_keys {
-                let ends = |key: Key| Ends {
+                let ends = |key: BiflowKey| DirectedKey {
                     key,
                     is_reverse: false,
                 };
@@ -400,7 +409,7 @@ impl Runner {
         }
         match self.module.check_begins(now_ns) {
             Ok(()) => {
-                self.check = Some(Check {
+                self.check = Some(FlowCheck {
                     now_ns,
                     next: 0,
                     end: self.table.slots(),
@@ -423,14 +432,18 @@ impl Runner {
     }
 
     /// Has the module check the next flows. `None`: these were the last.
-    fn check_from(&mut self, mut check: Check, at: usize) -> Result<Option<Check>, Fault> {
+    fn check_from(
+        &mut self,
+        mut check: FlowCheck,
+        at: usize,
+    ) -> Result<Option<FlowCheck>, CallFault> {
         self.checked.clear();
         while check.next < check.end && self.checked.len() < CHECKED {
             if let Some(flow) = self.table.flow(check.next) {
-                self.checked.push(Place {
+                self.checked.push(FlowPlace {
                     key: *flow.key(),
                     slot: check.next,
-                    ..Place::default()
+                    ..FlowPlace::default()
                 });
             }
             check.next += 1;
@@ -439,10 +452,10 @@ impl Runner {
         self.module.check(&self.checked, &mut self.found)?;
         check.over += self.found.len() as u64;
         for &(flow, until_ns) in &self.found {
-            let Place { key, slot, .. } = self.checked[flow];
+            let FlowPlace { key, slot, .. } = self.checked[flow];
             self.table.remove(slot);
             if self.wanted.remove(&key) {
-                self.over.push(Over {
+                self.over.push(ModuleFlowEnd {
                     at,
                     key,
                     now_ns: check.now_ns,
@@ -460,7 +473,7 @@ impl Runner {
 
     /// Notes that a call failed, and what comes of it.
     #[cold]
-    fn note(&mut self, fault: Fault, lost: &str) {
+    fn note(&mut self, fault: CallFault, lost: &str) {
         self.counts.faults += 1;
         let so = if self.is_disabled() {
             "; it failed before, and is disabled"

@@ -7,14 +7,14 @@
 use std::{cell::Cell, ptr};
 
 use crate::{
-    plan::{MANY, Packet},
-    slot::{Facts, Slot},
+    module_types::{MANY, ScriptPacket},
+    slot::{PacketFacts, PacketSlot},
 };
 
 /// See the module. The declaration in `prelude.lua` has the same fields in the same places; a test compares the two.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Sheet {
+pub(crate) struct PacketSheet {
     /// Where the packets at hand are; good only during a call into Lua.
     pub(crate) packets: Cell<usize>,
     /// How many they are: the slots that are good.
@@ -22,15 +22,15 @@ pub(crate) struct Sheet {
     /// The one that Lua is at.
     pub(crate) number: Cell<i32>,
     /// What slots tell. Lua sets it once, before the script is loaded.
-    facts: Cell<Facts>,
+    facts: Cell<PacketFacts>,
     /// 1 where the script's text names `shunt`: no other may call it. Lua sets it as `facts`.
     shunts: Cell<u32>,
     /// 1 for each packet whose flow the script shunts.
     shunted: [Cell<u8>; MANY],
-    pub(crate) slots: [Cell<Slot>; MANY],
+    pub(crate) slots: [Cell<PacketSlot>; MANY],
 }
 
-impl Sheet {
+impl PacketSheet {
     #[cfg(test)]
     pub(crate) const SHUNTED_AT: usize = std::mem::offset_of!(Self, shunted);
 
@@ -39,10 +39,10 @@ impl Sheet {
             packets: Cell::new(0),
             count: Cell::new(0),
             number: Cell::new(0),
-            facts: Cell::new(Facts(0)),
+            facts: Cell::new(PacketFacts(0)),
             shunts: Cell::new(0),
             shunted: [const { Cell::new(0) }; MANY],
-            slots: [const { Cell::new(Slot::EMPTY) }; MANY],
+            slots: [const { Cell::new(PacketSlot::EMPTY) }; MANY],
         })
     }
 
@@ -50,7 +50,7 @@ impl Sheet {
     ///
     /// # Panics
     /// If there are more than [`MANY`].
-    pub(crate) fn show(&mut self, packets: &[Packet<'_>]) {
+    pub(crate) fn show(&mut self, packets: &[ScriptPacket<'_>]) {
         assert!(
             packets.len() <= MANY,
             "{} packets for one call",
@@ -69,8 +69,8 @@ impl Sheet {
     }
 
     /// Describes a packet whose slot will be copied: all of it.
-    pub(crate) fn show_all(&mut self, packet: &Packet<'_>) {
-        let asked = self.facts.replace(Facts::ALL);
+    pub(crate) fn show_all(&mut self, packet: &ScriptPacket<'_>) {
+        let asked = self.facts.replace(PacketFacts::ALL);
         self.show(std::slice::from_ref(packet));
         self.facts.set(asked);
     }
@@ -96,8 +96,8 @@ impl Sheet {
     }
 
     /// Tells more from now on, also of the packets at hand, which are `packets`.
-    pub(crate) fn want(&self, facts: Facts, packets: &[Packet<'_>]) {
-        let facts = Facts(self.facts.get().0 | facts.0);
+    pub(crate) fn want(&self, facts: PacketFacts, packets: &[ScriptPacket<'_>]) {
+        let facts = PacketFacts(self.facts.get().0 | facts.0);
         self.facts.set(facts);
         for (cell, packet) in self.slots.iter().zip(packets) {
             let mut slot = cell.get();

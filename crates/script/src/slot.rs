@@ -11,14 +11,14 @@ use retroscope_packet::{
     proto::{SCTP, TCP, UDP},
 };
 
-use crate::plan::Packet;
+use crate::module_types::ScriptPacket;
 
 /// A set of facts about packets, by the numbers that `prelude.lua` has for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct Facts(pub(crate) u32);
+pub(crate) struct PacketFacts(pub(crate) u32);
 
-impl Facts {
+impl PacketFacts {
     /// Where the captured bytes are, and how many.
     pub(crate) const BYTES: Self = Self(1);
     /// What the capture tells beside them: time, length on the wire, interface, link type, direction.
@@ -41,7 +41,7 @@ impl Facts {
 /// A field of the headers is -1 where they do not have it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Slot {
+pub(crate) struct PacketSlot {
     /// Address of the captured bytes.
     pub(crate) data: u64,
     pub(crate) time_ns: i64,
@@ -76,7 +76,7 @@ pub(crate) struct Slot {
     pub(crate) dst: [u32; 4],
 }
 
-impl Slot {
+impl PacketSlot {
     /// No packet.
     pub(crate) const EMPTY: Self = Self {
         data: 0,
@@ -105,23 +105,23 @@ impl Slot {
 
     /// Describes a packet as far as it is asked for. The slot is good for as long as the packet's bytes are borrowed.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, packet: &Packet<'_>, facts: Facts) {
+    pub(crate) fn fill(&mut self, packet: &ScriptPacket<'_>, facts: PacketFacts) {
         // No packet is that long; what is beyond 2 GiB is not seen.
         let data = packet.data.get(..i32::MAX as usize).unwrap_or(packet.data);
-        if facts.has(Facts::BYTES) {
+        if facts.has(PacketFacts::BYTES) {
             self.data = data.as_ptr().expose_provenance() as u64;
             self.len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         }
-        if facts.has(Facts::RECORD) {
+        if facts.has(PacketFacts::RECORD) {
             self.time_ns = packet.time_ns;
             self.wire_len = packet.wire_len;
             self.interface = packet.interface;
             self.link_type = packet.link_type.0;
             self.direction = packet.direction;
         }
-        let is_told = if facts.has(Facts::HEADERS) {
+        let is_told = if facts.has(PacketFacts::HEADERS) {
             packet.link_type == LinkType::ETHERNET && self.common::<true>(data).is_some()
-        } else if facts.has(Facts::TRANSPORT) {
+        } else if facts.has(PacketFacts::TRANSPORT) {
             packet.link_type == LinkType::ETHERNET && self.common::<false>(data).is_some()
         } else {
             true
@@ -194,7 +194,7 @@ impl Slot {
         self.tell::<ALL>(&CommonHeaders::read(data)?, data)
     }
 
-    /// Notes what `headers` of `data` say: all of it, or what [`Facts::TRANSPORT`] names. `None` asks for a closer look. Takes no branch on the
+    /// Notes what `headers` of `data` say: all of it, or what [`PacketFacts::TRANSPORT`] names. `None` asks for a closer look. Takes no branch on the
     /// protocol in the latter case: which comes next is a toss.
     #[inline(always)]
     fn tell<const ALL: bool>(&mut self, headers: &CommonHeaders, data: &[u8]) -> Option<()> {

@@ -17,7 +17,7 @@ use mlua::{
     ffi::{self, lua_Debug, lua_State},
 };
 
-use crate::{plan::Packet, sheet::Sheet, slot::Facts};
+use crate::{module_types::ScriptPacket, sheet::PacketSheet, slot::PacketFacts};
 
 /// What a stopped script is told.
 const STOPPED: &std::ffi::CStr = c"the script was stopped";
@@ -145,12 +145,12 @@ pub(crate) fn want_address() -> usize {
     (want as *const ()).expose_provenance()
 }
 
-/// [`Sheet::want`], for Lua.
+/// [`PacketSheet::want`], for Lua.
 ///
 /// # Safety
 /// `sheet` is that of the machine whose prelude calls this, and shows packets that are borrowed for the call into Lua:
 /// [`crate::machine`] clears it when the call ends.
-unsafe extern "C" fn want(sheet: *const Sheet, facts: u32) {
+unsafe extern "C" fn want(sheet: *const PacketSheet, facts: u32) {
     // SAFETY: of the caller: the machine owns the sheet and outlives its state. What changes in it is in cells, and this thread
     // is the only one to use it.
     let sheet = unsafe { &*sheet };
@@ -158,10 +158,10 @@ unsafe extern "C" fn want(sheet: *const Sheet, facts: u32) {
     if count == 0 {
         return;
     }
-    let packets: *const Packet<'_> = ptr::with_exposed_provenance(sheet.packets.get());
+    let packets: *const ScriptPacket<'_> = ptr::with_exposed_provenance(sheet.packets.get());
     // SAFETY: of the caller; `Sheet::show` noted address and length of one slice, and exposed the address.
     let packets = unsafe { std::slice::from_raw_parts(packets, count) };
-    sheet.want(Facts(facts), packets);
+    sheet.want(PacketFacts(facts), packets);
 }
 
 /// Whether a hook that is set while compiled code runs stops it: whether LuaJIT was built with `LUAJIT_ENABLE_CHECKHOOK`.

@@ -28,13 +28,13 @@ const STOPPED: u64 = 1 << 63;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Watchdog {
-    watched: Arc<Watched>,
+pub(crate) struct ScriptWatchdog {
+    watched: Arc<WatchdogState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchdogState {
     /// Calls begun and ended; odd while one runs.
     calls: AtomicU64,
     /// Whether the thread shall end. Held while a script is being stopped.
@@ -43,10 +43,10 @@ struct Watched {
     stopper: Mutex<Stopper>,
 }
 
-impl Watchdog {
+impl ScriptWatchdog {
     /// Watches the state that `stopper` stops.
     pub(crate) fn start(stopper: Stopper, budget: Duration) -> io::Result<Self> {
-        let watched = Arc::new(Watched {
+        let watched = Arc::new(WatchdogState {
             calls: AtomicU64::new(0),
             ended: Mutex::new(false),
             wake: Condvar::new(),
@@ -79,7 +79,7 @@ impl Watchdog {
     }
 }
 
-impl Watched {
+impl WatchdogState {
     fn watch(&self, look: Duration) {
         let (mut last, mut seen) = (0, 0);
         let mut raised = sys::raised();
@@ -115,7 +115,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watchdog {
+impl Drop for ScriptWatchdog {
     fn drop(&mut self) {
         *self
             .watched

@@ -9,12 +9,12 @@ use std::{
 
 use super::{
     MinFree, WhyDeleted,
-    keeper::{KeeperConfig, KeeperThread},
+    keeper::{KeeperConfig, StoreThreads},
     lister::Question,
     tests::{News, WAIT, open, put, put_dump, told},
 };
 use crate::{
-    directory::Directory,
+    directory::DumpDirectory,
     tests::{FakeClock, S, fake_disk::FakeDisk},
     time::rfc3339,
 };
@@ -31,9 +31,9 @@ fn a_full_file_system_makes_room_beside_another_writer() {
         min_free: Some(MinFree::Bytes(0)),
         ..KeeperConfig::default()
     };
-    let directory = Directory::open(folder.path()).unwrap();
+    let directory = DumpDirectory::open(folder.path()).unwrap();
     let clock = Arc::<FakeClock>::default();
-    let keeper = KeeperThread::start(directory.clone(), config, clock, Arc::new(news)).unwrap();
+    let keeper = StoreThreads::start(directory.clone(), config, clock, Arc::new(news)).unwrap();
     let directory = directory.kept_by(Some(keeper.keeper()));
     let disk = directory.disk();
     let root = folder.path().to_str().unwrap();
@@ -64,10 +64,12 @@ fn a_full_file_system_makes_room_beside_another_writer() {
             .with_room(1000, || fs::write(format!("{stem}.json"), told.to_string()))
             .unwrap();
         written += 1;
-        keeper.keeper().is_open(&format!("{number:04}"), open(&[]));
         keeper
             .keeper()
-            .is_over(&format!("{number:04}"), &format!("{number:04}"));
+            .register_open(&format!("{number:04}"), open(&[]));
+        keeper
+            .keeper()
+            .register_finished(&format!("{number:04}"), &format!("{number:04}"));
     }
     let left = keeper.keeper().look(Question::List, WAIT).unwrap();
     // One more writer than room: nothing is left to delete but what is held.
@@ -105,14 +107,14 @@ fn a_quota_does_not_cost_all_dumps() {
     for number in 0..9 {
         put_dump(&disk, "dumps", &number.to_string(), 1000, number, "udp");
     }
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+    let directory = DumpDirectory::on(Arc::new(disk.clone()), Path::new("dumps"));
     let config = KeeperConfig {
         min_free: Some(MinFree::Bytes(0)),
         ..KeeperConfig::default()
     };
     disk.set_capacity(100_000);
     let clock = Arc::<FakeClock>::default();
-    let keeper = KeeperThread::start(
+    let keeper = StoreThreads::start(
         directory.clone(),
         config,
         clock,

@@ -12,14 +12,14 @@ use std::{
 };
 
 use super::{
-    DeletedDump, Listener, MinFree, StoredDump, StoredFile, WhyDeleted,
+    DeletedDump, MinFree, StoreListener, StoredDump, StoredFile, WhyDeleted,
     lister::{DumpFileReader, Lister, Question, StoredDumps},
     listing::Listing,
-    queue::{Next, NoAnswer, Queue},
-    retention::{Limits, RuleKeep, for_room},
+    queue::{NextRequest, NoAnswer, RequestQueue},
+    retention::{Retention, RuleRetention, for_room},
     second_copy::{SecondCopies, SecondCopy},
 };
-use crate::{directory::Directory, lock, time::rfc3339};
+use crate::{directory::DumpDirectory, lock, time::rfc3339};
 use retroscope_capture::clock::Clock;
 use serde_json::Value;
 
@@ -38,28 +38,28 @@ const ROOM_BYTES: u64 = 64 << 20;
 #[derive(Debug, Clone, Default)]
 pub struct KeeperConfig {
     /// Limits on bytes and age.
-    pub limits: Limits,
+    pub limits: Retention,
     /// How much room is left to others; `None`: any.
     pub min_free: Option<MinFree>,
 }
 
 /// The way to the dump-keeper and to the dump-lister, for any number of threads.
 #[derive(Debug, Clone)]
-pub struct Keeper {
-    requests: Queue<Request>,
-    questions: Queue<Question>,
-    open: Arc<Mutex<OpenDumps>>,
+pub struct KeeperHandle {
+    requests: RequestQueue<KeeperRequest>,
+    questions: RequestQueue<Question>,
+    open: Arc<Mutex<UnfinishedDumps>>,
     second_copies: SecondCopies,
     /// Held while files of a dump are deleted.
     deleting: Arc<Mutex<()>>,
     makes_room: bool,
 }
 
-pub(super) type OpenDumps = BTreeMap<String, OpenDump>;
+pub(super) type UnfinishedDumps = BTreeMap<String, UnfinishedDump>;
 
 /// A dump that is being written.
 #[derive(Debug, Clone)]
-pub struct OpenDump {
+pub struct UnfinishedDump {
     /// Its number, from 1.
     pub number: u64,
     /// The trigger expression, or `manual`.
@@ -74,20 +74,20 @@ pub struct OpenDump {
 
 /// What the thread is asked.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum KeeperRequest {
     /// A dump is finished, under the second of these names, which may be that under which it was open.
     Finished(String, String),
     /// What is kept of rules' dumps from now on.
-    Rules(HashMap<String, RuleKeep>),
+    Rules(HashMap<String, RuleRetention>),
     Hold(String, bool, SyncSender<io::Result<bool>>),
     Delete(String, Option<String>, SyncSender<Result<bool, String>>),
     /// The file system is full: whether there is more room now.
     Room(u64, SyncSender<bool>),
 }
 
-impl Keeper {
+impl KeeperHandle {
     /// A dump is being written, or has more bytes now.
-    pub fn is_open(&self, id: &str, dump: OpenDump) {
+    pub fn register_open(&self, id: &str, dump: UnfinishedDump) {
         lock(&self.open).insert(id.to_owned(), dump);
     }
 
@@ -99,24 +99,24 @@ impl Keeper {
     }
 
     /// How many bytes its files have now.
-    pub fn has_grown(&self, id: &str, files: Vec<(PathBuf, u64)>) {
+    pub fn update_files(&self, id: &str, files: Vec<(PathBuf, u64)>) {
         if let Some(dump) = lock(&self.open).get_mut(id) {
             dump.files = files;
         }
     }
 
     /// It is not being written any more; it was finished under this name.
-    pub fn is_over(&self, id: &str, finished_as: &str) {
+    pub fn register_finished(&self, id: &str, finished_as: &str) {
         if lock(&self.open).remove(id).is_some() {
-            let finished = Request::Finished(id.to_owned(), finished_as.to_owned());
+            let finished = KeeperRequest::Finished(id.to_owned(), finished_as.to_owned());
             self.requests.tell(finished);
         }
     }
 
     /// A finished dump has other files now.
-    pub fn has_changed(&self, id: &str) {
+    pub fn register_changed(&self, id: &str) {
         self.requests
-            .tell(Request::Finished(id.to_owned(), id.to_owned()));
+            .tell(KeeperRequest::Finished(id.to_owned(), id.to_owned()));
     }
 
     /// A dump of these bytes is being compressed.
@@ -131,8 +131,8 @@ impl Keeper {
     }
 
     /// Replaces the retention limits of rules' dumps, by the name of the rule.
-    pub fn keep(&self, rules: HashMap<String, RuleKeep>) {
-        self.requests.tell(Request::Rules(rules));
+    pub fn keep(&self, rules: HashMap<String, RuleRetention>) {
+        self.requests.tell(KeeperRequest::Rules(rules));
     }
 
     /// The file system is full. Deletes dumps, if room is to be left, and returns whether there is
@@ -142,7 +142,7 @@ impl Keeper {
     }
 
     pub(super) fn make_room_within(&self, bytes: u64, wait: Duration) -> bool {
-        let room = |reply| Request::Room(bytes, reply);
+        let room = |reply| KeeperRequest::Room(bytes, reply);
         self.makes_room && self.requests.ask_urgently(room, wait).unwrap_or(false)
     }
 
@@ -186,7 +186,10 @@ impl Keeper {
         is_held: bool,
         wait: Duration,
     ) -> Result<io::Result<bool>, NoAnswer> {
-        self.ask(|reply| Request::Hold(id.to_owned(), is_held, reply), wait)
+        self.ask(
+            |reply| KeeperRequest::Hold(id.to_owned(), is_held, reply),
+            wait,
+        )
     }
 
     /// Deletes a dump for `by`, unless the dump is open or held. Whether it existed.
@@ -200,13 +203,16 @@ impl Keeper {
         wait: Duration,
     ) -> Result<Result<bool, String>, NoAnswer> {
         let by = by.map(str::to_owned);
-        self.ask(|reply| Request::Delete(id.to_owned(), by, reply), wait)
+        self.ask(
+            |reply| KeeperRequest::Delete(id.to_owned(), by, reply),
+            wait,
+        )
     }
 
     /// Has a dump held or deleted, and waits.
     pub(super) fn ask<T>(
         &self,
-        request: impl FnOnce(SyncSender<T>) -> Request,
+        request: impl FnOnce(SyncSender<T>) -> KeeperRequest,
         wait: Duration,
     ) -> Result<T, NoAnswer> {
         self.requests.ask(request, wait)
@@ -236,20 +242,21 @@ impl Keeper {
 
 /// The two threads. They end when this is dropped, after all that they were asked.
 #[derive(Debug)]
-pub struct KeeperThread {
-    keeper: Keeper,
+pub struct StoreThreads {
+    keeper: KeeperHandle,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl KeeperThread {
+impl StoreThreads {
     /// Starts them; they have the privileges of the caller.
     pub fn start(
-        directory: Directory,
+        directory: DumpDirectory,
         config: KeeperConfig,
         clock: Arc<dyn Clock>,
-        listener: Arc<dyn Listener>,
+        listener: Arc<dyn StoreListener>,
     ) -> io::Result<Self> {
-        let (keeper, mut keeping, mut lister) = Keeping::new(directory, config, clock, listener);
+        let (keeper, mut keeping, mut lister) =
+            KeeperState::new(directory, config, clock, listener);
         let mut threads = Self {
             keeper,
             threads: Vec::new(),
@@ -262,12 +269,12 @@ impl KeeperThread {
     }
 
     /// The way to these threads.
-    pub fn keeper(&self) -> &Keeper {
+    pub fn keeper(&self) -> &KeeperHandle {
         &self.keeper
     }
 }
 
-impl Drop for KeeperThread {
+impl Drop for StoreThreads {
     fn drop(&mut self) {
         self.keeper.requests.close();
         self.keeper.questions.close();
@@ -280,15 +287,15 @@ impl Drop for KeeperThread {
 
 /// What the thread has.
 #[derive(Debug)]
-pub(super) struct Keeping {
+pub(super) struct KeeperState {
     listing: Listing,
     /// The directory is read.
     is_listed: bool,
     config: KeeperConfig,
     clock: Arc<dyn Clock>,
-    listener: Arc<dyn Listener>,
-    requests: Queue<Request>,
-    open: Arc<Mutex<OpenDumps>>,
+    listener: Arc<dyn StoreListener>,
+    requests: RequestQueue<KeeperRequest>,
+    open: Arc<Mutex<UnfinishedDumps>>,
     second_copies: SecondCopies,
     deleting: Arc<Mutex<()>>,
     /// Dumps that could not be deleted.
@@ -303,16 +310,16 @@ pub(super) struct Keeping {
     is_held_up: bool,
 }
 
-impl Keeping {
+impl KeeperState {
     pub(super) fn new(
-        directory: Directory,
+        directory: DumpDirectory,
         config: KeeperConfig,
         clock: Arc<dyn Clock>,
-        listener: Arc<dyn Listener>,
-    ) -> (Keeper, Self, Lister) {
-        let keeper = Keeper {
-            requests: Queue::default(),
-            questions: Queue::default(),
+        listener: Arc<dyn StoreListener>,
+    ) -> (KeeperHandle, Self, Lister) {
+        let keeper = KeeperHandle {
+            requests: RequestQueue::default(),
+            questions: RequestQueue::default(),
             open: Arc::default(),
             second_copies: SecondCopies::default(),
             deleting: Arc::default(),
@@ -350,9 +357,9 @@ impl Keeping {
         loop {
             self.keep();
             match self.requests.next(self.wait()) {
-                Next::Request(request) => self.serve(request),
-                Next::Nothing => {}
-                Next::End => break,
+                NextRequest::Request(request) => self.serve(request),
+                NextRequest::Nothing => {}
+                NextRequest::End => break,
             }
         }
         self.keep();
@@ -370,25 +377,26 @@ impl Keeping {
     /// Does what waits.
     #[cfg(test)]
     pub(super) fn serve_all(&mut self) {
-        while let Next::Request(request) = self.requests.next(Some(Duration::ZERO)) {
+        while let NextRequest::Request(request) = self.requests.next(Some(Duration::ZERO)) {
             self.serve(request);
         }
     }
 
-    fn serve(&mut self, request: Request) {
+    fn serve(&mut self, request: KeeperRequest) {
         match request {
-            Request::Finished(was, id) => {
+            KeeperRequest::Finished(was, id) => {
                 self.hold_on(&was, &id);
                 if self.is_listed {
                     self.listing.look_again(&id);
                 }
             }
-            Request::Rules(keeps) => self.config.limits.rules = keeps,
-            Request::Hold(id, is_held, reply) => _ = reply.send(self.hold(&id, is_held)),
-            Request::Delete(id, by, reply) => _ = reply.send(self.delete_asked(&id, by)),
-            Request::Room(bytes, reply) => {
+            KeeperRequest::Rules(keeps) => self.config.limits.rules = keeps,
+            KeeperRequest::Hold(id, is_held, reply) => _ = reply.send(self.hold(&id, is_held)),
+            KeeperRequest::Delete(id, by, reply) => _ = reply.send(self.delete_asked(&id, by)),
+            KeeperRequest::Room(bytes, reply) => {
                 // The dumps that were finished before may be the only ones to delete.
-                let is_finished = |request: &Request| matches!(request, Request::Finished(..));
+                let is_finished =
+                    |request: &KeeperRequest| matches!(request, KeeperRequest::Finished(..));
                 for finished in self.requests.take_all(is_finished) {
                     self.serve(finished);
                 }
@@ -598,7 +606,7 @@ impl Keeping {
     }
 }
 
-impl OpenDump {
+impl UnfinishedDump {
     /// Bytes of it on the disk.
     fn bytes(&self) -> u64 {
         let files = self.files.iter();

@@ -10,13 +10,13 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Listener, StoredDump,
-    keeper::OpenDumps,
+    StoreListener, StoredDump,
+    keeper::UnfinishedDumps,
     listing::Listing,
-    queue::{Next, Queue},
+    queue::{NextRequest, RequestQueue},
 };
 use crate::{
-    directory::Directory,
+    directory::DumpDirectory,
     disk::{DiskFile, sequential},
     lock,
 };
@@ -71,19 +71,19 @@ impl DumpFileReader {
 #[derive(Debug)]
 pub(super) struct Lister {
     listing: Listing,
-    questions: Queue<Question>,
-    open: Arc<Mutex<OpenDumps>>,
-    listener: Arc<dyn Listener>,
+    questions: RequestQueue<Question>,
+    open: Arc<Mutex<UnfinishedDumps>>,
+    listener: Arc<dyn StoreListener>,
     /// The last listing failed, which was reported.
     is_unreadable: bool,
 }
 
 impl Lister {
     pub(super) fn new(
-        directory: Directory,
-        questions: Queue<Question>,
-        open: Arc<Mutex<OpenDumps>>,
-        listener: Arc<dyn Listener>,
+        directory: DumpDirectory,
+        questions: RequestQueue<Question>,
+        open: Arc<Mutex<UnfinishedDumps>>,
+        listener: Arc<dyn StoreListener>,
     ) -> Self {
         Self {
             listing: Listing::new(directory),
@@ -95,7 +95,7 @@ impl Lister {
     }
 
     pub(super) fn run(&mut self) {
-        while let Next::Request(question) = self.questions.next(None) {
+        while let NextRequest::Request(question) = self.questions.next(None) {
             self.answer(question);
         }
     }
@@ -103,7 +103,9 @@ impl Lister {
     /// Answers what waits.
     #[cfg(test)]
     pub(super) fn answer_all(&mut self) {
-        while let Next::Request(question) = self.questions.next(Some(std::time::Duration::ZERO)) {
+        while let NextRequest::Request(question) =
+            self.questions.next(Some(std::time::Duration::ZERO))
+        {
             self.answer(question);
         }
     }
@@ -153,7 +155,7 @@ impl Lister {
 
     /// The dumps that are being written. Their writers wait for the lock: no disk is asked under
     /// the lock.
-    fn open(&self) -> OpenDumps {
+    fn open(&self) -> UnfinishedDumps {
         lock(&self.open).clone()
     }
 

@@ -7,21 +7,23 @@ use std::{
     sync::Arc,
 };
 
-use super::{Known, Space, StoredDump, hold_mark, is_held, is_name, keeper::OpenDump, stem_of};
+use super::{
+    ListedDump, Space, StoredDump, hold_mark, is_held, is_name, keeper::UnfinishedDump, stem_of,
+};
 use crate::{
-    directory::{Directory, SubDirectory},
+    directory::{DumpDirectory, SubDirectory},
     disk::Disk,
 };
 
 /// The finished dumps of a directory, by name.
 #[derive(Debug)]
 pub(super) struct Listing {
-    directory: Directory,
-    known: BTreeMap<String, Known>,
+    directory: DumpDirectory,
+    known: BTreeMap<String, ListedDump>,
 }
 
 impl Listing {
-    pub(super) fn new(directory: Directory) -> Self {
+    pub(super) fn new(directory: DumpDirectory) -> Self {
         Self {
             directory,
             known: BTreeMap::new(),
@@ -74,7 +76,7 @@ impl Listing {
     }
 
     /// Takes a dump up, if this is the sidecar of one.
-    fn look(&mut self, into: Option<&str>, name: &Path, before: &mut BTreeMap<String, Known>) {
+    fn look(&mut self, into: Option<&str>, name: &Path, before: &mut BTreeMap<String, ListedDump>) {
         let Some(stem) = stem_of(name) else {
             return;
         };
@@ -94,7 +96,7 @@ impl Listing {
                 }
                 Some(known)
             }
-            None => Known::read(self.disk(), self.root(), into, stem),
+            None => ListedDump::read(self.disk(), self.root(), into, stem),
         };
         if let Some(known) = known {
             self.known.insert(id, known);
@@ -104,13 +106,14 @@ impl Listing {
     /// A dump was finished, or may have changed.
     pub(super) fn look_again(&mut self, id: &str) {
         self.known.remove(id);
-        let known = parts(id).map(|(into, stem)| Known::read(self.disk(), self.root(), into, stem));
+        let known =
+            parts(id).map(|(into, stem)| ListedDump::read(self.disk(), self.root(), into, stem));
         if let Some(known) = known.flatten() {
             self.known.insert(id.to_owned(), known);
         }
     }
 
-    pub(super) fn get(&self, id: &str) -> Option<&Known> {
+    pub(super) fn get(&self, id: &str) -> Option<&ListedDump> {
         self.known.get(id)
     }
 
@@ -124,7 +127,7 @@ impl Listing {
     }
 
     /// A dump that is being written, as it is listed.
-    pub(super) fn stored_open(&self, id: &str, open: &OpenDump) -> StoredDump {
+    pub(super) fn stored_open(&self, id: &str, open: &UnfinishedDump) -> StoredDump {
         StoredDump {
             is_held: self.is_held(id),
             ..open.stored(id)

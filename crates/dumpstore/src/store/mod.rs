@@ -42,7 +42,7 @@ pub const COMPRESSED_END: &str = ".zst";
 pub const PART_END: &str = ".part";
 
 /// The news of the store. The calls must not wait.
-pub trait Listener: fmt::Debug + Send + Sync {
+pub trait StoreListener: fmt::Debug + Send + Sync {
     /// A dump was deleted.
     fn deleted(&self, dump: DeletedDump);
 
@@ -148,7 +148,7 @@ fn without_end(name: &str) -> &str {
 
 /// A finished dump, and what tells it from another one in its place.
 #[derive(Debug, Clone)]
-struct Known {
+struct ListedDump {
     dump: Arc<StoredDump>,
     directory: PathBuf,
     /// Of the sidecar: inode, and when it was changed, ns.
@@ -157,7 +157,7 @@ struct Known {
 
 /// What a sidecar has to say.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct SidecarFields {
     program: String,
     #[serde(default)]
     into: Option<String>,
@@ -176,7 +176,7 @@ struct Told {
 
 /// What keeps dumps from growing without end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Keep {
+pub struct RetentionLimit {
     /// Bytes of their files; the oldest go first. `None`: any number.
     pub bytes: Option<u64>,
     /// How old they get, from when they were completed on. `None`: any age.
@@ -248,7 +248,7 @@ impl MinFree {
     }
 }
 
-impl Known {
+impl ListedDump {
     /// Reads what a sidecar tells. `None`: it is none, or not of what lies there.
     fn read(disk: &dyn Disk, root: &Path, into: Option<&str>, stem: &str) -> Option<Self> {
         let directory = into.map_or_else(|| root.to_owned(), |name| root.join(name));
@@ -261,7 +261,7 @@ impl Known {
         let file = disk.open_to_read(&path).ok()?;
         let mut reader = file.reader().take(SIDECAR_BYTES_MAX);
         reader.read_to_end(&mut text).ok()?;
-        let told: Told = serde_json::from_slice(&text).ok()?;
+        let told: SidecarFields = serde_json::from_slice(&text).ok()?;
         if !told.program.starts_with("retroscope ") || told.into.as_deref() != into {
             return None;
         }

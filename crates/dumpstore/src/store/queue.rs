@@ -17,10 +17,10 @@ pub(super) const QUESTIONS_MAX: usize = 64;
 
 /// The queue. Clones share the requests.
 #[derive(Debug)]
-pub(super) struct Queue<R>(Arc<Shared<R>>);
+pub(super) struct RequestQueue<R>(Arc<QueueShared<R>>);
 
 #[derive(Debug)]
-struct Shared<R> {
+struct QueueShared<R> {
     state: Mutex<State<R>>,
     /// A request was added, or the queue was closed.
     changed: Condvar,
@@ -50,7 +50,7 @@ pub enum NoAnswer {
 
 /// The next turn of the thread.
 #[derive(Debug)]
-pub(super) enum Next<R> {
+pub(super) enum NextRequest<R> {
     Request(R),
     /// No request came within the time.
     Nothing,
@@ -58,13 +58,13 @@ pub(super) enum Next<R> {
     End,
 }
 
-impl<R> Clone for Queue<R> {
+impl<R> Clone for RequestQueue<R> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<R> Default for Queue<R> {
+impl<R> Default for RequestQueue<R> {
     fn default() -> Self {
         let state = State {
             waiting: VecDeque::new(),
@@ -72,14 +72,14 @@ impl<R> Default for Queue<R> {
             next: 0,
             is_closed: false,
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(QueueShared {
             state: Mutex::new(state),
             changed: Condvar::new(),
         }))
     }
 }
 
-impl<R> Queue<R> {
+impl<R> RequestQueue<R> {
     /// Adds a request that needs no answer. The limit does not apply.
     pub(super) fn tell(&self, request: R) {
         lock(&self.0.state).waiting.push_back((None, request));
@@ -151,7 +151,7 @@ impl<R> Queue<R> {
     }
 
     /// The oldest urgent question, else the oldest request, waited for at most this long; `None`: without a limit.
-    pub(super) fn next(&self, wait: Option<Duration>) -> Next<R> {
+    pub(super) fn next(&self, wait: Option<Duration>) -> NextRequest<R> {
         let state = lock(&self.0.state);
         let is_empty = |state: &mut State<R>| {
             state.waiting.is_empty() && state.urgent.is_empty() && !state.is_closed
@@ -168,9 +168,9 @@ impl<R> Queue<R> {
         };
         let urgent = state.urgent.pop_front();
         match urgent.or_else(|| state.waiting.pop_front()) {
-            Some((_, request)) => Next::Request(request),
-            None if state.is_closed => Next::End,
-            None => Next::Nothing,
+            Some((_, request)) => NextRequest::Request(request),
+            None if state.is_closed => NextRequest::End,
+            None => NextRequest::Nothing,
         }
     }
 

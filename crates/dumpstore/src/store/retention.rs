@@ -2,35 +2,35 @@
 
 use std::collections::HashMap;
 
-use super::{Keep, StoredDump, WhyDeleted};
+use super::{RetentionLimit, StoredDump, WhyDeleted};
 
 /// Retention limits.
 #[derive(Debug, Clone, Default)]
-pub struct Limits {
+pub struct Retention {
     /// Limits on all dumps together.
-    pub all: Keep,
+    pub all: RetentionLimit,
     /// Limits on the dumps of each rule, by the name of the rule.
-    pub rules: HashMap<String, RuleKeep>,
+    pub rules: HashMap<String, RuleRetention>,
 }
 
 /// Retention limits of one rule's dumps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuleKeep {
+pub struct RuleRetention {
     /// Its limits.
-    pub keep: Keep,
+    pub keep: RetentionLimit,
     /// Its dumps are of this trigger expression; `None`: of whatever it was, under this name.
     pub expression: Option<String>,
 }
 
-impl Limits {
+impl Retention {
     /// Whether there are any.
     pub fn are_any(&self) -> bool {
-        let is_any = |keep: &Keep| *keep != Keep::default();
+        let is_any = |keep: &RetentionLimit| *keep != RetentionLimit::default();
         is_any(&self.all) || self.rules.values().any(|rule| is_any(&rule.keep))
     }
 
     /// What is kept of the rule that a dump is of, and the rule's name.
-    fn of_rule(&self, dump: &StoredDump) -> Option<(&str, &Keep)> {
+    fn of_rule(&self, dump: &StoredDump) -> Option<(&str, &RetentionLimit)> {
         let (name, rule) = self.rules.get_key_value(dump.rule_name.as_deref()?)?;
         let is_of = |text: &String| *text == dump.rule;
         let is_its = rule.expression.as_ref().is_none_or(is_of);
@@ -76,7 +76,7 @@ impl Limits {
     }
 }
 
-impl Keep {
+impl RetentionLimit {
     /// Why a dump goes that is the oldest of some with so many bytes.
     fn why(&self, dump: &StoredDump, bytes: u64, now_ns: i64) -> Option<WhyDeleted> {
         let age_ns = i128::from(now_ns) - i128::from(dump.made_ns);
@@ -147,18 +147,18 @@ mod tests {
             let dumps: Vec<_> = (0..random.usize(..12))
                 .map(|n| dump(n, &mut random))
                 .collect();
-            let limit = |random: &mut fastrand::Rng| Keep {
+            let limit = |random: &mut fastrand::Rng| RetentionLimit {
                 bytes: random.bool().then(|| random.u64(..600)),
                 age: random.bool().then(|| Duration::from_secs(random.u64(..25))),
             };
-            let limits = Limits {
+            let limits = Retention {
                 all: limit(&mut random),
                 rules: rules[1..]
                     .iter()
                     .map(|it| {
                         let keep = limit(&mut random);
                         let expression = None;
-                        ((*it).to_owned(), RuleKeep { keep, expression })
+                        ((*it).to_owned(), RuleRetention { keep, expression })
                     })
                     .collect(),
             };
@@ -168,7 +168,7 @@ mod tests {
             // All but held ones are within the limits, and none went without need.
             let left: Vec<_> = dumps.iter().filter(|dump| !gone(&dump.id)).collect();
             let may_go = |dump: &&&StoredDump| !dump.is_held;
-            let none = Keep::default();
+            let none = RetentionLimit::default();
             for rule in rules {
                 let own = limits.rules.get(rule).map_or(&none, |it| &it.keep);
                 let of_rule: Vec<_> = left

@@ -12,13 +12,13 @@ use std::{
 };
 
 use super::{
-    keeper::{KeeperThread, Request},
+    keeper::{KeeperRequest, StoreThreads},
     lister::{Question, StoredDumps},
     queue::{NoAnswer, QUESTIONS_MAX},
     tests::{min_free, put_dump},
 };
 use crate::{
-    directory::Directory,
+    directory::DumpDirectory,
     tests::{
         FakeClock,
         fake_disk::{Deed, FakeDisk},
@@ -56,7 +56,7 @@ impl Gate {
 
 /// A directory in which one kind of deed hangs until the gate is opened.
 struct Hanging {
-    thread: Arc<KeeperThread>,
+    thread: Arc<StoreThreads>,
     gate: Arc<Gate>,
     /// Listings of the directory since then.
     listings: Arc<AtomicUsize>,
@@ -69,10 +69,10 @@ impl Hanging {
             put_dump(&disk, "dumps", &number.to_string(), 1000, number, "udp");
         }
         disk.set_capacity(100_000);
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+        let directory = DumpDirectory::on(Arc::new(disk.clone()), Path::new("dumps"));
         let clock = Arc::<FakeClock>::default();
         let thread =
-            KeeperThread::start(directory, min_free(0), clock, Arc::new(mpsc::channel().0))
+            StoreThreads::start(directory, min_free(0), clock, Arc::new(mpsc::channel().0))
                 .unwrap();
         // Both threads know the directory.
         assert!(thread.keeper().make_room(1));
@@ -167,7 +167,7 @@ fn room_is_made_before_deletions_that_wait() {
     let hanging = Hanging::at(Deed::Look);
     let delete = |id: usize| {
         let thread = Arc::clone(&hanging.thread);
-        let delete = move |reply| Request::Delete(id.to_string(), None, reply);
+        let delete = move |reply| KeeperRequest::Delete(id.to_string(), None, reply);
         std::thread::spawn(move || thread.keeper().ask(delete, WAIT))
     };
     let first = delete(1);
@@ -203,7 +203,7 @@ fn waiting_for_room_has_a_limit() {
     let wait = Duration::from_millis(20);
     for _ in 0..3 {
         assert!(!keeper.make_room_within(1, wait));
-        let delete = |reply| Request::Delete("8".to_owned(), None, reply);
+        let delete = |reply| KeeperRequest::Delete("8".to_owned(), None, reply);
         assert_eq!(keeper.ask(delete, wait).unwrap_err(), NoAnswer::Late);
     }
     hanging.gate.open();

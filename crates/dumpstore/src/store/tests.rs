@@ -12,13 +12,13 @@ use std::{
 use serde_json::json;
 
 use super::{
-    DeletedDump, Keep, Listener, MinFree, Space, WhyDeleted,
-    keeper::{Keeper, KeeperConfig, Keeping, OpenDump, Request},
+    DeletedDump, MinFree, RetentionLimit, Space, StoreListener, WhyDeleted,
+    keeper::{KeeperConfig, KeeperHandle, KeeperRequest, KeeperState, UnfinishedDump},
     lister::{Lister, Question},
-    retention::{Limits, RuleKeep},
+    retention::{Retention, RuleRetention},
 };
 use crate::{
-    directory::Directory,
+    directory::DumpDirectory,
     disk::Disk,
     tests::{
         FakeClock, S,
@@ -27,14 +27,14 @@ use crate::{
     time::rfc3339,
 };
 
-/// One call of a [`Listener`].
+/// One call of a [`StoreListener`].
 #[derive(Debug)]
 pub(super) enum News {
     Deleted(DeletedDump),
     Notice(String),
 }
 
-impl Listener for mpsc::Sender<News> {
+impl StoreListener for mpsc::Sender<News> {
     fn deleted(&self, dump: DeletedDump) {
         let _ = self.send(News::Deleted(dump));
     }
@@ -89,8 +89,8 @@ pub(super) fn told(files: &[(&str, usize)]) -> serde_json::Value {
 struct Bench {
     disk: FakeDisk,
     clock: Arc<FakeClock>,
-    keeper: Keeper,
-    keeping: Keeping,
+    keeper: KeeperHandle,
+    keeping: KeeperState,
     lister: Lister,
     events: mpsc::Receiver<News>,
 }
@@ -98,10 +98,10 @@ struct Bench {
 impl Bench {
     fn new(config: KeeperConfig) -> Self {
         let (disk, clock) = (FakeDisk::default(), Arc::<FakeClock>::default());
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+        let directory = DumpDirectory::on(Arc::new(disk.clone()), Path::new("dumps"));
         let (news, events) = mpsc::channel();
         let (keeper, keeping, lister) =
-            Keeping::new(directory, config, clock.clone(), Arc::new(news));
+            KeeperState::new(directory, config, clock.clone(), Arc::new(news));
         Self {
             disk,
             clock,
@@ -115,7 +115,7 @@ impl Bench {
     /// Asks, and has it answered.
     fn ask<T: Send + 'static>(
         &mut self,
-        request: impl FnOnce(mpsc::SyncSender<T>) -> Request + Send + 'static,
+        request: impl FnOnce(mpsc::SyncSender<T>) -> KeeperRequest + Send + 'static,
     ) -> T {
         let keeper = self.keeper.clone();
         let asking = std::thread::spawn(move || keeper.ask(request, WAIT).unwrap());
@@ -163,12 +163,12 @@ impl Bench {
 }
 
 fn keep(bytes: Option<u64>, age_s: Option<u64>) -> KeeperConfig {
-    let all = Keep {
+    let all = RetentionLimit {
         bytes,
         age: age_s.map(Duration::from_secs),
     };
     KeeperConfig {
-        limits: Limits {
+        limits: Retention {
             all,
             rules: HashMap::new(),
         },
@@ -285,8 +285,8 @@ fn limits_hold_for_what_earlier_runs_left() {
     assert_eq!(bench.ids(), ["held", "b", "c", "d"]);
     // Too many bytes: the oldest that is not held.
     put_dump(&disk, "dumps", "e", 1700, 1750 * S, "udp");
-    bench.keeper.is_open("e", open(&[]));
-    bench.keeper.is_over("e", "e");
+    bench.keeper.register_open("e", open(&[]));
+    bench.keeper.register_finished("e", "e");
     bench.keeping.serve_all();
     bench.keeping.keep();
     let bytes = |id: &str| (id.to_owned(), WhyDeleted::Bytes);
@@ -294,10 +294,10 @@ fn limits_hold_for_what_earlier_runs_left() {
     // Another recorder in the same place.
     let mut next = Bench::new(config);
     next.clock.wall_ns.store(2650 * S, Ordering::SeqCst);
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+    let directory = DumpDirectory::on(Arc::new(disk.clone()), Path::new("dumps"));
     let (news, events) = mpsc::channel();
     next.events = events;
-    (next.keeper, next.keeping, next.lister) = Keeping::new(
+    (next.keeper, next.keeping, next.lister) = KeeperState::new(
         directory,
         keep(Some(5500), Some(1000)),
         next.clock.clone(),
@@ -305,9 +305,9 @@ fn limits_hold_for_what_earlier_runs_left() {
     );
     next.keeping.keep();
     assert_eq!(names(&mut next), [("d".to_owned(), WhyDeleted::Age)]);
-    let held = next.ask(|reply| Request::Delete("held".to_owned(), None, reply));
+    let held = next.ask(|reply| KeeperRequest::Delete("held".to_owned(), None, reply));
     assert!(held.unwrap_err().contains("held"));
-    let release = |reply| Request::Hold("held".to_owned(), false, reply);
+    let release = |reply| KeeperRequest::Hold("held".to_owned(), false, reply);
     assert!(next.ask(release).unwrap());
     assert!(!next.ask(release).unwrap(), "it is released");
     next.pass(61);
@@ -318,8 +318,8 @@ fn limits_hold_for_what_earlier_runs_left() {
     );
 }
 
-pub(super) fn open(files: &[(&str, u64)]) -> OpenDump {
-    OpenDump {
+pub(super) fn open(files: &[(&str, u64)]) -> UnfinishedDump {
+    UnfinishedDump {
         rule_name: None,
         number: 1,
         rule: "udp".to_owned(),
@@ -339,7 +339,7 @@ fn open_dumps_are_listed_and_left_alone() {
     put_dump(&disk, "dumps", "old", 100, S, "udp");
     put(&disk, "dumps/new.pcapng.part", &[1; 900]);
     let part = "dumps/new.pcapng.part";
-    bench.keeper.is_open("new", open(&[(part, 500)]));
+    bench.keeper.register_open("new", open(&[(part, 500)]));
     assert_eq!(bench.ids(), ["old", "new"]);
     let read = |bench: &mut Bench| {
         let open = |reply| Question::Open("new".into(), "new.pcapng.part".into(), reply);
@@ -353,15 +353,15 @@ fn open_dumps_are_listed_and_left_alone() {
         400,
         "what may be half a packet is left out"
     );
-    let delete = |reply| Request::Delete("new".to_owned(), None, reply);
+    let delete = |reply| KeeperRequest::Delete("new".to_owned(), None, reply);
     assert!(bench.ask(delete).unwrap_err().contains("open"));
     bench.keeping.keep();
     assert_eq!(bench.news(), (vec![], vec![]));
-    bench.keeper.has_grown("new", vec![(part.into(), 900)]);
+    bench.keeper.update_files("new", vec![(part.into(), 900)]);
     assert_eq!(read(&mut bench), 800);
     bench.keeping.keep();
     assert_eq!(bench.news().0, [("old".to_owned(), WhyDeleted::Bytes)]);
-    let hold = |reply| Request::Hold("new".to_owned(), true, reply);
+    let hold = |reply| KeeperRequest::Hold("new".to_owned(), true, reply);
     assert!(bench.ask(hold).unwrap());
     assert!(bench.look(Question::List)[0].is_held);
 }
@@ -404,7 +404,7 @@ fn a_dump_that_is_finished_during_a_look_is_listed() {
     let mut bench = Bench::new(keep(None, None));
     let disk = bench.disk.clone();
     put_dump(&disk, "dumps", "a", 100, 1, "udp");
-    bench.keeper.is_open("x", open(&[]));
+    bench.keeper.register_open("x", open(&[]));
     let (keeper, finishing) = (bench.keeper.clone(), disk.clone());
     let looks = AtomicUsize::new(0);
     // The directory was listed, and what lies there is being looked at.
@@ -412,7 +412,7 @@ fn a_dump_that_is_finished_during_a_look_is_listed() {
         let is_it = deed == Deed::Look && path == Path::new("dumps/a.json");
         if is_it && looks.fetch_add(1, Ordering::SeqCst) == 0 {
             put_dump(&finishing, "dumps", "x", 100, 2, "udp");
-            keeper.is_over("x", "x");
+            keeper.register_finished("x", "x");
         }
     });
     assert_eq!(bench.ids(), ["a", "x"]);
@@ -443,12 +443,12 @@ fn each_rule_has_a_limit_of_its_own() {
     named("by-hand", None, "manual", 6);
     let mut tell = |rules: &[(&str, u64, Option<&str>)]| {
         let rules = rules.iter().map(|(name, bytes, expression)| {
-            let keep = Keep {
+            let keep = RetentionLimit {
                 bytes: Some(*bytes),
                 age: None,
             };
             let expression = expression.map(str::to_owned);
-            ((*name).to_owned(), RuleKeep { keep, expression })
+            ((*name).to_owned(), RuleRetention { keep, expression })
         });
         bench.keeper.keep(rules.collect());
         bench.keeping.serve_all();
@@ -471,14 +471,14 @@ fn nobody_who_writes_waits_for_who_looks() {
     let disk = bench.disk.clone();
     let part = "dumps/new.pcapng.part";
     put(&disk, part, &[7; 900]);
-    bench.keeper.is_open("new", open(&[(part, 500)]));
+    bench.keeper.register_open("new", open(&[(part, 500)]));
     let (keeper, looks) = (bench.keeper.clone(), Arc::new(AtomicUsize::new(0)));
     let counting = Arc::clone(&looks);
     disk.set_slow(move |deed, path| {
         if deed == Deed::Look && path.to_string_lossy().contains("new") {
             let (keeper, (done, is_done)) = (keeper.clone(), mpsc::channel());
             std::thread::spawn(move || {
-                keeper.has_grown("new", vec![(part.into(), 900)]);
+                keeper.update_files("new", vec![(part.into(), 900)]);
                 let _ = done.send(());
             });
             counting.fetch_add(1, Ordering::SeqCst);
@@ -521,11 +521,11 @@ fn what_is_held_beyond_the_limit_is_told() {
 fn a_hold_lasts_when_a_dump_gets_another_name() {
     let mut bench = Bench::new(keep(Some(0), None));
     let disk = bench.disk.clone();
-    bench.keeper.is_open("x", open(&[]));
-    let hold = |reply| Request::Hold("x".to_owned(), true, reply);
+    bench.keeper.register_open("x", open(&[]));
+    let hold = |reply| KeeperRequest::Hold("x".to_owned(), true, reply);
     assert!(bench.ask(hold).unwrap());
     put_dump(&disk, "dumps", "x.2", 100, 1, "udp");
-    bench.keeper.is_over("x", "x.2");
+    bench.keeper.register_finished("x", "x.2");
     bench.keeping.serve_all();
     assert!(!disk.exists(Path::new("dumps/x.hold")));
     bench.pass(100);

@@ -14,7 +14,7 @@ use std::{
 use rustix::io::Errno;
 
 use retroscope_dumpstore::{
-    disk::{Disk, DiskFile, Entry},
+    disk::{DirectoryEntry, Disk, DiskFile},
     store::Space,
 };
 
@@ -248,7 +248,7 @@ impl Disk for FakeDisk {
     }
 
     /// Directories are those that a file was made in.
-    fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
         self.delay(Deed::List, path);
         if self.state().unlisted.as_deref() == Some(path) {
             return Err(Errno::MFILE.into());
@@ -264,7 +264,7 @@ impl Disk for FakeDisk {
             .collect())
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Entry> {
+    fn entry(&self, path: &Path) -> io::Result<DirectoryEntry> {
         let state = self.state();
         let bytes = state.named.get(path).cloned();
         if bytes.is_none() && !state.named.keys().any(|name| name.starts_with(path)) {
@@ -273,7 +273,7 @@ impl Disk for FakeDisk {
         let inode = bytes
             .as_ref()
             .map_or(0, |bytes| Arc::as_ptr(bytes).addr() as u64);
-        Ok(Entry {
+        Ok(DirectoryEntry {
             name: path.file_name().map(PathBuf::from).unwrap_or_default(),
             is_file: bytes.is_some(),
             is_directory: bytes.is_none(),

@@ -2,8 +2,8 @@ use std::{collections::VecDeque, thread};
 
 use super::*;
 
-fn key(n: u64) -> Key {
-    Key::opaque(0, &n.to_ne_bytes())
+fn key(n: u64) -> BiflowKey {
+    BiflowKey::opaque(0, &n.to_ne_bytes())
 }
 
 fn secret() -> Secret {

@@ -1,6 +1,6 @@
 //! Slots of one width: a ring of vectors that slides over time, and bits that tell which hold something.
 
-use super::{Entry, Resolution};
+use super::{TimerEntry, TimerResolution};
 
 /// As many slots as two words of bits can tell apart, one above the other.
 const SLOTS_MAX: usize = 64 * 64;
@@ -10,7 +10,7 @@ const KEPT: usize = 64;
 
 /// A slot that holds something.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Slot {
+pub(super) struct FilledSlot {
     /// Its place in the ring.
     place: usize,
     /// The first stamp in it.
@@ -21,19 +21,19 @@ pub(super) struct Slot {
 
 /// A ring of slots. The window starts with the slot of the queue's time.
 #[derive(Debug, Clone)]
-pub(super) struct Slots {
+pub(super) struct SlotRing {
     bits: u32,
     /// A power of two of them.
-    slots: Box<[Vec<Entry>]>,
+    slots: Box<[Vec<TimerEntry>]>,
     /// A bit for each slot: whether it holds something.
     filled: [u64; 64],
     /// A bit for each word of `filled`: whether it is not 0.
     filled_words: u64,
 }
 
-impl Slots {
-    pub(super) fn new(resolution: &Resolution) -> Self {
-        let &Resolution { bits, slots } = resolution;
+impl SlotRing {
+    pub(super) fn new(resolution: &TimerResolution) -> Self {
+        let &TimerResolution { bits, slots } = resolution;
         assert!(bits < u64::BITS, "a slot of 2^{bits} holds all time");
         assert!(
             slots.is_power_of_two() && slots <= SLOTS_MAX,
@@ -49,7 +49,7 @@ impl Slots {
 
     /// Adds an entry to the slot of `stamp`, which is not behind `now`. `false`: that is beyond the window, nothing has changed.
     #[inline]
-    pub(super) fn insert(&mut self, now: u64, stamp: u64, entry: Entry) -> bool {
+    pub(super) fn insert(&mut self, now: u64, stamp: u64, entry: TimerEntry) -> bool {
         let slot = stamp >> self.bits;
         if slot - (now >> self.bits) >= self.slots.len() as u64 {
             return false;
@@ -63,13 +63,13 @@ impl Slots {
 
     /// The first slot that holds something. None is behind `now`.
     #[inline]
-    pub(super) fn first(&self, now: u64) -> Option<Slot> {
+    pub(super) fn first(&self, now: u64) -> Option<FilledSlot> {
         let start = now >> self.bits;
         let from = self.place(start);
         let place = self.filled_from(from)?;
         let ahead = place.wrapping_sub(from) & (self.slots.len() - 1);
         let first = (start + ahead as u64) << self.bits;
-        Some(Slot {
+        Some(FilledSlot {
             place,
             first,
             last: first | ((1 << self.bits) - 1),
@@ -82,13 +82,13 @@ impl Slots {
     }
 
     #[inline]
-    pub(super) fn entries(&self, slot: Slot) -> &[Entry] {
+    pub(super) fn entries(&self, slot: FilledSlot) -> &[TimerEntry] {
         &self.slots[slot.place]
     }
 
     /// Takes the newest entry of a slot.
     #[inline]
-    pub(super) fn pop(&mut self, slot: Slot) -> Option<Entry> {
+    pub(super) fn pop(&mut self, slot: FilledSlot) -> Option<TimerEntry> {
         let entries = &mut self.slots[slot.place];
         let entry = entries.pop();
         if entries.is_empty() {
@@ -106,7 +106,7 @@ impl Slots {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let entries: usize = self.slots.iter().map(Vec::capacity).sum();
-        entries * size_of::<Entry>() + size_of_val(&*self.slots)
+        entries * size_of::<TimerEntry>() + size_of_val(&*self.slots)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "it is masked")]

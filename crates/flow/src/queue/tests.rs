@@ -3,14 +3,14 @@ use std::collections::BinaryHeap;
 
 use super::*;
 
-fn entry(stamp: u64, item: u32) -> Entry {
-    Entry { stamp, item }
+fn entry(stamp: u64, item: u32) -> TimerEntry {
+    TimerEntry { stamp, item }
 }
 
 fn queue(resolutions: &[(u32, usize)]) -> MultiresolutionQueue {
     let resolutions: Vec<_> = resolutions
         .iter()
-        .map(|&(bits, slots)| Resolution { bits, slots })
+        .map(|&(bits, slots)| TimerResolution { bits, slots })
         .collect();
     MultiresolutionQueue::new(&resolutions)
 }

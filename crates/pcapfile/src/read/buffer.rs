@@ -11,7 +11,7 @@ const READ_BYTES: usize = 256 << 10;
 
 /// A window that slides over a stream. `start <= end <= bytes.len()`.
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(super) struct SlidingBuffer {
     /// Memory; what was read lies in `start..end`.
     bytes: Vec<u8>,
     /// Where the bytes not yet consumed begin.
@@ -22,7 +22,7 @@ pub(super) struct Buffer {
     base: u64,
 }
 
-impl Buffer {
+impl SlidingBuffer {
     /// An empty buffer at the start of a stream.
     pub(super) fn new() -> Self {
         Self::with_bytes(BYTES_INITIAL)
@@ -48,7 +48,7 @@ impl Buffer {
         &self.bytes[self.start..self.end]
     }
 
-    /// Where the unread bytes lie in [`Buffer::memory`].
+    /// Where the unread bytes lie in [`SlidingBuffer::memory`].
     pub(super) fn position(&self) -> Range<usize> {
         self.start..self.end
     }
@@ -58,7 +58,7 @@ impl Buffer {
         self.base + self.start as u64
     }
 
-    /// Steps over the first `size` unread bytes. They stay in memory until the next [`Buffer::read_with`].
+    /// Steps over the first `size` unread bytes. They stay in memory until the next [`SlidingBuffer::read_with`].
     pub(super) fn consume(&mut self, size: usize) {
         assert!(size <= self.end - self.start);
         self.start += size;
@@ -98,14 +98,14 @@ mod tests {
 
     use super::*;
 
-    impl Buffer {
+    impl SlidingBuffer {
         /// Bytes of memory taken.
         pub(in crate::read) fn capacity(&self) -> usize {
             self.bytes.capacity()
         }
     }
 
-    fn append(buffer: &mut Buffer, need: usize, count: usize) -> usize {
+    fn append(buffer: &mut SlidingBuffer, need: usize, count: usize) -> usize {
         let read = |room: &mut [u8]| {
             let count = count.min(room.len());
             room[..count].fill(7);
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn slides_and_counts() {
-        let mut buffer = Buffer::new();
+        let mut buffer = SlidingBuffer::new();
         assert_eq!(append(&mut buffer, 10, 10), 10);
         buffer.consume(4);
         assert_eq!(
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn grows_only_as_it_fills() {
-        let mut buffer = Buffer::new();
+        let mut buffer = SlidingBuffer::new();
         append(&mut buffer, usize::MAX, 100);
         append(&mut buffer, usize::MAX, 100);
         assert_eq!(buffer.bytes.len(), BYTES_INITIAL);

@@ -27,16 +27,16 @@ pub(super) enum InputError {
 }
 
 /// The stream underneath, behind its first bytes, which were looked at.
-type Stream<R> = Chain<Cursor<Vec<u8>>, Tap<R>>;
+type RawStream<R> = Chain<Cursor<Vec<u8>>, TappedStream<R>>;
 
 /// A stream that is decompressed on the way, as its first bytes say.
-pub(super) enum Input<R: Read> {
-    Plain(Stream<R>),
-    Gzip(Box<MultiGzDecoder<BufReader<Stream<R>>>>),
-    Zstd(Box<ZstdDecoder<'static, BufReader<Stream<R>>>>),
+pub(super) enum DecompressedInput<R: Read> {
+    Plain(RawStream<R>),
+    Gzip(Box<MultiGzDecoder<BufReader<RawStream<R>>>>),
+    Zstd(Box<ZstdDecoder<'static, BufReader<RawStream<R>>>>),
 }
 
-impl<R: Read> Input<R> {
+impl<R: Read> DecompressedInput<R> {
     /// Looks at the first bytes of `inner`.
     pub(super) fn new(mut inner: R) -> Result<Self, InputError> {
         let mut magic = Vec::with_capacity(MAGIC_BYTES);
@@ -49,7 +49,7 @@ impl<R: Read> Input<R> {
             _ => None,
         };
         let failed = false;
-        let stream = Cursor::new(magic).chain(Tap { inner, failed });
+        let stream = Cursor::new(magic).chain(TappedStream { inner, failed });
         let buffered = |stream| BufReader::with_capacity(COMPRESSED_BYTES, stream);
         Ok(match compression {
             None => Self::Plain(stream),
@@ -84,7 +84,7 @@ impl<R: Read> Input<R> {
     }
 }
 
-impl<R: Read> fmt::Debug for Input<R> {
+impl<R: Read> fmt::Debug for DecompressedInput<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Input")
             .field("compression", &self.compression())
@@ -93,7 +93,7 @@ impl<R: Read> fmt::Debug for Input<R> {
 }
 
 /// Whether the stream failed or what came out of it is wrong: only the tap can tell.
-fn blame<R>(error: io::Error, stream: &Stream<R>, format: &str) -> InputError {
+fn blame<R>(error: io::Error, stream: &RawStream<R>, format: &str) -> InputError {
     if stream.get_ref().1.failed {
         InputError::Io(error)
     } else if error.kind() == ErrorKind::UnexpectedEof {
@@ -104,13 +104,13 @@ fn blame<R>(error: io::Error, stream: &Stream<R>, format: &str) -> InputError {
 }
 
 /// The stream underneath, which retries interruptions and remembers whether it failed.
-pub(super) struct Tap<R> {
+pub(super) struct TappedStream<R> {
     inner: R,
     /// The last call of `inner` returned an error.
     failed: bool,
 }
 
-impl<R: Read> Read for Tap<R> {
+impl<R: Read> Read for TappedStream<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
             let read = self.inner.read(bytes);

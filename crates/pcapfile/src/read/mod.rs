@@ -10,13 +10,13 @@ mod record;
 mod texts;
 
 use crate::Blame;
-pub use reader::{Reader, scan_link_types};
-pub use record::{Record, RecordMeta};
+pub use reader::{CaptureReader, scan_link_types};
+pub use record::{CaptureRecord, RecordMeta};
 pub use texts::{TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance};
 
 /// What a format's parser found at the start of the bytes that it was shown.
 #[derive(Debug)]
-enum Item {
+enum ParsedItem {
     /// A record, wholly there. Its `offset` counts from the start of those bytes.
     Record {
         /// Its descriptor.
@@ -40,7 +40,7 @@ enum Item {
 
 /// Why a parser cannot go on.
 #[derive(Debug)]
-struct Fault {
+struct ParseFault {
     /// Where, counted from the start of the bytes that were shown.
     at: usize,
     /// What is wrong.
@@ -48,7 +48,7 @@ struct Fault {
     blame: Blame,
 }
 
-impl Fault {
+impl ParseFault {
     /// Damage of the record or block that starts here.
     fn damage(message: impl Into<String>) -> Self {
         Self {

@@ -5,9 +5,9 @@
 
 use retroscope_packet::LinkType;
 
-use super::{Fault, Item, record::RecordMeta};
+use super::{ParseFault, ParsedItem, record::RecordMeta};
 use crate::{
-    ByteOrder, Format, Interface, PcapOptions, Resolution,
+    ByteOrder, FileFormat, FileInterface, PcapOptions, Resolution,
     format::{LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, captured_len_max, effective_snaplen},
 };
 
@@ -39,7 +39,7 @@ enum LengthOrder {
 
 /// The parser of one file, made from its header.
 #[derive(Debug)]
-pub(super) struct Pcap {
+pub(super) struct PcapParser {
     byte_order: ByteOrder,
     resolution: Resolution,
     record_header_bytes: usize,
@@ -62,12 +62,12 @@ pub(super) fn recognise(magic: &[u8]) -> Option<ByteOrder> {
         })
 }
 
-impl Pcap {
+impl PcapParser {
     /// Parses the file header, whose magic number was recognised. Panics unless it is wholly there.
     pub(super) fn new(
         header: &[u8],
         byte_order: ByteOrder,
-    ) -> Result<(Self, Format, Interface), Fault> {
+    ) -> Result<(Self, FileFormat, FileInterface), ParseFault> {
         let magic = byte_order.u32(header, 0);
         let (major, minor) = (byte_order.u16(header, 4), byte_order.u16(header, 6));
         let lengths = match (major, minor) {
@@ -75,7 +75,7 @@ impl Pcap {
             (2, 3) => LengthOrder::Smaller,
             (2, 0..=2) | (543, 0) => LengthOrder::WireFirst,
             _ => {
-                return Err(Fault::unsupported(
+                return Err(ParseFault::unsupported(
                     4,
                     format!("pcap version {major}.{minor} is not one of 2.0 to 2.4"),
                 ));
@@ -84,7 +84,7 @@ impl Pcap {
         let snaplen = byte_order.u32(header, 16);
         let network = byte_order.u32(header, 20);
         if network & LINK_TYPE_RESERVED != 0 {
-            return Err(Fault::unsupported(
+            return Err(ParseFault::unsupported(
                 20,
                 format!("the link type field {network:#010x} has reserved bits set"),
             ));
@@ -118,7 +118,7 @@ impl Pcap {
             snaplen: effective_snaplen(snaplen, link_type) + header_added,
             captured_len_max: captured_len_max(link_type),
         };
-        let format = Format {
+        let format = FileFormat {
             byte_order,
             compression: None,
             pcap: Some(PcapOptions {
@@ -129,19 +129,19 @@ impl Pcap {
                 byte_order,
             }),
         };
-        let interface = Interface {
+        let interface = FileInterface {
             snaplen,
             resolution_ns: u64::from(resolution.ns()),
-            ..Interface::new(link_type)
+            ..FileInterface::new(link_type)
         };
         Ok((parser, format, interface))
     }
 
     /// Parses the record at the start of `bytes`.
     #[inline]
-    pub(super) fn parse(&self, bytes: &[u8]) -> Result<Item, Fault> {
+    pub(super) fn parse(&self, bytes: &[u8]) -> Result<ParsedItem, ParseFault> {
         if bytes.len() < self.record_header_bytes {
-            return Ok(Item::Short {
+            return Ok(ParsedItem::Short {
                 need: self.record_header_bytes,
                 what: "a record header",
             });
@@ -161,14 +161,14 @@ impl Pcap {
             LengthOrder::Smaller => (first.min(second), first.max(second)),
         };
         if stored_len > self.captured_len_max {
-            return Err(Fault::damage(format!(
+            return Err(ParseFault::damage(format!(
                 "a record claims {stored_len} captured bytes, {} is the most for its link type",
                 self.captured_len_max
             )));
         }
         let size = self.record_header_bytes + stored_len as usize;
         if bytes.len() < size {
-            return Ok(Item::Short {
+            return Ok(ParsedItem::Short {
                 need: size,
                 what: "a record",
             });
@@ -184,6 +184,6 @@ impl Pcap {
             interface: 0,
             flags: None,
         };
-        Ok(Item::Record { meta, size })
+        Ok(ParsedItem::Record { meta, size })
     }
 }

@@ -8,12 +8,12 @@
 use retroscope_packet::LinkType;
 
 use super::{
-    Fault, Item,
+    ParseFault, ParsedItem,
     record::RecordMeta,
-    texts::{TextAllowance, Texts},
+    texts::{KeptTexts, TextAllowance},
 };
 use crate::{
-    ByteOrder, Interface,
+    ByteOrder, FileInterface,
     block::{
         self, BLOCK_BYTES_MIN, BLOCK_HEADER_BYTES, BYTE_ORDER_MAGIC, ENHANCED_PACKET,
         INTERFACE_DESCRIPTION, PACKET_OBSOLETE, SECTION_HEADER, SIMPLE_PACKET, option,
@@ -29,7 +29,7 @@ const PACKET_OPTION_BYTES: u32 = 131_072;
 
 /// The parser of one file.
 #[derive(Debug)]
-pub(super) struct PcapNg {
+pub(super) struct PcapNgParser {
     /// The byte order of the current section.
     byte_order: ByteOrder,
     /// Index of the current section's first interface among all.
@@ -41,7 +41,7 @@ pub(super) struct PcapNg {
     /// Link types of all interfaces, each once.
     link_types: Vec<LinkType>,
     /// What is kept of the interfaces' names and descriptions.
-    pub(super) texts: Texts,
+    pub(super) texts: KeptTexts,
 }
 
 /// What it takes to decode an interface's packets.
@@ -52,7 +52,7 @@ struct Decoder {
     snaplen: u32,
 }
 
-impl PcapNg {
+impl PcapNgParser {
     /// A parser before the first section header.
     pub(super) fn new(texts: TextAllowance) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl PcapNg {
             decoders: Vec::new(),
             block_bytes_max: block::BLOCK_BYTES_MAX,
             link_types: Vec::new(),
-            texts: Texts::new(texts),
+            texts: KeptTexts::new(texts),
         }
     }
 
@@ -70,10 +70,10 @@ impl PcapNg {
     pub(super) fn parse(
         &mut self,
         bytes: &[u8],
-        interfaces: &mut Vec<Interface>,
-    ) -> Result<Item, Fault> {
+        interfaces: &mut Vec<FileInterface>,
+    ) -> Result<ParsedItem, ParseFault> {
         if bytes.len() < BLOCK_BYTES_MIN as usize {
-            return Ok(Item::Short {
+            return Ok(ParsedItem::Short {
                 need: BLOCK_BYTES_MIN as usize,
                 what: "a block header",
             });
@@ -88,14 +88,14 @@ impl PcapNg {
         self.check_length(length)?;
         let size = length as usize;
         if bytes.len() < size {
-            return Ok(Item::Short {
+            return Ok(ParsedItem::Short {
                 need: size,
                 what: "a block",
             });
         }
         let trailer = order.u32(bytes, size - 4);
         if trailer != length {
-            return Err(Fault::damage(format!(
+            return Err(ParseFault::damage(format!(
                 "a block gives its length as {length} at its start and {trailer} at its end"
             )));
         }
@@ -106,20 +106,20 @@ impl PcapNg {
             PACKET_OBSOLETE => self.timed_packet(body, false)?,
             SECTION_HEADER => {
                 self.section_header(bytes, order, length, interfaces.len())?;
-                return Ok(Item::Other { size });
+                return Ok(ParsedItem::Other { size });
             }
             INTERFACE_DESCRIPTION => {
                 let interface = self.interface_description(body, interfaces.len())?;
                 interfaces.push(interface);
-                return Ok(Item::Other { size });
+                return Ok(ParsedItem::Other { size });
             }
-            _ => return Ok(Item::Other { size }),
+            _ => return Ok(ParsedItem::Other { size }),
         };
         meta.offset += BLOCK_HEADER_BYTES;
-        Ok(Item::Record { meta, size })
+        Ok(ParsedItem::Record { meta, size })
     }
 
-    fn check_length(&self, length: u32) -> Result<(), Fault> {
+    fn check_length(&self, length: u32) -> Result<(), ParseFault> {
         let wrong = if length < BLOCK_BYTES_MIN {
             format!("a block claims a length of {length}, less than {BLOCK_BYTES_MIN}")
         } else if !length.is_multiple_of(4) {
@@ -132,7 +132,7 @@ impl PcapNg {
         } else {
             return Ok(());
         };
-        Err(Fault::damage(wrong))
+        Err(ParseFault::damage(wrong))
     }
 
     fn section_header(
@@ -141,15 +141,15 @@ impl PcapNg {
         order: ByteOrder,
         length: u32,
         interfaces_before: usize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ParseFault> {
         if length < SECTION_HEADER_BYTES_MIN {
-            return Err(Fault::damage(format!(
+            return Err(ParseFault::damage(format!(
                 "a section header block of {length} bytes is too short"
             )));
         }
         let (major, minor) = (order.u16(block, 12), order.u16(block, 14));
         if major != 1 || !matches!(minor, 0 | 2) {
-            return Err(Fault::unsupported(
+            return Err(ParseFault::unsupported(
                 12,
                 format!("pcapng version {major}.{minor} is not 1.0"),
             ));
@@ -165,13 +165,15 @@ impl PcapNg {
         &mut self,
         body: &[u8],
         interfaces_before: usize,
-    ) -> Result<Interface, Fault> {
+    ) -> Result<FileInterface, ParseFault> {
         let order = self.byte_order;
         if body.len() < 8 {
-            return Err(Fault::damage("an interface description block is too short"));
+            return Err(ParseFault::damage(
+                "an interface description block is too short",
+            ));
         }
         if interfaces_before >= block::INTERFACES_MAX {
-            return Err(Fault::unsupported(
+            return Err(ParseFault::unsupported(
                 0,
                 format!("more than {} interfaces", block::INTERFACES_MAX),
             ));
@@ -179,7 +181,7 @@ impl PcapNg {
         let link_type = LinkType(order.u16(body, 0));
         if !self.link_types.contains(&link_type) {
             if self.link_types.len() == block::LINK_TYPES_MAX {
-                return Err(Fault::unsupported(
+                return Err(ParseFault::unsupported(
                     0,
                     format!(
                         "interfaces of more than {} link types",
@@ -192,12 +194,12 @@ impl PcapNg {
         let snaplen = order.u32(body, 4);
         let (mut name, mut description) = (&[][..], &[][..]);
         let (mut tsresol, mut tsoffset) = (None, None);
-        for option in (Options {
+        for option in (OptionIter {
             bytes: &body[8..],
             order,
         }) {
             let (code, value) = option.map_err(|()| {
-                Fault::damage("an option of an interface description block is cut short")
+                ParseFault::damage("an option of an interface description block is cut short")
             })?;
             match (code, value.len()) {
                 (option::IF_NAME, _) => name = value,
@@ -207,7 +209,7 @@ impl PcapNg {
                     tsoffset = Some(order.i64(value, 0))
                 }
                 (option::IF_TSRESOL | option::IF_TSOFFSET, length) => {
-                    return Err(Fault::damage(format!(
+                    return Err(ParseFault::damage(format!(
                         "an interface description block has option {code} twice or with a length of {length}"
                     )));
                 }
@@ -216,7 +218,7 @@ impl PcapNg {
         }
         let tsresol = tsresol.unwrap_or(6);
         let per_second = TimeScale::units_per_second(tsresol).ok_or_else(|| {
-            Fault::damage(format!(
+            ParseFault::damage(format!(
                 "the time resolution {tsresol:#04x} of an interface is too fine"
             ))
         })?;
@@ -227,7 +229,7 @@ impl PcapNg {
         });
         let packet_block = captured_len_max(link_type) + PACKET_OPTION_BYTES + 32;
         self.block_bytes_max = self.block_bytes_max.max(packet_block);
-        Ok(Interface {
+        Ok(FileInterface {
             name: self.texts.keep(name),
             description: self.texts.keep(description),
             link_type,
@@ -236,23 +238,25 @@ impl PcapNg {
         })
     }
 
-    fn decoder(&self, interface: u32) -> Result<(Decoder, u16), Fault> {
+    fn decoder(&self, interface: u32) -> Result<(Decoder, u16), ParseFault> {
         let decoder = self.decoders.get(interface as usize);
         let index = u16::try_from(interface)
             .ok()
             .and_then(|index| self.first_interface.checked_add(index));
         decoder.copied().zip(index).ok_or_else(|| {
             let known = self.decoders.len();
-            Fault::damage(format!("a packet is from interface {interface}, but its section has described {known} interfaces so far"))
+            ParseFault::damage(format!("a packet is from interface {interface}, but its section has described {known} interfaces so far"))
         })
     }
 
     /// An enhanced packet block, or the one that it replaced, which differs in its first 4 bytes only.
     #[inline]
-    fn timed_packet(&self, body: &[u8], is_enhanced: bool) -> Result<RecordMeta, Fault> {
+    fn timed_packet(&self, body: &[u8], is_enhanced: bool) -> Result<RecordMeta, ParseFault> {
         if body.len() < 20 {
             let what = if is_enhanced { "an enhanced" } else { "a" };
-            return Err(Fault::damage(format!("{what} packet block is too short")));
+            return Err(ParseFault::damage(format!(
+                "{what} packet block is too short"
+            )));
         }
         let interface = match is_enhanced {
             true => self.byte_order.u32(body, 0),
@@ -277,9 +281,9 @@ impl PcapNg {
     }
 
     /// A packet without time: it gets that of the epoch, as in libpcap.
-    fn simple_packet(&self, body: &[u8]) -> Result<RecordMeta, Fault> {
+    fn simple_packet(&self, body: &[u8]) -> Result<RecordMeta, ParseFault> {
         if body.len() < 4 {
-            return Err(Fault::damage("a simple packet block is too short"));
+            return Err(ParseFault::damage("a simple packet block is too short"));
         }
         let (decoder, interface) = self.decoder(0)?;
         let wire_len = self.byte_order.u32(body, 0);
@@ -297,15 +301,15 @@ impl PcapNg {
 }
 
 /// Byte order of a section whose header block starts with `bytes`, at least 12.
-pub(super) fn section_byte_order(bytes: &[u8]) -> Result<ByteOrder, Fault> {
+pub(super) fn section_byte_order(bytes: &[u8]) -> Result<ByteOrder, ParseFault> {
     [ByteOrder::Little, ByteOrder::Big]
         .into_iter()
         .find(|order| order.u32(bytes, 8) == BYTE_ORDER_MAGIC)
         .ok_or_else(|| {
             let magic = ByteOrder::Big.u32(bytes, 8);
-            Fault {
+            ParseFault {
                 at: 8,
-                ..Fault::damage(format!(
+                ..ParseFault::damage(format!(
                     "{magic:#010x} is not the byte-order magic of a pcapng section"
                 ))
             }
@@ -313,7 +317,7 @@ pub(super) fn section_byte_order(bytes: &[u8]) -> Result<ByteOrder, Fault> {
 }
 
 #[inline]
-fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Fault> {
+fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), ParseFault> {
     let wrong = if captured_len > snaplen {
         format!(
             "a packet claims {captured_len} captured bytes, the snap length of its interface is {snaplen}"
@@ -323,12 +327,12 @@ fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Fa
     } else {
         return Ok(());
     };
-    Err(Fault::damage(wrong))
+    Err(ParseFault::damage(wrong))
 }
 
 /// The flags among a packet's options, if it has any. Options that make no sense end the search, as the packet itself is sound.
 fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
-    (Options {
+    (OptionIter {
         bytes: options,
         order,
     })
@@ -338,12 +342,12 @@ fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
 }
 
 /// The options at the end of a block, up to the end mark. `Err`: one is cut short, and nothing follows.
-struct Options<'b> {
+struct OptionIter<'b> {
     bytes: &'b [u8],
     order: ByteOrder,
 }
 
-impl<'b> Iterator for Options<'b> {
+impl<'b> Iterator for OptionIter<'b> {
     type Item = Result<(u16, &'b [u8]), ()>;
 
     fn next(&mut self) -> Option<Self::Item> {

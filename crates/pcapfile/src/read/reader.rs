@@ -9,39 +9,39 @@ use std::{
 use retroscope_packet::LinkType;
 
 use super::{
-    Fault, Item,
-    buffer::Buffer,
+    ParseFault, ParsedItem,
+    buffer::SlidingBuffer,
     identify::identify,
-    input::{Input, InputError},
-    pcap::{self, Pcap},
-    pcapng::{self, PcapNg},
-    record::{Record, RecordMeta},
+    input::{DecompressedInput, InputError},
+    pcap::{self, PcapParser},
+    pcapng::{self, PcapNgParser},
+    record::{CaptureRecord, RecordMeta},
     texts::TextAllowance,
 };
-use crate::{Compression, Format, Interface, ReadError, block::SECTION_HEADER};
+use crate::{Compression, FileFormat, FileInterface, ReadError, block::SECTION_HEADER};
 
 /// Records of one burst at most.
 const BURST_RECORDS_MAX: usize = 256;
 
-/// How far [`Reader::new`] looks for a packet once it knows an interface, in bytes of capture data.
+/// How far [`CaptureReader::new`] looks for a packet once it knows an interface, in bytes of capture data.
 const LOOK_BYTES: u64 = 1 << 20;
 
 /// Reads a capture file of either format, compressed or not, from any stream.
 ///
-/// [`Reader::fill`] lends a burst of records that lie in the reader's own buffer until the next call;
-/// [`Reader::next`] is the simple way, one record at a time. Nothing is allocated per record.
+/// [`CaptureReader::fill`] lends a burst of records that lie in the reader's own buffer until the next call;
+/// [`CaptureReader::next`] is the simple way, one record at a time. Nothing is allocated per record.
 ///
 /// Memory: half a MiB, and as much as the largest record or block read so far. A claimed length costs nothing before the
 /// bytes are there, and at most 16 MiB then (128 MiB for D-Bus, whose messages are as long). Decompression adds
 /// its own window, for zstd up to 128 MiB if the file asks for it. An interface takes some hundred bytes, and its name and
 /// description what [`TextAllowance`] leaves them.
 #[derive(Debug)]
-pub struct Reader<R: Read> {
-    input: Input<R>,
-    buffer: Buffer,
-    parser: Parser,
-    format: Format,
-    interfaces: Vec<Interface>,
+pub struct CaptureReader<R: Read> {
+    input: DecompressedInput<R>,
+    buffer: SlidingBuffer,
+    parser: FormatParser,
+    format: FileFormat,
+    interfaces: Vec<FileInterface>,
     /// The burst.
     records: Vec<RecordMeta>,
     /// Records of the burst that are lent, the first of them `taken` by `next`. 0 where the burst was read in advance.
@@ -58,16 +58,16 @@ pub struct Reader<R: Read> {
 }
 
 #[derive(Debug)]
-enum Parser {
-    Pcap(Pcap),
-    PcapNg(PcapNg),
+enum FormatParser {
+    Pcap(PcapParser),
+    PcapNg(PcapNgParser),
 }
 
-impl Reader<Box<dyn Read + Send>> {
-    /// Opens a capture file, as [`Reader::new`].
+impl CaptureReader<Box<dyn Read + Send>> {
+    /// Opens a capture file, as [`CaptureReader::new`].
     ///
     /// # Errors
-    /// [`ReadError::Open`], or as [`Reader::new`].
+    /// [`ReadError::Open`], or as [`CaptureReader::new`].
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let file = File::open(path).map_err(|error| ReadError::Open {
             path: PathBuf::from(path),
@@ -77,36 +77,40 @@ impl Reader<Box<dyn Read + Send>> {
     }
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> CaptureReader<R> {
     /// Detects compression and format and reads on to the first packet, so that the first interfaces are known; where none comes
     /// behind the first interface, for a MiB. `inner` needs no buffering of its own.
     ///
     /// # Errors
     /// [`ReadError`] if no interface is found before the file turns out to be damaged or no capture. What is wrong further
-    /// on comes from [`Reader::fill`].
+    /// on comes from [`CaptureReader::fill`].
     pub fn new(inner: R) -> Result<Self, ReadError> {
         Self::with_texts(inner, TextAllowance::default())
     }
 
-    /// As [`Reader::new`], but the buffer begins with `bytes` (4 KiB at least) instead of half a
+    /// As [`CaptureReader::new`], but the buffer begins with `bytes` (4 KiB at least) instead of half a
     /// MiB. For programs that read hundreds of files at a time.
     ///
     /// # Errors
-    /// As [`Reader::new`].
+    /// As [`CaptureReader::new`].
     pub fn with_memory(inner: R, bytes: usize) -> Result<Self, ReadError> {
-        Self::begin(inner, TextAllowance::default(), Buffer::with_bytes(bytes))
+        Self::begin(
+            inner,
+            TextAllowance::default(),
+            SlidingBuffer::with_bytes(bytes),
+        )
     }
 
-    /// As [`Reader::new`], with an allowance for the names of interfaces that is shared with other readers.
+    /// As [`CaptureReader::new`], with an allowance for the names of interfaces that is shared with other readers.
     ///
     /// # Errors
-    /// As [`Reader::new`].
+    /// As [`CaptureReader::new`].
     pub fn with_texts(inner: R, texts: TextAllowance) -> Result<Self, ReadError> {
-        Self::begin(inner, texts, Buffer::new())
+        Self::begin(inner, texts, SlidingBuffer::new())
     }
 
-    fn begin(inner: R, texts: TextAllowance, mut buffer: Buffer) -> Result<Self, ReadError> {
-        let mut input = Input::new(inner).map_err(|error| at_stream(error, 0, None))?;
+    fn begin(inner: R, texts: TextAllowance, mut buffer: SlidingBuffer) -> Result<Self, ReadError> {
+        let mut input = DecompressedInput::new(inner).map_err(|error| at_stream(error, 0, None))?;
         let compression = input.compression();
         while buffer.unread().len() < pcap::FILE_HEADER_BYTES
             && read_more(&mut input, &mut buffer, pcap::FILE_HEADER_BYTES)? > 0
@@ -144,13 +148,13 @@ impl<R: Read> Reader<R> {
     }
 
     /// How the file is encoded.
-    pub fn format(&self) -> Format {
+    pub fn format(&self) -> FileFormat {
         self.format
     }
 
-    /// The interfaces found so far, of all sections, in file order. Grows only inside [`Reader::fill`] and
-    /// [`Reader::next`], to 65,536 at most. A pcap file has one; a pcapng file without packets may have none.
-    pub fn interfaces(&self) -> &[Interface] {
+    /// The interfaces found so far, of all sections, in file order. Grows only inside [`CaptureReader::fill`] and
+    /// [`CaptureReader::next`], to 65,536 at most. A pcap file has one; a pcapng file without packets may have none.
+    pub fn interfaces(&self) -> &[FileInterface] {
         &self.interfaces
     }
 
@@ -169,11 +173,11 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// As [`Reader::fill`], in steps of a bounded length: it asks the stream at most once, for 256 KiB, and returns `Ok(None)`
+    /// As [`CaptureReader::fill`], in steps of a bounded length: it asks the stream at most once, for 256 KiB, and returns `Ok(None)`
     /// where that completes no record. However much of a stream is no packets, the caller decides how long to go on.
     ///
     /// # Errors
-    /// As [`Reader::fill`].
+    /// As [`CaptureReader::fill`].
     pub fn poll(&mut self) -> Result<Option<usize>, ReadError> {
         (self.lent, self.taken) = (0, 0);
         if !std::mem::take(&mut self.primed) {
@@ -195,17 +199,17 @@ impl<R: Read> Reader<R> {
     /// of the allowance, and is not whole.
     pub fn are_texts_cut(&self) -> bool {
         match &self.parser {
-            Parser::Pcap(_) => false,
-            Parser::PcapNg(pcapng) => pcapng.texts.are_cut,
+            FormatParser::Pcap(_) => false,
+            FormatParser::PcapNg(pcapng) => pcapng.texts.are_cut,
         }
     }
 
-    /// The memory that [`Reader::records`] point into.
+    /// The memory that [`CaptureReader::records`] point into.
     pub fn memory(&self) -> &[u8] {
         self.buffer.memory()
     }
 
-    /// The burst that the last [`Reader::fill`] lent, in file order.
+    /// The burst that the last [`CaptureReader::fill`] lent, in file order.
     pub fn records(&self) -> &[RecordMeta] {
         &self.records[..self.lent]
     }
@@ -213,16 +217,16 @@ impl<R: Read> Reader<R> {
     /// The next record; `None` at the end of the file. After a `fill`, its burst comes first.
     ///
     /// # Errors
-    /// As [`Reader::fill`].
+    /// As [`CaptureReader::fill`].
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
-    pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
+    pub fn next(&mut self) -> Result<Option<CaptureRecord<'_>>, ReadError> {
         if self.taken == self.lent && self.fill()? == 0 {
             return Ok(None);
         }
         let meta = self.records[self.taken];
         self.taken += 1;
         let data = &self.buffer.memory()[meta.offset..meta.offset + meta.captured_len as usize];
-        Ok(Some(Record { meta, data }))
+        Ok(Some(CaptureRecord { meta, data }))
     }
 
     /// Records lent since the start, whole bursts: `next` may have some of them still to give.
@@ -237,7 +241,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Offset of the captured bytes of a record in the capture data, decompressed if it is
-    /// compressed. The record is from the last [`Reader::fill`] or [`Reader::next`].
+    /// compressed. The record is from the last [`CaptureReader::fill`] or [`CaptureReader::next`].
     pub fn data_offset(&self, record: &RecordMeta) -> u64 {
         self.offset() - self.buffer.position().start as u64 + record.offset as u64
     }
@@ -249,20 +253,22 @@ impl<R: Read> Reader<R> {
         let mut has_read = false;
         while !self.ended && self.records.len() < BURST_RECORDS_MAX {
             let item = match &mut self.parser {
-                Parser::Pcap(pcap) => pcap.parse(self.buffer.unread()),
-                Parser::PcapNg(pcapng) => pcapng.parse(self.buffer.unread(), &mut self.interfaces),
+                FormatParser::Pcap(pcap) => pcap.parse(self.buffer.unread()),
+                FormatParser::PcapNg(pcapng) => {
+                    pcapng.parse(self.buffer.unread(), &mut self.interfaces)
+                }
             };
             match item {
-                Ok(Item::Record { mut meta, size }) => {
+                Ok(ParsedItem::Record { mut meta, size }) => {
                     meta.offset += self.buffer.position().start;
                     self.records.push(meta);
                     self.buffer.consume(size);
                 }
-                Ok(Item::Other { size }) => self.buffer.consume(size),
+                Ok(ParsedItem::Other { size }) => self.buffer.consume(size),
                 // Reading moves memory, so the records found so far are lent first.
-                Ok(Item::Short { .. }) if !self.records.is_empty() => return true,
-                Ok(Item::Short { .. }) if has_read => return false,
-                Ok(Item::Short { need, what }) => {
+                Ok(ParsedItem::Short { .. }) if !self.records.is_empty() => return true,
+                Ok(ParsedItem::Short { .. }) if has_read => return false,
+                Ok(ParsedItem::Short { need, what }) => {
                     match read_more(&mut self.input, &mut self.buffer, need) {
                         Ok(0) => {
                             let there = self.buffer.unread().len();
@@ -288,7 +294,7 @@ impl<R: Read> Reader<R> {
         self.pending = error;
     }
 
-    fn locate(&self, fault: Fault) -> ReadError {
+    fn locate(&self, fault: ParseFault) -> ReadError {
         locate(fault, self.buffer.offset(), self.format.compression)
     }
 }
@@ -300,7 +306,7 @@ impl<R: Read> Reader<R> {
 /// [`ReadError`] if the file cannot be opened or read, or no interface is found before it turns out to be damaged or no
 /// capture. Damage further on is left to the reader that wants the packets.
 pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
-    let mut reader = Reader::open(path)?;
+    let mut reader = CaptureReader::open(path)?;
     while reader.format().pcap.is_none() {
         match reader.fill() {
             Ok(0) => break,
@@ -322,7 +328,7 @@ pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
 fn recognise(
     head: &[u8],
     texts: TextAllowance,
-) -> Result<Option<(Parser, Format, Option<Interface>)>, Fault> {
+) -> Result<Option<(FormatParser, FileFormat, Option<FileInterface>)>, ParseFault> {
     let whole = |need: usize, what: &str| match head.len() {
         there if there < need => Err(cut_short(there, need, what)),
         _ => Ok(()),
@@ -331,31 +337,35 @@ fn recognise(
         && let Some(byte_order) = pcap::recognise(head)
     {
         whole(pcap::FILE_HEADER_BYTES, "the pcap file header")?;
-        let (pcap, format, interface) = Pcap::new(head, byte_order)?;
-        return Ok(Some((Parser::Pcap(pcap), format, Some(interface))));
+        let (pcap, format, interface) = PcapParser::new(head, byte_order)?;
+        return Ok(Some((FormatParser::Pcap(pcap), format, Some(interface))));
     }
     if !head.starts_with(&SECTION_HEADER.to_be_bytes()) {
         return Ok(None);
     }
     whole(12, "the first section header block")?;
-    let format = Format {
+    let format = FileFormat {
         byte_order: pcapng::section_byte_order(head)?,
         compression: None,
         pcap: None,
     };
-    Ok(Some((Parser::PcapNg(PcapNg::new(texts)), format, None)))
+    Ok(Some((
+        FormatParser::PcapNg(PcapNgParser::new(texts)),
+        format,
+        None,
+    )))
 }
 
 /// A file that ends too early.
-fn cut_short(there: usize, need: usize, what: &str) -> Fault {
-    Fault::damage(format!(
+fn cut_short(there: usize, need: usize, what: &str) -> ParseFault {
+    ParseFault::damage(format!(
         "the file ends after {there} of the {need} bytes of {what}"
     ))
 }
 
 fn read_more<R: Read>(
-    input: &mut Input<R>,
-    buffer: &mut Buffer,
+    input: &mut DecompressedInput<R>,
+    buffer: &mut SlidingBuffer,
     need: usize,
 ) -> Result<usize, ReadError> {
     let read = buffer.read_with(need, |room| input.read(room));
@@ -364,7 +374,7 @@ fn read_more<R: Read>(
 }
 
 /// Gives a parser's fault its place in the file; what the parser was shown starts at `offset`.
-fn locate(fault: Fault, offset: u64, compression: Option<Compression>) -> ReadError {
+fn locate(fault: ParseFault, offset: u64, compression: Option<Compression>) -> ReadError {
     ReadError::Faulty {
         blame: fault.blame,
         offset: offset + fault.at as u64,
@@ -381,7 +391,7 @@ fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -
             compression,
             error,
         },
-        InputError::Compressed(message) => locate(Fault::damage(message), offset, compression),
+        InputError::Compressed(message) => locate(ParseFault::damage(message), offset, compression),
     }
 }
 
@@ -389,12 +399,12 @@ fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::{Interface, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
+    use crate::{FileInterface, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
 
     /// How a file of `header`, `lengths` and `there` zero bytes ends, and the memory that it took.
     fn memory_of_absurd(header: &[u8], claim: &[u8], there: usize) -> (String, usize) {
         let file = [header, claim, &vec![0; there]].concat();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = CaptureReader::new(&file[..]).unwrap();
         let error = reader.fill().unwrap_err();
         assert!(error.is_damage());
         (error.to_string(), reader.buffer.capacity())
@@ -441,7 +451,7 @@ mod tests {
         // `Reader::new` wants to see a header.
         let half = gzip.len() / 2;
         for (bytes, steady) in [(plain, 24), (gzip, half), (zstd, first.len())] {
-            let mut reader = Reader::new(Hesitant {
+            let mut reader = CaptureReader::new(Hesitant {
                 bytes,
                 steady,
                 given: 0,
@@ -482,7 +492,7 @@ mod tests {
 
         let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
         writer
-            .add_interface(&Interface::new(LinkType::ETHERNET))
+            .add_interface(&FileInterface::new(LinkType::ETHERNET))
             .unwrap();
         let section = writer.finish().unwrap();
         // An unknown block of the largest length that is believed.
@@ -504,7 +514,7 @@ mod tests {
             writer.record(0, 0, &vec![0; 262_144]).unwrap();
         }
         let file = writer.finish().unwrap();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = CaptureReader::new(&file[..]).unwrap();
         while reader.fill().unwrap() > 0 {}
         assert!(
             reader.buffer.capacity() <= 1 << 20,

@@ -27,7 +27,7 @@ impl Default for TextAllowance {
 
 /// What one reader keeps.
 #[derive(Debug)]
-pub(super) struct Texts {
+pub(super) struct KeptTexts {
     allowance: TextAllowance,
     /// Bytes taken of it.
     taken: usize,
@@ -35,7 +35,7 @@ pub(super) struct Texts {
     pub(super) are_cut: bool,
 }
 
-impl Texts {
+impl KeptTexts {
     pub(super) fn new(allowance: TextAllowance) -> Self {
         Self {
             allowance,
@@ -75,7 +75,7 @@ impl Texts {
     }
 }
 
-impl Drop for Texts {
+impl Drop for KeptTexts {
     fn drop(&mut self) {
         self.allowance.0.fetch_add(self.taken, Relaxed);
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     fn kept(value: &[u8]) -> (String, bool) {
-        let mut texts = Texts::new(TextAllowance::default());
+        let mut texts = KeptTexts::new(TextAllowance::default());
         let text = texts.keep(value);
         (text, texts.are_cut)
     }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn the_sum_over_all_readers_is_bounded_and_given_back() {
         let allowance = TextAllowance::default();
-        let [mut first, mut second] = [allowance.clone(), allowance].map(Texts::new);
+        let [mut first, mut second] = [allowance.clone(), allowance].map(KeptTexts::new);
         let text = [b'x'; 256];
         for _ in 0..TEXTS_BYTES_MAX / text.len() - 1 {
             assert_eq!(first.keep(&text).len(), 256);

@@ -62,14 +62,14 @@ pub(super) fn time(order: ByteOrder, units: u64) -> [u8; 8] {
 
 /// A block under construction, but for its packet, in memory that is used again and again.
 #[derive(Debug)]
-pub(super) struct Encoder<'b> {
+pub(super) struct BlockEncoder<'b> {
     bytes: &'b mut Vec<u8>,
     order: ByteOrder,
     /// Options were written, so the end mark is due.
     options: bool,
 }
 
-impl<'b> Encoder<'b> {
+impl<'b> BlockEncoder<'b> {
     /// Where the length of a block stands at its start, which is known only at its end.
     const LENGTH: Range<usize> = 4..BLOCK_HEADER_BYTES;
 

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::sink::{Sink, captured_len};
+use super::sink::{CountingSink, captured_len};
 use crate::{
     PcapOptions, Resolution, WriteError,
     format::{LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, captured_len_max, effective_snaplen},
@@ -19,7 +19,7 @@ const TIME_NS_MAX: i64 = u32::MAX as i64 * SECOND_NS + 999_999_999;
 /// ([`PcapWriter::times_clamped`]).
 #[derive(Debug)]
 pub struct PcapWriter<W: Write> {
-    sink: Sink<W>,
+    sink: CountingSink<W>,
     options: PcapOptions,
     captured_len_max: u32,
     times_clamped: u64,
@@ -49,7 +49,7 @@ impl<W: Write> PcapWriter<W> {
         header[6..8].copy_from_slice(&byte_order.bytes([4, 0]));
         header[16..20].copy_from_slice(&byte_order.bytes(snaplen.to_le_bytes()));
         header[20..24].copy_from_slice(&byte_order.bytes(network.to_le_bytes()));
-        let mut sink = Sink::new(inner);
+        let mut sink = CountingSink::new(inner);
         sink.write([&header, &[], &[]])?;
         let captured_len_max =
             effective_snaplen(snaplen, link_type).min(captured_len_max(link_type));

@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use super::{
-    options::{Encoder, InterfaceStatistics, PacketOptions, SectionOptions, time},
-    sink::{Sink, captured_len},
+    options::{BlockEncoder, InterfaceStatistics, PacketOptions, SectionOptions, time},
+    sink::{CountingSink, captured_len},
 };
 use crate::{
-    ByteOrder, Interface, WriteError,
+    ByteOrder, FileInterface, WriteError,
     block::{
         BLOCK_HEADER_BYTES, BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION,
         INTERFACE_STATISTICS, INTERFACES_MAX, SECTION_HEADER, option,
@@ -25,10 +25,10 @@ pub const PACKET_HEADER_BYTES: usize = BLOCK_HEADER_BYTES + 20;
 /// ([`PcapNgWriter::times_clamped`]); all others are exact to the resolution.
 ///
 /// libpcap reads the file if all interfaces have one link type and one snap length; Wireshark and
-/// [`Reader`](crate::Reader) do not mind.
+/// [`CaptureReader`](crate::CaptureReader) do not mind.
 #[derive(Debug)]
 pub struct PcapNgWriter<W: Write> {
-    sink: Sink<W>,
+    sink: CountingSink<W>,
     byte_order: ByteOrder,
     interfaces: Vec<WrittenInterface>,
     /// A block but for its packet.
@@ -57,7 +57,7 @@ impl<W: Write> PcapNgWriter<W> {
     /// [`WriteError::TooLong`], [`WriteError::Io`].
     pub fn new(inner: W, options: &SectionOptions) -> Result<Self, WriteError> {
         let mut writer = Self {
-            sink: Sink::new(inner),
+            sink: CountingSink::new(inner),
             byte_order: options.byte_order,
             interfaces: Vec::new(),
             scratch: Vec::new(),
@@ -77,7 +77,7 @@ impl<W: Write> PcapNgWriter<W> {
     /// # Errors
     /// [`WriteError::TooManyInterfaces`], [`WriteError::TooLong`];
     /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
-    pub fn add_interface(&mut self, interface: &Interface) -> Result<u32, WriteError> {
+    pub fn add_interface(&mut self, interface: &FileInterface) -> Result<u32, WriteError> {
         let index = u32::try_from(self.interfaces.len())
             .ok()
             .filter(|_| self.interfaces.len() < INTERFACES_MAX)
@@ -120,7 +120,7 @@ impl<W: Write> PcapNgWriter<W> {
         let bytes = data.len();
         let captured_len = captured_len(bytes, written.captured_len_max)?;
         let order = self.byte_order;
-        let mut block = Encoder::new(&mut self.scratch, order, ENHANCED_PACKET);
+        let mut block = BlockEncoder::new(&mut self.scratch, order, ENHANCED_PACKET);
         block
             .u32(interface)
             .raw(&time(order, written.units(time_ns)))
@@ -202,9 +202,9 @@ impl<W: Write> PcapNgWriter<W> {
     fn block(
         &mut self,
         block_type: u32,
-        fill: impl FnOnce(&mut Encoder<'_>) -> Result<(), WriteError>,
+        fill: impl FnOnce(&mut BlockEncoder<'_>) -> Result<(), WriteError>,
     ) -> Result<(), WriteError> {
-        let mut block = Encoder::new(&mut self.scratch, self.byte_order, block_type);
+        let mut block = BlockEncoder::new(&mut self.scratch, self.byte_order, block_type);
         fill(&mut block)?;
         block.end(0)?;
         self.sink.write([&self.scratch, &[], &[]])
@@ -224,9 +224,9 @@ mod tests {
             ..SectionOptions::default()
         };
         let mut writer = PcapNgWriter::new(Vec::new(), &section).unwrap();
-        let options = Interface {
+        let options = FileInterface {
             resolution_ns,
-            ..Interface::new(LinkType::ETHERNET)
+            ..FileInterface::new(LinkType::ETHERNET)
         };
         assert_eq!(writer.add_interface(&options).unwrap(), 0);
         writer

@@ -6,14 +6,14 @@ use crate::WriteError;
 
 /// Counts what was written, and takes nothing after a failure: the stream then ends inside a record.
 #[derive(Debug)]
-pub(super) struct Sink<W> {
+pub(super) struct CountingSink<W> {
     pub(super) inner: W,
     /// Bytes of whole records and blocks.
     written: u64,
     failed: bool,
 }
 
-impl<W: Write> Sink<W> {
+impl<W: Write> CountingSink<W> {
     pub(super) fn new(inner: W) -> Self {
         Self {
             inner,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::common::{gzip, zstd};
-use retroscope_pcapfile::{ReadError, Reader, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
+use retroscope_pcapfile::{CaptureReader, ReadError, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
 
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let body = [body, &vec![0; body.len().next_multiple_of(4) - body.len()]].concat();
@@ -54,7 +54,7 @@ fn names_are_cut_and_their_sum_is_bounded() {
     file.extend(interface(1, name.as_bytes(), b""));
     file.extend(packet());
     let file = gzip(&file);
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     while reader.fill().unwrap() > 0 {}
     assert_eq!(
         (reader.interfaces().len(), reader.records_read()),
@@ -65,7 +65,7 @@ fn names_are_cut_and_their_sum_is_bounded() {
     assert_eq!(first.name.len(), TEXT_BYTES_MAX - 1, "between characters");
     assert!(first.name.starts_with("üü") && first.name.ends_with("ü…"));
     assert_eq!(first.description, "a description");
-    let kept = |interface: &retroscope_pcapfile::Interface| {
+    let kept = |interface: &retroscope_pcapfile::FileInterface| {
         assert!(interface.name.capacity() <= TEXT_BYTES_MAX);
         interface.name.len() + interface.description.len()
     };
@@ -76,7 +76,7 @@ fn names_are_cut_and_their_sum_is_bounded() {
     );
 
     let short = [section(), interface(1, b"eth0", b"the first"), packet()].concat();
-    let mut reader = Reader::new(&short[..]).unwrap();
+    let mut reader = CaptureReader::new(&short[..]).unwrap();
     while reader.fill().unwrap() > 0 {}
     assert!(!reader.are_texts_cut());
     assert_eq!(reader.interfaces()[0].name, "eth0");
@@ -91,7 +91,7 @@ fn sections_do_not_start_the_count_of_link_types_again() {
     // A known one may come again.
     file.extend([section(), interface(0, b"", b""), packet()].concat());
     file.extend([interface(64, b"", b""), packet()].concat());
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     let mut records = 0;
     let error = loop {
         match reader.fill() {
@@ -146,7 +146,7 @@ fn a_stream_without_end_or_packets_is_read_in_steps() {
     let start = [section(), interface(1, b"eth0", b"")].concat();
     for again in [unknown(0), unknown(70_000), block(5, &[0; 12]), section()] {
         let mut stream = Endless::new(start.clone(), again);
-        let mut reader = Reader::new(&mut stream).unwrap();
+        let mut reader = CaptureReader::new(&mut stream).unwrap();
         assert_eq!(reader.interfaces().len(), 1);
         let before = reader.offset();
         for _ in 0..100 {
@@ -165,7 +165,7 @@ fn compressed_blocks_without_packets_come_in_steps_too() {
     file.extend(unknown(0).repeat(2 << 20));
     file.extend(packet());
     for file in [gzip(&file), zstd(&file)] {
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = CaptureReader::new(&file[..]).unwrap();
         let (mut steps, mut count) = (0, None);
         while count.is_none() {
             let before = reader.offset();
@@ -200,7 +200,7 @@ fn a_large_block_that_trickles_takes_no_more_than_its_bytes() {
     ]
     .concat();
     let start = Instant::now();
-    let mut reader = Reader::new(Trickle(&file)).unwrap();
+    let mut reader = CaptureReader::new(Trickle(&file)).unwrap();
     assert_eq!(reader.fill().unwrap(), 1);
     assert!(start.elapsed() < Duration::from_secs(60));
 }

@@ -5,7 +5,7 @@ use std::{
 };
 
 use crate::common::place;
-use retroscope_pcapfile::{ReadError, Reader};
+use retroscope_pcapfile::{CaptureReader, ReadError};
 
 /// Error texts of libpcap for files that are sound, and of tcpdump for link types that it has no name for. Such a file is
 /// read as capinfos reads it, or, where that gives up on the link type too, to its end.
@@ -27,7 +27,7 @@ fn shared() -> Option<PathBuf> {
 
 /// Reads to the end; how many records, and how it ended.
 fn read_all(path: &Path) -> (u64, Result<(), ReadError>) {
-    let mut reader = match Reader::open(path) {
+    let mut reader = match CaptureReader::open(path) {
         Ok(reader) => reader,
         Err(error) => return (0, Err(error)),
     };

@@ -9,7 +9,7 @@ use std::{
 
 use crate::common::{Packet, every_encoding, packets, pcapng, read_all};
 use retroscope_pcapfile::{
-    ByteOrder, Interface, LinkType, PacketOptions, PcapNgWriter, SectionOptions,
+    ByteOrder, FileInterface, LinkType, PacketOptions, PcapNgWriter, SectionOptions,
 };
 
 /// Standard output of a tool that is expected to succeed; `None`, loudly, where the tool is not installed.
@@ -141,7 +141,7 @@ fn tools_read_several_link_types() {
     let path = directory.path().join("types.pcapng");
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     for (link_type, time_ns) in [(LinkType::ETHERNET, 0), (LinkType::RAW, 1_000_000_001)] {
-        let interface = Interface::new(link_type);
+        let interface = FileInterface::new(link_type);
         let interface = writer.add_interface(&interface).unwrap();
         writer
             .packet(

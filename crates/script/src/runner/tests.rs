@@ -3,7 +3,7 @@ use std::{collections::HashMap, time::Duration};
 use retroscope_packet::LinkType;
 
 use super::*;
-use crate::{Limits, Script};
+use crate::{Script, ScriptLimits};
 
 const S: i64 = 1_000_000_000;
 
@@ -16,8 +16,8 @@ fn udp(host: u8, port: u16) -> Vec<u8> {
     ]
 }
 
-fn packet(data: &[u8]) -> Packet<'_> {
-    Packet {
+fn packet(data: &[u8]) -> ScriptPacket<'_> {
+    ScriptPacket {
         data,
         wire_len: 28,
         time_ns: 0,
@@ -28,7 +28,7 @@ fn packet(data: &[u8]) -> Packet<'_> {
 }
 
 /// What a module saw of a packet: the flow, its packets so far, and whether it was its first one.
-type Seen = (Key, u64, bool);
+type Seen = (BiflowKey, u64, bool);
 
 /// Counts packets, and fails if a state belongs to another flow. `buildPacketFilter` reports what the module saw.
 const COUNTS: &str = "
@@ -60,7 +60,7 @@ const PORT_KEYS: &str = "
     return m";
 
 fn runner(text: &str, config: &TrackerConfig) -> Runner {
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_secs(60),
         memory_bytes: 64 << 20,
     };
@@ -114,7 +114,7 @@ fn every_packet_meets_the_state_of_its_flow() {
     let frames = frames(20_000, 3000, 0);
     for has_keys in [false, true] {
         let (seen, runner) = run(&frames, &TrackerConfig::default(), has_keys);
-        let mut packets = HashMap::<Key, u64>::new();
+        let mut packets = HashMap::<BiflowKey, u64>::new();
         for (key, count, is_first) in &seen {
             let expected = packets.entry(*key).or_default();
             *expected += 1;

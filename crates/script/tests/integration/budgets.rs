@@ -3,21 +3,21 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENT, packet, run_until_fault, trigger};
-use retroscope_script::{Limits, Machine, Script, ScriptError};
+use retroscope_script::{Machine, Script, ScriptError, ScriptLimits};
 
 /// For scripts that are to run out of time: soon.
-const BRIEF: Limits = Limits {
+const BRIEF: ScriptLimits = ScriptLimits {
     time: Duration::from_millis(200),
     memory_bytes: 8 << 20,
 };
 
 /// For scripts that are to fail otherwise, or not at all.
-const LITTLE: Limits = Limits {
+const LITTLE: ScriptLimits = ScriptLimits {
     memory_bytes: BRIEF.memory_bytes,
     ..PATIENT
 };
 
-fn fault(text: &str, limits: Limits) -> ScriptError {
+fn fault(text: &str, limits: ScriptLimits) -> ScriptError {
     match Machine::new(&Script::new("t.lua", text, false), limits) {
         Ok(trigger) => run_until_fault(trigger),
         Err(error) => error,
@@ -166,7 +166,7 @@ fn no_library_function_runs_for_long_over_little_memory() {
     let found = trigger.match_many(&[packet(&[0; 60])]);
     let took = cpu_time() - start;
     assert_eq!(found, 1, "{:?}", trigger.fault.as_ref());
-    assert!(took < Limits::default().time, "{took:?}");
+    assert!(took < ScriptLimits::default().time, "{took:?}");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_stopped_script_leaves_others_alone() {
 #[test]
 fn idle_time_is_not_counted() {
     let script = Script::new("t.lua", "return function() return true end", false);
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_millis(400),
         ..LITTLE
     };

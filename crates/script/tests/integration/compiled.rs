@@ -1,7 +1,7 @@
 //! LuaJIT compiles what it should: the loop over a batch with the user's function in it.
 
 use crate::common::{PATIENT, packet, udp};
-use retroscope_script::{Machine, Packet, Script, compiles};
+use retroscope_script::{Machine, Script, ScriptPacket, compiles};
 
 /// Counts what LuaJIT does while the script runs, and prints it when a packet is one byte long.
 ///
@@ -34,7 +34,7 @@ fn traces(text: &str) -> [(u32, u32); 2] {
             )
         })
         .collect();
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     let mut counts = [200, 2000].map(|batches| {
         let mut found = 0;
         for _ in 0..batches {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{PATIENT, packet, trigger, udp};
 use retroscope_flow::TrackerConfig;
-use retroscope_script::{Limits, LuaModule, ModuleCounts, Packet, Runner, Script};
+use retroscope_script::{LuaModule, ModuleCounts, Runner, Script, ScriptLimits, ScriptPacket};
 
 /// What a module of this text is refused for.
 fn refusal(text: &str) -> String {
@@ -15,7 +15,7 @@ fn refusal(text: &str) -> String {
     }
 }
 
-fn runner_of(script: &Script, config: &TrackerConfig, limits: Limits) -> Runner {
+fn runner_of(script: &Script, config: &TrackerConfig, limits: ScriptLimits) -> Runner {
     let module = LuaModule::new(script, limits).unwrap_or_else(|error| panic!("{error}"));
     Runner::new(module, config)
 }
@@ -36,7 +36,7 @@ fn wanted_at_once(runner: &mut Runner, frames: &[Vec<u8>]) -> Vec<usize> {
 /// Shows frames, one a second from second 0, and returns the numbers of those whose flow is wanted, with what is to be dumped.
 fn wanted(runner: &mut Runner, frames: &[Vec<u8>]) -> Vec<(usize, Option<String>)> {
     let seconds = (0_i64..).map(|second| second * 1_000_000_000);
-    let packets = seconds.zip(frames).map(|(time_ns, frame)| Packet {
+    let packets = seconds.zip(frames).map(|(time_ns, frame)| ScriptPacket {
         time_ns,
         ..packet(frame)
     });
@@ -545,7 +545,7 @@ fn a_module_that_hangs_is_stopped_and_goes_on() {
         end
         return m";
     let script = Script::new("test.lua", text, false);
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_millis(100),
         ..PATIENT
     };
@@ -570,7 +570,7 @@ fn a_check_that_takes_long_is_stopped() {
         end
         return m";
     let script = Script::new("test.lua", text, false);
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_millis(100),
         ..PATIENT
     };

@@ -8,8 +8,8 @@
 use std::io::{Read, Write};
 
 use retroscope_pcapfile::{
-    ByteOrder, Interface, InterfaceStatistics, LinkType, PacketOptions, PcapNgWriter, PcapOptions,
-    PcapWriter, ReadError, Reader, Resolution, SectionOptions,
+    ByteOrder, CaptureReader, FileInterface, InterfaceStatistics, LinkType, PacketOptions,
+    PcapNgWriter, PcapOptions, PcapWriter, ReadError, Resolution, SectionOptions,
 };
 
 /// A record of its own, to compare.
@@ -81,11 +81,11 @@ pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
     let mut known = 0;
     for (index, packet) in packets.iter().enumerate() {
         while known <= packet.interface {
-            let options = Interface {
+            let options = FileInterface {
                 name: format!("eth{known}"),
                 description: "the one in the middle".into(),
                 snaplen: 65_535,
-                ..Interface::new(LinkType::ETHERNET)
+                ..FileInterface::new(LinkType::ETHERNET)
             };
             assert_eq!(writer.add_interface(&options).unwrap(), u32::from(known));
             known += 1;
@@ -153,7 +153,7 @@ pub(crate) fn every_encoding() -> Vec<(String, Vec<u8>, Vec<Packet>)> {
 /// Reads to the end: packets, and how it ended.
 pub(crate) fn read_all(file: impl Read) -> (Vec<Packet>, Result<(), ReadError>) {
     let mut packets = Vec::new();
-    let mut reader = match Reader::new(file) {
+    let mut reader = match CaptureReader::new(file) {
         Ok(reader) => reader,
         Err(error) => return (packets, Err(error)),
     };

@@ -9,7 +9,7 @@ use std::{
 };
 
 use retroscope_packet::{LinkType, Parsed, parse};
-use retroscope_script::{Limits, Machine, Packet, Script};
+use retroscope_script::{Machine, Script, ScriptLimits, ScriptPacket};
 
 /// Link types worth trying; the first byte of an input chooses.
 const LINK_TYPES: [LinkType; 8] = [
@@ -41,7 +41,7 @@ const SCRIPTS: [&str; 3] = [
 ];
 
 /// Time does not matter here: a fuzzer with sanitizers on a busy machine takes long for a call.
-const LIMITS: Limits = Limits {
+const LIMITS: ScriptLimits = ScriptLimits {
     time: Duration::from_secs(60),
     memory_bytes: 64 << 20,
 };
@@ -70,7 +70,7 @@ pub fn check_input(input: &[u8]) {
 /// # Panics
 /// If an accessor says anything else than it should.
 pub fn check(link_type: LinkType, offset: i64, data: &[u8]) {
-    let packet = Packet {
+    let packet = ScriptPacket {
         data,
         wire_len: u32::try_from(data.len()).expect("short") + 7,
         time_ns: offset,
@@ -106,8 +106,8 @@ macro_rules! line {
     ($($word:expr),+) => { [$($word.to_string()),+].join("\t") };
 }
 
-fn expected(packet: &Packet<'_>) -> Vec<String> {
-    let Packet { data, .. } = *packet;
+fn expected(packet: &ScriptPacket<'_>) -> Vec<String> {
+    let ScriptPacket { data, .. } = *packet;
     let parsed = parse(packet.link_type, data);
     let at = |len: usize| {
         let start = usize::try_from(packet.time_ns).ok()?;
@@ -235,7 +235,7 @@ fn arp(parsed: &Parsed, payload: Option<&[u8]>) -> String {
 }
 
 /// Of the second script.
-fn ports(packet: &Packet<'_>) -> Vec<String> {
+fn ports(packet: &ScriptPacket<'_>) -> Vec<String> {
     let parsed = parse(packet.link_type, packet.data);
     let ip = parsed.network;
     let proto = ip.and_then(|ip| ip.proto);
@@ -258,7 +258,7 @@ fn ports(packet: &Packet<'_>) -> Vec<String> {
 }
 
 /// Of the third.
-fn unnamed(packet: &Packet<'_>) -> Vec<String> {
+fn unnamed(packet: &ScriptPacket<'_>) -> Vec<String> {
     let ip = parse(packet.link_type, packet.data).network;
     vec![
         line!(

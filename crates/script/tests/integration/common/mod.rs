@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use retroscope_packet::LinkType;
-use retroscope_script::{Limits, Machine, Packet, Script, ScriptError};
+use retroscope_script::{Machine, Script, ScriptError, ScriptLimits, ScriptPacket};
 
 /// What a script may use where time does not matter: a call ages also while its thread, and not the one that watches it, waits
 /// for a processor.
-pub(crate) const PATIENT: Limits = Limits {
+pub(crate) const PATIENT: ScriptLimits = ScriptLimits {
     time: Duration::from_secs(60),
     memory_bytes: 64 << 20,
 };
 
 /// An Ethernet packet, whole.
-pub(crate) fn packet(data: &[u8]) -> Packet<'_> {
-    Packet {
+pub(crate) fn packet(data: &[u8]) -> ScriptPacket<'_> {
+    ScriptPacket {
         data,
         wire_len: u32::try_from(data.len()).unwrap(),
         time_ns: 0,
