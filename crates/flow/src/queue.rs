@@ -1,15 +1,20 @@
-//! A priority queue of times that gives up order within a slot of time, and inserts, peeks and extracts in constant time for that.
+//! A priority queue of times with constant time to insert, peek and extract. In exchange it does
+//! not order times within a slot.
 //!
-//! After R-Scope's multiresolution priority queue (Ros-Giralt et al. 2018, "Algorithms and data structures to accelerate network
-//! analysis", section 2.5). Time is cut into slots. A slot is a vector of entries in no order, and bits tell which slots hold something.
-//! Near times have narrow slots, far times wide ones: an entry stays in the slot that it was put into, so nothing is ever moved from
-//! wide slots to narrow ones. Times beyond the widest slots wait in a list of their own, which is gone through once each time that
-//! the window has passed.
+//! The queue is R-Scope's multiresolution priority queue (Ros-Giralt et al. 2018, "Algorithms and
+//! data structures to accelerate network analysis", section 2.5). Time is divided into slots. A
+//! slot is an unordered vector of entries, and bit masks show which slots have entries.
 //!
-//! An insertion touches the end of one vector and its bit; so does an extraction. That makes the time for both independent of
-//! how many entries there are, where a heap misses the cache once for each of its lower levels.
+//! Near times have narrow slots, far times have wide slots. An entry stays in its slot, so the
+//! queue moves nothing from wide slots to narrow slots. Times beyond the widest slots wait in a
+//! separate list, which is searched once each time the window has passed.
 //!
-//! Nothing is deleted from it: the caller looks at what comes out, and puts it back with its new time where that has changed.
+//! An insertion touches the end of one vector and one bit; so does an extraction. The time of both
+//! is independent of the number of entries, whereas a heap misses the cache once for each of its
+//! lower levels.
+//!
+//! Entries are not deleted. The caller checks each extracted entry, and inserts it again if its
+//! time has changed.
 
 mod slots;
 #[cfg(test)]
@@ -19,12 +24,12 @@ use slots::{FilledSlot, SlotRing};
 
 use crate::table::RESOLUTIONS;
 
-/// What is in the queue.
+/// An entry of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerEntry {
-    /// When it is due, in the caller's unit: nanoseconds since the UNIX epoch in this crate.
+    /// The due time in the caller's unit, which is nanoseconds since the UNIX epoch in this crate.
     pub stamp: u64,
-    /// What the caller means by it.
+    /// The caller's identifier.
     pub item: u32,
 }
 
@@ -57,12 +62,13 @@ pub trait Timers {
     fn memory_bytes(&self) -> usize;
 }
 
-/// Slots of one width.
+/// The slots of one width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerResolution {
     /// A slot is `1 << bits` wide, in the unit of the stamps. At most 63.
     pub bits: u32,
-    /// How many slots there are: a power of two, 1 to 4096. Entries that are due within so many slots from now can have this resolution.
+    /// Number of slots: a power of two, 1 to 4096. Entries that are due within this number of slots
+    /// from now fit.
     pub slots: usize,
 }
 
@@ -70,9 +76,9 @@ pub struct TimerResolution {
 /// extracted entry, or the time that [`Timers::advance`] set.
 #[derive(Debug, Clone)]
 pub struct MultiresolutionQueue {
-    /// Finest first.
+    /// From the finest slots to the widest.
     levels: Vec<SlotRing>,
-    /// Entries beyond the window of the widest slots when they came.
+    /// Entries that were beyond the window of the widest slots when they were inserted.
     far: Vec<TimerEntry>,
     /// The earliest of `far`.
     far_first: Option<TimerEntry>,
@@ -83,10 +89,11 @@ pub struct MultiresolutionQueue {
 impl MultiresolutionQueue {
     /// An empty queue, at time 0.
     ///
-    /// An entry gets the first of these resolutions whose slots reach as far as its stamp.
+    /// An entry gets the first of these resolutions whose slots reach to the stamp of the entry.
     ///
     /// # Panics
-    /// Without any resolution, where a later one is not coarser, and where one is out of the ranges that [`TimerResolution`] tells.
+    /// If there is no resolution, if a resolution is not coarser than the resolution before, and if
+    /// a resolution is outside the ranges of [`TimerResolution`].
     #[must_use]
     pub fn new(resolutions: &[TimerResolution]) -> Self {
         assert!(!resolutions.is_empty(), "a queue needs a resolution");
@@ -109,7 +116,8 @@ impl MultiresolutionQueue {
         self.now
     }
 
-    /// An entry of the earliest slot. It is the one that [`Self::extract`] gives, unless entries beyond all slots are about to join it there.
+    /// An entry of the earliest slot. [`Self::extract`] returns the same entry, unless entries
+    /// beyond all slots are about to join the slot.
     #[must_use]
     pub fn peek(&self) -> Option<TimerEntry> {
         match (self.head(), self.far_first) {
@@ -121,8 +129,8 @@ impl MultiresolutionQueue {
 
     /// Takes an entry out of the earliest slot, and moves the time on to the start of that slot.
     ///
-    /// Another entry may be earlier, by less than the width of the slot that the other one is in: of slots that overlap, the one that
-    /// ends first comes first. Of entries in one slot the newest comes first.
+    /// Another entry may be earlier, by less than the width of its slot: if slots overlap, the slot
+    /// that ends first is the earliest. Of the entries in one slot, the newest is taken first.
     #[inline]
     pub fn extract(&mut self) -> Option<TimerEntry> {
         self.extract_due(u64::MAX)
@@ -152,7 +160,8 @@ impl MultiresolutionQueue {
         self.far.push(entry);
     }
 
-    /// Places again what was too far away. The earliest one is near enough now.
+    /// Inserts again the entries that were beyond the slots. At least the earliest of these entries
+    /// is near enough now.
     #[cold]
     fn place_far(&mut self) {
         self.far_first = None;

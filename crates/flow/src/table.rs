@@ -1,14 +1,19 @@
 //! The flows of one shard.
 //!
-//! A packet costs a look into one cache line of the index and the two of its flow. A batch hashes all its keys first and reads those lines
-//! without waiting for one another, and counts then.
+//! A packet costs one cache line of the index and the two lines of its flow. A batch first hashes
+//! all keys and loads these lines without waiting for one another. Then it counts.
 //!
-//! Memory is bounded by the number of flows that the table may have. A full table gives up one flow for each new one: the first of the
-//! queue if no packet came since it was put there, else of the [`LOOKS`] first ones the one that is due first. Should all places be taken
-//! that a flow's hash leaves it, which takes somebody who knows the secret, a flow of those in its first group goes, the one due first.
+//! The maximum number of flows bounds the memory. A full table evicts one flow for each new flow.
+//! It evicts the first flow of the queue if no packet of this flow arrived since the queue entry
+//! was made. Otherwise it evicts the flow with the earliest due time among the first [`LOOKS`]
+//! flows.
 //!
-//! Entries of the queue are not deleted: an entry counts if its stamp is what its flow says. One for a time before the flow is due is put
-//! back when it comes. At most two of three are out of date; then flows that are due earlier than before wait for their entry.
+//! All 96 candidate places of a flow are full only if somebody knows the hash secret. Then the flow
+//! in the first group that is due first is evicted.
+//!
+//! Entries of the queue are not deleted. An entry is valid if its stamp equals the stamp in its
+//! flow. An entry that is extracted before its flow is due is inserted again. At most two of three
+//! entries are out of date; beyond that, a flow whose due time becomes earlier keeps its old entry.
 
 #[cfg(test)]
 mod tests;
@@ -21,11 +26,11 @@ use crate::index::{FlowIndex, addresses};
 use crate::time_outs::TimeOuts;
 use crate::{FlowPacket, MultiresolutionQueue, Secret, TimerEntry, TimerResolution, Timers};
 
-/// Packets of a batch that are looked up together.
+/// Number of packets that are looked up together.
 pub(crate) const TOGETHER: usize = 64;
 /// Flows at the head of the queue that a full table compares to choose the flow that it ends.
 const LOOKS: usize = 16;
-/// Slots of 134 ms for 9 minutes, and of 8.6 s for 10 hours.
+/// Slots of 134 ms for 9 minutes, and slots of 8.6 s for 10 hours.
 pub(crate) const RESOLUTIONS: [TimerResolution; 2] = [
     TimerResolution {
         bits: 27,
@@ -37,43 +42,45 @@ pub(crate) const RESOLUTIONS: [TimerResolution; 2] = [
     },
 ];
 
-/// Is told the addresses of memory that a table has reserved and not yet touched, and may ask the system for larger pages there.
+/// Gets the addresses of memory that a table has reserved and not yet touched. May ask the system
+/// for larger pages there.
 pub type Advise = fn(Range<*const u8>);
 
-/// Why a flow ended.
+/// The reason why a flow ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FlowEnd {
-    /// No packet came for its time-out.
+    /// No packet arrived during the time-out.
     TimeOut,
-    /// Its TCP connection was closed or had begun before the first packet, and a SYN began another one.
+    /// A SYN began a new TCP connection. The old connection was closed, or had begun before its
+    /// first packet.
     Reused,
-    /// The table was full, and another flow began.
+    /// The table was full, and a new flow began.
     Full,
-    /// All places that its hash leaves a new flow were taken.
+    /// All places for the hash of a new flow were taken.
     Crowded,
     /// The caller ended all flows.
     Finished,
 }
 
-/// What the table has done.
+/// Counters of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FlowTableCounters {
     /// Packets counted in flows.
     pub packets: u64,
-    /// Flows that began. Those that ended are the sum of the following.
+    /// Flows that began. The counters below count the flows that ended.
     pub begun: u64,
-    /// Ended by [`FlowEnd::TimeOut`].
+    /// Flows ended by [`FlowEnd::TimeOut`].
     pub timed_out: u64,
-    /// Ended by [`FlowEnd::Reused`].
+    /// Flows ended by [`FlowEnd::Reused`].
     pub reused: u64,
-    /// Ended by [`FlowEnd::Full`].
+    /// Flows ended by [`FlowEnd::Full`].
     pub full: u64,
-    /// Ended by [`FlowEnd::Crowded`].
+    /// Flows ended by [`FlowEnd::Crowded`].
     pub crowded: u64,
-    /// Ended by [`FlowEnd::Finished`].
+    /// Flows ended by [`FlowEnd::Finished`].
     pub finished: u64,
-    /// Ended by [`FlowTable::remove`].
+    /// Flows ended by [`FlowTable::remove`].
     pub removed: u64,
 }
 
@@ -84,7 +91,7 @@ pub struct FlowTable<Q = MultiresolutionQueue> {
     time_outs: TimeOuts,
     flows_max: usize,
     index: FlowIndex,
-    /// Live ones, and free slots.
+    /// Live flows, and free slots.
     flows: Vec<Flow>,
     free: Vec<u32>,
     queue: Q,
@@ -92,10 +99,11 @@ pub struct FlowTable<Q = MultiresolutionQueue> {
 }
 
 impl FlowTable {
-    /// An empty table for `flows_max` flows, 1 to 2^32 - 1. Memory is reserved for all of them, 128 bytes each, and taken as they come.
+    /// An empty table for `flows_max` flows, 1 to 2^32 - 1. It reserves memory for all of them, 128
+    /// bytes each, and touches the memory as flows begin.
     ///
     /// # Panics
-    /// Where `flows_max` is out of its range.
+    /// If `flows_max` is outside its range.
     #[must_use]
     pub fn new(flows_max: usize, time_outs: TimeOuts, secret: Secret) -> Self {
         Self::with_advice(flows_max, time_outs, secret, |_| {})
@@ -103,8 +111,8 @@ impl FlowTable {
 }
 
 impl<Q: Timers> FlowTable<Q> {
-    /// As [`FlowTable::new`], with any queue, and where `advise` gets what is reserved. A packet touches two places of it at random: with pages of 4 KiB both are far from
-    /// what a processor remembers of them.
+    /// As [`FlowTable::new`], with any queue. `advise` gets the reserved memory. A packet touches
+    /// two random places of this memory, so with pages of 4 KiB both accesses miss the TLB.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
@@ -133,14 +141,15 @@ impl<Q: Timers> FlowTable<Q> {
         }
     }
 
-    /// Counts packets in their flows. `ended` gets each flow that ends by it: see [`FlowEnd`].
+    /// Counts packets in their flows. `ended` gets each flow that ends: see [`FlowEnd`].
     #[inline]
     pub fn update(&mut self, packets: &[FlowPacket], ended: impl FnMut(&Flow, FlowEnd)) {
         self.update_each(packets, |_, _| {}, ended);
     }
 
-    /// The same. `counted` gets, for each packet in their order, the slot of its flow, below `flows_max`, and whether it begins this flow. Flows have
-    /// their slot until they end; another one may have it then, also within this call.
+    /// As [`Self::update`]. `counted` gets, for each packet in order, the slot of its flow, below
+    /// `flows_max`, and whether the packet begins the flow. A flow keeps its slot until it ends.
+    /// After that another flow may get the slot, even within this call.
     #[inline]
     pub fn update_each(
         &mut self,
@@ -153,7 +162,8 @@ impl<Q: Timers> FlowTable<Q> {
             for (hash, packet) in hashes.iter_mut().zip(packets) {
                 *hash = self.secret.hash(&packet.ends.key);
             }
-            // Short loops of reads that do not depend on each other, so the processor does many at a time. What they read is of no use.
+            // Short loops of independent reads, so that the processor does many reads at a time.
+            // The values are not used.
             let hashes = &hashes[..packets.len()];
             let read = hashes.iter().map(|hash| self.index.touch(*hash));
             black_box(read.fold(0, |sum, read| sum ^ read));
@@ -180,13 +190,15 @@ impl<Q: Timers> FlowTable<Q> {
         }
     }
 
-    /// Ends the flows that are due at a time, all but those that became due within the last 134 ms, or 8.6 s where their time-outs are
-    /// longer than 9 minutes: with a packet later than a flow was due, [`Self::update`] ends it exactly then. `ended` gets them in no order.
+    /// Ends the flows that are due at `now_ns`. Flows that became due within the last 134 ms may
+    /// stay, or 8.6 s if their time-outs exceed 9 minutes. If a packet is later than the due time,
+    /// [`Self::update`] ends its flow exactly then. `ended` gets the flows in no order.
     pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, FlowEnd)) {
         self.expire_some(now_ns, usize::MAX, ended);
     }
 
-    /// The same, of `most` of them; whether these were all.
+    /// As [`Self::expire`], for at most `most` entries of the queue. Returns whether these were
+    /// all.
     pub fn expire_some(
         &mut self,
         now_ns: i64,
@@ -239,36 +251,37 @@ impl<Q: Timers> FlowTable<Q> {
         self.flows.get(slot as usize).filter(|flow| flow.is_live())
     }
 
-    /// The flows that it has, in no order.
+    /// All flows, in no order.
     pub fn flows(&self) -> impl Iterator<Item = &Flow> {
         self.flows.iter().filter(|flow| flow.is_live())
     }
 
-    /// The slots of all flows are below this.
+    /// The slots of all flows are below this number.
     #[must_use]
     pub fn slots(&self) -> u32 {
         u32::try_from(self.flows.len()).expect("new() has seen to it")
     }
 
-    /// How many flows it has.
+    /// The number of flows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.flows.len() - self.free.len()
     }
 
-    /// Whether it has none.
+    /// Whether the table has no flows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What it has done so far.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> FlowTableCounters {
         self.counters
     }
 
-    /// Bytes taken from the allocator: at most 400 for each flow that it may have, 2 MiB, and what its queue keeps for empty slots (8 MiB).
+    /// Bytes taken from the allocator: at most 400 for each of `flows_max` flows, 2 MiB, and the
+    /// memory that the queue keeps for empty slots (8 MiB).
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()
@@ -283,7 +296,8 @@ impl<Q: Timers> FlowTable<Q> {
         flow.key == packet.ends.key && flow.is_live()
     }
 
-    /// Counts a packet in the flow of its key, or begins another one with that key, and returns which.
+    /// Counts a packet in the flow of its key, or begins a new flow with this key. Returns whether
+    /// a new flow began.
     #[inline]
     fn add(
         &mut self,
@@ -308,7 +322,7 @@ impl<Q: Timers> FlowTable<Q> {
         }
         let flow = &mut self.flows[slot as usize];
         flow.add(packet);
-        // No time-out has changed, and the latest packet is no earlier than it was.
+        // The time-out is unchanged, and the latest packet is no earlier than before.
         if end.is_none() && flow.stage() == stage {
             return false;
         }
@@ -319,7 +333,7 @@ impl<Q: Timers> FlowTable<Q> {
         end.is_some()
     }
 
-    /// Begins a flow whose key the table does not have, and returns its slot.
+    /// Begins a flow whose key is not in the table, and returns its slot.
     fn begin(
         &mut self,
         hash: u64,
@@ -376,8 +390,9 @@ impl<Q: Timers> FlowTable<Q> {
         }
     }
 
-    /// Puts a flow into the slot of another one in the first group of its hash, with the entry in the queue: who aims at one group
-    /// can't fill the queue with entries that are out of date.
+    /// Puts a flow into the slot of another flow in the first group of its hash, and takes over the
+    /// queue entry. So a sender that aims at one group cannot fill the queue with entries that are
+    /// out of date.
     #[cold]
     fn replace_neighbour(
         &mut self,
@@ -398,7 +413,8 @@ impl<Q: Timers> FlowTable<Q> {
         slot
     }
 
-    /// Ends a flow, and frees its slot. An entry of it that is still in the queue is out of date.
+    /// Ends a flow, and frees its slot. An entry of the flow that is still in the queue is out of
+    /// date.
     fn end(&mut self, slot: u32, end: FlowEnd, ended: &mut impl FnMut(&Flow, FlowEnd)) {
         ended(&self.flows[slot as usize], end);
         *self.ended_by(end) += 1;
@@ -413,7 +429,7 @@ impl<Q: Timers> FlowTable<Q> {
         self.free.push(slot);
     }
 
-    /// Where flows that end so are counted.
+    /// The counter of flows that end for this reason.
     fn ended_by(&mut self, end: FlowEnd) -> &mut u64 {
         match end {
             FlowEnd::TimeOut => &mut self.counters.timed_out,
@@ -424,20 +440,20 @@ impl<Q: Timers> FlowTable<Q> {
         }
     }
 
-    /// When the flow of an entry is due, unless the entry is out of date.
+    /// The due time of an entry's flow. `None` if the entry is out of date.
     fn due_of(&self, entry: TimerEntry) -> Option<i64> {
         let flow = &self.flows[entry.item as usize];
         let counts = flow.is_live() && flow.queued == entry.stamp;
         counts.then(|| flow.due_ns(&self.time_outs))
     }
 
-    /// Puts a flow into the queue that has no entry there which counts.
+    /// Inserts a flow into the queue. The flow must have no valid entry there.
     fn insert(&mut self, slot: u32, stamp: u64) {
         self.flows[slot as usize].queued = stamp;
         self.queue.insert(TimerEntry { stamp, item: slot });
     }
 
-    /// Sees to it that the queue gives a flow by a time, unless there are too many entries that do not count.
+    /// Makes the queue return a flow at an earlier time, unless too many entries are out of date.
     #[cold]
     fn hasten(&mut self, slot: u32, stamp: u64) {
         if stamp < self.flows[slot as usize].queued && self.queue.len() < 2 * self.flows_max {
@@ -446,7 +462,7 @@ impl<Q: Timers> FlowTable<Q> {
     }
 }
 
-/// A time of the queue, in the order of nanoseconds since the UNIX epoch.
+/// A stamp of the queue. Stamps have the order of the times.
 fn stamp(time_ns: i64) -> u64 {
     time_ns.cast_unsigned() ^ 1 << 63
 }

@@ -1,10 +1,11 @@
-//! What flows send, second by second, for a table of the largest ones.
+//! The traffic of flows, second by second, for a table of the largest flows.
 //!
-//! A shard counts into one [`TopSlice`] and gives it away when its second is over; a [`TopWindow`] adds up the last ones. So a packet costs a
-//! shard one look-up more, and nothing is copied.
+//! A shard counts in a [`TopSlice`] and gives the slice away after a second. A [`TopWindow`] adds
+//! up the last slices. So a packet costs a shard one more look-up, and nothing is copied.
 //!
-//! Memory is bounded by the flows of a slice; packets of others are counted together. Each slice begins empty, so these are small flows: one that
-//! sends a thousandth of all packets is about surely (but for e^-32) among the first 32,768, whatever flood there is.
+//! The number of flows in a slice bounds the memory; packets of further flows are counted together.
+//! Each slice begins empty, so flows are missing only at random. A flow that sends a thousandth of
+//! all packets is among the first 32,768 flows except with probability e^-32, even during a flood.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,20 +13,21 @@ use std::collections::HashMap;
 use crate::index::FlowIndex;
 use crate::{BiflowKey, FlowPacket, Host, Secret};
 
-/// How long a slice is at least, ns.
+/// Minimum duration of a slice, ns.
 const SLICE_NS: i64 = 1_000_000_000;
 
-/// Packets, and the bytes of their whole frames on the wire.
+/// A number of packets, and the bytes of their whole frames on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrafficVolume {
-    /// How many packets.
+    /// Number of packets.
     pub packets: u64,
-    /// What the first end sent, what the second one did. Of packets of several flows only the sum means something.
+    /// Bytes that the first end sent, and bytes that the second end sent. For several flows
+    /// together only the sum has a meaning.
     pub bytes: [u64; 2],
 }
 
 impl TrafficVolume {
-    /// Both ways.
+    /// Bytes of both directions.
     #[must_use]
     pub fn bytes_both(&self) -> u64 {
         self.bytes[0] + self.bytes[1]
@@ -38,13 +40,13 @@ impl TrafficVolume {
     }
 }
 
-/// What flows sent in about a second.
+/// The traffic of flows in about a second.
 #[derive(Debug, Default)]
 pub struct TopSlice {
-    /// When it began and ended, ns of the monotonic clock.
+    /// Start and end, ns of the monotonic clock.
     times_ns: [i64; 2],
     flows: Vec<(BiflowKey, TrafficVolume)>,
-    /// Of flows that found no room.
+    /// Traffic of flows that found no room.
     untracked: TrafficVolume,
 }
 
@@ -59,7 +61,7 @@ pub(crate) struct TopCounter {
 }
 
 impl TopCounter {
-    /// With slices of `flows_max` flows, 1 to 2^32 - 1.
+    /// A counter with slices of `flows_max` flows, 1 to 2^32 - 1.
     pub(crate) fn new(flows_max: usize, secret: Secret) -> Self {
         Self {
             secret,
@@ -114,7 +116,7 @@ impl TopCounter {
     }
 }
 
-/// What is largest.
+/// The order of the largest flows or hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TopOrder {
     /// Flows with the most bytes both ways.
@@ -126,38 +128,38 @@ pub enum TopOrder {
     Flows,
 }
 
-/// What a row is about.
+/// The subject of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TopSubject {
     /// A flow.
     Flow(BiflowKey),
-    /// All flows of a host, which is their first end.
+    /// All flows of a host. The host is their first end.
     Host(Host),
 }
 
-/// A flow or host of the window.
+/// A flow or host of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopRow {
-    /// Which one.
+    /// The flow or host.
     pub subject: TopSubject,
-    /// How many flows it has, 1 for a flow.
+    /// Number of flows, 1 for a flow.
     pub flows: u64,
-    /// What they sent.
+    /// Traffic of these flows.
     pub volume: TrafficVolume,
 }
 
-/// What is in a window.
+/// The content of a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopReport {
     /// The largest flows or hosts, the largest first.
     pub rows: Vec<TopRow>,
-    /// All packets.
+    /// Traffic of all packets.
     pub total: TrafficVolume,
-    /// Those of them that are of no flow below, as there was no room.
+    /// Traffic of packets without a counted flow, because there was no room.
     pub untracked: TrafficVolume,
-    /// Flows, but for those without room.
+    /// Number of flows, without those that found no room.
     pub flows: u64,
-    /// The time that it covers, ns; 0: nothing came yet.
+    /// The time range of the window, ns. 0 before the first slice.
     pub span_ns: i64,
 }
 
@@ -169,7 +171,7 @@ pub struct TopWindow {
 }
 
 impl TopWindow {
-    /// Of so many seconds.
+    /// A window of this number of seconds.
     #[must_use]
     pub fn new(seconds: u32) -> Self {
         Self {
@@ -178,21 +180,21 @@ impl TopWindow {
         }
     }
 
-    /// Adds a slice; those leave that are older than the window.
+    /// Adds a slice, and removes slices that are older than the window.
     pub fn add(&mut self, slice: TopSlice) {
         self.slices.push(slice);
-        // Slices are a little longer than a second: to the nearest.
+        // A slice is a little longer than a second, so this rounds to the nearest slice.
         let left_ns = self.times_ns()[1] - self.span_ns + SLICE_NS / 2;
         self.slices.retain(|slice| slice.times_ns[1] > left_ns);
     }
 
-    /// From when to when.
+    /// Start and end of the window.
     fn times_ns(&self) -> [i64; 2] {
         let times = |at: usize| self.slices.iter().map(move |slice| slice.times_ns[at]);
         [times(0).min(), times(1).max()].map(Option::unwrap_or_default)
     }
 
-    /// What is in it, with `count` rows at most.
+    /// The content of the window, with at most `count` rows.
     #[must_use]
     pub fn report(&self, count: usize, by: TopOrder) -> TopReport {
         let (mut flows, mut untracked) = (
@@ -226,7 +228,7 @@ impl TopWindow {
                 TopOrder::Packets => [packets, bytes],
                 TopOrder::Flows => [row.flows, bytes],
             };
-            // Equal ones stand still.
+            // Equal rows keep their order between reports.
             (Reverse(rank), row.subject)
         });
         rows.truncate(count);
@@ -241,7 +243,7 @@ impl TopWindow {
     }
 }
 
-/// What flows are, by host.
+/// The flows by host.
 fn hosts(flows: &HashMap<BiflowKey, TrafficVolume>) -> Vec<TopRow> {
     let mut hosts = HashMap::<Host, (u64, TrafficVolume)>::new();
     for (key, volume) in flows {

@@ -4,7 +4,7 @@ use retroscope_packet::{LinkType, parse};
 
 use super::*;
 
-/// An IPv4 packet between 10.0.0.`src` and 10.0.0.`dst`, behind so many VLAN tags.
+/// An IPv4 packet between 10.0.0.`src` and 10.0.0.`dst`, after these VLAN tags.
 fn ends(vlans: &[u16], src: u8, dst: u8, proto: u8, payload: &[u8]) -> DirectedKey {
     let mut frame = vec![2; 12];
     for id in vlans {
@@ -33,7 +33,7 @@ fn both_directions_have_one_key() {
         (there.key.family(), there.key.proto()),
         (AddressKind::V4, 17)
     );
-    // To oneself, between two ports.
+    // From a host to itself, between two ports.
     let there = ends(&[], 1, 1, 17, &[0, 53, 4, 210, 0, 8, 0, 0]);
     let back = ends(&[], 1, 1, 17, &[4, 210, 0, 53, 0, 8, 0, 0]);
     assert_eq!(there.key, back.key);

@@ -7,7 +7,7 @@ use super::*;
 use crate::{BiflowKey, DirectedKey, TcpState, TimeOutStage, index};
 
 const SECOND: i64 = 1_000_000_000;
-/// The last slot of the default resolutions that is fine.
+/// Width of a slot of the fine default resolution, ns.
 const FINE: i64 = 1 << 27;
 
 /// The flow between ports of 10.0.0.1 and `addr`.
@@ -33,7 +33,7 @@ fn known(seed: u64) -> Secret {
     Secret::from_words(|n| words[n])
 }
 
-/// What is compared of a flow.
+/// The compared facts of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Facts {
     first_ns: i64,
@@ -121,7 +121,8 @@ fn it_agrees_with_a_map() {
                 found.push((*flow.key(), facts(flow)));
             });
             if random.bool() {
-                // Before what the next packets may be late by: then each is split where the map splits it.
+                // Earlier than any late packet that may follow, so that the table splits each flow
+                // where the map does.
                 let time_ns = now - SECOND;
                 let mut ended = Vec::new();
                 table.expire(time_ns, |flow, _| ended.push((*flow.key(), facts(flow))));
@@ -186,7 +187,7 @@ fn nothing_is_lost_when_flows_go_within_a_batch() {
 fn a_full_table_gives_up_what_would_end_first() {
     let mut table = FlowTable::new(1000, TimeOuts::default(), known(1));
     let mut given_up = Vec::new();
-    // Two hundred flows go on both ways; the others have one packet each.
+    // Two hundred flows continue in both directions. Each other flow has one packet.
     for n in 0..20_000 {
         let time_ns = i64::from(n) * SECOND / 1000;
         let batch = [
@@ -207,7 +208,7 @@ fn a_full_table_gives_up_what_would_end_first() {
         .flows()
         .filter(|flow| flow.packets()[1] == 0)
         .map(Flow::first_ns);
-    // Those of one second end together.
+    // Flows of one second end together.
     assert!(last - first.min().unwrap() < SECOND + FINE);
 }
 
@@ -230,14 +231,14 @@ fn keys_aimed_at_a_known_secret_crowd_each_other_only() {
     assert_eq!((table.len(), table.queue.len()), (0, 0));
 }
 
-/// Flows of one packet, more than the table may have, while time goes on.
+/// Flows of one packet, more than the table allows, while time advances.
 fn flood(flows: u32, flows_max: usize) {
     let mut table = FlowTable::new(flows_max, TimeOuts::default(), known(1));
     let mut batch = Vec::new();
     let mut most = 0;
     for n in 0..flows {
         let key = key(TCP, n, 80);
-        // A million a second.
+        // A million flows a second.
         let mut packet = packet(key, false, i64::from(n) * 1000);
         packet.tcp_flags = Some(2);
         batch.push(packet);
@@ -270,7 +271,7 @@ fn ten_million_flows_of_one_packet_take_bounded_memory() {
     flood(10_000_000, 1_000_000);
 }
 
-/// A table after TCP packets of one flow: from the second end?, flags, seconds.
+/// The table after TCP packets of one flow. A packet is: sent by the second end, flags, seconds.
 fn tcp(time_outs: TimeOuts, packets: &[(bool, u8, i64)]) -> (FlowTable, Vec<(Flow, FlowEnd)>) {
     let mut table = FlowTable::new(10, time_outs, known(1));
     let mut ended = Vec::new();
@@ -336,7 +337,7 @@ fn flags_tell_the_server_and_the_state() {
     }
 }
 
-/// By several queues the answer may be counted before what it answers.
+/// With several queues an answer may be counted before its request.
 #[test]
 fn the_first_packet_is_the_oldest() {
     let mut table = FlowTable::new(10, TimeOuts::default(), Secret::random());
@@ -361,7 +362,7 @@ fn a_closed_flow_ends_sooner_and_a_syn_begins_another() {
         (true, RST, 100),
     ];
     let (mut table, _) = tcp(TimeOuts::default(), &packets[..3]);
-    // The queue has it for when it would end if it stayed open.
+    // The queue still has the due time of the open flow.
     table.expire(90 * SECOND, |_, _| panic!("early"));
     assert_eq!(table.queue.peek().unwrap().stamp, stamp(301 * SECOND));
     let mut reset = packet(key(TCP, 1, 9), true, 100 * SECOND);
@@ -424,7 +425,8 @@ fn a_flow_is_over_when_the_second_of_its_time_out_has_passed() {
     assert_eq!(last, Some((FlowEnd::TimeOut, i64::MAX)));
 }
 
-/// Whom nobody answers sends the same SYN again; another connection has another sequence number, or is the server's.
+/// A client without an answer repeats the same SYN. A new connection has another sequence number,
+/// or the SYN is the server's.
 #[test]
 fn a_syn_begins_another_flow_unless_it_is_sent_again() {
     type Part = (bool, u8, u32);
@@ -459,7 +461,7 @@ fn a_syn_begins_another_flow_unless_it_is_sent_again() {
     }
 }
 
-/// By several queues the SYN may be counted behind its answer.
+/// With several queues a SYN may be counted after its answer.
 #[test]
 fn a_syn_that_is_older_than_its_answer_is_of_the_same_flow() {
     let (table, ended) = tcp(TimeOuts::default(), &[(false, SYN_ACK, 1), (true, SYN, 0)]);

@@ -6,7 +6,7 @@ use retroscope_packet::{Endpoint, FlowKey, proto::UDP};
 use super::*;
 use crate::DirectedKey;
 
-/// Of a flow from one of the first hosts of 10.0.0.0/24 to another, or back.
+/// A packet of a flow between two of the first hosts of 10.0.0.0/24, or its reverse.
 fn packet(flow: u16, is_reverse: bool, wire_len: u32) -> FlowPacket {
     let end = |host: u16, port| Endpoint {
         addr: Ipv4Addr::from(0x0a00_0000 | u32::from(host)).into(),
@@ -18,7 +18,8 @@ fn packet(flow: u16, is_reverse: bool, wire_len: u32) -> FlowPacket {
     FlowPacket::new(DirectedKey { key, is_reverse }, 0, wire_len, None)
 }
 
-/// Beside a list of all packets: two shards, of which one is looked at late now and then, or finds no room for its slice.
+/// Compares a window with a list of all packets. Of two shards, one is sometimes late, or finds no
+/// room for its slice.
 #[test]
 fn a_window_agrees_with_a_list() {
     for seed in 0..40 {
@@ -26,7 +27,7 @@ fn a_window_agrees_with_a_list() {
         let seconds = random.u32(1..6);
         let mut window = TopWindow::new(seconds);
         let mut shards = [0, 1].map(|_| (TopCounter::new(1000, Secret::random()), Vec::new(), 0));
-        // What was given: when it began and ended, and its packets.
+        // The slices that were given away: start, end and packets.
         let mut given: Vec<([i64; 2], Vec<FlowPacket>)> = Vec::new();
         for now_ns in (0..20).map(|n| n * SLICE_NS / 2) {
             for (top, waiting, begin_ns) in &mut shards {
@@ -101,7 +102,8 @@ fn a_window_agrees_with_a_list() {
     }
 }
 
-/// What finds no room is in the sum, and a large flow has a place in the next second at the latest.
+/// Flows without room count in the sum, and a large flow has a place in the next second at the
+/// latest.
 #[test]
 fn a_flood_takes_no_more_memory() {
     let mut top = TopCounter::new(100, Secret::random());
