@@ -1,5 +1,6 @@
-//! ns per packet of some trigger scripts, in batches of 64 packets that stay in the cache; and of a flow table alone and below modules that do
-//! nothing and count, by turns, with few flows and with a million.
+//! Measures the ns per packet of some trigger scripts, in batches of 64 packets that stay in the
+//! cache. Also measures a flow table alone, below a module that does nothing, and below a module
+//! that counts, in turn, with few flows and with a million.
 //!
 //! `cargo run --release -p retroscope-script --example script_throughput`
 #![allow(clippy::print_stdout, reason = "an example prints")]
@@ -40,7 +41,8 @@ const SCRIPTS: [(&str, &str); 7] = [
     ),
 ];
 
-/// UDP and TCP over IPv4 between many hosts and ports, 64 bytes; two of 1024 to port 60000 with `EXAMPLE`.
+/// UDP and TCP over IPv4 between many hosts and ports, 64 bytes. Two of 1024 frames go to port
+/// 60000 with `EXAMPLE`.
 fn frames() -> Vec<Vec<u8>> {
     let frame = |n: u16| {
         let [high, low] = n.to_be_bytes();
@@ -118,7 +120,7 @@ const MODULES: [(&str, &str); 2] = [
     ),
 ];
 
-/// What counts the flows of packets in one way.
+/// One of the compared ways to count the flows of packets.
 type Way<'w> = Box<dyn FnMut(&[ScriptPacket<'_>]) + 'w>;
 
 fn modules(packets: &[ScriptPacket<'_>]) -> Result<(), ScriptError> {
@@ -126,7 +128,7 @@ fn modules(packets: &[ScriptPacket<'_>]) -> Result<(), ScriptError> {
         flows_max: 2_000_000,
         ..TrackerConfig::default()
     };
-    // Addresses of a million flows, 64 bytes each, in an order that no prefetcher knows.
+    // Addresses of a million flows, 64 bytes each, in an order that no prefetcher predicts.
     let mut random = fastrand::Rng::with_seed(1);
     let frames: Vec<_> = (0..1 << 20)
         .map(|n: u32| {

@@ -1,16 +1,17 @@
-//! The structs that modules declare for states and keys: scalars and arrays of them, and nothing that points anywhere.
+//! The structs that modules declare for states and keys. Fields are scalars and arrays of scalars,
+//! without pointers.
 //!
-//! What is declared is not handed to a C compiler as it stands: `module.lua` makes a struct of its own from the list, with names of its own, and
-//! checked access to each field.
+//! The text of the declaration is not passed to a C compiler. `module.lua` makes its own struct
+//! from the list of fields, with its own names, and with checked access to each field.
 
 use std::ops::Range;
 
-/// Fields of a struct at most.
+/// Maximum number of fields in a struct.
 const FIELDS_MAX: usize = 64;
-/// Elements of an array at most.
+/// Maximum number of elements in an array.
 const ELEMENTS_MAX: usize = 1024;
 
-/// Types that fields may have, as in C, and the bytes of one.
+/// Types of fields, as in C, with their sizes in bytes.
 const TYPES: [(&str, usize); 12] = [
     ("uint8_t", 1),
     ("int8_t", 1),
@@ -32,18 +33,19 @@ pub(crate) struct StateField {
     pub(crate) name: String,
     /// One of [`TYPES`].
     pub(crate) kind: &'static str,
-    /// Elements of an array; `None`: it is none.
+    /// Number of elements of an array. `None` if the field is not an array.
     pub(crate) elements: Option<usize>,
 }
 
-/// What is wrong with a declaration, and where, a range of bytes of its text.
+/// The reason why a declaration is invalid, and its position: a range of bytes in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FieldError {
     pub(crate) what: String,
     pub(crate) at: Range<usize>,
 }
 
-/// Reads `struct { uint64_t packets; char name[16]; }`, with or without the name of a struct, or its fields alone.
+/// Reads `struct { uint64_t packets; char name[16]; }`, with or without a name of the struct, or
+/// only the fields.
 pub(crate) fn read(text: &str) -> Result<Vec<StateField>, FieldError> {
     let mut words = Words { text, at: 0 };
     let is_struct = words.skip("struct");
@@ -108,7 +110,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<StateField>, FieldError> {
     }
 }
 
-/// The words of a declaration: names and numbers, and single characters that are neither.
+/// The words of a declaration: names, numbers, and single other characters.
 #[derive(Debug)]
 struct Words<'t> {
     text: &'t str,
@@ -116,7 +118,7 @@ struct Words<'t> {
 }
 
 impl<'t> Words<'t> {
-    /// The next word, empty at the end, and where it is.
+    /// The next word and its position. The word is empty at the end.
     fn peek(&self) -> (&'t str, Range<usize>) {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -136,7 +138,7 @@ impl<'t> Words<'t> {
         (word, at)
     }
 
-    /// Goes past a word, if it is the next one.
+    /// Skips a word if it is the next word.
     fn skip(&mut self, word: &str) -> bool {
         let is_next = self.peek().0 == word;
         if is_next {

@@ -1,7 +1,8 @@
 //! Modules in Lua: FlowScope's callbacks over the flows of a [`Runner`](crate::Runner).
 //!
-//! The file returns a table of functions and settings ([`LuaModule::new`]). States of flows lie in memory of ours; Lua sees the one at hand
-//! through checked accessors (`module.lua`). A batch is one call, two where the module makes the keys.
+//! The file returns a table of functions and settings ([`LuaModule::new`]). The states of flows are
+//! in memory that Rust owns. Lua sees only the state of the current flow, through checked accessors
+//! (`module.lua`). A batch is one call, or two calls if the module makes the keys.
 
 use std::{cell::Cell, ptr, time::Duration};
 
@@ -18,11 +19,11 @@ use crate::{
     },
 };
 
-/// Bytes of keys that a module makes.
+/// Number of bytes in a key that a module makes.
 const KEY: usize = BiflowKey::OPAQUE;
-/// Kinds of keys that a module makes, at most.
+/// Maximum number of kinds of keys that a module makes.
 const KINDS_MAX: usize = 4;
-/// The functions that a module may have.
+/// Names of the functions that a module may have.
 const FUNCTIONS: [&str; 6] = [
     "handlePacket",
     "extractFlowKey",
@@ -37,43 +38,45 @@ const FUNCTIONS: [&str; 6] = [
 #[repr(C)]
 struct MadeKey {
     bytes: [u8; KEY],
-    /// From 1; 0: it made none.
+    /// Kind of the key, from 1. 0 if the module made no key.
     kind: u32,
 }
 
-/// What Lua and Rust share for one call. The declaration in `module.lua` has the same fields in the same places; a test compares the two.
+/// Memory that Lua and Rust share during one call. `module.lua` declares the same fields at the
+/// same offsets; a test compares the two declarations.
 #[derive(Debug)]
 #[repr(C)]
 struct ModuleSheet {
-    /// Where the places of the packets, or flows, at hand are; good only during a call into Lua, as the next one.
+    /// Address of the [`FlowPlace`] array of the current packets or flows. Like `states`, it is
+    /// valid only during a call into Lua.
     places: Cell<usize>,
     states: Cell<usize>,
     keys: [Cell<MadeKey>; MANY],
-    /// Of flows that are checked: 1, it is over, …
+    /// For each checked flow: 1 if the flow ended.
     over: [Cell<u8>; CHECKED],
-    /// … and until when packets of it are wanted, ns.
+    /// For each ended flow: time until which a dump needs packets of the flow, ns.
     until_ns: [Cell<i64>; CHECKED],
 }
 
-/// A module of a Lua file.
+/// A module from a Lua file.
 #[derive(Debug)]
 pub struct LuaModule {
-    /// What is to be dumped of each packet of `hits`.
+    /// The dump expression of each packet in `hits`.
     filters: Table,
     handle: Function,
     make_keys: Function,
     check_begins: Function,
     check: Function,
     check_ends: Function,
-    /// Compiles to machine code again, after a script that was stopped.
+    /// Turns compilation to machine code on again after a script was stopped.
     recover: Option<Function>,
     plan: ModuleSettings,
-    /// Packet time of the check under way, seconds.
+    /// Packet time of the check in progress, seconds.
     now: f64,
-    /// States by slots.
+    /// The states of flows, indexed by slot.
     states: Vec<u64>,
     control: Box<ModuleSheet>,
-    /// Last: everything above is of this state.
+    /// Last, because the fields above belong to this state.
     state: LuaRuntime,
 }
 
@@ -81,7 +84,7 @@ impl LuaModule {
     /// Runs the file once, and keeps the table that it returns.
     ///
     /// # Errors
-    /// [`ScriptError`]: it is no Lua, fails, or does not return a module.
+    /// [`ScriptError`] if the text is not Lua, if it fails, or if it does not return a module.
     pub fn new(script: &Script, limits: ScriptLimits) -> Result<Self, ScriptError> {
         let (state, loaded) = LuaRuntime::new(script, limits)?;
         let Value::Table(table) = &loaded.returned else {
@@ -187,10 +190,11 @@ impl LuaModule {
         self.plan
     }
 
-    /// Makes the keys of at most [`MANY`] packets. The runner calls this if [`ModuleSettings::has_keys`].
+    /// Makes the keys of at most [`MANY`] packets. The runner calls this if
+    /// [`ModuleSettings::has_keys`].
     ///
     /// # Errors
-    /// [`CallFault`]; the module handles no packet then.
+    /// [`CallFault`]. The module then handles none of the packets.
     pub(crate) fn keys(
         &mut self,
         packets: &[ScriptPacket<'_>],
@@ -208,10 +212,10 @@ impl LuaModule {
         Ok(())
     }
 
-    /// Handles at most [`MANY`] packets, in order. `dumps` gets the requested dumps, in order too.
+    /// Handles at most [`MANY`] packets, in order. `dumps` gets the requested dumps, also in order.
     ///
     /// # Errors
-    /// [`CallFault`]; dumps that the module requested before the fault count.
+    /// [`CallFault`]. Dumps that the module requested before the fault count.
     pub(crate) fn handle(
         &mut self,
         packets: &[ScriptPacket<'_>],
@@ -237,16 +241,17 @@ impl LuaModule {
         called
     }
 
-    /// The packets of the last call of [`Self::handle`] whose flows the module shunted. Bit `n` is
-    /// that of packet `n`. Each call of this function clears the bits.
+    /// The packets of the last [`Self::handle`] whose flows the module shunted: bit `n` is packet
+    /// `n`. The call clears these bits.
     pub(crate) fn take_shunted(&mut self) -> u64 {
         self.state.sheet.take_shunted()
     }
 
-    /// Begins a check of all flows, at a packet time, ns. Other calls may come between the calls of a check.
+    /// Begins a check of all flows at a packet time, ns. Other calls may happen between the calls
+    /// of a check.
     ///
     /// # Errors
-    /// [`CallFault`]; there is no check then.
+    /// [`CallFault`]. Then there is no check.
     pub(crate) fn check_begins(&mut self, time_ns: i64) -> Result<(), CallFault> {
         #[expect(clippy::cast_precision_loss, reason = "a time for Lua, in seconds")]
         {
@@ -256,11 +261,11 @@ impl LuaModule {
         self.call(|it| &it.check_begins, &[], now)
     }
 
-    /// Checks at most [`CHECKED`] flows. `over` gets the index of each flow that ended, and the time
-    /// until which a dump needs packets of the flow, ns.
+    /// Checks at most [`CHECKED`] flows. `over` gets the index of each flow that ended, and the
+    /// time until which a dump needs packets of the flow, ns.
     ///
     /// # Errors
-    /// [`CallFault`]; the check ends, and none of these flows is over.
+    /// [`CallFault`]. The check ends, and none of these flows ends.
     pub(crate) fn check(
         &mut self,
         places: &[FlowPlace],
@@ -278,7 +283,7 @@ impl LuaModule {
         Ok(())
     }
 
-    /// Ends a check, in which `kept` flows stay and `over` flows ended.
+    /// Ends a check after which `kept` flows remain and in which `over` flows ended.
     ///
     /// # Errors
     /// [`CallFault`].
@@ -291,7 +296,7 @@ impl LuaModule {
         self.state.take_notes()
     }
 
-    /// Makes a call into the module, with these places and their states at hand.
+    /// Calls a function of the module. The function can use these places and their states.
     fn call<R: mlua::FromLuaMulti>(
         &mut self,
         function: impl Fn(&Self) -> &Function,
@@ -319,7 +324,7 @@ impl LuaModule {
         let result = self.state.judge.result(called);
         result.map_err(|error| {
             if let (ScriptError::Time { .. }, Some(recover)) = (&error, &self.recover) {
-                // Without it the module is slow, no more.
+                // Without this the module works, but slowly.
                 let _ = recover.call::<()>(());
             }
             CallFault {
@@ -330,10 +335,10 @@ impl LuaModule {
     }
 }
 
-/// By their names.
+/// Functions with their names.
 type ModuleFunctions = Vec<(&'static str, Function)>;
 
-/// What a module's table says.
+/// The table that a module's file returned.
 #[derive(Debug)]
 struct ModuleTable<'a> {
     script: &'a Script,
@@ -345,7 +350,7 @@ impl ModuleTable<'_> {
         self.table.raw_get(field).map_err(setup)
     }
 
-    /// A field that is not what it should be: the error names the line where the field is first written.
+    /// The error for an invalid field. It contains the line where the script first names the field.
     fn wrong(&self, field: &str, should: &str) -> ScriptError {
         let line = line_of(self.script.text(), field);
         self.wrong_at(line, &format!("{field} should be {should}"))
@@ -358,7 +363,8 @@ impl ModuleTable<'_> {
         }
     }
 
-    /// An error of `module.lua`, which names the field that is wrong, in quotes, with the line of that field.
+    /// Adds a line to an error of `module.lua`. The error names the invalid field in quotes, and
+    /// the line is that of this field.
     fn place(&self, error: ScriptError) -> ScriptError {
         let ScriptError::Failed { message } = &error else {
             return error;
@@ -385,7 +391,7 @@ impl ModuleTable<'_> {
         self.wrong_at(line, text)
     }
 
-    /// Its functions by their names, and what else it asks for.
+    /// The functions by name, and the settings.
     fn plan(&self) -> Result<(ModuleFunctions, ModuleSettings), ScriptError> {
         let mut functions = ModuleFunctions::new();
         for name in FUNCTIONS {
@@ -479,7 +485,7 @@ impl ModuleTable<'_> {
         }
     }
 
-    /// Those of its keys, by kind.
+    /// The fields of the keys, by kind.
     fn key_types(&self) -> Result<Vec<Vec<fields::StateField>>, ScriptError> {
         let texts = match self.get("flowKeys")? {
             Value::Nil => return Ok(Vec::new()),
@@ -502,7 +508,7 @@ impl ModuleTable<'_> {
         texts.map(|text| self.fields("flowKeys", text)).collect()
     }
 
-    /// Reads the declaration of a struct, which is somewhere in the script.
+    /// Reads the declaration of a struct. The text of the declaration is somewhere in the script.
     fn fields(&self, what: &str, text: &str) -> Result<Vec<fields::StateField>, ScriptError> {
         fields::read(text).map_err(|wrong| {
             let whole = self.script.text();
@@ -515,7 +521,7 @@ impl ModuleTable<'_> {
     }
 }
 
-/// The line in which a word first stands alone and in no comment, from 1.
+/// The first line that contains a whole word outside comments, from 1.
 fn line_of(text: &str, word: &str) -> Option<usize> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_alone =

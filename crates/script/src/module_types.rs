@@ -31,7 +31,7 @@ pub struct ScriptPacket<'p> {
     pub interface: u16,
     /// Link type of `data`.
     pub link_type: LinkType,
-    /// As in pcapng's `epb_flags`: 1 inbound, 2 outbound, else not known.
+    /// As in pcapng's `epb_flags`: 1 inbound, 2 outbound, otherwise unknown.
     pub direction: u8,
 }
 

@@ -1,4 +1,4 @@
-//! Dump scripts: what they may return, and what happens when they fail.
+//! Dump scripts: the values that they may return, and their failures.
 
 use crate::common::{PATIENT, packet};
 use retroscope_script::{DerivedDump, Machine, Script, ScriptError, ScriptPacket};
@@ -21,7 +21,7 @@ fn a_predicate_keeps_its_trigger_packet() {
     let predicates: Vec<_> = (0..5_u8)
         .map(|n| predicate(&mut script, &packet(&[n; 60])))
         .collect();
-    // What the trigger packets were read from is gone; a collection of garbage must not take the copies along.
+    // The memory of the trigger packets is freed. A garbage collection must keep the copies.
     let mut garbage = self::script(
         "return function() local t = {} for n = 1, 1e5 do t[n] = {n} end return nil end",
     );
@@ -46,7 +46,7 @@ fn copies_live_as_long_as_their_predicates() {
     let mut script = script(text);
     let kept = predicate(&mut script, &packet(&[9; 60]));
     let data = vec![7; 100_000];
-    // In all 200 MB of copies, in a state that may have 64 MiB.
+    // 200 MB of copies in total, in a state that may have 64 MiB.
     for _ in 0..2000 {
         let keep = predicate(&mut script, &packet(&data));
         assert_eq!(script.match_derived(&keep, &[packet(&[7])]), 1);

@@ -1,4 +1,4 @@
-//! The scripts in `examples/` do what they say.
+//! The scripts in `examples/` do what their comments say.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ fn trigger(name: &str) -> Machine {
     Machine::new(&example(name), PATIENT).unwrap()
 }
 
-/// What a script takes of some frames.
+/// The frames that a script matches.
 fn taken(trigger: &mut Machine, frames: &[Vec<u8>]) -> u64 {
     let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     let found = trigger.match_many(&packets);
@@ -34,7 +34,7 @@ fn tcp(flags: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The same packet the other way.
+/// The same packet in the other direction.
 fn reverse(mut frame: Vec<u8>) -> Vec<u8> {
     for n in 0..4 {
         frame.swap(26 + n, 30 + n);
@@ -160,7 +160,7 @@ fn dump_same_flow() {
         other => panic!("{other:?} {:?}", script.fault.as_ref()),
     };
     let one = derive(&tcp(0x10, b""));
-    // A second dump is another one, and the first one keeps its own trigger packet.
+    // A second dump is separate, and the first dump keeps its trigger packet.
     let two = derive(&from(tcp(0x10, b""), [10, 0, 0, 7]));
     let frames = [
         tcp(0x18, b"GET"),

@@ -1,4 +1,4 @@
-//! The accessors say what is in a packet and nothing else.
+//! The accessors return the values in a packet and nothing else.
 
 #[expect(unreachable_pub, reason = "shared with a fuzz target")]
 mod check;
@@ -142,7 +142,7 @@ fn what_is_no_number_is_refused_where_it_is_used() {
 
 #[test]
 fn texts_and_networks_are_checked() {
-    // With what the message names: the type that was given, or the text.
+    // The second value is part of the message: the type of the argument, or its text.
     for (call, given) in [
         ("pkt:startswith(1)", "number"),
         ("pkt:contains({})", "table"),
@@ -159,7 +159,7 @@ fn texts_and_networks_are_checked() {
     }
 }
 
-/// It asks for more in the middle of a batch, also where the loop is compiled.
+/// Such an accessor requests more facts in the middle of a batch, also if the loop is compiled.
 #[test]
 fn accessors_may_be_reached_by_any_name() {
     let mut trigger = trigger(
