@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{Alert, AlertIdentity, ParsedLine, Tuple, time::micros};
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct EveLine<'a> {
     #[serde(borrow, default)]
     event_type: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -101,7 +101,7 @@ impl EveEndpoints<'_> {
 
 /// `None`: that is no JSON, or not of this form.
 pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
-    let parsed: Line<'_> = serde_json::from_slice(line).ok()?;
+    let parsed: EveLine<'_> = serde_json::from_slice(line).ok()?;
     if parsed.event_type.as_deref() != Some("alert") {
         return Some(ParsedLine::Ignored);
     }
@@ -114,7 +114,7 @@ pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
     })
 }
 
-fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
+fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let timestamp = line.timestamp.ok_or("it has no timestamp")?;
     let time_ns = micros(&timestamp).ok_or("its timestamp is none")?;
     let tuple = line.ends.tuple()?;

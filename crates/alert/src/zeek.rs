@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{Alert, AlertIdentity, ParsedLine, Tuple, eve::sha256, time::micros};
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct ZeekLine<'a> {
     /// Seconds since the epoch, a number, or ISO 8601.
     #[serde(default)]
     ts: Option<Value>,
@@ -40,7 +40,7 @@ struct Line<'a> {
 
 /// `None`: that is no JSON, or not of this form.
 pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
-    let parsed: Line<'_> = serde_json::from_slice(line).ok()?;
+    let parsed: ZeekLine<'_> = serde_json::from_slice(line).ok()?;
     if parsed.note.is_none() {
         return Some(ParsedLine::Ignored);
     }
@@ -53,7 +53,7 @@ pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
     })
 }
 
-fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
+fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let timestamp = match line.ts {
         Some(Value::String(text)) => text,
         // As it stands there: no digit is lost on the way through a floating-point number of microseconds.
