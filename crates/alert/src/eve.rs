@@ -77,7 +77,7 @@ struct EveFlow<'a> {
 }
 
 impl EveEndpoints<'_> {
-    /// `None` where it tells none; an error where what it tells is none.
+    /// The tuple of these fields. `None` if an address is missing, an error if a value is invalid.
     fn tuple(&self) -> Result<Option<Tuple>, &'static str> {
         let (Some(src), Some(dst)) = (&self.src_ip, &self.dest_ip) else {
             return Ok(None);
@@ -99,7 +99,7 @@ impl EveEndpoints<'_> {
     }
 }
 
-/// `None`: that is no JSON, or not of this form.
+/// Parses a line. `None` if the line is not JSON, or not of this form.
 pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
     let parsed: EveLine<'_> = serde_json::from_slice(line).ok()?;
     if parsed.event_type.as_deref() != Some("alert") {
@@ -119,7 +119,7 @@ fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let time_ns = micros(&timestamp).ok_or("its timestamp is none")?;
     let tuple = line.ends.tuple()?;
     let source = line.pkt_src.as_deref();
-    // What is put together of fragments comes with those as its tunnel, of depth 0: it is no tunnel.
+    // A reassembled packet has its fragments as the tunnel, with depth 0. This is not a tunnel.
     let tunnel = line.tunnel.filter(|_| source != Some("defrag"));
     let tunnel = tunnel.map(|outer| outer.tuple()).transpose()?.flatten();
     let start = line.flow.and_then(|flow| flow.start);
@@ -142,7 +142,7 @@ fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     };
     Ok(Alert {
         time_ns,
-        // Flows that began after their packet are of a clock that was set.
+        // A flow that began after its packet is from a clock that was set back.
         start_ns: start_ns.filter(|start_ns| *start_ns <= time_ns),
         tuple,
         hosts: Vec::new(),
@@ -159,13 +159,15 @@ fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     })
 }
 
-/// Whether packets of a source were on the wire, or within one that was: `wire/pcap`, `gre tunnel`, `vxlan encapsulation`, but not `defrag`,
-/// `stream (flow timeout)`, `ffr shutdown`, `capture timeout`, …
+/// Whether packets of this source were on the wire, alone or inside another packet.
+///
+/// Such sources are `wire/pcap`, `gre tunnel` and `vxlan encapsulation`. Other sources are
+/// `defrag`, `stream (flow timeout)`, `ffr shutdown` and `capture timeout`.
 fn is_on_wire(source: &str) -> bool {
     source.starts_with("wire") || source.ends_with("tunnel") || source.ends_with("encapsulation")
 }
 
-/// One identifier, or several.
+/// One VLAN identifier, or a list of identifiers.
 fn vlan(value: &Value) -> Option<Vec<u16>> {
     let id = |value: &Value| u16::try_from(value.as_u64()?).ok();
     match value {

@@ -1,4 +1,5 @@
-//! Zeek's notices: `notice.log` written as JSON. `uid` and `id.*` stand in those about a connection only, `src`, `dst` and `p` in most others.
+//! Zeek's notices: `notice.log` in JSON. Only notices about a connection have `uid` and `id.*`;
+//! most other notices have `src`, `dst` and `p`.
 
 use std::{borrow::Cow, net::IpAddr, sync::Arc};
 
@@ -38,7 +39,7 @@ struct ZeekLine<'a> {
     community_id: Option<Cow<'a, str>>,
 }
 
-/// `None`: that is no JSON, or not of this form.
+/// Parses a line. `None` if the line is not JSON, or not of this form.
 pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
     let parsed: ZeekLine<'_> = serde_json::from_slice(line).ok()?;
     if parsed.note.is_none() {
@@ -56,7 +57,7 @@ pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
 fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let timestamp = match line.ts {
         Some(Value::String(text)) => text,
-        // As it stands there: no digit is lost on the way through a floating-point number of microseconds.
+        // Keeps the digits of the line: a floating-point number of microseconds would lose some.
         Some(Value::Number(number)) => number.to_string(),
         _ => return Err("it has no ts"),
     };
@@ -74,7 +75,7 @@ fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     if dst.is_some_and(|dst| dst.is_ipv6() != is_v6) {
         return Err("its addresses are none");
     }
-    // What Zeek calls either version.
+    // Zeek's name of ICMP for both IP versions.
     let is_icmp = line.proto.as_deref() == Some("icmp");
     let number = match line.proto.as_deref() {
         Some("icmp") if is_v6 => Some(proto::ICMPV6),
@@ -111,7 +112,8 @@ fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
         in_iface: None,
         icmp,
         community_id: owned(line.community_id),
-        // Its stamp is that of the packet by which Zeek noticed, which need not be of this connection.
+        // The stamp is of the packet that caused the notice. This packet may belong to another
+        // connection.
         is_on_wire: false,
         identity: Arc::new(AlertIdentity {
             timestamp,
@@ -124,7 +126,8 @@ fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     })
 }
 
-/// A floating-point number of seconds is good to a quarter of a microsecond: it is rounded.
+/// Microseconds from a number of seconds. A floating-point number of seconds is exact to a quarter
+/// of a microsecond, so it is rounded.
 fn micros_of(text: &str) -> Option<i64> {
     match text.split_once('.') {
         Some((_, fraction))

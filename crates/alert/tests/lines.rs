@@ -1,4 +1,4 @@
-//! What lines say, by examples, by Suricata's own, and torn at every place.
+//! Parses example lines, lines of a real Suricata, and lines that are torn at every place.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -113,7 +113,7 @@ fn notices_of_zeek_are_understood() {
     ));
 }
 
-/// A text may be long if the alert does not keep it, as `packet`.
+/// A text may be long if the alert does not keep the text, for example `packet`.
 #[test]
 fn an_alert_that_keeps_long_texts_is_wrong() {
     let long = "x".repeat(500_000);
@@ -164,7 +164,8 @@ fn a_line_that_was_torn_anywhere_costs_only_itself() {
             panic!("{end}: {:?}", read(&glued));
         };
         assert_eq!(*alert, whole, "{end}");
-        // Its beginning is lost: what begins with an object is one that says nothing.
+        // The beginning of the line is lost. A rest that begins with an object is JSON without an
+        // alert.
         let rest = &EVE.as_bytes()[end..];
         if !rest.starts_with(b"{") {
             assert_eq!(read(rest), ParsedLine::Torn, "{end}");

@@ -1,4 +1,5 @@
-//! How long a line takes: a million flows of TCP and UDP over IPv4 and IPv6, ns a line and bytes a line.
+//! Measures the time of a line: a million flows of TCP and UDP over IPv4 and IPv6, ns and bytes for
+//! each line.
 #![allow(clippy::print_stdout, reason = "it is what an example is for")]
 
 use std::time::Instant;
@@ -9,7 +10,7 @@ use retroscope_packet::{LinkType, parse};
 
 const FLOWS: u32 = 1_000_000;
 
-/// A packet of a flow of its own, without link header.
+/// A packet without link header. Each number gives a separate flow.
 fn packet(number: u32) -> Vec<u8> {
     let (proto, is_v6) = (
         if number.is_multiple_of(2) { 6 } else { 17 },

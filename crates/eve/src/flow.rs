@@ -1,4 +1,4 @@
-//! A flow that ended, as a line of EVE's `flow` events.
+//! Writes a flow that ended as a `flow` event of EVE.
 
 use std::sync::LazyLock;
 
@@ -26,22 +26,24 @@ const FLAGS: [(u8, &str); 8] = [
     (128, "cwr"),
 ];
 
-/// Hashes keys for identifiers of flows: the same in every run.
+/// Hashes keys for the identifiers of flows, equally in every run.
 static IDS: LazyLock<Secret> = LazyLock::new(|| Secret::from_words(|n| mixed(n as u64 + 1)));
 
-/// What a line says that its flow does not know.
+/// The facts of a line that its flow does not contain.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FlowContext<'a> {
-    /// The name of the interface that the flow came by; `None`: not known, or it is from a file.
+    /// Name of the interface that received the flow. `None` if the name is unknown, or if the flow
+    /// is from a file.
     pub interface: Option<&'a str>,
-    /// Seed of the Community ID. Tools that are to agree need the same one, usually 0.
+    /// Seed of the Community ID. Tools whose IDs should agree need the same seed, usually 0.
     pub community_id_seed: u16,
 }
 
-/// Appends the line of a flow. Flows that are not IP have no form in EVE: then it returns `false` and appends nothing.
+/// Appends the line of a flow. EVE has no form for flows that are not IP: `flow` then returns
+/// `false` and appends nothing.
 ///
-/// `src` is the client: see [`Flow::server`]. Its `reason` is the nearest one that EVE has, `retroscope.end` says exactly why it ended. Of TCP
-/// whose begin was not seen there is no `tcp.state` until one side ends it.
+/// `src` is the client: see [`Flow::server`]. `reason` is the closest reason that EVE has;
+/// `retroscope.end` is the exact reason. A TCP flow without a SYN has no `tcp.state`.
 pub fn flow(out: &mut Vec<u8>, ended: &EndedFlow, about: &FlowContext<'_>) -> bool {
     let flow = &ended.flow;
     let key = flow.key();
@@ -84,7 +86,7 @@ pub fn flow(out: &mut Vec<u8>, ended: &EndedFlow, about: &FlowContext<'_>) -> bo
 
     put_counts(out, ended, [server, client]);
 
-    // Of ICMP whose type was not captured it is not known.
+    // If the ICMP type was not captured, the Community ID is unknown.
     let is_icmp = matches!(
         (key.family(), proto),
         (AddressKind::V4, ICMP) | (AddressKind::V6, ICMPV6)
@@ -143,7 +145,7 @@ fn put_counts(out: &mut Vec<u8>, ended: &EndedFlow, [server, client]: [usize; 2]
     put_stamp(out, flow.first_ns());
     put(out, r#","end":"#);
     put_stamp(out, flow.last_ns());
-    // As Suricata has it: the difference of the seconds of both stamps.
+    // As in Suricata: the difference between the seconds of both stamps.
     put(out, r#","age":"#);
     let seconds = |time_ns: i64| time_ns.div_euclid(SECOND_NS);
     put_number(out, seconds(flow.last_ns()) - seconds(flow.first_ns()));
@@ -192,7 +194,7 @@ fn put_tcp(out: &mut Vec<u8>, flow: &Flow, client: usize) {
         TcpState::SynSent => Some("syn_sent"),
         TcpState::SynReceived => Some("syn_recv"),
         TcpState::Established => Some("established"),
-        // EVE's states are the server's.
+        // EVE's states are those of the server.
         TcpState::Closing if to_client & FIN != 0 => Some("fin_wait1"),
         TcpState::Closing => Some("close_wait"),
         TcpState::Closed => Some("closed"),
@@ -238,12 +240,14 @@ fn put_ours(out: &mut Vec<u8>, ended: &EndedFlow) {
     put(out, "}");
 }
 
-/// The identifier of a flow by its key and its first stamp, below 2^53: numbers that all readers of JSON take as they are.
+/// The identifier of a flow from its key and its first stamp. It is below 2^53, so every JSON
+/// reader keeps it exact.
 fn id(key: &BiflowKey, first_ns: i64) -> u64 {
     mixed(IDS.hash(key).wrapping_add(mixed(first_ns.cast_unsigned()))) >> 11
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
+/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
+/// generators").
 fn mixed(mut word: u64) -> u64 {
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,6 +1,6 @@
-//! Taking an input apart.
+//! Divides an input into values.
 
-/// The rest of an input. Where it ends, zeros follow: every input means something.
+/// The rest of an input. After its end zeros follow, so that every input has a meaning.
 pub(crate) struct InputBytes<'d>(pub(crate) &'d [u8]);
 
 impl<'d> InputBytes<'d> {

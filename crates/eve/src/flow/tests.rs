@@ -7,7 +7,7 @@ use super::*;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// An Ethernet frame with an IPv4 packet from 10.0.0.`src` to 10.0.0.`dst`, behind these VLAN tags.
+/// An Ethernet frame with an IPv4 packet from 10.0.0.`src` to 10.0.0.`dst`, after these VLAN tags.
 fn frame(vlans: &[u16], proto: u8, [src, dst]: [u8; 2], payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2; 12];
     for vlan in vlans {
@@ -251,7 +251,7 @@ fn icmp_of_ipv6_is_written_with_whole_addresses() {
         (&json!("IPv6-ICMP"), &json!(135))
     );
     assert_eq!(value["community_id"], id);
-    // Of another family's ICMP nothing tells the type.
+    // If the ICMP version does not match the IP version, the type is unknown.
     let frame = ip6(ICMP, [2, 1], &[8, 0, 0, 0, 0, 0, 0, 0]);
     let id = community_id(&parse(LinkType::ETHERNET, &frame), 0).unwrap();
     assert_eq!(self::value(&[(0, frame)])["community_id"], id);

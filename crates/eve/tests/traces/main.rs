@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 
 use schema::Schema;
 
-/// The folder of shared captures, or `None` with a note on stderr where the checkout has none.
+/// The folder of shared captures, or `None` with a note on stderr if the checkout has no such
+/// folder.
 fn shared() -> Option<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     if shared.is_dir() {
