@@ -105,11 +105,11 @@ impl DiskFile for SystemFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_all()?;
-        self.let_go();
+        self.drop_cached_pages();
         Ok(())
     }
 
-    fn let_go(&self) {
+    fn drop_cached_pages(&self) {
         // Advice: where it is not taken, the system lets them go when it needs room.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }

@@ -87,7 +87,7 @@ impl DumpDirectory {
     }
 
     /// This directory, looked after by this keeper.
-    pub fn kept_by(self, keeper: Option<&KeeperHandle>) -> Self {
+    pub fn with_keeper(self, keeper: Option<&KeeperHandle>) -> Self {
         let keeper = keeper.cloned();
         Self { keeper, ..self }
     }

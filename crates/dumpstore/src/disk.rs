@@ -84,7 +84,7 @@ pub trait DiskFile: FileExt + fmt::Debug + Send + Sync {
     fn sync(&self) -> io::Result<()>;
 
     /// What was read of it is not wanted again soon.
-    fn let_go(&self) {}
+    fn drop_cached_pages(&self) {}
 
     /// What tells it from all other files, whatever their names: device and inode.
     fn identity(&self) -> io::Result<(u64, u64)>;

@@ -34,7 +34,7 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     let directory = DumpDirectory::open(folder.path()).unwrap();
     let clock = Arc::<FakeClock>::default();
     let keeper = StoreThreads::start(directory.clone(), config, clock, Arc::new(news)).unwrap();
-    let directory = directory.kept_by(Some(keeper.keeper()));
+    let directory = directory.with_keeper(Some(keeper.keeper()));
     let disk = directory.disk();
     let root = folder.path().to_str().unwrap();
     put_dump(disk, root, "held", 1 << 20, 0, "udp");
@@ -121,7 +121,7 @@ fn a_quota_does_not_cost_all_dumps() {
         Arc::new(mpsc::channel().0),
     )
     .unwrap();
-    let directory = directory.kept_by(Some(keeper.keeper()));
+    let directory = directory.with_keeper(Some(keeper.keeper()));
     let mut tries = 0;
     let refused = directory.with_room(1, || {
         tries += 1;

@@ -109,14 +109,14 @@ impl KeeperHandle {
     pub fn register_finished(&self, id: &str, finished_as: &str) {
         if lock(&self.open).remove(id).is_some() {
             let finished = KeeperRequest::Finished(id.to_owned(), finished_as.to_owned());
-            self.requests.tell(finished);
+            self.requests.push(finished);
         }
     }
 
     /// A finished dump has other files now.
     pub fn register_changed(&self, id: &str) {
         self.requests
-            .tell(KeeperRequest::Finished(id.to_owned(), id.to_owned()));
+            .push(KeeperRequest::Finished(id.to_owned(), id.to_owned()));
     }
 
     /// A dump of these bytes is being compressed.
@@ -131,8 +131,8 @@ impl KeeperHandle {
     }
 
     /// Replaces the retention limits of rules' dumps, by the name of the rule.
-    pub fn keep(&self, rules: HashMap<String, RuleRetention>) {
-        self.requests.tell(KeeperRequest::Rules(rules));
+    pub fn set_rule_limits(&self, rules: HashMap<String, RuleRetention>) {
+        self.requests.push(KeeperRequest::Rules(rules));
     }
 
     /// The file system is full. Deletes dumps, if room is to be left, and returns whether there is

@@ -47,7 +47,7 @@ impl DumpFileReader {
     }
 
     /// The dump is finished: from now on the file has all that is in it.
-    pub fn is_finished(&mut self) {
+    pub fn set_finished(&mut self) {
         self.bytes = u64::MAX;
     }
 
@@ -166,7 +166,7 @@ impl Lister {
         }
         self.listing.look_again(id);
         let known = self.listing.get(id)?;
-        let told = known.told(self.listing.disk()).ok()?;
+        let told = known.read_sidecar(self.listing.disk()).ok()?;
         Some(((*known.dump).clone(), told))
     }
 

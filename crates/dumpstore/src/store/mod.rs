@@ -320,7 +320,7 @@ impl ListedDump {
     }
 
     /// What its sidecar tells, whole.
-    fn told(&self, disk: &dyn Disk) -> io::Result<Value> {
+    fn read_sidecar(&self, disk: &dyn Disk) -> io::Result<Value> {
         let file = disk.open_to_read(&self.sidecar())?;
         let reader = io::BufReader::new(file.reader().take(SIDECAR_BYTES_MAX));
         Ok(serde_json::from_reader(reader)?)

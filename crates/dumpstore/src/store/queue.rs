@@ -21,13 +21,13 @@ pub(super) struct RequestQueue<R>(Arc<QueueShared<R>>);
 
 #[derive(Debug)]
 struct QueueShared<R> {
-    state: Mutex<State<R>>,
+    state: Mutex<QueueState<R>>,
     /// A request was added, or the queue was closed.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<R> {
+struct QueueState<R> {
     /// Each question with its number; what needs no answer has no number.
     waiting: VecDeque<(Option<u64>, R)>,
     /// Urgent questions, which come before all others. The limit does not apply: their askers are
@@ -66,7 +66,7 @@ impl<R> Clone for RequestQueue<R> {
 
 impl<R> Default for RequestQueue<R> {
     fn default() -> Self {
-        let state = State {
+        let state = QueueState {
             waiting: VecDeque::new(),
             urgent: VecDeque::new(),
             next: 0,
@@ -81,7 +81,7 @@ impl<R> Default for RequestQueue<R> {
 
 impl<R> RequestQueue<R> {
     /// Adds a request that needs no answer. The limit does not apply.
-    pub(super) fn tell(&self, request: R) {
+    pub(super) fn push(&self, request: R) {
         lock(&self.0.state).waiting.push_back((None, request));
         self.0.changed.notify_all();
     }
@@ -153,7 +153,7 @@ impl<R> RequestQueue<R> {
     /// The oldest urgent question, else the oldest request, waited for at most this long; `None`: without a limit.
     pub(super) fn next(&self, wait: Option<Duration>) -> NextRequest<R> {
         let state = lock(&self.0.state);
-        let is_empty = |state: &mut State<R>| {
+        let is_empty = |state: &mut QueueState<R>| {
             state.waiting.is_empty() && state.urgent.is_empty() && !state.is_closed
         };
         let mut state = match wait {
@@ -199,7 +199,7 @@ impl<R> RequestQueue<R> {
     }
 }
 
-impl<R> State<R> {
+impl<R> QueueState<R> {
     fn questions(&self) -> usize {
         let numbers = self.waiting.iter().filter_map(|(number, _)| *number);
         numbers.count()

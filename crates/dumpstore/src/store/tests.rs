@@ -450,7 +450,7 @@ fn each_rule_has_a_limit_of_its_own() {
             let expression = expression.map(str::to_owned);
             ((*name).to_owned(), RuleRetention { keep, expression })
         });
-        bench.keeper.keep(rules.collect());
+        bench.keeper.set_rule_limits(rules.collect());
         bench.keeping.serve_all();
         bench.keeping.keep();
         let deleted = bench.news().0.into_iter();

@@ -87,7 +87,7 @@ impl Directory {
 
     /// This directory, looked after by this keeper.
     pub(crate) fn kept_by(self, keeper: Option<&KeeperHandle>) -> Self {
-        let place = self.place.kept_by(keeper);
+        let place = self.place.with_keeper(keeper);
         Self { place, ..self }
     }
 

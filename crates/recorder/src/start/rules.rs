@@ -558,7 +558,7 @@ impl Handle {
             && keeps != rules.kept
         {
             rules.kept.clone_from(&keeps);
-            keeper.keep(keeps);
+            keeper.set_rule_limits(keeps);
         }
         drop(rules);
         let answered = answer.recv_timeout(self.answer_wait).map_err(late);
