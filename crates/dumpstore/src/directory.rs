@@ -23,24 +23,25 @@ pub struct DumpDirectory {
     below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     naming: Arc<Naming>,
-    /// Its file system takes writes past the page cache.
+    /// The file system accepts direct writes, which bypass the page cache.
     goes_directly: bool,
-    /// The way to the thread that deletes and holds its dumps.
+    /// The handle of the threads that list, delete and hold its dumps.
     keeper: Option<KeeperHandle>,
 }
 
-/// How files are named.
+/// The form of file names.
 #[derive(Debug, Default)]
 struct Naming {
     template: NameTemplate,
-    /// This system's name.
+    /// The name of this system.
     host: String,
 }
 
 impl DumpDirectory {
     /// Makes the directory and its parents (0750) if they are missing, and makes a file as a trial.
     ///
-    /// Run as root through sudo, what is made belongs to the calling user (`SUDO_UID`, `SUDO_GID`).
+    /// If the process runs as root through sudo, new files belong to the calling user (`SUDO_UID`,
+    /// `SUDO_GID`).
     ///
     /// # Errors
     /// The system refused to make the directory or the file.
@@ -57,7 +58,7 @@ impl DumpDirectory {
         })
     }
 
-    /// The working directory, which may or may not be written to.
+    /// The working directory, which may not be writable.
     pub fn untried() -> Self {
         let disk = SystemDisk {
             owner: (None, None),
@@ -78,7 +79,7 @@ impl DumpDirectory {
         }
     }
 
-    /// A sentence for the user at the start.
+    /// A message for the user at the start.
     pub fn notice(&self) -> Option<String> {
         (!self.goes_directly).then(|| {
             let path = self.here().display();
@@ -86,13 +87,13 @@ impl DumpDirectory {
         })
     }
 
-    /// This directory, looked after by this keeper.
+    /// This directory with this keeper.
     pub fn with_keeper(self, keeper: Option<&KeeperHandle>) -> Self {
         let keeper = keeper.cloned();
         Self { keeper, ..self }
     }
 
-    /// The way to the thread that deletes and holds its dumps.
+    /// The handle of the threads that list, delete and hold its dumps.
     pub fn keeper(&self) -> Option<&KeeperHandle> {
         self.keeper.as_ref()
     }
@@ -214,7 +215,7 @@ impl SubDirectory {
     /// Checks a name.
     ///
     /// # Errors
-    /// A sentence for the user: this is not such a name.
+    /// A message for the user if the text is not such a name.
     pub fn new(name: &str) -> Result<Self, String> {
         let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.starts_with('.') || !(1..=64).contains(&name.len()) || !name.chars().all(is_good) {

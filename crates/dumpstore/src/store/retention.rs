@@ -1,4 +1,4 @@
-//! Which dump goes next: pure.
+//! Decides which dumps are deleted. Pure.
 
 use std::collections::HashMap;
 
@@ -16,20 +16,20 @@ pub struct Retention {
 /// Retention limits of one rule's dumps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleRetention {
-    /// Its limits.
+    /// The limits on its dumps.
     pub keep: RetentionLimit,
-    /// Its dumps are of this trigger expression; `None`: of whatever it was, under this name.
+    /// The trigger expression of its dumps. `None`: dumps of any expression under this name count.
     pub expression: Option<String>,
 }
 
 impl Retention {
-    /// Whether there are any.
+    /// Whether there is any limit.
     pub fn are_any(&self) -> bool {
         let is_any = |keep: &RetentionLimit| *keep != RetentionLimit::default();
         is_any(&self.all) || self.rules.values().any(|rule| is_any(&rule.keep))
     }
 
-    /// What is kept of the rule that a dump is of, and the rule's name.
+    /// The name and the limit of the rule of a dump.
     fn of_rule(&self, dump: &StoredDump) -> Option<(&str, &RetentionLimit)> {
         let (name, rule) = self.rules.get_key_value(dump.rule_name.as_deref()?)?;
         let is_of = |text: &String| *text == dump.rule;
@@ -77,7 +77,8 @@ impl Retention {
 }
 
 impl RetentionLimit {
-    /// Why a dump goes that is the oldest of some with so many bytes.
+    /// The reason to delete the oldest dump of a set with this number of bytes, if there is a
+    /// reason.
     fn why(&self, dump: &StoredDump, bytes: u64, now_ns: i64) -> Option<WhyDeleted> {
         let age_ns = i128::from(now_ns) - i128::from(dump.made_ns);
         let is_old = |age: std::time::Duration| age_ns > age.as_nanos().cast_signed();
@@ -108,7 +109,7 @@ pub fn for_room<'d>(
     may_go.take_while(is_wanted).collect()
 }
 
-/// Those of the same time by name.
+/// Sorts dumps by time, dumps of the same time by ID.
 fn oldest_first<'d>(dumps: impl Iterator<Item = &'d StoredDump>) -> Vec<&'d StoredDump> {
     let mut dumps: Vec<_> = dumps.collect();
     dumps.sort_by(|one, other| (one.made_ns, &one.id).cmp(&(other.made_ns, &other.id)));
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
     use crate::tests::S;
 
-    /// Any dumps and limits: what is due is what a simple count says.
+    /// For any dumps and limits, the result agrees with a simple count.
     #[test]
     fn what_is_due_agrees_with_an_oracle() {
         let mut random = fastrand::Rng::with_seed(50);
@@ -165,7 +166,8 @@ mod tests {
             let (open_bytes, now_ns) = (random.u64(..200), random.i64(0..30) * S);
             let due = limits.due(dumps.iter(), open_bytes, now_ns);
             let gone = |id: &str| due.iter().any(|(dump, _)| dump.id == id);
-            // All but held ones are within the limits, and none went without need.
+            // All dumps except held dumps are within the limits, and no dump was deleted without
+            // need.
             let left: Vec<_> = dumps.iter().filter(|dump| !gone(&dump.id)).collect();
             let may_go = |dump: &&&StoredDump| !dump.is_held;
             let none = RetentionLimit::default();
@@ -200,7 +202,7 @@ mod tests {
             for (place, (dump, why)) in due.iter().enumerate() {
                 assert!(!dump.is_held);
                 if *why == WhyDeleted::Bytes {
-                    // An older one of those that count stays only if it is held.
+                    // An older dump that counts for the limit stays only if it is held.
                     let older = left
                         .iter()
                         .filter(|it| it.made_ns < dump.made_ns && !it.is_held);
@@ -213,7 +215,7 @@ mod tests {
                         is_all || older.clone().find(|it| is_counted(it)).is_none(),
                         "round {round}"
                     );
-                    // With it, and what went later, it would be too much.
+                    // With this dump and the dumps deleted after it, the limit would be exceeded.
                     let back = due[place..].iter().map(|(dump, _)| dump.bytes).sum::<u64>();
                     let of_rule: u64 = left
                         .iter()

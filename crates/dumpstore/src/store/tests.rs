@@ -51,7 +51,7 @@ pub(super) fn put(disk: &dyn Disk, path: &str, bytes: &[u8]) {
     file.write_all_at(bytes, 0).unwrap();
 }
 
-/// A sidecar and a capture, as a recorder leaves them.
+/// Writes a sidecar and a capture, as a recorder leaves them.
 pub(super) fn put_dump(
     disk: &dyn Disk,
     directory: &str,
@@ -85,7 +85,7 @@ pub(super) fn told(files: &[(&str, usize)]) -> serde_json::Value {
     })
 }
 
-/// What looks after a directory, without its thread.
+/// The state of both threads, without the threads.
 struct Bench {
     disk: FakeDisk,
     clock: Arc<FakeClock>,
@@ -112,7 +112,7 @@ impl Bench {
         }
     }
 
-    /// Asks, and has it answered.
+    /// Asks the dump-keeper, and lets it answer.
     fn ask<T: Send + 'static>(
         &mut self,
         request: impl FnOnce(mpsc::SyncSender<T>) -> KeeperRequest + Send + 'static,
@@ -126,7 +126,7 @@ impl Bench {
         asking.join().unwrap()
     }
 
-    /// Asks the dump-lister, and has it answer.
+    /// Asks the dump-lister, and lets it answer.
     fn look<T: Send + 'static>(
         &mut self,
         question: impl FnOnce(mpsc::SyncSender<T>) -> Question + Send + 'static,
@@ -176,7 +176,7 @@ fn keep(bytes: Option<u64>, age_s: Option<u64>) -> KeeperConfig {
     }
 }
 
-/// Foreign files, and sidecars that tell of what is not theirs: none is taken for a dump.
+/// Foreign files, and sidecars that list foreign files, are not dumps.
 #[test]
 fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
     let mut bench = Bench::new(keep(Some(0), None));
@@ -220,7 +220,7 @@ fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
     foreign("size", &|it| it["files"][0]["bytes"] = 8.into());
     foreign("into", &|it| it["into"] = "sub".into());
     foreign("verdict", &|it| it["verdict"] = "odd".into());
-    // In a directory below, which may be another recorder's own.
+    // In a subdirectory, which may belong to another recorder.
     put(disk, "dumps/theirs/x.pcapng", b"packets");
     put(
         disk,
@@ -257,7 +257,8 @@ fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
     assert!(notices.is_empty(), "{notices:?}");
 }
 
-/// Oldest first, never held ones; what another run left is known after a restart; a mark made by anybody counts.
+/// The oldest dumps are deleted first, held dumps never. Dumps and marks of earlier runs count
+/// after a restart.
 #[test]
 fn limits_hold_for_what_earlier_runs_left() {
     let config = keep(Some(5500), Some(1000));
@@ -283,7 +284,7 @@ fn limits_hold_for_what_earlier_runs_left() {
     let names = |bench: &mut Bench| bench.news().0.into_iter().collect::<Vec<_>>();
     assert_eq!(names(&mut bench), [("a".to_owned(), WhyDeleted::Age)]);
     assert_eq!(bench.ids(), ["held", "b", "c", "d"]);
-    // Too many bytes: the oldest that is not held.
+    // Too many bytes: the oldest dump that is not held is deleted.
     put_dump(&disk, "dumps", "e", 1700, 1750 * S, "udp");
     bench.keeper.register_open("e", open(&[]));
     bench.keeper.register_finished("e", "e");
@@ -291,7 +292,7 @@ fn limits_hold_for_what_earlier_runs_left() {
     bench.keeping.keep();
     let bytes = |id: &str| (id.to_owned(), WhyDeleted::Bytes);
     assert_eq!(names(&mut bench), [bytes("b"), bytes("c")]);
-    // Another recorder in the same place.
+    // Another recorder in the same directory.
     let mut next = Bench::new(config);
     next.clock.wall_ns.store(2650 * S, Ordering::SeqCst);
     let directory = DumpDirectory::on(Arc::new(disk.clone()), Path::new("dumps"));
@@ -331,7 +332,8 @@ pub(super) fn open(files: &[(&str, u64)]) -> UnfinishedDump {
     }
 }
 
-/// An open dump is listed, read as far as it is whole, held, and never deleted; its bytes count.
+/// An open dump is listed, readable up to its last whole packet, held on request, and never
+/// deleted. Its bytes count.
 #[test]
 fn open_dumps_are_listed_and_left_alone() {
     let mut bench = Bench::new(keep(Some(1000), None));
@@ -367,7 +369,7 @@ fn open_dumps_are_listed_and_left_alone() {
 }
 
 /// A dump that is being compressed has two copies on the disk. The second copy deletes no other
-/// dump, unless a packet needs the room before.
+/// dump, unless a packet needs the room before the compression ends.
 #[test]
 fn a_copy_that_goes_in_the_end_costs_no_dump() {
     let mut bench = Bench::new(min_free(1400));
@@ -377,13 +379,13 @@ fn a_copy_that_goes_in_the_end_costs_no_dump() {
     put(&disk, "dumps/new.pcapng.zst.part", &[2; 900]);
     let sidecar = disk.read(Path::new("dumps/old.json")).unwrap().len();
     let sidecar = sidecar + disk.read(Path::new("dumps/new.json")).unwrap().len();
-    // 1,000 bytes are free, and 900 are about to be.
+    // 1,000 bytes are free, and compression will free 900.
     disk.set_capacity(500 + sidecar + 1900 + 1000);
     let mut second = bench.keeper.second_copy(1000);
     second.set_bytes(900);
     bench.keeping.keep();
     assert_eq!(bench.news(), (vec![], vec![]));
-    // Others fill it up: what is given back does not do any more.
+    // Another program fills the disk, so the space that compression will free no longer suffices.
     put(&disk, "dumps/foreign", &[3; 600]);
     bench.pass(1);
     bench.keeping.keep();
@@ -398,7 +400,7 @@ pub(super) fn min_free(bytes: u64) -> KeeperConfig {
     }
 }
 
-/// A dump that is finished while somebody looks is in the list: as open, or as finished.
+/// A dump that is finished during a listing is in the list, as open or as finished.
 #[test]
 fn a_dump_that_is_finished_during_a_look_is_listed() {
     let mut bench = Bench::new(keep(None, None));
@@ -407,7 +409,7 @@ fn a_dump_that_is_finished_during_a_look_is_listed() {
     bench.keeper.register_open("x", open(&[]));
     let (keeper, finishing) = (bench.keeper.clone(), disk.clone());
     let looks = AtomicUsize::new(0);
-    // The directory was listed, and what lies there is being looked at.
+    // The directory was listed, and its entries are being read.
     disk.set_slow(move |deed, path| {
         let is_it = deed == Deed::Look && path == Path::new("dumps/a.json");
         if is_it && looks.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -421,7 +423,8 @@ fn a_dump_that_is_finished_during_a_look_is_listed() {
     assert_eq!((last.id.as_str(), last.is_open), ("x", false));
 }
 
-/// What is kept of a rule is kept of its own dumps, and acts when it is told; of a rule that is known by its place, of those of its expression.
+/// The limit of a rule applies to the dumps of this rule, at once. A rule without a name of the
+/// user is identified by its position and its expression.
 #[test]
 fn each_rule_has_a_limit_of_its_own() {
     let mut bench = Bench::new(keep(None, None));
@@ -464,7 +467,7 @@ fn each_rule_has_a_limit_of_its_own() {
     assert_eq!(bench.ids(), ["b", "1-before", "by-hand"]);
 }
 
-/// However slow the disk is that somebody asks about an open dump, those that write it are not held up.
+/// A slow disk delays questions about an open dump, but not the threads that write this dump.
 #[test]
 fn nobody_who_writes_waits_for_who_looks() {
     let mut bench = Bench::new(keep(Some(1000), None));
@@ -494,7 +497,7 @@ fn nobody_who_writes_waits_for_who_looks() {
     assert!(looks.load(Ordering::SeqCst) >= 3);
 }
 
-/// Held dumps that are more than is to be kept are told of, once until that ends.
+/// If held dumps exceed the limit, the user is informed once until this ends.
 #[test]
 fn what_is_held_beyond_the_limit_is_told() {
     let mut bench = Bench::new(keep(Some(1500), None));
@@ -516,7 +519,7 @@ fn what_is_held_beyond_the_limit_is_told() {
     assert_eq!(bench.news().1, [""; 0]);
 }
 
-/// A dump whose name was taken before it was finished is held under the one that it got.
+/// If the name of a held open dump was taken at its end, the dump is held under its final name.
 #[test]
 fn a_hold_lasts_when_a_dump_gets_another_name() {
     let mut bench = Bench::new(keep(Some(0), None));
@@ -533,7 +536,7 @@ fn a_hold_lasts_when_a_dump_gets_another_name() {
     assert_eq!(bench.ids(), ["x.2"]);
 }
 
-/// A directory that cannot be listed for a moment has the dumps that it had.
+/// A directory that cannot be listed for a moment keeps its known dumps.
 #[test]
 fn what_cannot_be_listed_now_is_not_forgotten() {
     let mut bench = Bench::new(keep(None, None));
@@ -551,7 +554,7 @@ fn what_cannot_be_listed_now_is_not_forgotten() {
     assert_eq!(bench.ids(), ["a"]);
 }
 
-/// A dump that cannot be deleted is told once a minute, and stays.
+/// A dump that cannot be deleted stays, and is reported once a minute.
 #[test]
 fn what_cannot_be_deleted_is_told_and_tried_again() {
     let mut bench = Bench::new(keep(Some(0), None));
