@@ -39,9 +39,9 @@ impl<'b> Numbers<'b> {
 }
 
 /// Time in ns, length on the wire, interface, data.
-type CaptureRecord = (i64, u32, u32, Vec<u8>);
+type ExpectedRecord = (i64, u32, u32, Vec<u8>);
 
-fn of_pcap(file: &[u8], is_big: bool) -> Vec<CaptureRecord> {
+fn of_pcap(file: &[u8], is_big: bool) -> Vec<ExpectedRecord> {
     let mut file = Numbers {
         bytes: file,
         is_big,
@@ -67,7 +67,7 @@ fn of_pcap(file: &[u8], is_big: bool) -> Vec<CaptureRecord> {
     records
 }
 
-fn of_pcapng(file: &[u8], is_big: bool) -> Vec<CaptureRecord> {
+fn of_pcapng(file: &[u8], is_big: bool) -> Vec<ExpectedRecord> {
     let mut file = Numbers {
         bytes: file,
         is_big,
