@@ -1,7 +1,9 @@
-//! Measures how fast a capture is parsed from memory: `pcapfile_throughput FILE [REPEATS]`, best of five.
+//! Measures how fast a capture is parsed from memory: `pcapfile_throughput FILE [REPEATS]`, best of
+//! five.
 //!
-//! The records of a classic pcap file are repeated in memory until they are about 1 GiB; other files are read as they
-//! are. Compare with the copy of the same bytes, which is printed beside it.
+//! The records of a classic pcap file are repeated in memory until they are about 1 GiB; other
+//! files are read unchanged. For comparison the program also prints the time to copy the same
+//! bytes.
 #![allow(clippy::print_stdout, reason = "that is what it is for")]
 
 use std::{env, error::Error, fs, hint::black_box, io::Read, time::Instant};
@@ -40,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Packets and captured bytes, each descriptor looked at.
+/// Number of packets and of captured bytes. Reads each descriptor.
 fn read(file: &[u8]) -> Result<(u64, u64), Box<dyn Error>> {
     let mut reader = CaptureReader::new(file)?;
     let (mut bytes, mut times) = (0, 0);
@@ -54,7 +56,7 @@ fn read(file: &[u8]) -> Result<(u64, u64), Box<dyn Error>> {
     Ok((reader.records_read(), bytes))
 }
 
-/// What reading costs without parsing: the bytes pass through a buffer as large as the reader's.
+/// The cost of reading without parsing: copies the bytes through a buffer of the reader's size.
 fn copy_through(mut file: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut buffer = vec![0; 512 << 10];
     while file.read(&mut buffer)? > 0 {

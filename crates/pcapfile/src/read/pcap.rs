@@ -1,7 +1,8 @@
-//! The classic format: a 24-byte header, then records behind 16-byte headers.
+//! The classic format: a 24-byte header, then records with 16-byte headers.
 //!
-//! As libpcap 1.10 reads it, with two exceptions: seconds are unsigned, as the format's description says (libpcap takes
-//! them as signed, which ends in 2038), and reserved bits in the link type field are refused, as newer versions do.
+//! The parser follows libpcap 1.10 with two exceptions. Seconds are unsigned, as in the format's
+//! description; libpcap treats them as signed, which ends in 2038. Reserved bits in the link type
+//! field are refused, as in newer versions of libpcap.
 
 use retroscope_packet::LinkType;
 
@@ -17,23 +18,24 @@ pub(super) const FILE_HEADER_BYTES: usize = 24;
 /// Bytes of a record header.
 const RECORD_HEADER_BYTES: usize = 16;
 
-/// Bytes of a record header behind [`MAGIC_MODIFIED`]: interface index, protocol and packet type follow.
+/// Bytes of a record header in a file with [`MAGIC_MODIFIED`]: interface index, protocol and packet
+/// type follow.
 const RECORD_HEADER_MODIFIED_BYTES: usize = 24;
 
-/// Alexey Kuznetzov's patched libpcap, as old Red Hat systems had it.
+/// First bytes of files from Alexey Kuznetzov's patched libpcap, which old Red Hat systems had.
 const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 
 /// Bits of the link type field that must be zero.
 const LINK_TYPE_RESERVED: u32 = 0x03ff_0000;
 
-/// Which of the two lengths of a record comes first.
+/// The order of the two lengths of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LengthOrder {
     /// The captured length.
     CapturedFirst,
     /// The length on the wire: versions before 2.3, and 543.0 of DG/UX.
     WireFirst,
-    /// Either, the smaller one is the captured length: version 2.3.
+    /// Any order; the smaller number is the captured length: version 2.3.
     Smaller,
 }
 
@@ -44,13 +46,13 @@ pub(super) struct PcapParser {
     resolution: Resolution,
     record_header_bytes: usize,
     lengths: LengthOrder,
-    /// Longer records are cut to this.
+    /// Longer records are truncated to this length.
     snaplen: u32,
     /// Longer records are damage.
     captured_len_max: u32,
 }
 
-/// Byte order of a file that starts with `magic`, if it is a pcap file.
+/// The byte order of a file that starts with `magic`, if it is a pcap file.
 pub(super) fn recognise(magic: &[u8]) -> Option<ByteOrder> {
     [ByteOrder::Little, ByteOrder::Big]
         .into_iter()
@@ -63,7 +65,8 @@ pub(super) fn recognise(magic: &[u8]) -> Option<ByteOrder> {
 }
 
 impl PcapParser {
-    /// Parses the file header, whose magic number was recognised. Panics unless it is wholly there.
+    /// Parses the file header, whose magic number was recognised. Panics unless the header is
+    /// complete.
     pub(super) fn new(
         header: &[u8],
         byte_order: ByteOrder,
@@ -100,7 +103,7 @@ impl PcapParser {
             Resolution::Micro
         };
         let modified = magic == MAGIC_MODIFIED;
-        // Records of "cooked" captures are longer by the Ethernet header that was put before them.
+        // Records of "cooked" captures are longer by the Ethernet header that was added to them.
         let header_added = if modified && link_type == LinkType::ETHERNET {
             14
         } else {

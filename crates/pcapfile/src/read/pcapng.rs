@@ -1,9 +1,9 @@
-//! pcapng: sections of blocks, each framed by its length at both ends.
+//! pcapng: sections of blocks. Each block has its length at both ends.
 //!
 //! Block and option numbers are those of
-//! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections 3.5 and 4.
-//! What is refused is what libpcap 1.10 refuses, except that interfaces may differ in link type and snap length and
-//! sections in byte order.
+//! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections
+//! 3.5 and 4. The parser refuses the files that libpcap 1.10 refuses, with one exception:
+//! interfaces may differ in link type and snap length, and sections in byte order.
 
 use retroscope_packet::LinkType;
 
@@ -24,7 +24,7 @@ use crate::{
 
 /// Bytes of block header, byte-order magic, version, section length and trailer.
 const SECTION_HEADER_BYTES_MIN: u32 = 28;
-/// Room for the options of a packet block whose link type has packets larger than a usual block.
+/// Space for the options of a packet block whose link type has packets larger than a usual block.
 const PACKET_OPTION_BYTES: u32 = 131_072;
 
 /// The parser of one file.
@@ -32,19 +32,19 @@ const PACKET_OPTION_BYTES: u32 = 131_072;
 pub(super) struct PcapNgParser {
     /// The byte order of the current section.
     byte_order: ByteOrder,
-    /// Index of the current section's first interface among all.
+    /// Index of the current section's first interface among all interfaces.
     first_interface: u16,
-    /// What the packets of the current section's interfaces need.
+    /// The decoder of each interface of the current section.
     decoders: Vec<Decoder>,
-    /// Larger blocks are damage. Grows with the interfaces' link types.
+    /// Larger blocks are damage. The limit grows with the link types of the interfaces.
     block_bytes_max: u32,
-    /// Link types of all interfaces, each once.
+    /// The link types of all interfaces, without duplicates.
     link_types: Vec<LinkType>,
-    /// What is kept of the interfaces' names and descriptions.
+    /// The kept names and descriptions of the interfaces.
     pub(super) texts: KeptTexts,
 }
 
-/// What it takes to decode an interface's packets.
+/// The facts that decode an interface's packets.
 #[derive(Debug, Clone, Copy)]
 struct Decoder {
     scale: TimeScale,
@@ -65,7 +65,7 @@ impl PcapNgParser {
         }
     }
 
-    /// Parses the block at the start of `bytes`; a new interface goes to the end of `interfaces`.
+    /// Parses the block at the start of `bytes`. A new interface is added to `interfaces`.
     #[inline]
     pub(super) fn parse(
         &mut self,
@@ -156,7 +156,8 @@ impl PcapNgParser {
         }
         self.byte_order = order;
         self.decoders.clear();
-        // A section that follows a full table cannot add to it, so this index is never used.
+        // A section that follows the maximum number of interfaces cannot add interfaces, so this
+        // index is never used.
         self.first_interface = u16::try_from(interfaces_before).unwrap_or(u16::MAX);
         Ok(())
     }
@@ -249,7 +250,8 @@ impl PcapNgParser {
         })
     }
 
-    /// An enhanced packet block, or the one that it replaced, which differs in its first 4 bytes only.
+    /// Parses an enhanced packet block, or the obsolete packet block, which differs only in its
+    /// first 4 bytes.
     #[inline]
     fn timed_packet(&self, body: &[u8], is_enhanced: bool) -> Result<RecordMeta, ParseFault> {
         if body.len() < 20 {
@@ -280,7 +282,7 @@ impl PcapNgParser {
         })
     }
 
-    /// A packet without time: it gets that of the epoch, as in libpcap.
+    /// Parses a packet without time. The packet gets the time of the epoch, as in libpcap.
     fn simple_packet(&self, body: &[u8]) -> Result<RecordMeta, ParseFault> {
         if body.len() < 4 {
             return Err(ParseFault::damage("a simple packet block is too short"));
@@ -300,7 +302,7 @@ impl PcapNgParser {
     }
 }
 
-/// Byte order of a section whose header block starts with `bytes`, at least 12.
+/// The byte order of a section whose header block starts with `bytes`, at least 12 bytes.
 pub(super) fn section_byte_order(bytes: &[u8]) -> Result<ByteOrder, ParseFault> {
     [ByteOrder::Little, ByteOrder::Big]
         .into_iter()
@@ -330,7 +332,8 @@ fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Pa
     Err(ParseFault::damage(wrong))
 }
 
-/// The flags among a packet's options, if it has any. Options that make no sense end the search, as the packet itself is sound.
+/// The flags option of a packet, if it has one. An invalid option ends the search without an error,
+/// because the packet itself is sound.
 fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
     (OptionIter {
         bytes: options,
@@ -341,7 +344,8 @@ fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
     .map(|(_, value)| order.u32(value, 0))
 }
 
-/// The options at the end of a block, up to the end mark. `Err`: one is cut short, and nothing follows.
+/// The options at the end of a block, up to the end mark. `Err` if an option is truncated; the
+/// iterator then ends.
 struct OptionIter<'b> {
     bytes: &'b [u8],
     order: ByteOrder,

@@ -1,4 +1,4 @@
-//! The reader: input, buffer and parser joined.
+//! The reader, which joins input, buffer and parser.
 
 use std::{
     fs::File,
@@ -20,21 +20,24 @@ use super::{
 };
 use crate::{Compression, FileFormat, FileInterface, ReadError, block::SECTION_HEADER};
 
-/// Records of one burst at most.
+/// Maximum number of records in a burst.
 const BURST_RECORDS_MAX: usize = 256;
 
-/// How far [`CaptureReader::new`] looks for a packet once it knows an interface, in bytes of capture data.
+/// Maximum number of bytes of capture data in which [`CaptureReader::new`] searches for a packet
+/// once it knows an interface.
 const LOOK_BYTES: u64 = 1 << 20;
 
 /// Reads a capture file of either format, compressed or not, from any stream.
 ///
-/// [`CaptureReader::fill`] lends a burst of records that lie in the reader's own buffer until the next call;
-/// [`CaptureReader::next`] is the simple way, one record at a time. Nothing is allocated per record.
+/// [`CaptureReader::fill`] lends a burst of records, which stay in the reader's buffer until the
+/// next call. [`CaptureReader::next`] is simpler: one record at a time. The reader allocates
+/// nothing per record.
 ///
-/// Memory: half a MiB, and as much as the largest record or block read so far. A claimed length costs nothing before the
-/// bytes are there, and at most 16 MiB then (128 MiB for D-Bus, whose messages are as long). Decompression adds
-/// its own window, for zstd up to 128 MiB if the file asks for it. An interface takes some hundred bytes, and its name and
-/// description what [`TextAllowance`] leaves them.
+/// The reader takes half a MiB of memory, and as much as the largest record or block so far. A
+/// claimed length costs no memory before its bytes arrive. After that it costs at most 16 MiB (128
+/// MiB for D-Bus, whose messages are that long). A decompressor adds its window, for zstd up to 128
+/// MiB if the file requests it. An interface takes some hundred bytes, and the bytes of its name
+/// and description that [`TextAllowance`] permits.
 #[derive(Debug)]
 pub struct CaptureReader<R: Read> {
     input: DecompressedInput<R>,
@@ -42,17 +45,17 @@ pub struct CaptureReader<R: Read> {
     parser: FormatParser,
     format: FileFormat,
     interfaces: Vec<FileInterface>,
-    /// The burst.
+    /// The records of the burst.
     records: Vec<RecordMeta>,
-    /// Records of the burst that are lent, the first of them `taken` by `next`. 0 where the burst was read in advance.
+    /// Number of records of the burst that are lent. 0 if the burst was read in advance.
     lent: usize,
-    /// `taken <= lent`.
+    /// Number of lent records that `next` has returned. `taken <= lent`.
     taken: usize,
-    /// The burst was read by `new` and waits for the first `fill`.
+    /// `new` read the burst, which waits for the first `fill`.
     primed: bool,
-    /// An error that waits until the records before it were lent.
+    /// An error that is returned after the records before it were lent.
     pending: Option<ReadError>,
-    /// Nothing more is parsed: clean end, or an error.
+    /// Parsing has ended, at the end of the file or after an error.
     ended: bool,
     records_read: u64,
 }
@@ -78,18 +81,19 @@ impl CaptureReader<Box<dyn Read + Send>> {
 }
 
 impl<R: Read> CaptureReader<R> {
-    /// Detects compression and format and reads on to the first packet, so that the first interfaces are known; where none comes
-    /// behind the first interface, for a MiB. `inner` needs no buffering of its own.
+    /// Detects compression and format, and reads on to the first packet, so that the first
+    /// interfaces are known. If no packet follows the first interface, it reads for at most a MiB.
+    /// `inner` needs no buffer.
     ///
     /// # Errors
-    /// [`ReadError`] if no interface is found before the file turns out to be damaged or no capture. What is wrong further
-    /// on comes from [`CaptureReader::fill`].
+    /// [`ReadError`] if no interface is found before the file turns out to be damaged or not a
+    /// capture. [`CaptureReader::fill`] returns errors after that point.
     pub fn new(inner: R) -> Result<Self, ReadError> {
         Self::with_texts(inner, TextAllowance::default())
     }
 
-    /// As [`CaptureReader::new`], but the buffer begins with `bytes` (4 KiB at least) instead of half a
-    /// MiB. For programs that read hundreds of files at a time.
+    /// As [`CaptureReader::new`], but the buffer begins with `bytes` (at least 4 KiB) instead of
+    /// half a MiB. For programs that read hundreds of files at a time.
     ///
     /// # Errors
     /// As [`CaptureReader::new`].
@@ -101,7 +105,8 @@ impl<R: Read> CaptureReader<R> {
         )
     }
 
-    /// As [`CaptureReader::new`], with an allowance for the names of interfaces that is shared with other readers.
+    /// As [`CaptureReader::new`], with an allowance for the names of interfaces that is shared with
+    /// other readers.
     ///
     /// # Errors
     /// As [`CaptureReader::new`].
@@ -147,24 +152,28 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// How the file is encoded.
+    /// The encoding of the file.
     pub fn format(&self) -> FileFormat {
         self.format
     }
 
-    /// The interfaces found so far, of all sections, in file order. Grows only inside [`CaptureReader::fill`] and
-    /// [`CaptureReader::next`], to 65,536 at most. A pcap file has one; a pcapng file without packets may have none.
+    /// The interfaces found so far, of all sections, in file order. The list grows only inside
+    /// [`CaptureReader::fill`] and [`CaptureReader::next`], to at most 65,536. A pcap file has one
+    /// interface; a pcapng file without packets may have no interface.
     pub fn interfaces(&self) -> &[FileInterface] {
         &self.interfaces
     }
 
-    /// Takes the previous burst back and lends the next, at least one record; `Ok(0)` is the end of the file. It waits for
-    /// the stream only until one record is wholly there.
+    /// Takes the previous burst back and lends the next burst, at least one record. `Ok(0)` is the
+    /// end of the file. It waits for the stream only until one record is complete.
     ///
     /// # Errors
-    /// [`ReadError`] when the next record cannot be read, after all records before it were lent. The reader is then at its
-    /// end: further calls return `Ok(0)`. The one exception is a stream that says [`WouldBlock`](std::io::ErrorKind::WouldBlock): nothing is
-    /// lost then, and the next call goes on where this one was ([`ReadError::is_would_block`]).
+    /// [`ReadError`] if the next record cannot be read, after all records before it were lent. The
+    /// reader is then at its end: further calls return `Ok(0)`.
+    ///
+    /// The one exception is a stream that returns [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+    /// Then nothing is lost, and the next call continues at the same place
+    /// ([`ReadError::is_would_block`]).
     pub fn fill(&mut self) -> Result<usize, ReadError> {
         loop {
             if let Some(count) = self.poll()? {
@@ -173,8 +182,9 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// As [`CaptureReader::fill`], in steps of a bounded length: it asks the stream at most once, for 256 KiB, and returns `Ok(None)`
-    /// where that completes no record. However much of a stream is no packets, the caller decides how long to go on.
+    /// As [`CaptureReader::fill`], in steps of bounded length. A step reads from the stream at most
+    /// once, up to 256 KiB, and returns `Ok(None)` if the bytes complete no record. So the caller
+    /// decides how long to read a stream that contains no packets.
     ///
     /// # Errors
     /// As [`CaptureReader::fill`].
@@ -195,8 +205,8 @@ impl<R: Read> CaptureReader<R> {
         Ok(Some(self.lent))
     }
 
-    /// Whether a name or description of an interface was longer than [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX), or found nothing left
-    /// of the allowance, and is not whole.
+    /// Whether some name or description of an interface is truncated. It was longer than
+    /// [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX), or the allowance was used up.
     pub fn are_texts_cut(&self) -> bool {
         match &self.parser {
             FormatParser::Pcap(_) => false,
@@ -204,7 +214,7 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// The memory that [`CaptureReader::records`] point into.
+    /// The memory that contains the data of [`CaptureReader::records`].
     pub fn memory(&self) -> &[u8] {
         self.buffer.memory()
     }
@@ -214,7 +224,7 @@ impl<R: Read> CaptureReader<R> {
         &self.records[..self.lent]
     }
 
-    /// The next record; `None` at the end of the file. After a `fill`, its burst comes first.
+    /// The next record. `None` at the end of the file. After a `fill`, its burst comes first.
     ///
     /// # Errors
     /// As [`CaptureReader::fill`].
@@ -229,13 +239,14 @@ impl<R: Read> CaptureReader<R> {
         Ok(Some(CaptureRecord { meta, data }))
     }
 
-    /// Records lent since the start, whole bursts: `next` may have some of them still to give.
+    /// Number of records lent since the start, in whole bursts: `next` may not have returned all of
+    /// them yet.
     pub fn records_read(&self) -> u64 {
         self.records_read
     }
 
-    /// Bytes of capture data, decompressed if it is compressed, that were parsed so far; it is ahead of a burst read in
-    /// advance.
+    /// Bytes of capture data, after decompression, that were parsed so far. A burst that was read
+    /// in advance counts.
     pub fn offset(&self) -> u64 {
         self.buffer.offset()
     }
@@ -246,8 +257,9 @@ impl<R: Read> CaptureReader<R> {
         self.offset() - self.buffer.position().start as u64 + record.offset as u64
     }
 
-    /// Parses the run of records that is in the buffer, reading only if there is none, and once. `records` must be empty. False:
-    /// there is still none, and no reason why.
+    /// Parses the run of records in the buffer, and reads once if there is no complete record.
+    /// `records` must be empty. Returns false if there is still no record, and neither the end nor
+    /// an error.
     fn parse_burst(&mut self) -> bool {
         assert!(self.records.is_empty());
         let mut has_read = false;
@@ -265,7 +277,7 @@ impl<R: Read> CaptureReader<R> {
                     self.buffer.consume(size);
                 }
                 Ok(ParsedItem::Other { size }) => self.buffer.consume(size),
-                // Reading moves memory, so the records found so far are lent first.
+                // Reading moves the memory, so the records found so far are lent first.
                 Ok(ParsedItem::Short { .. }) if !self.records.is_empty() => return true,
                 Ok(ParsedItem::Short { .. }) if has_read => return false,
                 Ok(ParsedItem::Short { need, what }) => {
@@ -299,12 +311,13 @@ impl<R: Read> CaptureReader<R> {
     }
 }
 
-/// All link types of a file's interfaces, in order of first appearance. A pcapng file is read to its end, because
-/// interfaces may be described anywhere.
+/// All link types of a file's interfaces, in order of first appearance. A pcapng file is read to
+/// its end, because any block may describe an interface.
 ///
 /// # Errors
-/// [`ReadError`] if the file cannot be opened or read, or no interface is found before it turns out to be damaged or no
-/// capture. Damage further on is left to the reader that wants the packets.
+/// [`ReadError`] if the file cannot be opened or read, or if no interface is found before the file
+/// turns out to be damaged or not a capture. Later damage is not reported here, but to the reader
+/// of the packets.
 pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
     let mut reader = CaptureReader::open(path)?;
     while reader.format().pcap.is_none() {
@@ -324,7 +337,8 @@ pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
     Ok(link_types)
 }
 
-/// Finds the format of a file that starts with `head`; the interface is a pcap file's one. `None`: neither.
+/// Finds the format of a file that starts with `head`. The interface is that of a pcap file. `None`
+/// if the file has neither format.
 fn recognise(
     head: &[u8],
     texts: TextAllowance,
@@ -356,7 +370,7 @@ fn recognise(
     )))
 }
 
-/// A file that ends too early.
+/// The fault of a file that ends too early.
 fn cut_short(there: usize, need: usize, what: &str) -> ParseFault {
     ParseFault::damage(format!(
         "the file ends after {there} of the {need} bytes of {what}"
@@ -373,7 +387,7 @@ fn read_more<R: Read>(
     read.map_err(|error| at_stream(error, there, input.compression()))
 }
 
-/// Gives a parser's fault its place in the file; what the parser was shown starts at `offset`.
+/// Adds the position in the file to a parser's fault. The parsed bytes start at `offset`.
 fn locate(fault: ParseFault, offset: u64, compression: Option<Compression>) -> ReadError {
     ReadError::Faulty {
         blame: fault.blame,
@@ -383,7 +397,7 @@ fn locate(fault: ParseFault, offset: u64, compression: Option<Compression>) -> R
     }
 }
 
-/// Gives an error of the stream its place: `offset` bytes came out before.
+/// Adds the position to an error of the stream. `offset` bytes were read before.
 fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -> ReadError {
     match error {
         InputError::Io(error) => ReadError::Io {
@@ -401,7 +415,8 @@ mod tests {
     use super::*;
     use crate::{FileInterface, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
 
-    /// How a file of `header`, `lengths` and `there` zero bytes ends, and the memory that it took.
+    /// The error of a file that consists of `header`, `claim` and `there` zero bytes, and the
+    /// memory that the reader took.
     fn memory_of_absurd(header: &[u8], claim: &[u8], there: usize) -> (String, usize) {
         let file = [header, claim, &vec![0; there]].concat();
         let mut reader = CaptureReader::new(&file[..]).unwrap();
@@ -410,10 +425,11 @@ mod tests {
         (error.to_string(), reader.buffer.capacity())
     }
 
-    /// A stream of which, behind the first bytes, one byte is there at a time, and nothing between.
+    /// A stream that, after its first bytes, returns one byte at a time, and would block before
+    /// each byte.
     struct Hesitant {
         bytes: Vec<u8>,
-        /// Bytes that come without a pause.
+        /// Bytes that arrive without a pause.
         steady: usize,
         given: usize,
         ready: bool,
@@ -443,12 +459,12 @@ mod tests {
         let plain = writer.finish().unwrap();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut gzip, &plain).unwrap();
-        // Two frames, because one comes out as a whole.
+        // Two frames, because a frame is decompressed as a whole.
         let pack = |bytes: &[u8]| zstd::stream::encode_all(bytes, 1).unwrap();
         let first = pack(&plain[..5000]);
         let zstd = [&first[..], &pack(&plain[5000..])].concat();
         let gzip = gzip.finish().unwrap();
-        // `Reader::new` wants to see a header.
+        // `CaptureReader::new` needs a complete header.
         let half = gzip.len() / 2;
         for (bytes, steady) in [(plain, 24), (gzip, half), (zstd, first.len())] {
             let mut reader = CaptureReader::new(Hesitant {
@@ -495,7 +511,7 @@ mod tests {
             .add_interface(&FileInterface::new(LinkType::ETHERNET))
             .unwrap();
         let section = writer.finish().unwrap();
-        // An unknown block of the largest length that is believed.
+        // An unknown block of the maximum accepted length.
         let (error, memory) = memory_of_absurd(&section, &[9, 0, 0, 0, 0, 0, 0, 1], 100);
         assert!(
             error.contains("108 of") && error.contains("16777216"),

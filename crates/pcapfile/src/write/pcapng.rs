@@ -1,4 +1,4 @@
-//! Writing pcapng: one section of open length.
+//! Writes pcapng: one section of unspecified length.
 
 use std::io::Write;
 
@@ -20,23 +20,24 @@ pub const PACKET_HEADER_BYTES: usize = BLOCK_HEADER_BYTES + 20;
 
 /// Writes a pcapng section to any stream.
 ///
-/// Interfaces are added when they are first needed; [`PcapNgWriter::packet`] and [`PcapNgWriter::statistics`] name them by
-/// the index that [`PcapNgWriter::add_interface`] returned. A packet's time before 1970 becomes that and is counted
-/// ([`PcapNgWriter::times_clamped`]); all others are exact to the resolution.
+/// Interfaces are added when they are first needed. [`PcapNgWriter::packet`] and
+/// [`PcapNgWriter::statistics`] refer to an interface by the index that
+/// [`PcapNgWriter::add_interface`] returned. A time before 1970 is clamped to 1970 and counted
+/// ([`PcapNgWriter::times_clamped`]). All other times are exact to the resolution.
 ///
-/// libpcap reads the file if all interfaces have one link type and one snap length; Wireshark and
-/// [`CaptureReader`](crate::CaptureReader) do not mind.
+/// libpcap reads the file only if all interfaces have the same link type and the same snap length.
+/// Wireshark and [`CaptureReader`](crate::CaptureReader) have no such condition.
 #[derive(Debug)]
 pub struct PcapNgWriter<W: Write> {
     sink: CountingSink<W>,
     byte_order: ByteOrder,
     interfaces: Vec<WrittenInterface>,
-    /// A block but for its packet.
+    /// A block without its packet.
     scratch: Vec<u8>,
     times_clamped: u64,
 }
 
-/// What is needed of an interface after its block was written.
+/// The facts of an interface that the writer needs after the interface's block.
 #[derive(Debug, Clone, Copy)]
 struct WrittenInterface {
     unit_ns: u64,
@@ -44,7 +45,7 @@ struct WrittenInterface {
 }
 
 impl WrittenInterface {
-    /// The nearest time in its units.
+    /// A time in units of the interface, rounded down, at least 0.
     fn units(self, time_ns: i64) -> u64 {
         time_ns.max(0).unsigned_abs() / self.unit_ns
     }
@@ -72,11 +73,12 @@ impl<W: Write> PcapNgWriter<W> {
         Ok(writer)
     }
 
-    /// Writes an interface description block and returns the interface's index, counted from 0.
+    /// Writes an interface description block and returns the index of the interface, counted from
+    /// 0.
     ///
     /// # Errors
-    /// [`WriteError::TooManyInterfaces`], [`WriteError::TooLong`];
-    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
+    /// [`WriteError::TooManyInterfaces`], [`WriteError::TooLong`]. [`WriteError::Io`] and
+    /// [`WriteError::Failed`] end the writer.
     pub fn add_interface(&mut self, interface: &FileInterface) -> Result<u32, WriteError> {
         let index = u32::try_from(self.interfaces.len())
             .ok()
@@ -102,12 +104,12 @@ impl<W: Write> PcapNgWriter<W> {
         Ok(index)
     }
 
-    /// Writes an enhanced packet block. `time_ns` is nanoseconds since the UNIX epoch, rounded down to the interface's
-    /// resolution; `wire_len` is written as given.
+    /// Writes an enhanced packet block. `time_ns` is nanoseconds since the UNIX epoch, rounded down
+    /// to the interface's resolution. `wire_len` is written as given.
     ///
     /// # Errors
-    /// [`WriteError::UnknownInterface`]; [`WriteError::TooLong`], also if `data` is longer than the interface's snap length;
-    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
+    /// [`WriteError::UnknownInterface`]. [`WriteError::TooLong`], also if `data` is longer than the
+    /// interface's snap length. [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
     pub fn packet(
         &mut self,
         interface: u32,
@@ -126,7 +128,7 @@ impl<W: Write> PcapNgWriter<W> {
             .raw(&time(order, written.units(time_ns)))
             .u32(captured_len)
             .u32(wire_len);
-        // The packet goes here, and is not copied.
+        // The packet belongs here. It is written from `data`, without a copy.
         block.padding(bytes);
         if let Some(flags) = options.flags {
             block.option(option::PACKET_FLAGS, &order.bytes(flags.to_le_bytes()))?;
@@ -145,11 +147,12 @@ impl<W: Write> PcapNgWriter<W> {
         self.sink.write([head, data, tail])
     }
 
-    /// Writes an interface statistics block. There may be several for an interface; the last one counts.
+    /// Writes an interface statistics block. If an interface has several such blocks, the last
+    /// block counts.
     ///
     /// # Errors
-    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`];
-    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
+    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`]. [`WriteError::Io`] and
+    /// [`WriteError::Failed`] end the writer.
     pub fn statistics(
         &mut self,
         interface: u32,
@@ -172,7 +175,7 @@ impl<W: Write> PcapNgWriter<W> {
         })
     }
 
-    /// Flushes and gives the stream back. A section needs no end mark.
+    /// Flushes and returns the stream. A section needs no end mark.
     ///
     /// # Errors
     /// [`WriteError::Io`] and [`WriteError::Failed`].
@@ -180,12 +183,12 @@ impl<W: Write> PcapNgWriter<W> {
         self.sink.finish()
     }
 
-    /// Packets whose time the interface cannot hold.
+    /// Number of packets whose time the interface cannot represent.
     pub fn times_clamped(&self) -> u64 {
         self.times_clamped
     }
 
-    /// The stream underneath, for a caller that takes away what was written into memory.
+    /// The output stream, for a caller that writes to memory and takes the bytes out.
     pub fn inner_mut(&mut self) -> &mut W {
         &mut self.sink.inner
     }
@@ -198,7 +201,7 @@ impl<W: Write> PcapNgWriter<W> {
             .ok_or(WriteError::UnknownInterface { interface, count })
     }
 
-    /// Writes a block whose body `fill` encodes.
+    /// Writes a block with the body that `fill` encodes.
     fn block(
         &mut self,
         block_type: u32,
@@ -232,7 +235,7 @@ mod tests {
         writer
     }
 
-    /// What `write` adds to a file.
+    /// The bytes that `write` adds to a file.
     fn written(byte_order: ByteOrder, write: impl FnOnce(&mut PcapNgWriter<Vec<u8>>)) -> Vec<u8> {
         let mut writer = writer(byte_order, 1);
         let before = writer.inner_mut().len();

@@ -1,4 +1,5 @@
-//! Files that would take memory or time without end: what is kept is bounded, and the caller decides how long to read.
+//! Files that would otherwise take unlimited memory or time: the kept memory is bounded, and the
+//! caller decides how long to read.
 
 use std::{
     io::{self, Read},
@@ -39,7 +40,7 @@ fn packet() -> Vec<u8> {
     )
 }
 
-/// A block of a kind that nobody knows.
+/// A block of an unknown type.
 fn unknown(bytes: usize) -> Vec<u8> {
     block(0x0bad_cafe, &vec![0; bytes])
 }
@@ -88,7 +89,7 @@ fn sections_do_not_start_the_count_of_link_types_again() {
     for link_type in 0..64 {
         file.extend([section(), interface(link_type, b"", b""), packet()].concat());
     }
-    // A known one may come again.
+    // A known link type may appear again.
     file.extend([section(), interface(0, b"", b""), packet()].concat());
     file.extend([interface(64, b"", b""), packet()].concat());
     let mut reader = CaptureReader::new(&file[..]).unwrap();
@@ -107,7 +108,7 @@ fn sections_do_not_start_the_count_of_link_types_again() {
     );
 }
 
-/// A start, then the same bytes again and again.
+/// A start, then the same bytes repeatedly.
 struct Endless {
     start: Vec<u8>,
     again: Vec<u8>,
@@ -179,7 +180,7 @@ fn compressed_blocks_without_packets_come_in_steps_too() {
     }
 }
 
-/// Gives one byte at a time.
+/// Returns one byte at a time.
 struct Trickle<'a>(&'a [u8]);
 
 impl Read for Trickle<'_> {
@@ -189,7 +190,8 @@ impl Read for Trickle<'_> {
     }
 }
 
-/// What is there already of a large block is not moved for each byte that comes: that would be terabytes.
+/// The bytes of an incomplete large block are not moved for each new byte, which would be
+/// terabytes.
 #[test]
 fn a_large_block_that_trickles_takes_no_more_than_its_bytes() {
     let file = [

@@ -29,7 +29,7 @@ impl<'b> Numbers<'b> {
         u32::try_from(self.next::<4>()).unwrap()
     }
 
-    /// Bytes that are filled up to a multiple of four.
+    /// Bytes with padding to a multiple of four.
     fn padded(&mut self, len: u32) -> &'b [u8] {
         let len = usize::try_from(len).unwrap();
         let padded = self.take(len.next_multiple_of(4));

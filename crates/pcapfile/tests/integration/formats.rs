@@ -1,4 +1,4 @@
-//! Corners of the two formats that the writers here do not write.
+//! Variants of the two formats that the writers of this crate do not write.
 
 use crate::common::{Packet, gzip, read_all};
 use retroscope_pcapfile::{CaptureReader, LinkType, Resolution};
@@ -129,7 +129,7 @@ fn the_modified_format_has_longer_record_headers() {
     }
     let packets = sound(&file);
     assert_eq!(packets.len(), 2);
-    // Ethernet: a header of 14 bytes may have been added after the cut to the snap length.
+    // Ethernet: a header of 14 bytes may have been added after the truncation to the snap length.
     assert_eq!(
         (packets[1].time_ns, &packets[1].data[..]),
         (5_000_006_000, &[9; 18][..])
@@ -334,7 +334,7 @@ fn a_section_without_interfaces_has_no_packets() {
     let mut reader = CaptureReader::new(&file[..]).unwrap();
     assert!(reader.interfaces().is_empty());
     assert_eq!((reader.format().pcap, reader.fill().unwrap()), (None, 0));
-    // The interfaces of the section before do not count.
+    // The interfaces of the previous section do not count.
     let file = [
         section(),
         interface(1, 0, &[]),
@@ -355,7 +355,7 @@ fn interfaces_fill_their_index_and_no_more() {
     assert_eq!(sound(&file)[0].interface, 65_535);
     let more = [&file[..], &interface(1, 0, &[])].concat();
     assert!(error(&more).contains("65536"));
-    // A full table, and a section after it.
+    // The maximum number of interfaces, and a section after it.
     let more = [&file[..], &section(), &enhanced(0, 0, (0, 0), &[])].concat();
     assert!(error(&more).contains("interface 0"));
 }

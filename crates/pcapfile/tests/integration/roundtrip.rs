@@ -1,4 +1,4 @@
-//! What is written is read back the same.
+//! A written file is read back unchanged.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use retroscope_pcapfile::{
     PcapOptions, PcapWriter, Resolution, SectionOptions, WriteError, scan_link_types,
 };
 
-/// A stream that gives one byte a call, and an interruption before each.
+/// A stream that returns one byte a call, and an interruption before each byte.
 struct Trickle<'b>(&'b [u8], bool);
 
 impl Read for Trickle<'_> {
@@ -266,7 +266,7 @@ fn link_types_are_found_to_the_end() {
     assert!(scan_link_types(&path).is_err());
 }
 
-/// A stream that takes `room` bytes, at most 7 a call, and then fails.
+/// A stream that accepts `room` bytes, at most 7 a call, and then fails.
 struct Full {
     room: usize,
 }
