@@ -8,16 +8,16 @@
 //!
 //! Each target checks a promise:
 //!
-//! - [`translator`]: a program returns the same in the interpreter, as machine code, and in
+//! - [`translator()`]: a program returns the same in the interpreter, as machine code, and in
 //!   libpcap's `bpf_filter`.
-//! - [`joint`]: programs that run as one function return the same as each alone in libpcap's
+//! - [`joint()`]: programs that run as one function return the same as each alone in libpcap's
 //!   `bpf_filter`.
-//! - [`templates`]: any text is an expression or an error with a position. All ways to evaluate an
-//!   expression agree.
-//! - [`payload`]: payload terms agree with a naive search. A truncated packet has a prefix of the
+//! - [`templates()`]: any text is an expression or an error with a position. All ways to evaluate
+//!   an expression agree.
+//! - [`payload()`]: payload terms agree with a naive search. A truncated packet has a prefix of the
 //!   payload.
-//! - [`lua_accessors`]: the accessors of scripts agree with the packet crate.
-//! - [`captures`]: any bytes are a capture or an error with an offset, whatever the size of each
+//! - [`lua_accessors()`]: the accessors of scripts agree with the packet crate.
+//! - [`captures()`]: any bytes are a capture or an error with an offset, whatever the size of each
 //!   read.
 
 mod bytes;

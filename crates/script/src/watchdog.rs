@@ -7,8 +7,8 @@
 //!
 //! Compiled code checks for hooks at the head of loops, if LuaJIT was built with
 //! `LUAJIT_ENABLE_CHECKHOOK` (`.cargo/config.toml`). Without this option compiled code could run
-//! for ever. [`crate::machine`] calls [`hooks_reach_compiled_code`], and interprets scripts if the
-//! option is missing.
+//! for ever. [`crate::machine`] calls [`sys::hooks_reach_compiled_code`], and interprets scripts if
+//! the option is missing.
 
 use std::{
     io,
