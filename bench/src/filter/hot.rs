@@ -5,7 +5,7 @@ use std::{hint::black_box, time::Duration};
 
 use retroscope_filter::{Frame, Joint, Program};
 use retroscope_packet::LinkType;
-use retroscope_script::{Limits, MANY, Machine, Packet, Script};
+use retroscope_script::{MANY, Machine, Script, ScriptLimits, ScriptPacket};
 
 use super::{PORT, compile, native, traffic::Hot};
 use crate::{
@@ -149,13 +149,13 @@ pub(super) fn script<'a>(hot: &'a Hot, scale: &Scale) -> Result<Entrant<'a>, Fai
         let why = "LuaJIT compiles nothing on this machine";
         return Err(Failure::CannotRun(why.to_owned()));
     }
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: CALL_MAX,
-        ..Limits::default()
+        ..ScriptLimits::default()
     };
     let trigger = Machine::new(&Script::new("port.lua", SCRIPT, false), limits);
     let mut trigger = trigger.map_err(|error| Failure::system("loading a script", error))?;
-    let packet = |frame: Frame<'a>| Packet {
+    let packet = |frame: Frame<'a>| ScriptPacket {
         data: frame.data(),
         wire_len: frame.wire_len(),
         time_ns: 0,

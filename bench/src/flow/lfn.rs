@@ -13,7 +13,7 @@ use std::{
 };
 
 use dashmap::DashMap;
-use retroscope_flow::{Key, LfnTable, Secret};
+use retroscope_flow::{BiflowKey, LfnTable, Secret};
 use retroscope_packet::{Endpoint, FlowKey, proto::TCP};
 use retroscope_ring::ask_for_huge_pages;
 
@@ -34,16 +34,16 @@ const AT_ONCE: u64 = 1 << 22;
 
 /// A table that threads share.
 trait Table: Sync {
-    fn put(&self, key: &Key, value: u64);
-    fn get(&self, key: &Key) -> Option<u64>;
+    fn put(&self, key: &BiflowKey, value: u64);
+    fn get(&self, key: &BiflowKey) -> Option<u64>;
 }
 
 impl Table for LfnTable {
-    fn put(&self, key: &Key, value: u64) {
+    fn put(&self, key: &BiflowKey, value: u64) {
         self.put(key, value);
     }
 
-    fn get(&self, key: &Key) -> Option<u64> {
+    fn get(&self, key: &BiflowKey) -> Option<u64> {
         self.get(key)
     }
 }
@@ -52,11 +52,11 @@ impl Table for LfnTable {
 struct Dash(Secret, DashMap<Hashed, u64, BuildHasherDefault<Through>>);
 
 impl Table for Dash {
-    fn put(&self, key: &Key, value: u64) {
+    fn put(&self, key: &BiflowKey, value: u64) {
         self.1.insert(Hashed::new(&self.0, key), value);
     }
 
-    fn get(&self, key: &Key) -> Option<u64> {
+    fn get(&self, key: &BiflowKey) -> Option<u64> {
         self.1.get(&Hashed::new(&self.0, key)).map(|value| *value)
     }
 }
@@ -68,7 +68,7 @@ type Shard = HashMap<Hashed, u64, BuildHasherDefault<Through>>;
 struct Sharded(Secret, Vec<Mutex<Shard>>);
 
 impl Sharded {
-    fn with<R>(&self, key: &Key, act: impl FnOnce(&mut Shard, Hashed) -> R) -> R {
+    fn with<R>(&self, key: &BiflowKey, act: impl FnOnce(&mut Shard, Hashed) -> R) -> R {
         let hashed = Hashed::new(&self.0, key);
         let shard = &self.1[usize::try_from(hashed.hash() >> 32).unwrap_or(0) % SHARDS];
         act(
@@ -79,22 +79,22 @@ impl Sharded {
 }
 
 impl Table for Sharded {
-    fn put(&self, key: &Key, value: u64) {
+    fn put(&self, key: &BiflowKey, value: u64) {
         self.with(key, |shard, hashed| shard.insert(hashed, value));
     }
 
-    fn get(&self, key: &Key) -> Option<u64> {
+    fn get(&self, key: &BiflowKey) -> Option<u64> {
         self.with(key, |shard, hashed| shard.get(&hashed).copied())
     }
 }
 
 /// TCP between hosts of a net and a server.
-fn key(flow: u32) -> Key {
+fn key(flow: u32) -> BiflowKey {
     let end = |addr: u32, port| Endpoint {
         addr: Ipv4Addr::from_bits(addr).into(),
         port,
     };
-    Key::from(FlowKey::Ports {
+    BiflowKey::from(FlowKey::Ports {
         proto: TCP,
         low: end(0x0a00_0000 + flow, 40_000),
         high: end(0xc000_0201, 443),
@@ -103,7 +103,7 @@ fn key(flow: u32) -> Key {
 
 /// One of our tables and two of others, with so many flows, on so many threads: millions of operations a second, all threads together.
 fn heat(session: &Session, flows: u32, threads: usize) -> Heat<'_> {
-    let keys: Vec<Key> = (0..flows).map(key).collect();
+    let keys: Vec<BiflowKey> = (0..flows).map(key).collect();
     let sharded = (0..SHARDS).map(|_| Mutex::default()).collect();
     let tables: [(&str, Run); 3] = [
         (
@@ -139,7 +139,7 @@ fn heat(session: &Session, flows: u32, threads: usize) -> Heat<'_> {
 type Run = Box<dyn Fn(u64) -> Result<f64, Failure>>;
 
 /// Makes a run of so many operations of each thread, and gives how many there were a second.
-fn running(table: impl Table + 'static, keys: &[Key], threads: usize) -> Run {
+fn running(table: impl Table + 'static, keys: &[BiflowKey], threads: usize) -> Run {
     let keys = keys.to_vec();
     for (flow, key) in (0..).zip(&keys) {
         table.put(key, flow << 32);
@@ -148,7 +148,7 @@ fn running(table: impl Table + 'static, keys: &[Key], threads: usize) -> Run {
         let all_are_there = Barrier::new(threads);
         let operate = |thread: u64| {
             // As packets come: the next one is at hand, and its flow is anywhere in the table.
-            let mut order: Vec<(u32, Key)> = (0..).zip(keys.iter().copied()).collect();
+            let mut order: Vec<(u32, BiflowKey)> = (0..).zip(keys.iter().copied()).collect();
             fastrand::Rng::with_seed(thread).shuffle(&mut order);
             let (mut missed, mut wrong) = (0, 0);
             // What is measured is the table: the rest of a turn takes 0.2 ns.
@@ -259,7 +259,7 @@ fn part<const HASH_BITS: u32>(
 ) -> f64 {
     let count = keys_of(load);
     let first = if are_living { 9 * count } else { 0 };
-    let key = |number: u64| Key::opaque(0, &number.to_ne_bytes());
+    let key = |number: u64| BiflowKey::opaque(0, &number.to_ne_bytes());
     let found = |_| {
         let table = LfnTable::<HASH_BITS>::new(SMALL, Secret::random());
         (0..first + count).for_each(|number| table.put(&key(number), number));

@@ -5,7 +5,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, env, hint::black_box, io, process::Command};
 
-use retroscope_flow::{Entry, FlowTable, MultiresolutionQueue, Secret, TimeOuts, Timers};
+use retroscope_flow::{FlowTable, MultiresolutionQueue, Secret, TimeOuts, TimerEntry, Timers};
 
 use super::traffic::Load;
 use crate::{
@@ -129,18 +129,18 @@ impl Timers for Heap {
         self.0.len()
     }
 
-    fn insert(&mut self, Entry { stamp, item }: Entry) {
+    fn insert(&mut self, TimerEntry { stamp, item }: TimerEntry) {
         self.0.push(Reverse((stamp, item)));
     }
 
-    fn extract_due(&mut self, now: u64) -> Option<Entry> {
+    fn extract_due(&mut self, now: u64) -> Option<TimerEntry> {
         self.0.peek().filter(|Reverse((stamp, _))| *stamp <= now)?;
         self.extract_early()
     }
 
-    fn extract_early(&mut self) -> Option<Entry> {
+    fn extract_early(&mut self) -> Option<TimerEntry> {
         let Reverse((stamp, item)) = self.0.pop()?;
-        Some(Entry { stamp, item })
+        Some(TimerEntry { stamp, item })
     }
 
     fn advance(&mut self, _: u64) {}
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn both_queues_end_the_same_flows() {
-        fn table<Q: Timers>() -> retroscope_flow::Counters {
+        fn table<Q: Timers>() -> retroscope_flow::FlowTableCounters {
             let load = Load {
                 flows: 1 << 10,
                 ..LOAD

@@ -3,7 +3,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
 
-use retroscope_flow::{Entry, MultiresolutionQueue, Timers};
+use retroscope_flow::{MultiresolutionQueue, TimerEntry, Timers};
 
 use crate::{
     measure::{Entrant, Failure, Round, Series, Spread, check_count},
@@ -19,14 +19,14 @@ const STEPS_MIN: u64 = 1000;
 pub(super) fn queue<'a>(name: &str, session: &Session, timers: u32) -> Entrant<'a> {
     let mut queue = MultiresolutionQueue::empty();
     for (stamp, item) in first(timers) {
-        queue.insert(Entry { stamp, item });
+        queue.insert(TimerEntry { stamp, item });
     }
     stepping(name, session, move |later| {
-        let Some(Entry { stamp, item }) = queue.extract() else {
+        let Some(TimerEntry { stamp, item }) = queue.extract() else {
             return 0;
         };
         let stamp = stamp + later;
-        queue.insert(Entry { stamp, item });
+        queue.insert(TimerEntry { stamp, item });
         1
     })
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use dashmap::{DashMap, Entry};
-use retroscope_flow::{FlowTable, Key, Packet, Secret, TimeOuts};
+use retroscope_flow::{BiflowKey, FlowPacket, FlowTable, Secret, TimeOuts};
 use retroscope_ring::ask_for_huge_pages;
 
 use super::traffic::Load;
@@ -71,7 +71,7 @@ fn packets<'a>(
     name: &str,
     session: &Session,
     load: Load,
-    mut count: impl FnMut(&[Packet]) -> Result<usize, Failure> + 'a,
+    mut count: impl FnMut(&[FlowPacket]) -> Result<usize, Failure> + 'a,
 ) -> Result<Entrant<'a>, Failure> {
     let mut batch = Vec::with_capacity(AT_ONCE);
     let mut first = load.first().peekable();
@@ -132,11 +132,11 @@ fn accesses<'a>(name: &str, session: &'a Session, flows_max: usize) -> Entrant<'
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hashed {
     hash: u64,
-    key: Key,
+    key: BiflowKey,
 }
 
 impl Hashed {
-    pub(super) fn new(secret: &Secret, key: &Key) -> Self {
+    pub(super) fn new(secret: &Secret, key: &BiflowKey) -> Self {
         let hash = secret.hash(key);
         Self { hash, key: *key }
     }
@@ -216,7 +216,7 @@ impl Mapped {
         }
     }
 
-    fn count(&mut self, packet: &Packet) {
+    fn count(&mut self, packet: &FlowPacket) {
         let key = packet.ends.key;
         let hash = self.secret.hash(&key);
         let flow = Hashed { hash, key };

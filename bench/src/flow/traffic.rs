@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 
-use retroscope_flow::{Ends, Key, Packet};
+use retroscope_flow::{BiflowKey, DirectedKey, FlowPacket};
 use retroscope_packet::{Endpoint, FlowKey, proto::UDP};
 
 const SECOND: i64 = 1_000_000_000;
@@ -33,7 +33,7 @@ impl Load {
     }
 
     /// A packet of each flow that is there at time 0, within the time-out before. The flows that come first get no more packets.
-    pub(super) fn first(&self) -> impl Iterator<Item = Packet> {
+    pub(super) fn first(&self) -> impl Iterator<Item = FlowPacket> {
         let (load, idle) = (*self, self.idle());
         let idle_before = move |number: u32| -> u32 {
             let before = u64::from(number) * u64::from(idle) / u64::from(load.flows);
@@ -55,7 +55,7 @@ impl Load {
     }
 
     /// What comes after that, without end.
-    pub(super) fn packets(&self) -> impl Iterator<Item = Packet> + use<> {
+    pub(super) fn packets(&self) -> impl Iterator<Item = FlowPacket> + use<> {
         let load = *self;
         let gap_ns = SECOND / i64::from(load.flows);
         let (mut random, mut oldest) = (fastrand::Rng::with_seed(1), load.idle());
@@ -70,15 +70,15 @@ impl Load {
     }
 }
 
-fn packet(flow: u32, is_reverse: bool, time_ns: i64) -> Packet {
+fn packet(flow: u32, is_reverse: bool, time_ns: i64) -> FlowPacket {
     let end = |addr, port| Endpoint {
         addr: Ipv4Addr::from_bits(addr).into(),
         port,
     };
-    let key = Key::from(FlowKey::Ports {
+    let key = BiflowKey::from(FlowKey::Ports {
         proto: UDP,
         low: end(0x0a00_0000_u32.wrapping_add(flow), 4000),
         high: end(0xc0a8_0001, 53),
     });
-    Packet::new(Ends { key, is_reverse }, time_ns, 100, None)
+    FlowPacket::new(DirectedKey { key, is_reverse }, time_ns, 100, None)
 }

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::{Alert, Identity, Read, Tuple, time::micros};
+use crate::{Alert, AlertIdentity, ParsedLine, Tuple, time::micros};
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct EveLine<'a> {
     #[serde(borrow, default)]
     event_type: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -23,7 +23,7 @@ struct Line<'a> {
     #[serde(default)]
     vlan: Option<Value>,
     #[serde(borrow, flatten)]
-    ends: Ends<'a>,
+    ends: EveEndpoints<'a>,
     #[serde(default)]
     icmp_type: Option<u8>,
     #[serde(default)]
@@ -39,13 +39,13 @@ struct Line<'a> {
     #[serde(borrow, default)]
     alert: Option<Signature<'a>>,
     #[serde(borrow, default)]
-    flow: Option<Flow<'a>>,
+    flow: Option<EveFlow<'a>>,
     #[serde(borrow, default)]
-    tunnel: Option<Ends<'a>>,
+    tunnel: Option<EveEndpoints<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Ends<'a> {
+struct EveEndpoints<'a> {
     #[serde(borrow, default)]
     src_ip: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -71,13 +71,13 @@ struct Signature<'a> {
 }
 
 #[derive(Deserialize)]
-struct Flow<'a> {
+struct EveFlow<'a> {
     #[serde(borrow, default)]
     start: Option<Cow<'a, str>>,
 }
 
-impl Ends<'_> {
-    /// `None` where it tells none; an error where what it tells is none.
+impl EveEndpoints<'_> {
+    /// The tuple of these fields. `None` if an address is missing, an error if a value is invalid.
     fn tuple(&self) -> Result<Option<Tuple>, &'static str> {
         let (Some(src), Some(dst)) = (&self.src_ip, &self.dest_ip) else {
             return Ok(None);
@@ -99,27 +99,27 @@ impl Ends<'_> {
     }
 }
 
-/// `None`: that is no JSON, or not of this form.
-pub(crate) fn read(line: &[u8]) -> Option<Read> {
-    let parsed: Line<'_> = serde_json::from_slice(line).ok()?;
+/// Parses a line. `None` if the line is not JSON, or not of this form.
+pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
+    let parsed: EveLine<'_> = serde_json::from_slice(line).ok()?;
     if parsed.event_type.as_deref() != Some("alert") {
-        return Some(Read::Ignored);
+        return Some(ParsedLine::Ignored);
     }
     Some(match alert(parsed, line) {
-        Ok(alert) => Read::Alert {
+        Ok(alert) => ParsedLine::Alert {
             alert: Box::new(alert),
             after_torn: false,
         },
-        Err(why) => Read::Wrong(why),
+        Err(why) => ParsedLine::Wrong(why),
     })
 }
 
-fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
+fn alert(line: EveLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let timestamp = line.timestamp.ok_or("it has no timestamp")?;
     let time_ns = micros(&timestamp).ok_or("its timestamp is none")?;
     let tuple = line.ends.tuple()?;
     let source = line.pkt_src.as_deref();
-    // What is put together of fragments comes with those as its tunnel, of depth 0: it is no tunnel.
+    // A reassembled packet has its fragments as the tunnel, with depth 0. This is not a tunnel.
     let tunnel = line.tunnel.filter(|_| source != Some("defrag"));
     let tunnel = tunnel.map(|outer| outer.tuple()).transpose()?.flatten();
     let start = line.flow.and_then(|flow| flow.start);
@@ -128,7 +128,7 @@ fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let signature = line.alert;
     let of_signature =
         |number: fn(&Signature<'_>) -> Option<u64>| signature.as_ref().and_then(number);
-    let identity = Identity {
+    let identity = AlertIdentity {
         flow_id: line.flow_id,
         gid: of_signature(|it| it.gid),
         signature_id: of_signature(|it| it.signature_id),
@@ -142,7 +142,7 @@ fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     };
     Ok(Alert {
         time_ns,
-        // Flows that began after their packet are of a clock that was set.
+        // A flow that began after its packet is from a clock that was set back.
         start_ns: start_ns.filter(|start_ns| *start_ns <= time_ns),
         tuple,
         hosts: Vec::new(),
@@ -159,13 +159,15 @@ fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     })
 }
 
-/// Whether packets of a source were on the wire, or within one that was: `wire/pcap`, `gre tunnel`, `vxlan encapsulation`, but not `defrag`,
-/// `stream (flow timeout)`, `ffr shutdown`, `capture timeout`, …
+/// Whether packets of this source were on the wire, alone or inside another packet.
+///
+/// Such sources are `wire/pcap`, `gre tunnel` and `vxlan encapsulation`. Other sources are
+/// `defrag`, `stream (flow timeout)`, `ffr shutdown` and `capture timeout`.
 fn is_on_wire(source: &str) -> bool {
     source.starts_with("wire") || source.ends_with("tunnel") || source.ends_with("encapsulation")
 }
 
-/// One identifier, or several.
+/// One VLAN identifier, or a list of identifiers.
 fn vlan(value: &Value) -> Option<Vec<u16>> {
     let id = |value: &Value| u16::try_from(value.as_u64()?).ok();
     match value {

@@ -1,56 +1,63 @@
-//! Filter expressions that labels of an alert fill in, as those that Prometheus' Alertmanager sends.
+//! Filter expressions with placeholders for labels of an alert, such as the labels of Prometheus'
+//! Alertmanager.
 //!
-//! `host {instance} and port {instance}`: each placeholder names a label, and the word before it says what of the label's value is taken. Values are data of
-//! strangers. Each is read as what its place asks for, and written anew from what was read: no text of a value is ever part of an expression.
+//! In `host {instance} and port {instance}` each placeholder names a label. The word before the
+//! placeholder determines which part of the label's value is used.
+//!
+//! Values come from strangers. Each value is parsed as the type that its placeholder needs, and the
+//! result is formatted again: no text of a value ever becomes part of an expression.
 
 use std::{net::IpAddr, net::Ipv4Addr, net::Ipv6Addr, ops::Range};
 
-/// Bytes of a value that a sentence repeats.
+/// Maximum number of bytes of a value in an error message.
 const SHOWN_BYTES: usize = 64;
-/// Bytes of an interface's name: `IFNAMSIZ` of `linux/if.h`, less its end; capture files may have longer ones.
+/// Maximum length of an interface name. Linux allows 15 bytes (`IFNAMSIZ` of `linux/if.h` without
+/// the terminator), but names in capture files may be longer.
 const INTERFACE_BYTES_MAX: usize = 64;
 
 /// An expression with placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelTemplate {
     text: String,
-    places: Vec<Place>,
+    places: Vec<Placeholder>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
-    /// What of the text the value stands for.
+struct Placeholder {
+    /// The range of the text that the value replaces.
     span: Range<usize>,
     label: String,
-    kind: Kind,
+    kind: PlaceholderKind,
 }
 
-/// What a placeholder takes.
+/// The type of value that a placeholder needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PlaceholderKind {
     Address,
     Net,
     Port,
     Interface,
 }
 
-/// A template with the values of an alert.
+/// A template filled in with the values of an alert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelFilled {
-    /// A pcap-filter(7) expression, with `$iface` for an interface.
+    /// A pcap-filter(7) expression. It contains `$iface` if it restricts the interface.
     pub expression: String,
-    /// The interface that it is about.
+    /// The interface for `$iface`.
     pub interface: Option<String>,
 }
 
 impl LabelTemplate {
-    /// Reads a template: `{label}` behind `host`, `src` or `dst` stands for an address, behind `net` for a network, behind `port` for a port; `interface {label}`
-    /// stands for the term of packets of that interface. Braces around what is no label's name (`[a-zA-Z_][a-zA-Z0-9_]*`) stay as they are.
+    /// Parses a template. `{label}` is an address after `host`, `src` or `dst`, a network after
+    /// `net`, and a port after `port`. `interface {label}` is the term for packets of that
+    /// interface. Braces around text that is not a label name (`[a-zA-Z_][a-zA-Z0-9_]*`) stay
+    /// unchanged.
     ///
     /// # Errors
-    /// A sentence: a placeholder where no value can stand, or two interfaces.
+    /// A message if a placeholder is in a place without a type, or if there are two interfaces.
     pub fn new(text: &str) -> Result<Self, String> {
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<Placeholder> = Vec::new();
         let mut from = 0;
         while let Some(begin) = text[from..].find('{').map(|at| from + at) {
             from = begin + 1;
@@ -65,17 +72,17 @@ impl LabelTemplate {
             let is_word = |c: char| c.is_ascii_alphanumeric() || "_-$".contains(c);
             let word = &before[before.trim_end_matches(is_word).len()..];
             let kind = match word {
-                "host" | "src" | "dst" => Kind::Address,
-                "net" => Kind::Net,
-                "port" => Kind::Port,
-                "interface" => Kind::Interface,
+                "host" | "src" | "dst" => PlaceholderKind::Address,
+                "net" => PlaceholderKind::Net,
+                "port" => PlaceholderKind::Port,
+                "interface" => PlaceholderKind::Interface,
                 _ => {
                     return Err(format!(
                         "before {{{label}}} stands `host`, `src` or `dst` for an address, `net`, `port` or `interface`, each time anew"
                     ));
                 }
             };
-            let is_interface = kind == Kind::Interface;
+            let is_interface = kind == PlaceholderKind::Interface;
             if is_interface && places.iter().any(|place| place.kind == kind) {
                 return Err("an alert is about one interface: say it once".to_owned());
             }
@@ -84,7 +91,7 @@ impl LabelTemplate {
             } else {
                 begin
             };
-            places.push(Place {
+            places.push(Placeholder {
                 span: begin..end + 1,
                 label: label.to_owned(),
                 kind,
@@ -97,25 +104,26 @@ impl LabelTemplate {
         })
     }
 
-    /// It filled in with addresses of IPv4, and of IPv6, to be tried before there is an alert.
+    /// The template with IPv4 addresses and with IPv6 addresses, to test the expression before
+    /// there is an alert.
     #[must_use]
     pub fn samples(&self) -> [LabelFilled; 2] {
         ["192.0.2.1", "2001:db8::1"].map(|address| {
             self.filled(|place| match place.kind {
-                Kind::Port => "9".to_owned(),
-                Kind::Interface => "eth0".to_owned(),
-                Kind::Address | Kind::Net => address.to_owned(),
+                PlaceholderKind::Port => "9".to_owned(),
+                PlaceholderKind::Interface => "eth0".to_owned(),
+                PlaceholderKind::Address | PlaceholderKind::Net => address.to_owned(),
             })
         })
     }
 
-    /// Fills it in. `label` tells the value of a label.
+    /// Fills in the template. `label` returns the value of a label.
     ///
     /// # Errors
-    /// A sentence: a label is missing, or is not what its place takes.
+    /// A message if a label is missing, or if its value does not have the type of the placeholder.
     pub fn fill<'v>(&self, label: impl Fn(&str) -> Option<&'v str>) -> Result<LabelFilled, String> {
         let mut values = Vec::with_capacity(self.places.len());
-        for Place {
+        for Placeholder {
             label: name, kind, ..
         } in &self.places
         {
@@ -129,13 +137,13 @@ impl LabelTemplate {
         Ok(self.filled(|_| values.next().unwrap_or_default()))
     }
 
-    fn filled(&self, mut value: impl FnMut(&Place) -> String) -> LabelFilled {
+    fn filled(&self, mut value: impl FnMut(&Placeholder) -> String) -> LabelFilled {
         let mut expression = String::with_capacity(self.text.len());
         let (mut copied, mut interface) = (0, None);
         for place in &self.places {
             expression.push_str(&self.text[copied..place.span.start]);
             let value = value(place);
-            if place.kind == Kind::Interface {
+            if place.kind == PlaceholderKind::Interface {
                 expression.push_str("$iface");
                 interface = Some(value);
             } else {
@@ -151,14 +159,14 @@ impl LabelTemplate {
     }
 }
 
-/// Whether a label may be called so: Prometheus, "Data model".
+/// Whether the text is a label name: Prometheus, "Data model".
 fn is_label(text: &str) -> bool {
     let is_start = |c: char| c.is_ascii_alphabetic() || c == '_';
     text.starts_with(is_start) && text.chars().all(|c| is_start(c) || c.is_ascii_digit())
 }
 
-impl Kind {
-    /// What of a value is taken, written anew.
+impl PlaceholderKind {
+    /// The needed part of a value, formatted again. `None` if the value does not have this type.
     fn value(self, value: &str) -> Option<String> {
         let value = value.trim();
         match self {
@@ -176,7 +184,7 @@ impl Kind {
         }
     }
 
-    /// What a value is not.
+    /// Describes the type that a value does not have.
     fn missing(self) -> &'static str {
         match self {
             Self::Address => {
@@ -189,7 +197,8 @@ impl Kind {
     }
 }
 
-/// An address, and the port behind it: `192.0.2.1`, `192.0.2.1:9100`, `2001:db8::1`, `[2001:db8::1]:9100`, or these in a URL.
+/// An address and its optional port: `192.0.2.1`, `192.0.2.1:9100`, `2001:db8::1`,
+/// `[2001:db8::1]:9100`, or these in a URL.
 fn endpoint(value: &str) -> Option<(IpAddr, Option<u16>)> {
     let value = match value.split_once("://") {
         Some((_, rest)) => rest.split(['/', '?', '#']).next().unwrap_or_default(),
@@ -219,7 +228,7 @@ fn endpoint(value: &str) -> Option<(IpAddr, Option<u16>)> {
     }
 }
 
-/// A network without the bits of a host, which libpcap refuses; or an address.
+/// A network with its host bits cleared, because libpcap refuses host bits; or an address.
 fn net(value: &str) -> Option<String> {
     let Some((address, bits)) = value.split_once('/').filter(|_| !value.contains("://")) else {
         return Some(endpoint(value)?.0.to_string());
@@ -296,7 +305,7 @@ mod tests {
         assert_eq!(filled.interface.as_deref(), Some("eth0.7"));
     }
 
-    /// What strangers may write in a label.
+    /// Values that strangers may write in a label.
     #[test]
     fn nothing_else_is_taken() {
         for value in [
@@ -354,7 +363,7 @@ mod tests {
             assert!(fill("net {x}", value).is_err(), "{value}");
         }
         for value in ["", "a b", "../x", "eth0\n", "\u{e9}th0", &"e".repeat(65)] {
-            // Spaces around a value are no part of it.
+            // Spaces around a value are ignored.
             assert!(
                 fill("interface {x}", value).is_err() || value == "eth0\n",
                 "{value}"
@@ -396,7 +405,8 @@ mod tests {
         assert_eq!(v6.expression, "net 2001:db8::1 and port 9 and $iface");
     }
 
-    /// Whatever is in labels: what becomes of a template has digits, letters, dots, colons and a slash in the places of values.
+    /// Whatever the labels contain, the values in an expression consist of digits, letters, dots,
+    /// colons and a slash.
     #[test]
     fn generated_values_never_change_the_expression() {
         let mut random = fastrand::Rng::with_seed(20);

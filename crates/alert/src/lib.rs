@@ -1,8 +1,11 @@
-//! Alerts of an IDS: Suricata's lines of EVE JSON and Zeek's notices, as what they say about packets.
+//! Alerts of an IDS: parses Suricata's EVE JSON and Zeek's notices into facts about packets.
 //!
-//! Pure: bytes in, facts out. No files, no sockets, no threads, no clock. [`Lines`] cuts a stream into lines, and goes on behind one that was torn;
-//! [`read`] makes an [`Alert`] of a line. What is not in a line is `None`, never a guess. The frame that Suricata can add to an alert (`packet`)
-//! is not read: it is there only where somebody turned it on. [`LabelTemplate`] is for alerts that are labels, as those of Prometheus.
+//! Pure: bytes go in, facts come out. No files, no sockets, no threads, no clock. [`LineSplitter`]
+//! splits a stream into lines, and continues after a torn line. [`read`] parses a line into an
+//! [`Alert`]. A fact that the line does not contain is `None`, never a guess.
+//!
+//! Suricata can add the frame to an alert (`packet`) if the user enables this. The frame is
+//! ignored. [`LabelTemplate`] is for alerts that consist of labels, such as those of Prometheus.
 #![forbid(unsafe_code)]
 
 mod eve;
@@ -18,84 +21,90 @@ use retroscope_packet::{Endpoint, FlowKey, Icmp, community_id_of, proto};
 use serde::Serialize;
 
 pub use labels::{LabelFilled, LabelTemplate};
-pub use lines::{LINE_BYTES_MAX, Lines};
+pub use lines::{LINE_BYTES_MAX, LineSplitter};
 pub use time::time_ns;
 
-/// What an alert says about packets.
+/// The facts of an alert about packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alert {
-    /// When: of one about a packet its stamp, in whole microseconds. ns since the epoch.
+    /// Time of the alert, ns since the epoch. For an alert about a packet: the stamp of the packet,
+    /// in whole microseconds.
     pub time_ns: i64,
-    /// The stamp of the first packet of its flow, in whole microseconds, where that is told. ns since the epoch.
+    /// Stamp of the first packet of the flow, ns since the epoch, in whole microseconds. `None` if
+    /// the line does not contain it.
     pub start_ns: Option<i64>,
-    /// Between whom; `None`: that is not told, as for what is no IP packet.
+    /// The ends of the packet. `None` if the line does not contain them, for example because the
+    /// packet is not IP.
     pub tuple: Option<Tuple>,
-    /// Where no protocol is told: one host, or two between which it was.
+    /// If the line has no protocol: the host, or the two hosts, of the alert.
     pub hosts: Vec<IpAddr>,
-    /// Of packets in a tunnel: between whom the packets on the wire are.
+    /// If the packet is in a tunnel: the ends of the packet on the wire.
     pub tunnel: Option<Tuple>,
-    /// Identifiers of the VLAN tags, outer to inner, in a tunnel those of the outer packet before those of the inner one; `None`: they are not told.
+    /// VLAN identifiers, outer to inner. In a tunnel the identifiers of the outer packet come
+    /// before those of the inner packet. `None` if the line does not contain them.
     pub vlan: Option<Vec<u16>>,
-    /// The interface where the packet was seen, as the IDS calls it.
+    /// The IDS's name of the interface that received the packet.
     pub in_iface: Option<String>,
     /// Type and code of the ICMP packet.
     pub icmp: Option<Icmp>,
-    /// The Community ID of its flow, of whatever seed.
+    /// The Community ID of the flow, with any seed.
     pub community_id: Option<String>,
-    /// Whether a packet with this stamp was on the wire: what an IDS puts together itself (of fragments, of a stream, when a flow times out) was not.
+    /// A packet with this stamp was on the wire. Packets that an IDS assembles itself (from
+    /// fragments, from a stream, at the time-out of a flow) were not.
     pub is_on_wire: bool,
-    /// What identifies it.
-    pub identity: Arc<Identity>,
+    /// The fields that identify the alert.
+    pub identity: Arc<AlertIdentity>,
 }
 
-/// Between whom a packet is, in its direction.
+/// The ends of a packet, in the direction of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tuple {
     /// Upper-layer protocol.
     pub proto: u8,
-    /// Who sent it.
+    /// The sender.
     pub src: IpAddr,
-    /// Who was to get it.
+    /// The receiver.
     pub dst: IpAddr,
-    /// Of TCP, UDP and SCTP, source and destination; `None`: they are not told, as of fragments.
+    /// Source and destination port of TCP, UDP and SCTP. `None` if the line has no ports, for
+    /// example for fragments.
     pub ports: Option<(u16, u16)>,
 }
 
-/// What identifies an alert: what its line says, repeated where we tell of it.
+/// The fields that identify an alert. Reports about the alert repeat these fields of the line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Identity {
-    /// Its time as the line has it.
+pub struct AlertIdentity {
+    /// The time as the line writes it.
     pub timestamp: String,
     /// Suricata's number of the flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow_id: Option<u64>,
-    /// Generator of the signature, …
+    /// Generator of the signature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u64>,
-    /// … its number, …
+    /// Number of the signature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signature_id: Option<u64>,
-    /// … its revision, …
+    /// Revision of the signature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rev: Option<u64>,
-    /// … and its text; of a notice its type.
+    /// Text of the signature, or the type of a Zeek notice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
-    /// The transaction.
+    /// Number of the transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_id: Option<u64>,
-    /// The sensor.
+    /// Name of the sensor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Zeek's name of the connection.
+    /// Zeek's identifier of the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// SHA-256 of the line without its end, in hexadecimal digits.
     pub sha256: String,
 }
 
-impl Identity {
-    /// How people call it: `1:2019401:3 "ET POLICY …"`.
+impl AlertIdentity {
+    /// The name for people: `1:2019401:3 "ET POLICY …"`.
     #[must_use]
     pub fn name(&self) -> String {
         let number = |number: Option<u64>| number.map_or_else(String::new, |it| it.to_string());
@@ -107,44 +116,45 @@ impl Identity {
     }
 }
 
-/// What a line is.
+/// The content of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Read {
-    /// An alert. `after_torn`: what stood before it in the line was the beginning of another, which is lost.
+pub enum ParsedLine {
+    /// An alert.
     Alert {
-        /// What it says.
+        /// The facts of the alert.
         alert: Box<Alert>,
-        /// See above.
+        /// The line began with the first part of another line, which is lost.
         after_torn: bool,
     },
-    /// A whole line that is no alert.
+    /// A whole line that is not an alert.
     Ignored,
-    /// No line, but a piece of one.
+    /// A part of a line.
     Torn,
-    /// An alert that cannot be understood: why.
+    /// An invalid alert, with the reason.
     Wrong(&'static str),
 }
 
-/// What lines of the kinds that are known begin with: where another line may begin in one that was torn.
+/// The first bytes of known lines. After a torn line, another line may begin at these bytes.
 const STARTS: [&[u8]; 2] = [br#"{"timestamp""#, br#"{"ts""#];
 /// Bytes that an alert may keep of its line, because thousands of alerts wait in memory. Suricata
 /// lets a whole rule, and so its `msg`, have as many (`DETECT_MAX_RULE_SIZE`).
 const KEPT_BYTES_MAX: usize = 8192;
-/// One of these is in each that counts.
+/// Each line of an alert contains one of these words.
 const WORDS: [&[u8]; 2] = [br#""alert""#, br#""note""#];
 
-/// What a line, without its end, is. Most lines of an IDS are no alerts, and are not parsed.
+/// Parses a line without its line feed. Most lines of an IDS are not alerts; `read` does not parse
+/// these lines.
 #[must_use]
-pub fn read(line: &[u8]) -> Read {
+pub fn read(line: &[u8]) -> ParsedLine {
     let line = line.trim_ascii();
     if line.is_empty() {
-        return Read::Ignored;
+        return ParsedLine::Ignored;
     }
     let is_whole = line.starts_with(b"{") && line.ends_with(b"}");
     let is_alert = WORDS.iter().any(|word| memmem::find(line, word).is_some());
     match (is_whole, is_alert) {
-        (true, false) => return Read::Ignored,
-        (false, false) => return Read::Torn,
+        (true, false) => return ParsedLine::Ignored,
+        (false, false) => return ParsedLine::Torn,
         (true, true) => {
             if let Some(read) = whole(line) {
                 return read;
@@ -152,39 +162,39 @@ pub fn read(line: &[u8]) -> Read {
         }
         (false, true) => {}
     }
-    // The start of a line that was not sent to its end, and the next one behind it.
+    // The first part of a line, then the next line.
     let starts = STARTS
         .iter()
         .filter_map(|start| memmem::rfind(&line[1..], start));
     let rest = starts.max().map(|at| &line[at + 1..]);
     match rest.and_then(whole) {
-        Some(Read::Alert { alert, .. }) => Read::Alert {
+        Some(ParsedLine::Alert { alert, .. }) => ParsedLine::Alert {
             alert,
             after_torn: true,
         },
-        _ => Read::Torn,
+        _ => ParsedLine::Torn,
     }
 }
 
-/// `None`: that is no JSON object.
-fn whole(line: &[u8]) -> Option<Read> {
+/// Parses a whole line. `None` if the line is not a JSON object.
+fn whole(line: &[u8]) -> Option<ParsedLine> {
     let read = if memmem::find(line, br#""event_type""#).is_some() {
         eve::read(line)
     } else {
         zeek::read(line)
     };
     read.map(|read| match read {
-        Read::Alert { alert, .. } if alert.kept_bytes() > KEPT_BYTES_MAX => {
-            Read::Wrong("its texts are longer than 8 KiB")
+        ParsedLine::Alert { alert, .. } if alert.kept_bytes() > KEPT_BYTES_MAX => {
+            ParsedLine::Wrong("its texts are longer than 8 KiB")
         }
         read => read,
     })
 }
 
 impl Alert {
-    /// Bytes of texts and lists.
+    /// Size of texts and lists, bytes.
     fn kept_bytes(&self) -> usize {
-        let Identity {
+        let AlertIdentity {
             timestamp,
             signature,
             host,
@@ -199,7 +209,8 @@ impl Alert {
 }
 
 impl Tuple {
-    /// The flow, in either direction. Where there should be ports and they are not told, of all packets between the two of that protocol.
+    /// The flow, in either direction. If the ports are unknown: all packets of the protocol between
+    /// the two addresses.
     #[must_use]
     pub fn flow(&self) -> FlowKey {
         let end = |addr, port| Endpoint { addr, port };
@@ -215,7 +226,8 @@ impl Tuple {
         }
     }
 
-    /// Ports as a line tells them: only these protocols have any, and fragments are told with zeros.
+    /// Adds the ports of a line. Only these protocols have ports, and lines about fragments have
+    /// zeros.
     fn with_ports(mut self, src: Option<u16>, dst: Option<u16>) -> Self {
         let has_ports = matches!(self.proto, proto::TCP | proto::UDP | proto::SCTP);
         let ports = src.zip(dst).filter(|ports| has_ports && *ports != (0, 0));
@@ -225,8 +237,8 @@ impl Tuple {
 }
 
 impl Alert {
-    /// Whether the Community ID is that of the tuple with seed 0; `None`: one of both is not told, or there are no ports (an ICMP error is of the flow
-    /// that it is about).
+    /// Whether the Community ID is that of the tuple with seed 0. `None` if one of the two is
+    /// unknown, or if there are no ports: an ICMP error belongs to the flow that it reports.
     #[must_use]
     pub fn has_community_id_of_tuple(&self) -> Option<bool> {
         let (tuple, id) = (self.tuple?, self.community_id.as_ref()?);

@@ -1,18 +1,20 @@
-//! A stream of bytes, cut into lines.
+//! Splits a stream of bytes into lines.
 
-/// A longer line is given up: an alert with its packet and payload has some hundred kilobytes at most.
+/// Maximum length of a line, bytes. An alert with its packet and payload has at most some hundred
+/// kilobytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// See the module. What is left of a line waits for its end.
+/// The splitter of the module documentation. It keeps the first part of a line until the line ends.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct LineSplitter {
     rest: Vec<u8>,
-    /// What comes up to the next end of a line belongs to one that was given up.
+    /// The bytes up to the next line feed belong to a line that was too long.
     skips: bool,
 }
 
-impl Lines {
-    /// Takes bytes, and gives `line` each line that is whole by them, without its end. Returns how many were longer than [`LINE_BYTES_MAX`].
+impl LineSplitter {
+    /// Adds bytes. `line` gets each line that these bytes complete, without its line feed. Returns
+    /// the number of lines that exceeded [`LINE_BYTES_MAX`].
     pub fn push(&mut self, mut bytes: &[u8], mut line: impl FnMut(&[u8])) -> u64 {
         let mut given_up = 0;
         while let Some(end) = memchr::memchr(b'\n', bytes) {
@@ -43,7 +45,8 @@ impl Lines {
         given_up
     }
 
-    /// The stream ends here: what is left, if anything is. The next bytes begin a line.
+    /// Ends the stream, and returns the last line if it has no line feed. The next bytes begin a
+    /// line.
     pub fn end(&mut self) -> Option<Vec<u8>> {
         self.skips = false;
         let rest = std::mem::take(&mut self.rest);
@@ -56,7 +59,7 @@ mod tests {
     use super::*;
 
     fn cut(pieces: &[&[u8]]) -> (Vec<Vec<u8>>, u64, Option<Vec<u8>>) {
-        let (mut lines, mut all, mut given_up) = (Lines::default(), Vec::new(), 0);
+        let (mut lines, mut all, mut given_up) = (LineSplitter::default(), Vec::new(), 0);
         for piece in pieces {
             given_up += lines.push(piece, |line| all.push(line.to_vec()));
         }

@@ -1,9 +1,10 @@
-//! Time stamps as logs have them.
+//! Time stamps in logs.
 
 use jiff::Timestamp;
 
-/// A time, ns since the epoch: ISO 8601 with any offset (`2026-11-28T05:00:00.123456+0000`, `…Z`), or seconds since the epoch with or without a
-/// fraction. `None`: it is none, or beyond what 64 bits hold.
+/// A time, ns since the epoch. Accepts ISO 8601 with any offset (`2026-11-28T05:00:00.123456+0000`,
+/// `…Z`), and seconds since the epoch with or without a fraction. `None` if the text is not a time,
+/// or the time does not fit into 64 bits.
 #[must_use]
 pub fn time_ns(text: &str) -> Option<i64> {
     if let Ok(time) = text.parse::<Timestamp>() {
@@ -20,7 +21,7 @@ pub fn time_ns(text: &str) -> Option<i64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
-/// A time in whole microseconds, as alerts have it.
+/// A time in whole microseconds, the precision of alerts.
 pub(crate) fn micros(text: &str) -> Option<i64> {
     Some(time_ns(text)?.div_euclid(1000) * 1000)
 }

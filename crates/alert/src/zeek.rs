@@ -1,4 +1,5 @@
-//! Zeek's notices: `notice.log` written as JSON. `uid` and `id.*` stand in those about a connection only, `src`, `dst` and `p` in most others.
+//! Zeek's notices: `notice.log` in JSON. Only notices about a connection have `uid` and `id.*`;
+//! most other notices have `src`, `dst` and `p`.
 
 use std::{borrow::Cow, net::IpAddr, sync::Arc};
 
@@ -7,10 +8,10 @@ use retroscope_packet::{Icmp, proto};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Alert, Identity, Read, Tuple, eve::sha256, time::micros};
+use crate::{Alert, AlertIdentity, ParsedLine, Tuple, eve::sha256, time::micros};
 
 #[derive(Deserialize)]
-struct Line<'a> {
+struct ZeekLine<'a> {
     /// Seconds since the epoch, a number, or ISO 8601.
     #[serde(default)]
     ts: Option<Value>,
@@ -38,25 +39,25 @@ struct Line<'a> {
     community_id: Option<Cow<'a, str>>,
 }
 
-/// `None`: that is no JSON, or not of this form.
-pub(crate) fn read(line: &[u8]) -> Option<Read> {
-    let parsed: Line<'_> = serde_json::from_slice(line).ok()?;
+/// Parses a line. `None` if the line is not JSON, or not of this form.
+pub(crate) fn read(line: &[u8]) -> Option<ParsedLine> {
+    let parsed: ZeekLine<'_> = serde_json::from_slice(line).ok()?;
     if parsed.note.is_none() {
-        return Some(Read::Ignored);
+        return Some(ParsedLine::Ignored);
     }
     Some(match alert(parsed, line) {
-        Ok(alert) => Read::Alert {
+        Ok(alert) => ParsedLine::Alert {
             alert: Box::new(alert),
             after_torn: false,
         },
-        Err(why) => Read::Wrong(why),
+        Err(why) => ParsedLine::Wrong(why),
     })
 }
 
-fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
+fn alert(line: ZeekLine<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     let timestamp = match line.ts {
         Some(Value::String(text)) => text,
-        // As it stands there: no digit is lost on the way through a floating-point number of microseconds.
+        // Keeps the digits of the line: a floating-point number of microseconds would lose some.
         Some(Value::Number(number)) => number.to_string(),
         _ => return Err("it has no ts"),
     };
@@ -74,7 +75,7 @@ fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
     if dst.is_some_and(|dst| dst.is_ipv6() != is_v6) {
         return Err("its addresses are none");
     }
-    // What Zeek calls either version.
+    // Zeek's name of ICMP for both IP versions.
     let is_icmp = line.proto.as_deref() == Some("icmp");
     let number = match line.proto.as_deref() {
         Some("icmp") if is_v6 => Some(proto::ICMPV6),
@@ -111,20 +112,22 @@ fn alert(line: Line<'_>, bytes: &[u8]) -> Result<Alert, &'static str> {
         in_iface: None,
         icmp,
         community_id: owned(line.community_id),
-        // Its stamp is that of the packet by which Zeek noticed, which need not be of this connection.
+        // The stamp is of the packet that caused the notice. This packet may belong to another
+        // connection.
         is_on_wire: false,
-        identity: Arc::new(Identity {
+        identity: Arc::new(AlertIdentity {
             timestamp,
             signature: owned(line.note),
             host: owned(line.peer_descr),
             uid: owned(line.uid),
             sha256: sha256(bytes),
-            ..Identity::default()
+            ..AlertIdentity::default()
         }),
     })
 }
 
-/// A floating-point number of seconds is good to a quarter of a microsecond: it is rounded.
+/// Microseconds from a number of seconds. A floating-point number of seconds is exact to a quarter
+/// of a microsecond, so it is rounded.
 fn micros_of(text: &str) -> Option<i64> {
     match text.split_once('.') {
         Some((_, fraction))

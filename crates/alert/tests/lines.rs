@@ -1,4 +1,4 @@
-//! What lines say, by examples, by Suricata's own, and torn at every place.
+//! Parses example lines, lines of a real Suricata, and lines that are torn at every place.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -7,7 +7,7 @@
 
 use std::{fs, path::Path};
 
-use retroscope_alert::{Alert, Read, read};
+use retroscope_alert::{Alert, ParsedLine, read};
 
 const EVE: &str = concat!(
     r#"{"timestamp":"2026-11-28T05:00:00.123456+0000","flow_id":9007199254740993,"in_iface":"eth0","event_type":"alert","vlan":[201,200],"#,
@@ -18,7 +18,7 @@ const EVE: &str = concat!(
 
 fn alert(line: &str) -> Alert {
     match read(line.as_bytes()) {
-        Read::Alert {
+        ParsedLine::Alert {
             alert,
             after_torn: false,
         } => *alert,
@@ -81,9 +81,9 @@ fn fragments_have_no_ports_and_decoder_events_no_tuple() {
     let line = EVE.replace("src_ip", "x").replace("dest_ip", "y");
     assert_eq!(alert(&line).tuple, None);
     let line = EVE.replace("10.0.0.2", "nowhere");
-    assert!(matches!(read(line.as_bytes()), Read::Wrong(_)));
+    assert!(matches!(read(line.as_bytes()), ParsedLine::Wrong(_)));
     let line = EVE.replace("2026-11-28T05", "2026-11-28 at 5");
-    assert!(matches!(read(line.as_bytes()), Read::Wrong(_)));
+    assert!(matches!(read(line.as_bytes()), ParsedLine::Wrong(_)));
 }
 
 #[test]
@@ -107,10 +107,13 @@ fn notices_of_zeek_are_understood() {
     assert_eq!(alert(&by_port).tuple.unwrap().proto, 58);
     let floating = alert(r#"{"ts":1795842000.1234560013,"note":"x"}"#);
     assert_eq!(floating.time_ns, of_connection.time_ns);
-    assert!(matches!(read(br#"{"ts":1.5,"note":null}"#), Read::Ignored));
+    assert!(matches!(
+        read(br#"{"ts":1.5,"note":null}"#),
+        ParsedLine::Ignored
+    ));
 }
 
-/// A text may be long if the alert does not keep it, as `packet`.
+/// A text may be long if the alert does not keep the text, for example `packet`.
 #[test]
 fn an_alert_that_keeps_long_texts_is_wrong() {
     let long = "x".repeat(500_000);
@@ -125,10 +128,13 @@ fn an_alert_that_keeps_long_texts_is_wrong() {
         ("201,200", &vlan),
     ] {
         let line = EVE.replace(text, longer);
-        assert!(matches!(read(line.as_bytes()), Read::Wrong(_)), "{text}");
+        assert!(
+            matches!(read(line.as_bytes()), ParsedLine::Wrong(_)),
+            "{text}"
+        );
     }
     let notice = format!(r#"{{"ts":1795842000.5,"note":"x","uid":"{long}"}}"#);
-    assert!(matches!(read(notice.as_bytes()), Read::Wrong(_)));
+    assert!(matches!(read(notice.as_bytes()), ParsedLine::Wrong(_)));
 }
 
 #[test]
@@ -139,7 +145,7 @@ fn other_events_are_ignored() {
         r#"{"event_type":"stats","stats":{"detect":{"alert":4}}}"#,
         r#"{"event_type":"dns","note":"alert"}"#,
     ] {
-        assert_eq!(read(line.as_bytes()), Read::Ignored, "{line}");
+        assert_eq!(read(line.as_bytes()), ParsedLine::Ignored, "{line}");
     }
 }
 
@@ -148,9 +154,9 @@ fn a_line_that_was_torn_anywhere_costs_only_itself() {
     let whole = alert(EVE);
     for end in 1..EVE.len() {
         let torn = &EVE.as_bytes()[..end];
-        assert_eq!(read(torn), Read::Torn, "{end}");
+        assert_eq!(read(torn), ParsedLine::Torn, "{end}");
         let glued = [torn, EVE.as_bytes()].concat();
-        let Read::Alert {
+        let ParsedLine::Alert {
             alert,
             after_torn: true,
         } = read(&glued)
@@ -158,10 +164,11 @@ fn a_line_that_was_torn_anywhere_costs_only_itself() {
             panic!("{end}: {:?}", read(&glued));
         };
         assert_eq!(*alert, whole, "{end}");
-        // Its beginning is lost: what begins with an object is one that says nothing.
+        // The beginning of the line is lost. A rest that begins with an object is JSON without an
+        // alert.
         let rest = &EVE.as_bytes()[end..];
         if !rest.starts_with(b"{") {
-            assert_eq!(read(rest), Read::Torn, "{end}");
+            assert_eq!(read(rest), ParsedLine::Torn, "{end}");
         }
     }
 }

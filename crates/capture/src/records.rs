@@ -13,7 +13,7 @@ use std::{
 };
 
 use retroscope_pcapfile::{
-    ReadError, Reader, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance,
+    CaptureReader, ReadError, RecordMeta, TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance,
 };
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 /// thread has set `stop`. Error messages name the stream `path`.
 ///
 /// # Errors
-/// The errors of [`Reader::with_texts`].
+/// The errors of [`CaptureReader::with_texts`].
 pub(crate) fn open<R: Read + Send + Debug + 'static>(
     path: &Path,
     stream: R,
@@ -36,7 +36,7 @@ pub(crate) fn open<R: Read + Send + Debug + 'static>(
 ) -> Result<Box<dyn Probed>, ReadError> {
     let mut queue = RecordsQueue {
         path: path.to_owned(),
-        reader: Reader::with_texts(stream, texts)?,
+        reader: CaptureReader::with_texts(stream, texts)?,
         interfaces: Vec::new(),
         reported: 0,
         is_cut_reported: false,
@@ -56,7 +56,7 @@ pub(crate) fn open<R: Read + Send + Debug + 'static>(
 #[derive(Debug)]
 struct RecordsQueue<R: Read> {
     path: PathBuf,
-    reader: Reader<R>,
+    reader: CaptureReader<R>,
     interfaces: Vec<InterfaceInfo>,
     /// Interfaces that the caller knows from the opening or from an event. `<= interfaces.len()`.
     reported: usize,

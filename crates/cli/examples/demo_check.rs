@@ -19,7 +19,7 @@
 
 use std::{error::Error, fs, path::Path, process::ExitCode};
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 
 /// Where the trigger packet goes, and nothing else.
@@ -243,7 +243,7 @@ fn time(text: &Value) -> Result<i64> {
 }
 
 fn packets(path: &Path) -> Result<Vec<Packet>> {
-    let mut reader = Reader::open(path)?;
+    let mut reader = CaptureReader::open(path)?;
     let mut packets = Vec::new();
     while let Some(record) = reader.next()? {
         let data = record.data.to_vec();

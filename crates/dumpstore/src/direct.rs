@@ -1,8 +1,13 @@
-//! A file of the system whose large writes go past the page cache (`O_DIRECT`, open(2)).
+//! A file of the system whose large writes bypass the page cache (`O_DIRECT`, open(2)).
 //!
-//! Fresh pages of the cache cost more of a processor than the disk behind it does, and what is pushed out of the cache is what others want to read. A direct write takes memory, a place in the file and a length that are multiples of 4 KiB. So a write goes directly if its memory
-//! lies as its place in the file does ([`is_in_phase`]), but for the bytes before the first multiple and behind the last one; every other write is a plain one.
-//! Direct writes and plain ones never share a page. A file system that refuses direct writes gets plain ones.
+//! Writing through the page cache costs more CPU time than the disk's own work, and evicts data
+//! that other programs read. A direct write needs an address in memory, an offset in the file and a
+//! length that are all multiples of 4 KiB.
+//!
+//! So a write is direct if its address and its offset have the same remainder ([`is_in_phase`]).
+//! The bytes before the first multiple of 4 KiB and after the last one are written through the
+//! cache, and so is every other write. Direct writes and cached writes never share a page. If the
+//! file system refuses direct writes, all writes are cached.
 
 use std::{
     fs::File,
@@ -21,7 +26,7 @@ use crate::disk::DiskFile;
 /// Alignment of memory, file offsets and lengths for direct writes: the largest block size of
 /// disks, and the page size.
 pub const UNIT: usize = 4096;
-/// Shorter writes are plain ones.
+/// Shorter writes go through the page cache.
 pub const DIRECT_BYTES_MIN: usize = 64 * 1024;
 
 /// A file whose large writes bypass the page cache, if the file system accepts direct writes.
@@ -41,13 +46,13 @@ impl SystemFile {
         }
     }
 
-    /// Whether its file system takes direct writes.
+    /// Whether the file system accepts direct writes.
     pub fn goes_directly(&self) -> bool {
         let is_taken = fcntl_setfl(&self.file, OFlags::DIRECT).is_ok();
         is_taken && fcntl_setfl(&self.file, OFlags::empty()).is_ok()
     }
 
-    /// Who writes to a file is one thread at a time, so the flag is of this write only.
+    /// Only one thread at a time writes to a file, so the flag applies to this write only.
     fn write_directly(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         fcntl_setfl(&self.file, OFlags::DIRECT)?;
         let written = self.file.write_at(bytes, offset);
@@ -56,7 +61,8 @@ impl SystemFile {
     }
 }
 
-/// Whether memory lies as its place in the file does.
+/// Whether the address of the bytes and their offset in the file have the same remainder modulo
+/// [`UNIT`].
 pub fn is_in_phase(bytes: &[u8], offset: u64) -> bool {
     (bytes.as_ptr().addr() as u64)
         .wrapping_sub(offset)
@@ -84,7 +90,7 @@ impl FileExt for SystemFile {
         }
         match self.write_directly(&bytes[..middle], offset) {
             Err(error) if is_refusal(&error) => {
-                // Of this file: a directory below may lie in another file system.
+                // Of this file only: a subdirectory may be in another file system.
                 self.is_direct.store(false, Ordering::Relaxed);
                 self.file.write_at(bytes, offset)
             }
@@ -93,7 +99,7 @@ impl FileExt for SystemFile {
     }
 }
 
-/// Whether that is about direct writes, and no fault of the disk.
+/// Whether the error refuses direct writes, rather than reports a fault of the disk.
 fn is_refusal(error: &io::Error) -> bool {
     [Errno::INVAL, Errno::OPNOTSUPP].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO))
 }
@@ -105,12 +111,12 @@ impl DiskFile for SystemFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_all()?;
-        self.let_go();
+        self.drop_cached_pages();
         Ok(())
     }
 
-    fn let_go(&self) {
-        // Advice: where it is not taken, the system lets them go when it needs room.
+    fn drop_cached_pages(&self) {
+        // Advice: if the system ignores it, it frees these pages when it needs memory.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 
@@ -126,7 +132,8 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of the file that the page cache has, by mincore(2)'s command: `None` without it.
+    /// Bytes of the file in the page cache, from fincore(1), which uses mincore(2). `None` without
+    /// the command.
     fn cached(path: &std::path::Path) -> Option<u64> {
         let output = std::process::Command::new("fincore")
             .args(["-b", "-n", "-o", "RES"])
@@ -140,7 +147,7 @@ mod tests {
     fn what_is_written_is_there_wherever_it_begins_and_ends() {
         let seed = fastrand::u64(..);
         let mut rng = fastrand::Rng::with_seed(seed);
-        // Beside the sources: the system's directory for such files may be a tmpfs.
+        // In the source folder: the system's directory for temporary files may be a tmpfs.
         for folder in [env!("CARGO_MANIFEST_DIR"), "/dev/shm"] {
             let Ok(folder) = tempfile::tempdir_in(folder) else {
                 continue;

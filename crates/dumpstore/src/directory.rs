@@ -11,36 +11,37 @@ use rustix::fs::{Gid, Uid};
 
 use crate::{
     disk::{DIRECTORY_MODE, Disk, SystemDisk},
-    store::keeper::Keeper,
+    store::keeper::KeeperHandle,
     template::{NameFacts, NameTemplate},
 };
 
 /// A directory of dumps. Clones share the file system and the keeper.
 #[derive(Debug, Clone)]
-pub struct Directory {
+pub struct DumpDirectory {
     path: PathBuf,
     /// The name of this directory below the directory of dumps. The first dump makes the directory.
     below: Option<SubDirectory>,
     disk: Arc<dyn Disk>,
     naming: Arc<Naming>,
-    /// Its file system takes writes past the page cache.
+    /// The file system accepts direct writes, which bypass the page cache.
     goes_directly: bool,
-    /// The way to the thread that deletes and holds its dumps.
-    keeper: Option<Keeper>,
+    /// The handle of the threads that list, delete and hold its dumps.
+    keeper: Option<KeeperHandle>,
 }
 
-/// How files are named.
+/// The form of file names.
 #[derive(Debug, Default)]
 struct Naming {
     template: NameTemplate,
-    /// This system's name.
+    /// The name of this system.
     host: String,
 }
 
-impl Directory {
+impl DumpDirectory {
     /// Makes the directory and its parents (0750) if they are missing, and makes a file as a trial.
     ///
-    /// Run as root through sudo, what is made belongs to the calling user (`SUDO_UID`, `SUDO_GID`).
+    /// If the process runs as root through sudo, new files belong to the calling user (`SUDO_UID`,
+    /// `SUDO_GID`).
     ///
     /// # Errors
     /// The system refused to make the directory or the file.
@@ -57,7 +58,7 @@ impl Directory {
         })
     }
 
-    /// The working directory, which may or may not be written to.
+    /// The working directory, which may not be writable.
     pub fn untried() -> Self {
         let disk = SystemDisk {
             owner: (None, None),
@@ -78,7 +79,7 @@ impl Directory {
         }
     }
 
-    /// A sentence for the user at the start.
+    /// A message for the user at the start.
     pub fn notice(&self) -> Option<String> {
         (!self.goes_directly).then(|| {
             let path = self.here().display();
@@ -86,14 +87,14 @@ impl Directory {
         })
     }
 
-    /// This directory, looked after by this keeper.
-    pub fn kept_by(self, keeper: Option<&Keeper>) -> Self {
+    /// This directory with this keeper.
+    pub fn with_keeper(self, keeper: Option<&KeeperHandle>) -> Self {
         let keeper = keeper.cloned();
         Self { keeper, ..self }
     }
 
-    /// The way to the thread that deletes and holds its dumps.
-    pub fn keeper(&self) -> Option<&Keeper> {
+    /// The handle of the threads that list, delete and hold its dumps.
+    pub fn keeper(&self) -> Option<&KeeperHandle> {
         self.keeper.as_ref()
     }
 
@@ -214,7 +215,7 @@ impl SubDirectory {
     /// Checks a name.
     ///
     /// # Errors
-    /// A sentence for the user: this is not such a name.
+    /// A message for the user if the text is not such a name.
     pub fn new(name: &str) -> Result<Self, String> {
         let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.starts_with('.') || !(1..=64).contains(&name.len()) || !name.chars().all(is_good) {
@@ -253,7 +254,7 @@ mod tests {
     fn a_directory_is_made_and_files_are_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x/y");
-        let directory = Directory::open(&path).unwrap();
+        let directory = DumpDirectory::open(&path).unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777 & !0o750,
             0

@@ -1,5 +1,5 @@
-//! The file system beneath dumps: what they do with files, and the system's own. Tests bring one that fills up, is read-only or
-//! slow (`tests/fake_disk.rs`).
+//! The file system of dumps as a trait, with an implementation by the system. Tests use an
+//! implementation that becomes full, read-only or slow (`tests/fake_disk.rs`).
 
 use std::{
     fmt,
@@ -15,42 +15,43 @@ use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fchown, open, statvfs};
 
 use crate::{direct::SystemFile, store::Space};
 
-/// Mode of new directories: they hold traffic.
+/// Mode of new directories, because they contain captured traffic.
 pub const DIRECTORY_MODE: u32 = 0o750;
 
-/// A file system. Errors are what the system said.
+/// A file system. Errors are the system's errors.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// A new file to read and write, 0640 whatever the umask; it must not exist yet.
+    /// Creates a file to read and write, with mode 0640 whatever the umask. The file must not exist
+    /// yet.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// A file to read and write. A link is not followed.
+    /// Opens a file to read and write. Does not follow a link.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// A file that is only read. A link is not followed.
+    /// Opens a file to read. Does not follow a link.
     fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Whether anything has this name. A link is followed.
+    /// Whether this name exists. Follows a link.
     fn exists(&self, path: &Path) -> bool;
 
     /// Makes a directory of mode 0750, unless it exists. A link to a directory is an error.
     fn make_directory(&self, path: &Path) -> io::Result<()>;
 
-    /// Renames, and replaces what has the name `to`.
+    /// Renames a file, and replaces a file with the name `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Renames and never replaces: fails with `AlreadyExists` if `to` exists.
+    /// Renames a file without replacing one: fails with `AlreadyExists` if `to` exists.
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Deletes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// What lies in a directory, in any order.
-    fn list(&self, path: &Path) -> io::Result<Vec<Entry>>;
+    /// The entries of a directory, in any order.
+    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>>;
 
-    /// What has this name: itself, where it is a link.
-    fn entry(&self, path: &Path) -> io::Result<Entry>;
+    /// The entry with this name. If it is a link, the link itself.
+    fn entry(&self, path: &Path) -> io::Result<DirectoryEntry>;
 
-    /// How much room there is in the file system of a directory.
+    /// The space in the file system of a directory.
     fn space(&self, path: &Path) -> io::Result<Space>;
 
     /// Syncs a directory itself, so that a rename survives a power cut.
@@ -59,39 +60,39 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
 /// An entry of a directory.
 #[derive(Debug, Clone)]
-pub struct Entry {
-    /// Without a directory.
+pub struct DirectoryEntry {
+    /// Name without directory.
     pub name: PathBuf,
     /// A plain file.
     pub is_file: bool,
     /// A directory; a link to a directory does not count.
     pub is_directory: bool,
-    /// Its length.
+    /// Length of the file.
     pub bytes: u64,
-    /// Its inode number.
+    /// Inode number.
     pub inode: u64,
-    /// When its content was changed, ns since the epoch.
+    /// Time of the last change of the content, ns since the epoch.
     pub changed_ns: i64,
 }
 
 /// An open file of a [`Disk`], read and written by [`FileExt`] at offsets. After a failed write,
 /// the file may contain a part of the data.
 pub trait DiskFile: FileExt + fmt::Debug + Send + Sync {
-    /// Cuts or extends the file to this length.
+    /// Truncates or extends the file to this length.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// Returns when everything is stored. It is not kept in memory then.
+    /// Returns when all data is on the disk, and drops the data from the page cache.
     fn sync(&self) -> io::Result<()>;
 
-    /// What was read of it is not wanted again soon.
-    fn let_go(&self) {}
+    /// Drops the file's data from the page cache, because nobody reads the data again soon.
+    fn drop_cached_pages(&self) {}
 
-    /// What tells it from all other files, whatever their names: device and inode.
+    /// The device and inode numbers, which identify the file whatever its name.
     fn identity(&self) -> io::Result<(u64, u64)>;
 }
 
 impl dyn DiskFile + '_ {
-    /// Reads it through.
+    /// A reader from start to end.
     pub fn reader(&self) -> impl Read {
         sequential(|buffer, offset| self.read_at(buffer, offset))
     }
@@ -101,7 +102,7 @@ impl dyn DiskFile + '_ {
 /// is opened again when it is needed.
 #[derive(Debug)]
 pub struct KeptFile {
-    /// Its name when it was created.
+    /// The name of the file when it was created.
     pub path: PathBuf,
     /// See [`DiskFile::identity`].
     pub identity: (u64, u64),
@@ -109,7 +110,7 @@ pub struct KeptFile {
 }
 
 impl KeptFile {
-    /// A new file; it must not exist yet.
+    /// Creates a file, which must not exist yet.
     pub fn create(disk: &dyn Disk, path: PathBuf) -> io::Result<Self> {
         let file = disk.create(&path)?;
         Ok(Self {
@@ -119,13 +120,13 @@ impl KeptFile {
         })
     }
 
-    /// The open file. Fails where it is not there any more, or another one has its name.
+    /// The open file. Fails if the file is missing, or if another file has its name.
     pub fn get(&mut self, disk: &dyn Disk) -> io::Result<&dyn DiskFile> {
         let file = self.take(disk)?;
         Ok(&**self.open.insert(file))
     }
 
-    /// The open file, which counts as closed here.
+    /// The open file, which then counts as closed.
     pub fn take(&mut self, disk: &dyn Disk) -> io::Result<Arc<dyn DiskFile>> {
         if let Some(file) = self.open.take() {
             return Ok(file);
@@ -142,7 +143,7 @@ impl KeptFile {
         self.open = None;
     }
 
-    /// Whether it has a descriptor.
+    /// Whether the file has a descriptor.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
@@ -157,12 +158,12 @@ pub fn is_there(disk: &dyn Disk, path: &Path, identity: (u64, u64)) -> io::Resul
     }
 }
 
-/// A file is not as it was left.
+/// The error for a file that another program has replaced.
 pub fn changed_by_somebody() -> io::Error {
     io::Error::other("somebody else has changed the file")
 }
 
-/// Reads from offset 0 on by `read_at`, which takes an offset as `pread(2)`.
+/// A reader from offset 0 on. `read_at` gets an offset like `pread(2)`.
 pub fn sequential<F: Fn(&mut [u8], u64) -> io::Result<usize>>(read_at: F) -> impl Read {
     struct Sequential<F>(F, u64);
     impl<F: Fn(&mut [u8], u64) -> io::Result<usize>> Read for Sequential<F> {
@@ -175,21 +176,21 @@ pub fn sequential<F: Fn(&mut [u8], u64) -> io::Result<usize>>(read_at: F) -> imp
     Sequential(read_at, 0)
 }
 
-/// The system's.
+/// The system's file system.
 #[derive(Debug)]
 pub struct SystemDisk {
-    /// The user and group that files are made for.
+    /// The user and group that own new files.
     pub owner: Owner,
 }
 
 impl SystemDisk {
-    /// A new file.
+    /// Creates a file.
     pub fn make(&self, path: &Path) -> io::Result<SystemFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o640);
         let file = options.open(path)?;
         file.set_permissions(Permissions::from_mode(0o640))?;
-        // A file that cannot be given away is no reason to lose its packets.
+        // If the owner cannot be changed, the file is still kept: its packets matter more.
         if let (Some(uid), gid) = self.owner {
             let _ = fchown(&file, Some(uid), gid);
         }
@@ -215,7 +216,7 @@ impl Disk for SystemDisk {
     }
 
     fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        // What became a FIFO meanwhile holds nobody up.
+        // Nonblocking, so that opening a file that became a FIFO does not block.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = open(path, OFlags::RDONLY | flags, Mode::empty())?;
         Ok(Arc::new(SystemFile::new(File::from(file))))
@@ -232,7 +233,7 @@ impl Disk for SystemDisk {
             Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
             Err(_) => self.give(&make_directory(path, DIRECTORY_MODE)?),
         }
-        // It is there; a parent that cannot be synced is no reason to lose what goes into it.
+        // The directory exists. If its parent cannot be synced, the dump is still written.
         let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
         let _ = self.sync_directory(parent.unwrap_or(Path::new(".")));
         Ok(())
@@ -245,7 +246,8 @@ impl Disk for SystemDisk {
     fn rename_new(&self, from: &Path, to: &Path) -> io::Result<()> {
         match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(()),
-            // A file system without RENAME_NOREPLACE (rename(2)): a hard link does not replace either.
+            // The file system has no RENAME_NOREPLACE (rename(2)): a hard link does not replace a
+            // file either.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                 fs::hard_link(from, to)?;
                 fs::remove_file(from)
@@ -258,17 +260,17 @@ impl Disk for SystemDisk {
         fs::remove_file(path)
     }
 
-    fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
         let entries = fs::read_dir(path)?;
-        // One that is gone by now was not to be seen any more.
+        // Entries that were deleted in the meantime are skipped.
         let entry = |entry: io::Result<fs::DirEntry>| self.entry(&entry.ok()?.path()).ok();
         Ok(entries.filter_map(entry).collect())
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Entry> {
+    fn entry(&self, path: &Path) -> io::Result<DirectoryEntry> {
         let meta = fs::symlink_metadata(path)?;
         let seconds_ns = meta.mtime().saturating_mul(1_000_000_000);
-        Ok(Entry {
+        Ok(DirectoryEntry {
             name: path.file_name().map_or_else(PathBuf::new, PathBuf::from),
             is_file: meta.is_file(),
             is_directory: meta.is_dir(),
@@ -304,7 +306,7 @@ mod tests {
         bytes
     }
 
-    /// What dumps rely on, of the system's and of the one that tests bring.
+    /// The promises on which dumps rely, for the system's disk and for the disk of tests.
     fn keeps_its_promises(disk: &dyn Disk, directory: &Path) {
         let (a, b) = (directory.join("a"), directory.join("b"));
         let file = disk.create(&a).unwrap();
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
-    /// Not even a link to the very file.
+    /// Not even a link to the same file.
     #[test]
     fn a_link_in_the_place_of_a_file_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();

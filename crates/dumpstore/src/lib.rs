@@ -6,10 +6,10 @@
 //! | `directory` | one directory: making it, its names, room on a full disk |
 //! | `template` | the names of files |
 //! | `store` | the dumps: the dump-keeper deletes and holds dumps, the dump-lister lists dumps |
-//! | `time` | time stamps as names, sidecars and people write them |
+//! | `time` | time stamps in names, in sidecars and for users |
 //!
-//! The crate knows nothing of packets: the recorder writes the files. It reports deleted dumps and
-//! sentences for the user to a [`Listener`](store::Listener).
+//! The crate knows nothing of packets: the recorder writes the files. The crate reports deleted
+//! dumps and messages for the user to a [`StoreListener`](store::StoreListener).
 
 #[cfg(test)]
 extern crate self as retroscope_dumpstore;
@@ -25,7 +25,7 @@ pub mod time;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks, whether or not a thread panicked with the lock.
+/// Locks a mutex, even if a thread panicked while it held the lock.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,30 +1,33 @@
-//! The names of dumps' files: a template, filled in.
+//! The template of the names of dump files.
 
 use crate::time::file_stamp;
 
-/// Longest part of a rule, a host or an interface in a name, in bytes.
+/// Maximum length of a rule, a host or an interface in a name, in bytes.
 const PART_BYTES: usize = 64;
-/// Longest name without extensions, in bytes: with them, and a number behind it, it stays below the 255 of most file systems.
+/// Maximum length of a name without extensions, in bytes. With extensions and a number the name
+/// stays below 255 bytes, the limit of most file systems.
 const STEM_BYTES: usize = 190;
 
-/// How dumps' files are named: letters, digits, `.`, `_` and `-`, and in braces what each dump fills in.
+/// The form of the names of dump files: letters, digits, `.`, `_` and `-`, and placeholders in
+/// braces.
 ///
-/// | | |
+/// | placeholder | value |
 /// |---|---|
 /// | `{time}` | the trigger's time, UTC: `20261120T191503.123456789Z` |
-/// | `{date}` | its day: `20261120` |
-/// | `{number}` | a number that counts the dumps of a recorder, at least 4 digits |
+/// | `{date}` | the day of the trigger: `20261120` |
+/// | `{number}` | the number of the dump in its recorder, at least 4 digits |
 /// | `{rule}` | the trigger expression, or `manual` |
-/// | `{interface}` | where the trigger packet came, or `any` |
-/// | `{host}` | this system's name |
+/// | `{interface}` | the interface of the trigger packet, or `any` |
+/// | `{host}` | the name of this system |
 ///
-/// Each run of characters of what is filled in that are none of those becomes one `-`. What is longer than 190 bytes is cut. The name need not be different for
-/// each dump: where it is taken, the next `{number}` is tried, or `-2`, `-3` and so on are put behind it.
+/// Each run of other characters in a value becomes one `-`. Names are cut at 190 bytes. Names need
+/// not be unique: if a name is taken, the next `{number}` is tried, or `-2`, `-3` and so on are
+/// appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NameTemplate(Vec<Piece>);
+pub struct NameTemplate(Vec<TemplatePiece>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum TemplatePiece {
     Text(String),
     Time,
     Date,
@@ -34,14 +37,14 @@ enum Piece {
     Host,
 }
 
-/// Facts of a dump that fill in the template.
+/// The facts of a dump for the template.
 #[derive(Debug, Clone, Default)]
 pub struct NameFacts {
     /// Stamp of the trigger, ns since the epoch.
     pub trigger_ns: i64,
     /// The trigger expression, or `manual`.
     pub rule: String,
-    /// Interface of the trigger packet. `None`: a trigger by hand.
+    /// Interface of the trigger packet. `None` for a trigger by hand.
     pub interface: Option<String>,
 }
 
@@ -49,7 +52,7 @@ impl NameTemplate {
     /// Checks a template.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A message for the user.
     pub fn new(text: &str) -> Result<Self, String> {
         let known = "{time} {date} {number} {rule} {interface} {host}";
         let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -63,7 +66,7 @@ impl NameTemplate {
                 ));
             }
             if !plain.is_empty() {
-                pieces.push(Piece::Text(plain.to_owned()));
+                pieces.push(TemplatePiece::Text(plain.to_owned()));
             }
             if plain.len() == rest.len() {
                 break;
@@ -72,12 +75,12 @@ impl NameTemplate {
                 .split_once('}')
                 .ok_or_else(|| format!("'{{{more}' has no '}}'"))?;
             pieces.push(match name {
-                "time" => Piece::Time,
-                "date" => Piece::Date,
-                "number" => Piece::Number,
-                "rule" => Piece::Rule,
-                "interface" => Piece::Interface,
-                "host" => Piece::Host,
+                "time" => TemplatePiece::Time,
+                "date" => TemplatePiece::Date,
+                "number" => TemplatePiece::Number,
+                "rule" => TemplatePiece::Rule,
+                "interface" => TemplatePiece::Interface,
+                "host" => TemplatePiece::Host,
                 _ => return Err(format!("nothing is called {{{name}}}: there are {known}")),
             });
             rest = behind;
@@ -90,26 +93,26 @@ impl NameTemplate {
         Ok(Self(pieces))
     }
 
-    /// A name without extension. `again`: how many names were already taken. Each try has a
-    /// different `number`.
+    /// A name without extension. `again` is the number of names that were already taken. Each try
+    /// has a different `number`.
     pub fn stem(&self, facts: &NameFacts, host: &str, number: u64, again: u64) -> String {
         let mut stem = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => stem.push_str(text),
-                Piece::Time => stem.push_str(&file_stamp(facts.trigger_ns)),
-                Piece::Date => stem.push_str(&file_stamp(facts.trigger_ns)[..DATE_BYTES]),
-                Piece::Number => stem.push_str(&format!("{number:04}")),
-                Piece::Rule => stem.push_str(&part(&facts.rule, "all")),
-                Piece::Interface => {
+                TemplatePiece::Text(text) => stem.push_str(text),
+                TemplatePiece::Time => stem.push_str(&file_stamp(facts.trigger_ns)),
+                TemplatePiece::Date => stem.push_str(&file_stamp(facts.trigger_ns)[..DATE_BYTES]),
+                TemplatePiece::Number => stem.push_str(&format!("{number:04}")),
+                TemplatePiece::Rule => stem.push_str(&part(&facts.rule, "all")),
+                TemplatePiece::Interface => {
                     stem.push_str(&part(facts.interface.as_deref().unwrap_or_default(), "any"));
                 }
-                Piece::Host => stem.push_str(&part(host, "localhost")),
+                TemplatePiece::Host => stem.push_str(&part(host, "localhost")),
             }
         }
         stem.truncate(STEM_BYTES);
-        // A cut may have left a number out that tells names apart.
-        let is_numbered = self.0.contains(&Piece::Number) && stem.len() < STEM_BYTES;
+        // The cut may have removed the number that makes names different.
+        let is_numbered = self.0.contains(&TemplatePiece::Number) && stem.len() < STEM_BYTES;
         if again > 0 && !is_numbered {
             stem.push_str(&format!("-{}", again + 1));
         }
@@ -117,24 +120,25 @@ impl NameTemplate {
     }
 }
 
-/// `{time}-{number}-{rule}`
+/// `{time}-{number}-{rule}`.
 impl Default for NameTemplate {
     fn default() -> Self {
-        let dash = || Piece::Text("-".to_owned());
+        let dash = || TemplatePiece::Text("-".to_owned());
         Self(vec![
-            Piece::Time,
+            TemplatePiece::Time,
             dash(),
-            Piece::Number,
+            TemplatePiece::Number,
             dash(),
-            Piece::Rule,
+            TemplatePiece::Rule,
         ])
     }
 }
 
-/// `20261120`, the beginning of a stamp.
+/// Length of the date `20261120`, with which a stamp begins.
 const DATE_BYTES: usize = 8;
 
-/// A text cut to `[A-Za-z0-9._-]`: each run of other characters becomes one `-`, none at the ends.
+/// A text reduced to `[A-Za-z0-9._-]`: each run of other characters becomes one `-`, none at the
+/// ends.
 fn part(text: &str, empty: &str) -> String {
     let mut part = String::new();
     for c in text.chars() {
@@ -190,7 +194,7 @@ mod tests {
         };
         let all = "{host}_{date}.{interface}-{rule}-{number}";
         assert_eq!(stem(all, 0), "sensor-1.example.org_20261120.eth0-tcp-0017");
-        // Taken: the caller brings another number, or one is put behind it.
+        // The name is taken: the caller passes another number, or a number is appended.
         assert_eq!(stem(all, 1), stem(all, 0));
         assert_eq!(
             [0, 1, 2].map(|n| stem("dump", n)),

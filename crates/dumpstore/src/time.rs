@@ -1,14 +1,25 @@
-//! Time stamps as people and files write and read them.
+//! Time stamps for users and in files.
 
 use jiff::Timestamp;
 
-/// A time as users write it, ns since the UNIX epoch. RFC 3339 with any offset (`2026-11-20T19:15:03.5Z`, `…+02:00`, `…+0200`; a space before
-/// the offset stands for the plus sign of a link that somebody forgot to escape), or a number since 1970, with a fraction or without, whose
-/// unit follows from its size: below 10¹¹ it is seconds (to the year 5138), below 10¹⁴ milliseconds, below 10¹⁷ microseconds, else
-/// nanoseconds (all of these from 1973 on). What is finer than a nanosecond is cut off.
+/// Parses a time from a user, ns since the UNIX epoch.
+///
+/// The time is RFC 3339 with any offset (`2026-11-20T19:15:03.5Z`, `…+02:00`, `…+0200`), or a
+/// number since 1970, with or without a fraction. A space before the offset counts as a plus sign
+/// that was not escaped in a link.
+///
+/// The size of a number determines its unit:
+///
+/// - below 10¹¹: seconds (to the year 5138)
+/// - below 10¹⁴: milliseconds (from 1973 on)
+/// - below 10¹⁷: microseconds (from 1973 on)
+/// - otherwise: nanoseconds (from 1973 on)
+///
+/// Fractions of a nanosecond are dropped.
 ///
 /// # Errors
-/// A sentence that says what to write instead; also for times that nanoseconds in 64 bits do not hold (before 1677, after 2262).
+/// A message that says what to write instead. Times that do not fit into 64 bits of nanoseconds
+/// (before 1677, after 2262) are also errors.
 pub fn parse_time(text: &str) -> Result<i64, String> {
     let wrong =
         || format!("{text:?} is not a time: write it like 2026-11-20T19:15:03.5Z or 1795202103.5");
@@ -28,7 +39,7 @@ pub fn parse_time(text: &str) -> Result<i64, String> {
     ns.ok_or_else(wrong)
 }
 
-/// A number since 1970: see [`parse_time`].
+/// Parses a number since 1970: see [`parse_time`].
 fn epoch_ns(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
@@ -54,7 +65,7 @@ fn epoch_ns(text: &str) -> Option<i64> {
     i64::try_from(sign * ns).ok()
 }
 
-/// The text with a plus sign where a space stands between the time and the digits of an offset.
+/// The text, with a plus sign instead of a space between the time and the digits of an offset.
 fn with_plus(text: &str) -> String {
     match text.rsplit_once(' ') {
         Some((time, offset))
@@ -69,18 +80,19 @@ fn with_plus(text: &str) -> String {
 /// RFC 3339 in UTC with nine digits and `Z`: `2026-11-20T19:15:03.123456789Z`.
 #[must_use]
 pub fn rfc3339(time_ns: i64) -> String {
-    // Every `i64` of nanoseconds lies between the years 1677 and 2262, inside what `Timestamp` can hold.
+    // Every `i64` of nanoseconds is between the years 1677 and 2262, within the range of
+    // `Timestamp`.
     let time = Timestamp::from_nanosecond(i128::from(time_ns));
     format!("{:.9}", time.unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-/// The form that dump files are named by: `20261120T191503.123456789Z`, which sorts by time.
+/// The form of times in the names of dump files: `20261120T191503.123456789Z`, which sorts by time.
 #[must_use]
 pub fn file_stamp(time_ns: i64) -> String {
     rfc3339(time_ns).replace(['-', ':'], "")
 }
 
-/// Nanoseconds as seconds for a sentence: `10.000 s`, `-0.250 s`.
+/// Nanoseconds as seconds for a message: `10.000 s`, `-0.250 s`.
 #[must_use]
 pub fn seconds(ns: i64) -> String {
     format!("{:.3} s", ns as f64 / 1e9)
@@ -116,7 +128,7 @@ mod tests {
             ("0.5", 500_000_000),
             ("-1.5", -1_500_000_000),
             ("5.", 5_000_000_000),
-            // The last of a unit and the first of the next.
+            // The last number of one unit and the first of the next.
             ("100000000000", 100_000_000_000_000_000),
             ("99999999999999", 99_999_999_999_999_000_000_i128),
             ("100000000000000", 100_000_000_000_000_000),

@@ -1,15 +1,16 @@
-//! How long a line takes: a million flows of TCP and UDP over IPv4 and IPv6, ns a line and bytes a line.
+//! Measures the time of a line: a million flows of TCP and UDP over IPv4 and IPv6, ns and bytes for
+//! each line.
 #![allow(clippy::print_stdout, reason = "it is what an example is for")]
 
 use std::time::Instant;
 
-use retroscope_eve::{About, flow};
-use retroscope_flow::{End, Ended, Ends, FlowTable, Packet, Secret, TimeOuts};
+use retroscope_eve::{FlowContext, flow};
+use retroscope_flow::{DirectedKey, EndedFlow, FlowEnd, FlowPacket, FlowTable, Secret, TimeOuts};
 use retroscope_packet::{LinkType, parse};
 
 const FLOWS: u32 = 1_000_000;
 
-/// A packet of a flow of its own, without link header.
+/// A packet without link header. Each number gives a separate flow.
 fn packet(number: u32) -> Vec<u8> {
     let (proto, is_v6) = (
         if number.is_multiple_of(2) { 6 } else { 17 },
@@ -38,22 +39,23 @@ fn main() {
     for number in 0..FLOWS {
         let data = packet(number);
         let parsed = parse(LinkType::RAW, &data);
-        let Some(ends) = Ends::of(&parsed, true) else {
+        let Some(ends) = DirectedKey::of(&parsed, true) else {
             continue;
         };
         let time_ns = start_ns + i64::from(number) * 1000;
-        let packet = Packet::new(ends, time_ns, 1514, parsed.tcp_flags).with_payload(&data[40..]);
+        let packet =
+            FlowPacket::new(ends, time_ns, 1514, parsed.tcp_flags).with_payload(&data[40..]);
         table.update(&[packet], |_, _| {});
     }
     let mut flows = Vec::with_capacity(FLOWS as usize);
-    table.finish(|flow, end: End| {
-        flows.push(Ended {
+    table.finish(|flow, end: FlowEnd| {
+        flows.push(EndedFlow {
             flow: *flow,
             end,
             time_ns: flow.last_ns(),
         });
     });
-    let about = About {
+    let about = FlowContext {
         interface: Some("eth0"),
         community_id_seed: 0,
     };

@@ -1,23 +1,26 @@
-//! Events of our own.
+//! The recorder's own events.
 
 use serde::Serialize;
 
 use crate::text::{put, put_stamp};
 
-/// What is under `retroscope`.
+/// The object under the key `retroscope`.
 #[derive(Serialize)]
-struct Body<'a, Fields> {
+struct EventObject<'a, Fields> {
     kind: &'a str,
     #[serde(flatten)]
     fields: &'a Fields,
 }
 
-/// Appends the line of an event, `"event_type":"retroscope"`: its time in nanoseconds since the UNIX epoch, and under `retroscope` its kind
-/// (`trigger`, `dump`, `notice`, `statistics`) and its fields, a struct or map without a `kind` of its own. No key at the top is one that EVE
-/// uses for anything else.
+/// Appends the line of an event, with `"event_type":"retroscope"` and the time in nanoseconds since
+/// the UNIX epoch.
+///
+/// The object under `retroscope` has the kind (`trigger`, `dump`, `notice`, `statistics`) and the
+/// fields, a struct or map without a `kind`. No top-level key has another meaning in EVE.
 ///
 /// # Errors
-/// The fields are neither struct nor map, or cannot be written as JSON. Nothing is appended then.
+/// If the fields are neither struct nor map, or cannot be written as JSON. Then nothing is
+/// appended.
 pub fn event(
     out: &mut Vec<u8>,
     time_ns: i64,
@@ -28,7 +31,7 @@ pub fn event(
     put(out, r#"{"timestamp":"#);
     put_stamp(out, time_ns);
     put(out, r#","event_type":"retroscope","retroscope":"#);
-    let written = serde_json::to_writer(&mut *out, &Body { kind, fields });
+    let written = serde_json::to_writer(&mut *out, &EventObject { kind, fields });
     if written.is_err() {
         out.truncate(start);
     } else {

@@ -1,8 +1,10 @@
-//! A flow that ended, as a line of EVE's `flow` events.
+//! Writes a flow that ended as a `flow` event of EVE.
 
 use std::sync::LazyLock;
 
-use retroscope_flow::{End, Ended, Family, Flow, Key, Secret, Stage, TcpState};
+use retroscope_flow::{
+    AddressKind, BiflowKey, EndedFlow, Flow, FlowEnd, Secret, TcpState, TimeOutStage,
+};
 use retroscope_packet::proto::{ICMP, ICMPV6, SCTP, TCP, UDP};
 use retroscope_packet::{Icmp, community_id_between};
 
@@ -24,23 +26,25 @@ const FLAGS: [(u8, &str); 8] = [
     (128, "cwr"),
 ];
 
-/// Hashes keys for identifiers of flows: the same in every run.
+/// Hashes keys for the identifiers of flows, equally in every run.
 static IDS: LazyLock<Secret> = LazyLock::new(|| Secret::from_words(|n| mixed(n as u64 + 1)));
 
-/// What a line says that its flow does not know.
+/// The facts of a line that its flow does not contain.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct About<'a> {
-    /// The name of the interface that the flow came by; `None`: not known, or it is from a file.
+pub struct FlowContext<'a> {
+    /// Name of the interface that received the flow. `None` if the name is unknown, or if the flow
+    /// is from a file.
     pub interface: Option<&'a str>,
-    /// Seed of the Community ID. Tools that are to agree need the same one, usually 0.
+    /// Seed of the Community ID. Tools whose IDs should agree need the same seed, usually 0.
     pub community_id_seed: u16,
 }
 
-/// Appends the line of a flow. Flows that are not IP have no form in EVE: then it returns `false` and appends nothing.
+/// Appends the line of a flow. EVE has no form for flows that are not IP: `flow` then returns
+/// `false` and appends nothing.
 ///
-/// `src` is the client: see [`Flow::server`]. Its `reason` is the nearest one that EVE has, `retroscope.end` says exactly why it ended. Of TCP
-/// whose begin was not seen there is no `tcp.state` until one side ends it.
-pub fn flow(out: &mut Vec<u8>, ended: &Ended, about: &About<'_>) -> bool {
+/// `src` is the client: see [`Flow::server`]. `reason` is the closest reason that EVE has;
+/// `retroscope.end` is the exact reason. A TCP flow without a SYN has no `tcp.state`.
+pub fn flow(out: &mut Vec<u8>, ended: &EndedFlow, about: &FlowContext<'_>) -> bool {
     let flow = &ended.flow;
     let key = flow.key();
     let Some(ends) = key.endpoints() else {
@@ -82,10 +86,10 @@ pub fn flow(out: &mut Vec<u8>, ended: &Ended, about: &About<'_>) -> bool {
 
     put_counts(out, ended, [server, client]);
 
-    // Of ICMP whose type was not captured it is not known.
+    // If the ICMP type was not captured, the Community ID is unknown.
     let is_icmp = matches!(
         (key.family(), proto),
-        (Family::V4, ICMP) | (Family::V6, ICMPV6)
+        (AddressKind::V4, ICMP) | (AddressKind::V6, ICMPV6)
     );
     let has_type = icmp != [None; 2];
     if has_type || !is_icmp {
@@ -103,7 +107,7 @@ pub fn flow(out: &mut Vec<u8>, ended: &Ended, about: &About<'_>) -> bool {
     true
 }
 
-fn put_vlans(out: &mut Vec<u8>, key: &Key) {
+fn put_vlans(out: &mut Vec<u8>, key: &BiflowKey) {
     let mut before = r#","vlan":["#;
     for vlan in key.vlans() {
         put(out, before);
@@ -126,7 +130,7 @@ fn put_icmp(out: &mut Vec<u8>, name: &str, icmp: Option<Icmp>) {
 }
 
 /// The object `flow`.
-fn put_counts(out: &mut Vec<u8>, ended: &Ended, [server, client]: [usize; 2]) {
+fn put_counts(out: &mut Vec<u8>, ended: &EndedFlow, [server, client]: [usize; 2]) {
     let flow = &ended.flow;
     let (packets, bytes) = (flow.packets(), flow.bytes());
     put(out, r#","flow":{"pkts_toserver":"#);
@@ -141,7 +145,7 @@ fn put_counts(out: &mut Vec<u8>, ended: &Ended, [server, client]: [usize; 2]) {
     put_stamp(out, flow.first_ns());
     put(out, r#","end":"#);
     put_stamp(out, flow.last_ns());
-    // As Suricata has it: the difference of the seconds of both stamps.
+    // As in Suricata: the difference between the seconds of both stamps.
     put(out, r#","age":"#);
     let seconds = |time_ns: i64| time_ns.div_euclid(SECOND_NS);
     put_number(out, seconds(flow.last_ns()) - seconds(flow.first_ns()));
@@ -149,19 +153,19 @@ fn put_counts(out: &mut Vec<u8>, ended: &Ended, [server, client]: [usize; 2]) {
     put(
         out,
         match flow.stage() {
-            Stage::New => "new",
-            Stage::Established => "established",
-            Stage::Closed => "closed",
+            TimeOutStage::New => "new",
+            TimeOutStage::Established => "established",
+            TimeOutStage::Closed => "closed",
         },
     );
     put(out, r#"","reason":""#);
     put(
         out,
         match ended.end {
-            End::TimeOut => "timeout",
-            End::Reused => "tcp_reuse",
-            End::Full | End::Crowded => "forced",
-            End::Finished => "shutdown",
+            FlowEnd::TimeOut => "timeout",
+            FlowEnd::Reused => "tcp_reuse",
+            FlowEnd::Full | FlowEnd::Crowded => "forced",
+            FlowEnd::Finished => "shutdown",
         },
     );
     put(out, "\"}");
@@ -190,7 +194,7 @@ fn put_tcp(out: &mut Vec<u8>, flow: &Flow, client: usize) {
         TcpState::SynSent => Some("syn_sent"),
         TcpState::SynReceived => Some("syn_recv"),
         TcpState::Established => Some("established"),
-        // EVE's states are the server's.
+        // EVE's states are those of the server.
         TcpState::Closing if to_client & FIN != 0 => Some("fin_wait1"),
         TcpState::Closing => Some("close_wait"),
         TcpState::Closed => Some("closed"),
@@ -204,7 +208,7 @@ fn put_tcp(out: &mut Vec<u8>, flow: &Flow, client: usize) {
 }
 
 /// The object `retroscope`.
-fn put_ours(out: &mut Vec<u8>, ended: &Ended) {
+fn put_ours(out: &mut Vec<u8>, ended: &EndedFlow) {
     let flow = &ended.flow;
     put(out, r#","retroscope":{"start_ns":"#);
     put_number(out, flow.first_ns());
@@ -218,11 +222,11 @@ fn put_ours(out: &mut Vec<u8>, ended: &Ended) {
     put(
         out,
         match ended.end {
-            End::TimeOut => "timeout",
-            End::Reused => "reused",
-            End::Full => "full",
-            End::Crowded => "crowded",
-            End::Finished => "finished",
+            FlowEnd::TimeOut => "timeout",
+            FlowEnd::Reused => "reused",
+            FlowEnd::Full => "full",
+            FlowEnd::Crowded => "crowded",
+            FlowEnd::Finished => "finished",
         },
     );
     put(out, "\"");
@@ -236,12 +240,14 @@ fn put_ours(out: &mut Vec<u8>, ended: &Ended) {
     put(out, "}");
 }
 
-/// The identifier of a flow by its key and its first stamp, below 2^53: numbers that all readers of JSON take as they are.
-fn id(key: &Key, first_ns: i64) -> u64 {
+/// The identifier of a flow from its key and its first stamp. It is below 2^53, so every JSON
+/// reader keeps it exact.
+fn id(key: &BiflowKey, first_ns: i64) -> u64 {
     mixed(IDS.hash(key).wrapping_add(mixed(first_ns.cast_unsigned()))) >> 11
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
+/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
+/// generators").
 fn mixed(mut word: u64) -> u64 {
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,8 +1,9 @@
-//! Flows and our own events as lines of EVE JSON, the format of Suricata's logs.
+//! Writes flows and the recorder's own events as lines of EVE JSON, the format of Suricata's logs.
 //!
-//! Pure: it appends text to a buffer of the caller's. No files, no threads, no clock. Keys and their order are those of Suricata 7's flow
-//! log; what its schema does not know is under one key, `retroscope`. Where Suricata would know more than we do, the key is left out: `app_proto`,
-//! `alerted`, `spi`, and what its stream engine tells.
+//! Pure: functions append text to the caller's buffer. No files, no threads, no clock. Keys and
+//! their order are those of Suricata 7's flow log. Facts without a key in Suricata's schema are
+//! under one key, `retroscope`. If Suricata knows more than the recorder, the key is omitted:
+//! `app_proto`, `alerted`, `spi`, and the keys of its stream engine.
 #![forbid(unsafe_code)]
 
 mod event;
@@ -11,5 +12,5 @@ mod protocols;
 mod text;
 
 pub use event::event;
-pub use flow::{About, flow};
+pub use flow::{FlowContext, flow};
 pub use protocols::{proto_name, proto_number};

@@ -1,8 +1,9 @@
-//! Names of IP protocols as Suricata writes them: mostly the keywords of IANA's registry "Assigned Internet Protocol Numbers".
+//! Suricata's names of IP protocols, mostly the keywords of IANA's registry "Assigned Internet
+//! Protocol Numbers".
 
 use crate::text::{put, put_number};
 
-/// By number. Those that have no name of their own are `Any`.
+/// Names by number. A number without a name has `Any`.
 #[rustfmt::skip]
 const NAMES: [&str; 144] = [
     "HOPOPT", "ICMP", "IGMP", "GGP", "IP-in-IP", "ST", "TCP", "CBT", "EGP", "IGP",
@@ -28,7 +29,8 @@ pub fn proto_name(proto: u8) -> Option<&'static str> {
     NAMES.get(usize::from(proto)).copied()
 }
 
-/// The number of a protocol by its name, in any case, or by the number itself: what [`proto_name`] says, read back.
+/// The number of a protocol, from its name in any case, or from the number as text. The inverse of
+/// [`proto_name`].
 #[must_use]
 pub fn proto_number(name: &str) -> Option<u8> {
     let known = NAMES
@@ -37,7 +39,7 @@ pub fn proto_number(name: &str) -> Option<u8> {
     known.map_or_else(|| name.parse().ok(), |number| u8::try_from(number).ok())
 }
 
-/// The name, or the number, which has three digits.
+/// Writes the name, or the number, which has three digits.
 pub(crate) fn put_proto(out: &mut Vec<u8>, proto: u8) {
     match proto_name(proto) {
         Some(name) => put(out, name),

@@ -1,4 +1,4 @@
-//! The pieces that lines are made of.
+//! Writes the parts of lines.
 
 use std::net::IpAddr;
 
@@ -6,12 +6,12 @@ use jiff::{Timestamp, tz::Offset};
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-/// As it is: without anything to escape.
+/// Writes text that contains nothing to escape.
 pub(crate) fn put(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// A name in quotes, with what JSON wants escaped.
+/// Writes a name in quotes, escaped for JSON.
 pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
     serde_json::to_writer(out, name).expect("text goes into memory");
 }
@@ -20,7 +20,7 @@ pub(crate) fn put_number(out: &mut Vec<u8>, number: impl itoa::Integer) {
     put(out, itoa::Buffer::new().format(number));
 }
 
-/// A byte as two digits.
+/// Writes a byte as two hexadecimal digits.
 pub(crate) fn put_hex(out: &mut Vec<u8>, byte: u8) {
     out.extend_from_slice(&hex(byte));
 }
@@ -29,7 +29,7 @@ fn hex(byte: u8) -> [u8; 2] {
     [byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)])
 }
 
-/// An address as Suricata writes it: of IPv6 all eight groups with all digits.
+/// Writes an address like Suricata: all eight groups of an IPv6 address with all digits.
 pub(crate) fn put_addr(out: &mut Vec<u8>, addr: IpAddr) {
     match addr {
         IpAddr::V4(addr) => {
@@ -49,8 +49,10 @@ pub(crate) fn put_addr(out: &mut Vec<u8>, addr: IpAddr) {
     }
 }
 
-/// A time in UTC as EVE has it, in quotes: `"2026-11-22T19:15:03.123456+0000"`. What is below a microsecond is dropped, towards the past: stamps
-/// keep their order. All `i64` of nanoseconds since the UNIX epoch are between the years 1677 and 2262.
+/// Writes a time in UTC as in EVE, in quotes: `"2026-11-22T19:15:03.123456+0000"`.
+///
+/// The time is rounded down to a microsecond, so stamps keep their order. All `i64` of nanoseconds
+/// since the UNIX epoch are between the years 1677 and 2262.
 pub(crate) fn put_stamp(out: &mut Vec<u8>, time_ns: i64) {
     let time = Timestamp::from_nanosecond(i128::from(time_ns)).unwrap_or(Timestamp::UNIX_EPOCH);
     let time = Offset::UTC.to_datetime(time);
@@ -71,7 +73,7 @@ pub(crate) fn put_stamp(out: &mut Vec<u8>, time_ns: i64) {
     out.extend_from_slice(&text);
 }
 
-/// The last digits of a number, as many as there is room for.
+/// Writes the last digits of a number, one for each byte of `place`.
 #[inline]
 fn set_digits(place: &mut [u8], mut number: u32) {
     for digit in place.iter_mut().rev() {

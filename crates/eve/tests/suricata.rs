@@ -1,4 +1,5 @@
-//! The flow log of a real Suricata, line by line, beside ours of the same captures. What differs is of a class that packets or the line itself tell.
+//! Compares the flow log of a real Suricata with ours, line by line, for the same captures. Each
+//! difference belongs to a class that the packets or the line explain.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -10,30 +11,30 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use retroscope_eve::{About, flow};
+use retroscope_eve::{FlowContext, flow};
 use retroscope_flow::{Secret, Tracker, TrackerConfig};
 use retroscope_packet::{
     Endpoint, Icmp, LinkType, community_id, community_id_between, icmp_ports, parse,
 };
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 
 /// Packets and bytes.
 type Counts = [u64; 2];
 
-/// What is told of a flow, by Suricata or by us.
+/// The facts of a flow, from Suricata or from us.
 #[derive(Debug, Clone)]
 struct Line {
     start: String,
     /// Client and server: address, and port if there is one.
     ends: [(String, Option<u64>); 2],
-    /// What each of them sent.
+    /// Traffic that each of them sent.
     sent: [Counts; 2],
     state: String,
     tcp_state: String,
     proto: String,
     icmp_type: Option<u64>,
-    /// Suricata's Community ID is not what the specification says.
+    /// Suricata's Community ID differs from the specification.
     has_odd_id: bool,
 }
 
@@ -63,8 +64,11 @@ fn read_line(text: &str) -> (Key, Line) {
     ((regular.unwrap_or(id), line["vlan"].to_string()), read)
 }
 
-/// The Community ID by its specification, if `id` is Suricata's other one: it hashes ports also where there are none, which are 0 or the low half of
-/// ESP's security parameters index; of ICMPv6 that nothing answers the type and 0 instead of type and code, with the smaller address first.
+/// The Community ID according to the specification, if `id` is Suricata's other ID.
+///
+/// Suricata also hashes ports of protocols without ports: these are 0, or the low half of ESP's
+/// security parameters index. For an ICMPv6 message without a reply it hashes the type and 0
+/// instead of type and code, with the smaller address first.
 fn regular_id(line: &Value, id: &str) -> Option<String> {
     let byte = |name: &str| u8::try_from(line[name].as_u64()?).ok();
     let [src, dst] = ["src_ip", "dest_ip"].map(|name| line[name].as_str().unwrap());
@@ -97,20 +101,20 @@ fn regular_id(line: &Value, id: &str) -> Option<String> {
     (odd == id).then(|| community_id_between(proto, ends, has_ports, 0))
 }
 
-/// What the packets of a capture tell beside its flows.
+/// Facts of the packets of a capture, in addition to its flows.
 #[derive(Debug, Default)]
 struct Packets {
     /// Community IDs of their outer headers.
     outside: HashSet<String>,
-    /// Addresses between which fragments went, smaller one first.
+    /// Pairs of addresses between which fragments were sent, the smaller address first.
     fragments: HashSet<[String; 2]>,
-    /// By the Community ID of the packet that they answer, ICMP errors.
+    /// ICMP errors, by the Community ID of the packet that they report.
     errors: HashMap<String, Counts>,
-    /// There are packets that were cut short or are damaged.
+    /// Some packets were truncated or damaged.
     is_damaged: bool,
 }
 
-/// Suricata writes IPv6 addresses in full, and so do we.
+/// Both addresses. Suricata writes IPv6 addresses in full, and so do we.
 fn pair(ends: &[(String, Option<u64>); 2]) -> [String; 2] {
     let mut pair = [ends[0].0.clone(), ends[1].0.clone()];
     pair.sort();
@@ -127,18 +131,18 @@ fn shown(addr: IpAddr) -> String {
     }
 }
 
-/// The lines of a capture, by key, and what its packets tell.
+/// Our lines of a capture, by key, and the facts of its packets.
 fn ours(path: &Path) -> (HashMap<Key, Vec<Line>>, Packets) {
     let mut tracker = Tracker::new(&TrackerConfig::default(), Secret::random());
     let (mut lines, mut packets) = (HashMap::<_, Vec<_>>::new(), Packets::default());
     let mut ended = |ended| {
         let mut out = Vec::new();
-        if flow(&mut out, &ended, &About::default()) {
+        if flow(&mut out, &ended, &FlowContext::default()) {
             let (key, line) = read_line(str::from_utf8(&out).unwrap());
             lines.entry(key).or_default().push(line);
         }
     };
-    let mut reader = Reader::open(path).unwrap();
+    let mut reader = CaptureReader::open(path).unwrap();
     while let Ok(1..) = reader.fill() {
         for meta in reader.records() {
             let link_type = reader.interfaces()[usize::from(meta.interface)].link_type;
@@ -171,7 +175,7 @@ fn total(lines: &[Line]) -> Counts {
     each.fold([0, 0], |sum, sent| [sum[0] + sent[0], sum[1] + sent[1]])
 }
 
-/// The class of a line of Suricata's; `theirs` are all of its key, as `ours`.
+/// The class of a line of Suricata. `theirs` and `ours` are all lines with its key.
 fn class(
     line: &Line,
     key: &Key,
@@ -190,7 +194,7 @@ fn class(
             _ => "",
         };
     }
-    // It tells directions apart of TCP, UDP, SCTP and ICMP only.
+    // Suricata separates directions only for TCP, UDP, SCTP and ICMP.
     let is_other = !matches!(&*line.proto, "TCP" | "UDP" | "SCTP" | "ICMP" | "IPv6-ICMP");
     if is_other && line.sent == [total(ours), [0, 0]] {
         return "both directions as one";
@@ -212,10 +216,11 @@ fn class(
     ""
 }
 
-/// The class of a line of ours that Suricata has none of, with this key and start.
+/// The class of one of our lines with a key and start that no line of Suricata has.
 fn class_of_other(line: &Line, packets: &Packets) -> &'static str {
     match (&*line.proto, line.icmp_type) {
-        // Unreachable, quench, redirect, time exceeded, wrong parameter: it counts them in the flow that they answer.
+        // Unreachable, source quench, redirect, time exceeded, parameter problem: Suricata counts
+        // these in the flow that they report.
         ("ICMP", Some(3 | 4 | 5 | 11 | 12)) => "only here: ICMP errors",
         ("IGMP" | "GRE" | "IP-ENCAP", _) => "only here: a protocol without flows",
         _ if packets.fragments.contains(&pair(&line.ends)) => "only here: fragments",

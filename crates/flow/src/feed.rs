@@ -1,11 +1,15 @@
-//! A feed of events: a bounded ring to which any thread adds, and which listeners read, each with a cursor of its own, without locks.
+//! A feed of events: a bounded ring without locks. Any thread adds events, and each listener reads
+//! with a separate cursor.
 //!
-//! R-Scope's lockless bimodal queue (R-Scope paper, section 2.2), for several producers and listeners. In one mode the oldest event is overwritten, and a listener
-//! that is too slow is told how many it missed. The other one is entered and left by a listener through a compare-and-swap, without a word from producers: those
-//! that may wait do so while they would overwrite what it has not read.
+//! The feed is R-Scope's lockless bimodal queue (R-Scope paper, section 2.2), for several producers
+//! and listeners. In one mode a producer overwrites the oldest event, and a listener that is too
+//! slow gets the number of missed events. In the other mode producers that may wait do not
+//! overwrite an event before one listener has read the event. The listener enters and leaves this
+//! mode by a compare-and-swap, without the help of producers.
 //!
-//! Events have numbers, from 0. A producer takes the next number, and puts its event into the place of that number, where it replaces an earlier one and
-//! never a later one. So a place tells a listener whether its event is still to come, is there, or has gone.
+//! Events are numbered from 0. A producer takes the next number, and stores its event in the place
+//! of this number. There the event replaces an earlier event, never a later one. So the place shows
+//! a listener whether its event is not written yet, present, or overwritten.
 //!
 //! On a 2-core Intel Xeon guest a feed of 1,024 places delivered 2.4 million events a second from
 //! one producer and 2.9 million from two; a recorder reports some thousands. A `VecDeque` under a
@@ -14,56 +18,57 @@
 
 use std::sync::Arc;
 
-use crate::sync::{AtomicU64, Ordering::SeqCst, Place};
+use crate::sync::{AtomicU64, Ordering::SeqCst, SharedValue};
 
-/// Nobody holds producers up.
+/// No listener holds producers up.
 const FREE: u64 = u64::MAX;
 
-/// See the module. Orderings are those of one total order: it is no data path, and then they need no argument.
+/// The feed of the module documentation. All orderings are sequentially consistent. The feed is not
+/// on the data path, and this order needs no further argument.
 #[derive(Debug)]
 pub struct Feed<T> {
-    places: Box<[Place<Numbered<T>>]>,
+    places: Box<[SharedValue<NumberedEvent<T>>]>,
     /// The number of the next event.
     end: AtomicU64,
-    /// The cursor of the listener that producers wait for, or [`FREE`].
+    /// The cursor of the listener for which producers wait, or [`FREE`].
     held: AtomicU64,
 }
 
-/// An event in its place.
+/// An event with its number.
 #[derive(Debug)]
-pub(crate) struct Numbered<T> {
+pub(crate) struct NumberedEvent<T> {
     number: u64,
     event: T,
 }
 
-/// A listener's place in a feed.
+/// The position of a listener in a feed.
 #[derive(Debug)]
-pub struct Cursor {
+pub struct FeedCursor {
     next: u64,
     holds: bool,
 }
 
-/// What a listener finds.
+/// The result of reading a feed.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard<T> {
+pub enum FeedItem<T> {
     /// The next event.
     Event(T),
-    /// So many were overwritten since the last one.
+    /// Number of events that were overwritten since the last event read.
     Missed(u64),
-    /// It is still to come.
+    /// The next event does not exist yet.
     Nothing,
 }
 
 impl<T: Clone> Feed<T> {
-    /// That keeps so many events, at least 1.
+    /// A feed that keeps `capacity` events, at least 1.
     ///
     /// # Panics
-    /// Where it would keep none.
+    /// If `capacity` is 0.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         assert!(capacity > 0, "a feed that keeps nothing");
         Self {
-            places: (0..capacity).map(|_| Place::default()).collect(),
+            places: (0..capacity).map(|_| SharedValue::default()).collect(),
             end: AtomicU64::new(0),
             held: AtomicU64::new(FREE),
         }
@@ -74,20 +79,23 @@ impl<T: Clone> Feed<T> {
         self.end.load(SeqCst)
     }
 
-    /// The first number that may still be there.
+    /// The lowest number that may still be in the feed.
     fn oldest(&self) -> u64 {
         self.end().saturating_sub(self.places.len() as u64)
     }
 
-    /// Adds an event, and overwrites the oldest where there is no room. Never waits. Returns how many events, this one included, the listener that [holds](Self::hold)
-    /// producers up has not read; 0: there is none.
+    /// Adds an event, and overwrites the oldest event if the feed is full. Never waits.
+    ///
+    /// Returns the number of events, this event included, that the listener which
+    /// [holds](Self::hold) producers up has not read. 0 if no listener does.
     pub fn push(&self, event: T) -> u64 {
         let number = self.end.fetch_add(1, SeqCst);
-        self.put(Numbered { number, event })
+        self.put(NumberedEvent { number, event })
     }
 
-    /// The same; but where a listener [holds](Self::hold) producers up and has not read the oldest one, `waits` is called with the number that is next for it, until there is
-    /// room or it says no.
+    /// As [`Self::push`], but may wait. If a listener [holds](Self::hold) producers up and has not
+    /// read the oldest event, this calls `waits` with the next number of the listener. It repeats
+    /// this until there is room or `waits` returns false.
     pub fn push_or_wait(&self, event: T, mut waits: impl FnMut(u64) -> bool) -> u64 {
         let number = loop {
             let (number, held) = (self.end(), self.held.load(SeqCst));
@@ -102,15 +110,16 @@ impl<T: Clone> Feed<T> {
                 break number;
             }
         };
-        self.put(Numbered { number, event })
+        self.put(NumberedEvent { number, event })
     }
 
-    fn put(&self, event: Numbered<T>) -> u64 {
+    fn put(&self, event: NumberedEvent<T>) -> u64 {
         let place = &self.places[self.place(event.number)];
         let event = Arc::new(event);
         loop {
             let before = place.load();
-            // Whoever was that slow finds a later event in its place: its own has been overwritten.
+            // A producer that was delayed finds a later event in the place: its own event is
+            // already overwritten.
             let is_late = before.as_ref().is_some_and(|it| it.number > event.number);
             if is_late || place.replace(before.as_ref(), &event) {
                 let held = self.held.load(SeqCst);
@@ -123,26 +132,27 @@ impl<T: Clone> Feed<T> {
         usize::try_from(number % self.places.len() as u64).unwrap_or(0)
     }
 
-    /// A listener from the event of this number on, or, if that is in the future or `None`, from the next one on.
-    pub fn listen(&self, from: Option<u64>) -> Cursor {
+    /// A listener that starts at the event with this number. If the number is in the future or
+    /// `None`, the listener starts at the next event.
+    pub fn listen(&self, from: Option<u64>) -> FeedCursor {
         let end = self.end();
         let next = from.map_or(end, |from| from.min(end));
-        Cursor { next, holds: false }
+        FeedCursor { next, holds: false }
     }
 
-    /// What is next for a listener.
-    pub fn hear(&self, cursor: &mut Cursor) -> Heard<T> {
+    /// The next event of a listener.
+    pub fn hear(&self, cursor: &mut FeedCursor) -> FeedItem<T> {
         let found = self.places[self.place(cursor.next)].load();
         let heard = match found {
             Some(event) if event.number == cursor.next => {
                 cursor.next += 1;
-                Heard::Event(event.event.clone())
+                FeedItem::Event(event.event.clone())
             }
             Some(event) if event.number > cursor.next => {
                 let next = self.oldest().max(cursor.next + 1);
-                Heard::Missed(next - std::mem::replace(&mut cursor.next, next))
+                FeedItem::Missed(next - std::mem::replace(&mut cursor.next, next))
             }
-            Some(_) | None => return Heard::Nothing,
+            Some(_) | None => return FeedItem::Nothing,
         };
         if cursor.holds {
             self.held.store(cursor.next, SeqCst);
@@ -150,14 +160,15 @@ impl<T: Clone> Feed<T> {
         heard
     }
 
-    /// Whether [`Self::hear`] tells anything.
-    pub fn has_news(&self, cursor: &Cursor) -> bool {
+    /// Whether [`Self::hear`] returns an event or a number of missed events.
+    pub fn has_news(&self, cursor: &FeedCursor) -> bool {
         let found = self.places[self.place(cursor.next)].load();
         found.is_some_and(|event| event.number >= cursor.next)
     }
 
-    /// Producers that may wait do so for this listener from now on. False: they do for another one.
-    pub fn hold(&self, cursor: &mut Cursor) -> bool {
+    /// Makes producers that may wait do so for this listener from now on. False if they already
+    /// wait for another listener.
+    pub fn hold(&self, cursor: &mut FeedCursor) -> bool {
         let was_free = self
             .held
             .compare_exchange(FREE, cursor.next, SeqCst, SeqCst);
@@ -165,16 +176,16 @@ impl<T: Clone> Feed<T> {
         cursor.holds
     }
 
-    /// They do not any more. To be called before a cursor that holds is dropped.
-    pub fn release(&self, cursor: &mut Cursor) {
+    /// Ends [`Self::hold`]. Call this before a cursor that holds is dropped.
+    pub fn release(&self, cursor: &mut FeedCursor) {
         if std::mem::take(&mut cursor.holds) {
             self.held.store(FREE, SeqCst);
         }
     }
 }
 
-impl Cursor {
-    /// The number of the event that is to come.
+impl FeedCursor {
+    /// The number of the next event to read.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
@@ -187,14 +198,15 @@ mod tests {
 
     use super::*;
 
-    /// A listener's model: what it hears of so many events.
+    /// Compares what a listener reads with a model.
     #[test]
     fn a_listener_hears_all_or_how_many_it_missed() {
         for seed in 0..200 {
             let mut random = fastrand::Rng::with_seed(seed);
             let capacity = random.usize(1..9);
             let feed = Feed::new(capacity);
-            let mut cursors: Vec<(Cursor, u64)> = (0..3).map(|_| (feed.listen(None), 0)).collect();
+            let mut cursors: Vec<(FeedCursor, u64)> =
+                (0..3).map(|_| (feed.listen(None), 0)).collect();
             let mut end = 0_u64;
             for _ in 0..300 {
                 if random.bool() {
@@ -206,9 +218,9 @@ mod tests {
                 let oldest = end.saturating_sub(capacity as u64);
                 let heard = feed.hear(cursor);
                 let told = match heard {
-                    Heard::Nothing => *expected == end,
-                    Heard::Missed(count) => *expected < oldest && count == oldest - *expected,
-                    Heard::Event(number) => *expected >= oldest && number == *expected,
+                    FeedItem::Nothing => *expected == end,
+                    FeedItem::Missed(count) => *expected < oldest && count == oldest - *expected,
+                    FeedItem::Event(number) => *expected >= oldest && number == *expected,
                 };
                 assert!(told, "{seed}: {heard:?} at {expected} of {end}");
                 *expected = cursor.next();
@@ -225,23 +237,24 @@ mod tests {
         let unread = [0, 1, 2, 3].map(|number| {
             feed.push_or_wait(number, |_| {
                 waited += 1;
-                let is_missed = matches!(feed.hear(&mut one), Heard::Missed(_));
+                let is_missed = matches!(feed.hear(&mut one), FeedItem::Missed(_));
                 assert!(!is_missed);
                 true
             })
         });
         assert_eq!((waited, one.next()), (2, 2));
         assert_eq!(unread, [1, 2, 2, 2]);
-        // One that gives up overwrites, and that is told.
+        // A producer that stops waiting overwrites the event, and the listener learns of the gap.
         feed.push_or_wait(4, |_| false);
-        assert_eq!(feed.hear(&mut one), Heard::Missed(1));
+        assert_eq!(feed.hear(&mut one), FeedItem::Missed(1));
         feed.release(&mut one);
         let unread = feed.push_or_wait(5, |_| panic!("nobody holds it up"));
         assert_eq!((unread, feed.push(6)), (0, 0));
         assert!(feed.hold(&mut other));
     }
 
-    /// Threads that add and listen at once: each listener hears the events of each producer in order, and hears or misses all.
+    /// Threads add and listen at the same time. Each listener reads the events of each producer in
+    /// order, and reads or misses every event.
     #[test]
     fn threads_add_and_listen() {
         const EVENTS: u64 = 50_000;
@@ -258,15 +271,15 @@ mod tests {
                             loop {
                                 let was_over = is_over.load(SeqCst);
                                 match feed.hear(&mut cursor) {
-                                    Heard::Event((producer, number)) => {
+                                    FeedItem::Event((producer, number)) => {
                                         let last: &mut Option<u64> = &mut last[producer];
                                         assert!(last.is_none_or(|last| last < number));
                                         *last = Some(number);
                                         heard += 1;
                                     }
-                                    Heard::Missed(count) => missed += count,
-                                    Heard::Nothing if was_over => break,
-                                    Heard::Nothing => thread::yield_now(),
+                                    FeedItem::Missed(count) => missed += count,
+                                    FeedItem::Nothing if was_over => break,
+                                    FeedItem::Nothing => thread::yield_now(),
                                 }
                             }
                             assert_eq!(heard + missed, 2 * EVENTS);

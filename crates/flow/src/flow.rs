@@ -1,54 +1,59 @@
-//! What is known of one flow.
+//! The state of one flow.
 
 use std::array;
 
 use retroscope_packet::{Icmp, proto::TCP};
 
-use crate::time_outs::{Stage, TimeOuts};
-use crate::{Key, Packet};
+use crate::time_outs::{TimeOutStage, TimeOuts};
+use crate::{BiflowKey, FlowPacket};
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// First bytes of payload that a flow keeps.
+/// Number of first payload bytes that a flow keeps.
 pub(crate) const PAYLOAD: usize = 12;
 
-/// Marks of a flow: which of the key's ends is the server, …
+/// Bit in [`Flow::marks`]: the index of the server among the key's ends.
 const SERVER: u8 = 1;
-/// … that it is TCP whose SYN was not seen, …
+/// Bit in [`Flow::marks`]: a TCP flow whose SYN was not seen.
 const MIDSTREAM: u8 = 2;
-/// … that the slot holds a flow, …
+/// Bit in [`Flow::marks`]: the slot holds a flow.
 const LIVE: u8 = 4;
-/// … and that the type of an ICMP message of the first end is known; twice this, of the second end.
+/// Bit in [`Flow::marks`]: the ICMP type of the first end's message is known. The next higher bit
+/// is for the second end.
 const ICMP: u8 = 8;
 
-/// How far a TCP connection is, from flags alone, as in Suricata where it has not enabled `midstream`: without a SYN there is no state.
+/// The state of a TCP connection. As in Suricata without `midstream`, flags alone determine the
+/// state: without a SYN there is no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum TcpState {
-    /// No TCP, or no handshake was seen.
+    /// Not TCP, or no handshake was seen.
     #[default]
     None,
     /// A SYN was seen.
     SynSent,
-    /// The answer to it was seen.
+    /// The answer to the SYN was seen.
     SynReceived,
-    /// The handshake was seen whole.
+    /// The complete handshake was seen.
     Established,
-    /// One side has sent a FIN after that.
+    /// One side sent a FIN after the handshake.
     Closing,
-    /// Both have, or one an RST; the client's does not end what nobody answered.
+    /// Both sides sent a FIN, or one side an RST. An RST of the client does not end a connection
+    /// without an answer.
     Closed,
 }
 
-/// A flow: plain data, two cache lines, which processors fetch as a pair. Arrays of two are by the key's ends: what the first one sent, what the second one sent.
+/// A flow: plain data in two cache lines, which processors fetch as a pair. Arrays of two are
+/// indexed by the key's ends: what the first end sent, and what the second end sent.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(128))]
 pub struct Flow {
-    pub(crate) key: Key,
-    /// Stamp of its entry in the queue. Entries of its slot with other stamps are out of date.
+    pub(crate) key: BiflowKey,
+    /// Stamp of the flow's entry in the queue. Entries of its slot with other stamps are out of
+    /// date.
     pub(crate) queued: u64,
     pub(crate) first_ns: i64,
     pub(crate) last_ns: i64,
@@ -67,8 +72,9 @@ pub struct Flow {
 const _: () = assert!(size_of::<Flow>() == 128);
 
 impl Flow {
-    /// A flow that begins with this packet, which [`Self::add`] has to add.
-    pub(crate) fn new(packet: &Packet, queued: u64) -> Self {
+    /// A flow that begins with this packet. The caller must still count the packet by
+    /// [`Self::add`].
+    pub(crate) fn new(packet: &FlowPacket, queued: u64) -> Self {
         let mut flow = Self {
             key: packet.ends.key,
             queued,
@@ -99,14 +105,15 @@ impl Flow {
         self.marks & LIVE != 0
     }
 
-    /// The slot holds a flow no more.
+    /// Marks the slot as free.
     pub(crate) fn free(&mut self) {
         self.mark(LIVE, false);
     }
 
-    /// Counts a packet of the flow. Packets may come in any order of time, as they do by several queues.
+    /// Counts a packet of the flow. Packets may arrive in any order of time, for example through
+    /// several queues.
     #[inline]
-    pub(crate) fn add(&mut self, packet: &Packet) {
+    pub(crate) fn add(&mut self, packet: &FlowPacket) {
         let from = usize::from(packet.ends.is_reverse);
         if packet.time_ns < self.first_ns {
             self.begin_before(packet);
@@ -128,9 +135,9 @@ impl Flow {
         }
     }
 
-    /// A packet is older than all that were counted: it is the first one.
+    /// Makes a packet the first one that is older than all counted packets.
     #[cold]
-    fn begin_before(&mut self, packet: &Packet) {
+    fn begin_before(&mut self, packet: &FlowPacket) {
         self.first_ns = packet.time_ns;
         self.interface = packet.interface;
         if self.is_midstream() || self.key.proto() != TCP {
@@ -164,21 +171,21 @@ impl Flow {
         };
     }
 
-    /// Whether a packet of the same key begins another connection.
+    /// Whether a packet of the same key begins a new connection.
     #[inline]
-    pub(crate) fn is_begun_anew_by(&self, packet: &Packet) -> bool {
+    pub(crate) fn is_begun_anew_by(&self, packet: &FlowPacket) -> bool {
         packet.tcp_flags.is_some_and(is_start) && self.gives_way_to(packet)
     }
 
-    /// Whether it is so far that a SYN begins another connection. The client sends that with which this one began again while nobody answers,
-    /// also after it was refused: then it is the same.
+    /// Whether a SYN begins a new connection in this state. A client without an answer repeats its
+    /// first SYN, even after a refusal: such a SYN belongs to the same connection.
     #[cold]
-    fn gives_way_to(&self, syn: &Packet) -> bool {
+    fn gives_way_to(&self, syn: &FlowPacket) -> bool {
         let client = 1 - self.server();
         let is_again =
             usize::from(syn.ends.is_reverse) == client && syn.tcp_seq.to_ne_bytes() == self.begin;
         match self.tcp {
-            // By several queues the answer may be counted before the SYN.
+            // With several queues, the answer may be counted before the SYN.
             TcpState::None => syn.time_ns >= self.first_ns,
             TcpState::Closing => self.tcp_flags[client] & FIN != 0 && !is_again,
             TcpState::Closed => !is_again,
@@ -186,20 +193,21 @@ impl Flow {
         }
     }
 
-    /// When its time-out has passed if no packet comes. It is over at [`Self::due_ns`], which is not earlier.
+    /// The time at which the time-out has passed if no packet arrives. The flow ends at
+    /// [`Self::due_ns`], which is not earlier.
     #[inline]
     pub(crate) fn idle_ns(&self, time_outs: &TimeOuts) -> i64 {
         let time_out = time_outs.of(self.key.proto(), self.stage());
         self.last_ns.saturating_add(time_out)
     }
 
-    /// When it is over if no packet comes.
+    /// The time at which the flow ends if no packet arrives.
     #[inline]
     pub(crate) fn due_ns(&self, time_outs: &TimeOuts) -> i64 {
         time_outs.due_ns(self.idle_ns(time_outs))
     }
 
-    /// The same flow with other times of its earliest and its latest packet, ns.
+    /// A copy of the flow with other times of its earliest and latest packet, ns.
     #[must_use]
     pub fn with_times(&self, [first_ns, last_ns]: [i64; 2]) -> Self {
         Self {
@@ -209,19 +217,19 @@ impl Flow {
         }
     }
 
-    /// The key of all its packets.
+    /// The key of all packets of the flow.
     #[must_use]
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &BiflowKey {
         &self.key
     }
 
-    /// Time of its earliest packet, in nanoseconds since the UNIX epoch.
+    /// Time of the earliest packet, in nanoseconds since the UNIX epoch.
     #[must_use]
     pub fn first_ns(&self) -> i64 {
         self.first_ns
     }
 
-    /// Time of its latest packet.
+    /// Time of the latest packet, in nanoseconds since the UNIX epoch.
     #[must_use]
     pub fn last_ns(&self) -> i64 {
         self.last_ns
@@ -239,49 +247,52 @@ impl Flow {
         self.bytes
     }
 
-    /// TCP flag bits of all packets that each of the key's ends sent: see [`retroscope_packet::Parsed::tcp_flags`].
+    /// TCP flag bits of all packets that each of the key's ends sent: see
+    /// [`retroscope_packet::Parsed::tcp_flags`].
     #[must_use]
     pub fn tcp_flags(&self) -> [u8; 2] {
         self.tcp_flags
     }
 
-    /// How far a TCP connection is.
+    /// The state of the TCP connection.
     #[must_use]
     pub fn tcp_state(&self) -> TcpState {
         self.tcp
     }
 
-    /// What its time-out depends on.
+    /// The stage that determines the time-out.
     #[inline]
     #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> TimeOutStage {
         match self.tcp {
-            TcpState::Closed => Stage::Closed,
-            TcpState::Established | TcpState::Closing => Stage::Established,
-            _ if self.key.proto() != TCP && !self.packets.contains(&0) => Stage::Established,
-            _ => Stage::New,
+            TcpState::Closed => TimeOutStage::Closed,
+            TcpState::Established | TcpState::Closing => TimeOutStage::Established,
+            _ if self.key.proto() != TCP && !self.packets.contains(&0) => TimeOutStage::Established,
+            _ => TimeOutStage::New,
         }
     }
 
-    /// Which of the key's ends is the server, 0 or 1: the receiver of the first SYN, else of the first packet.
+    /// Which of the key's ends is the server, 0 or 1: the receiver of the first SYN, otherwise of
+    /// the first packet.
     #[must_use]
     pub fn server(&self) -> usize {
         usize::from(self.marks & SERVER)
     }
 
-    /// Whether it is TCP whose SYN was not seen.
+    /// Whether this is a TCP flow whose SYN was not seen.
     #[must_use]
     pub fn is_midstream(&self) -> bool {
         self.marks & MIDSTREAM != 0
     }
 
-    /// The number of the interface that its first packet came by.
+    /// Number of the interface that received the first packet.
     #[must_use]
     pub fn interface(&self) -> u16 {
         self.interface
     }
 
-    /// The first ICMP message that each of the key's ends sent; `None`: none, or its type was not captured.
+    /// The first ICMP message that each of the key's ends sent. `None` if there is no message, or
+    /// its type was not captured.
     #[must_use]
     pub fn icmp(&self) -> [Option<Icmp>; 2] {
         array::from_fn(|end| {
@@ -290,7 +301,8 @@ impl Flow {
         })
     }
 
-    /// The first bytes, 12 at most, of the first payload that either end sent, as far as they were captured.
+    /// The first bytes, at most 12, of the first payload of either end, as far as they were
+    /// captured.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload[..usize::from(self.payload_len)]

@@ -1,58 +1,59 @@
-//! How much of flows can be kept so that a ring reaches back for a certain time.
+//! Chooses how much of each flow is kept, so that the ring reaches back for a goal, a certain time.
 //!
-//! What was stored within that time, the goal, has to fit into the ring. The controller knows how much that is, how much comes, and how much of it
-//! will soon be older: where it will not fit, flows keep less; where twice as much would fit, they keep more. It decides ahead of the need, because
-//! what is stored cannot be taken back.
+//! The bytes that are stored within the goal must fit into the ring. The controller knows three
+//! numbers: these bytes, the rate of new bytes, and how many of the stored bytes soon become older
+//! than the goal. If the sum will not fit, flows keep less. If twice the rate would fit, flows keep
+//! more. The controller decides ahead of the need, because stored bytes cannot be removed.
 
 use std::collections::VecDeque;
 
-/// Bytes of each direction of a flow that are kept in any case: its head.
+/// Bytes of each direction of a flow that are always kept: the head of the flow.
 pub const HEAD_BYTES: u64 = 4 << 10;
-/// The first limit; above it all is kept.
+/// The first limit. Above this limit flows are kept whole.
 const LIMIT_MAX: u64 = 16 << 20;
-/// Periods of a goal.
+/// Number of periods in a goal.
 const PERIODS: i64 = 200;
 const PERIOD_NS_MIN: i64 = 20_000_000;
 const PERIOD_NS_MAX: i64 = 1_000_000_000;
-/// How far it looks ahead, one in so many periods of the goal.
+/// Look-ahead as a fraction of the goal: one period in this number.
 const AHEAD: usize = 10;
-/// Periods whose mean is what comes.
+/// Number of the newest periods whose mean is the expected rate.
 const RECENT: usize = 4;
-/// Periods after a change before the next one: what comes follows it.
+/// Periods after a change before the next change, because the rate follows the change with a delay.
 const SETTLED: usize = 2;
 
-/// What has changed.
+/// A change of the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HistoryStep {
-    /// Flows keep so many bytes of each direction from now on.
+    /// Each direction of a flow keeps this number of bytes from now on.
     Limit(u64),
-    /// All of them is kept again.
+    /// Flows are kept whole again.
     All,
-    /// They keep no more than [`HEAD_BYTES`], and that does not fit.
+    /// Flows keep only [`HEAD_BYTES`], and even these do not fit.
     Short,
 }
 
-/// See the module. Pure: it is told the time.
+/// The controller of the module documentation. It reads no clock; the caller passes the time.
 #[derive(Debug)]
 pub struct HistoryGoal {
     capacity: u64,
     period_ns: i64,
-    /// Bytes that were stored in each period since the goal, the last one behind, and their sum.
+    /// Bytes that were stored in each period of the goal, the latest period last.
     stored: VecDeque<u64>,
     young: u64,
-    /// The end of the last period that was counted, ns, and all that was stored until then.
+    /// End of the last counted period, ns, and the total of stored bytes at this time.
     counted: Option<(i64, u64)>,
     limit: Option<u64>,
     /// Periods since the last change.
     since_change: usize,
     was_raised: bool,
-    /// Periods after a change before flows keep more: longer where that did not last.
+    /// Periods after a change before flows keep more. Longer if the last increase did not last.
     patience: usize,
     is_short: bool,
 }
 
 impl HistoryGoal {
-    /// For a ring that holds `capacity` bytes, and a goal of at least 1 ns.
+    /// A controller for a ring of `capacity` bytes, and a goal of at least 1 ns.
     #[must_use]
     pub fn new(goal_ns: i64, capacity: u64) -> Self {
         let period_ns = (goal_ns / PERIODS).clamp(PERIOD_NS_MIN, PERIOD_NS_MAX);
@@ -71,20 +72,22 @@ impl HistoryGoal {
         }
     }
 
-    /// How often it is to be told, ns.
+    /// Interval at which the caller should call [`Self::period`], ns.
     #[must_use]
     pub fn period_ns(&self) -> i64 {
         self.period_ns
     }
 
-    /// Bytes of each direction of a flow that are kept; `None`: all.
+    /// Bytes of each direction of a flow that are kept. `None`: all.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }
 
-    /// At `now_ns` of a monotonic clock so many bytes were stored in all. To be called once a [period](Self::period_ns) or less often: what was stored between two calls is
-    /// divided evenly between the periods that ended, and the one that has begun.
+    /// Reports that `stored` bytes were stored in total until `now_ns` of a monotonic clock.
+    ///
+    /// Call this once a [period](Self::period_ns) or less often. The bytes since the last call are
+    /// divided evenly among the periods that ended, and the period that has begun.
     pub fn period(&mut self, now_ns: i64, stored: u64) -> Option<HistoryStep> {
         let (from_ns, before) = *self.counted.get_or_insert((now_ns, stored));
         let elapsed_ns = u128::try_from(now_ns.saturating_sub(from_ns)).ok()?;
@@ -93,7 +96,7 @@ impl HistoryGoal {
             .ok()
             .filter(|periods| *periods > 0)?;
         let bytes = u128::from(stored.saturating_sub(before));
-        // Not more than all of it, which is a `u64`.
+        // At most the sum of the bytes, which is a `u64`.
         let each = u64::try_from(bytes * period_ns / elapsed_ns).unwrap_or(u64::MAX);
         let left_ns = i64::try_from(elapsed_ns % period_ns).unwrap_or(0);
         self.counted = Some((now_ns - left_ns, before + each * periods as u64));
@@ -130,7 +133,7 @@ impl HistoryGoal {
         None
     }
 
-    /// Keeps less, the more is missing the less.
+    /// Lowers the limit, the more the more is missing.
     fn lower(&mut self, needed: u128, ahead: usize) -> Option<HistoryStep> {
         let limit = match self.limit {
             None => LIMIT_MAX,
@@ -159,7 +162,7 @@ impl HistoryGoal {
     fn raise(&mut self, ahead: usize) -> Option<HistoryStep> {
         let limit = self.limit?;
         if self.was_raised {
-            // The last time it did last.
+            // The last increase lasted.
             self.patience = ahead;
         }
         self.was_raised = true;
@@ -174,23 +177,24 @@ mod tests {
     use super::*;
 
     const S: i64 = 1_000_000_000;
-    /// Bytes of a packet of the test: many together.
+    /// Bytes of a packet in this test, which represents many packets.
     const PACKET: u64 = 15_000;
 
-    /// A flow on its way: bytes that are left, and that were sent.
+    /// An active flow: bytes left to send, and bytes sent.
     #[derive(Debug, Clone, Copy)]
     struct Flow {
         left: u64,
         sent: u64,
     }
 
-    /// Of a recording with four times the load from a third of it to two thirds: seconds in which the ring reached back for less than the goal, of how
-    /// many, and the steps.
+    /// Simulates a recording with four times the load in the middle third. Returns the seconds in
+    /// which the ring reached back for less than the goal, the number of all seconds, and the
+    /// steps.
     fn run(seed: u64, goal_s: i64, load: f64) -> (usize, usize, Vec<HistoryStep>) {
         let mut random = fastrand::Rng::with_seed(seed);
         let capacity = 300_000_000;
         let mut goal = HistoryGoal::new(goal_s * S, capacity);
-        // Packets of an ordinary second, such that `load` of the ring is stored within the goal.
+        // Packets in a normal second, such that `load` of the ring is stored within the goal.
         let usual = load * capacity as f64 / (PACKET as f64 * goal_s as f64);
         let (mut ring, mut held) = (VecDeque::new(), 0);
         let (mut gone_ns, mut total, mut due) = (0, 0, 0.0);
@@ -254,7 +258,7 @@ mod tests {
         assert_eq!((short, steps), (0, vec![]));
     }
 
-    /// A thread that is busy comes late.
+    /// A busy thread calls late.
     #[test]
     fn a_load_that_fits_is_left_alone_whenever_it_is_told() {
         for (least, most) in [(1.0, 1.0), (1.9, 1.9), (1.7, 1.99), (1.0, 3.5), (2.9, 2.9)] {

@@ -1,47 +1,53 @@
-//! Where a flow is in the table: from a hash to a few candidates, by open addressing over groups of one cache line.
+//! Finds the slot of a flow in the table: from a hash to a few candidates, by open addressing over
+//! groups of one cache line.
 
 use std::ops::Range;
 
 use super::Advise;
 
-/// Flows that a group can tell.
+/// Number of flows in a group.
 pub(super) const GROUP: usize = 12;
-/// A flow is in one of so many groups that its hash tells. With a hash that nobody can aim at, all of them are full about never: a group
-/// has 3 to 6 flows on average when the table is full, and more than 12 in one of a hundred cases at most: those cost another miss.
+/// Number of groups in which a flow may be. The hash of the flow selects these groups.
+///
+/// If nobody can choose hashes, all groups of a flow are practically never full. In a full table a
+/// group has 3 to 6 flows on average. At most one group in a hundred has more than 12; flows of
+/// such a group cost another cache miss.
 pub(super) const PROBES: usize = 8;
-/// Flows a group has on average at most.
+/// Maximum of the average number of flows in a group.
 const LOAD: usize = 6;
 
-/// The addresses of a vector's memory, used or not.
+/// The address range of a vector's memory, used or not.
 pub(super) fn addresses<T>(memory: &Vec<T>) -> Range<*const u8> {
     let start = memory.as_ptr().cast::<u8>();
     start..start.wrapping_add(memory.capacity() * size_of::<T>())
 }
 
-/// One cache line.
+/// A group of slots: one cache line.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
-struct Group {
+struct HashGroup {
     slots: [u32; GROUP],
-    /// Eight bits of each flow's hash; 0 where there is none.
+    /// Eight bits of the hash of each flow. 0 for an unused place.
     tags: [u8; GROUP],
-    /// How many flows found this group full and are in a later one of theirs: a search ends here where there is none.
+    /// Number of flows that found this group full and are in one of their later groups. If it is 0,
+    /// a search ends here.
     passed: u32,
 }
 
-const _: () = assert!(size_of::<Group>() == 64);
+const _: () = assert!(size_of::<HashGroup>() == 64);
 
-impl Group {
-    /// The places with that tag.
+impl HashGroup {
+    /// The places with this tag.
     #[inline]
-    fn places(&self, tag: u8) -> Places {
+    fn places(&self, tag: u8) -> PlaceMask {
         let mut tags = [0; 16];
         tags[..GROUP].copy_from_slice(&self.tags);
-        // Bytes that are 0 where the tag is, and what has its upper bit set in these bytes only: no sum carries into the next byte.
+        // The bytes of `other` are 0 where the tag is. The upper bit of a byte of `equal` is set
+        // exactly for these bytes: no sum carries into the next byte.
         let other = u128::from_le_bytes(tags) ^ (u128::from(tag) * ONES);
         let low = LOW_BITS;
         let equal = !(((other & low) + low) | other | low);
-        Places(equal & (u128::MAX >> (8 * (16 - GROUP))))
+        PlaceMask(equal & (u128::MAX >> (8 * (16 - GROUP))))
     }
 }
 
@@ -50,11 +56,11 @@ const ONES: u128 = u128::MAX / 0xff;
 /// All bits but the upper one of each byte.
 const LOW_BITS: u128 = ONES * 0x7f;
 
-/// Places in a group: a bit in the byte of each.
+/// Places in a group. Each place has one bit, in the byte of the place.
 #[derive(Debug, Clone, Copy)]
-struct Places(u128);
+struct PlaceMask(u128);
 
-impl Iterator for Places {
+impl Iterator for PlaceMask {
     type Item = usize;
 
     #[inline]
@@ -68,20 +74,21 @@ impl Iterator for Places {
     }
 }
 
-/// Slots of the table by the hash of their flow's key.
+/// Slots of the table by the hash of the flow's key.
 #[derive(Debug, Clone)]
-pub(super) struct Index {
-    /// A power of two of them.
-    groups: Box<[Group]>,
+pub(super) struct FlowIndex {
+    /// The number of groups is a power of two.
+    groups: Box<[HashGroup]>,
 }
 
-impl Index {
-    /// For so many flows. `advise` gets its memory before it is touched.
+impl FlowIndex {
+    /// An index for `flows_max` flows. `advise` gets the memory of the index before the index
+    /// writes to the memory.
     pub(super) fn new(flows_max: usize, advise: Advise) -> Self {
         let groups = flows_max.div_ceil(LOAD).next_power_of_two().max(PROBES);
         let mut memory = Vec::with_capacity(groups);
         advise(addresses(&memory));
-        memory.resize(groups, Group::default());
+        memory.resize(groups, HashGroup::default());
         Self {
             groups: memory.into(),
         }
@@ -91,13 +98,14 @@ impl Index {
         size_of_val(&*self.groups)
     }
 
-    /// Something of the first group.
+    /// Reads from the first group, so that the processor loads the cache line.
     #[inline]
     pub(super) fn touch(&self, hash: u64) -> u32 {
         self.groups[self.home(hash)].passed
     }
 
-    /// The first candidate in the first group, to touch before [`Self::find`].
+    /// The first candidate in the first group. The caller reads the slot of this candidate before
+    /// it calls [`Self::find`].
     #[inline]
     pub(super) fn candidate(&self, hash: u64) -> Option<u32> {
         let group = &self.groups[self.home(hash)];
@@ -105,7 +113,7 @@ impl Index {
         Some(group.slots[place])
     }
 
-    /// The slot of that hash that `is_it`.
+    /// The slot with this hash for which `is_it` is true.
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let (mut at, step) = (self.home(hash), self.step(hash));
@@ -123,7 +131,8 @@ impl Index {
         None
     }
 
-    /// The first group with room for a flow of that hash, as [`Self::insert`] takes it. `None`: all its groups are full.
+    /// The first group with room for a flow of this hash, as an argument of [`Self::insert`].
+    /// `None` if all groups of the hash are full.
     #[inline]
     pub(super) fn room(&self, hash: u64) -> Option<usize> {
         let (home, step) = (self.home(hash), self.step(hash));
@@ -131,7 +140,8 @@ impl Index {
         (0..PROBES).find(|probe| self.groups[(home + probe * step) & mask].tags.contains(&0))
     }
 
-    /// Adds a slot where [`Self::room`] found some. Others may have been removed since.
+    /// Adds a slot to the group that [`Self::room`] found. Other slots may have been removed in the
+    /// meantime.
     #[inline]
     pub(super) fn insert(&mut self, hash: u64, slot: u32, room: usize) {
         let (home, step) = (self.home(hash), self.step(hash));
@@ -144,7 +154,7 @@ impl Index {
         }
     }
 
-    /// Takes out a slot that was added with that hash.
+    /// Removes a slot that was added with this hash.
     pub(super) fn remove(&mut self, hash: u64, slot: u32) {
         let (home, step) = (self.home(hash), self.step(hash));
         let mask = self.groups.len() - 1;
@@ -175,7 +185,7 @@ impl Index {
         (hash >> 8) as usize & (self.groups.len() - 1)
     }
 
-    /// Odd, so that the groups of a hash are different ones.
+    /// Odd, so that all groups of a hash are different.
     #[inline]
     fn step(&self, hash: u64) -> usize {
         (hash >> 40) as usize | 1
@@ -198,7 +208,7 @@ mod tests {
     fn it_agrees_with_a_map_when_groups_are_full() {
         for seed in 0..50 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut index = Index::new(64, |_| {});
+            let mut index = FlowIndex::new(64, |_| {});
             let mut map = HashMap::new();
             for slot in 0..4000_u32 {
                 let hash = random.u64(..);
@@ -221,14 +231,14 @@ mod tests {
             for (hash, slot) in map {
                 index.remove(hash, slot);
             }
-            let is_empty = |group: &Group| group.passed == 0 && group.tags == [0; GROUP];
+            let is_empty = |group: &HashGroup| group.passed == 0 && group.tags == [0; GROUP];
             assert!(index.groups.iter().all(is_empty));
         }
     }
 
     #[test]
     fn equal_hashes_cost_a_bounded_search() {
-        let mut index = Index::new(1 << 16, |_| {});
+        let mut index = FlowIndex::new(1 << 16, |_| {});
         let room = GROUP * PROBES;
         for slot in 0..1000 {
             let found = index.room(7);

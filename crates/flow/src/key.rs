@@ -1,7 +1,8 @@
 //! The key of a flow as plain data, and its hash.
 //!
-//! It is [`retroscope_packet::FlowKey`] in 48 bytes, with what tells more flows apart: VLAN identifiers where they are wanted, and of
-//! ICMP what a Community ID tells apart, request and reply of one kind or one kind of error.
+//! The key has the content of a [`retroscope_packet::FlowKey`] in 48 bytes, and separates more
+//! flows. VLAN identifiers can be part of the key. For ICMP the key separates what a Community ID
+//! separates: each pair of request and reply types, and each kind of error.
 
 use std::array;
 use std::fmt;
@@ -11,65 +12,69 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use retroscope_packet::{Endpoint, FlowKey, Parsed, Ports, flow_of, icmp_ports};
 
-/// VLAN identifiers in a key: as many as Suricata tells.
+/// Maximum number of VLAN identifiers in a key, as many as Suricata reports.
 const VLANS: usize = 3;
-/// Tells identifier 0 from no tag.
+/// Set in each VLAN identifier that a packet has. It separates identifier 0 from no tag.
 const TAGGED: u16 = 0x8000;
 
-/// What the addresses of a key are.
+/// The kind of addresses in a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
-pub enum Family {
+pub enum AddressKind {
     /// IPv4.
     #[default]
     V4 = 4,
     /// IPv6.
     V6 = 6,
-    /// Hardware addresses: not IP.
+    /// Hardware addresses of a packet that is not IP.
     Mac = 1,
-    /// None, neither IP nor a link with hardware addresses.
+    /// No addresses: the packet is not IP, and its link has no hardware addresses.
     Link = 0,
-    /// Bytes that mean something to their maker only: see [`Key::opaque`].
+    /// Bytes that only their maker can interpret: see [`BiflowKey::opaque`].
     Opaque = 2,
 }
 
-/// The key of a bidirectional flow, equal for the packets of both directions: the smaller end comes first, or the sender of ICMP messages
-/// that nothing answers.
+/// The key of a bidirectional flow (biflow), equal for the packets of both directions.
+///
+/// The smaller end is the first end. For an ICMP message that has no reply, the sender is the first
+/// end.
 #[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord, Default)]
 #[repr(C)]
-pub struct Key {
-    /// Addresses of both ends in network order, followed by zeros.
+pub struct BiflowKey {
+    /// Addresses of both ends in network order, padded with zeros.
     addresses: [[u8; 16]; 2],
-    /// Ports or what stands in for them. Not IP: EtherType or the link type, and 0.
+    /// Ports, or the numbers that replace ports. If the packet is not IP: the EtherType or the link
+    /// type, and 0.
     ports: [u16; 2],
-    /// Outer to inner, [`TAGGED`], followed by zeros.
+    /// VLAN identifiers, outer to inner, each with [`TAGGED`], padded with zeros.
     vlans: [u16; VLANS],
     proto: u8,
-    family: Family,
-    /// Not IP: the link header's number of what it carries.
+    family: AddressKind,
+    /// If the packet is not IP: the link header's number of the payload protocol.
     protocol: u32,
 }
 
-const _: () = assert!(size_of::<Key>() == 48);
+const _: () = assert!(size_of::<BiflowKey>() == 48);
 
-/// What the key of a packet's flow says about its direction and its ends.
+/// The key of a packet's flow and the direction of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
+pub struct DirectedKey {
     /// The key of the flow.
-    pub key: Key,
-    /// Whether the packet went from the key's second end to the first.
+    pub key: BiflowKey,
+    /// The packet went from the key's second end to the first.
     pub is_reverse: bool,
 }
 
-impl Ends {
-    /// The flow of a packet; `None` where [`flow_of`] cannot tell it. `has_vlans`: flows with different VLAN identifiers are different
-    /// flows, the outer three of them count.
+impl DirectedKey {
+    /// The flow of a packet. `None` if [`flow_of`] cannot determine the flow.
+    ///
+    /// `has_vlans`: VLAN identifiers are part of the key, up to the outer three.
     #[must_use]
     pub fn of(parsed: &Parsed, has_vlans: bool) -> Option<Self> {
         let flow = flow_of(parsed)?;
         let (mut key, is_reverse) = match (flow, parsed.network) {
             (FlowKey::Ports { proto, low, high }, Some(ip)) => {
-                let key = Key::ip(proto, [low, high]);
+                let key = BiflowKey::ip(proto, [low, high]);
                 let src = parsed.transport.map(|ports| ports.src);
                 (key, (ip.src, src) != (low.addr, Some(low.port)))
             }
@@ -82,9 +87,9 @@ impl Ends {
                 let (src, dst) = (end(ip.src, ports.src), end(ip.dst, ports.dst));
                 let is_reverse = !is_one_way && dst < src;
                 let ends = if is_reverse { [dst, src] } else { [src, dst] };
-                (Key::ip(proto, ends), is_reverse)
+                (BiflowKey::ip(proto, ends), is_reverse)
             }
-            _ => (Key::from(flow), parsed.src_mac > parsed.dst_mac),
+            _ => (BiflowKey::from(flow), parsed.src_mac > parsed.dst_mac),
         };
         if has_vlans {
             let tags = parsed.vlan.tags().iter();
@@ -96,8 +101,9 @@ impl Ends {
     }
 }
 
-impl Ends {
-    /// The same of a protocol with ports: both `addresses`, of 4 bytes or 16 each, and both `ports`, as they stand in the packet.
+impl DirectedKey {
+    /// As [`Self::of`], for a protocol with ports. `addresses` are both addresses as they are in
+    /// the packet, of 4 or of 16 bytes each; `ports` are both ports.
     #[inline]
     pub(crate) fn of_ports(proto: u8, addresses: &[u8], ports: &[u8; 4]) -> Self {
         let (src, dst) = addresses.split_at(addresses.len() / 2);
@@ -111,25 +117,25 @@ impl Ends {
         let order = |(addr, port)| (u128::from_be_bytes(addr), port);
         let is_reverse = order(dst) < order(src);
         let (low, high) = if is_reverse { (dst, src) } else { (src, dst) };
-        let key = Key {
+        let key = BiflowKey {
             addresses: [low.0, high.0],
             ports: [low.1, high.1],
             proto,
             family: if addresses.len() == 8 {
-                Family::V4
+                AddressKind::V4
             } else {
-                Family::V6
+                AddressKind::V6
             },
-            ..Key::default()
+            ..BiflowKey::default()
         };
         Self { key, is_reverse }
     }
 }
 
-/// An address of either family, or what stands in for it where there is no IP.
+/// An IP address, or the hardware address of a packet that is not IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host {
-    family: Family,
+    family: AddressKind,
     address: [u8; 16],
 }
 
@@ -137,16 +143,16 @@ impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g, ..] = self.address;
         match self.family {
-            Family::V4 => write!(f, "{a}.{b}.{c}.{d}"),
-            Family::V6 => Ipv6Addr::from(self.address).fmt(f),
-            Family::Mac => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
-            Family::Link | Family::Opaque => f.write_str("no address"),
+            AddressKind::V4 => write!(f, "{a}.{b}.{c}.{d}"),
+            AddressKind::V6 => Ipv6Addr::from(self.address).fmt(f),
+            AddressKind::Mac => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
+            AddressKind::Link | AddressKind::Opaque => f.write_str("no address"),
         }
     }
 }
 
-/// As numbers: what is derived compares field by field, bytes in a loop.
-impl PartialEq for Key {
+/// Compares as integers. The derived implementation compares field by field, and bytes in a loop.
+impl PartialEq for BiflowKey {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let words = self.words().into_iter().zip(other.words());
@@ -154,14 +160,14 @@ impl PartialEq for Key {
     }
 }
 
-impl Hash for Key {
+impl Hash for BiflowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.words().hash(state);
     }
 }
 
-/// Of ICMP and with VLANs it tells less than [`Ends::of`] does of the packet.
-impl From<FlowKey> for Key {
+/// The result has no VLAN identifiers and no ICMP types, unlike that of [`DirectedKey::of`].
+impl From<FlowKey> for BiflowKey {
     fn from(flow: FlowKey) -> Self {
         let mac = |mac: [u8; 6]| array::from_fn(|at| mac.get(at).copied().unwrap_or(0));
         match flow {
@@ -176,9 +182,9 @@ impl From<FlowKey> for Key {
             } => Self {
                 addresses: [mac(low), mac(high)],
                 ports: [ether_type.unwrap_or(0), 0],
-                // An EtherType of 0 is not the same as none.
+                // An EtherType of 0 differs from no EtherType.
                 protocol: u32::from(ether_type.is_some()),
-                family: Family::Mac,
+                family: AddressKind::Mac,
                 ..Self::default()
             },
             FlowKey::Link {
@@ -187,14 +193,14 @@ impl From<FlowKey> for Key {
             } => Self {
                 ports: [link_type.0, 0],
                 protocol,
-                family: Family::Link,
+                family: AddressKind::Link,
                 ..Self::default()
             },
         }
     }
 }
 
-impl Key {
+impl BiflowKey {
     fn ip(proto: u8, ends: [Endpoint; 2]) -> Self {
         let mut key = Self {
             ports: ends.map(|end| end.port),
@@ -206,15 +212,16 @@ impl Key {
                 IpAddr::V4(addr) => place[..4].copy_from_slice(&addr.octets()),
                 IpAddr::V6(addr) => {
                     *place = addr.octets();
-                    key.family = Family::V6;
+                    key.family = AddressKind::V6;
                 }
             }
         }
         key
     }
 
-    /// Where its fields are, bytes, for who reads it as plain data: both addresses, both ports, three VLAN identifiers, protocol, family, and
-    /// the link's protocol or the kind of [`Self::opaque`].
+    /// Byte offsets of the fields, for code that reads a key as plain data. The fields are both
+    /// addresses, both ports, three VLAN identifiers, the protocol, the family, and the link's
+    /// protocol or the kind of [`Self::opaque`].
     #[must_use]
     pub const fn places() -> [(&'static str, usize); 6] {
         [
@@ -227,10 +234,11 @@ impl Key {
         ]
     }
 
-    /// Bytes of [`Self::opaque`] at most.
+    /// Maximum number of bytes in [`Self::opaque`].
     pub const OPAQUE: usize = 36;
 
-    /// A key of one's own making, of one of several kinds. Bytes beyond [`Self::OPAQUE`] are left out.
+    /// A key that the caller makes from its own bytes. `kind` separates several kinds of such keys.
+    /// Bytes beyond [`Self::OPAQUE`] are ignored.
     #[must_use]
     pub fn opaque(kind: u8, bytes: &[u8]) -> Self {
         let mut all = [0; Self::OPAQUE];
@@ -242,37 +250,38 @@ impl Key {
             addresses: [part(0), part(16)],
             ports: [port(32), port(34)],
             protocol: kind.into(),
-            family: Family::Opaque,
+            family: AddressKind::Opaque,
             ..Self::default()
         }
     }
 
-    /// What the ends are.
+    /// The kind of the addresses.
     #[must_use]
-    pub fn family(&self) -> Family {
+    pub fn family(&self) -> AddressKind {
         self.family
     }
 
-    /// The IP protocol number; 0 where it is not IP.
+    /// The IP protocol number. 0 if the flow is not IP.
     #[must_use]
     pub fn proto(&self) -> u8 {
         self.proto
     }
 
-    /// Both ends of a flow over IP. Protocols without ports have port 0, ICMP what [`icmp_ports`] says.
+    /// Both ends of a flow over IP. Protocols without ports have port 0. ICMP has the numbers of
+    /// [`icmp_ports`].
     #[must_use]
     pub fn endpoints(&self) -> Option<[Endpoint; 2]> {
         let addr = |octets: [u8; 16]| match self.family {
-            Family::V4 => octets.first_chunk::<4>().map(|octets| (*octets).into()),
-            Family::V6 => Some(octets.into()),
-            Family::Mac | Family::Link | Family::Opaque => None,
+            AddressKind::V4 => octets.first_chunk::<4>().map(|octets| (*octets).into()),
+            AddressKind::V6 => Some(octets.into()),
+            AddressKind::Mac | AddressKind::Link | AddressKind::Opaque => None,
         };
         let [low, high] = self.addresses.map(addr);
         let end = |addr, port| Endpoint { addr, port };
         Some([end(low?, self.ports[0]), end(high?, self.ports[1])])
     }
 
-    /// Whose addresses both ends are.
+    /// The addresses of both ends.
     #[must_use]
     pub fn hosts(&self) -> [Host; 2] {
         let family = self.family;
@@ -285,11 +294,11 @@ impl Key {
         tags.take_while(|tag| *tag != 0).map(|tag| tag & !TAGGED)
     }
 
-    /// All of it as numbers.
+    /// The whole key as integers.
     #[inline]
     fn words(&self) -> [u64; 6] {
         let [low, high] = self.addresses.map(u128::from_le_bytes);
-        // Written so that each half is one load.
+        // Written so that the compiler makes one load of each half.
         let pair = |low: u16, high: u16| u64::from(u32::from(low) | u32::from(high) << 16);
         let ([a, b], [c, d, e]) = (self.ports, self.vlans);
         let kinds = u16::from(self.proto) | u16::from(self.family as u8) << 8;
@@ -305,12 +314,15 @@ impl Key {
     }
 }
 
-/// What the hashes of a table's keys depend on.
+/// The secret of the hashes of a table's keys.
 ///
-/// The hash is a sum of products with random factors (Dietzfelbinger 1996, "Universal hashing and k-wise independent random variables via
-/// integer arithmetic without primes"), as the parts of packets have it in the recorder: whatever two keys somebody takes who does not know
-/// the factors, all pairs of hashes are equally likely. `std`'s SipHash promises more, that one who sees hashes learns nothing of the
-/// secret, for several times the time. But nobody sees a hash, and a table whose keys collide all the same is slow within bounds.
+/// The hash is a sum of products with random factors (Dietzfelbinger 1996, "Universal hashing and
+/// k-wise independent random variables via integer arithmetic without primes"). The recorder
+/// divides packets among shards by the same kind of hash.
+///
+/// If somebody chooses two keys without knowing the factors, all pairs of hashes have equal
+/// probability. `std`'s SipHash also hides the secret from readers of hashes, but takes several
+/// times the time. Here nobody sees a hash, and colliding keys slow a table only within bounds.
 #[derive(Debug, Clone)]
 pub struct Secret {
     factors: [u128; 6],
@@ -318,14 +330,14 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// One that nobody knows, from the randomness of `std`'s hash maps.
+    /// A random secret, from the randomness of `std`'s hash maps.
     #[must_use]
     pub fn random() -> Self {
         let random = RandomState::new();
         Self::from_words(|n| random.hash_one(n))
     }
 
-    /// One that is known, for tests.
+    /// A known secret, for tests.
     #[must_use]
     pub fn from_words(word: impl Fn(usize) -> u64) -> Self {
         let double = |n: usize| u128::from(word(2 * n)) << 64 | u128::from(word(2 * n + 1));
@@ -335,27 +347,30 @@ impl Secret {
         }
     }
 
-    /// The hash of a key: all 64 bits are good.
+    /// The hash of a key. All 64 bits are good.
     #[inline]
     #[must_use]
-    pub fn hash(&self, key: &Key) -> u64 {
+    pub fn hash(&self, key: &BiflowKey) -> u64 {
         let [a, b, c, d, e, f] = key.words();
         let product = |factor: usize, word| self.factors[factor].wrapping_mul(u128::from(word));
         let mut sum = self.addend;
         sum = sum.wrapping_add(product(0, e)).wrapping_add(product(1, f));
-        // The family is in one of the words above, so each may count what it has in its own way.
-        sum = if key.family == Family::V4 {
+        // The family is part of one of the words above, so each family may hash its addresses
+        // differently.
+        sum = if key.family == AddressKind::V4 {
             sum.wrapping_add(product(2, low_halves(a, c)))
         } else {
             self.with_wide(sum, [a, b, c, d])
         };
-        // Keys that differ in their lowest bits only would have hashes at even distances.
+        // Without this step, keys that differ in only their lowest bits have hashes at equal
+        // distances.
         let word = (sum >> 64) as u64;
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ mixed >> 32
     }
 
-    /// The sum with addresses of 16 bytes: apart, so that the rest is small enough to stand where it is asked for.
+    /// Adds addresses of 16 bytes to the sum. A separate function keeps [`Self::hash`] small enough
+    /// to be inlined.
     #[inline(never)]
     fn with_wide(&self, sum: u128, words: [u64; 4]) -> u128 {
         let factors = &self.factors[2..];
@@ -366,7 +381,7 @@ impl Secret {
     }
 }
 
-/// Both IPv4 addresses, which are in the bytes in front.
+/// Both IPv4 addresses, which are in the first four bytes of each word.
 #[inline]
 fn low_halves(a: u64, b: u64) -> u64 {
     let [a, b] = [a, b].map(|word| {

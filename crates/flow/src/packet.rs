@@ -1,43 +1,48 @@
-//! What a flow counts of a packet, and which flow that is: also of fragments, which tell their ports once.
+//! The facts of a packet that a flow counts, and the flow of the packet. Only the first fragment of
+//! a datagram has the ports.
 
 use retroscope_packet::proto::{ICMP, ICMPV6, TCP};
 use retroscope_packet::{CommonHeaders, Datagrams, Icmp, LinkType, Parsed, fragment_of, parse};
 
-use crate::Ends;
+use crate::DirectedKey;
 use crate::flow::PAYLOAD;
 
-/// Senders may use an identification again when no piece of its datagram is under way any more: a first fragment farther than this
-/// from a later one says nothing about it, ns. As long as IPv6 waits for the rest (RFC 8200, 4.5).
+/// Maximum time between a first fragment and a later fragment of the same datagram, ns.
+///
+/// A sender may reuse an identification as soon as no fragment of the datagram is in flight. IPv6
+/// waits as long for the rest of a datagram (RFC 8200, 4.5).
 const APART_MAX_NS: u64 = 60_000_000_000;
 
-/// What a flow counts of a packet.
+/// The facts of a packet that a flow counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packet {
-    /// The key of its flow, and its direction.
-    pub ends: Ends,
+pub struct FlowPacket {
+    /// The key of the flow and the direction of the packet.
+    pub ends: DirectedKey,
     /// Nanoseconds since the UNIX epoch.
     pub time_ns: i64,
     /// Bytes of the whole frame on the wire.
     pub wire_len: u32,
     /// See [`Parsed::tcp_flags`].
     pub tcp_flags: Option<u8>,
-    /// See [`Parsed::tcp_seq`]; 0 where it is not known.
+    /// See [`Parsed::tcp_seq`]. 0 if it is unknown.
     pub tcp_seq: u32,
     /// See [`Parsed::icmp`].
     pub icmp: Option<Icmp>,
-    /// The number of the interface that it came by.
+    /// Number of the interface that received the packet.
     pub interface: u16,
-    /// The first bytes of its payload, and how many these are.
+    /// The first bytes of the payload, `payload_len` of them.
     pub(crate) payload: [u8; PAYLOAD],
     pub(crate) payload_len: u8,
-    /// Bytes of its payload on the wire, as its headers tell, captured or not; see [`Parsed::payload`].
+    /// Bytes of payload on the wire according to the headers, captured or not; see
+    /// [`Parsed::payload`].
     pub payload_bytes: u32,
 }
 
-impl Packet {
-    /// A packet of interface 0 without payload, not of ICMP, and of TCP with the sequence number 0.
+impl FlowPacket {
+    /// A packet of interface 0 without payload and without an ICMP type. Its TCP sequence number is
+    /// 0.
     #[must_use]
-    pub fn new(ends: Ends, time_ns: i64, wire_len: u32, tcp_flags: Option<u8>) -> Self {
+    pub fn new(ends: DirectedKey, time_ns: i64, wire_len: u32, tcp_flags: Option<u8>) -> Self {
         Self {
             ends,
             time_ns,
@@ -52,7 +57,8 @@ impl Packet {
         }
     }
 
-    /// Most packets, in a third of the time: whole TCP and UDP right behind IP in an untagged Ethernet frame. `None`: [`Attribution::packet`] has to.
+    /// Reads most packets in a third of the time: complete TCP and UDP headers directly after IP in
+    /// an untagged Ethernet frame. `None`: use [`Attribution::packet`].
     #[inline]
     fn common(data: &[u8], time_ns: i64, wire_len: u32) -> Option<Self> {
         let headers = CommonHeaders::read(data)?;
@@ -70,14 +76,14 @@ impl Packet {
         let payload = data.get(start..end.min(data.len()))?;
         let len = if headers.version == 4 { 4 } else { 16 };
         let addresses = data.get(headers.addresses..headers.addresses + 2 * len)?;
-        let ends = Ends::of_ports(headers.proto, addresses, headers.transport(data)?);
+        let ends = DirectedKey::of_ports(headers.proto, addresses, headers.transport(data)?);
         let mut packet = Self::new(ends, time_ns, wire_len, tcp_flags);
         packet.tcp_seq = tcp_seq;
         packet.payload_bytes = payload_bytes;
         Some(packet.with_payload(payload))
     }
 
-    /// With the first bytes of this payload.
+    /// The packet with the first bytes of this payload.
     #[must_use]
     pub fn with_payload(mut self, payload: &[u8]) -> Self {
         let len = payload.len().min(PAYLOAD);
@@ -90,26 +96,29 @@ impl Packet {
     }
 }
 
-/// Bytes from `start` to `end` of a frame, as far as there are any on the wire.
+/// Bytes from `start` to `end` of a frame, limited to the bytes on the wire.
 #[inline]
 fn payload_bytes(start: usize, end: usize, wire_len: u32) -> u32 {
     let end = u32::try_from(end).map_or(wire_len, |end| end.min(wire_len));
     u32::try_from(start).map_or(0, |start| end.saturating_sub(start))
 }
 
-/// Finds the flow of each packet of a shard. What it remembers of fragments is bounded: see [`Datagrams::CAPACITY`].
+/// Finds the flow of each packet of a shard. Its memory of fragments is bounded: see
+/// [`Datagrams::CAPACITY`].
 #[derive(Debug, Clone)]
 pub struct Attribution {
     has_vlans: bool,
     joins_fragments: bool,
-    datagrams: Datagrams<(Ends, i64)>,
+    datagrams: Datagrams<(DirectedKey, i64)>,
     forgotten: u64,
     unattributed: u64,
 }
 
 impl Attribution {
-    /// `has_vlans`: packets with different VLAN identifiers are of different flows. `joins_fragments`: later fragments are of the flow
-    /// that their first fragment told within 60 s; if not, they are of none.
+    /// `has_vlans`: packets with different VLAN identifiers belong to different flows.
+    ///
+    /// `joins_fragments`: a later fragment belongs to the flow of its first fragment if the two are
+    /// at most 60 s apart. Otherwise later fragments have no flow.
     #[must_use]
     pub fn new(has_vlans: bool, joins_fragments: bool) -> Self {
         Self {
@@ -121,7 +130,7 @@ impl Attribution {
         }
     }
 
-    /// What its flow counts of a frame, whose captured bytes `data` are; see [`Self::packet`].
+    /// The counted facts of a frame with these captured bytes; see [`Self::packet`].
     #[inline]
     pub fn frame(
         &mut self,
@@ -129,29 +138,30 @@ impl Attribution {
         data: &[u8],
         time_ns: i64,
         wire_len: u32,
-    ) -> Option<Packet> {
+    ) -> Option<FlowPacket> {
         if link_type == LinkType::ETHERNET
-            && let Some(packet) = Packet::common(data, time_ns, wire_len)
+            && let Some(packet) = FlowPacket::common(data, time_ns, wire_len)
         {
             return Some(packet);
         }
         self.packet(&parse(link_type, data), data, time_ns, wire_len)
     }
 
-    /// What its flow counts of a packet, whose captured bytes `data` are; `None` where its flow cannot be told. Packets come in the order
-    /// in which they were recorded: a later fragment before the first one has no flow.
+    /// The counted facts of a packet with these captured bytes. `None` if the flow is unknown.
+    /// Packets must arrive in the order of recording: a later fragment before its first fragment
+    /// has no flow.
     pub fn packet(
         &mut self,
         parsed: &Parsed,
         data: &[u8],
         time_ns: i64,
         wire_len: u32,
-    ) -> Option<Packet> {
+    ) -> Option<FlowPacket> {
         let Some((ends, is_whole)) = self.ends(parsed, time_ns) else {
             self.unattributed += 1;
             return None;
         };
-        let mut packet = Packet::new(ends, time_ns, wire_len, parsed.tcp_flags);
+        let mut packet = FlowPacket::new(ends, time_ns, wire_len, parsed.tcp_flags);
         packet.tcp_seq = parsed.tcp_seq.unwrap_or_default();
         packet.icmp = parsed.icmp;
         let end = parsed.payload_end.unwrap_or(usize::MAX);
@@ -161,16 +171,16 @@ impl Attribution {
         Some(packet.with_payload(payload.unwrap_or_default()))
     }
 
-    /// The key of a packet's flow, and whether the packet shows the beginning of its payload.
+    /// The key of a packet's flow, and whether the packet contains the beginning of its payload.
     #[inline]
-    fn ends(&mut self, parsed: &Parsed, time_ns: i64) -> Option<(Ends, bool)> {
+    fn ends(&mut self, parsed: &Parsed, time_ns: i64) -> Option<(DirectedKey, bool)> {
         let is_fragment = parsed.network.is_some_and(|ip| ip.fragment.is_some());
         if !is_fragment {
-            return Some((Ends::of(parsed, self.has_vlans)?, true));
+            return Some((DirectedKey::of(parsed, self.has_vlans)?, true));
         }
         let datagram = fragment_of(parsed)?;
         if !parsed.is_later_fragment() {
-            let ends = Ends::of(parsed, self.has_vlans)?;
+            let ends = DirectedKey::of(parsed, self.has_vlans)?;
             if self.joins_fragments {
                 self.forgotten += u64::from(self.datagrams.insert(datagram, (ends, time_ns)));
             }
@@ -182,20 +192,20 @@ impl Attribution {
         {
             return Some((*ends, false));
         }
-        // The type of an ICMP message is in its first fragment, as ports are.
+        // Only the first fragment has the ICMP type, as only the first fragment has ports.
         let proto = parsed.network.and_then(|ip| ip.proto);
         let has_type = matches!(proto, Some(ICMP | ICMPV6));
-        let ends = Ends::of(parsed, self.has_vlans).filter(|_| !has_type)?;
+        let ends = DirectedKey::of(parsed, self.has_vlans).filter(|_| !has_type)?;
         Some((ends, false))
     }
 
-    /// Packets whose flow could not be told.
+    /// Packets without a known flow.
     #[must_use]
     pub fn unattributed(&self) -> u64 {
         self.unattributed
     }
 
-    /// Fragmented datagrams that were forgotten for others.
+    /// Fragmented datagrams that were evicted from the memory of fragments.
     #[must_use]
     pub fn forgotten_datagrams(&self) -> u64 {
         self.forgotten
@@ -208,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// A UDP packet over IPv4, or a piece of one.
+    /// A UDP packet over IPv4, or a fragment of the packet.
     fn fragment(id: u16, field: u16, proto: u8) -> (Parsed, Vec<u8>) {
         let ([a, b], [c, d]) = (id.to_be_bytes(), field.to_be_bytes());
         let mut data = vec![0x45, 0, 0, 32, a, b, c, d, 64, proto, 0, 0];
@@ -219,7 +229,11 @@ mod tests {
         (parsed, data)
     }
 
-    fn ends(attribution: &mut Attribution, of: &(Parsed, Vec<u8>), time_ns: i64) -> Option<Ends> {
+    fn ends(
+        attribution: &mut Attribution,
+        of: &(Parsed, Vec<u8>),
+        time_ns: i64,
+    ) -> Option<DirectedKey> {
         let packet = attribution.packet(&of.0, &of.1, time_ns, 32);
         packet.map(|packet| packet.ends)
     }
@@ -243,7 +257,8 @@ mod tests {
         assert_eq!(ends(&mut apart, &later, 0), None);
     }
 
-    /// Headers are read in two ways: bytes changed and frames cut short, both say the same.
+    /// Both readers of headers return the same for frames with changed bytes and for truncated
+    /// frames.
     #[test]
     fn common_headers_tell_what_all_headers_tell() {
         let mut random = fastrand::Rng::with_seed(5);
@@ -284,7 +299,7 @@ mod tests {
             data.truncate(random.usize(data.len() / 2..=data.len()));
             let mut attribution = Attribution::new(random.bool(), true);
             let parsed = parse(LinkType::ETHERNET, &data);
-            if let Some(packet) = Packet::common(&data, 5, 99) {
+            if let Some(packet) = FlowPacket::common(&data, 5, 99) {
                 common += 1;
                 let all = attribution.packet(&parsed, &data, 5, 99);
                 assert_eq!(all, Some(packet), "{round}: {data:x?}");

@@ -1,30 +1,35 @@
-//! A priority queue of times that gives up order within a slot of time, and inserts, peeks and extracts in constant time for that.
+//! A priority queue of times with constant time to insert, peek and extract. In exchange it does
+//! not order times within a slot.
 //!
-//! After R-Scope's multiresolution priority queue (Ros-Giralt et al. 2018, "Algorithms and data structures to accelerate network
-//! analysis", section 2.5). Time is cut into slots. A slot is a vector of entries in no order, and bits tell which slots hold something.
-//! Near times have narrow slots, far times wide ones: an entry stays in the slot that it was put into, so nothing is ever moved from
-//! wide slots to narrow ones. Times beyond the widest slots wait in a list of their own, which is gone through once each time that
-//! the window has passed.
+//! The queue is R-Scope's multiresolution priority queue (Ros-Giralt et al. 2018, "Algorithms and
+//! data structures to accelerate network analysis", section 2.5). Time is divided into slots. A
+//! slot is an unordered vector of entries, and bit masks show which slots have entries.
 //!
-//! An insertion touches the end of one vector and its bit; so does an extraction. That makes the time for both independent of
-//! how many entries there are, where a heap misses the cache once for each of its lower levels.
+//! Near times have narrow slots, far times have wide slots. An entry stays in its slot, so the
+//! queue moves nothing from wide slots to narrow slots. Times beyond the widest slots wait in a
+//! separate list, which is searched once each time the window has passed.
 //!
-//! Nothing is deleted from it: the caller looks at what comes out, and puts it back with its new time where that has changed.
+//! An insertion touches the end of one vector and one bit; so does an extraction. The time of both
+//! is independent of the number of entries, whereas a heap misses the cache once for each of its
+//! lower levels.
+//!
+//! Entries are not deleted. The caller checks each extracted entry, and inserts it again if its
+//! time has changed.
 
 mod slots;
 #[cfg(test)]
 mod tests;
 
-use slots::{Slot, Slots};
+use slots::{FilledSlot, SlotRing};
 
 use crate::table::RESOLUTIONS;
 
-/// What is in the queue.
+/// An entry of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
-    /// When it is due, in the caller's unit: nanoseconds since the UNIX epoch in this crate.
+pub struct TimerEntry {
+    /// The due time in the caller's unit, which is nanoseconds since the UNIX epoch in this crate.
     pub stamp: u64,
-    /// What the caller means by it.
+    /// The caller's identifier.
     pub item: u32,
 }
 
@@ -40,14 +45,14 @@ pub trait Timers {
     }
     /// Adds an entry. A [`MultiresolutionQueue`] treats a stamp before its time as due now, and
     /// keeps the stamp.
-    fn insert(&mut self, entry: Entry);
+    fn insert(&mut self, entry: TimerEntry);
     /// Takes out an entry that is due at the time `now`, one of the first. A
     /// [`MultiresolutionQueue`] waits until the whole slot of the entry has passed: for less than
     /// the width of the slot if the caller takes all due entries each time.
-    fn extract_due(&mut self, now: u64) -> Option<Entry>;
+    fn extract_due(&mut self, now: u64) -> Option<TimerEntry>;
     /// Takes out one of the first entries, before it is due. The time of a
     /// [`MultiresolutionQueue`] stays, unless all entries were beyond the widest slots.
-    fn extract_early(&mut self) -> Option<Entry>;
+    fn extract_early(&mut self) -> Option<TimerEntry>;
     /// Moves the time on. A [`MultiresolutionQueue`] stops at the slot of its first entry, and
     /// ignores a time before its own. It gives narrow slots to entries that are due soon by its
     /// own time.
@@ -57,12 +62,13 @@ pub trait Timers {
     fn memory_bytes(&self) -> usize;
 }
 
-/// Slots of one width.
+/// The slots of one width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resolution {
+pub struct TimerResolution {
     /// A slot is `1 << bits` wide, in the unit of the stamps. At most 63.
     pub bits: u32,
-    /// How many slots there are: a power of two, 1 to 4096. Entries that are due within so many slots from now can have this resolution.
+    /// Number of slots: a power of two, 1 to 4096. Entries that are due within this number of slots
+    /// from now fit.
     pub slots: usize,
 }
 
@@ -70,12 +76,12 @@ pub struct Resolution {
 /// extracted entry, or the time that [`Timers::advance`] set.
 #[derive(Debug, Clone)]
 pub struct MultiresolutionQueue {
-    /// Finest first.
-    levels: Vec<Slots>,
-    /// Entries beyond the window of the widest slots when they came.
-    far: Vec<Entry>,
+    /// From the finest slots to the widest.
+    levels: Vec<SlotRing>,
+    /// Entries that were beyond the window of the widest slots when they were inserted.
+    far: Vec<TimerEntry>,
     /// The earliest of `far`.
-    far_first: Option<Entry>,
+    far_first: Option<TimerEntry>,
     now: u64,
     len: usize,
 }
@@ -83,19 +89,20 @@ pub struct MultiresolutionQueue {
 impl MultiresolutionQueue {
     /// An empty queue, at time 0.
     ///
-    /// An entry gets the first of these resolutions whose slots reach as far as its stamp.
+    /// An entry gets the first of these resolutions whose slots reach to the stamp of the entry.
     ///
     /// # Panics
-    /// Without any resolution, where a later one is not coarser, and where one is out of the ranges that [`Resolution`] tells.
+    /// If there is no resolution, if a resolution is not coarser than the resolution before, and if
+    /// a resolution is outside the ranges of [`TimerResolution`].
     #[must_use]
-    pub fn new(resolutions: &[Resolution]) -> Self {
+    pub fn new(resolutions: &[TimerResolution]) -> Self {
         assert!(!resolutions.is_empty(), "a queue needs a resolution");
         assert!(
             resolutions.is_sorted_by(|a, b| a.bits < b.bits),
             "resolutions must be given finest first"
         );
         Self {
-            levels: resolutions.iter().map(Slots::new).collect(),
+            levels: resolutions.iter().map(SlotRing::new).collect(),
             far: Vec::new(),
             far_first: None,
             now: 0,
@@ -109,9 +116,10 @@ impl MultiresolutionQueue {
         self.now
     }
 
-    /// An entry of the earliest slot. It is the one that [`Self::extract`] gives, unless entries beyond all slots are about to join it there.
+    /// An entry of the earliest slot. [`Self::extract`] returns the same entry, unless entries
+    /// beyond all slots are about to join the slot.
     #[must_use]
-    pub fn peek(&self) -> Option<Entry> {
+    pub fn peek(&self) -> Option<TimerEntry> {
         match (self.head(), self.far_first) {
             (Some((_, slot)), Some(far)) if far.stamp <= slot.last => Some(far),
             (Some((level, slot)), _) => self.levels[level].entries(slot).last().copied(),
@@ -121,17 +129,17 @@ impl MultiresolutionQueue {
 
     /// Takes an entry out of the earliest slot, and moves the time on to the start of that slot.
     ///
-    /// Another entry may be earlier, by less than the width of the slot that the other one is in: of slots that overlap, the one that
-    /// ends first comes first. Of entries in one slot the newest comes first.
+    /// Another entry may be earlier, by less than the width of its slot: if slots overlap, the slot
+    /// that ends first is the earliest. Of the entries in one slot, the newest is taken first.
     #[inline]
-    pub fn extract(&mut self) -> Option<Entry> {
+    pub fn extract(&mut self) -> Option<TimerEntry> {
         self.extract_due(u64::MAX)
     }
 
     /// The earliest slot with an entry, and its level. If slots overlap, the slot that ends first
     /// is the earliest.
     #[inline]
-    fn head(&self) -> Option<(usize, Slot)> {
+    fn head(&self) -> Option<(usize, FilledSlot)> {
         let heads = self.levels.iter().enumerate();
         heads
             .filter_map(|(level, slots)| Some((level, slots.first(self.now)?)))
@@ -139,7 +147,7 @@ impl MultiresolutionQueue {
     }
 
     #[inline]
-    fn place(&mut self, entry: Entry) {
+    fn place(&mut self, entry: TimerEntry) {
         let stamp = entry.stamp.max(self.now);
         for level in &mut self.levels {
             if level.insert(self.now, stamp, entry) {
@@ -152,7 +160,8 @@ impl MultiresolutionQueue {
         self.far.push(entry);
     }
 
-    /// Places again what was too far away. The earliest one is near enough now.
+    /// Inserts again the entries that were beyond the slots. At least the earliest of these entries
+    /// is near enough now.
     #[cold]
     fn place_far(&mut self) {
         self.far_first = None;
@@ -172,13 +181,13 @@ impl Timers for MultiresolutionQueue {
     }
 
     #[inline]
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: TimerEntry) {
         self.len += 1;
         self.place(entry);
     }
 
     #[inline]
-    fn extract_due(&mut self, now: u64) -> Option<Entry> {
+    fn extract_due(&mut self, now: u64) -> Option<TimerEntry> {
         let (level, slot) = loop {
             let head = self.head();
             if let Some(far) = self.far_first
@@ -201,7 +210,7 @@ impl Timers for MultiresolutionQueue {
     }
 
     #[inline]
-    fn extract_early(&mut self) -> Option<Entry> {
+    fn extract_early(&mut self) -> Option<TimerEntry> {
         let head = self.head();
         if let Some((level, slot)) = head
             && self.far_first.is_none_or(|far| far.stamp > slot.last)
@@ -220,7 +229,7 @@ impl Timers for MultiresolutionQueue {
     }
 
     fn memory_bytes(&self) -> usize {
-        let levels: usize = self.levels.iter().map(Slots::memory_bytes).sum();
-        levels + self.far.capacity() * size_of::<Entry>()
+        let levels: usize = self.levels.iter().map(SlotRing::memory_bytes).sum();
+        levels + self.far.capacity() * size_of::<TimerEntry>()
     }
 }

@@ -1,17 +1,21 @@
-//! Which packets of flows are kept where not all are: the beginnings.
+//! Load shedding: decides which packets of a flow are kept. The first packets of a flow are.
 //!
-//! Time Machine's cutoff (Maier et al. 2008, "Enriching network security analysis with time travel", section 3): most bytes are in few large
-//! flows, and what explains an event is mostly in the first bytes of a flow. Tail early drop (R-Scope paper, section 2.3): while there is more than can be kept,
-//! connections keep their first packets, the fewer the longer that lasts.
+//! The cutoff is Time Machine's (Maier et al. 2008, "Enriching network security analysis with time
+//! travel", section 3). Most bytes are in few large flows, and the first bytes of a flow usually
+//! explain an event.
+//!
+//! Tail early drop is from the R-Scope paper, section 2.3. During overload each connection keeps
+//! only its first packets. The longer the overload lasts, the fewer packets a connection keeps.
 
 use retroscope_packet::LinkType;
 
 use crate::{
-    Advise, Attribution, Ends, Family, FlowTable, Key, Packet, Secret, TimeOuts, TrackerConfig,
-    index::addresses,
+    AddressKind, Advise, Attribution, BiflowKey, DirectedKey, FlowPacket, FlowTable, Secret,
+    TimeOuts, TrackerConfig, index::addresses,
 };
 
-/// Between two looks for flows that were silent, ns of packet time, and how many of them end with a packet.
+/// Packet time between two searches for silent flows, ns, and the maximum number of flows that end
+/// with one packet.
 const LOOK_NS: i64 = 1_000_000_000;
 const ENDED_WITH_A_PACKET: usize = 8;
 
@@ -20,31 +24,34 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// How much of a flow is kept.
+/// A limit on the kept payload of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cutoff {
-    /// Bytes of payload of each direction: a packet is kept if fewer were sent before it.
+    /// Bytes of payload for each direction. A packet is kept if its direction sent fewer bytes
+    /// before it.
     pub bytes: u64,
-    /// After so long without a packet in either direction a flow is kept from its beginning again, ns, at least 1.
+    /// Time without a packet in either direction, ns, at least 1. After this time the flow is kept
+    /// from its beginning again.
     pub refill_ns: i64,
 }
 
-/// What somebody else said of a flow.
+/// A decision of another part of the recorder about a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// All of it is kept.
+    /// All packets of the flow are kept.
     Exempt,
-    /// Nothing of it is wanted since this time, ns, until it begins anew (R-Scope paper, section 2.3: `conn.shunt`).
+    /// The flow is shunted: its packets are dropped until the flow begins again (R-Scope paper,
+    /// section 2.3: `conn.shunt`).
     Shunted {
-        /// Of the packet that led to it.
+        /// Time of the packet that caused the shunt, ns.
         at_ns: i64,
     },
 }
 
-/// Why a packet is not kept. Where several would not keep it, the first of them.
+/// Why a packet is not kept. If there are several causes, the first one in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShedCause {
-    /// Its class of flows keeps less.
+    /// The cutoff of the flow's class.
     Cutoff,
     /// The [limit](Shedder::set_limit).
     Limit,
@@ -55,37 +62,49 @@ pub enum ShedCause {
 }
 
 impl ShedCause {
-    /// All of them, in their order.
+    /// All causes, in their order.
     pub const ALL: [Self; 4] = [Self::Cutoff, Self::Limit, Self::TailDrop, Self::Shunt];
 }
 
-/// One direction of a flow that may be dropped before it comes to a [`Shedder`], or is to come again.
+/// An order for the capture engine: drop one direction of a flow before the packets reach the
+/// [`Shedder`], or pass the direction again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandOver {
-    /// The flow, and the direction.
-    pub ends: Ends,
-    /// Dropped until it was silent for so long, ns, and why its last packet was not kept; `None`: it is to come.
+    /// The flow and the direction.
+    pub ends: DirectedKey,
+    /// If the engine must drop the direction: the silence in ns after which the engine passes the
+    /// direction again, and why the last packet was not kept. `None`: the engine must pass the
+    /// direction.
     pub dropped: Option<(i64, ShedCause)>,
 }
 
-/// Hand-overs that wait at most: beyond, flows go on to come, and are handed over later.
+/// Maximum number of pending hand-overs. If the list is full, the engine continues to pass a flow,
+/// which is handed over later.
 const HAND_OVERS_MAX: usize = 256;
-/// A flow that comes all the same is handed over again after so long, ns. Who drops takes a packet now and then, but may have forgotten it for others.
+/// A flow whose packets still arrive is handed over again after this time, ns. The engine passes
+/// one packet now and then anyway, but it may also have removed the flow to make room for others.
 const HANDED_OVER_NS: i64 = 1_000_000_000;
-/// A flow that begins anew after a shorter silence is not handed over, ns: those who drop it tell only now and then that it goes on.
+/// A flow that begins again after a silence shorter than this is not handed over, ns: the engine
+/// reports only now and then that the flow continues.
 const SILENCE_MIN_NS: i64 = 1_000_000_000;
-/// So much shorter is the silence that ends dropping, ns: longer than packets are dropped without one that comes. A flow that begins anew here then does so there.
+/// The engine ends dropping after a silence that is shorter by this margin, ns. The margin exceeds
+/// the interval in which the engine passes no packet. A flow that begins again here therefore also
+/// begins again in the engine.
 const SILENCE_MARGIN_NS: i64 = 200_000_000;
 
-/// From a threshold of so many packets on all of a connection are kept; the first period of congestion halves it.
+/// The first threshold, packets. At this threshold all packets are kept; the first congested period
+/// halves it.
 const TAIL_DROP_BEGINS: u32 = 4096;
-/// Where all flows may be shed, one that was silent for so long begins anew, ns.
+/// If all flows may be shed, a flow begins again after this time of silence, ns.
 const IDLE_NS: i64 = 60_000_000_000;
 
-/// How many packets of a connection are kept, both directions together: the paper's `ted_thr`.
+/// The number of packets that each connection keeps, both directions together: `ted_thr` of the
+/// paper.
 ///
-/// It is halved by a period of congestion, down to a minimum, and one more after each other period. The paper prints `min(ted_thr / 2, ted_min)` and says "down to
-/// a minimum", which is the `max` here. Until the first congestion, and from 4,096 packets on, all are kept.
+/// A congested period halves the threshold, down to a minimum. Each other period increases the
+/// threshold by one. The paper prints `min(ted_thr / 2, ted_min)` and says "down to a minimum",
+/// which is the `max` here. Before the first congestion, and from 4,096 packets on, all packets are
+/// kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TailDrop {
     min: u32,
@@ -93,7 +112,7 @@ pub struct TailDrop {
 }
 
 impl TailDrop {
-    /// That keeps the first `min` packets of a connection in any case, 1 to 4,096.
+    /// A threshold that never falls below `min` packets of a connection, 1 to 4,096.
     #[must_use]
     pub fn new(min: u32) -> Self {
         Self {
@@ -102,7 +121,7 @@ impl TailDrop {
         }
     }
 
-    /// A period is over, in which there was congestion or not.
+    /// Reports the end of a period, with or without congestion.
     pub fn period(&mut self, is_congested: bool) {
         self.threshold = match is_congested {
             true => (self.threshold / 2).max(self.min),
@@ -110,28 +129,29 @@ impl TailDrop {
         };
     }
 
-    /// How many packets of a connection are kept; `None`: all.
+    /// The number of packets that each connection keeps. `None` if all are kept.
     #[must_use]
     pub fn packets_max(&self) -> Option<u32> {
         (self.threshold < TAIL_DROP_BEGINS).then_some(self.threshold)
     }
 }
 
-/// What a [`Shedder`] goes by; by default it keeps all.
+/// The configuration of a [`Shedder`]. The default keeps all packets.
 #[derive(Debug, Clone, Default)]
 pub struct ShedderConfig {
-    /// Of classes of flows, at most 65,536.
+    /// The cutoff of each class of flows, at most 65,536.
     pub cutoffs: Vec<Cutoff>,
-    /// Drops tails of all flows.
+    /// Tail early drop for all flows.
     pub tail_drop: Option<TailDrop>,
     /// Flows may be marked as shunted.
     pub shunts: bool,
-    /// There may be a [limit](Shedder::set_limit).
+    /// A [limit](Shedder::set_limit) may be set.
     pub has_limit: bool,
 }
 
 impl ShedderConfig {
-    /// For how long flows are known without a packet, ns: no [`Cutoff::refill_ns`] means more.
+    /// How long the shedder remembers a silent flow, ns. A larger [`Cutoff::refill_ns`] has no
+    /// effect.
     #[must_use]
     pub fn silence_ns_max(&self) -> i64 {
         let refills = self.cutoffs.iter().map(|cutoff| cutoff.refill_ns);
@@ -141,60 +161,76 @@ impl ShedderConfig {
     }
 }
 
-/// Decides which packets are kept, for one thread.
+/// Decides which packets are kept. A shedder belongs to one thread.
 ///
-/// A packet is kept if its direction of its flow has sent fewer bytes of payload before it than the cutoff, counted by IP's lengths, whatever TCP sent
-/// twice included. A SYN, FIN or RST always is. A SYN without ACK begins its flow anew, as [`Cutoff::refill_ns`] without a packet does, kept or not. Later
-/// fragments are of the flow of their first one. What is not IP, or whose flow cannot be told, is kept. With a [`TailDrop`] a packet has to be one of the first
-/// of its flow, too, of both directions; with a limit it has to be below that as if it were a cutoff. Of a flow that is marked as [shunted](Mark::Shunted) since it began, none is kept. For these,
-/// and where there is no cutoff, a flow begins anew after 60 s without a packet.
+/// A packet is kept if its direction of the flow sent fewer bytes of payload before it than the
+/// cutoff. The lengths in IP headers count, TCP retransmissions included. A packet with SYN, FIN or
+/// RST is always kept. So are packets that are not IP, and packets whose flow is unknown.
 ///
-/// Flows that have to make room for others are kept from their beginning again.
+/// A SYN without ACK starts the flow anew, kept or not, and so does [`Cutoff::refill_ns`] without a
+/// packet. Later fragments belong to the flow of their first fragment.
+///
+/// Three more rules apply if they are configured:
+///
+/// - With a [`TailDrop`] the packet must also be one of the first packets of the flow, both
+///   directions together.
+/// - A limit applies like a cutoff, in addition to the cutoff.
+/// - If a flow was [shunted](Mark::Shunted) after it began, none of its packets are kept.
+///
+/// For these rules, and for flows without a cutoff, a flow begins again after 60 s without a
+/// packet.
+///
+/// If the table drops a flow to make room for another one, the flow is kept from its beginning
+/// again.
 #[derive(Debug)]
 pub struct Shedder {
     config: ShedderConfig,
-    /// How often the cutoffs were changed.
+    /// Number of changes of the cutoffs.
     version: u32,
     limit: Option<u64>,
-    /// Packets that it was asked about.
+    /// Packets that the shedder decided about.
     asked: u64,
     attribution: Attribution,
     table: FlowTable,
-    states: Vec<State>,
+    states: Vec<ShedState>,
     look_ns: i64,
-    /// `None`: nobody drops packets before.
+    /// Pending hand-overs. `None` if no engine drops packets.
     hand_overs: Option<Vec<HandOver>>,
     has_new_hand_overs: bool,
 }
 
-/// By the slot of its flow.
+/// The state of a flow, by the slot of the flow.
 ///
-/// What a cutoff goes by begins anew after [`Cutoff::refill_ns`], the rest after [`IDLE_NS`]; with a SYN all does.
+/// The state of the cutoff begins again after [`Cutoff::refill_ns`], the rest after [`IDLE_NS`]. A
+/// SYN restarts both.
 #[derive(Debug, Clone, Copy, Default)]
-struct State {
-    /// Bytes of payload that each direction has sent.
+struct ShedState {
+    /// Bytes of payload that each direction sent.
     bytes: [u64; 2],
-    /// Packets of both.
+    /// Packets of both directions.
     packets: u32,
     last_ns: i64,
-    /// The SYN that began it anew, or else its first packet by time, ns.
+    /// Time of the SYN that started the flow anew. Without a SYN: the earliest time of a packet,
+    /// ns.
     first_ns: i64,
     has_syn: bool,
-    /// The number of its last packet that was kept, among those that the shedder was asked about.
+    /// Number of the last kept packet of the flow, among the packets that the shedder decided
+    /// about.
     last: Option<u64>,
-    /// The number of its cutoff, among those of this version; `None`: all of it is kept.
+    /// Index of the flow's cutoff in the cutoffs of `version`. `None`: all packets of the flow are
+    /// kept.
     class: Option<u16>,
     version: u32,
     is_exempt: bool,
-    /// When each direction was handed over last; `None`: it is to come.
+    /// Time at which each direction was handed over last. `None`: the engine passes the direction.
     handed_ns: [Option<i64>; 2],
 }
 
-impl State {
-    /// Hands over the direction of a packet that was not kept, or takes back what is kept again.
+impl ShedState {
+    /// Hands over the direction of a dropped packet, or takes back the direction of a kept packet.
     fn hand_over(
         &mut self,
-        ends: Ends,
+        ends: DirectedKey,
         (time_ns, silence_ns): (i64, i64),
         shed: Option<ShedCause>,
         to: &mut Vec<HandOver>,
@@ -214,12 +250,12 @@ impl State {
         self.take_back(ends.key, is_it, to);
     }
 
-    /// Takes directions back, of those that were handed over.
-    fn take_back(&mut self, key: Key, directions: [bool; 2], to: &mut Vec<HandOver>) {
+    /// Takes back those of the directions that were handed over.
+    fn take_back(&mut self, key: BiflowKey, directions: [bool; 2], to: &mut Vec<HandOver>) {
         for is_reverse in [false, true] {
             let at = usize::from(is_reverse);
             if directions[at] && self.handed_ns[at].take().is_some() {
-                let ends = Ends { key, is_reverse };
+                let ends = DirectedKey { key, is_reverse };
                 let dropped = None;
                 to.push(HandOver { ends, dropped });
             }
@@ -228,7 +264,8 @@ impl State {
 }
 
 impl Shedder {
-    /// Of `tracker` the number of flows, their VLANs and fragments are asked for.
+    /// A shedder without flows. Of `tracker` it uses the number of flows and the settings for VLANs
+    /// and fragments.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
@@ -256,56 +293,70 @@ impl Shedder {
         }
     }
 
-    /// Whether flows are handed over from now on to somebody who drops them before: one direction at a time, but for packets with FIN, SYN or RST, and for one each 100 ms
-    /// as long as the flow goes on. A SYN without ACK ends it for both directions.
+    /// Starts or stops the hand-over of flows to an engine that drops packets before they arrive
+    /// here.
+    ///
+    /// The engine drops one direction at a time. It still passes packets with FIN, SYN or RST, and
+    /// one packet each 100 ms while the flow continues. A SYN without ACK ends dropping in both
+    /// directions.
     pub fn set_hands_over(&mut self, hands_over: bool) {
         self.hand_overs = hands_over.then(Vec::new);
     }
 
-    /// Hands over no more flows; those that were are still told when they are to come again.
+    /// Stops handing over flows. Flows that were handed over are still taken back.
     pub fn end_hand_overs(&mut self) {
         self.has_new_hand_overs = false;
     }
 
-    /// What is to be dropped before, and what is to come again.
+    /// Takes the pending hand-overs.
     pub fn take_hand_overs(&mut self) -> Vec<HandOver> {
         self.hand_overs.as_mut().map_or(Vec::new(), std::mem::take)
     }
 
-    /// Other cutoffs from now on, whose flows are silent for no more than [`ShedderConfig::silence_ns_max`] of the start. The class of a flow that is known is
-    /// told by its next packet, and what it has sent counts.
+    /// Replaces the cutoffs. No [`Cutoff::refill_ns`] may exceed the
+    /// [`ShedderConfig::silence_ns_max`] of the configuration at the start. The next packet of a
+    /// known flow determines the class of the flow again; the bytes that the flow has sent still
+    /// count.
     pub fn set_cutoffs(&mut self, cutoffs: Vec<Cutoff>) {
         self.config.cutoffs = cutoffs;
         self.version = self.version.wrapping_add(1);
     }
 
-    /// What drops tails, to be told of periods.
+    /// The tail early drop, which the caller informs about periods.
     pub fn tail_drop(&mut self) -> Option<&mut TailDrop> {
         self.config.tail_drop.as_mut()
     }
 
-    /// Keeps at most so many bytes of payload of each direction of any flow from now on, whatever its class; `None`: as its class says.
+    /// Limits each direction of all flows to this number of bytes of payload, whatever the class.
+    /// `None` removes the limit.
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
 
-    /// Why a packet is not kept, whose captured bytes are `data`; `None`: it is. `class` tells the number of a flow's cutoff by its first packet, or that all of it is
-    /// kept. `mark` is asked where a packet of a flow would be shed, and where flows may be shunted, until it says that the flow is exempt. It is told which of the packets that the
-    /// shedder was asked about, from 0, was the last one that was kept of the flow, and which is this one.
+    /// Why a packet with these captured bytes is not kept. `None`: the packet is kept.
+    ///
+    /// `class` gets called for the first packet of a flow, and returns the index of the flow's
+    /// cutoff, or `None` if all of the flow is kept.
+    ///
+    /// `mark` gets called if a packet would be shed. If flows may be shunted, it gets called for
+    /// other packets too, until it says that the flow is exempt. Its arguments number the packets
+    /// that the shedder decided about, from 0: the last kept packet of the flow, and this packet.
     pub fn sheds(
         &mut self,
         link_type: LinkType,
         (time_ns, wire_len): (i64, u32),
         data: &[u8],
         class: impl FnOnce() -> Option<u16>,
-        mark: impl FnOnce(&Key, (Option<u64>, u64)) -> Option<Mark>,
+        mark: impl FnOnce(&BiflowKey, (Option<u64>, u64)) -> Option<Mark>,
     ) -> Option<ShedCause> {
         self.asked += 1;
         let packet = self
             .attribution
             .frame(link_type, data, time_ns, wire_len)
-            .filter(|packet| matches!(packet.ends.key.family(), Family::V4 | Family::V6))?;
-        // A stamp far in the future must not put off the next look.
+            .filter(|packet| {
+                matches!(packet.ends.key.family(), AddressKind::V4 | AddressKind::V6)
+            })?;
+        // A stamp far in the future must not postpone the next search.
         if time_ns >= self.look_ns || self.look_ns.saturating_sub(time_ns) > LOOK_NS {
             let most = ENDED_WITH_A_PACKET;
             if self.table.expire_some(time_ns, most, |_, _| {}) {
@@ -317,11 +368,12 @@ impl Shedder {
 
     fn sheds_of_flow(
         &mut self,
-        packet: &Packet,
+        packet: &FlowPacket,
         class: impl FnOnce() -> Option<u16>,
-        mark: impl FnOnce(&Key, (Option<u64>, u64)) -> Option<Mark>,
+        mark: impl FnOnce(&BiflowKey, (Option<u64>, u64)) -> Option<Mark>,
     ) -> Option<ShedCause> {
-        // Where the flow of this packet has its slot from another one, that one's key is the one that was there.
+        // If this packet's flow takes the slot of another flow, `before` becomes the key of that
+        // other flow.
         let (mut slot, mut begins, mut before) = (0, false, packet.ends.key);
         self.table.update_each(
             std::slice::from_ref(packet),
@@ -329,7 +381,7 @@ impl Shedder {
             |flow, _| before = flow.key,
         );
         if slot >= self.states.len() {
-            self.states.resize(slot + 1, State::default());
+            self.states.resize(slot + 1, ShedState::default());
         }
         let state = &mut self.states[slot];
         let cutoff = |class: Option<u16>| self.config.cutoffs.get(usize::from(class?));
@@ -338,7 +390,7 @@ impl Shedder {
             state.class = class.take().and_then(|class| class());
             state.version = self.version;
         }
-        // Also where the last stamp was wrong, and lies far in the future.
+        // Absolute, because the last stamp may be wrong and far in the future.
         let silent_ns = packet
             .time_ns
             .saturating_sub(state.last_ns)
@@ -349,7 +401,8 @@ impl Shedder {
         let is_refilled = begins || is_syn || silent_ns >= refill_ns;
         let is_anew = begins || is_syn || silent_ns >= IDLE_NS;
         if is_refilled || is_anew {
-            // Whoever drops them may not have seen that, or seen it before they got the flow.
+            // The engine may have missed the restart, or may have seen the restart before the flow
+            // was handed over.
             if let Some(hand_overs) = &mut self.hand_overs {
                 state.take_back(before, [true; 2], hand_overs);
             }
@@ -384,7 +437,7 @@ impl Shedder {
             (.., true) => Some(ShedCause::TailDrop),
             (false, false, false) => None,
         };
-        // Nobody has seen a flow that begins with this packet.
+        // Nobody can have shunted a flow that begins with this packet.
         let may_be_shunted = self.config.shunts && !begins;
         let is_certain = flags & (SYN | FIN | RST) != 0 || state.is_exempt;
         let shed = if is_certain || surplus.is_none() && !may_be_shunted {

@@ -1,4 +1,4 @@
-//! The only door to synchronisation primitives: std's, and loom's models of them under `cfg(loom)`.
+//! The only access to synchronisation primitives: `std`'s, or loom's models under `cfg(loom)`.
 
 use std::sync::Arc;
 
@@ -11,15 +11,16 @@ pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A place for a shared value, which is read and replaced without locks. Under loom, which does not know `arc-swap`, it has one.
+/// A shared value that threads read and replace without locks. Under loom, which does not know
+/// `arc-swap`, the value has a lock.
 #[derive(Debug)]
 #[cfg(not(loom))]
-pub(crate) struct Place<T>(ArcSwapOption<T>);
+pub(crate) struct SharedValue<T>(ArcSwapOption<T>);
 #[derive(Debug)]
 #[cfg(loom)]
-pub(crate) struct Place<T>(Mutex<Option<Arc<T>>>);
+pub(crate) struct SharedValue<T>(Mutex<Option<Arc<T>>>);
 
-impl<T> Default for Place<T> {
+impl<T> Default for SharedValue<T> {
     fn default() -> Self {
         #[cfg(not(loom))]
         return Self(ArcSwapOption::empty());
@@ -28,7 +29,7 @@ impl<T> Default for Place<T> {
     }
 }
 
-impl<T> Place<T> {
+impl<T> SharedValue<T> {
     pub(crate) fn load(&self) -> Option<Arc<T>> {
         #[cfg(not(loom))]
         return self.0.load_full();
@@ -36,7 +37,7 @@ impl<T> Place<T> {
         return self.0.lock().unwrap_or_else(|it| it.into_inner()).clone();
     }
 
-    /// Puts a value in the place of the one that was there before; false: there is another one by now.
+    /// Replaces the value `before` with `by`. Returns false if the value is no longer `before`.
     pub(crate) fn replace(&self, before: Option<&Arc<T>>, by: &Arc<T>) -> bool {
         let address = |it: Option<&Arc<T>>| it.map(Arc::as_ptr);
         #[cfg(not(loom))]

@@ -1,14 +1,19 @@
 //! The flows of one shard.
 //!
-//! A packet costs a look into one cache line of the index and the two of its flow. A batch hashes all its keys first and reads those lines
-//! without waiting for one another, and counts then.
+//! A packet costs one cache line of the index and the two lines of its flow. A batch first hashes
+//! all keys and loads these lines without waiting for one another. Then it counts.
 //!
-//! Memory is bounded by the number of flows that the table may have. A full table gives up one flow for each new one: the first of the
-//! queue if no packet came since it was put there, else of the [`LOOKS`] first ones the one that is due first. Should all places be taken
-//! that a flow's hash leaves it, which takes somebody who knows the secret, a flow of those in its first group goes, the one due first.
+//! The maximum number of flows bounds the memory. A full table evicts one flow for each new flow.
+//! It evicts the first flow of the queue if no packet of this flow arrived since the queue entry
+//! was made. Otherwise it evicts the flow with the earliest due time among the first [`LOOKS`]
+//! flows.
 //!
-//! Entries of the queue are not deleted: an entry counts if its stamp is what its flow says. One for a time before the flow is due is put
-//! back when it comes. At most two of three are out of date; then flows that are due earlier than before wait for their entry.
+//! All 96 candidate places of a flow are full only if somebody knows the hash secret. Then the flow
+//! in the first group that is due first is evicted.
+//!
+//! Entries of the queue are not deleted. An entry is valid if its stamp equals the stamp in its
+//! flow. An entry that is extracted before its flow is due is inserted again. At most two of three
+//! entries are out of date; beyond that, a flow whose due time becomes earlier keeps its old entry.
 
 #[cfg(test)]
 mod tests;
@@ -17,63 +22,65 @@ use std::hint::black_box;
 use std::ops::Range;
 
 use crate::flow::Flow;
-use crate::index::{Index, addresses};
+use crate::index::{FlowIndex, addresses};
 use crate::time_outs::TimeOuts;
-use crate::{Entry, MultiresolutionQueue, Packet, Resolution, Secret, Timers};
+use crate::{FlowPacket, MultiresolutionQueue, Secret, TimerEntry, TimerResolution, Timers};
 
-/// Packets of a batch that are looked up together.
+/// Number of packets that are looked up together.
 pub(crate) const TOGETHER: usize = 64;
 /// Flows at the head of the queue that a full table compares to choose the flow that it ends.
 const LOOKS: usize = 16;
-/// Slots of 134 ms for 9 minutes, and of 8.6 s for 10 hours.
-pub(crate) const RESOLUTIONS: [Resolution; 2] = [
-    Resolution {
+/// Slots of 134 ms for 9 minutes, and slots of 8.6 s for 10 hours.
+pub(crate) const RESOLUTIONS: [TimerResolution; 2] = [
+    TimerResolution {
         bits: 27,
         slots: 4096,
     },
-    Resolution {
+    TimerResolution {
         bits: 33,
         slots: 4096,
     },
 ];
 
-/// Is told the addresses of memory that a table has reserved and not yet touched, and may ask the system for larger pages there.
+/// Gets the addresses of memory that a table has reserved and not yet touched. May ask the system
+/// for larger pages there.
 pub type Advise = fn(Range<*const u8>);
 
-/// Why a flow ended.
+/// The reason why a flow ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum End {
-    /// No packet came for its time-out.
+pub enum FlowEnd {
+    /// No packet arrived during the time-out.
     TimeOut,
-    /// Its TCP connection was closed or had begun before the first packet, and a SYN began another one.
+    /// A SYN began a new TCP connection. The old connection was closed, or had begun before its
+    /// first packet.
     Reused,
-    /// The table was full, and another flow began.
+    /// The table was full, and a new flow began.
     Full,
-    /// All places that its hash leaves a new flow were taken.
+    /// All places for the hash of a new flow were taken.
     Crowded,
     /// The caller ended all flows.
     Finished,
 }
 
-/// What the table has done.
+/// Counters of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Counters {
+pub struct FlowTableCounters {
     /// Packets counted in flows.
     pub packets: u64,
-    /// Flows that began. Those that ended are the sum of the following.
+    /// Flows that began. The counters below count the flows that ended.
     pub begun: u64,
-    /// Ended by [`End::TimeOut`].
+    /// Flows ended by [`FlowEnd::TimeOut`].
     pub timed_out: u64,
-    /// Ended by [`End::Reused`].
+    /// Flows ended by [`FlowEnd::Reused`].
     pub reused: u64,
-    /// Ended by [`End::Full`].
+    /// Flows ended by [`FlowEnd::Full`].
     pub full: u64,
-    /// Ended by [`End::Crowded`].
+    /// Flows ended by [`FlowEnd::Crowded`].
     pub crowded: u64,
-    /// Ended by [`End::Finished`].
+    /// Flows ended by [`FlowEnd::Finished`].
     pub finished: u64,
-    /// Ended by [`FlowTable::remove`].
+    /// Flows ended by [`FlowTable::remove`].
     pub removed: u64,
 }
 
@@ -83,19 +90,20 @@ pub struct FlowTable<Q = MultiresolutionQueue> {
     secret: Secret,
     time_outs: TimeOuts,
     flows_max: usize,
-    index: Index,
-    /// Live ones, and free slots.
+    index: FlowIndex,
+    /// Live flows, and free slots.
     flows: Vec<Flow>,
     free: Vec<u32>,
     queue: Q,
-    counters: Counters,
+    counters: FlowTableCounters,
 }
 
 impl FlowTable {
-    /// An empty table for `flows_max` flows, 1 to 2^32 - 1. Memory is reserved for all of them, 128 bytes each, and taken as they come.
+    /// An empty table for `flows_max` flows, 1 to 2^32 - 1. It reserves memory for all of them, 128
+    /// bytes each, and touches the memory as flows begin.
     ///
     /// # Panics
-    /// Where `flows_max` is out of its range.
+    /// If `flows_max` is outside its range.
     #[must_use]
     pub fn new(flows_max: usize, time_outs: TimeOuts, secret: Secret) -> Self {
         Self::with_advice(flows_max, time_outs, secret, |_| {})
@@ -103,8 +111,8 @@ impl FlowTable {
 }
 
 impl<Q: Timers> FlowTable<Q> {
-    /// As [`FlowTable::new`], with any queue, and where `advise` gets what is reserved. A packet touches two places of it at random: with pages of 4 KiB both are far from
-    /// what a processor remembers of them.
+    /// As [`FlowTable::new`], with any queue. `advise` gets the reserved memory. A packet touches
+    /// two random places of this memory, so with pages of 4 KiB both accesses miss the TLB.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
@@ -125,35 +133,37 @@ impl<Q: Timers> FlowTable<Q> {
             secret,
             time_outs,
             flows_max,
-            index: Index::new(flows_max, advise),
+            index: FlowIndex::new(flows_max, advise),
             flows,
             free: Vec::new(),
             queue: Q::empty(),
-            counters: Counters::default(),
+            counters: FlowTableCounters::default(),
         }
     }
 
-    /// Counts packets in their flows. `ended` gets each flow that ends by it: see [`End`].
+    /// Counts packets in their flows. `ended` gets each flow that ends: see [`FlowEnd`].
     #[inline]
-    pub fn update(&mut self, packets: &[Packet], ended: impl FnMut(&Flow, End)) {
+    pub fn update(&mut self, packets: &[FlowPacket], ended: impl FnMut(&Flow, FlowEnd)) {
         self.update_each(packets, |_, _| {}, ended);
     }
 
-    /// The same. `counted` gets, for each packet in their order, the slot of its flow, below `flows_max`, and whether it begins this flow. Flows have
-    /// their slot until they end; another one may have it then, also within this call.
+    /// As [`Self::update`]. `counted` gets, for each packet in order, the slot of its flow, below
+    /// `flows_max`, and whether the packet begins the flow. A flow keeps its slot until it ends.
+    /// After that another flow may get the slot, even within this call.
     #[inline]
     pub fn update_each(
         &mut self,
-        packets: &[Packet],
+        packets: &[FlowPacket],
         mut counted: impl FnMut(u32, bool),
-        mut ended: impl FnMut(&Flow, End),
+        mut ended: impl FnMut(&Flow, FlowEnd),
     ) {
         for packets in packets.chunks(TOGETHER) {
             let mut hashes = [0; TOGETHER];
             for (hash, packet) in hashes.iter_mut().zip(packets) {
                 *hash = self.secret.hash(&packet.ends.key);
             }
-            // Short loops of reads that do not depend on each other, so the processor does many at a time. What they read is of no use.
+            // Short loops of independent reads, so that the processor does many reads at a time.
+            // The values are not used.
             let hashes = &hashes[..packets.len()];
             let read = hashes.iter().map(|hash| self.index.touch(*hash));
             black_box(read.fold(0, |sum, read| sum ^ read));
@@ -180,18 +190,20 @@ impl<Q: Timers> FlowTable<Q> {
         }
     }
 
-    /// Ends the flows that are due at a time, all but those that became due within the last 134 ms, or 8.6 s where their time-outs are
-    /// longer than 9 minutes: with a packet later than a flow was due, [`Self::update`] ends it exactly then. `ended` gets them in no order.
-    pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, End)) {
+    /// Ends the flows that are due at `now_ns`. Flows that became due within the last 134 ms may
+    /// stay, or 8.6 s if their time-outs exceed 9 minutes. If a packet is later than the due time,
+    /// [`Self::update`] ends its flow exactly then. `ended` gets the flows in no order.
+    pub fn expire(&mut self, now_ns: i64, ended: impl FnMut(&Flow, FlowEnd)) {
         self.expire_some(now_ns, usize::MAX, ended);
     }
 
-    /// The same, of `most` of them; whether these were all.
+    /// As [`Self::expire`], for at most `most` entries of the queue. Returns whether these were
+    /// all.
     pub fn expire_some(
         &mut self,
         now_ns: i64,
         most: usize,
-        mut ended: impl FnMut(&Flow, End),
+        mut ended: impl FnMut(&Flow, FlowEnd),
     ) -> bool {
         let mut looked = 0;
         while self.time_outs.has_end {
@@ -206,7 +218,7 @@ impl<Q: Timers> FlowTable<Q> {
                 continue;
             };
             if due_ns <= now_ns {
-                self.end(entry.item, End::TimeOut, &mut ended);
+                self.end(entry.item, FlowEnd::TimeOut, &mut ended);
             } else {
                 self.insert(entry.item, stamp(due_ns));
             }
@@ -216,10 +228,10 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     /// Ends all flows.
-    pub fn finish(&mut self, mut ended: impl FnMut(&Flow, End)) {
+    pub fn finish(&mut self, mut ended: impl FnMut(&Flow, FlowEnd)) {
         while let Some(entry) = self.queue.extract_due(u64::MAX) {
             if self.due_of(entry).is_some() {
-                self.end(entry.item, End::Finished, &mut ended);
+                self.end(entry.item, FlowEnd::Finished, &mut ended);
             }
         }
         self.queue = Q::empty();
@@ -239,36 +251,37 @@ impl<Q: Timers> FlowTable<Q> {
         self.flows.get(slot as usize).filter(|flow| flow.is_live())
     }
 
-    /// The flows that it has, in no order.
+    /// All flows, in no order.
     pub fn flows(&self) -> impl Iterator<Item = &Flow> {
         self.flows.iter().filter(|flow| flow.is_live())
     }
 
-    /// The slots of all flows are below this.
+    /// The slots of all flows are below this number.
     #[must_use]
     pub fn slots(&self) -> u32 {
         u32::try_from(self.flows.len()).expect("new() has seen to it")
     }
 
-    /// How many flows it has.
+    /// The number of flows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.flows.len() - self.free.len()
     }
 
-    /// Whether it has none.
+    /// Whether the table has no flows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What it has done so far.
+    /// The counters.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> FlowTableCounters {
         self.counters
     }
 
-    /// Bytes taken from the allocator: at most 400 for each flow that it may have, 2 MiB, and what its queue keeps for empty slots (8 MiB).
+    /// Bytes taken from the allocator: at most 400 for each of `flows_max` flows, 2 MiB, and the
+    /// memory that the queue keeps for empty slots (8 MiB).
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.index.memory_bytes()
@@ -278,22 +291,28 @@ impl<Q: Timers> FlowTable<Q> {
     }
 
     #[inline]
-    fn is_at(&self, slot: u32, packet: &Packet) -> bool {
+    fn is_at(&self, slot: u32, packet: &FlowPacket) -> bool {
         let flow = &self.flows[slot as usize];
         flow.key == packet.ends.key && flow.is_live()
     }
 
-    /// Counts a packet in the flow of its key, or begins another one with that key, and returns which.
+    /// Counts a packet in the flow of its key, or begins a new flow with this key. Returns whether
+    /// a new flow began.
     #[inline]
-    fn add(&mut self, slot: u32, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) -> bool {
+    fn add(
+        &mut self,
+        slot: u32,
+        packet: &FlowPacket,
+        ended: &mut impl FnMut(&Flow, FlowEnd),
+    ) -> bool {
         let flow = &mut self.flows[slot as usize];
         let (idle_before, stage) = (flow.idle_ns(&self.time_outs), flow.stage());
         let end = if !self.time_outs.has_end {
             None
         } else if idle_before <= packet.time_ns && flow.due_ns(&self.time_outs) <= packet.time_ns {
-            Some(End::TimeOut)
+            Some(FlowEnd::TimeOut)
         } else {
-            flow.is_begun_anew_by(packet).then_some(End::Reused)
+            flow.is_begun_anew_by(packet).then_some(FlowEnd::Reused)
         };
         if let Some(end) = end {
             ended(flow, end);
@@ -303,7 +322,7 @@ impl<Q: Timers> FlowTable<Q> {
         }
         let flow = &mut self.flows[slot as usize];
         flow.add(packet);
-        // No time-out has changed, and the latest packet is no earlier than it was.
+        // The time-out is unchanged, and the latest packet is no earlier than before.
         if end.is_none() && flow.stage() == stage {
             return false;
         }
@@ -314,8 +333,13 @@ impl<Q: Timers> FlowTable<Q> {
         end.is_some()
     }
 
-    /// Begins a flow whose key the table does not have, and returns its slot.
-    fn begin(&mut self, hash: u64, packet: &Packet, ended: &mut impl FnMut(&Flow, End)) -> u32 {
+    /// Begins a flow whose key is not in the table, and returns its slot.
+    fn begin(
+        &mut self,
+        hash: u64,
+        packet: &FlowPacket,
+        ended: &mut impl FnMut(&Flow, FlowEnd),
+    ) -> u32 {
         let mut flow = Flow::new(packet, 0);
         flow.add(packet);
         let due = stamp(flow.due_ns(&self.time_outs));
@@ -341,7 +365,7 @@ impl<Q: Timers> FlowTable<Q> {
 
     /// Makes room in a full table.
     #[cold]
-    fn evict_first(&mut self, ended: &mut impl FnMut(&Flow, End)) {
+    fn evict_first(&mut self, ended: &mut impl FnMut(&Flow, FlowEnd)) {
         let mut looked_at = [(u64::MAX, 0); LOOKS];
         let mut looks = 0;
         while looks < LOOKS
@@ -362,24 +386,25 @@ impl<Q: Timers> FlowTable<Q> {
             self.insert(slot, due);
         }
         if let Some((_, slot)) = first {
-            self.end(slot, End::Full, ended);
+            self.end(slot, FlowEnd::Full, ended);
         }
     }
 
-    /// Puts a flow into the slot of another one in the first group of its hash, with the entry in the queue: who aims at one group
-    /// can't fill the queue with entries that are out of date.
+    /// Puts a flow into the slot of another flow in the first group of its hash, and takes over the
+    /// queue entry. So a sender that aims at one group cannot fill the queue with entries that are
+    /// out of date.
     #[cold]
     fn replace_neighbour(
         &mut self,
         hash: u64,
         mut flow: Flow,
-        ended: &mut impl FnMut(&Flow, End),
+        ended: &mut impl FnMut(&Flow, FlowEnd),
     ) -> u32 {
         let due_ns = |slot: &u32| self.flows[*slot as usize].due_ns(&self.time_outs);
         let slot = self.index.neighbours(hash).min_by_key(due_ns);
         let slot = slot.expect("the group is full");
         flow.queued = self.flows[slot as usize].queued;
-        self.end(slot, End::Crowded, ended);
+        self.end(slot, FlowEnd::Crowded, ended);
         self.free.pop();
         self.flows[slot as usize] = flow;
         let room = self.index.room(hash).expect("one has gone");
@@ -388,8 +413,9 @@ impl<Q: Timers> FlowTable<Q> {
         slot
     }
 
-    /// Ends a flow, and frees its slot. An entry of it that is still in the queue is out of date.
-    fn end(&mut self, slot: u32, end: End, ended: &mut impl FnMut(&Flow, End)) {
+    /// Ends a flow, and frees its slot. An entry of the flow that is still in the queue is out of
+    /// date.
+    fn end(&mut self, slot: u32, end: FlowEnd, ended: &mut impl FnMut(&Flow, FlowEnd)) {
         ended(&self.flows[slot as usize], end);
         *self.ended_by(end) += 1;
         self.free(slot);
@@ -403,31 +429,31 @@ impl<Q: Timers> FlowTable<Q> {
         self.free.push(slot);
     }
 
-    /// Where flows that end so are counted.
-    fn ended_by(&mut self, end: End) -> &mut u64 {
+    /// The counter of flows that end for this reason.
+    fn ended_by(&mut self, end: FlowEnd) -> &mut u64 {
         match end {
-            End::TimeOut => &mut self.counters.timed_out,
-            End::Reused => &mut self.counters.reused,
-            End::Finished => &mut self.counters.finished,
-            End::Full => &mut self.counters.full,
-            End::Crowded => &mut self.counters.crowded,
+            FlowEnd::TimeOut => &mut self.counters.timed_out,
+            FlowEnd::Reused => &mut self.counters.reused,
+            FlowEnd::Finished => &mut self.counters.finished,
+            FlowEnd::Full => &mut self.counters.full,
+            FlowEnd::Crowded => &mut self.counters.crowded,
         }
     }
 
-    /// When the flow of an entry is due, unless the entry is out of date.
-    fn due_of(&self, entry: Entry) -> Option<i64> {
+    /// The due time of an entry's flow. `None` if the entry is out of date.
+    fn due_of(&self, entry: TimerEntry) -> Option<i64> {
         let flow = &self.flows[entry.item as usize];
         let counts = flow.is_live() && flow.queued == entry.stamp;
         counts.then(|| flow.due_ns(&self.time_outs))
     }
 
-    /// Puts a flow into the queue that has no entry there which counts.
+    /// Inserts a flow into the queue. The flow must have no valid entry there.
     fn insert(&mut self, slot: u32, stamp: u64) {
         self.flows[slot as usize].queued = stamp;
-        self.queue.insert(Entry { stamp, item: slot });
+        self.queue.insert(TimerEntry { stamp, item: slot });
     }
 
-    /// Sees to it that the queue gives a flow by a time, unless there are too many entries that do not count.
+    /// Makes the queue return a flow at an earlier time, unless too many entries are out of date.
     #[cold]
     fn hasten(&mut self, slot: u32, stamp: u64) {
         if stamp < self.flows[slot as usize].queued && self.queue.len() < 2 * self.flows_max {
@@ -436,7 +462,7 @@ impl<Q: Timers> FlowTable<Q> {
     }
 }
 
-/// A time of the queue, in the order of nanoseconds since the UNIX epoch.
+/// A stamp of the queue. Stamps have the order of the times.
 fn stamp(time_ns: i64) -> u64 {
     time_ns.cast_unsigned() ^ 1 << 63
 }

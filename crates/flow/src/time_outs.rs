@@ -1,28 +1,28 @@
-//! When a flow without packets is over.
+//! When a silent flow ends.
 
 use retroscope_packet::proto::{ICMP, ICMPV6, TCP, UDP};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// What a flow has come to, as far as its time-out depends on it.
+/// The stage of a flow, which determines its time-out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// No answer yet; TCP: no handshake yet.
+pub enum TimeOutStage {
+    /// No answer was seen. TCP: the handshake is not complete.
     New,
-    /// Packets went both ways; TCP: the handshake is complete.
+    /// Both ends sent packets. TCP: the handshake is complete.
     Established,
-    /// TCP that both sides ended, or one reset.
+    /// TCP only: both sides sent a FIN, or one side an RST.
     Closed,
 }
 
-/// Nanoseconds from a flow's last packet to its end, by stage.
+/// Time from a flow's last packet to its end, ns, by stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageTimeOuts {
-    /// Of [`Stage::New`].
+    /// Time-out in [`TimeOutStage::New`].
     pub new: i64,
-    /// Of [`Stage::Established`].
+    /// Time-out in [`TimeOutStage::Established`].
     pub established: i64,
-    /// Of [`Stage::Closed`].
+    /// Time-out in [`TimeOutStage::Closed`].
     pub closed: i64,
 }
 
@@ -53,16 +53,19 @@ pub struct TimeOuts {
     pub udp: StageTimeOuts,
     /// ICMP and ICMPv6.
     pub icmp: StageTimeOuts,
-    /// All else.
+    /// All other protocols.
     pub other: StageTimeOuts,
-    /// Whether flows end at all while packets come. If not, the times still say which flows a full table gives up.
+    /// Flows time out while packets arrive. Otherwise the time-outs only determine which flows a
+    /// full table evicts.
     pub has_end: bool,
-    /// Seconds count, as in Suricata, not what is within them: a flow is over from the first second on that is later than the second of its
-    /// last packet by more than the time-out. If not, a flow is over when its time-out has passed.
+    /// Time-outs compare whole seconds, as Suricata does. A flow ends at the first second that
+    /// exceeds the second of the last packet by more than the time-out. Otherwise a flow ends
+    /// exactly when its time-out has passed.
     pub has_whole_seconds: bool,
 }
 
-/// Those that are built into Suricata 7 (`src/flow-private.h`), where its configuration has no `flow-timeouts`.
+/// The built-in time-outs of Suricata 7 (`src/flow-private.h`), which apply if its configuration
+/// has no `flow-timeouts`.
 impl Default for TimeOuts {
     fn default() -> Self {
         Self {
@@ -77,7 +80,8 @@ impl Default for TimeOuts {
 }
 
 impl TimeOuts {
-    /// One for all, in nanoseconds. 0 never splits the packets of a key into several flows, also not where TCP begins anew.
+    /// The same time-out for all protocols and stages, ns. With 0 the packets of one key always
+    /// form one flow, even if a TCP connection begins again.
     #[must_use]
     pub fn idle(time_out_ns: i64) -> Self {
         if time_out_ns <= 0 {
@@ -97,7 +101,7 @@ impl TimeOuts {
         }
     }
 
-    /// When a flow is over whose time-out has passed at `idle_ns`.
+    /// The time at which a flow ends whose time-out has passed at `idle_ns`.
     #[inline]
     pub(crate) fn due_ns(&self, idle_ns: i64) -> i64 {
         if !self.has_whole_seconds {
@@ -110,7 +114,7 @@ impl TimeOuts {
     /// The time-out of an IP protocol in a stage.
     #[inline]
     #[must_use]
-    pub fn of(&self, proto: u8, stage: Stage) -> i64 {
+    pub fn of(&self, proto: u8, stage: TimeOutStage) -> i64 {
         let stages = match proto {
             TCP => &self.tcp,
             UDP => &self.udp,
@@ -118,9 +122,9 @@ impl TimeOuts {
             _ => &self.other,
         };
         match stage {
-            Stage::New => stages.new,
-            Stage::Established => stages.established,
-            Stage::Closed => stages.closed,
+            TimeOutStage::New => stages.new,
+            TimeOutStage::Established => stages.established,
+            TimeOutStage::Closed => stages.closed,
         }
     }
 }

@@ -1,31 +1,33 @@
-//! What flows send, second by second, for a table of the largest ones.
+//! The traffic of flows, second by second, for a table of the largest flows.
 //!
-//! A shard counts into one [`Slice`] and gives it away when its second is over; a [`Window`] adds up the last ones. So a packet costs a
-//! shard one look-up more, and nothing is copied.
+//! A shard counts in a [`TopSlice`] and gives the slice away after a second. A [`TopWindow`] adds
+//! up the last slices. So a packet costs a shard one more look-up, and nothing is copied.
 //!
-//! Memory is bounded by the flows of a slice; packets of others are counted together. Each slice begins empty, so these are small flows: one that
-//! sends a thousandth of all packets is about surely (but for e^-32) among the first 32,768, whatever flood there is.
+//! The number of flows in a slice bounds the memory; packets of further flows are counted together.
+//! Each slice begins empty, so flows are missing only at random. A flow that sends a thousandth of
+//! all packets is among the first 32,768 flows except with probability e^-32, even during a flood.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::index::Index;
-use crate::{Host, Key, Packet, Secret};
+use crate::index::FlowIndex;
+use crate::{BiflowKey, FlowPacket, Host, Secret};
 
-/// How long a slice is at least, ns.
+/// Minimum duration of a slice, ns.
 const SLICE_NS: i64 = 1_000_000_000;
 
-/// Packets, and the bytes of their whole frames on the wire.
+/// A number of packets, and the bytes of their whole frames on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Volume {
-    /// How many packets.
+pub struct TrafficVolume {
+    /// Number of packets.
     pub packets: u64,
-    /// What the first end sent, what the second one did. Of packets of several flows only the sum means something.
+    /// Bytes that the first end sent, and bytes that the second end sent. For several flows
+    /// together only the sum has a meaning.
     pub bytes: [u64; 2],
 }
 
-impl Volume {
-    /// Both ways.
+impl TrafficVolume {
+    /// Bytes of both directions.
     #[must_use]
     pub fn bytes_both(&self) -> u64 {
         self.bytes[0] + self.bytes[1]
@@ -38,40 +40,40 @@ impl Volume {
     }
 }
 
-/// What flows sent in about a second.
+/// The traffic of flows in about a second.
 #[derive(Debug, Default)]
-pub struct Slice {
-    /// When it began and ended, ns of the monotonic clock.
+pub struct TopSlice {
+    /// Start and end, ns of the monotonic clock.
     times_ns: [i64; 2],
-    flows: Vec<(Key, Volume)>,
-    /// Of flows that found no room.
-    untracked: Volume,
+    flows: Vec<(BiflowKey, TrafficVolume)>,
+    /// Traffic of flows that found no room.
+    untracked: TrafficVolume,
 }
 
 /// Counts the packets of a shard in slices. One thread at a time.
 #[derive(Debug)]
-pub(crate) struct Top {
+pub(crate) struct TopCounter {
     secret: Secret,
     flows_max: usize,
-    index: Index,
-    slice: Slice,
+    index: FlowIndex,
+    slice: TopSlice,
     begin_ns: Option<i64>,
 }
 
-impl Top {
-    /// With slices of `flows_max` flows, 1 to 2^32 - 1.
+impl TopCounter {
+    /// A counter with slices of `flows_max` flows, 1 to 2^32 - 1.
     pub(crate) fn new(flows_max: usize, secret: Secret) -> Self {
         Self {
             secret,
             flows_max,
-            index: Index::new(flows_max, |_| {}),
-            slice: Slice::default(),
+            index: FlowIndex::new(flows_max, |_| {}),
+            slice: TopSlice::default(),
             begin_ns: None,
         }
     }
 
-    pub(crate) fn count(&mut self, packets: &[Packet]) {
-        let Slice {
+    pub(crate) fn count(&mut self, packets: &[FlowPacket]) {
+        let TopSlice {
             flows, untracked, ..
         } = &mut self.slice;
         for packet in packets {
@@ -84,7 +86,7 @@ impl Top {
             {
                 let new = u32::try_from(flows.len()).expect("flows_max has seen to it");
                 self.index.insert(hash, new, room);
-                flows.push((key, Volume::default()));
+                flows.push((key, TrafficVolume::default()));
                 slot = Some(new);
             }
             let volume = slot.map_or(&mut *untracked, |slot| &mut flows[slot as usize].1);
@@ -94,7 +96,11 @@ impl Top {
     }
 
     /// See [`crate::Tracker::give_slice`].
-    pub(crate) fn give(&mut self, now_ns: i64, give: impl FnOnce(Slice) -> Result<(), Slice>) {
+    pub(crate) fn give(
+        &mut self,
+        now_ns: i64,
+        give: impl FnOnce(TopSlice) -> Result<(), TopSlice>,
+    ) {
         let begin_ns = *self.begin_ns.get_or_insert(now_ns);
         if now_ns < begin_ns.saturating_add(SLICE_NS) {
             return;
@@ -102,7 +108,7 @@ impl Top {
         self.slice.times_ns = [begin_ns, now_ns];
         match give(std::mem::take(&mut self.slice)) {
             Ok(()) => {
-                self.index = Index::new(self.flows_max, |_| {});
+                self.index = FlowIndex::new(self.flows_max, |_| {});
                 self.begin_ns = Some(now_ns);
             }
             Err(slice) => self.slice = slice,
@@ -110,9 +116,9 @@ impl Top {
     }
 }
 
-/// What is largest.
+/// The order of the largest flows or hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum By {
+pub enum TopOrder {
     /// Flows with the most bytes both ways.
     #[default]
     Bits,
@@ -122,50 +128,50 @@ pub enum By {
     Flows,
 }
 
-/// What a row is about.
+/// The subject of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
+pub enum TopSubject {
     /// A flow.
-    Flow(Key),
-    /// All flows of a host, which is their first end.
+    Flow(BiflowKey),
+    /// All flows of a host. The host is their first end.
     Host(Host),
 }
 
-/// A flow or host of the window.
+/// A flow or host of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row {
-    /// Which one.
-    pub subject: Subject,
-    /// How many flows it has, 1 for a flow.
+pub struct TopRow {
+    /// The flow or host.
+    pub subject: TopSubject,
+    /// Number of flows, 1 for a flow.
     pub flows: u64,
-    /// What they sent.
-    pub volume: Volume,
+    /// Traffic of these flows.
+    pub volume: TrafficVolume,
 }
 
-/// What is in a window.
+/// The content of a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct TopReport {
     /// The largest flows or hosts, the largest first.
-    pub rows: Vec<Row>,
-    /// All packets.
-    pub total: Volume,
-    /// Those of them that are of no flow below, as there was no room.
-    pub untracked: Volume,
-    /// Flows, but for those without room.
+    pub rows: Vec<TopRow>,
+    /// Traffic of all packets.
+    pub total: TrafficVolume,
+    /// Traffic of packets without a counted flow, because there was no room.
+    pub untracked: TrafficVolume,
+    /// Number of flows, without those that found no room.
     pub flows: u64,
-    /// The time that it covers, ns; 0: nothing came yet.
+    /// The time range of the window, ns. 0 before the first slice.
     pub span_ns: i64,
 }
 
 /// The slices of the last seconds, of all shards.
 #[derive(Debug)]
-pub struct Window {
+pub struct TopWindow {
     span_ns: i64,
-    slices: Vec<Slice>,
+    slices: Vec<TopSlice>,
 }
 
-impl Window {
-    /// Of so many seconds.
+impl TopWindow {
+    /// A window of this number of seconds.
     #[must_use]
     pub fn new(seconds: u32) -> Self {
         Self {
@@ -174,24 +180,27 @@ impl Window {
         }
     }
 
-    /// Adds a slice; those leave that are older than the window.
-    pub fn add(&mut self, slice: Slice) {
+    /// Adds a slice, and removes slices that are older than the window.
+    pub fn add(&mut self, slice: TopSlice) {
         self.slices.push(slice);
-        // Slices are a little longer than a second: to the nearest.
+        // A slice is a little longer than a second, so this rounds to the nearest slice.
         let left_ns = self.times_ns()[1] - self.span_ns + SLICE_NS / 2;
         self.slices.retain(|slice| slice.times_ns[1] > left_ns);
     }
 
-    /// From when to when.
+    /// Start and end of the window.
     fn times_ns(&self) -> [i64; 2] {
         let times = |at: usize| self.slices.iter().map(move |slice| slice.times_ns[at]);
         [times(0).min(), times(1).max()].map(Option::unwrap_or_default)
     }
 
-    /// What is in it, with `count` rows at most.
+    /// The content of the window, with at most `count` rows.
     #[must_use]
-    pub fn report(&self, count: usize, by: By) -> Report {
-        let (mut flows, mut untracked) = (HashMap::<Key, Volume>::new(), Volume::default());
+    pub fn report(&self, count: usize, by: TopOrder) -> TopReport {
+        let (mut flows, mut untracked) = (
+            HashMap::<BiflowKey, TrafficVolume>::new(),
+            TrafficVolume::default(),
+        );
         for slice in &self.slices {
             untracked.add(slice.untracked);
             for (key, volume) in &slice.flows {
@@ -200,11 +209,11 @@ impl Window {
         }
         let mut total = untracked;
         flows.values().for_each(|volume| total.add(*volume));
-        let mut rows: Vec<Row> = match by {
-            By::Flows => hosts(&flows),
-            By::Bits | By::Packets => {
-                let row = |(key, volume): (&Key, &Volume)| Row {
-                    subject: Subject::Flow(*key),
+        let mut rows: Vec<TopRow> = match by {
+            TopOrder::Flows => hosts(&flows),
+            TopOrder::Bits | TopOrder::Packets => {
+                let row = |(key, volume): (&BiflowKey, &TrafficVolume)| TopRow {
+                    subject: TopSubject::Flow(*key),
                     flows: 1,
                     volume: *volume,
                 };
@@ -212,19 +221,19 @@ impl Window {
             }
         };
         rows.sort_unstable_by_key(|row| {
-            let Volume { packets, .. } = row.volume;
+            let TrafficVolume { packets, .. } = row.volume;
             let bytes = row.volume.bytes_both();
             let rank = match by {
-                By::Bits => [bytes, packets],
-                By::Packets => [packets, bytes],
-                By::Flows => [row.flows, bytes],
+                TopOrder::Bits => [bytes, packets],
+                TopOrder::Packets => [packets, bytes],
+                TopOrder::Flows => [row.flows, bytes],
             };
-            // Equal ones stand still.
+            // Equal rows keep their order between reports.
             (Reverse(rank), row.subject)
         });
         rows.truncate(count);
         let [begin_ns, end_ns] = self.times_ns();
-        Report {
+        TopReport {
             rows,
             total,
             untracked,
@@ -234,9 +243,9 @@ impl Window {
     }
 }
 
-/// What flows are, by host.
-fn hosts(flows: &HashMap<Key, Volume>) -> Vec<Row> {
-    let mut hosts = HashMap::<Host, (u64, Volume)>::new();
+/// The flows by host.
+fn hosts(flows: &HashMap<BiflowKey, TrafficVolume>) -> Vec<TopRow> {
+    let mut hosts = HashMap::<Host, (u64, TrafficVolume)>::new();
     for (key, volume) in flows {
         let [one, other] = key.hosts();
         let mut add = |host, volume| {
@@ -248,11 +257,11 @@ fn hosts(flows: &HashMap<Key, Volume>) -> Vec<Row> {
         if one != other {
             let [sent, got] = volume.bytes;
             let bytes = [got, sent];
-            add(other, Volume { bytes, ..*volume });
+            add(other, TrafficVolume { bytes, ..*volume });
         }
     }
-    let row = |(host, (flows, volume))| Row {
-        subject: Subject::Host(host),
+    let row = |(host, (flows, volume))| TopRow {
+        subject: TopSubject::Host(host),
         flows,
         volume,
     };

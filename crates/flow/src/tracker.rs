@@ -1,31 +1,32 @@
-//! Packets in, ended flows out: what a shard has to do with flows.
+//! The flows of a shard: packets in, ended flows out.
 
 use retroscope_packet::LinkType;
 
 use crate::{
-    Advise, Attribution, Counters, End, Flow, FlowTable, Packet, Secret, Slice, TimeOuts,
-    table::TOGETHER, top::Top,
+    Advise, Attribution, Flow, FlowEnd, FlowPacket, FlowTable, FlowTableCounters, Secret, TimeOuts,
+    TopSlice, table::TOGETHER, top::TopCounter,
 };
 
-/// Between two looks for flows that are over, ns of packet time.
+/// Packet time between two searches for flows that timed out, ns.
 const LOOK_NS: i64 = 1_000_000_000;
 
-/// How flows are told apart, and when they end.
+/// How packets are assigned to flows, and when flows end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackerConfig {
-    /// Flows at once at most, 1 to 2^32 - 1: see [`FlowTable`].
+    /// Maximum number of flows at the same time, 1 to 2^32 - 1: see [`FlowTable`].
     pub flows_max: usize,
-    /// When flows are over.
+    /// When silent flows end.
     pub time_outs: TimeOuts,
-    /// Packets with different VLAN identifiers are of different flows.
+    /// Packets with different VLAN identifiers belong to different flows.
     pub has_vlans: bool,
-    /// Later fragments are of the flow that their first fragment told; if not, of none.
+    /// Later fragments belong to the flow of their first fragment. Otherwise they have no flow.
     pub joins_fragments: bool,
-    /// Also counts what flows send second by second, for [`Tracker::give_slice`]: so many flows in each, 1 to 2^32 - 1.
+    /// If set: also count the traffic of flows for each second, for [`Tracker::give_slice`]. The
+    /// number is the maximum number of flows in a slice, 1 to 2^32 - 1.
     pub top: Option<usize>,
 }
 
-/// A million flows by Suricata's rules.
+/// A million flows with Suricata's time-outs.
 impl Default for TrackerConfig {
     fn default() -> Self {
         Self {
@@ -40,51 +41,53 @@ impl Default for TrackerConfig {
 
 /// A flow that ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended {
-    /// All that was counted of it.
+pub struct EndedFlow {
+    /// Everything that was counted.
     pub flow: Flow,
-    /// Why it ended.
-    pub end: End,
-    /// When, ns since the UNIX epoch: at a time-out when it was due, else the latest time seen.
+    /// The reason of the end.
+    pub end: FlowEnd,
+    /// Time of the end, ns since the UNIX epoch. After a time-out this is the due time, otherwise
+    /// the latest time seen.
     pub time_ns: i64,
 }
 
-/// What a [`Tracker`] has done.
+/// Counters of a [`Tracker`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TrackerCounters {
-    /// Of its table.
-    pub table: Counters,
-    /// Packets whose flow could not be told: see [`Attribution`].
+    /// Counters of its table.
+    pub table: FlowTableCounters,
+    /// Packets without a known flow: see [`Attribution`].
     pub unattributed: u64,
-    /// Fragmented datagrams that were forgotten for others.
+    /// Fragmented datagrams that were evicted from the memory of fragments.
     pub forgotten_datagrams: u64,
-    /// Flows that go on.
+    /// Flows that have not ended.
     pub live: u64,
 }
 
-/// The flows of the packets that it is given, by one thread at a time.
+/// Counts the packets of one shard in flows. One thread at a time.
 ///
-/// Which flows end, when, and in which order follows from the packets and their order alone, not from how they are divided among calls; but
-/// for [`Self::pass`].
+/// The packets and their order alone determine which flows end, when, and in which order. The
+/// division into calls does not matter, except for [`Self::pass`].
 #[derive(Debug)]
 pub struct Tracker {
     time_outs: TimeOuts,
     attribution: Attribution,
     table: FlowTable,
-    top: Option<Top>,
+    top: Option<TopCounter>,
     /// Packets that the table has not counted yet.
-    batch: Vec<Packet>,
-    /// The latest time seen; `i64::MIN`: none yet.
+    batch: Vec<FlowPacket>,
+    /// The latest time seen. `i64::MIN` before the first packet.
     clock_ns: i64,
-    /// When flows that are over are looked for next.
+    /// Time of the next search for flows that timed out.
     look_ns: i64,
-    /// The clock and the monotonic clock at the first call of [`Self::pass`] since the last packet.
+    /// The packet clock and the monotonic clock at the first call of [`Self::pass`] since the last
+    /// packet.
     quiet_since: Option<(i64, i64)>,
 }
 
 impl Tracker {
-    /// Without flows. `secret` keys the hashes of its table.
+    /// A tracker without flows. `secret` keys the hashes of its table.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
@@ -93,7 +96,8 @@ impl Tracker {
         Self::with_advice(config, secret, |_| {})
     }
 
-    /// The same, where `advise` gets what its table reserves: see [`FlowTable::with_advice`].
+    /// As [`Self::new`]. `advise` gets the memory that the table reserves: see
+    /// [`FlowTable::with_advice`].
     ///
     /// # Panics
     /// As [`FlowTable::new`].
@@ -105,7 +109,7 @@ impl Tracker {
             ..
         } = config;
         Self {
-            top: config.top.map(|max| Top::new(max, secret.clone())),
+            top: config.top.map(|max| TopCounter::new(max, secret.clone())),
             time_outs,
             attribution: Attribution::new(config.has_vlans, config.joins_fragments),
             table: FlowTable::with_advice(flows_max, time_outs, secret, advise),
@@ -116,13 +120,14 @@ impl Tracker {
         }
     }
 
-    /// Counts a packet of an interface, whose captured bytes are `data`. `ended` gets each flow that is over then.
+    /// Counts a packet of an interface with the captured bytes `data`. `ended` gets each flow that
+    /// ends.
     pub fn packet(
         &mut self,
         (interface, link_type): (u16, LinkType),
         (time_ns, wire_len): (i64, u32),
         data: &[u8],
-        ended: &mut impl FnMut(Ended),
+        ended: &mut impl FnMut(EndedFlow),
     ) {
         if time_ns >= self.look_ns {
             self.look(time_ns, ended);
@@ -140,8 +145,9 @@ impl Tracker {
         }
     }
 
-    /// No packet has come for now, at `mono_ns` of a monotonic clock: flows are over by it too. To be called now and then while none comes.
-    pub fn pass(&mut self, mono_ns: i64, ended: &mut impl FnMut(Ended)) {
+    /// Reports that no packet arrived, at `mono_ns` of a monotonic clock, so that flows time out on
+    /// a silent link. Call this now and then while no packet arrives.
+    pub fn pass(&mut self, mono_ns: i64, ended: &mut impl FnMut(EndedFlow)) {
         self.count(ended);
         if self.clock_ns == i64::MIN {
             return;
@@ -154,16 +160,23 @@ impl Tracker {
         }
     }
 
-    /// Gives away what flows sent since the last slice, at `mono_ns` of a monotonic clock, once a second is over. What `give` returns goes on.
-    /// Nothing without [`TrackerConfig::top`]. Packets of the last batch are of the next slice, unless [`Self::pass`] was called.
-    pub fn give_slice(&mut self, mono_ns: i64, give: impl FnOnce(Slice) -> Result<(), Slice>) {
+    /// Passes the traffic since the last slice to `give`, at `mono_ns` of a monotonic clock, if at
+    /// least a second has passed. If `give` returns the slice, the slice continues.
+    ///
+    /// Does nothing without [`TrackerConfig::top`]. Packets of the last batch belong to the next
+    /// slice, unless [`Self::pass`] was called.
+    pub fn give_slice(
+        &mut self,
+        mono_ns: i64,
+        give: impl FnOnce(TopSlice) -> Result<(), TopSlice>,
+    ) {
         if let Some(top) = &mut self.top {
             top.give(mono_ns, give);
         }
     }
 
     /// Ends all flows.
-    pub fn finish(&mut self, ended: &mut impl FnMut(Ended)) {
+    pub fn finish(&mut self, ended: &mut impl FnMut(EndedFlow)) {
         self.count(ended);
         let (table, mut ended) = (
             &mut self.table,
@@ -172,7 +185,7 @@ impl Tracker {
         table.finish(&mut ended);
     }
 
-    /// What it has done so far. Packets of the last batch are not counted yet.
+    /// The counters. They do not include the packets of the last batch.
     #[must_use]
     pub fn counters(&self) -> TrackerCounters {
         TrackerCounters {
@@ -183,9 +196,9 @@ impl Tracker {
         }
     }
 
-    /// Ends what is over at a time.
+    /// Ends the flows that have timed out at `now_ns`.
     #[cold]
-    fn look(&mut self, now_ns: i64, ended: &mut impl FnMut(Ended)) {
+    fn look(&mut self, now_ns: i64, ended: &mut impl FnMut(EndedFlow)) {
         self.count(ended);
         self.table
             .expire(now_ns, with_time(self.time_outs, now_ns, ended));
@@ -193,7 +206,7 @@ impl Tracker {
     }
 
     /// Counts the batch in the table.
-    fn count(&mut self, ended: &mut impl FnMut(Ended)) {
+    fn count(&mut self, ended: &mut impl FnMut(EndedFlow)) {
         let told = with_time(self.time_outs, self.clock_ns, ended);
         self.table.update(&self.batch, told);
         if let Some(top) = &mut self.top {
@@ -203,18 +216,19 @@ impl Tracker {
     }
 }
 
-/// Tells of a flow that ended, at `now_ns` unless it was over before.
+/// Passes on a flow that ended. The time of the end is the due time after a time-out, otherwise
+/// `now_ns`.
 fn with_time(
     time_outs: TimeOuts,
     now_ns: i64,
-    ended: &mut impl FnMut(Ended),
-) -> impl FnMut(&Flow, End) {
+    ended: &mut impl FnMut(EndedFlow),
+) -> impl FnMut(&Flow, FlowEnd) {
     move |flow, end| {
-        ended(Ended {
+        ended(EndedFlow {
             flow: *flow,
             end,
             time_ns: match end {
-                End::TimeOut => flow.due_ns(&time_outs),
+                FlowEnd::TimeOut => flow.due_ns(&time_outs),
                 _ => now_ns,
             },
         });

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use loom::{sync::Arc, thread};
-use retroscope_flow::{Cursor, Feed, Heard, Key, LfnTable, Secret};
+use retroscope_flow::{BiflowKey, Feed, FeedCursor, FeedItem, LfnTable, Secret};
 
-fn key(n: u8) -> Key {
-    Key::opaque(n, &[n])
+fn key(n: u8) -> BiflowKey {
+    BiflowKey::opaque(n, &[n])
 }
 
 fn table() -> Arc<LfnTable> {
@@ -14,7 +14,8 @@ fn table() -> Arc<LfnTable> {
     Arc::new(LfnTable::new(1, Secret::from_words(words)))
 }
 
-/// Two writers of different keys in one cell, and a reader of both: what it finds was put to that key.
+/// Two writers of different keys in one cell, and a reader of both: the reader finds only values of
+/// the right key.
 #[test]
 fn a_reader_finds_what_was_put_to_its_key() {
     loom::model(|| {
@@ -35,7 +36,7 @@ fn a_reader_finds_what_was_put_to_its_key() {
     });
 }
 
-/// Two values of one key: one of them is found, or, while they are put, none.
+/// Two values of one key: a reader finds one of the values, or nothing while a writer is storing.
 #[test]
 fn a_value_is_whole() {
     loom::model(|| {
@@ -51,7 +52,8 @@ fn a_value_is_whole() {
     });
 }
 
-/// A key is taken out while another one is put in its cell: that one is found, or none.
+/// One thread removes a key while another thread stores a key in the same cell: readers find the
+/// stored key, or nothing.
 #[test]
 fn a_key_that_is_taken_out_is_gone() {
     loom::model(|| {
@@ -68,25 +70,25 @@ fn a_key_that_is_taken_out_is_gone() {
     });
 }
 
-/// What a listener hears, until so many events have come or were missed.
-fn heard(feed: &Feed<u64>, cursor: &mut Cursor, count: u64) -> Vec<u64> {
+/// The events that a listener reads, until `count` events were read or missed.
+fn heard(feed: &Feed<u64>, cursor: &mut FeedCursor, count: u64) -> Vec<u64> {
     let (mut events, mut told) = (Vec::new(), 0);
     while told < count {
         match feed.hear(cursor) {
-            Heard::Event(event) => {
+            FeedItem::Event(event) => {
                 events.push(event);
                 told += 1;
             }
-            Heard::Missed(missed) => told += missed,
-            Heard::Nothing => thread::yield_now(),
+            FeedItem::Missed(missed) => told += missed,
+            FeedItem::Nothing => thread::yield_now(),
         }
     }
     assert_eq!(told, count, "more were missed than there were");
     events
 }
 
-/// Two producers add to a feed of one or two places while a listener listens: it hears an event of each place at most once and in order, and hears
-/// or misses all.
+/// Two producers add to a feed of one or two places while a listener reads. The listener reads the
+/// event of each place at most once and in order, and reads or misses every event.
 #[test]
 fn a_listener_hears_or_misses_each_event() {
     for capacity in [1, 2] {
@@ -108,12 +110,13 @@ fn a_listener_hears_or_misses_each_event() {
             events.sort_unstable();
             events.dedup();
             assert!(events.iter().all(|event| [10, 20, 30].contains(event)));
-            assert!(matches!(feed.hear(&mut cursor), Heard::Nothing));
+            assert!(matches!(feed.hear(&mut cursor), FeedItem::Nothing));
         });
     }
 }
 
-/// While a listener holds producers up that may wait, nothing is overwritten before it has heard it; when it has let them go, one that waited goes on.
+/// While a listener holds producers up, no event is overwritten before the listener has read the
+/// event. After the release a waiting producer continues.
 #[test]
 fn producers_wait_for_who_holds_them_up() {
     loom::model(|| {

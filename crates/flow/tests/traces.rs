@@ -1,4 +1,4 @@
-//! Real captures: the table counts what the tables of tshark's conversations tell.
+//! Real captures: the flow table agrees with tshark's tables of conversations.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use retroscope_flow::{Attribution, Flow, FlowTable, Secret, TimeOuts};
 use retroscope_packet::parse;
 use retroscope_packet::proto::{TCP, UDP};
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
-/// The folder of shared captures, or `None` with a note on stderr where the checkout has none.
+/// The folder of shared captures, or `None` with a note on stderr if the checkout has no such
+/// folder.
 fn shared() -> Option<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     if shared.is_dir() {
@@ -56,11 +57,11 @@ fn captures(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What the table finds in a capture, up to its end or first damage.
+/// The flows of a capture, up to its end or the first damage.
 struct Found {
     flows: Vec<Flow>,
     packets: u64,
-    /// Packets and their bytes that have a flow.
+    /// Packets with a flow, and their bytes.
     attributed: [u64; 2],
     unattributed: u64,
 }
@@ -71,7 +72,7 @@ fn read(path: &Path, time_outs: TimeOuts, joins_fragments: bool) -> Found {
     let mut table = FlowTable::new(100_000, time_outs, Secret::random());
     let (mut batch, mut flows) = (Vec::new(), Vec::new());
     let (mut packets, mut attributed, mut now) = (0, [0, 0], i64::MIN);
-    if let Ok(mut reader) = Reader::open(path) {
+    if let Ok(mut reader) = CaptureReader::open(path) {
         while let Ok(1..) = reader.fill() {
             for meta in reader.records() {
                 let link_type = reader.interfaces()[usize::from(meta.interface)].link_type;
@@ -102,7 +103,8 @@ fn read(path: &Path, time_outs: TimeOuts, joins_fragments: bool) -> Found {
     }
 }
 
-/// The conversations of a capture, as tshark counts them: fragments without ports have none.
+/// The conversations of a capture as tshark counts them: fragments without ports have no
+/// conversation.
 fn conversations(path: &Path, proto: &str) -> Vec<Flow> {
     let proto = match proto {
         "tcp" => TCP,
@@ -114,8 +116,9 @@ fn conversations(path: &Path, proto: &str) -> Vec<Flow> {
     flows
 }
 
-/// A capture in which some TCP runs inside GRE. The table counts those conversations, whereas a flow here is the outer one; the totals
-/// without them are from `tshark -Y 'tcp && !gre && !icmp && !icmpv6'`.
+/// A capture with TCP inside GRE. tshark counts those conversations, whereas a flow here is the
+/// outer one. The totals without those conversations are from
+/// `tshark -Y 'tcp && !gre && !icmp && !icmpv6'`.
 const WITH_TUNNELS: (&str, [u64; 4]) =
     ("traces/large/mix-a.pcap", [1643, 55_762, 25_896_765, 7276]);
 
@@ -153,7 +156,7 @@ fn totals_agree_with_the_table() {
 
 type End = (IpAddr, u16);
 
-/// Both ends, and the packets and bytes that each of them sent; the smaller end first.
+/// Both ends, and the packets and bytes that each end sent. The smaller end comes first.
 fn conversation(ends: [End; 2], sent: [[u64; 2]; 2]) -> ([End; 2], [[u64; 2]; 2]) {
     let ([a, b], [from_a, from_b]) = (ends, sent);
     if a <= b {
@@ -194,7 +197,8 @@ fn each_conversation_agrees_with_the_table_both_ways() {
             let sent = [[packets[0], bytes[0]], [packets[1], bytes[1]]];
             let (expected, [_, receiver]) = expected[&ends];
             assert_eq!(sent, expected, "{trace} {proto} {ends:?}");
-            // The receiver of the first packet, but where a SYN says otherwise: here none does.
+            // The server is the receiver of the first packet, unless a SYN says otherwise. No SYN
+            // does in these captures.
             assert_eq!(ends[flow.server()], receiver, "{trace} {proto} {ends:?}");
         }
     }

@@ -1,9 +1,9 @@
-//! Taking an input apart.
+//! Divides an input into values.
 
-/// The rest of an input. Where it ends, zeros follow: every input means something.
-pub(crate) struct Bytes<'d>(pub(crate) &'d [u8]);
+/// The rest of an input. After its end zeros follow, so that every input has a meaning.
+pub(crate) struct InputBytes<'d>(pub(crate) &'d [u8]);
 
-impl<'d> Bytes<'d> {
+impl<'d> InputBytes<'d> {
     /// The next `len` bytes, or as many as there are.
     pub(crate) fn take(&mut self, len: usize) -> &'d [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));

@@ -1,14 +1,14 @@
-//! Any bytes are a capture or an error with an offset.
+//! Checks that any bytes are a capture or an error with an offset.
 
 use std::io::{self, Read};
 
 use retroscope_packet::{parse, summary};
-use retroscope_pcapfile::{ReadError, Reader, RecordMeta};
+use retroscope_pcapfile::{CaptureReader, ReadError, RecordMeta};
 
-/// Records looked at: compressed bytes can hold very many.
+/// Maximum number of records that are read, because compressed bytes can contain very many.
 const RECORDS_MAX: usize = 2000;
 
-/// How compressed files begin: gzip, zstd.
+/// First bytes of compressed files: gzip, zstd.
 const COMPRESSED: [&[u8]; 2] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd"];
 
 /// Input: the file.
@@ -18,7 +18,7 @@ pub fn captures(data: &[u8]) {
     for step in [1, 7] {
         let (in_pieces, other_end) = read(Pieces { data, step });
         if is_compressed && end.is_some() {
-            // How much comes out before damage depends on how much went in at once.
+            // The number of records before the damage depends on the size of each read.
             let common = records.len().min(in_pieces.len());
             assert_eq!(
                 in_pieces[..common],
@@ -36,12 +36,12 @@ pub fn captures(data: &[u8]) {
     }
 }
 
-/// What a reader says of a file: its records, and how it ends.
-type Said = (Vec<(RecordMeta, Vec<u8>)>, Option<String>);
+/// The result of reading a file: the records, and the error at the end.
+type ReaderOutput = (Vec<(RecordMeta, Vec<u8>)>, Option<String>);
 
-fn read(stream: impl Read) -> Said {
+fn read(stream: impl Read) -> ReaderOutput {
     let mut records = Vec::new();
-    let mut reader = match Reader::new(stream) {
+    let mut reader = match CaptureReader::new(stream) {
         Ok(reader) => reader,
         Err(error) => return (records, Some(shown(&error))),
     };
@@ -61,7 +61,7 @@ fn read(stream: impl Read) -> Said {
         );
         let line = summary(interface.link_type, &data, meta.wire_len).to_string();
         assert!(line.contains(" len "), "{line}");
-        // Where in the reader's memory it lies depends on how the bytes came.
+        // The offset in the reader's memory depends on the size of each read.
         meta.offset = 0;
         records.push((meta, data));
     }
@@ -74,7 +74,7 @@ fn shown(error: &ReadError) -> String {
     text
 }
 
-/// A stream that gives `step` bytes at a time.
+/// A stream that returns `step` bytes at a time.
 struct Pieces<'d> {
     data: &'d [u8],
     step: usize,

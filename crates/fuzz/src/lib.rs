@@ -1,17 +1,24 @@
-//! What the fuzz targets check: each is a function of any bytes that panics where a promise is broken.
+//! The checks of the fuzz targets. Each check is a function of any bytes that panics if a promise
+//! is broken.
 //!
-//! `fuzz/` at the top of the checkout is a workspace of its own, where `cargo fuzz` (or `scripts/fuzz.sh`) calls them with
-//! bytes that libFuzzer makes up; the tests of this crate call them on stable Rust, with the corpus in `fuzz/corpus` and
-//! with random changes of it. An input that broke a promise stays in the corpus, under a name that says what was wrong.
+//! `fuzz/` at the top of the checkout is a separate workspace, where `cargo fuzz` (or
+//! `scripts/fuzz.sh`) calls these functions with bytes from libFuzzer. The tests of this crate call
+//! them on stable Rust, with the corpus in `fuzz/corpus` and with random changes of the corpus. An
+//! input that broke a promise stays in the corpus, under a name that describes the fault.
 //!
-//! | target | promise |
-//! |---|---|
-//! | [`translator`] | a program says the same in the interpreter, as machine code, and in libpcap's `bpf_filter` |
-//! | [`joint`] | programs that run as one function say the same as each alone in libpcap's `bpf_filter` |
-//! | [`templates`] | any text is an expression or an error with a place; an expression says the same however it is asked |
-//! | [`payload`] | payload terms agree with a naive search; a cut packet has a prefix of the payload |
-//! | [`lua_accessors`] | what a script reads of a packet is what the packet crate says of it |
-//! | [`captures`] | any bytes are a capture or an error with an offset, whatever pieces they come in |
+//! Each target checks a promise:
+//!
+//! - [`translator()`]: a program returns the same in the interpreter, as machine code, and in
+//!   libpcap's `bpf_filter`.
+//! - [`joint()`]: programs that run as one function return the same as each alone in libpcap's
+//!   `bpf_filter`.
+//! - [`templates()`]: any text is an expression or an error with a position. All ways to evaluate
+//!   an expression agree.
+//! - [`payload()`]: payload terms agree with a naive search. A truncated packet has a prefix of the
+//!   payload.
+//! - [`lua_accessors()`]: the accessors of scripts agree with the packet crate.
+//! - [`captures()`]: any bytes are a capture or an error with an offset, whatever the size of each
+//!   read.
 
 mod bytes;
 mod captures;
@@ -40,11 +47,11 @@ pub use payload::payload;
 pub use templates::templates;
 pub use translator::{joint, translator};
 
-/// A target: its name, which is that of its folder in the corpus, and its function.
-pub type Target = (&'static str, fn(&[u8]));
+/// A target: its name, which is also that of its folder in the corpus, and its function.
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
-/// All of them.
-pub const TARGETS: [Target; 7] = [
+/// All targets.
+pub const TARGETS: [FuzzTarget; 7] = [
     ("translator", translator),
     ("joint", joint),
     ("templates", templates),

@@ -1,9 +1,9 @@
-//! Payload terms against a naive search.
+//! Compares payload terms with a naive search.
 
 use retroscope_filter::{Aux, Filter, Frame, LinkContext, Mode, PacketView};
 use retroscope_packet::{LinkType, parse};
 
-use crate::bytes::Bytes;
+use crate::bytes::InputBytes;
 
 /// Link types whose headers are parsed.
 const LINK_TYPES: [LinkType; 6] = [
@@ -17,12 +17,13 @@ const LINK_TYPES: [LinkType; 6] = [
 
 /// Input: link type, length of a string, the string, length of a pattern, the pattern, the frame.
 pub fn payload(data: &[u8]) {
-    let mut bytes = Bytes(data);
+    let mut bytes = InputBytes(data);
     let link_type = LINK_TYPES[usize::from(bytes.u8()) % LINK_TYPES.len()];
     let needle_len = usize::from(bytes.u8() % 16) + 1;
     let needle = bytes.take(needle_len);
     let pattern_len = usize::from(bytes.u8() % 64);
-    // Without slashes: behind the pattern would stand pcap-filter text, with names to look up.
+    // Without slashes: a slash would end the pattern, and pcap-filter text with names to look up
+    // could follow.
     let pattern = String::from_utf8_lossy(bytes.take(pattern_len)).replace('/', "");
     let frame = bytes.0;
 
@@ -61,14 +62,15 @@ pub fn payload(data: &[u8]) {
             );
         }
     }
-    // What a pattern says is the business of its own crate; ours is that any text is a pattern or an error.
+    // The meaning of a pattern is tested in its own crate. Here any text must be a pattern or an
+    // error.
     match Filter::plain(&format!("payload matches /{pattern}/i")) {
         Ok(filter) => _ = matches(filter, link_type, frame),
         Err(error) => assert!(error.render().starts_with("filter: ")),
     }
 }
 
-/// The verdict, which is the same together and alone.
+/// The result of the filter, which must be the same for many packets together and for one alone.
 fn matches(mut filter: Filter, link_type: LinkType, frame: &[u8]) -> bool {
     let mode = Mode::Savefile;
     let link = LinkContext {

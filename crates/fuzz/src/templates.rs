@@ -1,4 +1,4 @@
-//! Any text is an expression or an error with a place in it.
+//! Checks that any text is an expression or an error with a position in the text.
 
 use std::ops::Range;
 
@@ -7,10 +7,11 @@ use retroscope_filter::{
 };
 use retroscope_packet::{LinkType, parse};
 
-/// Longer texts teach nothing more, and libpcap takes seconds for some.
+/// Maximum length of a text, bytes. Longer texts find nothing more, and libpcap takes seconds for
+/// some.
 const TEXT_BYTES_MAX: usize = 400;
-/// Words that libpcap knows itself. It is given no others: they are names, which it would ask the system and the network
-/// about.
+/// Words that libpcap knows. The target passes no other words to libpcap, because libpcap would
+/// look them up as names in the system and in the network.
 const WORDS: [&str; 48] = [
     "and",
     "or",
@@ -62,7 +63,7 @@ const WORDS: [&str; 48] = [
     "iso",
 ];
 
-/// Names behind a dollar sign.
+/// Names of variables, after a dollar sign.
 const VARIABLES: [&str; 11] = [
     "srcIP",
     "dstIP",
@@ -84,7 +85,7 @@ const FRAME: [u8; 52] = [
     0x04, 0x57, 0, 53, 0, 14, 0, 0, b'p', b'a', b'y', b'l', b'o', b'a', // 1111 to 53, 6 bytes
 ];
 
-/// Input: the text, as UTF-8 or nearly.
+/// Input: the text, as UTF-8 with possible faults.
 pub fn templates(data: &[u8]) {
     let data = &data[..data.len().min(TEXT_BYTES_MAX)];
     let text = String::from_utf8_lossy(data);
@@ -123,7 +124,7 @@ pub fn templates(data: &[u8]) {
     }
 }
 
-/// Asks about packets cut anywhere, in each way that there is.
+/// Evaluates the filter on packets of any length, in every way that there is.
 fn evaluate(filled: Filled, link: LinkContext) {
     let mut filter = Filter::new(filled);
     if let Err(error) = filter.prepare(link) {
@@ -164,7 +165,8 @@ fn assert_place(text: &str, span: Range<usize>) {
     assert!(text.get(span.clone()).is_some(), "{span:?} of {text:?}");
 }
 
-/// Whether libpcap may be given what is between terms of our own: each word is a known one, or a number.
+/// Whether the text between our own terms may be passed to libpcap: each word is a known word or a
+/// number.
 fn is_known(text: &str) -> bool {
     if !text.is_ascii() || text.contains("\\\"") {
         return false;
@@ -185,7 +187,8 @@ fn is_known(text: &str) -> bool {
     })
 }
 
-/// Whether the words between blanks are known ones, variables or numbers; `payload` may be the last.
+/// Whether the words between blanks are known words, variables or numbers. `payload` may be the
+/// last word.
 fn are_known(chunk: &str) -> bool {
     let chunk = chunk.strip_suffix("payload").unwrap_or(chunk);
     let mut before = ' ';

@@ -1,4 +1,4 @@
-//! The corpus of the fuzz targets, and random changes of it, on any toolchain.
+//! Replays the corpus of the fuzz targets, and random changes of the corpus, on any toolchain.
 #![allow(clippy::print_stderr, reason = "a test that prints its seed")]
 
 use std::{
@@ -11,9 +11,9 @@ use fastrand::Rng;
 
 use crate::TARGETS;
 
-/// How long each target is tried with changed inputs; `FUZZ_REPLAY_MS` says otherwise.
+/// Time for changed inputs of each target. `FUZZ_REPLAY_MS` replaces the default.
 const CHANGES: Duration = Duration::from_millis(200);
-/// At least this many inputs of each target.
+/// Minimum number of inputs of each target.
 const INPUTS_MIN: usize = 4;
 
 /// The inputs of a target, by name.
@@ -73,7 +73,7 @@ fn changed_inputs_break_no_promise() {
     }
 }
 
-/// One input with some bytes changed, inserted, removed or taken from another.
+/// An input with some bytes changed, inserted, removed or taken from another input.
 fn changed(inputs: &[(String, Vec<u8>)], random: &mut Rng) -> Vec<u8> {
     let (_, first) = &inputs[random.usize(..inputs.len())];
     let mut bytes = first.clone();
@@ -98,7 +98,7 @@ fn changed(inputs: &[(String, Vec<u8>)], random: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Says which input broke a promise, for the corpus.
+/// Prints the input that broke a promise, for the corpus.
 struct ShownInPanic<'i>(&'i str, &'i [u8]);
 
 impl Drop for ShownInPanic<'_> {

@@ -1,19 +1,19 @@
-//! Programs: the interpreter, machine code and libpcap's `bpf_filter` agree on every packet; and so do several programs as one
-//! function.
+//! Checks that the interpreter, machine code and libpcap's `bpf_filter` agree about every packet,
+//! for one program and for several programs as one function.
 
 use retroscope_filter::{Aux, Frame, Instruction, Joint, Program};
 use retroscope_packet::LinkType;
 
-use crate::{bytes::Bytes, reference};
+use crate::{bytes::InputBytes, reference};
 
-/// Longest program, without the stores in front and the return behind.
+/// Maximum length of a program, without the stores at its start and the return at its end.
 const INSTRUCTIONS_MAX: u8 = 48;
-/// Programs of a set.
+/// Maximum number of programs in a set.
 const PROGRAMS_MAX: u8 = 12;
 /// Words of scratch memory.
 const SCRATCH: u32 = 16;
-/// Classic BPF operation codes that libpcap's interpreter runs (`pcap/bpf.h`): loads and stores, arithmetic, jumps,
-/// returns, and the two between A and X.
+/// Classic BPF operation codes that libpcap's interpreter runs (`pcap/bpf.h`): loads and stores,
+/// arithmetic, jumps, returns, and the transfers between A and X.
 const CODES: [u16; 51] = [
     0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x80, 0x00, 0x60, 0x81, 0x01, 0x61, 0xb1, // ld, ldx
     0x02, 0x03, // st, stx
@@ -21,16 +21,17 @@ const CODES: [u16; 51] = [
     LSH_K, 0x6c, RSH_K, 0x7c, 0x84, 0x94, 0x9c, 0xa4, 0xac, // shifts, neg, mod, xor
     JA, 0x15, 0x1d, 0x25, 0x2d, 0x35, 0x3d, 0x45, 0x4d, // jumps
     0x06, 0x16, 0x07, 0x87, 0x15,
-    0x28, // returns, tax, txa; and the two that filters have most
+    0x28, // returns, tax, txa; and the two most frequent codes of filters
 ];
 const LSH_K: u16 = 0x64;
 const RSH_K: u16 = 0x74;
 const JA: u16 = 0x05;
 const ST: u16 = 0x02;
 
-/// Input: number of instructions, the instructions (7 bytes each), the length on the wire beyond the packet, the packet.
+/// Input: number of instructions, the instructions (7 bytes each), the length on the wire beyond
+/// the packet, the packet.
 pub fn translator(data: &[u8]) {
-    let mut bytes = Bytes(data);
+    let mut bytes = InputBytes(data);
     let instructions = program(&mut bytes);
     let beyond = u32::from(bytes.u8());
     let packet = bytes.0;
@@ -64,9 +65,10 @@ pub fn translator(data: &[u8]) {
     }
 }
 
-/// Input: number of programs, these as in [`translator`], the length on the wire beyond the packet, the packet.
+/// Input: number of programs, the programs as in [`translator`], the length on the wire beyond the
+/// packet, the packet.
 pub fn joint(data: &[u8]) {
-    let mut bytes = Bytes(data);
+    let mut bytes = InputBytes(data);
     let count = bytes.u8() % PROGRAMS_MAX + 1;
     let programs = (0..count).map(|_| program(&mut bytes));
     let set: Vec<Program> = programs
@@ -98,12 +100,13 @@ pub fn joint(data: &[u8]) {
             expected_any |= expected;
         }
         assert_eq!(any, expected_any, "machine code: {is_native}");
-        // Where they are too long for one function, each runs by itself.
+        // If the programs are too long for one function, each program runs alone.
         let _ = joint.make_native();
     }
 }
 
-/// A packet captured at several lengths, and its length on the wire, `beyond` bytes more than it has.
+/// A packet captured at several lengths, and its length on the wire, which exceeds the packet by
+/// `beyond`.
 fn cut(packet: &[u8], beyond: u32) -> (u32, Vec<Frame<'_>>) {
     let wire_len = u32::try_from(packet.len())
         .unwrap_or(u32::MAX)
@@ -113,7 +116,7 @@ fn cut(packet: &[u8], beyond: u32) -> (u32, Vec<Frame<'_>>) {
     (wire_len, frames.collect())
 }
 
-/// Lengths to cut a packet to, itself last.
+/// Lengths to which a packet is truncated, the whole packet last.
 fn cuts(len: usize) -> Vec<usize> {
     let mut cuts: Vec<usize> = (0..len).rev().take(Program::MANY / 2).collect();
     cuts.extend((0..len).take(Program::MANY / 2 - 1));
@@ -121,14 +124,14 @@ fn cuts(len: usize) -> Vec<usize> {
     cuts
 }
 
-fn program(bytes: &mut Bytes<'_>) -> Vec<Instruction> {
+fn program(bytes: &mut InputBytes<'_>) -> Vec<Instruction> {
     let plain = |code, k| Instruction {
         code,
         jump_true: 0,
         jump_false: 0,
         k,
     };
-    // libpcap leaves scratch memory as the stack had it: its programs write before they read.
+    // libpcap leaves scratch memory uninitialized, so each program writes before it reads.
     let mut program: Vec<Instruction> = (0..SCRATCH).map(|word| plain(ST, word)).collect();
     let count = bytes.u8() % INSTRUCTIONS_MAX;
     for left in (1..=count).rev() {
@@ -136,9 +139,9 @@ fn program(bytes: &mut Bytes<'_>) -> Vec<Instruction> {
         let (jump_true, jump_false) = (bytes.u8() % left, bytes.u8() % left);
         let k = bytes.u32();
         let k = match code {
-            // Forward: backward ones may never end in libpcap.
+            // Forward only: in libpcap a backward jump may never end.
             JA => k % u32::from(left),
-            // What C makes of shifting 32 bits by more is open.
+            // C does not define a shift of 32 bits by 32 or more.
             LSH_K | RSH_K => k % 32,
             _ => k,
         };

@@ -1,17 +1,19 @@
-//! Measures how fast a capture is parsed from memory: `pcapfile_throughput FILE [REPEATS]`, best of five.
+//! Measures how fast a capture is parsed from memory: `pcapfile_throughput FILE [REPEATS]`, best of
+//! five.
 //!
-//! The records of a classic pcap file are repeated in memory until they are about 1 GiB; other files are read as they
-//! are. Compare with the copy of the same bytes, which is printed beside it.
+//! The records of a classic pcap file are repeated in memory until they are about 1 GiB; other
+//! files are read unchanged. For comparison the program also prints the time to copy the same
+//! bytes.
 #![allow(clippy::print_stdout, reason = "that is what it is for")]
 
 use std::{env, error::Error, fs, hint::black_box, io::Read, time::Instant};
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let path = env::args().nth(1).ok_or("name a capture file")?;
     let mut file = fs::read(path)?;
-    let format = Reader::new(&file[..])?.format();
+    let format = CaptureReader::new(&file[..])?.format();
     if format.pcap.is_some() && format.compression.is_none() {
         let records = file[24..].to_vec();
         while file.len() < 1 << 30 {
@@ -40,9 +42,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Packets and captured bytes, each descriptor looked at.
+/// Number of packets and of captured bytes. Reads each descriptor.
 fn read(file: &[u8]) -> Result<(u64, u64), Box<dyn Error>> {
-    let mut reader = Reader::new(file)?;
+    let mut reader = CaptureReader::new(file)?;
     let (mut bytes, mut times) = (0, 0);
     while reader.fill()? > 0 {
         for meta in reader.records() {
@@ -54,7 +56,7 @@ fn read(file: &[u8]) -> Result<(u64, u64), Box<dyn Error>> {
     Ok((reader.records_read(), bytes))
 }
 
-/// What reading costs without parsing: the bytes pass through a buffer as large as the reader's.
+/// The cost of reading without parsing: copies the bytes through a buffer of the reader's size.
 fn copy_through(mut file: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut buffer = vec![0; 512 << 10];
     while file.read(&mut buffer)? > 0 {

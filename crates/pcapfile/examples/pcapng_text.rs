@@ -1,5 +1,7 @@
-//! Prints the blocks of little-endian pcapng files, a line each, so that diff(1) can compare two files:
-//! `pcapng_text FILE…`. `packet` lines have the stamp, the interface, the lengths and a digest of the data; other lines
+//! Prints the blocks of little-endian pcapng files, a line each, so that diff(1) can compare two
+//! files: `pcapng_text FILE…`.
+//!
+//! `packet` lines have the stamp, the interface, the lengths and a digest of the data. Other lines
 //! have a block's type and its options, or the options of the packet before.
 
 #![allow(clippy::print_stdout, reason = "a program that prints")]
@@ -27,14 +29,15 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// The options, as `code=text`; bytes that are no text are escaped. Of a packet's identifier, only its record number.
+/// The options as `code=text`, with bytes escaped that are not text. For a packet's identifier,
+/// only its record number.
 fn options(mut bytes: &[u8], is_packet: bool) -> String {
     let mut text = String::new();
     while let (Some(code @ 1..), Some(length)) = (u16_at(bytes, 0), u16_at(bytes, 2)) {
         let length = usize::from(length);
         let value = bytes.get(4..4 + length).unwrap_or_default();
         match <[u8; 8]>::try_from(value) {
-            // The stream in the upper 16 bits is another one in each recording.
+            // The upper 16 bits are the stream, which differs in each recording.
             Ok(id) if code == PACKET_ID && is_packet => {
                 text += &format!(" {code}={}", u64::from_le_bytes(id) << 16 >> 16);
             }

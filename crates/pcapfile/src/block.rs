@@ -1,13 +1,13 @@
-//! The numbers of pcapng that reading and writing share.
+//! The numbers of pcapng that reader and writer share.
 //!
-//! From [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections 3.1, 3.5, 4 and
-//! appendix A.
+//! From [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/),
+//! sections 3.1, 3.5, 4 and appendix A.
 
 /// Type of a section header block; reads the same in both byte orders.
 pub(crate) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 /// Type of an interface description block.
 pub(crate) const INTERFACE_DESCRIPTION: u32 = 1;
-/// Type of the packet block that the enhanced one replaced.
+/// Type of the obsolete packet block, which the enhanced packet block replaced.
 pub(crate) const PACKET_OBSOLETE: u32 = 2;
 /// Type of a simple packet block: no time, first interface.
 pub(crate) const SIMPLE_PACKET: u32 = 3;
@@ -21,17 +21,18 @@ pub(crate) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
 /// Bytes of block type and length before a block's body.
 pub(crate) const BLOCK_HEADER_BYTES: usize = 8;
-/// The least bytes of a block: type, length, length.
+/// Minimum length of a block, bytes: type, length, length.
 pub(crate) const BLOCK_BYTES_MIN: u32 = 12;
-/// The largest block where packets are not larger than 256 KiB, as in libpcap.
+/// Maximum length of a block, bytes, if packets are at most 256 KiB, as in libpcap.
 pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
-/// The most interfaces that one file may have here: an index has 16 bits.
+/// Maximum number of interfaces in a file, because an index has 16 bits.
 pub(crate) const INTERFACES_MAX: usize = 1 << 16;
-/// The most link types that its interfaces may have: filters are compiled for each.
+/// Maximum number of link types in a file, because filters are compiled for each link type.
 pub(crate) const LINK_TYPES_MAX: usize = 64;
 
-/// Option codes. Those below 2 are common to all blocks, the others belong to the block that their name starts with.
+/// Option codes. Codes below 2 are common to all blocks. The others belong to the block in their
+/// name.
 pub(crate) mod option {
     pub(crate) const END: u16 = 0;
     pub(crate) const COMMENT: u16 = 1;

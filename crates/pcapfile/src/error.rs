@@ -1,4 +1,4 @@
-//! What can go wrong, apart by blame: the system, the file, the caller.
+//! Errors, divided by their cause: the system, the file, the caller.
 
 use std::{io, path::PathBuf};
 
@@ -13,61 +13,64 @@ pub enum ReadError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// Reading failed; the file itself may be sound.
+    /// Reading failed. The file itself may be sound.
     #[error("reading failed at byte {offset}{}: {error}", decompressed(*.compression))]
     Io {
         /// Bytes of capture data that were read before.
         offset: u64,
         /// The compression, if `offset` counts decompressed bytes.
         compression: Option<Compression>,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
     /// The file is neither pcap nor pcapng.
     #[error("not a pcap or pcapng capture but {what}")]
     NotACapture {
-        /// What it is instead, with its article: `an empty file`.
+        /// A guess at the format of the file, with its article: `an empty file`.
         what: String,
     },
-    /// The file is damaged or cut short, or in a version or variant that cannot be read. The records before this place are good.
+    /// The file is damaged or truncated, or has a version or variant that the reader does not
+    /// support. The records before this position are good.
     #[error("{blame} at byte {offset}{}: {message}", decompressed(*.compression))]
     Faulty {
-        /// What is at fault.
+        /// Whether the file or the reader is at fault.
         blame: Blame,
-        /// Where the record or block starts, or where the version or variant is written, in bytes from the start of the capture data.
-        /// Where the compressed stream itself is damaged: how many bytes came out of it.
+        /// Offset of the record or block, or of the version or variant, in bytes of capture data.
+        /// If the compressed stream itself is damaged: the number of decompressed bytes before the
+        /// damage.
         offset: u64,
         /// The compression, if `offset` counts decompressed bytes.
         compression: Option<Compression>,
-        /// What is wrong.
+        /// Description of the fault.
         message: String,
     },
 }
 
-/// What is at fault where a file cannot be read further.
+/// Whether the file or the reader is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Blame {
-    /// The file: it is damaged or cut short.
+    /// The file: it is damaged or truncated.
     #[error("damaged")]
     Damaged,
-    /// This reader: the file may be sound, in a version or variant that it does not know.
+    /// The reader: the file may be sound, in a version or variant that the reader does not support.
     #[error("unsupported capture file")]
     Unsupported,
 }
 
 impl ReadError {
-    /// Whether the file is at fault (damaged, unsupported, not a capture) and not the system that reads it.
+    /// Whether the file is at fault (damaged, unsupported, not a capture), and not the system that
+    /// reads it.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         !matches!(self, Self::Open { .. } | Self::Io { .. })
     }
 
-    /// Whether the stream merely has nothing to give at this moment, and reading can go on later.
+    /// Whether the stream has no data at this moment, and reading can continue later.
     #[must_use]
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::WouldBlock)
@@ -78,46 +81,47 @@ impl ReadError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The stream underneath failed. What was written before may end inside a record, so the writer takes nothing more.
+    /// The output stream failed. The file may end inside a record, so the writer accepts nothing
+    /// more.
     #[error("writing failed after {written} bytes: {error}")]
     Io {
         /// Bytes of the records and blocks that were written completely.
         written: u64,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
     /// An earlier write failed, so the file may end inside a record.
     #[error("the file may end inside a record since an earlier write failed")]
     Failed,
-    /// A packet has more captured bytes than its interface's snap length lets readers accept, an option is too long, or all options of a
-    /// block together are. Nothing was written.
+    /// A packet exceeds the captured length that readers accept for its interface, or an option is
+    /// too long, or all options of a block together are. Nothing was written.
     #[error("{what} of {bytes} bytes exceeds the limit of {limit}")]
     TooLong {
-        /// What is too long, with its article: `a packet`.
+        /// The object that is too long, with its article: `a packet`.
         what: &'static str,
-        /// Its bytes.
+        /// Its length in bytes.
         bytes: usize,
-        /// The most that is allowed.
+        /// The maximum length in bytes.
         limit: usize,
     },
-    /// A packet or statistics name an interface that was not added. Nothing was written.
+    /// A packet or statistics refer to an interface that was not added. Nothing was written.
     #[error("interface {interface} was not added, there are {count}")]
     UnknownInterface {
-        /// The index that was given.
+        /// The given index.
         interface: u32,
-        /// Interfaces of the section.
+        /// Number of interfaces in the section.
         count: usize,
     },
-    /// The section has as many interfaces as readers take. Nothing was written.
+    /// The section has the maximum number of interfaces that readers accept. Nothing was written.
     #[error("a file cannot have more than {limit} interfaces")]
     TooManyInterfaces {
-        /// The most that are allowed.
+        /// The maximum number of interfaces.
         limit: usize,
     },
 }
 
-/// The words that follow an offset into compressed data.
+/// Text after an offset into compressed data.
 fn decompressed(compression: Option<Compression>) -> &'static str {
     match compression {
         None => "",

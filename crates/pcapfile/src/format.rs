@@ -1,39 +1,41 @@
-//! What a capture file says about itself.
+//! The properties of a capture file.
 
 use retroscope_packet::LinkType;
 
-/// The bytes of a packet that libpcap is willing to take, and the value it puts for a snap length of 0: `MAXIMUM_SNAPLEN`.
+/// Maximum captured length that libpcap accepts for most link types, and its value for a snap
+/// length of 0: `MAXIMUM_SNAPLEN`.
 pub(crate) const SNAPLEN_MAX: u32 = 262_144;
 
-/// Starts a pcap file with stamps in microseconds.
+/// First bytes of a pcap file with stamps in microseconds.
 pub(crate) const MAGIC_MICRO: u32 = 0xa1b2_c3d4;
-/// Starts a pcap file with stamps in nanoseconds.
+/// First bytes of a pcap file with stamps in nanoseconds.
 pub(crate) const MAGIC_NANO: u32 = 0xa1b2_3c4d;
 
-/// Bits of the pcap link type field that tell of the frame check sequence.
+/// Bits of the pcap link type field about the frame check sequence.
 pub(crate) const LINK_TYPE_EXTRA: u32 = 0xfc00_0000;
 
-/// How a capture file is encoded.
+/// The encoding of a capture file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Format {
+pub struct FileFormat {
     /// Byte order of a pcap file, or of the first section of a pcapng file.
     pub byte_order: ByteOrder,
-    /// The compression around it.
+    /// The compression of the file.
     pub compression: Option<Compression>,
-    /// What the header of a pcap file says, as it takes to write such a file; `None`: it is pcapng, where interfaces say as much.
+    /// The options in the header of a pcap file, in the form that writes such a file. `None` for
+    /// pcapng, where each interface has its options.
     pub pcap: Option<PcapOptions>,
 }
 
-/// What the header of a pcap file says.
+/// The options in the header of a pcap file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PcapOptions {
     /// Link-layer header type of all packets.
     pub link_type: LinkType,
-    /// Bits to set in the upper 6 bits of the link type field (`0xfc00_0000`), as they were read
-    /// ([`Format::pcap`]); other bits are left out.
+    /// Bits to set in the upper 6 bits of the link type field (`0xfc00_0000`), as read from a file
+    /// ([`FileFormat::pcap`]). Other bits are ignored.
     pub link_type_extra: u32,
-    /// Bytes kept of each packet at most; 0 means no limit, and readers then take 262,144.
+    /// Maximum captured length of a packet. 0 means no limit; readers then use 262,144.
     pub snaplen: u32,
     /// Resolution of the time stamps.
     pub resolution: Resolution,
@@ -76,7 +78,7 @@ impl Resolution {
     }
 }
 
-/// Compression formats that [`Reader`](crate::Reader) sees through.
+/// Compression formats that [`CaptureReader`](crate::CaptureReader) decompresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// RFC 1952, any number of members.
@@ -85,24 +87,25 @@ pub enum Compression {
     Zstd,
 }
 
-/// One interface of a capture file; a pcap file has exactly one.
+/// An interface of a capture file. A pcap file has exactly one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
-    /// `if_name`, as `eth0`, or empty. On reading cut at [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX); at most 65,535 bytes are written.
+pub struct FileInterface {
+    /// `if_name`, for example `eth0`, or empty. The reader truncates it at
+    /// [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX); the writer accepts at most 65,535 bytes.
     pub name: String,
-    /// `if_description`, likewise.
+    /// `if_description`, with the limits of `name`.
     pub description: String,
     /// Link-layer header type of its packets.
     pub link_type: LinkType,
-    /// Bytes kept of each packet at most; 0: no limit given.
+    /// Maximum captured length of a packet. 0: no limit given.
     pub snaplen: u32,
-    /// Unit of its time stamps in ns, at least 1 (also for finer ones, whose stamps are rounded down to ns). What is written is microseconds
-    /// where they hold such stamps exactly, else nanoseconds.
+    /// Unit of the time stamps in ns, at least 1. Finer stamps are rounded down to ns. The writer
+    /// uses microseconds if they represent such stamps exactly, otherwise nanoseconds.
     pub resolution_ns: u64,
 }
 
-impl Interface {
-    /// No texts, no snap length, nanoseconds.
+impl FileInterface {
+    /// An interface without texts and snap length, with stamps in nanoseconds.
     #[must_use]
     pub fn new(link_type: LinkType) -> Self {
         Self {
@@ -126,7 +129,7 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// The bytes of a number in this order, given those in little-endian order; or the other way round.
+    /// Converts the bytes of a number from little-endian order to this order, or back.
     #[inline]
     pub(crate) fn bytes<const N: usize>(self, mut bytes: [u8; N]) -> [u8; N] {
         if self == Self::Big {
@@ -162,7 +165,8 @@ impl ByteOrder {
     }
 }
 
-/// The largest captured length that libpcap believes for a link type; more is damage (`max_snaplen_for_dlt`).
+/// Maximum captured length that libpcap accepts for a link type; a larger length is damage
+/// (`max_snaplen_for_dlt`).
 pub(crate) fn captured_len_max(link_type: LinkType) -> u32 {
     match link_type.0 {
         // DBUS
@@ -175,8 +179,8 @@ pub(crate) fn captured_len_max(link_type: LinkType) -> u32 {
     }
 }
 
-/// The snap length that holds where a file says `snaplen`: 0 and values above `i32::MAX` mean the most that the link
-/// type allows (`pcap_adjust_snapshot`).
+/// The effective snap length of a file that contains `snaplen`. 0 and values above `i32::MAX` mean
+/// the maximum of the link type (`pcap_adjust_snapshot`).
 pub(crate) fn effective_snaplen(snaplen: u32, link_type: LinkType) -> u32 {
     if snaplen == 0 || snaplen > i32::MAX.cast_unsigned() {
         captured_len_max(link_type)

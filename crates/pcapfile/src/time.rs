@@ -1,13 +1,13 @@
-//! Time stamps in a file's units to nanoseconds.
+//! Converts time stamps from a file's units to nanoseconds.
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// How an interface's time stamps become nanoseconds since the UNIX epoch.
+/// The conversion of an interface's time stamps to nanoseconds since the UNIX epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeScale {
-    /// A whole number of nanoseconds a unit, no offset: nearly every file.
+    /// A whole number of nanoseconds in a unit, without an offset: nearly every file.
     Factor(u64),
-    /// Anything else.
+    /// Any other unit or offset.
     Ratio {
         /// Units in a second, at least 1.
         per_second: u64,
@@ -30,7 +30,7 @@ impl TimeScale {
         }
     }
 
-    /// Units in a second for a pcapng `if_tsresol` value; `None` where 64 bits do not hold it.
+    /// Units in a second for a pcapng `if_tsresol` value. `None` if the number exceeds 64 bits.
     pub(crate) fn units_per_second(tsresol: u8) -> Option<u64> {
         let exponent = u32::from(tsresol & 0x7f);
         if tsresol & 0x80 == 0 {
@@ -40,7 +40,7 @@ impl TimeScale {
         }
     }
 
-    /// `time` units as ns since the epoch, rounded down, clamped to what `i64` holds.
+    /// Converts `time` units to ns since the epoch, rounded down, clamped to the range of `i64`.
     #[inline]
     pub(crate) fn ns(self, time: u64) -> i64 {
         match self {

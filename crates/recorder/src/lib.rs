@@ -50,7 +50,7 @@ pub use dump::{
     post::{Identity, PostCommand, PostConfig, PostCounts, PostOutcome, Posted},
     report::{DumpReport, Missing, PROGRAM, Verdict},
     store::{
-        DeletedDump, Keep, MinFree, StoredDump, StoredFile, WhyDeleted,
+        DeletedDump, MinFree, RetentionLimit, StoredDump, StoredFile, WhyDeleted,
         lister::{DumpFileReader, StoredDumps},
     },
     template::NameTemplate,
@@ -60,7 +60,7 @@ pub use query::{
     Answer, Cancel, DumpAnswer, DumpsAsked, Empty, FromDumps, IndexUse, PacketId, Query,
     QueryError, QueryReport, Seen,
 };
-pub use retroscope_alert::{Alert, Identity as AlertIdentity, LabelFilled, LabelTemplate};
+pub use retroscope_alert::{Alert, AlertIdentity, LabelFilled, LabelTemplate};
 pub use retroscope_capture::clock::{Clock, Now, SystemClock};
 pub use retroscope_filter::KnownFlow;
 pub use start::{

@@ -1,5 +1,6 @@
-//! ns per packet of some trigger scripts, in batches of 64 packets that stay in the cache; and of a flow table alone and below modules that do
-//! nothing and count, by turns, with few flows and with a million.
+//! Measures the ns per packet of some trigger scripts, in batches of 64 packets that stay in the
+//! cache. Also measures a flow table alone, below a module that does nothing, and below a module
+//! that counts, in turn, with few flows and with a million.
 //!
 //! `cargo run --release -p retroscope-script --example script_throughput`
 #![allow(clippy::print_stdout, reason = "an example prints")]
@@ -9,7 +10,7 @@ use std::time::Instant;
 use retroscope_flow::{Attribution, FlowTable, Secret, TrackerConfig};
 use retroscope_packet::LinkType;
 use retroscope_script::{
-    Limits, LuaModule, MANY, Machine, Packet, Runner, Script, ScriptError, compiles,
+    LuaModule, MANY, Machine, Runner, Script, ScriptError, ScriptLimits, ScriptPacket, compiles,
 };
 
 const SCRIPTS: [(&str, &str); 7] = [
@@ -40,7 +41,8 @@ const SCRIPTS: [(&str, &str); 7] = [
     ),
 ];
 
-/// UDP and TCP over IPv4 between many hosts and ports, 64 bytes; two of 1024 to port 60000 with `EXAMPLE`.
+/// UDP and TCP over IPv4 between many hosts and ports, 64 bytes. Two of 1024 frames go to port
+/// 60000 with `EXAMPLE`.
 fn frames() -> Vec<Vec<u8>> {
     let frame = |n: u16| {
         let [high, low] = n.to_be_bytes();
@@ -62,7 +64,7 @@ fn frames() -> Vec<Vec<u8>> {
 fn main() -> Result<(), ScriptError> {
     println!("compiled: {}", compiles());
     let frames = frames();
-    let packet = |data| Packet {
+    let packet = |data| ScriptPacket {
         data,
         wire_len: 64,
         time_ns: 0,
@@ -70,9 +72,9 @@ fn main() -> Result<(), ScriptError> {
         link_type: LinkType::ETHERNET,
         direction: 0,
     };
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     for (name, text) in SCRIPTS {
-        let mut trigger = Machine::new(&Script::new(name, text, false), Limits::default())?;
+        let mut trigger = Machine::new(&Script::new(name, text, false), ScriptLimits::default())?;
         let mut rounds: Vec<f64> = (0..21)
             .map(|_| {
                 let start = Instant::now();
@@ -118,15 +120,15 @@ const MODULES: [(&str, &str); 2] = [
     ),
 ];
 
-/// What counts the flows of packets in one way.
-type Way<'w> = Box<dyn FnMut(&[Packet<'_>]) + 'w>;
+/// One of the compared ways to count the flows of packets.
+type Way<'w> = Box<dyn FnMut(&[ScriptPacket<'_>]) + 'w>;
 
-fn modules(packets: &[Packet<'_>]) -> Result<(), ScriptError> {
+fn modules(packets: &[ScriptPacket<'_>]) -> Result<(), ScriptError> {
     let config = TrackerConfig {
         flows_max: 2_000_000,
         ..TrackerConfig::default()
     };
-    // Addresses of a million flows, 64 bytes each, in an order that no prefetcher knows.
+    // Addresses of a million flows, 64 bytes each, in an order that no prefetcher predicts.
     let mut random = fastrand::Rng::with_seed(1);
     let frames: Vec<_> = (0..1 << 20)
         .map(|n: u32| {
@@ -137,7 +139,7 @@ fn modules(packets: &[Packet<'_>]) -> Result<(), ScriptError> {
         .collect();
     let mut many: Vec<_> = frames
         .iter()
-        .map(|data| Packet { data, ..packets[0] })
+        .map(|data| ScriptPacket { data, ..packets[0] })
         .collect();
     random.shuffle(&mut many);
     for (name, packets, rounds) in [("1,024 flows", packets, 500), ("1,048,576 flows", &many, 1)] {
@@ -145,7 +147,7 @@ fn modules(packets: &[Packet<'_>]) -> Result<(), ScriptError> {
             let mut attribution = Attribution::new(config.has_vlans, config.joins_fragments);
             let mut table = FlowTable::new(config.flows_max, config.time_outs, Secret::random());
             let mut counted = Vec::new();
-            move |packets: &[Packet<'_>]| {
+            move |packets: &[ScriptPacket<'_>]| {
                 counted.clear();
                 counted.extend(packets.iter().filter_map(|packet| {
                     attribution.frame(
@@ -161,9 +163,9 @@ fn modules(packets: &[Packet<'_>]) -> Result<(), ScriptError> {
         let mut ways: Vec<(&str, Way<'_>)> = vec![("table", Box::new(table()))];
         for (name, text) in MODULES {
             let script = Script::new(name, text, false);
-            let module = LuaModule::new(&script, Limits::default())?;
+            let module = LuaModule::new(&script, ScriptLimits::default())?;
             let mut runner = Runner::new(module, &config);
-            let way = move |packets: &[Packet<'_>]| {
+            let way = move |packets: &[ScriptPacket<'_>]| {
                 runner.look(packets, &[0; MANY][..packets.len()], &mut Vec::new());
                 assert_eq!(runner.counts().faults, 0);
             };

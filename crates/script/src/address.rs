@@ -1,17 +1,17 @@
-//! Addresses and networks, for scripts: text from and to the words that slots hold.
+//! Addresses and networks for scripts: conversion between text and the words in slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use mlua::{Lua, Table};
 
-/// An address as text: version 4 or 6, and its words.
+/// An address as text, from its IP version 4 or 6 and its words.
 pub(crate) fn text(_: &Lua, (ip, a, b, c, d): (u8, u32, u32, u32, u32)) -> mlua::Result<String> {
     let words = [a, b, c, d].into_iter();
     let bits = words.fold(0, |bits, word| bits << 32 | u128::from(word));
     Ok(from_bits(ip, bits).to_string())
 }
 
-/// An address by its bits, the first ones first.
+/// An address from its bits, the first bits first.
 fn from_bits(ip: u8, bits: u128) -> IpAddr {
     match ip {
         4 => Ipv4Addr::from_bits(u32::try_from(bits >> 96).unwrap_or(0)).into(),
@@ -19,8 +19,8 @@ fn from_bits(ip: u8, bits: u128) -> IpAddr {
     }
 }
 
-/// What `net("10.0.0.0/8")` returns: the version, its text, and address and mask as words of LuaJIT's bit operations, which
-/// are signed.
+/// The result of `net("10.0.0.0/8")`: the IP version, the text, and address and mask as words for
+/// LuaJIT's bit operations, which are signed.
 pub(crate) fn network(lua: &Lua, text: String) -> mlua::Result<Table> {
     let wrong = || mlua::Error::runtime(format!("net(\"{text}\"): not an address or a network"));
     let (address, prefix) = match text.split_once('/') {
@@ -49,7 +49,7 @@ pub(crate) fn network(lua: &Lua, text: String) -> mlua::Result<Table> {
     Ok(net)
 }
 
-/// The words of an address, the first one first.
+/// The words of an address, in order.
 fn words(bits: u128) -> [i32; 4] {
     let bytes = bits.to_be_bytes();
     std::array::from_fn(|n| {

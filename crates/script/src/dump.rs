@@ -1,21 +1,26 @@
-//! What a dump function makes of a trigger packet.
+//! The result of a dump function for a trigger packet.
 
 use mlua::{Function, LuaString, Value};
 
 use crate::error::{ScriptError, kind};
 
-/// Longest name that a dump function may give, bytes: it becomes part of messages and of a JSON file.
+/// Maximum length of a name that a dump function returns, bytes. The name becomes part of messages
+/// and of a JSON file.
 const NAME_MAX: usize = 256;
 
-/// A function over packets that a dump function returned, for [`crate::Machine::match_derived`]. What it keeps, as the copy of its
-/// trigger packet, lives as long.
+/// A function over packets that a dump function returned, for [`crate::Machine::match_derived`].
+/// The values that the function captures, such as the copy of its trigger packet, live as long as
+/// the predicate.
 #[derive(Debug, PartialEq)]
-pub struct Predicate(pub(crate) Function);
+pub struct LuaPredicate(pub(crate) Function);
 
-/// What a dump function made of a trigger packet: it returns a predicate `function(pkt) … end`, or the text of a dump expression, or
-/// nil or false for no dump. Behind a predicate it may return a name: two dumps of one name take the same packets.
+/// The result of a dump function for a trigger packet.
+///
+/// A dump function returns a predicate `function(pkt) … end`, the text of a dump expression, or nil
+/// or false for no dump. After a predicate it may return a name: two dumps of one name match the
+/// same packets.
 #[derive(Debug, PartialEq)]
-pub enum Derived {
+pub enum DerivedDump {
     /// This packet starts no dump.
     Nothing,
     /// The text of a dump expression, as after `--dump`.
@@ -23,20 +28,20 @@ pub enum Derived {
     /// A function over packets.
     Predicate {
         /// The function.
-        predicate: Predicate,
-        /// What it takes, if the script says so.
+        predicate: LuaPredicate,
+        /// The script's name for the matching packets, if there is one.
         name: Option<String>,
     },
 }
 
-impl Derived {
-    /// Judges the value that the dump function of a script returned, and the name beside it.
+impl DerivedDump {
+    /// Converts the value that a dump function returned, and the name after the value.
     pub(crate) fn new(made: Value, name: &Value, script: &str) -> Result<Self, ScriptError> {
         match made {
             Value::Nil | Value::Boolean(false) => Ok(Self::Nothing),
             Value::String(text) => Ok(Self::Expression(text.to_string_lossy())),
             Value::Function(predicate) => Ok(Self::Predicate {
-                predicate: Predicate(predicate),
+                predicate: LuaPredicate(predicate),
                 name: name.as_string().map(printable),
             }),
             other => Err(ScriptError::NoPredicate {
@@ -47,7 +52,7 @@ impl Derived {
     }
 }
 
-/// A name without control characters, cut to [`NAME_MAX`] bytes.
+/// A name without control characters, truncated to [`NAME_MAX`] bytes.
 fn printable(name: &LuaString) -> String {
     let name = name.to_string_lossy();
     name[..name.floor_char_boundary(NAME_MAX)].replace(char::is_control, " ")

@@ -1,10 +1,10 @@
-//! What can go wrong with a script.
+//! Errors of scripts.
 
 use std::{io, path::PathBuf, time::Duration};
 
 use mlua::Value;
 
-/// Why a script cannot be used, or is used no more.
+/// Why a script cannot be used, or is disabled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScriptError {
@@ -13,89 +13,90 @@ pub enum ScriptError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The text is not Lua: the user's mistake.
+    /// The text is not Lua. The user must correct the script.
     #[error("{message}")]
     Syntax {
-        /// Name, line and what the compiler said.
+        /// Name, line, and the compiler's message.
         message: String,
     },
-    /// The file does not return a function: the user's mistake.
+    /// The file does not return a function. The user must correct the script.
     #[error("{name}: returns {found}, and should return function(pkt) … end")]
     NoFunction {
         /// The script's name.
         name: String,
-        /// The type of what it returned.
+        /// The type of the returned value.
         found: String,
     },
-    /// The file of a module does not return a table: the user's mistake.
+    /// The file of a module does not return a table. The user must correct the script.
     #[error("{name}: returns {found}, and should return a table, the module")]
     NoModule {
         /// The script's name.
         name: String,
-        /// The type of what it returned.
+        /// The type of the returned value.
         found: String,
     },
-    /// Something of a module is not what it should be: the user's mistake.
+    /// Part of a module is invalid. The user must correct the script.
     #[error("{message}")]
     Module {
-        /// Name, line if it is known, and what is wrong.
+        /// Name, line if it is known, and the reason.
         message: String,
     },
-    /// The file sets `partition` to something else: the user's mistake.
+    /// The file sets `partition` to an invalid value. The user must correct the script.
     #[error("{name}: partition is {found}, and should be 'flow', 'host' or 'none'")]
     Partition {
         /// The script's name.
         name: String,
-        /// What it is.
+        /// The invalid value.
         found: String,
     },
-    /// A dump function returned neither a predicate nor an expression: the user's mistake.
+    /// A dump function returned neither a predicate nor an expression. The user must correct the
+    /// script.
     #[error(
         "{name}: the dump function returned {found}, and should return function(pkt) … end or an expression"
     )]
     NoPredicate {
         /// The script's name.
         name: String,
-        /// The type of what it returned.
+        /// The type of the returned value.
         found: String,
     },
-    /// It raised an error: the user's mistake, most often a value that a packet does not have.
+    /// The script raised an error. Most often it used a value that a packet does not have.
     #[error("{message}")]
     Failed {
-        /// Name, line and what Lua said.
+        /// Name, line, and Lua's message.
         message: String,
     },
-    /// One call took longer than it may.
+    /// One call exceeded its time budget.
     #[error("{name}: stopped, one call took more than {budget:?}")]
     Time {
         /// The script's name.
         name: String,
-        /// What a call may take.
+        /// The time budget of a call.
         budget: Duration,
     },
-    /// The script wanted more memory than it may have.
+    /// The script exceeded its memory budget.
     #[error("{name}: stopped, it wanted more than {budget_bytes} bytes of memory")]
     Memory {
         /// The script's name.
         name: String,
-        /// What it may have.
+        /// The memory budget.
         budget_bytes: usize,
     },
-    /// The thread that watches over the time cannot be started.
+    /// The watchdog thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// LuaJIT refused our own part of the work: a bug of ours or of the build.
+    /// LuaJIT refused our own Lua code: a defect of this program or of its build.
     #[error("LuaJIT cannot be set up: {message}")]
     Setup {
-        /// What Lua said.
+        /// Lua's message.
         message: String,
     },
 }
 
-/// A value's type, as Lua calls it.
+/// The type of a value in Lua's words.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Integer(_) => "number",

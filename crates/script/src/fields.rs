@@ -1,16 +1,17 @@
-//! The structs that modules declare for states and keys: scalars and arrays of them, and nothing that points anywhere.
+//! The structs that modules declare for states and keys. Fields are scalars and arrays of scalars,
+//! without pointers.
 //!
-//! What is declared is not handed to a C compiler as it stands: `module.lua` makes a struct of its own from the list, with names of its own, and
-//! checked access to each field.
+//! The text of the declaration is not passed to a C compiler. `module.lua` makes its own struct
+//! from the list of fields, with its own names, and with checked access to each field.
 
 use std::ops::Range;
 
-/// Fields of a struct at most.
+/// Maximum number of fields in a struct.
 const FIELDS_MAX: usize = 64;
-/// Elements of an array at most.
+/// Maximum number of elements in an array.
 const ELEMENTS_MAX: usize = 1024;
 
-/// Types that fields may have, as in C, and the bytes of one.
+/// Types of fields, as in C, with their sizes in bytes.
 const TYPES: [(&str, usize); 12] = [
     ("uint8_t", 1),
     ("int8_t", 1),
@@ -28,23 +29,24 @@ const TYPES: [(&str, usize); 12] = [
 
 /// A field of a struct.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Field {
+pub(crate) struct StateField {
     pub(crate) name: String,
     /// One of [`TYPES`].
     pub(crate) kind: &'static str,
-    /// Elements of an array; `None`: it is none.
+    /// Number of elements of an array. `None` if the field is not an array.
     pub(crate) elements: Option<usize>,
 }
 
-/// What is wrong with a declaration, and where, a range of bytes of its text.
+/// The reason why a declaration is invalid, and its position: a range of bytes in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct FieldError {
     pub(crate) what: String,
     pub(crate) at: Range<usize>,
 }
 
-/// Reads `struct { uint64_t packets; char name[16]; }`, with or without the name of a struct, or its fields alone.
-pub(crate) fn read(text: &str) -> Result<Vec<Field>, Wrong> {
+/// Reads `struct { uint64_t packets; char name[16]; }`, with or without a name of the struct, or
+/// only the fields.
+pub(crate) fn read(text: &str) -> Result<Vec<StateField>, FieldError> {
     let mut words = Words { text, at: 0 };
     let is_struct = words.skip("struct");
     if is_struct && words.peek().0 != "{" {
@@ -56,13 +58,13 @@ pub(crate) fn read(text: &str) -> Result<Vec<Field>, Wrong> {
     } else {
         words.skip("{")
     };
-    let mut fields: Vec<Field> = Vec::new();
+    let mut fields: Vec<StateField> = Vec::new();
     while !matches!(words.peek().0, "" | "}") {
         let (word, at) = words.next();
         let kind = TYPES.iter().find(|(kind, _)| *kind == word);
         let Some((kind, _)) = kind else {
             let types = TYPES.map(|(kind, _)| kind).join(", ");
-            return Err(Wrong {
+            return Err(FieldError {
                 what: format!("'{word}' is no type of a field: {types} are"),
                 at,
             });
@@ -71,11 +73,11 @@ pub(crate) fn read(text: &str) -> Result<Vec<Field>, Wrong> {
             let (name, at) = words.name("the name of a field")?;
             if fields.iter().any(|field| field.name == name) {
                 let what = format!("there are two fields '{name}'");
-                return Err(Wrong { what, at });
+                return Err(FieldError { what, at });
             }
             if fields.len() == FIELDS_MAX {
                 let what = format!("more than {FIELDS_MAX} fields");
-                return Err(Wrong { what, at });
+                return Err(FieldError { what, at });
             }
             let elements = if words.skip("[") {
                 let elements = words.elements()?;
@@ -84,7 +86,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Field>, Wrong> {
             } else {
                 None
             };
-            fields.push(Field {
+            fields.push(StateField {
                 name: name.to_owned(),
                 kind,
                 elements,
@@ -101,14 +103,14 @@ pub(crate) fn read(text: &str) -> Result<Vec<Field>, Wrong> {
     }
     match words.next() {
         ("", _) => Ok(fields),
-        (word, at) => Err(Wrong {
+        (word, at) => Err(FieldError {
             what: format!("'{word}' behind the end of the struct"),
             at,
         }),
     }
 }
 
-/// The words of a declaration: names and numbers, and single characters that are neither.
+/// The words of a declaration: names, numbers, and single other characters.
 #[derive(Debug)]
 struct Words<'t> {
     text: &'t str,
@@ -116,7 +118,7 @@ struct Words<'t> {
 }
 
 impl<'t> Words<'t> {
-    /// The next word, empty at the end, and where it is.
+    /// The next word and its position. The word is empty at the end.
     fn peek(&self) -> (&'t str, Range<usize>) {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -136,7 +138,7 @@ impl<'t> Words<'t> {
         (word, at)
     }
 
-    /// Goes past a word, if it is the next one.
+    /// Skips a word if it is the next word.
     fn skip(&mut self, word: &str) -> bool {
         let is_next = self.peek().0 == word;
         if is_next {
@@ -145,35 +147,35 @@ impl<'t> Words<'t> {
         is_next
     }
 
-    fn expect(&mut self, word: &str) -> Result<(), Wrong> {
+    fn expect(&mut self, word: &str) -> Result<(), FieldError> {
         let (found, at) = self.next();
         if found == word {
             return Ok(());
         }
         let found = if found.is_empty() { "the end" } else { found };
-        Err(Wrong {
+        Err(FieldError {
             what: format!("'{word}' expected, found '{found}'"),
             at,
         })
     }
 
-    fn name(&mut self, what: &str) -> Result<(&'t str, Range<usize>), Wrong> {
+    fn name(&mut self, what: &str) -> Result<(&'t str, Range<usize>), FieldError> {
         let (word, at) = self.next();
         if word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             return Ok((word, at));
         }
-        Err(Wrong {
+        Err(FieldError {
             what: format!("{what} expected, found '{word}'"),
             at,
         })
     }
 
-    fn elements(&mut self) -> Result<usize, Wrong> {
+    fn elements(&mut self) -> Result<usize, FieldError> {
         let (word, at) = self.next();
         let elements = word.parse().ok();
         elements
             .filter(|count| (1..=ELEMENTS_MAX).contains(count))
-            .ok_or_else(|| Wrong {
+            .ok_or_else(|| FieldError {
                 what: format!("an array has 1 to {ELEMENTS_MAX} elements, not '{word}'"),
                 at,
             })
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn fields_are_read_as_c_has_them() {
-        let field = |name: &str, kind, elements| Field {
+        let field = |name: &str, kind, elements| StateField {
             name: name.to_owned(),
             kind,
             elements,

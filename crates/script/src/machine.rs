@@ -1,13 +1,15 @@
-//! A Lua state for one script, with our prelude, the user's function, and budgets.
+//! A Lua state for one script: the prelude, the user's function, and budgets.
 //!
-//! The state belongs to one owner and runs on whichever thread calls it. What crosses the border is little: Rust fills
-//! the [`Sheet`], whose address the prelude knows, calls one function for a batch, and reads back numbers. The packets'
-//! addresses in the sheet are good during that call; afterwards it has none, and nothing of ours runs that would read
-//! them.
+//! The state belongs to one owner and runs on the thread that calls it. Little data crosses the
+//! border between Rust and Lua. Rust fills the [`PacketSheet`], whose address the prelude knows,
+//! calls one function for a batch, and reads back numbers. The packet addresses in the sheet are
+//! valid only during that call. Afterwards the sheet is empty, and none of our Lua code runs that
+//! could read the addresses.
 //!
-//! **Budgets.** Memory: the state's allocator refuses more than [`Limits::memory_bytes`], and the script gets an error.
-//! Time: see [`crate::watchdog`]. What cannot be stopped is a single library function that runs for long; the prelude
-//! leaves out those whose time is not in proportion to the memory that they touch.
+//! **Budgets.** Memory: the state's allocator refuses more than [`ScriptLimits::memory_bytes`], and
+//! the script gets an error. Time: see [`crate::watchdog`]. A single library function that runs for
+//! long cannot be stopped. The prelude therefore omits library functions whose time is not
+//! proportional to the memory that they touch.
 
 use std::{
     cell::Cell,
@@ -22,20 +24,20 @@ use mlua::{Function, Lua, Table, Value, chunk::ChunkMode};
 
 use crate::{
     address,
-    dump::{Derived, Predicate},
+    dump::{DerivedDump, LuaPredicate},
     error::{ScriptError, kind},
-    plan::{MANY, Packet, Partition},
-    sheet::Sheet,
+    module_types::{MANY, Partition, ScriptPacket},
+    sheet::PacketSheet,
     sys::{self, Stopper},
-    watchdog::Watchdog,
+    watchdog::ScriptWatchdog,
 };
 
-/// What is said of a script by `print`, kept until it is taken, lines.
+/// Maximum number of lines from `print` that are kept until the caller takes them.
 const NOTES_MAX: usize = 100;
-/// What is kept of a line, bytes: a script's own memory is bounded, and so is this.
+/// Maximum kept length of a line, bytes. A script's own memory is bounded, and so is this copy.
 const NOTE_BYTES_MAX: usize = 256 << 10;
 
-/// A script's text.
+/// The text of a script.
 #[derive(Debug, Clone)]
 pub struct Script {
     name: String,
@@ -43,17 +45,18 @@ pub struct Script {
     trusted: bool,
 }
 
-/// What a script may use.
+/// The time and memory budgets of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Time of one call: of the file itself, of one batch, of one dump function. A call that takes longer is stopped within
-    /// a quarter more.
+pub struct ScriptLimits {
+    /// Maximum time of one call: of the file itself, of one batch, or of one dump function. A call
+    /// that takes longer is stopped at most a quarter of this time later.
     pub time: Duration,
-    /// Memory of the script's state in all, our own part of about 150 KiB included; machine code that LuaJIT makes is not.
+    /// Maximum memory of the script's state. Our own part, about 150 KiB, counts; machine code that
+    /// LuaJIT makes does not.
     pub memory_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for ScriptLimits {
     fn default() -> Self {
         Self {
             time: Duration::from_millis(500),
@@ -63,10 +66,10 @@ impl Default for Limits {
 }
 
 impl Script {
-    /// A script by its text. `name` is what errors call it, for example its file name.
+    /// A script from its text. Errors contain `name`, for example the file name.
     ///
-    /// A `trusted` script runs with all of Lua's libraries, FFI included: it can do whatever the program can. Any other runs
-    /// in a sandbox.
+    /// A `trusted` script runs with all of Lua's libraries, FFI included: it can do whatever the
+    /// program can. Any other script runs in a sandbox.
     #[must_use]
     pub fn new(name: impl Into<String>, text: impl Into<String>, trusted: bool) -> Self {
         Self {
@@ -79,7 +82,7 @@ impl Script {
     /// A script from a file of at most 1 MiB; see [`Script::new`].
     ///
     /// # Errors
-    /// [`ScriptError::Read`] also of a file that is longer or not UTF-8.
+    /// [`ScriptError::Read`], also if the file is longer or not UTF-8.
     pub fn read(path: &Path, trusted: bool) -> Result<Self, ScriptError> {
         let text = read_text(path).map_err(|error| ScriptError::Read {
             path: path.to_owned(),
@@ -88,7 +91,7 @@ impl Script {
         Ok(Self::new(path.display().to_string(), text, trusted))
     }
 
-    /// What errors call it.
+    /// The name that errors contain.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -99,10 +102,10 @@ impl Script {
     }
 }
 
-/// Longest file of a script, bytes.
+/// Maximum length of a script file, bytes.
 const TEXT_MAX: u64 = 1 << 20;
 
-/// The text of a file that may be a device without end.
+/// Reads a text of bounded length. The path may be a device without end.
 fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let read = File::open(path)?
@@ -114,50 +117,51 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// A script that was run once, and the function that it returned: of a trigger script `return function(pkt) … end`, of a dump
-/// script `return function(trigger) … end`.
+/// A script that ran once, and the function that it returned. A trigger script is
+/// `return function(pkt) … end`, a dump script is `return function(trigger) … end`.
 ///
-/// A script that raises an error or exceeds a budget is disabled: it takes and derives nothing from then on, and its predicates take
-/// nothing. [`Self::fault`] says why.
+/// A script that raises an error or exceeds a budget is disabled. From then on it matches and
+/// derives nothing, and its predicates match nothing. [`Self::fault`] contains the reason.
 #[derive(Debug)]
 pub struct Machine {
     batch: Function,
     derive: Function,
-    /// What the file returned.
+    /// The value that the file returned.
     main: Function,
     partition: Partition,
-    /// What it did wrong; it runs no more then.
+    /// The reason why the script is disabled. The script no longer runs then.
     pub fault: Option<ScriptError>,
-    /// Last: everything above is of this state.
-    state: State,
+    /// Last, because the fields above belong to this state.
+    state: LuaRuntime,
 }
 
-/// A Lua state with the prelude, which ran a script's file.
+/// A Lua state with the prelude, after it ran a script's file.
 #[derive(Debug)]
-pub(crate) struct State {
-    /// Before `lua`: it stops the state from its own thread, and ends with it.
-    pub(crate) watchdog: Watchdog,
-    pub(crate) sheet: Box<Sheet>,
-    /// How many packets were taken, and which.
+pub(crate) struct LuaRuntime {
+    /// Before `lua`, because the watchdog's thread stops the state and must end first.
+    pub(crate) watchdog: ScriptWatchdog,
+    pub(crate) sheet: Box<PacketSheet>,
+    /// Number of matching packets, then the index of each of these packets.
     pub(crate) hits: Box<[Cell<u32>]>,
     notes: Notes,
     pub(crate) judge: Judge,
-    /// Last: everything above is of this state.
+    /// Last, because the fields above belong to this state.
     pub(crate) lua: Lua,
 }
 
-/// What running a script's file comes to.
+/// The result of running a script's file.
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    /// The file's environment.
+pub(crate) struct LoadedScript {
+    /// The environment of the file.
     pub(crate) env: Table,
-    /// What the prelude returned beside it.
+    /// The functions that the prelude returned in addition to the environment.
     pub(crate) prelude: Prelude,
-    /// What the file returned.
+    /// The value that the file returned.
     pub(crate) returned: Value,
 }
 
-/// What the prelude has for its callers: `batch` and `derive`, and for `module.lua` what it shows packets by.
+/// The functions of the prelude: `batch`, `derive`, and for `module.lua` the table of shared
+/// helpers.
 #[derive(Debug)]
 pub(crate) struct Prelude {
     batch: Function,
@@ -165,7 +169,7 @@ pub(crate) struct Prelude {
     pub(crate) shared: Table,
 }
 
-/// What a file says of the packets that it has to see in one state; else the error is what was found.
+/// The partition that a file declares. The error is the value that was found instead.
 pub(crate) fn partition(value: &Value) -> Result<Partition, String> {
     let text = match value {
         Value::Nil => return Ok(Partition::None),
@@ -180,19 +184,22 @@ pub(crate) fn partition(value: &Value) -> Result<Partition, String> {
     }
 }
 
-/// What scripts print, until it is taken.
+/// Lines that scripts printed, until the caller takes them.
 type Notes = Arc<Mutex<Vec<String>>>;
 
-impl State {
+impl LuaRuntime {
     /// Runs the file once.
     ///
     /// # Errors
-    /// [`ScriptError`]: it is no Lua, or fails.
-    pub(crate) fn new(script: &Script, limits: Limits) -> Result<(Self, Loaded), ScriptError> {
+    /// [`ScriptError`] if the text is not Lua, or if it fails.
+    pub(crate) fn new(
+        script: &Script,
+        limits: ScriptLimits,
+    ) -> Result<(Self, LoadedScript), ScriptError> {
         let lua = sys::new_lua(script.trusted);
         let stopper = Stopper::new(&lua).map_err(setup)?;
-        let watchdog = Watchdog::start(stopper, limits.time).map_err(ScriptError::Thread)?;
-        let sheet = Sheet::new();
+        let watchdog = ScriptWatchdog::start(stopper, limits.time).map_err(ScriptError::Thread)?;
+        let sheet = PacketSheet::new();
         let hits = vec![Cell::new(0); MANY + 1].into_boxed_slice();
         let notes = Notes::default();
         let places = (
@@ -221,7 +228,7 @@ impl State {
             judge,
             lua,
         };
-        let loaded = Loaded {
+        let loaded = LoadedScript {
             env,
             prelude,
             returned,
@@ -229,14 +236,14 @@ impl State {
         Ok((state, loaded))
     }
 
-    /// What it printed since the last time, lines. It keeps 100 at most.
+    /// Takes the lines that the script printed since the last call, at most 100.
     pub(crate) fn take_notes(&self) -> Vec<String> {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *notes)
     }
 }
 
-/// Our own part of the work failed.
+/// The error for a failure of our own Lua code.
 pub(crate) fn setup(error: mlua::Error) -> ScriptError {
     ScriptError::Setup {
         message: error.to_string(),
@@ -247,9 +254,9 @@ impl Machine {
     /// Runs the file once, and keeps the function that it returns.
     ///
     /// # Errors
-    /// [`ScriptError`]: it is no Lua, fails, or returns no function.
-    pub fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
-        let (state, loaded) = State::new(script, limits)?;
+    /// [`ScriptError`] if the text is not Lua, if it fails, or if it returns no function.
+    pub fn new(script: &Script, limits: ScriptLimits) -> Result<Self, ScriptError> {
+        let (state, loaded) = LuaRuntime::new(script, limits)?;
         let Value::Function(main) = loaded.returned else {
             return Err(ScriptError::NoFunction {
                 name: script.name.clone(),
@@ -272,47 +279,49 @@ impl Machine {
         })
     }
 
-    /// What errors call it.
+    /// The name that errors contain.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.state.judge.name
     }
 
-    /// Which packets it has to see in one state.
+    /// The packets that one state must see.
     #[must_use]
     pub fn partition(&self) -> Partition {
         self.partition
     }
 
-    /// Which of at most [`MANY`] packets the script's function takes: bit `n` is that of packet `n`. It is asked about each in turn;
-    /// with a fault, those before the packet that it came with count.
+    /// Which of at most [`MANY`] packets the script's function matches: bit `n` is packet `n`. The
+    /// function sees the packets one after the other. If it fails, the matches before the failure
+    /// count.
     ///
     /// # Panics
     /// If there are more packets.
-    pub fn match_many(&mut self, packets: &[Packet<'_>]) -> u64 {
+    pub fn match_many(&mut self, packets: &[ScriptPacket<'_>]) -> u64 {
         self.run(None, packets)
     }
 
-    /// Whether the script may shunt flows: its text names `shunt`.
+    /// Whether the script may shunt flows: its text contains `shunt`.
     #[must_use]
     pub fn shunts(&self) -> bool {
         self.state.sheet.shunts()
     }
 
-    /// The packets of the last call of [`Self::match_many`] whose flows it shunted: bit `n` is that of packet `n`. They are told once.
+    /// The packets of the last [`Self::match_many`] whose flows the script shunted: bit `n` is
+    /// packet `n`. The call clears these bits.
     pub fn take_shunted(&mut self) -> u64 {
         self.state.sheet.take_shunted()
     }
 
-    /// The same of a predicate that this script derived.
+    /// As [`Self::match_many`], for a predicate that this script derived.
     ///
     /// # Panics
-    /// If there are more packets, or another script derived it.
-    pub fn match_derived(&mut self, predicate: &Predicate, packets: &[Packet<'_>]) -> u64 {
+    /// If there are more packets, or another script derived the predicate.
+    pub fn match_derived(&mut self, predicate: &LuaPredicate, packets: &[ScriptPacket<'_>]) -> u64 {
         self.run(Some(predicate), packets)
     }
 
-    fn run(&mut self, predicate: Option<&Predicate>, packets: &[Packet<'_>]) -> u64 {
+    fn run(&mut self, predicate: Option<&LuaPredicate>, packets: &[ScriptPacket<'_>]) -> u64 {
         if self.fault.is_some() || packets.is_empty() {
             return 0;
         }
@@ -329,8 +338,9 @@ impl Machine {
         })
     }
 
-    /// Calls a dump function with a trigger packet, of which the predicate keeps a copy. `None`: the script is disabled.
-    pub fn derive(&mut self, trigger: &Packet<'_>) -> Option<Derived> {
+    /// Calls the dump function with a trigger packet. The predicate keeps a copy of the packet.
+    /// `None` if the script is disabled.
+    pub fn derive(&mut self, trigger: &ScriptPacket<'_>) -> Option<DerivedDump> {
         if self.fault.is_some() {
             return None;
         }
@@ -338,23 +348,24 @@ impl Machine {
         let called = self.state.watchdog.watch(|| self.derive.call(&self.main));
         self.state.sheet.clear();
         let returned = self.state.judge.result(called);
-        let derived = returned.and_then(|(made, name)| Derived::new(made, &name, self.name()));
+        let derived = returned.and_then(|(made, name)| DerivedDump::new(made, &name, self.name()));
         derived.map_err(|fault| self.fault = Some(fault)).ok()
     }
 
-    /// What it printed since the last time, lines. It keeps 100 at most.
+    /// Takes the lines that the script printed since the last call, at most 100.
     pub fn take_notes(&self) -> Vec<String> {
         self.state.take_notes()
     }
 
-    /// Bytes of memory that its state uses now.
+    /// Bytes of memory that the state uses now.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.state.lua.used_memory()
     }
 }
 
-/// The user's environment, and what else the prelude returns, which is told where a sheet and the numbers of hits are.
+/// Runs the prelude, which gets the addresses of the sheet and of the hits. Returns the user's
+/// environment and the functions of the prelude.
 fn prelude(
     lua: &Lua,
     script: &Script,
@@ -396,22 +407,23 @@ fn prelude(
     Ok((env, prelude))
 }
 
-/// Whether scripts are compiled to machine code. Not if LuaJIT was built so that compiled loops cannot be stopped.
+/// Whether scripts are compiled to machine code. False if LuaJIT was built so that compiled loops
+/// cannot be stopped.
 #[must_use]
 pub fn compiles() -> bool {
     static COMPILES: OnceLock<bool> = OnceLock::new();
     *COMPILES.get_or_init(|| sys::hooks_reach_compiled_code().unwrap_or(false))
 }
 
-/// Tells what a call that failed did wrong.
+/// Turns the result of a failed call into a [`ScriptError`].
 #[derive(Debug)]
 pub(crate) struct Judge {
     pub(crate) name: String,
-    limits: Limits,
+    limits: ScriptLimits,
 }
 
 impl Judge {
-    /// What a call comes to, given its result and whether it was stopped.
+    /// The outcome of a call, from its result and whether the watchdog stopped it.
     pub(crate) fn result<R>(
         &self,
         (result, stopped): (mlua::Result<R>, bool),
@@ -444,8 +456,9 @@ impl Judge {
         }
     }
 
-    /// A message as Lua gives it, without the trace through our own functions behind it, and with the script's name before
-    /// it. Where the user's function ends with a call of an accessor, Lua only knows a line of the prelude.
+    /// Lua's message without the trace through our own functions, and with the script's name in
+    /// front. If the user's function ends with a call of an accessor, Lua knows only a line of the
+    /// prelude.
     fn place(&self, message: &str) -> String {
         let text = message.split("\nstack traceback:").next();
         let text = text.unwrap_or(message);
@@ -465,7 +478,7 @@ mod tests {
     use std::mem::{offset_of, size_of};
 
     use super::*;
-    use crate::slot::Slot;
+    use crate::slot::PacketSlot;
 
     #[test]
     fn lua_and_rust_agree_about_sheets() {
@@ -481,34 +494,34 @@ mod tests {
             print(table.concat(places, ' '))
             return function() end";
         let script = Script::new("layout.lua", text, true);
-        let machine = Machine::new(&script, Limits::default()).unwrap();
+        let machine = Machine::new(&script, ScriptLimits::default()).unwrap();
         let places = [
-            size_of::<Sheet>(),
-            offset_of!(Sheet, slots),
-            size_of::<Slot>(),
-            Sheet::SHUNTED_AT,
-            offset_of!(Slot, data),
-            offset_of!(Slot, time_ns),
-            offset_of!(Slot, len),
-            offset_of!(Slot, wire_len),
-            offset_of!(Slot, interface),
-            offset_of!(Slot, link_type),
-            offset_of!(Slot, direction),
-            offset_of!(Slot, ip),
-            offset_of!(Slot, later_fragment),
-            offset_of!(Slot, proto),
-            offset_of!(Slot, tcp_flags),
-            offset_of!(Slot, vlan),
-            offset_of!(Slot, ether_type),
-            offset_of!(Slot, src_port),
-            offset_of!(Slot, dst_port),
-            offset_of!(Slot, payload),
-            offset_of!(Slot, payload_len),
-            offset_of!(Slot, network),
-            offset_of!(Slot, transport),
-            offset_of!(Slot, icmp),
-            offset_of!(Slot, src),
-            offset_of!(Slot, dst),
+            size_of::<PacketSheet>(),
+            offset_of!(PacketSheet, slots),
+            size_of::<PacketSlot>(),
+            PacketSheet::SHUNTED_AT,
+            offset_of!(PacketSlot, data),
+            offset_of!(PacketSlot, time_ns),
+            offset_of!(PacketSlot, len),
+            offset_of!(PacketSlot, wire_len),
+            offset_of!(PacketSlot, interface),
+            offset_of!(PacketSlot, link_type),
+            offset_of!(PacketSlot, direction),
+            offset_of!(PacketSlot, ip),
+            offset_of!(PacketSlot, later_fragment),
+            offset_of!(PacketSlot, proto),
+            offset_of!(PacketSlot, tcp_flags),
+            offset_of!(PacketSlot, vlan),
+            offset_of!(PacketSlot, ether_type),
+            offset_of!(PacketSlot, src_port),
+            offset_of!(PacketSlot, dst_port),
+            offset_of!(PacketSlot, payload),
+            offset_of!(PacketSlot, payload_len),
+            offset_of!(PacketSlot, network),
+            offset_of!(PacketSlot, transport),
+            offset_of!(PacketSlot, icmp),
+            offset_of!(PacketSlot, src),
+            offset_of!(PacketSlot, dst),
         ];
         let places: Vec<String> = places.iter().map(usize::to_string).collect();
         assert_eq!(machine.take_notes(), [places.join(" ")]);

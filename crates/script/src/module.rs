@@ -1,25 +1,29 @@
 //! Modules in Lua: FlowScope's callbacks over the flows of a [`Runner`](crate::Runner).
 //!
-//! The file returns a table of functions and settings ([`LuaModule::new`]). States of flows lie in memory of ours; Lua sees the one at hand
-//! through checked accessors (`module.lua`). A batch is one call, two where the module makes the keys.
+//! The file returns a table of functions and settings ([`LuaModule::new`]). The states of flows are
+//! in memory that Rust owns. Lua sees only the state of the current flow, through checked accessors
+//! (`module.lua`). A batch is one call, or two calls if the module makes the keys.
 
 use std::{cell::Cell, ptr, time::Duration};
 
 use mlua::{Function, Table, Value};
-use retroscope_flow::Key;
+use retroscope_flow::BiflowKey;
 
 use crate::{
     error::{ScriptError, kind},
     fields,
-    machine::{Limits, Script, State, compiles, partition, setup},
-    plan::{CHECKED, DUMPS_MAX, Dump, Fault, MANY, Packet, Partition, Place, Plan},
+    machine::{LuaRuntime, Script, ScriptLimits, compiles, partition, setup},
+    module_types::{
+        CHECKED, CallFault, DUMPS_MAX, FlowPlace, MANY, ModuleDumpRequest, ModuleSettings,
+        Partition, ScriptPacket,
+    },
 };
 
-/// Bytes of keys that a module makes.
-const KEY: usize = Key::OPAQUE;
-/// Kinds of keys that a module makes, at most.
+/// Number of bytes in a key that a module makes.
+const KEY: usize = BiflowKey::OPAQUE;
+/// Maximum number of kinds of keys that a module makes.
 const KINDS_MAX: usize = 4;
-/// The functions that a module may have.
+/// Names of the functions that a module may have.
 const FUNCTIONS: [&str; 6] = [
     "handlePacket",
     "extractFlowKey",
@@ -34,60 +38,62 @@ const FUNCTIONS: [&str; 6] = [
 #[repr(C)]
 struct MadeKey {
     bytes: [u8; KEY],
-    /// From 1; 0: it made none.
+    /// Kind of the key, from 1. 0 if the module made no key.
     kind: u32,
 }
 
-/// What Lua and Rust share for one call. The declaration in `module.lua` has the same fields in the same places; a test compares the two.
+/// Memory that Lua and Rust share during one call. `module.lua` declares the same fields at the
+/// same offsets; a test compares the two declarations.
 #[derive(Debug)]
 #[repr(C)]
-struct Control {
-    /// Where the places of the packets, or flows, at hand are; good only during a call into Lua, as the next one.
+struct ModuleSheet {
+    /// Address of the [`FlowPlace`] array of the current packets or flows. Like `states`, it is
+    /// valid only during a call into Lua.
     places: Cell<usize>,
     states: Cell<usize>,
     keys: [Cell<MadeKey>; MANY],
-    /// Of flows that are checked: 1, it is over, …
+    /// For each checked flow: 1 if the flow ended.
     over: [Cell<u8>; CHECKED],
-    /// … and until when packets of it are wanted, ns.
+    /// For each ended flow: time until which a dump needs packets of the flow, ns.
     until_ns: [Cell<i64>; CHECKED],
 }
 
-/// A module of a Lua file.
+/// A module from a Lua file.
 #[derive(Debug)]
 pub struct LuaModule {
-    /// What is to be dumped of each packet of `hits`.
+    /// The dump expression of each packet in `hits`.
     filters: Table,
     handle: Function,
     make_keys: Function,
     check_begins: Function,
     check: Function,
     check_ends: Function,
-    /// Compiles to machine code again, after a script that was stopped.
+    /// Turns compilation to machine code on again after a script was stopped.
     recover: Option<Function>,
-    plan: Plan,
-    /// Packet time of the check under way, seconds.
+    plan: ModuleSettings,
+    /// Packet time of the check in progress, seconds.
     now: f64,
-    /// States by slots.
+    /// The states of flows, indexed by slot.
     states: Vec<u64>,
-    control: Box<Control>,
-    /// Last: everything above is of this state.
-    state: State,
+    control: Box<ModuleSheet>,
+    /// Last, because the fields above belong to this state.
+    state: LuaRuntime,
 }
 
 impl LuaModule {
     /// Runs the file once, and keeps the table that it returns.
     ///
     /// # Errors
-    /// [`ScriptError`]: it is no Lua, fails, or does not return a module.
-    pub fn new(script: &Script, limits: Limits) -> Result<Self, ScriptError> {
-        let (state, loaded) = State::new(script, limits)?;
+    /// [`ScriptError`] if the text is not Lua, if it fails, or if it does not return a module.
+    pub fn new(script: &Script, limits: ScriptLimits) -> Result<Self, ScriptError> {
+        let (state, loaded) = LuaRuntime::new(script, limits)?;
         let Value::Table(table) = &loaded.returned else {
             return Err(ScriptError::NoModule {
                 name: script.name().to_owned(),
                 found: kind(&loaded.returned).to_owned(),
             });
         };
-        let asked = Asked { script, table };
+        let asked = ModuleTable { script, table };
         let (functions, mut plan) = asked.plan()?;
         let functions = state.lua.create_table_from(functions).map_err(setup)?;
         let table = |name| match asked.get(name)? {
@@ -96,7 +102,7 @@ impl LuaModule {
             other => Err(asked.wrong(name, &format!("a table, not {}", kind(&other)))),
         };
         let (check_state, default_state) = (table("checkState")?, table("defaultState")?);
-        let to_lua = |fields: &[fields::Field]| -> mlua::Result<Table> {
+        let to_lua = |fields: &[fields::StateField]| -> mlua::Result<Table> {
             let tables = fields.iter().map(|field| {
                 let table = state.lua.create_table()?;
                 table.set("name", field.name.as_str())?;
@@ -113,7 +119,7 @@ impl LuaModule {
         let kinds = kinds.iter().map(|fields| to_lua(fields));
         let kinds = kinds.collect::<mlua::Result<Vec<_>>>().map_err(setup)?;
         let kinds = state.lua.create_sequence_from(kinds).map_err(setup)?;
-        let control = Box::new(Control {
+        let control = Box::new(ModuleSheet {
             places: Cell::new(0),
             states: Cell::new(0),
             keys: [const {
@@ -180,19 +186,20 @@ impl LuaModule {
     }
 
     /// The settings of the module; they never change.
-    pub(crate) fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> ModuleSettings {
         self.plan
     }
 
-    /// Makes the keys of at most [`MANY`] packets. The runner calls this if [`Plan::has_keys`].
+    /// Makes the keys of at most [`MANY`] packets. The runner calls this if
+    /// [`ModuleSettings::has_keys`].
     ///
     /// # Errors
-    /// [`Fault`]; the module handles no packet then.
+    /// [`CallFault`]. The module then handles none of the packets.
     pub(crate) fn keys(
         &mut self,
-        packets: &[Packet<'_>],
-        keys: &mut [Option<Key>],
-    ) -> Result<(), Fault> {
+        packets: &[ScriptPacket<'_>],
+        keys: &mut [Option<BiflowKey>],
+    ) -> Result<(), CallFault> {
         self.state.sheet.show(packets);
         let made = self.call::<()>(|it| &it.make_keys, &[], ());
         self.state.sheet.clear();
@@ -200,21 +207,21 @@ impl LuaModule {
         for (key, made) in keys.iter_mut().zip(&self.control.keys).take(packets.len()) {
             let made = made.get();
             let kind = u8::try_from(made.kind).ok().filter(|kind| *kind > 0);
-            *key = kind.map(|kind| Key::opaque(kind, &made.bytes));
+            *key = kind.map(|kind| BiflowKey::opaque(kind, &made.bytes));
         }
         Ok(())
     }
 
-    /// Handles at most [`MANY`] packets, in order. `dumps` gets the requested dumps, in order too.
+    /// Handles at most [`MANY`] packets, in order. `dumps` gets the requested dumps, also in order.
     ///
     /// # Errors
-    /// [`Fault`]; dumps that the module requested before the fault count.
+    /// [`CallFault`]. Dumps that the module requested before the fault count.
     pub(crate) fn handle(
         &mut self,
-        packets: &[Packet<'_>],
-        places: &[Place],
-        dumps: &mut Vec<Dump>,
-    ) -> Result<(), Fault> {
+        packets: &[ScriptPacket<'_>],
+        places: &[FlowPlace],
+        dumps: &mut Vec<ModuleDumpRequest>,
+    ) -> Result<(), CallFault> {
         self.state.sheet.show(packets);
         self.state.hits[0].set(0);
         let called = self.call::<()>(|it| &it.handle, places, ());
@@ -223,26 +230,29 @@ impl LuaModule {
         for (nth, hit) in self.state.hits[1..].iter().take(count).enumerate() {
             let filter = self.filters.raw_get::<Value>(nth + 1).ok();
             let at = hit.get() as usize;
-            dumps.push(Dump {
+            dumps.push(ModuleDumpRequest {
                 at,
-                key: places.get(at).map_or(Key::default(), |place| place.key),
+                key: places
+                    .get(at)
+                    .map_or(BiflowKey::default(), |place| place.key),
                 filter: filter.and_then(|it| Some(it.as_string()?.to_string_lossy())),
             });
         }
         called
     }
 
-    /// The packets of the last call of [`Self::handle`] whose flows the module shunted. Bit `n` is
-    /// that of packet `n`. Each call of this function clears the bits.
+    /// The packets of the last [`Self::handle`] whose flows the module shunted: bit `n` is packet
+    /// `n`. The call clears these bits.
     pub(crate) fn take_shunted(&mut self) -> u64 {
         self.state.sheet.take_shunted()
     }
 
-    /// Begins a check of all flows, at a packet time, ns. Other calls may come between the calls of a check.
+    /// Begins a check of all flows at a packet time, ns. Other calls may happen between the calls
+    /// of a check.
     ///
     /// # Errors
-    /// [`Fault`]; there is no check then.
-    pub(crate) fn check_begins(&mut self, time_ns: i64) -> Result<(), Fault> {
+    /// [`CallFault`]. Then there is no check.
+    pub(crate) fn check_begins(&mut self, time_ns: i64) -> Result<(), CallFault> {
         #[expect(clippy::cast_precision_loss, reason = "a time for Lua, in seconds")]
         {
             self.now = time_ns as f64 * 1e-9;
@@ -251,16 +261,16 @@ impl LuaModule {
         self.call(|it| &it.check_begins, &[], now)
     }
 
-    /// Checks at most [`CHECKED`] flows. `over` gets the index of each flow that ended, and the time
-    /// until which a dump needs packets of the flow, ns.
+    /// Checks at most [`CHECKED`] flows. `over` gets the index of each flow that ended, and the
+    /// time until which a dump needs packets of the flow, ns.
     ///
     /// # Errors
-    /// [`Fault`]; the check ends, and none of these flows is over.
+    /// [`CallFault`]. The check ends, and none of these flows ends.
     pub(crate) fn check(
         &mut self,
-        places: &[Place],
+        places: &[FlowPlace],
         over: &mut Vec<(usize, i64)>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CallFault> {
         if places.is_empty() {
             return Ok(());
         }
@@ -273,11 +283,11 @@ impl LuaModule {
         Ok(())
     }
 
-    /// Ends a check, in which `kept` flows stay and `over` flows ended.
+    /// Ends a check after which `kept` flows remain and in which `over` flows ended.
     ///
     /// # Errors
-    /// [`Fault`].
-    pub(crate) fn check_ends(&mut self, kept: u64, over: u64) -> Result<(), Fault> {
+    /// [`CallFault`].
+    pub(crate) fn check_ends(&mut self, kept: u64, over: u64) -> Result<(), CallFault> {
         self.call(|it| &it.check_ends, &[], (kept, over))
     }
 
@@ -286,14 +296,14 @@ impl LuaModule {
         self.state.take_notes()
     }
 
-    /// Makes a call into the module, with these places and their states at hand.
+    /// Calls a function of the module. The function can use these places and their states.
     fn call<R: mlua::FromLuaMulti>(
         &mut self,
         function: impl Fn(&Self) -> &Function,
-        places: &[Place],
+        places: &[FlowPlace],
         arguments: impl mlua::IntoLuaMulti,
-    ) -> Result<R, Fault> {
-        let slots = places.iter().filter(|it| it.slot != Place::NO_SLOT);
+    ) -> Result<R, CallFault> {
+        let slots = places.iter().filter(|it| it.slot != FlowPlace::NO_SLOT);
         if let Some(last) = slots.map(|place| place.slot as usize).max() {
             let bytes = (last + 1) * self.plan.state_bytes;
             let words = bytes.div_ceil(size_of::<u64>());
@@ -314,10 +324,10 @@ impl LuaModule {
         let result = self.state.judge.result(called);
         result.map_err(|error| {
             if let (ScriptError::Time { .. }, Some(recover)) = (&error, &self.recover) {
-                // Without it the module is slow, no more.
+                // Without this the module works, but slowly.
                 let _ = recover.call::<()>(());
             }
-            Fault {
+            CallFault {
                 message: error.to_string(),
                 done: usize::try_from(self.state.sheet.number.get()).unwrap_or(0),
             }
@@ -325,22 +335,22 @@ impl LuaModule {
     }
 }
 
-/// By their names.
-type Functions = Vec<(&'static str, Function)>;
+/// Functions with their names.
+type ModuleFunctions = Vec<(&'static str, Function)>;
 
-/// What a module's table says.
+/// The table that a module's file returned.
 #[derive(Debug)]
-struct Asked<'a> {
+struct ModuleTable<'a> {
     script: &'a Script,
     table: &'a Table,
 }
 
-impl Asked<'_> {
+impl ModuleTable<'_> {
     fn get(&self, field: &str) -> Result<Value, ScriptError> {
         self.table.raw_get(field).map_err(setup)
     }
 
-    /// A field that is not what it should be: the error names the line where the field is first written.
+    /// The error for an invalid field. It contains the line where the script first names the field.
     fn wrong(&self, field: &str, should: &str) -> ScriptError {
         let line = line_of(self.script.text(), field);
         self.wrong_at(line, &format!("{field} should be {should}"))
@@ -353,7 +363,8 @@ impl Asked<'_> {
         }
     }
 
-    /// An error of `module.lua`, which names the field that is wrong, in quotes, with the line of that field.
+    /// Adds a line to an error of `module.lua`. The error names the invalid field in quotes, and
+    /// the line is that of this field.
     fn place(&self, error: ScriptError) -> ScriptError {
         let ScriptError::Failed { message } = &error else {
             return error;
@@ -380,9 +391,9 @@ impl Asked<'_> {
         self.wrong_at(line, text)
     }
 
-    /// Its functions by their names, and what else it asks for.
-    fn plan(&self) -> Result<(Functions, Plan), ScriptError> {
-        let mut functions = Functions::new();
+    /// The functions by name, and the settings.
+    fn plan(&self) -> Result<(ModuleFunctions, ModuleSettings), ScriptError> {
+        let mut functions = ModuleFunctions::new();
         for name in FUNCTIONS {
             match self.get(name)? {
                 Value::Nil => {}
@@ -452,7 +463,7 @@ impl Asked<'_> {
         if !has_keys && !self.get("flowKeys")?.is_nil() {
             return Err(self.wrong("flowKeys", "left out where there is no extractFlowKey"));
         }
-        let plan = Plan {
+        let plan = ModuleSettings {
             state_bytes: 0,
             shunts: false,
             has_keys,
@@ -466,7 +477,7 @@ impl Asked<'_> {
     }
 
     /// The fields of a flow's state.
-    fn state_type(&self) -> Result<Vec<fields::Field>, ScriptError> {
+    fn state_type(&self) -> Result<Vec<fields::StateField>, ScriptError> {
         match self.get("stateType")? {
             Value::Nil => Ok(Vec::new()),
             Value::String(text) => self.fields("stateType", &text.to_string_lossy()),
@@ -474,8 +485,8 @@ impl Asked<'_> {
         }
     }
 
-    /// Those of its keys, by kind.
-    fn key_types(&self) -> Result<Vec<Vec<fields::Field>>, ScriptError> {
+    /// The fields of the keys, by kind.
+    fn key_types(&self) -> Result<Vec<Vec<fields::StateField>>, ScriptError> {
         let texts = match self.get("flowKeys")? {
             Value::Nil => return Ok(Vec::new()),
             Value::String(text) => vec![text.to_string_lossy()],
@@ -497,8 +508,8 @@ impl Asked<'_> {
         texts.map(|text| self.fields("flowKeys", text)).collect()
     }
 
-    /// Reads the declaration of a struct, which is somewhere in the script.
-    fn fields(&self, what: &str, text: &str) -> Result<Vec<fields::Field>, ScriptError> {
+    /// Reads the declaration of a struct. The text of the declaration is somewhere in the script.
+    fn fields(&self, what: &str, text: &str) -> Result<Vec<fields::StateField>, ScriptError> {
         fields::read(text).map_err(|wrong| {
             let whole = self.script.text();
             let line = match whole.find(text).filter(|_| !text.is_empty()) {
@@ -510,7 +521,7 @@ impl Asked<'_> {
     }
 }
 
-/// The line in which a word first stands alone and in no comment, from 1.
+/// The first line that contains a whole word outside comments, from 1.
 fn line_of(text: &str, word: &str) -> Option<usize> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_alone =
@@ -558,8 +569,8 @@ mod tests {
             m.flowKeys = 'uint8_t any;'
             return m";
         let script = Script::new("layout.lua", text, true);
-        let mut module = LuaModule::new(&script, Limits::default()).unwrap();
-        let packet = Packet {
+        let mut module = LuaModule::new(&script, ScriptLimits::default()).unwrap();
+        let packet = ScriptPacket {
             data: &[0; 60],
             wire_len: 60,
             time_ns: 0,
@@ -568,29 +579,38 @@ mod tests {
             direction: 0,
         };
         module.keys(&[packet], &mut [None]).unwrap();
-        let key = Key::places();
+        let key = BiflowKey::places();
         let mut places = vec![
-            format!("retroscope_control {}", size_of::<Control>()),
-            format!("retroscope_control.places {}", offset_of!(Control, places)),
-            format!("retroscope_control.states {}", offset_of!(Control, states)),
-            format!("retroscope_control.keys {}", offset_of!(Control, keys)),
-            format!("retroscope_control.over {}", offset_of!(Control, over)),
+            format!("retroscope_control {}", size_of::<ModuleSheet>()),
+            format!(
+                "retroscope_control.places {}",
+                offset_of!(ModuleSheet, places)
+            ),
+            format!(
+                "retroscope_control.states {}",
+                offset_of!(ModuleSheet, states)
+            ),
+            format!("retroscope_control.keys {}", offset_of!(ModuleSheet, keys)),
+            format!("retroscope_control.over {}", offset_of!(ModuleSheet, over)),
             format!(
                 "retroscope_control.until_ns {}",
-                offset_of!(Control, until_ns)
+                offset_of!(ModuleSheet, until_ns)
             ),
             format!("retroscope_made_key {}", size_of::<MadeKey>()),
             format!("retroscope_made_key.bytes {}", offset_of!(MadeKey, bytes)),
             format!("retroscope_made_key.kind {}", offset_of!(MadeKey, kind)),
-            format!("retroscope_place {}", size_of::<Place>()),
-            format!("retroscope_place.key {}", offset_of!(Place, key)),
-            format!("retroscope_place.slot {}", offset_of!(Place, slot)),
-            format!("retroscope_place.is_first {}", offset_of!(Place, is_first)),
+            format!("retroscope_place {}", size_of::<FlowPlace>()),
+            format!("retroscope_place.key {}", offset_of!(FlowPlace, key)),
+            format!("retroscope_place.slot {}", offset_of!(FlowPlace, slot)),
+            format!(
+                "retroscope_place.is_first {}",
+                offset_of!(FlowPlace, is_first)
+            ),
             format!(
                 "retroscope_place.is_reverse {}",
-                offset_of!(Place, is_reverse)
+                offset_of!(FlowPlace, is_reverse)
             ),
-            format!("retroscope_key {}", size_of::<Key>()),
+            format!("retroscope_key {}", size_of::<BiflowKey>()),
         ];
         places.extend(key.map(|(name, place)| format!("retroscope_key.{name} {place}")));
         places.sort_unstable();

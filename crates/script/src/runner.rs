@@ -1,111 +1,123 @@
-//! Who finds the flows of packets, calls a module, and keeps it from doing harm.
+//! Finds the flows of packets, calls a module, and limits the damage that a failing module can do.
 
 use std::{collections::HashSet, ops::Range};
 
 use retroscope_flow::{
-    Attribution, Ends, FlowTable, Key, Packet as Counted, Secret, TimeOuts, TrackerConfig,
+    Attribution, BiflowKey, DirectedKey, FlowPacket as Counted, FlowTable, Secret, TimeOuts,
+    TrackerConfig,
 };
 use serde::Serialize;
 
 use crate::{
     LuaModule,
-    plan::{CHECKED, Dump, Fault, MANY, Over, Packet, Place, Plan},
+    module_types::{
+        CHECKED, CallFault, FlowPlace, MANY, ModuleDumpRequest, ModuleFlowEnd, ModuleSettings,
+        ScriptPacket,
+    },
 };
 
-/// A packet that is farther behind the latest one shows that this is from the future, ns.
+/// A packet that is older than the latest packet by more than this hints that the latest packet is
+/// from the future, ns.
 const BACK_NS: i64 = 60_000_000_000;
-/// So many in a row show it: two clocks by turns do not.
+/// Number of such packets in a row that prove it. Two sources with different clocks, which
+/// alternate, do not.
 const BACK_PACKETS: u32 = 64;
-/// Calls of a check together where no packets come; between two packets there is one.
+/// Number of check calls together while no packets arrive. Between two packets there is one call.
 const CHECKS_IDLE: usize = 4;
-/// Between two looks for flows that are over, ns of packet time.
+/// Packet time between two searches for flows that timed out, ns.
 const LOOK_NS: i64 = 1_000_000_000;
-/// Flows that are known to be wanted at most: beyond, all are forgotten, as those that were given up for others have to be. Their dumps end by
-/// their windows.
+/// Maximum number of flows with a requested dump that the runner remembers. Beyond this number the
+/// runner forgets all of them, because evicted flows would otherwise stay. Their dumps end by their
+/// windows.
 const WANTED_MAX: usize = 65_536;
-/// Bytes of all states at most.
+/// Maximum size of all states, bytes.
 const STATES_BYTES_MAX: usize = 1 << 30;
 
-/// What a fault in a check costs.
+/// The loss that a fault in a check causes.
 const NO_CHECK: &str = "this check of its flows ends";
 
-/// What a module did, and what was done to it. `begun` is the sum of `live`, `over` and `evicted`.
+/// Counters of a module. `begun` is the sum of `live`, `over` and `evicted`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ModuleCounts {
-    /// Packets that it handled.
+    /// Packets that the module handled.
     pub packets: u64,
-    /// Packets without a flow: it was not asked about them.
+    /// Packets without a flow, which the module did not see.
     pub unattributed: u64,
-    /// Packets that it did not handle, because it failed with their batch, or is disabled.
+    /// Packets that the module did not handle, because their batch failed, or because the module is
+    /// disabled.
     pub lost: u64,
     /// Flows that began.
     pub begun: u64,
-    /// Flows that go on.
+    /// Flows that have not ended.
     pub live: u64,
     /// Flows that ended.
     pub over: u64,
-    /// Flows given up for others: there were as many as there may be.
+    /// Flows evicted because the table was full.
     pub evicted: u64,
-    /// Packets for which it asked for a dump.
+    /// Packets for which the module requested a dump.
     pub wanted: u64,
     /// Calls that failed.
     pub faults: u64,
 }
 
-/// The flows of a module, and the module.
+/// A module and its flows.
 ///
-/// The first call that fails loses its batch, or its check; the second one disables the module. Which flows there are follows from the packets,
-/// their order and their times, not from how they are divided among calls; but for what is lost with a fault, and, where all places of a flow's
-/// hash are taken, which flow is given up: hashes have a random secret.
+/// The first call that fails loses its batch, or its check; the second failure disables the module.
+///
+/// The packets, their order and their times determine the flows, not the division of packets into
+/// calls. There are two exceptions: the losses after a fault, and the choice of the evicted flow if
+/// all places for a hash are taken. Hashes have a random secret.
 #[derive(Debug)]
 pub struct Runner {
     module: LuaModule,
-    plan: Plan,
+    plan: ModuleSettings,
     attribution: Attribution,
     table: FlowTable,
-    /// For one call.
+    /// Scratch memory of one call.
     counted: Vec<Counted>,
-    places: [Place; MANY],
-    /// The latest time seen; `i64::MIN`: none yet.
+    places: [FlowPlace; MANY],
+    /// The latest time seen. `i64::MIN` before the first packet.
     clock_ns: i64,
-    /// When flows that are over are looked for next.
+    /// Time of the next search for flows that timed out.
     look_ns: i64,
-    /// When they are checked next.
+    /// Time of the next check.
     check_ns: i64,
-    /// The check under way.
-    check: Option<Check>,
-    /// Packets in a row that are far behind the clock.
+    /// The check in progress.
+    check: Option<FlowCheck>,
+    /// Number of packets in a row that are much older than the clock.
     behind: u32,
-    /// The clock and the monotonic clock at the first call of [`Self::pass`] since the last packet.
+    /// The packet clock and the monotonic clock at the first call of [`Self::pass`] since the last
+    /// packet.
     quiet_since: Option<(i64, i64)>,
     counts: ModuleCounts,
     notes: Vec<String>,
-    /// Flows that it wanted dumped, where it says when they are over.
-    wanted: HashSet<Key>,
-    /// Those that are over.
-    over: Vec<Over>,
-    /// The packets of the last look whose flows it shunted.
+    /// Flows for which the module requested a dump, if the module decides when flows end.
+    wanted: HashSet<BiflowKey>,
+    /// Ends of such flows, until the caller takes them.
+    over: Vec<ModuleFlowEnd>,
+    /// Packets of the last [`Self::look`] whose flows the module shunted.
     shunted: u64,
-    /// Flows that are checked together, and which of them are over.
-    checked: Vec<Place>,
+    /// Flows that one call checks.
+    checked: Vec<FlowPlace>,
     found: Vec<(usize, i64)>,
 }
 
-/// A check of all flows, some between two packets.
+/// A check of all flows, which is divided into parts between packets.
 #[derive(Debug, Clone, Copy)]
-struct Check {
-    /// When it began, ns.
+struct FlowCheck {
+    /// Time at which the check began, ns.
     now_ns: i64,
-    /// Slots that are still to be checked.
+    /// The first slot that is not yet checked.
     next: u32,
     end: u32,
-    /// Flows that were over.
+    /// Number of flows that ended.
     over: u64,
 }
 
 impl Runner {
-    /// Without flows. They are told apart, and end, as `config` says where the module does not; there are fewer than that allows where their states
-    /// would take more than 1 GiB.
+    /// A runner without flows. `config` applies where the module has no own rule for the flow of a
+    /// packet or the end of a flow. The maximum number of flows is lower than in `config` if their
+    /// states would take more than 1 GiB.
     ///
     /// # Panics
     /// As [`FlowTable::new`].
@@ -124,7 +136,7 @@ impl Runner {
             attribution: Attribution::new(config.has_vlans, config.joins_fragments),
             table: FlowTable::new(flows_max, time_outs, Secret::random()),
             counted: Vec::with_capacity(MANY),
-            places: [Place::default(); MANY],
+            places: [FlowPlace::default(); MANY],
             clock_ns: i64::MIN,
             look_ns: i64::MIN,
             check_ns: i64::MIN,
@@ -142,25 +154,25 @@ impl Runner {
         }
     }
 
-    /// What messages call the module.
+    /// The name of the module in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         self.module.name()
     }
 
-    /// What the module asks for.
+    /// The settings of the module.
     #[must_use]
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &ModuleSettings {
         &self.plan
     }
 
-    /// Whether it failed too often.
+    /// Whether the module failed too often.
     #[must_use]
     pub fn is_disabled(&self) -> bool {
         self.counts.faults > 1
     }
 
-    /// What it did so far.
+    /// The counters.
     #[must_use]
     pub fn counts(&self) -> ModuleCounts {
         let table = self.table.counters();
@@ -174,30 +186,38 @@ impl Runner {
         }
     }
 
-    /// What the module has to say, and why it failed, lines.
+    /// Takes the lines that the module printed, and the reasons of its failures.
     pub fn take_notes(&mut self) -> Vec<String> {
         let mut notes = self.module.take_notes();
         notes.append(&mut self.notes);
         notes
     }
 
-    /// Flows that the module wanted dumped and that were found to be over by the last call of [`Self::look`] or [`Self::pass`], in the order of
-    /// packets. They are told once. Of more than 65,536 that are dumped some are not.
-    pub fn take_over(&mut self) -> Vec<Over> {
+    /// Takes the ends of flows with a requested dump, in the order of packets. The last call of
+    /// [`Self::look`] or [`Self::pass`] found these ends. If more than 65,536 flows are being
+    /// dumped, the ends of some are missing.
+    pub fn take_over(&mut self) -> Vec<ModuleFlowEnd> {
         std::mem::take(&mut self.over)
     }
 
-    /// The packets of the last call of [`Self::look`] whose flows the module shunted: bit `n` is that of packet `n`.
+    /// The packets of the last [`Self::look`] whose flows the module shunted: bit `n` is packet
+    /// `n`.
     #[must_use]
     pub fn shunted(&self) -> u64 {
         self.shunted
     }
 
-    /// Looks at packets, at most [`MANY`], with the times that flows go by, ns. `dumps` gets what is wanted.
+    /// Handles at most [`MANY`] packets with the times that flows use, ns. `dumps` gets the
+    /// requested dumps.
     ///
     /// # Panics
     /// If there are more packets.
-    pub fn look(&mut self, packets: &[Packet<'_>], times_ns: &[i64], dumps: &mut Vec<Dump>) {
+    pub fn look(
+        &mut self,
+        packets: &[ScriptPacket<'_>],
+        times_ns: &[i64],
+        dumps: &mut Vec<ModuleDumpRequest>,
+    ) {
         assert!(packets.len() <= MANY, "{} packets", packets.len());
         self.quiet_since = None;
         self.shunted = 0;
@@ -208,7 +228,8 @@ impl Runner {
             } else {
                 self.behind = 0;
             }
-            // Flows are looked through between the packets before that time and those behind it, wherever calls begin and end.
+            // Times out and checks flows before the packets from this time on are handled, whatever
+            // the division into calls.
             if self.check.is_some() || time_ns >= self.look_ns.min(self.check_ns) {
                 self.handle(start..at, packets, times_ns, dumps);
                 start = at;
@@ -219,7 +240,8 @@ impl Runner {
         self.handle(start..times_ns.len(), packets, times_ns, dumps);
     }
 
-    /// Of many such packets: the latest times were those of packets from the future, and looks and checks go by these again.
+    /// After many old packets in a row, the latest times came from packets of the future. Searches
+    /// and checks then use the time of the old packets again.
     #[cold]
     fn go_back_to(&mut self, time_ns: i64) {
         self.behind += 1;
@@ -240,7 +262,8 @@ impl Runner {
         ns.max(1)
     }
 
-    /// No packet has come for now, at `mono_ns` of a monotonic clock: time goes on by it too. To be called now and then while none comes.
+    /// Reports that no packet arrived, at `mono_ns` of a monotonic clock, so that time advances on
+    /// a silent link. Call this now and then while no packet arrives.
     pub fn pass(&mut self, mono_ns: i64) {
         if self.clock_ns == i64::MIN {
             return;
@@ -256,7 +279,7 @@ impl Runner {
         }
     }
 
-    /// The end: flows are checked once more.
+    /// Checks the flows once more at the end of the recording.
     pub fn finish(&mut self) {
         while self.check.is_some() {
             self.check_some(0);
@@ -269,13 +292,13 @@ impl Runner {
         }
     }
 
-    /// Hands packets at a range to the module.
+    /// Passes a range of packets to the module.
     fn handle(
         &mut self,
         range: Range<usize>,
-        packets: &[Packet<'_>],
+        packets: &[ScriptPacket<'_>],
         times_ns: &[i64],
-        dumps: &mut Vec<Dump>,
+        dumps: &mut Vec<ModuleDumpRequest>,
     ) {
         let (packets, times_ns) = (&packets[range.clone()], &times_ns[range.clone()]);
         if packets.is_empty() {
@@ -298,14 +321,14 @@ impl Runner {
             Err(fault) => (fault.done.min(packets.len()), Some(fault)),
         };
         let (done, lost) = self.places[..packets.len()].split_at(done);
-        let with_flow = |places: &[Place]| {
-            let of_flows = places.iter().filter(|it| it.slot != Place::NO_SLOT);
+        let with_flow = |places: &[FlowPlace]| {
+            let of_flows = places.iter().filter(|it| it.slot != FlowPlace::NO_SLOT);
             of_flows.count() as u64
         };
         self.counts.packets += with_flow(done);
         if let Some(fault) = fault {
             self.counts.lost += with_flow(lost);
-            // Nothing has begun their states: the next packet begins the flow.
+            // These flows have no state yet: the next packet must begin them again.
             for place in lost.iter().filter(|place| place.is_first != 0) {
                 self.table.remove(place.slot);
             }
@@ -327,23 +350,24 @@ impl Runner {
     }
 
     /// Finds the flows of packets.
-    fn find(&mut self, packets: &[Packet<'_>], times_ns: &[i64]) -> Result<(), Fault> {
+    fn find(&mut self, packets: &[ScriptPacket<'_>], times_ns: &[i64]) -> Result<(), CallFault> {
         let places = &mut self.places[..packets.len()];
-        places.fill(Place::default());
+        places.fill(FlowPlace::default());
         self.counted.clear();
         let mut keys = [None; MANY];
         let keys = &mut keys[..packets.len()];
         let has_keys = self.plan.has_keys;
         if has_keys && let Err(fault) = self.module.keys(packets, keys) {
-            // Whose flows these are nobody knows: as lost as if each had one.
+            // The flows of these packets are unknown, so each packet counts as lost, as if each had
+            // a flow.
             places.iter_mut().for_each(|place| place.slot = 0);
-            return Err(Fault { done: 0, ..fault });
+            return Err(CallFault { done: 0, ..fault });
         }
-        // Packets of flows, by their places.
+        // Indices of the packets that have a flow.
         let mut of_flows = [0_u8; MANY];
         for (at, (packet, &time_ns)) in packets.iter().zip(times_ns).enumerate() {
             let counted = if has_keys {
-                let ends = |key: Key| Ends {
+                let ends = |key: BiflowKey| DirectedKey {
                     key,
                     is_reverse: false,
                 };
@@ -375,7 +399,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Ends flows that are over at a time, before the packet of a number, and has the module check them.
+    /// Ends the flows that timed out at `now_ns`, before the packet with index `at`, and lets the
+    /// module check flows.
     #[cold]
     fn look_through(&mut self, now_ns: i64, at: usize) {
         if now_ns >= self.look_ns {
@@ -383,7 +408,7 @@ impl Runner {
             self.look_ns = now_ns.saturating_add(LOOK_NS);
         }
         if now_ns >= self.check_ns && self.check.is_none() {
-            // The first one comes when there may be flows.
+            // The first check is due one interval after the first packet.
             let is_first = self.check_ns == i64::MIN;
             self.check_ns = now_ns.saturating_add(self.check_interval_ns());
             if !is_first {
@@ -393,14 +418,14 @@ impl Runner {
         self.check_some(at);
     }
 
-    /// Begins to have the module check all flows there are now, if it does so.
+    /// Begins a check of all current flows, if the module has checks.
     fn begin_check(&mut self, now_ns: i64) {
         if self.plan.check_interval.is_none() || self.is_disabled() {
             return;
         }
         match self.module.check_begins(now_ns) {
             Ok(()) => {
-                self.check = Some(Check {
+                self.check = Some(FlowCheck {
                     now_ns,
                     next: 0,
                     end: self.table.slots(),
@@ -411,7 +436,7 @@ impl Runner {
         }
     }
 
-    /// Goes on with the check, if there is one, before the packet of a number.
+    /// Continues the check in progress, if there is one, before the packet with index `at`.
     fn check_some(&mut self, at: usize) {
         let Some(check) = self.check.take().filter(|_| !self.is_disabled()) else {
             return;
@@ -422,15 +447,19 @@ impl Runner {
         }
     }
 
-    /// Has the module check the next flows. `None`: these were the last.
-    fn check_from(&mut self, mut check: Check, at: usize) -> Result<Option<Check>, Fault> {
+    /// Lets the module check the next flows. `None` after the last flows.
+    fn check_from(
+        &mut self,
+        mut check: FlowCheck,
+        at: usize,
+    ) -> Result<Option<FlowCheck>, CallFault> {
         self.checked.clear();
         while check.next < check.end && self.checked.len() < CHECKED {
             if let Some(flow) = self.table.flow(check.next) {
-                self.checked.push(Place {
+                self.checked.push(FlowPlace {
                     key: *flow.key(),
                     slot: check.next,
-                    ..Place::default()
+                    ..FlowPlace::default()
                 });
             }
             check.next += 1;
@@ -439,10 +468,10 @@ impl Runner {
         self.module.check(&self.checked, &mut self.found)?;
         check.over += self.found.len() as u64;
         for &(flow, until_ns) in &self.found {
-            let Place { key, slot, .. } = self.checked[flow];
+            let FlowPlace { key, slot, .. } = self.checked[flow];
             self.table.remove(slot);
             if self.wanted.remove(&key) {
-                self.over.push(Over {
+                self.over.push(ModuleFlowEnd {
                     at,
                     key,
                     now_ns: check.now_ns,
@@ -458,9 +487,9 @@ impl Runner {
         Ok(None)
     }
 
-    /// Notes that a call failed, and what comes of it.
+    /// Records a failed call and its consequences.
     #[cold]
-    fn note(&mut self, fault: Fault, lost: &str) {
+    fn note(&mut self, fault: CallFault, lost: &str) {
         self.counts.faults += 1;
         let so = if self.is_disabled() {
             "; it failed before, and is disabled"

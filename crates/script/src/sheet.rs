@@ -1,36 +1,40 @@
-//! What Lua and Rust share for one call: the packets of a batch, and what of them the script asks about.
+//! The memory that Lua and Rust share during one call: the packets of a batch, and which of their
+//! facts the script uses.
 //!
-//! Headers are read before the script runs, so that its loop has nothing to wait for; what no accessor in it tells is not
-//! read. `prelude.lua` knows which accessors the script's text names. One whose name the text does not show
-//! (`pkt["src" .. "_port"]`) asks here when it is called.
+//! Rust parses headers before the script runs, so that the script's loop never waits. Rust does not
+//! parse facts that no accessor of the script returns. `prelude.lua` finds the names of accessors
+//! in the script's text. An accessor whose name the text does not contain (`pkt["src" .. "_port"]`)
+//! requests its facts when it is called.
 
 use std::{cell::Cell, ptr};
 
 use crate::{
-    plan::{MANY, Packet},
-    slot::{Facts, Slot},
+    module_types::{MANY, ScriptPacket},
+    slot::{PacketFacts, PacketSlot},
 };
 
-/// See the module. The declaration in `prelude.lua` has the same fields in the same places; a test compares the two.
+/// The sheet of the module documentation. `prelude.lua` declares the same fields at the same
+/// offsets; a test compares the two declarations.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Sheet {
-    /// Where the packets at hand are; good only during a call into Lua.
+pub(crate) struct PacketSheet {
+    /// Address of the current packets. Valid only during a call into Lua.
     pub(crate) packets: Cell<usize>,
-    /// How many they are: the slots that are good.
+    /// Number of current packets, and of valid slots.
     pub(crate) count: Cell<i32>,
-    /// The one that Lua is at.
+    /// Index of the packet that Lua is handling.
     pub(crate) number: Cell<i32>,
-    /// What slots tell. Lua sets it once, before the script is loaded.
-    facts: Cell<Facts>,
-    /// 1 where the script's text names `shunt`: no other may call it. Lua sets it as `facts`.
+    /// The facts in slots. Lua sets this field once, before the script is loaded.
+    facts: Cell<PacketFacts>,
+    /// 1 if the script's text contains `shunt`, without which a script cannot call it. Lua sets
+    /// this field like `facts`.
     shunts: Cell<u32>,
-    /// 1 for each packet whose flow the script shunts.
+    /// 1 for each packet whose flow the script shunted.
     shunted: [Cell<u8>; MANY],
-    pub(crate) slots: [Cell<Slot>; MANY],
+    pub(crate) slots: [Cell<PacketSlot>; MANY],
 }
 
-impl Sheet {
+impl PacketSheet {
     #[cfg(test)]
     pub(crate) const SHUNTED_AT: usize = std::mem::offset_of!(Self, shunted);
 
@@ -39,18 +43,18 @@ impl Sheet {
             packets: Cell::new(0),
             count: Cell::new(0),
             number: Cell::new(0),
-            facts: Cell::new(Facts(0)),
+            facts: Cell::new(PacketFacts(0)),
             shunts: Cell::new(0),
             shunted: [const { Cell::new(0) }; MANY],
-            slots: [const { Cell::new(Slot::EMPTY) }; MANY],
+            slots: [const { Cell::new(PacketSlot::EMPTY) }; MANY],
         })
     }
 
-    /// Describes the packets of a batch, as far as the script asks.
+    /// Describes the packets of a batch, with the facts that the script uses.
     ///
     /// # Panics
-    /// If there are more than [`MANY`].
-    pub(crate) fn show(&mut self, packets: &[Packet<'_>]) {
+    /// If there are more than [`MANY`] packets.
+    pub(crate) fn show(&mut self, packets: &[ScriptPacket<'_>]) {
         assert!(
             packets.len() <= MANY,
             "{} packets for one call",
@@ -64,29 +68,30 @@ impl Sheet {
         for (slot, packet) in self.slots.iter_mut().zip(packets) {
             slot.get_mut().fill(packet, facts);
         }
-        // Lua reads what was written just now, at the address that it knows.
+        // Lua reads the fields just written, at the address that it knows.
         let _ = ptr::from_ref(self).expose_provenance();
     }
 
-    /// Describes a packet whose slot will be copied: all of it.
-    pub(crate) fn show_all(&mut self, packet: &Packet<'_>) {
-        let asked = self.facts.replace(Facts::ALL);
+    /// Describes a packet with all facts, because its slot will be copied.
+    pub(crate) fn show_all(&mut self, packet: &ScriptPacket<'_>) {
+        let asked = self.facts.replace(PacketFacts::ALL);
         self.show(std::slice::from_ref(packet));
         self.facts.set(asked);
     }
 
-    /// No packets any more: none of their bytes is read from here on.
+    /// Removes the packets. From here on nothing reads their bytes.
     pub(crate) fn clear(&self) {
         self.packets.set(0);
         self.count.set(0);
     }
 
-    /// Whether the script may shunt.
+    /// Whether the script may shunt flows.
     pub(crate) fn shunts(&self) -> bool {
         self.shunts.get() != 0
     }
 
-    /// Whose flows the script shunted since the last time, by the packets' numbers in their batch: bit `n` is that of packet `n`.
+    /// The packets whose flows the script shunted since the last call, by their index in the batch:
+    /// bit `n` is packet `n`.
     pub(crate) fn take_shunted(&self) -> u64 {
         if !self.shunts() {
             return 0;
@@ -95,9 +100,9 @@ impl Sheet {
         marks.fold(0, |all, (at, mark)| all | u64::from(mark.take() != 0) << at)
     }
 
-    /// Tells more from now on, also of the packets at hand, which are `packets`.
-    pub(crate) fn want(&self, facts: Facts, packets: &[Packet<'_>]) {
-        let facts = Facts(self.facts.get().0 | facts.0);
+    /// Adds facts from now on, also for the current packets, which are `packets`.
+    pub(crate) fn want(&self, facts: PacketFacts, packets: &[ScriptPacket<'_>]) {
+        let facts = PacketFacts(self.facts.get().0 | facts.0);
         self.facts.set(facts);
         for (cell, packet) in self.slots.iter().zip(packets) {
             let mut slot = cell.get();

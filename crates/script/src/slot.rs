@@ -1,8 +1,10 @@
-//! What the trusted Lua part reads of a packet: a fixed C structure, filled in before a call.
+//! The facts of a packet that the trusted Lua part reads: a fixed C struct that Rust fills before a
+//! call.
 //!
-//! The headers are parsed here, for every packet of a batch and before any Lua runs, so that scripts and filters agree
-//! about them: the facts are those of [`retroscope_packet::parse`]. Of most packets [`CommonHeaders`] tells the same in a
-//! fraction of the time, and in less still where a script asks no more than protocol, ports and flags.
+//! Rust parses the headers of every packet of a batch before any Lua runs. So scripts and filters
+//! agree about the headers: the facts are those of [`retroscope_packet::parse`]. For most packets
+//! [`CommonHeaders`] finds the same facts in a fraction of the time. It takes even less time if a
+//! script uses only protocol, ports and flags.
 
 use std::net::IpAddr;
 
@@ -11,21 +13,21 @@ use retroscope_packet::{
     proto::{SCTP, TCP, UDP},
 };
 
-use crate::plan::Packet;
+use crate::module_types::ScriptPacket;
 
-/// A set of facts about packets, by the numbers that `prelude.lua` has for them.
+/// A set of facts about packets, by the numbers of `prelude.lua`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct Facts(pub(crate) u32);
+pub(crate) struct PacketFacts(pub(crate) u32);
 
-impl Facts {
-    /// Where the captured bytes are, and how many.
+impl PacketFacts {
+    /// Address and number of the captured bytes.
     pub(crate) const BYTES: Self = Self(1);
-    /// What the capture tells beside them: time, length on the wire, interface, link type, direction.
+    /// The facts of the record: time, length on the wire, interface, link type, direction.
     pub(crate) const RECORD: Self = Self(2);
-    /// Version, protocol, ports and TCP flags, and whether it is a later fragment.
+    /// IP version, protocol, ports, TCP flags, and whether the packet is a later fragment.
     pub(crate) const TRANSPORT: Self = Self(4);
-    /// All that headers tell, those of [`Self::TRANSPORT`] included.
+    /// All facts in headers, those of [`Self::TRANSPORT`] included.
     pub(crate) const HEADERS: Self = Self(8);
     pub(crate) const ALL: Self = Self(15);
 
@@ -35,13 +37,13 @@ impl Facts {
     }
 }
 
-/// What Lua is told about a packet. The declaration in `prelude.lua` has the same fields in the same places; a test
-/// compares the two.
+/// The facts of a packet for Lua. `prelude.lua` declares the same fields at the same offsets; a
+/// test compares the two declarations.
 ///
-/// A field of the headers is -1 where they do not have it.
+/// A header field is -1 if the packet does not have it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Slot {
+pub(crate) struct PacketSlot {
     /// Address of the captured bytes.
     pub(crate) data: u64,
     pub(crate) time_ns: i64,
@@ -51,33 +53,34 @@ pub(crate) struct Slot {
     pub(crate) interface: u16,
     pub(crate) link_type: u16,
     pub(crate) direction: u8,
-    /// 4, 6 or 0: no IP.
+    /// IP version: 4 or 6. 0 if the packet is not IP.
     pub(crate) ip: u8,
-    /// Whether it is a fragment other than the first.
+    /// 1 if the packet is a fragment other than the first.
     pub(crate) later_fragment: u8,
     pub(crate) proto: i16,
     pub(crate) tcp_flags: i16,
-    /// Identifier of the outermost tag.
+    /// Identifier of the outermost VLAN tag.
     pub(crate) vlan: i16,
     pub(crate) ether_type: i32,
     pub(crate) src_port: i32,
     pub(crate) dst_port: i32,
-    /// Where the payload starts, and how much of it was captured.
+    /// Offset of the payload. `payload_len` is its captured length.
     pub(crate) payload: i32,
     pub(crate) payload_len: i32,
-    /// Where the IP header starts.
+    /// Offset of the IP header.
     pub(crate) network: i32,
-    /// Where the header of TCP, UDP, SCTP or ICMP starts.
+    /// Offset of the header of TCP, UDP, SCTP or ICMP.
     pub(crate) transport: i32,
-    /// Type and code of ICMP, the type in the higher byte.
+    /// ICMP type and code, with the type in the higher byte.
     pub(crate) icmp: i32,
-    /// Addresses as big-endian words. Of IPv4 only the first means anything; where `ip` is 0, none.
+    /// Source address as big-endian words. IPv4 uses only the first word. If `ip` is 0, no word has
+    /// a meaning.
     pub(crate) src: [u32; 4],
     pub(crate) dst: [u32; 4],
 }
 
-impl Slot {
-    /// No packet.
+impl PacketSlot {
+    /// The slot of no packet.
     pub(crate) const EMPTY: Self = Self {
         data: 0,
         time_ns: 0,
@@ -103,25 +106,26 @@ impl Slot {
         dst: [0; 4],
     };
 
-    /// Describes a packet as far as it is asked for. The slot is good for as long as the packet's bytes are borrowed.
+    /// Fills in the requested facts of a packet. The slot is valid as long as the packet's bytes
+    /// are borrowed.
     #[inline(always)]
-    pub(crate) fn fill(&mut self, packet: &Packet<'_>, facts: Facts) {
-        // No packet is that long; what is beyond 2 GiB is not seen.
+    pub(crate) fn fill(&mut self, packet: &ScriptPacket<'_>, facts: PacketFacts) {
+        // No packet is that long. Bytes beyond 2 GiB are ignored.
         let data = packet.data.get(..i32::MAX as usize).unwrap_or(packet.data);
-        if facts.has(Facts::BYTES) {
+        if facts.has(PacketFacts::BYTES) {
             self.data = data.as_ptr().expose_provenance() as u64;
             self.len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         }
-        if facts.has(Facts::RECORD) {
+        if facts.has(PacketFacts::RECORD) {
             self.time_ns = packet.time_ns;
             self.wire_len = packet.wire_len;
             self.interface = packet.interface;
             self.link_type = packet.link_type.0;
             self.direction = packet.direction;
         }
-        let is_told = if facts.has(Facts::HEADERS) {
+        let is_told = if facts.has(PacketFacts::HEADERS) {
             packet.link_type == LinkType::ETHERNET && self.common::<true>(data).is_some()
-        } else if facts.has(Facts::TRANSPORT) {
+        } else if facts.has(PacketFacts::TRANSPORT) {
             packet.link_type == LinkType::ETHERNET && self.common::<false>(data).is_some()
         } else {
             true
@@ -136,7 +140,7 @@ impl Slot {
         self.headers(&parse(link_type, data), data);
     }
 
-    /// Notes what the headers say.
+    /// Fills in the facts of parsed headers.
     fn headers(&mut self, parsed: &Parsed, data: &[u8]) {
         (self.ip, self.proto, self.later_fragment) = (0, -1, 0);
         if let Some(ip) = parsed.network {
@@ -158,7 +162,7 @@ impl Slot {
         self.vlan = tag.map_or(-1, |tag| i16::try_from(tag.id()).unwrap_or(-1));
         self.ether_type = parsed.ether_type.map_or(-1, i32::from);
         (self.payload, self.payload_len) = match parsed.payload(data) {
-            // An empty slice may be anywhere.
+            // The address of an empty slice has no meaning.
             Some([]) => (int(data.len()), 0),
             Some(payload) => {
                 let at = payload.as_ptr().addr() - data.as_ptr().addr();
@@ -168,10 +172,10 @@ impl Slot {
         };
     }
 
-    /// Notes what common headers say, as far as it is asked for. `None`: the frame asks for a closer look.
+    /// Fills in the requested facts of common headers. `None` if the frame needs the full parser.
     #[inline(always)]
     fn common<const ALL: bool>(&mut self, data: &[u8]) -> Option<()> {
-        // Most frames have code of their own, in which the places of their fields are constants.
+        // Most frames get separate code in which the offsets of their fields are constants.
         let read = |version, transport| {
             CommonHeaders::read(data).filter(|headers| {
                 (headers.version, headers.transport) == (version, transport)
@@ -188,14 +192,17 @@ impl Slot {
         }
     }
 
-    /// [`Self::tell`], out of the way of most frames.
+    /// [`Self::tell`], kept out of the code for most frames.
     #[inline(never)]
     fn tell_other<const ALL: bool>(&mut self, data: &[u8]) -> Option<()> {
         self.tell::<ALL>(&CommonHeaders::read(data)?, data)
     }
 
-    /// Notes what `headers` of `data` say: all of it, or what [`Facts::TRANSPORT`] names. `None` asks for a closer look. Takes no branch on the
-    /// protocol in the latter case: which comes next is a toss.
+    /// Fills in the facts of `headers` of `data`: all facts, or those of
+    /// [`PacketFacts::TRANSPORT`]. `None` if the frame needs the full parser.
+    ///
+    /// In the latter case the code does not branch on the protocol, because the next protocol is
+    /// unpredictable.
     #[inline(always)]
     fn tell<const ALL: bool>(&mut self, headers: &CommonHeaders, data: &[u8]) -> Option<()> {
         let (proto, transport) = (headers.proto, headers.transport);
@@ -203,7 +210,7 @@ impl Slot {
         if ALL {
             let (start, end) = headers.payload(data).filter(|_| is_first)?;
             let len = end.min(data.len()).checked_sub(start)?;
-            // As of an empty slice above.
+            // As for an empty slice in [`Self::headers`].
             self.payload = int(if len == 0 { data.len() } else { start });
             self.payload_len = int(len);
             let addresses = data.get(headers.addresses..)?;
@@ -230,16 +237,17 @@ impl Slot {
         self.dst_port = i32::from(u16::from_be_bytes([c, d])) | none;
         self.tcp_flags = if (proto == TCP) & is_first { flags } else { -1 };
         (self.ip, self.later_fragment) = (headers.version, u8::from(!is_first));
-        // ARP has none, -1.
+        // ARP has no protocol number: -1.
         self.proto = i16::from(proto) - i16::from(headers.version == 0);
         Some(())
     }
 }
 
-/// Where IP starts in an untagged Ethernet frame.
+/// Offset of the IP header in an untagged Ethernet frame.
 const LINK: i32 = 14;
 
-/// By protocol: all ones, -1, where it has no ports. A table, because TCP and UDP come as they like, which no branch predicts.
+/// By protocol: -1 (all ones) if the protocol has no ports. A table, because no branch predictor
+/// predicts the order of TCP and UDP.
 static NO_PORTS: [i32; 256] = {
     let mut table = [-1; 256];
     (table[TCP as usize], table[UDP as usize]) = (0, 0);
@@ -247,12 +255,12 @@ static NO_PORTS: [i32; 256] = {
     table
 };
 
-/// A place in a packet of at most 2 GiB.
+/// An offset in a packet of at most 2 GiB.
 fn int(place: usize) -> i32 {
     i32::try_from(place).unwrap_or(-1)
 }
 
-/// The version and the address.
+/// The IP version and the address.
 fn words(addr: IpAddr) -> (u8, [u32; 4]) {
     match addr {
         IpAddr::V4(addr) => (4, [addr.to_bits(), 0, 0, 0]),

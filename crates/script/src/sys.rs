@@ -1,5 +1,5 @@
-//! The calls into LuaJIT that mlua has no safe function for: a state with FFI for our own prelude, and the hook that stops
-//! a script, which the watchdog sets from its thread.
+//! The calls into LuaJIT for which mlua has no safe function: a state with FFI for the prelude, and
+//! the hook by which the watchdog's thread stops a script.
 #![expect(
     unsafe_code,
     reason = "a Lua state with FFI; the hook of LuaJIT is set from another thread; a search that Lua calls by address"
@@ -17,35 +17,37 @@ use mlua::{
     ffi::{self, lua_Debug, lua_State},
 };
 
-use crate::{plan::Packet, sheet::Sheet, slot::Facts};
+use crate::{module_types::ScriptPacket, sheet::PacketSheet, slot::PacketFacts};
 
-/// What a stopped script is told.
+/// The error message of a stopped script.
 const STOPPED: &std::ffi::CStr = c"the script was stopped";
 
-/// A state with the libraries that the prelude needs, or with all of them.
+/// A state with the libraries that the prelude needs, or with all libraries.
 ///
-/// Only the prelude, which is ours, sees FFI: user code gets another environment (`prelude.lua`), and sees it too only if
-/// it is trusted by the user's own word.
+/// Only the prelude, which is part of the program, sees FFI. User code gets another environment
+/// (`prelude.lua`), and sees FFI only if the user declared the script trusted.
 pub(crate) fn new_lua(trusted: bool) -> Lua {
     let few =
         StdLib::BIT | StdLib::FFI | StdLib::JIT | StdLib::MATH | StdLib::STRING | StdLib::TABLE;
     let libs = if trusted { StdLib::ALL } else { few };
-    // Lua's own pcall, which is compiled and uses no native stack; mlua's would let panics pass, and uses it up in a script that
-    // recurses through it. No function of ours panics.
+    // Lua's own `pcall` is compiled and uses no native stack. mlua's version would let panics pass,
+    // and would exhaust the native stack in a script that recurses through it. No function of ours
+    // panics.
     let options = LuaOptions::new().catch_rust_panics(true);
-    // SAFETY: the function is unsafe because code with FFI or debug can do anything. Untrusted code gets neither, nor byte
-    // code; trusted code is as much part of the program as ours, by `--lua-trusted`.
+    // SAFETY: the function is unsafe because code with FFI or debug can do anything. Untrusted code
+    // gets neither, and no byte code. Trusted code counts as part of the program, by
+    // `--lua-trusted`.
     unsafe { Lua::unsafe_new_with(libs, options) }
 }
 
-/// Stops what a Lua state runs, from any thread.
+/// Stops the code that a Lua state runs, from any thread.
 #[derive(Debug)]
 pub(crate) struct Stopper {
     state: *mut lua_State,
 }
 
-// SAFETY: `lua_sethook` is the only call with the pointer. Whoever holds a `Stopper` keeps the
-// state alive: `Machine` drops its watchdog before its state.
+// SAFETY: `lua_sethook` is the only call with the pointer. The owner of a `Stopper` keeps the state
+// alive: `Machine` drops its watchdog before its state.
 //
 // The call is a data race that we tolerate. It writes the state's hook and LuaJIT's dispatch table
 // while the state's thread reads, and at times writes, the same words without atomics. The memory
@@ -53,135 +55,148 @@ pub(crate) struct Stopper {
 // src/lj_record.c, at `LUAJIT_ENABLE_CHECKHOOK`: another native thread or a signal handler may set
 // a hook). Each of these words is aligned, and LuaJIT's processors store such a word whole. No
 // compiler sees both sides of the race: they are in different libraries. The worst result is a lost
-// stop, which the watchdog repeats (`Watched::stop`, `raised`). A loop in compiled code calls
+// stop, which the watchdog repeats (`WatchdogState::stop`, `raised`). A loop in compiled code calls
 // nothing: only a hook ends the loop.
 unsafe impl Send for Stopper {}
 
 impl Stopper {
-    /// For the state of `lua`, which must outlive it: see the drop order of [`crate::machine::Machine`].
+    /// A stopper for the state of `lua`, which must outlive the stopper: see the drop order of
+    /// [`crate::machine::Machine`].
     pub(crate) fn new(lua: &Lua) -> mlua::Result<Self> {
         let state = Cell::new(ptr::null_mut());
-        // SAFETY: the closure touches no stack slot of the state; it only notes where the state is.
+        // SAFETY: the closure touches no stack slot of the state; it only notes the address of the
+        // state.
         unsafe { lua.exec_raw::<()>((), |raw| state.set(raw)) }?;
         Ok(Self { state: state.get() })
     }
 
-    /// Every Lua instruction raises an error from now on, until [`Self::release`]: `pcall` catches one, and the next
-    /// instruction raises another.
+    /// Makes every Lua instruction raise an error until [`Self::release`]. If `pcall` catches an
+    /// error, the next instruction raises another one.
     pub(crate) fn stop(&self) {
         // SAFETY: see `Send`, which says why the race is tolerated; `raise` has the type of a hook
         // and raises a Lua error, as hooks may.
         unsafe { ffi::lua_sethook(self.state, Some(raise), ffi::LUA_MASKCOUNT, 1) };
     }
 
-    /// Lets the state run again. Called while it does not run.
+    /// Lets the state run again. Call this only while the state does not run.
     pub(crate) fn release(&self) {
         // SAFETY: see `Send`; no hook is set by this.
         unsafe { ffi::lua_sethook(self.state, None, 0, 0) };
     }
 }
 
-/// `LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF` and `LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH` of `luajit.h`.
+/// `LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF` and `LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH` of
+/// `luajit.h`.
 const COMPILER_OFF: c_int = 0;
 const FORGET_COMPILED: c_int = 0x200;
 
 unsafe extern "C-unwind" {
-    /// Of `luajit.h`, linked with the rest of Lua's functions.
+    /// From `luajit.h`, linked with the other functions of Lua.
     fn luaJIT_setmode(state: *mut lua_State, index: c_int, mode: c_int) -> c_int;
 }
 
-/// The hook of a script that is stopped: raises an error. Compiled code is given up first, since LuaJIT would otherwise start
-/// to compile the ways out of it, with the hook being called in between.
+/// The hook of a stopped script: raises an error. It first discards compiled code. Otherwise LuaJIT
+/// would begin to compile the exits of that code while it calls the hook in between.
 unsafe extern "C-unwind" fn raise(state: *mut lua_State, _: *mut lua_Debug) {
     // Relaxed: see `raised`.
     RAISED.fetch_add(1, Ordering::Relaxed);
     for mode in [COMPILER_OFF, FORGET_COMPILED] {
-        // SAFETY: a hook runs between two instructions of the interpreter on the state's own thread, where the functions of
-        // the `jit` library may be called; these two are `jit.off()` and `jit.flush()`.
+        // SAFETY: a hook runs between two instructions of the interpreter on the state's own
+        // thread, where the functions of the `jit` library may be called; these two are `jit.off()`
+        // and `jit.flush()`.
         unsafe { luaJIT_setmode(state, 0, mode) };
     }
     // SAFETY: LuaJIT gives a hook at least `LUA_MINSTACK` free slots; the text is copied.
     unsafe { ffi::lua_pushstring(state, STOPPED.as_ptr()) };
-    // SAFETY: the message is on top. Nothing in this frame needs dropping when the error unwinds it.
+    // SAFETY: the message is on top. Nothing in this frame needs dropping when the error unwinds
+    // it.
     unsafe { ffi::lua_error(state) };
 }
 
-/// How often the hook was called, by all scripts of the process.
+/// Number of calls of the hook by all scripts of the process.
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
-/// A number that changes whenever a script that is stopped is told so. Where it did not for some milliseconds, none is within the
-/// hook. Setting the hook then is safe: LuaJIT keeps "a hook is being called" in the same byte, and a store of it by another
-/// thread, at the moment when the script leaves the hook, would set that for good, and no hook be called any more.
+/// A number that changes whenever the hook runs in a stopped script. If it stays the same for some
+/// milliseconds, no script is inside the hook.
+///
+/// Only then is it safe to set the hook. LuaJIT keeps the flag "a hook is being called" in the byte
+/// that another thread writes. A write at the moment when the script leaves the hook would keep the
+/// flag set, and LuaJIT would never call a hook again.
 pub(crate) fn raised() -> u64 {
-    // Relaxed: a counter, read again and again.
+    // Relaxed: a counter that is read repeatedly.
     RAISED.load(Ordering::Relaxed)
 }
 
-/// What Lua calls to search: the address of [`find`], as a number.
+/// The address of [`find`] as a number, by which Lua calls the search.
 pub(crate) fn find_address() -> usize {
     (find as *const ()).expose_provenance()
 }
 
-/// Where a needle of `needle_len` bytes is in `len` bytes; -1: nowhere. Takes time in proportion to the two lengths.
+/// The offset of a needle of `needle_len` bytes in `len` bytes, or -1. The time is proportional to
+/// the sum of the two lengths.
 ///
 /// # Safety
-/// `data` is good for reading `len` bytes, and `needle` for `needle_len`. Only the prelude calls this: with a payload inside captured
-/// bytes that are borrowed for the call into Lua, and with a Lua string that is on its stack.
+/// `data` must be valid for reads of `len` bytes, and `needle` for `needle_len` bytes. Only the
+/// prelude calls this function. It passes a payload inside captured bytes that are borrowed for the
+/// call into Lua, and a Lua string that is on the Lua stack.
 unsafe extern "C" fn find(
     data: *const u8,
     len: usize,
     needle: *const c_char,
     needle_len: usize,
 ) -> i64 {
-    // SAFETY: of the caller; the bytes are not written while Lua runs.
+    // SAFETY: the caller's promise; nobody writes the bytes while Lua runs.
     let data = unsafe { std::slice::from_raw_parts(data, len) };
-    // SAFETY: of the caller; Lua strings do not change.
+    // SAFETY: the caller's promise; Lua strings do not change.
     let needle = unsafe { std::slice::from_raw_parts(needle.cast::<u8>(), needle_len) };
     memchr::memmem::find(data, needle).map_or(-1, |at| i64::try_from(at).unwrap_or(-1))
 }
 
-/// What Lua calls to be told more of the headers: the address of [`want`], as a number.
+/// The address of [`want`] as a number, by which Lua requests more headers.
 pub(crate) fn want_address() -> usize {
     (want as *const ()).expose_provenance()
 }
 
-/// [`Sheet::want`], for Lua.
+/// [`PacketSheet::want`], for Lua.
 ///
 /// # Safety
-/// `sheet` is that of the machine whose prelude calls this, and shows packets that are borrowed for the call into Lua:
-/// [`crate::machine`] clears it when the call ends.
-unsafe extern "C" fn want(sheet: *const Sheet, facts: u32) {
-    // SAFETY: of the caller: the machine owns the sheet and outlives its state. What changes in it is in cells, and this thread
-    // is the only one to use it.
+/// `sheet` must be the sheet of the machine whose prelude calls this. The sheet shows packets that
+/// are borrowed for the call into Lua: [`crate::machine`] clears the sheet when the call ends.
+unsafe extern "C" fn want(sheet: *const PacketSheet, facts: u32) {
+    // SAFETY: the caller's promise. The machine owns the sheet and outlives its state. The fields
+    // that change are cells, and only this thread uses them.
     let sheet = unsafe { &*sheet };
     let count = usize::try_from(sheet.count.get()).unwrap_or(0);
     if count == 0 {
         return;
     }
-    let packets: *const Packet<'_> = ptr::with_exposed_provenance(sheet.packets.get());
-    // SAFETY: of the caller; `Sheet::show` noted address and length of one slice, and exposed the address.
+    let packets: *const ScriptPacket<'_> = ptr::with_exposed_provenance(sheet.packets.get());
+    // SAFETY: the caller's promise. `PacketSheet::show` stored address and length of one slice, and
+    // exposed the address.
     let packets = unsafe { std::slice::from_raw_parts(packets, count) };
-    sheet.want(Facts(facts), packets);
+    sheet.want(PacketFacts(facts), packets);
 }
 
-/// Whether a hook that is set while compiled code runs stops it: whether LuaJIT was built with `LUAJIT_ENABLE_CHECKHOOK`.
+/// Whether a hook that is set while compiled code runs stops the code. It does if LuaJIT was built
+/// with `LUAJIT_ENABLE_CHECKHOOK`.
 pub(crate) fn hooks_reach_compiled_code() -> mlua::Result<bool> {
-    /// The round of the loop that sets the hook, by when the loop is compiled, and the one that it ends after by itself.
+    /// The iteration that sets the hook. By then LuaJIT has compiled the loop. `END_AT` is the last
+    /// iteration without a hook.
     const SET_AT: u32 = 10_000;
     const END_AT: u32 = 20_000;
-    /// The last round that began.
+    /// The last iteration that began.
     static LAST: AtomicU32 = AtomicU32::new(0);
 
-    /// Called from the compiled loop in every round: a way out of it to call this once would lead to the interpreter, where
-    /// hooks always work.
+    /// The compiled loop calls this in every iteration. A call in only one iteration would leave
+    /// compiled code for the interpreter, where hooks always work.
     ///
     /// # Safety
-    /// `state` is a Lua state that is running, on this thread.
+    /// `state` must be a Lua state that runs on this thread.
     unsafe extern "C" fn set(state: *mut lua_State, round: u32) {
-        // Relaxed: read on the same thread.
+        // Relaxed: the same thread reads the value.
         LAST.store(round, Ordering::Relaxed);
         if round == SET_AT {
-            // SAFETY: as above; see also `Stopper::stop`.
+            // SAFETY: the caller's promise; see also `Stopper::stop`.
             unsafe { ffi::lua_sethook(state, Some(raise), ffi::LUA_MASKCOUNT, 1) };
         }
     }
@@ -202,7 +217,7 @@ pub(crate) fn hooks_reach_compiled_code() -> mlua::Result<bool> {
             stopper.state.expose_provenance(),
             END_AT,
         ))?;
-    // Stopped in any case: behind the loop, if not in it.
+    // The hook raises an error in any case: after the loop, if not in it.
     let stopped = rounds.call::<()>(()).is_err();
     stopper.release();
     Ok(stopped && LAST.load(Ordering::Relaxed) < END_AT)

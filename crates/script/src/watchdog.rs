@@ -1,13 +1,14 @@
-//! The time that a call into a script may take.
+//! The time limit of a call into a script.
 //!
-//! A thread looks at a word a few times in that time. The word counts calls: odd while one runs. Where it is the same odd
-//! number at each of some looks in a row, the call has run too long, and the script is stopped. So a call costs two stores and
-//! no clock read, and a process that was itself stopped for a while (a debugger, an overloaded machine) ages a call by one
-//! look only.
+//! A thread reads a word a few times within the limit. The word counts calls and is odd while a
+//! call runs. If several reads in a row find the same odd number, the call has taken too long, and
+//! the watchdog stops the script. So a call costs two stores and no clock read. If the whole
+//! process pauses (a debugger, an overloaded machine), a call ages by only one read.
 //!
-//! Compiled code looks for hooks at the head of loops, if LuaJIT was built with `LUAJIT_ENABLE_CHECKHOOK`
-//! (`.cargo/config.toml`); without that it would run for ever. [`crate::machine`] asks [`hooks_reach_compiled_code`] and has
-//! scripts interpreted where it would.
+//! Compiled code checks for hooks at the head of loops, if LuaJIT was built with
+//! `LUAJIT_ENABLE_CHECKHOOK` (`.cargo/config.toml`). Without this option compiled code could run
+//! for ever. [`crate::machine`] calls [`sys::hooks_reach_compiled_code`], and interprets scripts if
+//! the option is missing.
 
 use std::{
     io,
@@ -21,32 +22,33 @@ use std::{
 
 use crate::sys::{self, Stopper};
 
-/// Looks at a call within its budget. It is stopped after this many, so up to a quarter of the budget late.
+/// Number of reads within the budget. The call is stopped after this number, so up to a quarter of
+/// the budget late.
 const LOOKS: u32 = 4;
-/// Set in the word once the call it counts is being stopped.
+/// Set in the word while the counted call is being stopped.
 const STOPPED: u64 = 1 << 63;
 
-/// See the module.
+/// The watchdog of the module documentation.
 #[derive(Debug)]
-pub(crate) struct Watchdog {
-    watched: Arc<Watched>,
+pub(crate) struct ScriptWatchdog {
+    watched: Arc<WatchdogState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Watched {
-    /// Calls begun and ended; odd while one runs.
+struct WatchdogState {
+    /// Calls begun and ended. Odd while a call runs.
     calls: AtomicU64,
-    /// Whether the thread shall end. Held while a script is being stopped.
+    /// The thread must end. Locked while a script is being stopped.
     ended: Mutex<bool>,
     wake: Condvar,
     stopper: Mutex<Stopper>,
 }
 
-impl Watchdog {
+impl ScriptWatchdog {
     /// Watches the state that `stopper` stops.
     pub(crate) fn start(stopper: Stopper, budget: Duration) -> io::Result<Self> {
-        let watched = Arc::new(Watched {
+        let watched = Arc::new(WatchdogState {
             calls: AtomicU64::new(0),
             ended: Mutex::new(false),
             wake: Condvar::new(),
@@ -62,16 +64,18 @@ impl Watchdog {
         })
     }
 
-    /// Runs a call that is stopped when it takes too long. The second value tells whether it was.
+    /// Runs a call, which is stopped if it takes too long. The second value is true if the watchdog
+    /// stopped the call.
     pub(crate) fn watch<R>(&self, call: impl FnOnce() -> R) -> (R, bool) {
-        // Relaxed: the word carries no data, and each change of it is seen soon enough.
+        // Relaxed: the word carries no data, and each change becomes visible soon enough.
         self.watched.calls.fetch_add(1, Ordering::Relaxed);
         let result = call();
         let before = self.watched.calls.fetch_add(1, Ordering::Relaxed);
         let stopped = before & STOPPED != 0;
         if stopped {
             self.watched.calls.fetch_and(!STOPPED, Ordering::Relaxed);
-            // The thread may be about to stop this call once more: it looks at the word under this lock.
+            // The thread may be about to stop this call once more: it reads the word under this
+            // lock.
             let stopper = self.watched.stopper.lock();
             stopper.unwrap_or_else(PoisonError::into_inner).release();
         }
@@ -79,7 +83,7 @@ impl Watchdog {
     }
 }
 
-impl Watched {
+impl WatchdogState {
     fn watch(&self, look: Duration) {
         let (mut last, mut seen) = (0, 0);
         let mut raised = sys::raised();
@@ -93,7 +97,8 @@ impl Watched {
                 continue;
             }
             seen += 1;
-            // Once more only if it does not run into the hook: to set it then may break it.
+            // Stop again only if the script does not reach the hook: setting the hook while the
+            // script is inside the hook may break the hook.
             if seen == LOOKS + 1 || (seen > LOOKS && sys::raised() == raised) {
                 self.stop(last);
             }
@@ -101,9 +106,9 @@ impl Watched {
         }
     }
 
-    /// Stops a call, unless the call has just ended. The watchdog stops it again if the script goes
-    /// on: setting a hook races with the script's thread (see `Stopper`). That thread may have
-    /// overwritten the table of instructions that the hook needs.
+    /// Stops a call, unless the call has just ended. The watchdog stops the call again if the
+    /// script continues: setting a hook races with the script's thread (see `Stopper`). That thread
+    /// may have overwritten the table of instructions that the hook needs.
     fn stop(&self, call: u64) {
         let stopper = self.stopper.lock().unwrap_or_else(PoisonError::into_inner);
         let marked =
@@ -115,7 +120,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watchdog {
+impl Drop for ScriptWatchdog {
     fn drop(&mut self) {
         *self
             .watched

@@ -6,7 +6,8 @@ use retroscope_capture::quantity;
 use retroscope_filter::Template;
 use retroscope_packet::{Endpoint, FlowKey, is_community_id};
 use retroscope_recorder::{
-    ByHand, Handle, Keep, KnownFlow, NO_PACKET, Stretch, SubDirectory, TriggerRequest, parse_time,
+    ByHand, Handle, KnownFlow, NO_PACKET, RetentionLimit, Stretch, SubDirectory, TriggerRequest,
+    parse_time,
 };
 use serde::{
     Deserialize, Deserializer,
@@ -233,7 +234,7 @@ impl RulePut {
 
     /// What the rule asks for of its own.
     pub(crate) fn request(&self, caller: &Caller) -> Result<TriggerRequest, Problem> {
-        let keep = Keep {
+        let keep = RetentionLimit {
             bytes: self.keep_bytes,
             age: self.keep_age.as_deref().map(duration).transpose()?,
         };
@@ -244,7 +245,7 @@ impl RulePut {
             max_dumps: self.max_dumps,
             dumps_per_minute: self.dumps_per_minute,
             bytes_per_hour: self.bytes_per_hour,
-            keep: (keep != Keep::default()).then_some(keep),
+            keep: (keep != RetentionLimit::default()).then_some(keep),
             ..self.window(caller)?
         })
     }

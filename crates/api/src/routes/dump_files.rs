@@ -347,7 +347,7 @@ impl Sending {
             match finished {
                 Some((_, Verdict::Failed)) => return Err("the dump failed".to_owned()),
                 Some((packets, _)) => {
-                    reader.is_finished();
+                    reader.set_finished();
                     self.send(&reader, at, u64::MAX)?;
                     return Ok(Some(packets));
                 }

@@ -1,6 +1,6 @@
 //! Alerts by the webhook of Prometheus' Alertmanager.
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use retroscope_recorder::{Clock, Event, SystemClock, rfc3339};
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ impl Alerted {
         let served = Served::new();
         served.wait_for_packets(3000);
         let all = served.ask_unix(&get("/v1/query?limit_packets=1"));
-        let mut capture = Reader::new(&all.body[..]).unwrap();
+        let mut capture = CaptureReader::new(&all.body[..]).unwrap();
         let packet = capture.next().unwrap().unwrap().data.to_vec();
         let parsed = retroscope_packet::parse(retroscope_packet::LinkType::ETHERNET, &packet);
         let host = parsed.network.unwrap().src.to_string();

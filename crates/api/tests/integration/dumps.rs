@@ -3,7 +3,7 @@
 use std::{fs, io::Write};
 
 use retroscope_api::Role;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::{Value, json};
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 };
 
 fn packets(body: &[u8]) -> u64 {
-    let mut capture = Reader::new(body).unwrap();
+    let mut capture = CaptureReader::new(body).unwrap();
     let mut count = 0;
     while capture.next().unwrap().is_some() {
         count += 1;
@@ -278,7 +278,7 @@ fn a_query_of_what_has_left_the_ring_is_answered_from_a_dump() {
     served.wait_for_packets(stored + 30_000);
     let answer = ask("", of_packets);
     let all = |bytes: &[u8]| {
-        let mut capture = Reader::new(bytes).unwrap();
+        let mut capture = CaptureReader::new(bytes).unwrap();
         let mut all = Vec::new();
         while let Some(packet) = capture.next().unwrap() {
             all.push((

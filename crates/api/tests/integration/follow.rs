@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 use crate::support::{Answer, DEADLINE, Served, get, request};
 
@@ -21,7 +21,7 @@ const PIECE: usize = 16 << 10;
 const PACE: Duration = Duration::from_millis(50);
 
 fn packets(answer: &Answer) -> u64 {
-    let mut capture = Reader::new(&answer.body[..]).unwrap();
+    let mut capture = CaptureReader::new(&answer.body[..]).unwrap();
     let mut count = 0;
     while capture.next().unwrap().is_some() {
         count += 1;

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::{Value, json};
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 
 fn packets(body: &[u8]) -> u64 {
-    let mut capture = Reader::new(body).unwrap();
+    let mut capture = CaptureReader::new(body).unwrap();
     let mut count = 0;
     while capture.next().unwrap().is_some() {
         count += 1;
@@ -431,7 +431,7 @@ fn a_query_is_limited_counted_resumed_and_followed() {
     let token = served.token("packets");
     let ask = |target: &str| served.ask(&get(target).token(token).header("TE", "trailers"));
     let longest = |body: &[u8]| {
-        let mut capture = Reader::new(body).unwrap();
+        let mut capture = CaptureReader::new(body).unwrap();
         let mut longest = 0;
         while let Some(packet) = capture.next().unwrap() {
             longest = longest.max(packet.data.len());
@@ -525,7 +525,7 @@ fn a_trigger_may_be_for_a_flow_and_for_a_time() {
     let ask = |body: &Value| served.ask_unix(&request("POST", "/v1/triggers").json(body));
     // A flow of the ring, with what the query says of it.
     let all = served.ask_unix(&get("/v1/query"));
-    let mut capture = Reader::new(&all.body[..]).unwrap();
+    let mut capture = CaptureReader::new(&all.body[..]).unwrap();
     let packet = capture.next().unwrap().unwrap().data.to_vec();
     let parsed = retroscope_packet::parse(retroscope_packet::LinkType::ETHERNET, &packet);
     let id = retroscope_packet::community_id(&parsed, 0).unwrap();

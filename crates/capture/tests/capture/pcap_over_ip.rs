@@ -12,7 +12,7 @@ use retroscope_capture::{
 };
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    Interface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions,
+    FileInterface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions,
 };
 
 const WAIT: Duration = Duration::from_millis(5);
@@ -127,7 +127,9 @@ fn interfaces_appear_on_the_way() {
     let mut queue = connect(|socket| {
         let mut writer = PcapNgWriter::new(socket, &SectionOptions::default()).unwrap();
         for (index, link_type) in [LinkType::ETHERNET, LinkType::RAW].into_iter().enumerate() {
-            let interface = writer.add_interface(&Interface::new(link_type)).unwrap();
+            let interface = writer
+                .add_interface(&FileInterface::new(link_type))
+                .unwrap();
             assert_eq!(usize::try_from(interface).unwrap(), index);
             writer
                 .packet(interface, 7, 1, &[1], &PacketOptions::default())

@@ -3,8 +3,8 @@
 use std::{fs::File, io::BufWriter};
 
 use retroscope_pcapfile::{
-    ByteOrder, Format, Interface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, RecordMeta,
-    SectionOptions, WriteError,
+    ByteOrder, FileFormat, FileInterface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter,
+    RecordMeta, SectionOptions, WriteError,
 };
 use retroscope_recorder::PROGRAM;
 
@@ -33,7 +33,7 @@ enum Writer {
 
 impl Capture {
     /// Writes the file's header, in the format and the byte order of the input.
-    pub(super) fn start(file: File, format: Format) -> Result<Self, WriteError> {
+    pub(super) fn start(file: File, format: FileFormat) -> Result<Self, WriteError> {
         match format.pcap {
             Some(options) => Self::pcap(file, options),
             None => Self::pcapng(file, format.byte_order),
@@ -67,7 +67,7 @@ impl Capture {
     }
 
     /// Describes interfaces that are not in the file yet; there is no place for that in pcap.
-    pub(super) fn add_interfaces(&mut self, all: &[Interface]) -> Result<(), WriteError> {
+    pub(super) fn add_interfaces(&mut self, all: &[FileInterface]) -> Result<(), WriteError> {
         if let Writer::PcapNg { writer, interfaces } = &mut self.writer {
             for interface in &all[*interfaces..] {
                 writer.add_interface(interface)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use retroscope_recorder::{Keep, SubDirectory, TriggerRequest};
+use retroscope_recorder::{RetentionLimit, SubDirectory, TriggerRequest};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 
@@ -77,7 +77,7 @@ pub(crate) struct LimitsArgs {
     /// of record
     #[arg(long, value_name = "SIZE,TIME", value_parser = keep)]
     #[serde(flatten, serialize_with = "keep_fields")]
-    keep: Option<Keep>,
+    keep: Option<RetentionLimit>,
 }
 
 fn directory(text: &str) -> Result<Given<SubDirectory>, String> {
@@ -114,8 +114,8 @@ pub(crate) fn fields(of: &impl Serialize) -> Map<String, Value> {
 }
 
 /// Writes `keep` as the two fields that the API has for bytes and age.
-fn keep_fields<S: Serializer>(keep: &Option<Keep>, out: S) -> Result<S::Ok, S::Error> {
-    let Keep { bytes, age } = keep.unwrap_or_default();
+fn keep_fields<S: Serializer>(keep: &Option<RetentionLimit>, out: S) -> Result<S::Ok, S::Error> {
+    let RetentionLimit { bytes, age } = keep.unwrap_or_default();
     let mut fields = out.serialize_map(None)?;
     fields.serialize_entry("keep_bytes", &bytes)?;
     let age = age.map(|age| format!("{}s", age.as_secs()));

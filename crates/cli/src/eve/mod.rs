@@ -18,8 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_eve::About;
-use retroscope_flow::Ended;
+use retroscope_eve::FlowContext;
+use retroscope_flow::EndedFlow;
 use retroscope_unix::Owner;
 use serde::Serialize;
 
@@ -150,10 +150,10 @@ impl EveWriter {
     }
 
     /// Writes flows. Some lines may wait for [`Self::flush`].
-    pub(crate) fn flows(&mut self, ended: &[Ended]) {
+    pub(crate) fn flows(&mut self, ended: &[EndedFlow]) {
         for ended in ended {
             let interface = self.interfaces.get(&ended.flow.interface());
-            let about = About {
+            let about = FlowContext {
                 interface: interface.map(String::as_str),
                 community_id_seed: self.options.community_id_seed,
             };

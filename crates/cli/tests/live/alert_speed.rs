@@ -17,7 +17,7 @@ use std::{
 };
 
 use retroscope_packet::{LinkType, parse};
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use retroscope_recorder::{Clock as _, SystemClock, rfc3339};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -67,7 +67,7 @@ fn flows(folder: &Path) -> Vec<Value> {
         "-w",
     ]);
     assert!(command.arg(&file).status().unwrap().success());
-    let mut reader = Reader::open(&file).unwrap();
+    let mut reader = CaptureReader::open(&file).unwrap();
     let mut flows = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         let parsed = parse(LinkType::ETHERNET, record.data);

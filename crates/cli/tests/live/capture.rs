@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use retroscope_pcapfile::{LinkType, Reader};
+use retroscope_pcapfile::{CaptureReader, LinkType};
 use serde_json::Value;
 
 use crate::traffic::{HEADERS, number_of};
@@ -61,7 +61,7 @@ pub(crate) fn read(dump: &Value) -> Capture {
 
 /// Reads any capture.
 pub(crate) fn read_file(path: &Path) -> Capture {
-    let mut reader = Reader::open(path).unwrap();
+    let mut reader = CaptureReader::open(path).unwrap();
     let mut packets = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         assert_eq!(record.meta.wire_len, record.meta.captured_len);
@@ -83,7 +83,7 @@ pub(crate) fn read_file(path: &Path) -> Capture {
 
 /// How many packets can be read from a capture whose end may be missing.
 pub(crate) fn readable(path: &Path) -> u64 {
-    let mut reader = Reader::open(path).unwrap();
+    let mut reader = CaptureReader::open(path).unwrap();
     while let Ok(Some(_)) = reader.next() {}
     reader.records_read()
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use retroscope_api::client::ClientError;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use rustix::{
     fs::{Gid, Uid},
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
@@ -72,7 +72,7 @@ fn rules_change_under_traffic() {
     recorder.dumps(2);
     events.until(|event| event["report"]["rule"] == "udp dst port 1");
     assert!(
-        packets(Reader::new(&answered[..]).unwrap()) >= 5002,
+        packets(CaptureReader::new(&answered[..]).unwrap()) >= 5002,
         "what had come is in the answer"
     );
     api.stop();
@@ -215,7 +215,7 @@ fn commands_lose_no_packet() {
     assert_eq!((outcome.source().stored, outcome.source().lost), (sent, 0));
 }
 
-fn packets(mut capture: Reader<&[u8]>) -> u64 {
+fn packets(mut capture: CaptureReader<&[u8]>) -> u64 {
     let mut count = 0;
     while capture.next().unwrap().is_some() {
         count += 1;

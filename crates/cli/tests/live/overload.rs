@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -351,7 +351,7 @@ fn mixes() -> Option<Frames> {
     }
     let mut frames = Frames::default();
     for round in 0..10 {
-        let mut reader = Reader::open(&path).unwrap();
+        let mut reader = CaptureReader::open(&path).unwrap();
         while let Some(record) = reader.next().unwrap() {
             if record.data.len() >= HEADER_LEN {
                 frames.push(&changed(record.data, round));

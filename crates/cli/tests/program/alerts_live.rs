@@ -9,7 +9,7 @@ use std::{
 };
 
 use retroscope_packet::{LinkType, parse};
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use retroscope_recorder::rfc3339;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use crate::recording::{DEADLINE, Recording};
 
 /// The first packet of a dump that is there: its stamp, µs, and its headers.
 fn first_packet(path: &Path) -> (i64, retroscope_packet::Parsed) {
-    let mut reader = Reader::new(File::open(path).unwrap()).unwrap();
+    let mut reader = CaptureReader::new(File::open(path).unwrap()).unwrap();
     let record = reader.next().unwrap().expect("it has a packet");
     (
         record.meta.time_ns / 1000,

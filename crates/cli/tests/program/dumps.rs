@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command};
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 
 use crate::{
@@ -27,7 +27,7 @@ fn dumps_are_got_held_and_deleted() {
     let output = recording.run(&["dumps", "get", "1", "-w", path]);
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
-    let count = packets(Reader::open(&file).unwrap());
+    let count = packets(CaptureReader::open(&file).unwrap());
     let expected = format!("{path}: {count} packets of rule 'manual': complete");
     assert!(said.contains(&expected), "{said}");
     let piped = recording.run(&["dumps", "get", "1", "-w", "-"]);
@@ -78,18 +78,18 @@ fn dumps_are_got_held_and_deleted() {
         .spawn()
         .unwrap();
     let deadline = std::time::Instant::now() + crate::recording::DEADLINE;
-    while !Reader::open(&file).is_ok_and(|file| packets_so_far(file) >= 10_000) {
+    while !CaptureReader::open(&file).is_ok_and(|file| packets_so_far(file) >= 10_000) {
         assert!(std::time::Instant::now() < deadline, "nothing comes");
     }
     recording.told(&["stop"]);
     assert_eq!(recording.end().0.code(), Some(0));
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(packets(Reader::open(&file).unwrap()) >= 10_000);
+    assert!(packets(CaptureReader::open(&file).unwrap()) >= 10_000);
 }
 
 /// Of a file that may be cut.
-fn packets_so_far<R: std::io::Read>(mut capture: Reader<R>) -> u64 {
+fn packets_so_far<R: std::io::Read>(mut capture: CaptureReader<R>) -> u64 {
     let mut count = 0;
     while let Ok(Some(_)) = capture.next() {
         count += 1;

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -342,7 +342,7 @@ fn no_process(socket: &Path) {
 }
 
 fn packets(file: &Path) -> Vec<(i64, Vec<u8>)> {
-    let mut capture = Reader::open(file).unwrap();
+    let mut capture = CaptureReader::open(file).unwrap();
     let mut all = Vec::new();
     while let Some(packet) = capture.next().unwrap() {
         all.push((packet.meta.time_ns, packet.data.to_vec()));

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use retroscope_pcapfile::{LinkType, Reader, Resolution};
+use retroscope_pcapfile::{CaptureReader, LinkType, Resolution};
 use tempfile::TempDir;
 
 use crate::{namespace::Namespace, support::PROGRAM};
@@ -36,7 +36,7 @@ fn generated(directory: &Path, arguments: &str, file: &str) -> Vec<u8> {
 
 /// Stamps and frames of a capture.
 fn packets(bytes: &[u8]) -> Vec<(i64, Vec<u8>)> {
-    let mut reader = Reader::new(bytes).unwrap();
+    let mut reader = CaptureReader::new(bytes).unwrap();
     let mut packets = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         assert_eq!(record.meta.wire_len as usize, record.data.len());
@@ -76,7 +76,7 @@ fn a_file_holds_the_schedule() {
     let directory = TempDir::new().unwrap();
     let arguments = "--duration 50ms --flows 10 --size 128 --rate 100kpps --trigger-after 20ms";
     let file = generated(directory.path(), arguments, "a.pcap");
-    let format = Reader::new(&file[..]).unwrap().format();
+    let format = CaptureReader::new(&file[..]).unwrap().format();
     assert_eq!(format.pcap.unwrap().resolution, Resolution::Nano);
     let plain = packets(&file);
     assert_eq!(plain.len(), 5000);
@@ -94,7 +94,7 @@ fn a_file_holds_the_schedule() {
     let flows: HashSet<&[u8]> = plain.iter().map(|(_, frame)| &frame[26..38]).collect();
     assert_eq!(flows.len(), 11, "ten flows and the trigger's");
     let ng = generated(directory.path(), arguments, "a.pcapng");
-    let format = Reader::new(&ng[..]).unwrap().format();
+    let format = CaptureReader::new(&ng[..]).unwrap().format();
     assert_eq!(format.pcap, None, "by the name");
     assert_eq!(packets(&ng), plain);
 }

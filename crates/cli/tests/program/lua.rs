@@ -6,7 +6,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -125,7 +125,7 @@ fn dumps(capture: &str, arguments: &[&str]) -> Vec<(Vec<Packet>, String)> {
 }
 
 fn packets(file: &Path) -> Vec<Packet> {
-    let mut reader = Reader::open(file).unwrap();
+    let mut reader = CaptureReader::open(file).unwrap();
     let mut packets = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         let meta = record.meta;

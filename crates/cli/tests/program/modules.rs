@@ -8,7 +8,7 @@ use std::{
 };
 
 use retroscope_packet::{LinkType, parse};
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 
 use crate::support::PROGRAM;
@@ -41,7 +41,7 @@ fn record(capture: &Path, module: &Path, arguments: &[&str]) -> Run {
     let json: Value = last.map_or(Value::Null, |line| serde_json::from_str(line).unwrap());
     let dumps = json["dumps"].as_array().into_iter().flatten();
     let dumps = dumps.map(|dump| {
-        let mut reader = Reader::open(Path::new(dump["file"].as_str().unwrap())).unwrap();
+        let mut reader = CaptureReader::open(Path::new(dump["file"].as_str().unwrap())).unwrap();
         let mut packets = Vec::new();
         while let Some(record) = reader.next().unwrap() {
             packets.push(record.data.to_vec());
@@ -218,7 +218,7 @@ fn quic_migration_finds_a_client_that_moves() {
     let mut bytes = fs::read(&capture).unwrap();
     // What a client sent with one connection identifier, the one that it used most: places of the packets in the file.
     let mut of_connection: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
-    let mut reader = Reader::open(&capture).unwrap();
+    let mut reader = CaptureReader::open(&capture).unwrap();
     let mut places = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         let parsed = parse(LinkType::ETHERNET, record.data);
@@ -350,7 +350,7 @@ fn shunt_tls_keeps_handshakes() {
     let mut seen = BTreeMap::<[u16; 2], [[bool; 2]; 2]>::new();
     // All packets, and whether they may be shed.
     let mut all = Vec::new();
-    let mut reader = Reader::open(&capture).unwrap();
+    let mut reader = CaptureReader::open(&capture).unwrap();
     while let Some(record) = reader.next().unwrap() {
         let parsed = parse(LinkType::ETHERNET, record.data);
         let payload = parsed.payload(record.data).unwrap_or_default();

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ fn packets_of_the_past_come_with_a_verdict() {
     let output = recording.run(&["query", "-w", path]);
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stderr).unwrap();
-    let count = packets(Reader::open(&file).unwrap());
+    let count = packets(CaptureReader::open(&file).unwrap());
     assert!(count >= 20_000, "{said}");
     assert!(
         said.contains(&format!("{path}: {count} packets from 2")) && said.contains("Z: complete"),
@@ -35,7 +35,7 @@ fn packets_of_the_past_come_with_a_verdict() {
     );
     let output = recording.run(&["query", "-w", "-", "--last", "1s", "port", "9"]);
     assert!(output.status.success(), "{output:?}");
-    assert!(packets(Reader::new(&output.stdout[..]).unwrap()) < count);
+    assert!(packets(CaptureReader::new(&output.stdout[..]).unwrap()) < count);
     for (code, wrong) in [
         (2, &["--last", "1s", "port", "prot"][..]),
         (2, &["--from", "yesterday"]),
@@ -48,7 +48,7 @@ fn packets_of_the_past_come_with_a_verdict() {
         let refused = recording.refused(code, &[&["query", "-w", path], wrong].concat());
         assert!(!refused.is_empty());
     }
-    assert_eq!(packets(Reader::open(&file).unwrap()), count);
+    assert_eq!(packets(CaptureReader::open(&file).unwrap()), count);
     recording.told(&["stop"]);
     assert_eq!(recording.end().0.code(), Some(0));
 }
@@ -62,7 +62,7 @@ fn a_query_may_want_less_than_all() {
     let path = file.to_str().unwrap();
     let ask = |arguments: &[&str]| {
         let report = recording.asked(&[&["query", "-w", path], arguments].concat());
-        let count = packets(Reader::open(&file).unwrap());
+        let count = packets(CaptureReader::open(&file).unwrap());
         assert_eq!(report["packets"].as_u64(), Some(count), "{arguments:?}");
         report
     };
@@ -81,7 +81,7 @@ fn a_query_may_want_less_than_all() {
     assert_eq!(ask(&["-i", "nothing here"])["packets"], 0);
 
     ask(&["-c", "100", "--headers", "20"]);
-    let mut capture = Reader::open(&file).unwrap();
+    let mut capture = CaptureReader::open(&file).unwrap();
     while let Some(packet) = capture.next().unwrap() {
         assert_eq!(packet.data.len(), 20);
     }
@@ -139,7 +139,7 @@ fn a_follow_goes_on_until_it_is_interrupted() {
         assert_eq!(output.status.code(), Some(0), "{report}");
         assert_eq!(report["verdict"], "complete");
         assert_eq!(report["clipped"][0], ended_by, "{report}");
-        let count = packets(Reader::open(file).unwrap());
+        let count = packets(CaptureReader::open(file).unwrap());
         assert_eq!(report["packets"], count, "{report}");
         count
     };

@@ -203,7 +203,7 @@ pub(crate) fn run(socket: &Path, arguments: &[&str]) -> Output {
 }
 
 /// Packets of a capture.
-pub(crate) fn packets(mut capture: retroscope_pcapfile::Reader<impl Read>) -> u64 {
+pub(crate) fn packets(mut capture: retroscope_pcapfile::CaptureReader<impl Read>) -> u64 {
     let mut count = 0;
     while capture.next().unwrap().is_some() {
         count += 1;

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -207,7 +207,7 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     assert_eq!(causes(&report), ["unpublished"]);
     let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o137, 0, "not for everybody");
-    let mut reader = Reader::new(fs::File::open(&file).unwrap()).unwrap();
+    let mut reader = CaptureReader::new(fs::File::open(&file).unwrap()).unwrap();
     let mut written = 0;
     while reader.next().unwrap().is_some() {
         written += 1;
@@ -217,7 +217,7 @@ fn a_ring_file_stays_and_says_how_it_ended() {
     let from = killed["oldest"].as_str().unwrap();
     let piped = query(&["-w", "-", "--from", from, "--to", from, "udp"]);
     assert_eq!(piped.status.code(), Some(0), "{piped:?}");
-    let mut reader = Reader::new(&piped.stdout[..]).unwrap();
+    let mut reader = CaptureReader::new(&piped.stdout[..]).unwrap();
     assert!(reader.next().unwrap().is_some());
 
     // The ring itself is not written over, and nothing is written for a filter that is none.

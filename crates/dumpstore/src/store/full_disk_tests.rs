@@ -1,4 +1,4 @@
-//! File systems that are full.
+//! Full file systems.
 
 use std::{
     fs,
@@ -9,17 +9,18 @@ use std::{
 
 use super::{
     MinFree, WhyDeleted,
-    keeper::{KeeperConfig, KeeperThread},
+    keeper::{KeeperConfig, StoreThreads},
     lister::Question,
     tests::{News, WAIT, open, put, put_dump, told},
 };
 use crate::{
-    directory::Directory,
+    directory::DumpDirectory,
     tests::{FakeClock, S, fake_disk::FakeDisk},
     time::rfc3339,
 };
 
-/// A real file system of 8 MiB, which another program fills while dumps come: they go on, for older ones, until nothing is left but a held one.
+/// A real file system of 8 MiB, which another program fills while dumps are written. Older dumps
+/// are deleted for new ones, until only a held dump is left.
 #[test]
 fn a_full_file_system_makes_room_beside_another_writer() {
     let folder = tempfile::tempdir().unwrap();
@@ -31,10 +32,10 @@ fn a_full_file_system_makes_room_beside_another_writer() {
         min_free: Some(MinFree::Bytes(0)),
         ..KeeperConfig::default()
     };
-    let directory = Directory::open(folder.path()).unwrap();
+    let directory = DumpDirectory::open(folder.path()).unwrap();
     let clock = Arc::<FakeClock>::default();
-    let keeper = KeeperThread::start(directory.clone(), config, clock, Arc::new(news)).unwrap();
-    let directory = directory.kept_by(Some(keeper.keeper()));
+    let keeper = StoreThreads::start(directory.clone(), config, clock, Arc::new(news)).unwrap();
+    let directory = directory.with_keeper(Some(keeper.keeper()));
     let disk = directory.disk();
     let root = folder.path().to_str().unwrap();
     put_dump(disk, root, "held", 1 << 20, 0, "udp");
@@ -42,7 +43,7 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     let (mut written, mut foreign) = (0, 0);
     let chunk = vec![1; 1 << 20];
     for number in 1..200_u32 {
-        // The other one, which has no regard for us, until it has half of it.
+        // The other program takes space until it has half of the file system.
         if number % 10 == 0 && foreign < 4 {
             fs::write(
                 folder.path().join(format!("foreign-{foreign}")),
@@ -64,13 +65,15 @@ fn a_full_file_system_makes_room_beside_another_writer() {
             .with_room(1000, || fs::write(format!("{stem}.json"), told.to_string()))
             .unwrap();
         written += 1;
-        keeper.keeper().is_open(&format!("{number:04}"), open(&[]));
         keeper
             .keeper()
-            .is_over(&format!("{number:04}"), &format!("{number:04}"));
+            .register_open(&format!("{number:04}"), open(&[]));
+        keeper
+            .keeper()
+            .register_finished(&format!("{number:04}"), &format!("{number:04}"));
     }
     let left = keeper.keeper().look(Question::List, WAIT).unwrap();
-    // One more writer than room: nothing is left to delete but what is held.
+    // A write that exceeds the file system: only the held dump is left.
     let full = directory.with_room(0, || {
         fs::write(folder.path().join("huge"), vec![1; 9 << 20])
     });
@@ -91,35 +94,35 @@ fn a_full_file_system_makes_room_beside_another_writer() {
     }
     assert!(deleted.is_sorted(), "the oldest first: {deleted:?}");
     assert_eq!((deleted.len(), written), (199, 199), "each once");
-    // 8 MiB less those of the others, in dumps of half a MB.
+    // 8 MiB without the files of the other program, in dumps of half a MB.
     assert!((3..=15).contains(&(left.len() - 1)), "{}", left.len());
     for number in 0..foreign {
         assert!(folder.path().join(format!("foreign-{number}")).exists());
     }
 }
 
-/// Deleting dumps may be no help against a quota: it is tried once.
+/// Deleting dumps may not help against a quota, so it is tried once.
 #[test]
 fn a_quota_does_not_cost_all_dumps() {
     let disk = FakeDisk::default();
     for number in 0..9 {
         put_dump(&disk, "dumps", &number.to_string(), 1000, number, "udp");
     }
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+    let directory = DumpDirectory::on(Arc::new(disk.clone()), Path::new("dumps"));
     let config = KeeperConfig {
         min_free: Some(MinFree::Bytes(0)),
         ..KeeperConfig::default()
     };
     disk.set_capacity(100_000);
     let clock = Arc::<FakeClock>::default();
-    let keeper = KeeperThread::start(
+    let keeper = StoreThreads::start(
         directory.clone(),
         config,
         clock,
         Arc::new(mpsc::channel().0),
     )
     .unwrap();
-    let directory = directory.kept_by(Some(keeper.keeper()));
+    let directory = directory.with_keeper(Some(keeper.keeper()));
     let mut tries = 0;
     let refused = directory.with_room(1, || {
         tries += 1;
@@ -131,7 +134,7 @@ fn a_quota_does_not_cost_all_dumps() {
     assert_eq!(left.len(), 8);
 }
 
-/// A file system in memory, as long as this is there.
+/// A file system in memory, mounted until this is dropped.
 struct Mount(PathBuf);
 
 impl Mount {

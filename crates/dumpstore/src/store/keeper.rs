@@ -12,20 +12,21 @@ use std::{
 };
 
 use super::{
-    DeletedDump, Listener, MinFree, StoredDump, StoredFile, WhyDeleted,
+    DeletedDump, MinFree, StoreListener, StoredDump, StoredFile, WhyDeleted,
     lister::{DumpFileReader, Lister, Question, StoredDumps},
     listing::Listing,
-    queue::{Next, NoAnswer, Queue},
-    retention::{Limits, RuleKeep, for_room},
+    queue::{NextRequest, NoAnswer, RequestQueue},
+    retention::{Retention, RuleRetention, for_room},
     second_copy::{SecondCopies, SecondCopy},
 };
-use crate::{directory::Directory, lock, time::rfc3339};
+use crate::{directory::DumpDirectory, lock, time::rfc3339};
 use retroscope_capture::clock::Clock;
 use serde_json::Value;
 
-/// How often the room on the file system is looked at, where some is to be left.
+/// Interval between two readings of the file system's free space, if some must stay free.
 const ROOM_EVERY: Duration = Duration::from_secs(1);
-/// How often it is looked whether something got too old, or somebody else changed something; and how long nothing is deleted where that failed.
+/// Interval between two listings of the directory, which find dumps that became too old and changes
+/// by other programs. Also the pause after a failed deletion.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// How long the writer of a dump waits for room on a full disk. The first listing of a large
 /// directory takes seconds.
@@ -34,60 +35,61 @@ const ROOM_WAIT: Duration = Duration::from_secs(30);
 /// file system.
 const ROOM_BYTES: u64 = 64 << 20;
 
-/// Retention limits, and the room that dumps leave on the file system.
+/// Retention limits, and the space that dumps must leave free on the file system.
 #[derive(Debug, Clone, Default)]
 pub struct KeeperConfig {
     /// Limits on bytes and age.
-    pub limits: Limits,
-    /// How much room is left to others; `None`: any.
+    pub limits: Retention,
+    /// Space that must stay free. `None`: no limit.
     pub min_free: Option<MinFree>,
 }
 
-/// The way to the dump-keeper and to the dump-lister, for any number of threads.
+/// The handle of the dump-keeper and of the dump-lister, for any number of threads.
 #[derive(Debug, Clone)]
-pub struct Keeper {
-    requests: Queue<Request>,
-    questions: Queue<Question>,
-    open: Arc<Mutex<OpenDumps>>,
+pub struct KeeperHandle {
+    requests: RequestQueue<KeeperRequest>,
+    questions: RequestQueue<Question>,
+    open: Arc<Mutex<UnfinishedDumps>>,
     second_copies: SecondCopies,
-    /// Held while files of a dump are deleted.
+    /// Locked while files of a dump are deleted.
     deleting: Arc<Mutex<()>>,
     makes_room: bool,
 }
 
-pub(super) type OpenDumps = BTreeMap<String, OpenDump>;
+pub(super) type UnfinishedDumps = BTreeMap<String, UnfinishedDump>;
 
 /// A dump that is being written.
 #[derive(Debug, Clone)]
-pub struct OpenDump {
-    /// Its number, from 1.
+pub struct UnfinishedDump {
+    /// The number of the dump, from 1.
     pub number: u64,
     /// The trigger expression, or `manual`.
     pub rule: String,
-    /// The name of the rule; `None`: the rule has no name.
+    /// The name of the rule. `None` if the rule has no name.
     pub rule_name: Option<String>,
     /// Stamp of the trigger, ns since the epoch.
     pub trigger_ns: i64,
-    /// Its files, and how many bytes of each hold whole packets.
+    /// Paths of the files, and how many bytes of each contain whole packets.
     pub files: Vec<(PathBuf, u64)>,
 }
 
-/// What the thread is asked.
+/// A request to the dump-keeper.
 #[derive(Debug)]
-pub(crate) enum Request {
-    /// A dump is finished, under the second of these names, which may be that under which it was open.
+pub(crate) enum KeeperRequest {
+    /// A dump is finished. The first name is that of the open dump, the second name is the final
+    /// name, often the same.
     Finished(String, String),
-    /// What is kept of rules' dumps from now on.
-    Rules(HashMap<String, RuleKeep>),
+    /// Replaces the retention limits of rules' dumps.
+    Rules(HashMap<String, RuleRetention>),
     Hold(String, bool, SyncSender<io::Result<bool>>),
     Delete(String, Option<String>, SyncSender<Result<bool, String>>),
-    /// The file system is full: whether there is more room now.
+    /// The file system is full. The reply says whether there is more room now.
     Room(u64, SyncSender<bool>),
 }
 
-impl Keeper {
-    /// A dump is being written, or has more bytes now.
-    pub fn is_open(&self, id: &str, dump: OpenDump) {
+impl KeeperHandle {
+    /// Registers a dump that is being written.
+    pub fn register_open(&self, id: &str, dump: UnfinishedDump) {
         lock(&self.open).insert(id.to_owned(), dump);
     }
 
@@ -98,66 +100,66 @@ impl Keeper {
         found.map(|(id, _)| id.clone())
     }
 
-    /// How many bytes its files have now.
-    pub fn has_grown(&self, id: &str, files: Vec<(PathBuf, u64)>) {
+    /// Replaces the files of an open dump and their lengths.
+    pub fn update_files(&self, id: &str, files: Vec<(PathBuf, u64)>) {
         if let Some(dump) = lock(&self.open).get_mut(id) {
             dump.files = files;
         }
     }
 
-    /// It is not being written any more; it was finished under this name.
-    pub fn is_over(&self, id: &str, finished_as: &str) {
+    /// Registers the end of an open dump, which was finished under the name `finished_as`.
+    pub fn register_finished(&self, id: &str, finished_as: &str) {
         if lock(&self.open).remove(id).is_some() {
-            let finished = Request::Finished(id.to_owned(), finished_as.to_owned());
-            self.requests.tell(finished);
+            let finished = KeeperRequest::Finished(id.to_owned(), finished_as.to_owned());
+            self.requests.push(finished);
         }
     }
 
-    /// A finished dump has other files now.
-    pub fn has_changed(&self, id: &str) {
+    /// Registers that a finished dump has other files now.
+    pub fn register_changed(&self, id: &str) {
         self.requests
-            .tell(Request::Finished(id.to_owned(), id.to_owned()));
+            .push(KeeperRequest::Finished(id.to_owned(), id.to_owned()));
     }
 
-    /// A dump of these bytes is being compressed.
+    /// Registers the compression of a dump with this number of bytes.
     pub fn second_copy(&self, plain_bytes: u64) -> SecondCopy {
         self.second_copies.begin(plain_bytes)
     }
 
-    /// Does this while the thread deletes no dump. It must not ask the thread anything.
+    /// Calls `act` while no dump is deleted. `act` must not ask the dump-keeper anything.
     pub fn without_deletion<T>(&self, act: impl FnOnce() -> T) -> T {
         let _deleting = lock(&self.deleting);
         act()
     }
 
     /// Replaces the retention limits of rules' dumps, by the name of the rule.
-    pub fn keep(&self, rules: HashMap<String, RuleKeep>) {
-        self.requests.tell(Request::Rules(rules));
+    pub fn set_rule_limits(&self, rules: HashMap<String, RuleRetention>) {
+        self.requests.push(KeeperRequest::Rules(rules));
     }
 
-    /// The file system is full. Deletes dumps, if room is to be left, and returns whether there is
-    /// more room now. Returns `false` if no answer comes in time.
+    /// Makes room on a full file system. Deletes dumps if some space must stay free, and returns
+    /// whether there is more room now. Returns `false` if no answer arrives in time.
     pub fn make_room(&self, bytes: u64) -> bool {
         self.make_room_within(bytes, ROOM_WAIT)
     }
 
     pub(super) fn make_room_within(&self, bytes: u64, wait: Duration) -> bool {
-        let room = |reply| Request::Room(bytes, reply);
+        let room = |reply| KeeperRequest::Room(bytes, reply);
         self.makes_room && self.requests.ask_urgently(room, wait).unwrap_or(false)
     }
 
-    /// The dumps in the directory and one level below it, the oldest first and open ones last.
+    /// The dumps in the directory and one level below it, the oldest first and open dumps last.
     ///
     /// # Errors
-    /// [`NoAnswer`], as of all questions; waits for at most `wait`.
+    /// [`NoAnswer`], as for all questions; waits for at most `wait`.
     pub fn dumps(&self, wait: Duration) -> Result<StoredDumps, NoAnswer> {
         self.look(Question::List, wait)
     }
 
-    /// A dump, with its sidecar, which is `null` while the dump is open.
+    /// A dump with its sidecar, which is `null` while the dump is open.
     ///
     /// # Errors
-    /// As of [`Self::dumps`].
+    /// As for [`Self::dumps`].
     pub fn dump(&self, id: &str, wait: Duration) -> Result<Option<(StoredDump, Value)>, NoAnswer> {
         self.look(|reply| Question::Get(id.to_owned(), reply), wait)
     }
@@ -165,7 +167,7 @@ impl Keeper {
     /// Opens a capture file of a dump by the name that the dump lists.
     ///
     /// # Errors
-    /// As of [`Self::dumps`]; inside, the error of the file system.
+    /// As for [`Self::dumps`]. The inner error is that of the file system.
     pub fn open_file(
         &self,
         id: &str,
@@ -176,23 +178,26 @@ impl Keeper {
         self.look(open, wait)
     }
 
-    /// Holds or releases a dump, open or not. Whether that is new.
+    /// Holds or releases a dump, open or not. Returns whether this changed the dump.
     ///
     /// # Errors
-    /// As of [`Self::open_file`].
+    /// As for [`Self::open_file`].
     pub fn hold(
         &self,
         id: &str,
         is_held: bool,
         wait: Duration,
     ) -> Result<io::Result<bool>, NoAnswer> {
-        self.ask(|reply| Request::Hold(id.to_owned(), is_held, reply), wait)
+        self.ask(
+            |reply| KeeperRequest::Hold(id.to_owned(), is_held, reply),
+            wait,
+        )
     }
 
-    /// Deletes a dump for `by`, unless the dump is open or held. Whether it existed.
+    /// Deletes a dump for `by`, unless the dump is open or held. Returns whether the dump existed.
     ///
     /// # Errors
-    /// As of [`Self::dumps`]; inside, a sentence for the user.
+    /// As for [`Self::dumps`]. The inner error is a message for the user.
     pub fn delete(
         &self,
         id: &str,
@@ -200,19 +205,22 @@ impl Keeper {
         wait: Duration,
     ) -> Result<Result<bool, String>, NoAnswer> {
         let by = by.map(str::to_owned);
-        self.ask(|reply| Request::Delete(id.to_owned(), by, reply), wait)
+        self.ask(
+            |reply| KeeperRequest::Delete(id.to_owned(), by, reply),
+            wait,
+        )
     }
 
-    /// Has a dump held or deleted, and waits.
+    /// Sends a request to the dump-keeper, and waits for the reply.
     pub(super) fn ask<T>(
         &self,
-        request: impl FnOnce(SyncSender<T>) -> Request,
+        request: impl FnOnce(SyncSender<T>) -> KeeperRequest,
         wait: Duration,
     ) -> Result<T, NoAnswer> {
         self.requests.ask(request, wait)
     }
 
-    /// Asks which dumps there are, or for one of them, and waits.
+    /// Sends a question to the dump-lister, and waits for the reply.
     pub(super) fn look<T>(
         &self,
         question: impl FnOnce(SyncSender<T>) -> Question,
@@ -221,35 +229,36 @@ impl Keeper {
         self.questions.ask(question, wait)
     }
 
-    /// Requests that wait for the thread that deletes dumps.
+    /// Pending requests to the dump-keeper.
     #[cfg(test)]
     pub(super) fn requests(&self) -> usize {
         self.requests.len()
     }
 
-    /// Questions that wait for the thread that lists dumps.
+    /// Pending questions to the dump-lister.
     #[cfg(test)]
     pub(super) fn questions(&self) -> usize {
         self.questions.questions()
     }
 }
 
-/// The two threads. They end when this is dropped, after all that they were asked.
+/// The two threads. They answer all pending requests and end when this is dropped.
 #[derive(Debug)]
-pub struct KeeperThread {
-    keeper: Keeper,
+pub struct StoreThreads {
+    keeper: KeeperHandle,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl KeeperThread {
-    /// Starts them; they have the privileges of the caller.
+impl StoreThreads {
+    /// Starts the threads, which have the privileges of the caller.
     pub fn start(
-        directory: Directory,
+        directory: DumpDirectory,
         config: KeeperConfig,
         clock: Arc<dyn Clock>,
-        listener: Arc<dyn Listener>,
+        listener: Arc<dyn StoreListener>,
     ) -> io::Result<Self> {
-        let (keeper, mut keeping, mut lister) = Keeping::new(directory, config, clock, listener);
+        let (keeper, mut keeping, mut lister) =
+            KeeperState::new(directory, config, clock, listener);
         let mut threads = Self {
             keeper,
             threads: Vec::new(),
@@ -261,58 +270,58 @@ impl KeeperThread {
         Ok(threads)
     }
 
-    /// The way to these threads.
-    pub fn keeper(&self) -> &Keeper {
+    /// The handle of these threads.
+    pub fn keeper(&self) -> &KeeperHandle {
         &self.keeper
     }
 }
 
-impl Drop for KeeperThread {
+impl Drop for StoreThreads {
     fn drop(&mut self) {
         self.keeper.requests.close();
         self.keeper.questions.close();
         for thread in self.threads.drain(..) {
-            // It told its panic itself.
+            // The panic hook has already reported a panic.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread has.
+/// The state of the dump-keeper.
 #[derive(Debug)]
-pub(super) struct Keeping {
+pub(super) struct KeeperState {
     listing: Listing,
-    /// The directory is read.
+    /// The directory has been listed.
     is_listed: bool,
     config: KeeperConfig,
     clock: Arc<dyn Clock>,
-    listener: Arc<dyn Listener>,
-    requests: Queue<Request>,
-    open: Arc<Mutex<OpenDumps>>,
+    listener: Arc<dyn StoreListener>,
+    requests: RequestQueue<KeeperRequest>,
+    open: Arc<Mutex<UnfinishedDumps>>,
     second_copies: SecondCopies,
     deleting: Arc<Mutex<()>>,
-    /// Dumps that could not be deleted.
+    /// Dumps whose deletion failed.
     refused: BTreeSet<String>,
-    /// On the monotonic clock, ns: when the directory is looked at again, …
+    /// Time of the next listing of the directory, ns on the monotonic clock.
     look_ns: i64,
-    /// … and until when nothing is deleted.
+    /// Time until which nothing is deleted, ns on the monotonic clock.
     rest_ns: i64,
-    /// It was told that there is too little room and nothing to delete, …
+    /// The user was informed that too little space is free and nothing may be deleted.
     is_short: bool,
-    /// … and that held dumps alone are more than is to be kept.
+    /// The user was informed that held dumps alone exceed the limit.
     is_held_up: bool,
 }
 
-impl Keeping {
+impl KeeperState {
     pub(super) fn new(
-        directory: Directory,
+        directory: DumpDirectory,
         config: KeeperConfig,
         clock: Arc<dyn Clock>,
-        listener: Arc<dyn Listener>,
-    ) -> (Keeper, Self, Lister) {
-        let keeper = Keeper {
-            requests: Queue::default(),
-            questions: Queue::default(),
+        listener: Arc<dyn StoreListener>,
+    ) -> (KeeperHandle, Self, Lister) {
+        let keeper = KeeperHandle {
+            requests: RequestQueue::default(),
+            questions: RequestQueue::default(),
             open: Arc::default(),
             second_copies: SecondCopies::default(),
             deleting: Arc::default(),
@@ -350,15 +359,15 @@ impl Keeping {
         loop {
             self.keep();
             match self.requests.next(self.wait()) {
-                Next::Request(request) => self.serve(request),
-                Next::Nothing => {}
-                Next::End => break,
+                NextRequest::Request(request) => self.serve(request),
+                NextRequest::Nothing => {}
+                NextRequest::End => break,
             }
         }
         self.keep();
     }
 
-    /// How long nothing is to be done by itself; `None`: ever.
+    /// Time until the next work without a request. `None`: no such work.
     fn wait(&self) -> Option<Duration> {
         if self.config.min_free.is_some() {
             Some(ROOM_EVERY)
@@ -367,28 +376,29 @@ impl Keeping {
         }
     }
 
-    /// Does what waits.
+    /// Serves the pending requests.
     #[cfg(test)]
     pub(super) fn serve_all(&mut self) {
-        while let Next::Request(request) = self.requests.next(Some(Duration::ZERO)) {
+        while let NextRequest::Request(request) = self.requests.next(Some(Duration::ZERO)) {
             self.serve(request);
         }
     }
 
-    fn serve(&mut self, request: Request) {
+    fn serve(&mut self, request: KeeperRequest) {
         match request {
-            Request::Finished(was, id) => {
+            KeeperRequest::Finished(was, id) => {
                 self.hold_on(&was, &id);
                 if self.is_listed {
                     self.listing.look_again(&id);
                 }
             }
-            Request::Rules(keeps) => self.config.limits.rules = keeps,
-            Request::Hold(id, is_held, reply) => _ = reply.send(self.hold(&id, is_held)),
-            Request::Delete(id, by, reply) => _ = reply.send(self.delete_asked(&id, by)),
-            Request::Room(bytes, reply) => {
-                // The dumps that were finished before may be the only ones to delete.
-                let is_finished = |request: &Request| matches!(request, Request::Finished(..));
+            KeeperRequest::Rules(keeps) => self.config.limits.rules = keeps,
+            KeeperRequest::Hold(id, is_held, reply) => _ = reply.send(self.hold(&id, is_held)),
+            KeeperRequest::Delete(id, by, reply) => _ = reply.send(self.delete_asked(&id, by)),
+            KeeperRequest::Room(bytes, reply) => {
+                // The dumps of earlier requests may be the only dumps that may be deleted.
+                let is_finished =
+                    |request: &KeeperRequest| matches!(request, KeeperRequest::Finished(..));
                 for finished in self.requests.take_all(is_finished) {
                     self.serve(finished);
                 }
@@ -401,7 +411,7 @@ impl Keeping {
         }
     }
 
-    /// Reads the directory, if that was not done before.
+    /// Lists the directory, unless this was already done.
     fn list(&mut self) {
         if !self.is_listed {
             self.refresh();
@@ -430,15 +440,15 @@ impl Keeping {
         is_new
     }
 
-    /// What was held while it was open is held under the name that it has now.
+    /// A dump that was held while it was open is held under its final name.
     fn hold_on(&mut self, was: &str, id: &str) {
         if was == id || !self.listing.is_held(was) {
             return;
         }
-        // The new mark first: there is always one.
+        // The new mark first, so that the dump is held at any time.
         let held = self.listing.hold(id, true).and_then(|_| {
             self.listing.look_again(was);
-            // It holds who took the name as well, if that is a dump.
+            // If another dump took the old name, the old mark also holds that dump.
             match self.listing.get(was) {
                 Some(_) => Ok(false),
                 None => self.listing.hold(was, false),
@@ -467,7 +477,7 @@ impl Keeping {
         Ok(is_new)
     }
 
-    /// Deletes what is not to be kept.
+    /// Deletes the dumps beyond the limits.
     pub(super) fn keep(&mut self) {
         let now = self.clock.now();
         if !self.config.limits.are_any() && self.config.min_free.is_none() {
@@ -499,7 +509,8 @@ impl Keeping {
         }
     }
 
-    /// Where held dumps alone are more than is to be kept, every other one goes as soon as it is finished: that is told once.
+    /// If held dumps alone exceed the limit, every other dump is deleted as soon as it is finished.
+    /// The user is informed of this once.
     fn tell_held(&mut self) {
         let held = self.listing.dumps().filter(|dump| dump.is_held);
         let held = held.fold(0_u64, |sum, dump| sum.saturating_add(dump.bytes));
@@ -513,7 +524,8 @@ impl Keeping {
         }
     }
 
-    /// The dumps that may be deleted or are held, and the bytes of others, which count as well.
+    /// The dumps that may be deleted or are held, and the bytes of all other dumps, which also
+    /// count.
     fn deletable(&self) -> (Vec<&StoredDump>, u64) {
         let open = lock(&self.open);
         let open_bytes = open
@@ -526,8 +538,9 @@ impl Keeping {
     }
 
     fn leave_room(&mut self, min_free: MinFree) {
-        // What compression gives back in a moment is as good as free: who finds no room for a packet before asks for it. What it gives back while the room
-        // is looked at counts twice, until the next look.
+        // Space that compression frees at its end counts as free. A writer that finds no room
+        // before that end requests room. Space that compression frees between the two readings here
+        // counts twice, until the next reading.
         let given_back = self.second_copies.bytes();
         let Ok(space) = self.listing.space() else {
             return;
@@ -545,7 +558,7 @@ impl Keeping {
         }
     }
 
-    /// Whether it deleted anything.
+    /// Deletes the oldest dumps for this number of bytes. Returns whether it deleted any dump.
     fn delete_for_room(&mut self, bytes: u64) -> bool {
         let (dumps, _) = self.deletable();
         let oldest = for_room(dumps.into_iter(), bytes).into_iter();
@@ -560,14 +573,14 @@ impl Keeping {
         has_deleted
     }
 
-    /// As in [`Listing::delete`].
+    /// As [`Listing::delete`].
     fn delete_files(&mut self, id: &str) -> io::Result<Option<Arc<StoredDump>>> {
         let deleting = Arc::clone(&self.deleting);
         let _deleting = lock(&deleting);
         self.listing.delete(id)
     }
 
-    /// Deletes a dump, unless it is held or changed since. An error is told.
+    /// Deletes a dump, unless it is held or has changed. Reports an error to the user.
     fn delete(&mut self, id: &str, why: WhyDeleted) -> Result<bool, ()> {
         match self.delete_files(id) {
             Ok(deleted) => {
@@ -598,8 +611,8 @@ impl Keeping {
     }
 }
 
-impl OpenDump {
-    /// Bytes of it on the disk.
+impl UnfinishedDump {
+    /// Bytes of its files on the disk.
     fn bytes(&self) -> u64 {
         let files = self.files.iter();
         files.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes))

@@ -10,21 +10,21 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Listener, StoredDump,
-    keeper::OpenDumps,
+    StoreListener, StoredDump,
+    keeper::UnfinishedDumps,
     listing::Listing,
-    queue::{Next, Queue},
+    queue::{NextRequest, RequestQueue},
 };
 use crate::{
-    directory::Directory,
+    directory::DumpDirectory,
     disk::{DiskFile, sequential},
     lock,
 };
 
-/// All dumps of the directory. Questions at the same time share one list.
+/// All dumps of the directory. Simultaneous questions share one list.
 pub type StoredDumps = Arc<[Arc<StoredDump>]>;
 
-/// A question to the thread, and where the answer goes.
+/// A question to the dump-lister, and the channel for the answer.
 #[derive(Debug)]
 pub(crate) enum Question {
     List(SyncSender<StoredDumps>),
@@ -32,7 +32,7 @@ pub(crate) enum Question {
     Open(String, String, SyncSender<io::Result<DumpFileReader>>),
 }
 
-/// A capture file of a dump, to be read.
+/// An open capture file of a dump.
 #[derive(Debug)]
 pub struct DumpFileReader {
     file: Arc<dyn DiskFile>,
@@ -40,50 +40,50 @@ pub struct DumpFileReader {
 }
 
 impl DumpFileReader {
-    /// How many bytes it has; of an open dump's those that hold whole packets now.
+    /// Number of bytes in the file. For an open dump: bytes that contain whole packets now.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The dump is finished: from now on the file has all that is in it.
-    pub fn is_finished(&mut self) {
+    /// Removes the limit on the bytes, because the dump is finished and the file complete.
+    pub fn set_finished(&mut self) {
         self.bytes = u64::MAX;
     }
 
-    /// Reads on from an offset, as `pread(2)`: how many bytes were read, 0 at the end.
+    /// Reads from an offset, like `pread(2)`. Returns the number of bytes, 0 at the end.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let most = buffer.len().min(left);
         self.file.read_at(&mut buffer[..most], offset)
     }
 
-    /// Reads it from its start to its end.
+    /// A reader from start to end.
     pub fn into_reader(self) -> impl Read + Send {
         sequential(move |buffer, offset| self.read_at(buffer, offset))
     }
 }
 
-/// The state of the thread.
+/// The state of the dump-lister.
 #[derive(Debug)]
 pub(super) struct Lister {
     listing: Listing,
-    questions: Queue<Question>,
-    open: Arc<Mutex<OpenDumps>>,
-    listener: Arc<dyn Listener>,
+    questions: RequestQueue<Question>,
+    open: Arc<Mutex<UnfinishedDumps>>,
+    listener: Arc<dyn StoreListener>,
     /// The last listing failed, which was reported.
     is_unreadable: bool,
 }
 
 impl Lister {
     pub(super) fn new(
-        directory: Directory,
-        questions: Queue<Question>,
-        open: Arc<Mutex<OpenDumps>>,
-        listener: Arc<dyn Listener>,
+        directory: DumpDirectory,
+        questions: RequestQueue<Question>,
+        open: Arc<Mutex<UnfinishedDumps>>,
+        listener: Arc<dyn StoreListener>,
     ) -> Self {
         Self {
             listing: Listing::new(directory),
@@ -95,15 +95,17 @@ impl Lister {
     }
 
     pub(super) fn run(&mut self) {
-        while let Next::Request(question) = self.questions.next(None) {
+        while let NextRequest::Request(question) = self.questions.next(None) {
             self.answer(question);
         }
     }
 
-    /// Answers what waits.
+    /// Answers the pending questions.
     #[cfg(test)]
     pub(super) fn answer_all(&mut self) {
-        while let Next::Request(question) = self.questions.next(Some(std::time::Duration::ZERO)) {
+        while let NextRequest::Request(question) =
+            self.questions.next(Some(std::time::Duration::ZERO))
+        {
             self.answer(question);
         }
     }
@@ -111,8 +113,8 @@ impl Lister {
     fn answer(&mut self, question: Question) {
         match question {
             Question::List(reply) => {
-                // A question that comes during the listing needs the next one: its asker may
-                // know of a dump that is not in this one.
+                // A question that arrives during the listing needs the next listing, because its
+                // asker may know of a newer dump.
                 let is_list = |question: &Question| matches!(question, Question::List(_));
                 let others = self.questions.take_all(is_list);
                 let all = self.list();
@@ -128,9 +130,10 @@ impl Lister {
         }
     }
 
-    /// All dumps, the oldest first, open ones last.
+    /// All dumps, the oldest first, open dumps last.
     fn list(&mut self) -> StoredDumps {
-        // The open dumps come first: a dump that is finished during the listing is open or finished in the list.
+        // Read the open dumps first: a dump that is finished during the listing is in the list,
+        // open or finished.
         let open = self.open();
         let refreshed = self.listing.refresh();
         if let Err(error) = &refreshed
@@ -142,7 +145,7 @@ impl Lister {
         self.is_unreadable = refreshed.is_err();
         let of_open = open.iter();
         let of_open = of_open.map(|(id, dump)| Arc::new(self.listing.stored_open(id, dump)));
-        // One whose sidecar is just written may be both for a moment.
+        // A dump whose sidecar was just written may be open and finished for a moment.
         let finished = self.listing.shared();
         let finished = finished.filter(|dump| !open.contains_key(&dump.id));
         let mut all: Vec<_> = finished.chain(of_open).collect();
@@ -151,20 +154,20 @@ impl Lister {
         all.into()
     }
 
-    /// The dumps that are being written. Their writers wait for the lock: no disk is asked under
-    /// the lock.
-    fn open(&self) -> OpenDumps {
+    /// The dumps that are being written. The writers of dumps also use this lock, so nothing reads
+    /// the disk under the lock.
+    fn open(&self) -> UnfinishedDumps {
         lock(&self.open).clone()
     }
 
     fn get(&mut self, id: &str) -> Option<(StoredDump, Value)> {
-        // As in a list.
+        // Open dumps first, as in a list.
         if let Some(open) = self.open().get(id) {
             return Some((self.listing.stored_open(id, open), Value::Null));
         }
         self.listing.look_again(id);
         let known = self.listing.get(id)?;
-        let told = known.told(self.listing.disk()).ok()?;
+        let told = known.read_sidecar(self.listing.disk()).ok()?;
         Some(((*known.dump).clone(), told))
     }
 

@@ -1,4 +1,4 @@
-//! Which dumps there are: read once, and brought up to date where something changed.
+//! The list of finished dumps: read once, and updated if something changed.
 
 use std::{
     collections::BTreeMap,
@@ -7,21 +7,23 @@ use std::{
     sync::Arc,
 };
 
-use super::{Known, Space, StoredDump, hold_mark, is_held, is_name, keeper::OpenDump, stem_of};
+use super::{
+    ListedDump, Space, StoredDump, hold_mark, is_held, is_name, keeper::UnfinishedDump, stem_of,
+};
 use crate::{
-    directory::{Directory, SubDirectory},
+    directory::{DumpDirectory, SubDirectory},
     disk::Disk,
 };
 
-/// The finished dumps of a directory, by name.
+/// The finished dumps of a directory, by ID.
 #[derive(Debug)]
 pub(super) struct Listing {
-    directory: Directory,
-    known: BTreeMap<String, Known>,
+    directory: DumpDirectory,
+    known: BTreeMap<String, ListedDump>,
 }
 
 impl Listing {
-    pub(super) fn new(directory: Directory) -> Self {
+    pub(super) fn new(directory: DumpDirectory) -> Self {
         Self {
             directory,
             known: BTreeMap::new(),
@@ -36,7 +38,7 @@ impl Listing {
         self.directory.here()
     }
 
-    /// Looks at what lies in the directory now, and one level below it.
+    /// Reads the directory, and the directories one level below it.
     pub(super) fn refresh(&mut self) -> io::Result<()> {
         let entries = self.disk().list(self.root())?;
         let mut before = std::mem::take(&mut self.known);
@@ -60,7 +62,7 @@ impl Listing {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // It cannot be read now: what is known of it is there still.
+                // The directory cannot be read now, so its known dumps stay in the list.
                 Err(_) => {
                     let prefix = format!("{into}/");
                     let known = before.range(prefix.clone()..);
@@ -73,8 +75,8 @@ impl Listing {
         Ok(())
     }
 
-    /// Takes a dump up, if this is the sidecar of one.
-    fn look(&mut self, into: Option<&str>, name: &Path, before: &mut BTreeMap<String, Known>) {
+    /// Adds a dump, if the name is that of a sidecar.
+    fn look(&mut self, into: Option<&str>, name: &Path, before: &mut BTreeMap<String, ListedDump>) {
         let Some(stem) = stem_of(name) else {
             return;
         };
@@ -82,7 +84,7 @@ impl Listing {
         let known = before.remove(&id).filter(|known| {
             match self.disk().entry(&known.sidecar()) {
                 Ok(now) => (now.inode, now.changed_ns) == known.seen,
-                // What cannot be looked at now is none other for that.
+                // If the sidecar cannot be read now, the dump counts as unchanged.
                 Err(error) => error.kind() != io::ErrorKind::NotFound,
             }
         });
@@ -94,23 +96,24 @@ impl Listing {
                 }
                 Some(known)
             }
-            None => Known::read(self.disk(), self.root(), into, stem),
+            None => ListedDump::read(self.disk(), self.root(), into, stem),
         };
         if let Some(known) = known {
             self.known.insert(id, known);
         }
     }
 
-    /// A dump was finished, or may have changed.
+    /// Reads the sidecar of a dump that was finished or may have changed.
     pub(super) fn look_again(&mut self, id: &str) {
         self.known.remove(id);
-        let known = parts(id).map(|(into, stem)| Known::read(self.disk(), self.root(), into, stem));
+        let known =
+            parts(id).map(|(into, stem)| ListedDump::read(self.disk(), self.root(), into, stem));
         if let Some(known) = known.flatten() {
             self.known.insert(id.to_owned(), known);
         }
     }
 
-    pub(super) fn get(&self, id: &str) -> Option<&Known> {
+    pub(super) fn get(&self, id: &str) -> Option<&ListedDump> {
         self.known.get(id)
     }
 
@@ -123,15 +126,15 @@ impl Listing {
         self.known.values().map(|known| Arc::clone(&known.dump))
     }
 
-    /// A dump that is being written, as it is listed.
-    pub(super) fn stored_open(&self, id: &str, open: &OpenDump) -> StoredDump {
+    /// An open dump in the form of the list.
+    pub(super) fn stored_open(&self, id: &str, open: &UnfinishedDump) -> StoredDump {
         StoredDump {
             is_held: self.is_held(id),
             ..open.stored(id)
         }
     }
 
-    /// Holds a dump that is there, open or not, or releases it. Whether that is new.
+    /// Holds or releases a dump, open or not. Returns whether this changed the dump.
     pub(super) fn hold(&self, id: &str, is_held: bool) -> io::Result<bool> {
         let mark = self.mark(id).ok_or(io::ErrorKind::NotFound)?;
         if self.disk().exists(&mark) == is_held {
@@ -149,7 +152,7 @@ impl Listing {
         self.mark(id).is_some_and(|mark| self.disk().exists(&mark))
     }
 
-    /// Where the mark is that holds a dump. `None`: there can be none of this name.
+    /// Path of the file that holds a dump. `None` if no dump can have this ID.
     fn mark(&self, id: &str) -> Option<PathBuf> {
         let (into, stem) = parts(id)?;
         let directory = into.map_or_else(|| self.root().to_owned(), |it| self.root().join(it));
@@ -160,7 +163,8 @@ impl Listing {
         self.disk().space(self.root())
     }
 
-    /// Deletes a dump. Returned is what it was: `None`, if it is held now, or is not there as it was known.
+    /// Deletes a dump, and returns the dump. `None` if it is held now, or no longer as it was
+    /// listed.
     pub(super) fn delete(&mut self, id: &str) -> io::Result<Option<Arc<StoredDump>>> {
         self.look_again(id);
         let Some(known) = self.known.get(id).filter(|known| !known.dump.is_held) else {
@@ -170,7 +174,7 @@ impl Listing {
         Ok(self.known.remove(id).map(|known| known.dump))
     }
 
-    /// Where a file of a dump is.
+    /// Path of a file of a dump.
     pub(super) fn path(&self, id: &str, name: &str) -> Option<PathBuf> {
         let known = self.known.get(id)?;
         let file = known.dump.files.iter().find(|file| file.name == name)?;
@@ -178,7 +182,7 @@ impl Listing {
     }
 }
 
-/// The directory below, if there is one, and the stem of a dump of this name. `None`: no dump can have it.
+/// The name of the subdirectory, if there is one, and the stem. `None` if no dump can have this ID.
 fn parts(id: &str) -> Option<(Option<&str>, &str)> {
     let (into, stem) = match id.split_once('/') {
         Some((into, stem)) => (Some(into), stem),

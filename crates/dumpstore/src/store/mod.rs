@@ -1,10 +1,12 @@
-//! The dumps that lie in the directory: those of this recorder, and of earlier ones.
+//! The dumps in the directory, from this recorder and from earlier ones.
 //!
-//! A dump is known by its sidecar, `STEM.json`, which lists its files. Nothing else is taken for one: each file has to be a plain file beside it whose
-//! name begins with `STEM.` and ends as captures do, and one that is complete has to have the size that the sidecar tells. In a directory below, where
-//! `into` puts dumps, sidecars have to name that directory. So nothing of somebody else is ever listed, handed out or deleted.
+//! A dump is identified by its sidecar, `STEM.json`, which lists its files. Each listed file must
+//! be a plain file next to the sidecar. Its name must begin with `STEM.` and end like a capture. A
+//! complete file must have the size in the sidecar. In a subdirectory, where `into` puts dumps,
+//! sidecars must name that subdirectory. So files of other programs are never listed, returned or
+//! deleted.
 //!
-//! `STEM.hold`, an empty file, holds a dump: it is not deleted.
+//! An empty file `STEM.hold` holds a dump: a held dump is not deleted.
 
 #[cfg(test)]
 mod full_disk_tests;
@@ -32,25 +34,25 @@ use serde_json::Value;
 
 use crate::disk::Disk;
 
-/// Bytes of a sidecar that are read. It has 1,000 hits at most, and interfaces.
+/// Maximum number of bytes read from a sidecar. A sidecar lists at most 1,000 hits, and interfaces.
 const SIDECAR_BYTES_MAX: u64 = 32 << 20;
-/// How the names of complete captures end, if they are not compressed.
+/// The extensions of complete captures without compression.
 const ENDS: [&str; 2] = [".pcapng", ".pcap"];
 /// The last extension of a compressed capture's name.
 pub const COMPRESSED_END: &str = ".zst";
 /// The last extension of a file's name while the file is written.
 pub const PART_END: &str = ".part";
 
-/// The news of the store. The calls must not wait.
-pub trait Listener: fmt::Debug + Send + Sync {
+/// Receives reports of the store. The calls must not wait.
+pub trait StoreListener: fmt::Debug + Send + Sync {
     /// A dump was deleted.
     fn deleted(&self, dump: DeletedDump);
 
-    /// A sentence for the user.
+    /// A message for the user.
     fn notice(&self, text: String);
 }
 
-/// Whether a file holds everything that its filter takes of its window.
+/// Whether a dump has all packets of its window that match its filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -67,7 +69,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The word that files use.
+    /// The word in files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -78,40 +80,41 @@ impl Verdict {
     }
 }
 
-/// A dump, as its files tell of it.
+/// A dump, as its files describe it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoredDump {
     /// The part that the names of the dump's files share: ASCII letters, digits, `.`, `_` and `-`.
     /// If the dump is in a subdirectory, the id starts with `SUBDIRECTORY/`, which is its only `/`.
     pub id: String,
-    /// The `number` of its report. `None`: the dump is not open any more.
+    /// The `number` of its report. `None` if the dump is not open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
-    /// It is being written.
+    /// The dump is being written.
     pub is_open: bool,
-    /// It is not to be deleted.
+    /// The dump is held: it is not deleted.
     pub is_held: bool,
     /// The trigger expression, or `manual`.
     pub rule: String,
-    /// What the rule is called; by hand and of alerts there is none.
+    /// The name of the rule. `None` for dumps by hand and of alerts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule_name: Option<String>,
-    /// RFC 3339, as in the report.
+    /// Time of the trigger, RFC 3339, as in the report.
     pub trigger_time: String,
-    /// Of an open one empty.
+    /// Start of the window, as in the report. Empty for an open dump.
     pub from: String,
-    /// Of an open one empty.
+    /// End of the window, as in the report. Empty for an open dump.
     pub to: String,
-    /// `None`: it is open.
+    /// The verdict. `None` for an open dump.
     pub verdict: Option<Verdict>,
-    /// Of an open one 0.
+    /// Number of packets. 0 for an open dump.
     pub packets: u64,
-    /// Of all its files, the sidecar among them.
+    /// Bytes of all files, sidecar included.
     pub bytes: u64,
-    /// When it was completed, by the system's clock, ns since the epoch; of an open one the stamp of its trigger.
+    /// Time of completion by the system's clock, ns since the epoch. For an open dump: the stamp of
+    /// its trigger.
     pub made_ns: i64,
-    /// Its captures.
+    /// The capture files.
     pub files: Vec<StoredFile>,
 }
 
@@ -119,17 +122,17 @@ pub struct StoredDump {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoredFile {
-    /// Without a directory.
+    /// Name without directory.
     pub name: String,
-    /// Bytes of it. Of an open dump: those that hold whole packets now.
+    /// Length in bytes. For an open dump: bytes that contain whole packets now.
     pub bytes: u64,
-    /// Lower-case hexadecimal digits; `None` of a file that is not complete.
+    /// SHA-256 digest in lower-case hexadecimal digits. `None` if the file is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
 impl StoredFile {
-    /// Whether it is compressed.
+    /// Whether the file is compressed.
     pub fn is_compressed(&self) -> bool {
         self.name.ends_with(COMPRESSED_END)
     }
@@ -140,24 +143,24 @@ impl StoredFile {
     }
 }
 
-/// A name without what it has while the file is written, and for compression.
+/// A name without the extensions for unfinished and for compressed files.
 fn without_end(name: &str) -> &str {
     let name = name.strip_suffix(PART_END).unwrap_or(name);
     name.strip_suffix(COMPRESSED_END).unwrap_or(name)
 }
 
-/// A finished dump, and what tells it from another one in its place.
+/// A finished dump, and the identity of its sidecar.
 #[derive(Debug, Clone)]
-struct Known {
+struct ListedDump {
     dump: Arc<StoredDump>,
     directory: PathBuf,
-    /// Of the sidecar: inode, and when it was changed, ns.
+    /// Inode of the sidecar, and the time of its last change, ns.
     seen: (u64, i64),
 }
 
-/// What a sidecar has to say.
+/// The fields of a sidecar.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct SidecarFields {
     program: String,
     #[serde(default)]
     into: Option<String>,
@@ -174,21 +177,22 @@ struct Told {
     files: Vec<StoredFile>,
 }
 
-/// What keeps dumps from growing without end.
+/// A retention limit on a set of dumps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Keep {
-    /// Bytes of their files; the oldest go first. `None`: any number.
+pub struct RetentionLimit {
+    /// Maximum number of bytes of their files; the oldest dumps are deleted first. `None`: no
+    /// limit.
     pub bytes: Option<u64>,
-    /// How old they get, from when they were completed on. `None`: any age.
+    /// Maximum age, from the completion of the dump on. `None`: no limit.
     pub age: Option<std::time::Duration>,
 }
 
-/// Room that is left to others on the file system.
+/// Space that must stay free on the file system.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MinFree {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// Such a part of it, in percent, 0 to 100.
+    /// A part of the file system, in percent, 0 to 100.
     Percent(f64),
 }
 
@@ -197,13 +201,13 @@ pub enum MinFree {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WhyDeleted {
-    /// It was too old, …
+    /// The dump exceeded the maximum age.
     Age,
-    /// … or the dumps, of its rule or in all, had too many bytes.
+    /// The dumps, of its rule or in total, exceeded their maximum number of bytes.
     Bytes,
-    /// The file system had too little room.
+    /// The file system had too little free space.
     MinFree,
-    /// Somebody asked for it.
+    /// A client or user deleted the dump.
     Asked,
 }
 
@@ -213,28 +217,28 @@ pub enum WhyDeleted {
 pub struct DeletedDump {
     /// See [`StoredDump::id`].
     pub id: String,
-    /// Its trigger expression, or `manual`.
+    /// The trigger expression, or `manual`.
     pub rule: String,
-    /// What its files had.
+    /// Bytes of its files.
     pub bytes: u64,
-    /// Why.
+    /// The reason.
     pub why: WhyDeleted,
-    /// Who asked for it, where that is told.
+    /// The name of the client or user, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
 
-/// Bytes of a file system.
+/// The space of a file system, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// That this process may still use.
+    /// Space that this process may still use.
     pub free: u64,
     /// The size of the file system.
     pub total: u64,
 }
 
 impl MinFree {
-    /// In bytes.
+    /// The limit in bytes.
     pub fn bytes(self, space: Space) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -248,8 +252,8 @@ impl MinFree {
     }
 }
 
-impl Known {
-    /// Reads what a sidecar tells. `None`: it is none, or not of what lies there.
+impl ListedDump {
+    /// Reads a sidecar. `None` if it is not a sidecar, or does not match the files.
     fn read(disk: &dyn Disk, root: &Path, into: Option<&str>, stem: &str) -> Option<Self> {
         let directory = into.map_or_else(|| root.to_owned(), |name| root.join(name));
         let path = directory.join(format!("{stem}.json"));
@@ -261,7 +265,7 @@ impl Known {
         let file = disk.open_to_read(&path).ok()?;
         let mut reader = file.reader().take(SIDECAR_BYTES_MAX);
         reader.read_to_end(&mut text).ok()?;
-        let told: Told = serde_json::from_slice(&text).ok()?;
+        let told: SidecarFields = serde_json::from_slice(&text).ok()?;
         if !told.program.starts_with("retroscope ") || told.into.as_deref() != into {
             return None;
         }
@@ -277,7 +281,7 @@ impl Known {
                     }
                     bytes += meta.bytes;
                 }
-                // Deleting it was begun.
+                // The deletion of this dump was interrupted.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Ok(_) | Err(_) => return None,
             }
@@ -319,14 +323,14 @@ impl Known {
         self.directory.join(format!("{}.json", self.stem()))
     }
 
-    /// What its sidecar tells, whole.
-    fn told(&self, disk: &dyn Disk) -> io::Result<Value> {
+    /// The whole content of the sidecar.
+    fn read_sidecar(&self, disk: &dyn Disk) -> io::Result<Value> {
         let file = disk.open_to_read(&self.sidecar())?;
         let reader = io::BufReader::new(file.reader().take(SIDECAR_BYTES_MAX));
         Ok(serde_json::from_reader(reader)?)
     }
 
-    /// Deletes its files, the sidecar last: whoever goes on finds it by that.
+    /// Deletes the files, the sidecar last, so that an interrupted deletion can be continued.
     fn delete(&self, disk: &dyn Disk) -> io::Result<()> {
         let captures = self.dump.files.iter();
         let captures = captures.map(|file| self.directory.join(&file.name));
@@ -352,13 +356,14 @@ fn is_held(disk: &dyn Disk, directory: &Path, stem: &str) -> bool {
     disk.exists(&hold_mark(directory, stem))
 }
 
-/// Whether a text may be the name of a file of ours.
+/// Whether a text may be the name of one of our files.
 fn is_name(text: &str) -> bool {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !text.is_empty() && !text.starts_with('.') && text.chars().all(is_good)
 }
 
-/// `STEM.END`, `STEM.linktypeN.END` or, where that was taken, `STEM.M.linktypeN.END`: not what belongs to a longer stem.
+/// Whether a name is `STEM.END`, `STEM.linktypeN.END` or, if that was taken,
+/// `STEM.M.linktypeN.END`. Excludes files of a longer stem.
 fn is_capture_of(stem: &str, name: &str) -> bool {
     let rest = name.strip_prefix(stem).filter(|_| is_name(name));
     let between = |rest: &str| {
@@ -368,7 +373,7 @@ fn is_capture_of(stem: &str, name: &str) -> bool {
     rest.map(without_end).is_some_and(between)
 }
 
-/// Whether a text may stand between a stem and the end of a capture's name.
+/// Whether a text may be between a stem and the extension of a capture.
 fn is_between(text: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
     let Some((before, link_type)) = text.split_once(".linktype") else {

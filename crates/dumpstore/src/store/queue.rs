@@ -12,26 +12,26 @@ use std::{
 
 use crate::lock;
 
-/// Questions that wait for one thread at most.
+/// Maximum number of pending questions to one thread.
 pub(super) const QUESTIONS_MAX: usize = 64;
 
 /// The queue. Clones share the requests.
 #[derive(Debug)]
-pub(super) struct Queue<R>(Arc<Shared<R>>);
+pub(super) struct RequestQueue<R>(Arc<QueueShared<R>>);
 
 #[derive(Debug)]
-struct Shared<R> {
-    state: Mutex<State<R>>,
+struct QueueShared<R> {
+    state: Mutex<QueueState<R>>,
     /// A request was added, or the queue was closed.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<R> {
-    /// Each question with its number; what needs no answer has no number.
+struct QueueState<R> {
+    /// Each question with its number. Requests without an answer have no number.
     waiting: VecDeque<(Option<u64>, R)>,
-    /// Urgent questions, which come before all others. The limit does not apply: their askers are
-    /// the threads that write dumps.
+    /// Urgent questions, which precede all other requests. The limit does not apply: only the
+    /// threads that write dumps ask urgently.
     urgent: VecDeque<(Option<u64>, R)>,
     next: u64,
     is_closed: bool,
@@ -40,54 +40,54 @@ struct State<R> {
 /// Why a question has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// Too many questions wait.
+    /// Too many questions are pending.
     Busy,
-    /// No answer came within the time of the asker.
+    /// No answer arrived in time.
     Late,
     /// The thread has ended.
     Ended,
 }
 
-/// The next turn of the thread.
+/// The result of waiting for the next request.
 #[derive(Debug)]
-pub(super) enum Next<R> {
+pub(super) enum NextRequest<R> {
     Request(R),
-    /// No request came within the time.
+    /// No request arrived in time.
     Nothing,
-    /// The queue is closed, and all its requests were taken.
+    /// The queue is closed and empty.
     End,
 }
 
-impl<R> Clone for Queue<R> {
+impl<R> Clone for RequestQueue<R> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<R> Default for Queue<R> {
+impl<R> Default for RequestQueue<R> {
     fn default() -> Self {
-        let state = State {
+        let state = QueueState {
             waiting: VecDeque::new(),
             urgent: VecDeque::new(),
             next: 0,
             is_closed: false,
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(QueueShared {
             state: Mutex::new(state),
             changed: Condvar::new(),
         }))
     }
 }
 
-impl<R> Queue<R> {
+impl<R> RequestQueue<R> {
     /// Adds a request that needs no answer. The limit does not apply.
-    pub(super) fn tell(&self, request: R) {
+    pub(super) fn push(&self, request: R) {
         lock(&self.0.state).waiting.push_back((None, request));
         self.0.changed.notify_all();
     }
 
-    /// Asks, and waits for at most `wait`. Then a question that the thread has not taken is
-    /// removed.
+    /// Asks a question, and waits for at most `wait`. After that, a question that the thread has
+    /// not taken is removed.
     pub(super) fn ask<T>(
         &self,
         request: impl FnOnce(SyncSender<T>) -> R,
@@ -96,7 +96,7 @@ impl<R> Queue<R> {
         self.put_and_wait(request, wait, false)
     }
 
-    /// As [`Self::ask`], but before all other requests and without a limit.
+    /// As [`Self::ask`], but before all other requests, and without the limit on their number.
     pub(super) fn ask_urgently<T>(
         &self,
         request: impl FnOnce(SyncSender<T>) -> R,
@@ -144,16 +144,17 @@ impl<R> Queue<R> {
         Ok(number)
     }
 
-    /// No question is taken from now on.
+    /// Closes the queue: new questions fail.
     pub(super) fn close(&self) {
         lock(&self.0.state).is_closed = true;
         self.0.changed.notify_all();
     }
 
-    /// The oldest urgent question, else the oldest request, waited for at most this long; `None`: without a limit.
-    pub(super) fn next(&self, wait: Option<Duration>) -> Next<R> {
+    /// Takes the oldest urgent question, otherwise the oldest request. Waits for at most `wait`;
+    /// `None`: without a limit.
+    pub(super) fn next(&self, wait: Option<Duration>) -> NextRequest<R> {
         let state = lock(&self.0.state);
-        let is_empty = |state: &mut State<R>| {
+        let is_empty = |state: &mut QueueState<R>| {
             state.waiting.is_empty() && state.urgent.is_empty() && !state.is_closed
         };
         let mut state = match wait {
@@ -168,13 +169,13 @@ impl<R> Queue<R> {
         };
         let urgent = state.urgent.pop_front();
         match urgent.or_else(|| state.waiting.pop_front()) {
-            Some((_, request)) => Next::Request(request),
-            None if state.is_closed => Next::End,
-            None => Next::Nothing,
+            Some((_, request)) => NextRequest::Request(request),
+            None if state.is_closed => NextRequest::End,
+            None => NextRequest::Nothing,
         }
     }
 
-    /// Takes all waiting requests of a kind, except urgent questions.
+    /// Takes all pending requests of a kind, except urgent questions.
     pub(super) fn take_all(&self, is_it: impl Fn(&R) -> bool) -> Vec<R> {
         let mut state = lock(&self.0.state);
         let (taken, left) = std::mem::take(&mut state.waiting)
@@ -185,21 +186,21 @@ impl<R> Queue<R> {
         taken.into_iter().map(|(_, request)| request).collect()
     }
 
-    /// Requests that wait.
+    /// Number of pending requests.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         let state = lock(&self.0.state);
         state.waiting.len() + state.urgent.len()
     }
 
-    /// Questions that wait.
+    /// Number of pending questions, without urgent questions.
     #[cfg(test)]
     pub(super) fn questions(&self) -> usize {
         lock(&self.0.state).questions()
     }
 }
 
-impl<R> State<R> {
+impl<R> QueueState<R> {
     fn questions(&self) -> usize {
         let numbers = self.waiting.iter().filter_map(|(number, _)| *number);
         numbers.count()

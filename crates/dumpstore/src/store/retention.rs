@@ -1,36 +1,36 @@
-//! Which dump goes next: pure.
+//! Decides which dumps are deleted. Pure.
 
 use std::collections::HashMap;
 
-use super::{Keep, StoredDump, WhyDeleted};
+use super::{RetentionLimit, StoredDump, WhyDeleted};
 
 /// Retention limits.
 #[derive(Debug, Clone, Default)]
-pub struct Limits {
+pub struct Retention {
     /// Limits on all dumps together.
-    pub all: Keep,
+    pub all: RetentionLimit,
     /// Limits on the dumps of each rule, by the name of the rule.
-    pub rules: HashMap<String, RuleKeep>,
+    pub rules: HashMap<String, RuleRetention>,
 }
 
 /// Retention limits of one rule's dumps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuleKeep {
-    /// Its limits.
-    pub keep: Keep,
-    /// Its dumps are of this trigger expression; `None`: of whatever it was, under this name.
+pub struct RuleRetention {
+    /// The limits on its dumps.
+    pub keep: RetentionLimit,
+    /// The trigger expression of its dumps. `None`: dumps of any expression under this name count.
     pub expression: Option<String>,
 }
 
-impl Limits {
-    /// Whether there are any.
+impl Retention {
+    /// Whether there is any limit.
     pub fn are_any(&self) -> bool {
-        let is_any = |keep: &Keep| *keep != Keep::default();
+        let is_any = |keep: &RetentionLimit| *keep != RetentionLimit::default();
         is_any(&self.all) || self.rules.values().any(|rule| is_any(&rule.keep))
     }
 
-    /// What is kept of the rule that a dump is of, and the rule's name.
-    fn of_rule(&self, dump: &StoredDump) -> Option<(&str, &Keep)> {
+    /// The name and the limit of the rule of a dump.
+    fn of_rule(&self, dump: &StoredDump) -> Option<(&str, &RetentionLimit)> {
         let (name, rule) = self.rules.get_key_value(dump.rule_name.as_deref()?)?;
         let is_of = |text: &String| *text == dump.rule;
         let is_its = rule.expression.as_ref().is_none_or(is_of);
@@ -76,8 +76,9 @@ impl Limits {
     }
 }
 
-impl Keep {
-    /// Why a dump goes that is the oldest of some with so many bytes.
+impl RetentionLimit {
+    /// The reason to delete the oldest dump of a set with this number of bytes, if there is a
+    /// reason.
     fn why(&self, dump: &StoredDump, bytes: u64, now_ns: i64) -> Option<WhyDeleted> {
         let age_ns = i128::from(now_ns) - i128::from(dump.made_ns);
         let is_old = |age: std::time::Duration| age_ns > age.as_nanos().cast_signed();
@@ -108,7 +109,7 @@ pub fn for_room<'d>(
     may_go.take_while(is_wanted).collect()
 }
 
-/// Those of the same time by name.
+/// Sorts dumps by time, dumps of the same time by ID.
 fn oldest_first<'d>(dumps: impl Iterator<Item = &'d StoredDump>) -> Vec<&'d StoredDump> {
     let mut dumps: Vec<_> = dumps.collect();
     dumps.sort_by(|one, other| (one.made_ns, &one.id).cmp(&(other.made_ns, &other.id)));
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
     use crate::tests::S;
 
-    /// Any dumps and limits: what is due is what a simple count says.
+    /// For any dumps and limits, the result agrees with a simple count.
     #[test]
     fn what_is_due_agrees_with_an_oracle() {
         let mut random = fastrand::Rng::with_seed(50);
@@ -147,28 +148,29 @@ mod tests {
             let dumps: Vec<_> = (0..random.usize(..12))
                 .map(|n| dump(n, &mut random))
                 .collect();
-            let limit = |random: &mut fastrand::Rng| Keep {
+            let limit = |random: &mut fastrand::Rng| RetentionLimit {
                 bytes: random.bool().then(|| random.u64(..600)),
                 age: random.bool().then(|| Duration::from_secs(random.u64(..25))),
             };
-            let limits = Limits {
+            let limits = Retention {
                 all: limit(&mut random),
                 rules: rules[1..]
                     .iter()
                     .map(|it| {
                         let keep = limit(&mut random);
                         let expression = None;
-                        ((*it).to_owned(), RuleKeep { keep, expression })
+                        ((*it).to_owned(), RuleRetention { keep, expression })
                     })
                     .collect(),
             };
             let (open_bytes, now_ns) = (random.u64(..200), random.i64(0..30) * S);
             let due = limits.due(dumps.iter(), open_bytes, now_ns);
             let gone = |id: &str| due.iter().any(|(dump, _)| dump.id == id);
-            // All but held ones are within the limits, and none went without need.
+            // All dumps except held dumps are within the limits, and no dump was deleted without
+            // need.
             let left: Vec<_> = dumps.iter().filter(|dump| !gone(&dump.id)).collect();
             let may_go = |dump: &&&StoredDump| !dump.is_held;
-            let none = Keep::default();
+            let none = RetentionLimit::default();
             for rule in rules {
                 let own = limits.rules.get(rule).map_or(&none, |it| &it.keep);
                 let of_rule: Vec<_> = left
@@ -200,7 +202,7 @@ mod tests {
             for (place, (dump, why)) in due.iter().enumerate() {
                 assert!(!dump.is_held);
                 if *why == WhyDeleted::Bytes {
-                    // An older one of those that count stays only if it is held.
+                    // An older dump that counts for the limit stays only if it is held.
                     let older = left
                         .iter()
                         .filter(|it| it.made_ns < dump.made_ns && !it.is_held);
@@ -213,7 +215,7 @@ mod tests {
                         is_all || older.clone().find(|it| is_counted(it)).is_none(),
                         "round {round}"
                     );
-                    // With it, and what went later, it would be too much.
+                    // With this dump and the dumps deleted after it, the limit would be exceeded.
                     let back = due[place..].iter().map(|(dump, _)| dump.bytes).sum::<u64>();
                     let of_rule: u64 = left
                         .iter()

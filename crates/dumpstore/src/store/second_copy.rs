@@ -1,30 +1,30 @@
-//! Room that compression gives back at its end. Until then a dump has two copies on the disk.
+//! The space that compression frees at its end. Until then a dump has two copies on the disk.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Bytes of all second copies. Clones are the same sum.
+/// Bytes of all second copies. Clones share the sum.
 #[derive(Debug, Clone, Default)]
 pub struct SecondCopies(Arc<AtomicU64>);
 
-/// The second copy of one dump, counted until this is dropped.
+/// The second copy of one dump, which counts until this is dropped.
 #[derive(Debug)]
 pub struct SecondCopy {
     sum: SecondCopies,
     plain_bytes: u64,
-    /// Its part of the sum.
+    /// The bytes of this copy in the sum.
     bytes: u64,
 }
 
 impl SecondCopies {
-    /// Bytes that are as good as free.
+    /// Bytes that count as free.
     pub(super) fn bytes(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
-    /// A dump of `plain_bytes` is being compressed.
+    /// Begins to count a dump of `plain_bytes` that is being compressed.
     pub(super) fn begin(&self, plain_bytes: u64) -> SecondCopy {
         SecondCopy {
             sum: self.clone(),
@@ -35,9 +35,9 @@ impl SecondCopies {
 }
 
 impl SecondCopy {
-    /// The compressed copy has this many bytes now.
+    /// Sets the current length of the compressed copy.
     pub fn set_bytes(&mut self, bytes: u64) {
-        // Either copy may go: the guaranteed room is that of the smaller copy.
+        // Either copy may be deleted in the end, so only the length of the smaller copy is certain.
         let bytes = bytes.min(self.plain_bytes);
         self.sum.0.fetch_add(bytes, Relaxed);
         self.sum.0.fetch_sub(self.bytes, Relaxed);

@@ -1,4 +1,4 @@
-//! Listings, room and deletions while the disk does not answer.
+//! Listings, room and deletions while the disk hangs.
 
 use std::{
     path::Path,
@@ -12,23 +12,23 @@ use std::{
 };
 
 use super::{
-    keeper::{KeeperThread, Request},
+    keeper::{KeeperRequest, StoreThreads},
     lister::{Question, StoredDumps},
     queue::{NoAnswer, QUESTIONS_MAX},
     tests::{min_free, put_dump},
 };
 use crate::{
-    directory::Directory,
+    directory::DumpDirectory,
     tests::{
         FakeClock,
         fake_disk::{Deed, FakeDisk},
     },
 };
 
-/// Longer than anything takes that does not hang.
+/// Longer than any operation that does not hang.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Threads that come here wait until it is opened.
+/// Blocks threads until the gate is opened.
 #[derive(Debug, Default)]
 struct Gate(Mutex<(usize, bool)>, Condvar);
 
@@ -54,11 +54,11 @@ impl Gate {
     }
 }
 
-/// A directory in which one kind of deed hangs until the gate is opened.
+/// A directory in which one kind of operation hangs until the gate is opened.
 struct Hanging {
-    thread: Arc<KeeperThread>,
+    thread: Arc<StoreThreads>,
     gate: Arc<Gate>,
-    /// Listings of the directory since then.
+    /// Number of listings since the operation began to hang.
     listings: Arc<AtomicUsize>,
 }
 
@@ -69,10 +69,10 @@ impl Hanging {
             put_dump(&disk, "dumps", &number.to_string(), 1000, number, "udp");
         }
         disk.set_capacity(100_000);
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+        let directory = DumpDirectory::on(Arc::new(disk.clone()), Path::new("dumps"));
         let clock = Arc::<FakeClock>::default();
         let thread =
-            KeeperThread::start(directory, min_free(0), clock, Arc::new(mpsc::channel().0))
+            StoreThreads::start(directory, min_free(0), clock, Arc::new(mpsc::channel().0))
                 .unwrap();
         // Both threads know the directory.
         assert!(thread.keeper().make_room(1));
@@ -161,18 +161,18 @@ fn questions_are_bounded_and_removed_when_their_time_is_over() {
     }
 }
 
-/// As many deletions as may wait delay no writer of a dump.
+/// Even the maximum number of pending deletions does not delay the writer of a dump.
 #[test]
 fn room_is_made_before_deletions_that_wait() {
     let hanging = Hanging::at(Deed::Look);
     let delete = |id: usize| {
         let thread = Arc::clone(&hanging.thread);
-        let delete = move |reply| Request::Delete(id.to_string(), None, reply);
+        let delete = move |reply| KeeperRequest::Delete(id.to_string(), None, reply);
         std::thread::spawn(move || thread.keeper().ask(delete, WAIT))
     };
     let first = delete(1);
     hanging.gate.wait_for_one();
-    // They delete all dumps: nothing is left to delete for whoever comes after them.
+    // These requests delete all dumps, so nothing is left for later requests.
     let others: Vec<_> = (0..QUESTIONS_MAX).map(|n| delete(1 + n % 8)).collect();
     let deadline = Instant::now() + WAIT;
     let wait_for = |count, is_over: &dyn Fn() -> bool| {
@@ -195,7 +195,7 @@ fn room_is_made_before_deletions_that_wait() {
     }
 }
 
-/// The disk hangs for the dump-keeper itself: the writer of a dump goes on without room.
+/// If the disk hangs for the dump-keeper itself, the writer of a dump continues without room.
 #[test]
 fn waiting_for_room_has_a_limit() {
     let hanging = Hanging::at(Deed::Look);
@@ -203,7 +203,7 @@ fn waiting_for_room_has_a_limit() {
     let wait = Duration::from_millis(20);
     for _ in 0..3 {
         assert!(!keeper.make_room_within(1, wait));
-        let delete = |reply| Request::Delete("8".to_owned(), None, reply);
+        let delete = |reply| KeeperRequest::Delete("8".to_owned(), None, reply);
         assert_eq!(keeper.ask(delete, wait).unwrap_err(), NoAnswer::Late);
     }
     hanging.gate.open();

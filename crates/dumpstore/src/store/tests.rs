@@ -12,13 +12,13 @@ use std::{
 use serde_json::json;
 
 use super::{
-    DeletedDump, Keep, Listener, MinFree, Space, WhyDeleted,
-    keeper::{Keeper, KeeperConfig, Keeping, OpenDump, Request},
+    DeletedDump, MinFree, RetentionLimit, Space, StoreListener, WhyDeleted,
+    keeper::{KeeperConfig, KeeperHandle, KeeperRequest, KeeperState, UnfinishedDump},
     lister::{Lister, Question},
-    retention::{Limits, RuleKeep},
+    retention::{Retention, RuleRetention},
 };
 use crate::{
-    directory::Directory,
+    directory::DumpDirectory,
     disk::Disk,
     tests::{
         FakeClock, S,
@@ -27,14 +27,14 @@ use crate::{
     time::rfc3339,
 };
 
-/// One call of a [`Listener`].
+/// One call of a [`StoreListener`].
 #[derive(Debug)]
 pub(super) enum News {
     Deleted(DeletedDump),
     Notice(String),
 }
 
-impl Listener for mpsc::Sender<News> {
+impl StoreListener for mpsc::Sender<News> {
     fn deleted(&self, dump: DeletedDump) {
         let _ = self.send(News::Deleted(dump));
     }
@@ -51,7 +51,7 @@ pub(super) fn put(disk: &dyn Disk, path: &str, bytes: &[u8]) {
     file.write_all_at(bytes, 0).unwrap();
 }
 
-/// A sidecar and a capture, as a recorder leaves them.
+/// Writes a sidecar and a capture, as a recorder leaves them.
 pub(super) fn put_dump(
     disk: &dyn Disk,
     directory: &str,
@@ -85,12 +85,12 @@ pub(super) fn told(files: &[(&str, usize)]) -> serde_json::Value {
     })
 }
 
-/// What looks after a directory, without its thread.
+/// The state of both threads, without the threads.
 struct Bench {
     disk: FakeDisk,
     clock: Arc<FakeClock>,
-    keeper: Keeper,
-    keeping: Keeping,
+    keeper: KeeperHandle,
+    keeping: KeeperState,
     lister: Lister,
     events: mpsc::Receiver<News>,
 }
@@ -98,10 +98,10 @@ struct Bench {
 impl Bench {
     fn new(config: KeeperConfig) -> Self {
         let (disk, clock) = (FakeDisk::default(), Arc::<FakeClock>::default());
-        let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+        let directory = DumpDirectory::on(Arc::new(disk.clone()), Path::new("dumps"));
         let (news, events) = mpsc::channel();
         let (keeper, keeping, lister) =
-            Keeping::new(directory, config, clock.clone(), Arc::new(news));
+            KeeperState::new(directory, config, clock.clone(), Arc::new(news));
         Self {
             disk,
             clock,
@@ -112,10 +112,10 @@ impl Bench {
         }
     }
 
-    /// Asks, and has it answered.
+    /// Asks the dump-keeper, and lets it answer.
     fn ask<T: Send + 'static>(
         &mut self,
-        request: impl FnOnce(mpsc::SyncSender<T>) -> Request + Send + 'static,
+        request: impl FnOnce(mpsc::SyncSender<T>) -> KeeperRequest + Send + 'static,
     ) -> T {
         let keeper = self.keeper.clone();
         let asking = std::thread::spawn(move || keeper.ask(request, WAIT).unwrap());
@@ -126,7 +126,7 @@ impl Bench {
         asking.join().unwrap()
     }
 
-    /// Asks the dump-lister, and has it answer.
+    /// Asks the dump-lister, and lets it answer.
     fn look<T: Send + 'static>(
         &mut self,
         question: impl FnOnce(mpsc::SyncSender<T>) -> Question + Send + 'static,
@@ -163,12 +163,12 @@ impl Bench {
 }
 
 fn keep(bytes: Option<u64>, age_s: Option<u64>) -> KeeperConfig {
-    let all = Keep {
+    let all = RetentionLimit {
         bytes,
         age: age_s.map(Duration::from_secs),
     };
     KeeperConfig {
-        limits: Limits {
+        limits: Retention {
             all,
             rules: HashMap::new(),
         },
@@ -176,7 +176,7 @@ fn keep(bytes: Option<u64>, age_s: Option<u64>) -> KeeperConfig {
     }
 }
 
-/// Foreign files, and sidecars that tell of what is not theirs: none is taken for a dump.
+/// Foreign files, and sidecars that list foreign files, are not dumps.
 #[test]
 fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
     let mut bench = Bench::new(keep(Some(0), None));
@@ -220,7 +220,7 @@ fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
     foreign("size", &|it| it["files"][0]["bytes"] = 8.into());
     foreign("into", &|it| it["into"] = "sub".into());
     foreign("verdict", &|it| it["verdict"] = "odd".into());
-    // In a directory below, which may be another recorder's own.
+    // In a subdirectory, which may belong to another recorder.
     put(disk, "dumps/theirs/x.pcapng", b"packets");
     put(
         disk,
@@ -257,7 +257,8 @@ fn only_what_a_sidecar_of_ours_lists_is_a_dump() {
     assert!(notices.is_empty(), "{notices:?}");
 }
 
-/// Oldest first, never held ones; what another run left is known after a restart; a mark made by anybody counts.
+/// The oldest dumps are deleted first, held dumps never. Dumps and marks of earlier runs count
+/// after a restart.
 #[test]
 fn limits_hold_for_what_earlier_runs_left() {
     let config = keep(Some(5500), Some(1000));
@@ -283,21 +284,21 @@ fn limits_hold_for_what_earlier_runs_left() {
     let names = |bench: &mut Bench| bench.news().0.into_iter().collect::<Vec<_>>();
     assert_eq!(names(&mut bench), [("a".to_owned(), WhyDeleted::Age)]);
     assert_eq!(bench.ids(), ["held", "b", "c", "d"]);
-    // Too many bytes: the oldest that is not held.
+    // Too many bytes: the oldest dump that is not held is deleted.
     put_dump(&disk, "dumps", "e", 1700, 1750 * S, "udp");
-    bench.keeper.is_open("e", open(&[]));
-    bench.keeper.is_over("e", "e");
+    bench.keeper.register_open("e", open(&[]));
+    bench.keeper.register_finished("e", "e");
     bench.keeping.serve_all();
     bench.keeping.keep();
     let bytes = |id: &str| (id.to_owned(), WhyDeleted::Bytes);
     assert_eq!(names(&mut bench), [bytes("b"), bytes("c")]);
-    // Another recorder in the same place.
+    // Another recorder in the same directory.
     let mut next = Bench::new(config);
     next.clock.wall_ns.store(2650 * S, Ordering::SeqCst);
-    let directory = Directory::on(Arc::new(disk.clone()), Path::new("dumps"));
+    let directory = DumpDirectory::on(Arc::new(disk.clone()), Path::new("dumps"));
     let (news, events) = mpsc::channel();
     next.events = events;
-    (next.keeper, next.keeping, next.lister) = Keeping::new(
+    (next.keeper, next.keeping, next.lister) = KeeperState::new(
         directory,
         keep(Some(5500), Some(1000)),
         next.clock.clone(),
@@ -305,9 +306,9 @@ fn limits_hold_for_what_earlier_runs_left() {
     );
     next.keeping.keep();
     assert_eq!(names(&mut next), [("d".to_owned(), WhyDeleted::Age)]);
-    let held = next.ask(|reply| Request::Delete("held".to_owned(), None, reply));
+    let held = next.ask(|reply| KeeperRequest::Delete("held".to_owned(), None, reply));
     assert!(held.unwrap_err().contains("held"));
-    let release = |reply| Request::Hold("held".to_owned(), false, reply);
+    let release = |reply| KeeperRequest::Hold("held".to_owned(), false, reply);
     assert!(next.ask(release).unwrap());
     assert!(!next.ask(release).unwrap(), "it is released");
     next.pass(61);
@@ -318,8 +319,8 @@ fn limits_hold_for_what_earlier_runs_left() {
     );
 }
 
-pub(super) fn open(files: &[(&str, u64)]) -> OpenDump {
-    OpenDump {
+pub(super) fn open(files: &[(&str, u64)]) -> UnfinishedDump {
+    UnfinishedDump {
         rule_name: None,
         number: 1,
         rule: "udp".to_owned(),
@@ -331,7 +332,8 @@ pub(super) fn open(files: &[(&str, u64)]) -> OpenDump {
     }
 }
 
-/// An open dump is listed, read as far as it is whole, held, and never deleted; its bytes count.
+/// An open dump is listed, readable up to its last whole packet, held on request, and never
+/// deleted. Its bytes count.
 #[test]
 fn open_dumps_are_listed_and_left_alone() {
     let mut bench = Bench::new(keep(Some(1000), None));
@@ -339,7 +341,7 @@ fn open_dumps_are_listed_and_left_alone() {
     put_dump(&disk, "dumps", "old", 100, S, "udp");
     put(&disk, "dumps/new.pcapng.part", &[1; 900]);
     let part = "dumps/new.pcapng.part";
-    bench.keeper.is_open("new", open(&[(part, 500)]));
+    bench.keeper.register_open("new", open(&[(part, 500)]));
     assert_eq!(bench.ids(), ["old", "new"]);
     let read = |bench: &mut Bench| {
         let open = |reply| Question::Open("new".into(), "new.pcapng.part".into(), reply);
@@ -353,21 +355,21 @@ fn open_dumps_are_listed_and_left_alone() {
         400,
         "what may be half a packet is left out"
     );
-    let delete = |reply| Request::Delete("new".to_owned(), None, reply);
+    let delete = |reply| KeeperRequest::Delete("new".to_owned(), None, reply);
     assert!(bench.ask(delete).unwrap_err().contains("open"));
     bench.keeping.keep();
     assert_eq!(bench.news(), (vec![], vec![]));
-    bench.keeper.has_grown("new", vec![(part.into(), 900)]);
+    bench.keeper.update_files("new", vec![(part.into(), 900)]);
     assert_eq!(read(&mut bench), 800);
     bench.keeping.keep();
     assert_eq!(bench.news().0, [("old".to_owned(), WhyDeleted::Bytes)]);
-    let hold = |reply| Request::Hold("new".to_owned(), true, reply);
+    let hold = |reply| KeeperRequest::Hold("new".to_owned(), true, reply);
     assert!(bench.ask(hold).unwrap());
     assert!(bench.look(Question::List)[0].is_held);
 }
 
 /// A dump that is being compressed has two copies on the disk. The second copy deletes no other
-/// dump, unless a packet needs the room before.
+/// dump, unless a packet needs the room before the compression ends.
 #[test]
 fn a_copy_that_goes_in_the_end_costs_no_dump() {
     let mut bench = Bench::new(min_free(1400));
@@ -377,13 +379,13 @@ fn a_copy_that_goes_in_the_end_costs_no_dump() {
     put(&disk, "dumps/new.pcapng.zst.part", &[2; 900]);
     let sidecar = disk.read(Path::new("dumps/old.json")).unwrap().len();
     let sidecar = sidecar + disk.read(Path::new("dumps/new.json")).unwrap().len();
-    // 1,000 bytes are free, and 900 are about to be.
+    // 1,000 bytes are free, and compression will free 900.
     disk.set_capacity(500 + sidecar + 1900 + 1000);
     let mut second = bench.keeper.second_copy(1000);
     second.set_bytes(900);
     bench.keeping.keep();
     assert_eq!(bench.news(), (vec![], vec![]));
-    // Others fill it up: what is given back does not do any more.
+    // Another program fills the disk, so the space that compression will free no longer suffices.
     put(&disk, "dumps/foreign", &[3; 600]);
     bench.pass(1);
     bench.keeping.keep();
@@ -398,21 +400,21 @@ pub(super) fn min_free(bytes: u64) -> KeeperConfig {
     }
 }
 
-/// A dump that is finished while somebody looks is in the list: as open, or as finished.
+/// A dump that is finished during a listing is in the list, as open or as finished.
 #[test]
 fn a_dump_that_is_finished_during_a_look_is_listed() {
     let mut bench = Bench::new(keep(None, None));
     let disk = bench.disk.clone();
     put_dump(&disk, "dumps", "a", 100, 1, "udp");
-    bench.keeper.is_open("x", open(&[]));
+    bench.keeper.register_open("x", open(&[]));
     let (keeper, finishing) = (bench.keeper.clone(), disk.clone());
     let looks = AtomicUsize::new(0);
-    // The directory was listed, and what lies there is being looked at.
+    // The directory was listed, and its entries are being read.
     disk.set_slow(move |deed, path| {
         let is_it = deed == Deed::Look && path == Path::new("dumps/a.json");
         if is_it && looks.fetch_add(1, Ordering::SeqCst) == 0 {
             put_dump(&finishing, "dumps", "x", 100, 2, "udp");
-            keeper.is_over("x", "x");
+            keeper.register_finished("x", "x");
         }
     });
     assert_eq!(bench.ids(), ["a", "x"]);
@@ -421,7 +423,8 @@ fn a_dump_that_is_finished_during_a_look_is_listed() {
     assert_eq!((last.id.as_str(), last.is_open), ("x", false));
 }
 
-/// What is kept of a rule is kept of its own dumps, and acts when it is told; of a rule that is known by its place, of those of its expression.
+/// The limit of a rule applies to the dumps of this rule, at once. A rule without a name of the
+/// user is identified by its position and its expression.
 #[test]
 fn each_rule_has_a_limit_of_its_own() {
     let mut bench = Bench::new(keep(None, None));
@@ -443,14 +446,14 @@ fn each_rule_has_a_limit_of_its_own() {
     named("by-hand", None, "manual", 6);
     let mut tell = |rules: &[(&str, u64, Option<&str>)]| {
         let rules = rules.iter().map(|(name, bytes, expression)| {
-            let keep = Keep {
+            let keep = RetentionLimit {
                 bytes: Some(*bytes),
                 age: None,
             };
             let expression = expression.map(str::to_owned);
-            ((*name).to_owned(), RuleKeep { keep, expression })
+            ((*name).to_owned(), RuleRetention { keep, expression })
         });
-        bench.keeper.keep(rules.collect());
+        bench.keeper.set_rule_limits(rules.collect());
         bench.keeping.serve_all();
         bench.keeping.keep();
         let deleted = bench.news().0.into_iter();
@@ -464,21 +467,21 @@ fn each_rule_has_a_limit_of_its_own() {
     assert_eq!(bench.ids(), ["b", "1-before", "by-hand"]);
 }
 
-/// However slow the disk is that somebody asks about an open dump, those that write it are not held up.
+/// A slow disk delays questions about an open dump, but not the threads that write this dump.
 #[test]
 fn nobody_who_writes_waits_for_who_looks() {
     let mut bench = Bench::new(keep(Some(1000), None));
     let disk = bench.disk.clone();
     let part = "dumps/new.pcapng.part";
     put(&disk, part, &[7; 900]);
-    bench.keeper.is_open("new", open(&[(part, 500)]));
+    bench.keeper.register_open("new", open(&[(part, 500)]));
     let (keeper, looks) = (bench.keeper.clone(), Arc::new(AtomicUsize::new(0)));
     let counting = Arc::clone(&looks);
     disk.set_slow(move |deed, path| {
         if deed == Deed::Look && path.to_string_lossy().contains("new") {
             let (keeper, (done, is_done)) = (keeper.clone(), mpsc::channel());
             std::thread::spawn(move || {
-                keeper.has_grown("new", vec![(part.into(), 900)]);
+                keeper.update_files("new", vec![(part.into(), 900)]);
                 let _ = done.send(());
             });
             counting.fetch_add(1, Ordering::SeqCst);
@@ -494,7 +497,7 @@ fn nobody_who_writes_waits_for_who_looks() {
     assert!(looks.load(Ordering::SeqCst) >= 3);
 }
 
-/// Held dumps that are more than is to be kept are told of, once until that ends.
+/// If held dumps exceed the limit, the user is informed once until this ends.
 #[test]
 fn what_is_held_beyond_the_limit_is_told() {
     let mut bench = Bench::new(keep(Some(1500), None));
@@ -516,16 +519,16 @@ fn what_is_held_beyond_the_limit_is_told() {
     assert_eq!(bench.news().1, [""; 0]);
 }
 
-/// A dump whose name was taken before it was finished is held under the one that it got.
+/// If the name of a held open dump was taken at its end, the dump is held under its final name.
 #[test]
 fn a_hold_lasts_when_a_dump_gets_another_name() {
     let mut bench = Bench::new(keep(Some(0), None));
     let disk = bench.disk.clone();
-    bench.keeper.is_open("x", open(&[]));
-    let hold = |reply| Request::Hold("x".to_owned(), true, reply);
+    bench.keeper.register_open("x", open(&[]));
+    let hold = |reply| KeeperRequest::Hold("x".to_owned(), true, reply);
     assert!(bench.ask(hold).unwrap());
     put_dump(&disk, "dumps", "x.2", 100, 1, "udp");
-    bench.keeper.is_over("x", "x.2");
+    bench.keeper.register_finished("x", "x.2");
     bench.keeping.serve_all();
     assert!(!disk.exists(Path::new("dumps/x.hold")));
     bench.pass(100);
@@ -533,7 +536,7 @@ fn a_hold_lasts_when_a_dump_gets_another_name() {
     assert_eq!(bench.ids(), ["x.2"]);
 }
 
-/// A directory that cannot be listed for a moment has the dumps that it had.
+/// A directory that cannot be listed for a moment keeps its known dumps.
 #[test]
 fn what_cannot_be_listed_now_is_not_forgotten() {
     let mut bench = Bench::new(keep(None, None));
@@ -551,7 +554,7 @@ fn what_cannot_be_listed_now_is_not_forgotten() {
     assert_eq!(bench.ids(), ["a"]);
 }
 
-/// A dump that cannot be deleted is told once a minute, and stays.
+/// A dump that cannot be deleted stays, and is reported once a minute.
 #[test]
 fn what_cannot_be_deleted_is_told_and_tried_again() {
     let mut bench = Bench::new(keep(Some(0), None));

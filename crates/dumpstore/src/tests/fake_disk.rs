@@ -1,4 +1,4 @@
-//! A file system in memory, for tests: it fills up, becomes read-only or slow when they say so.
+//! A file system in memory for tests, which becomes full, read-only or slow on request.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,26 +14,26 @@ use std::{
 use rustix::io::Errno;
 
 use retroscope_dumpstore::{
-    disk::{Disk, DiskFile, Entry},
+    disk::{DirectoryEntry, Disk, DiskFile},
     store::Space,
 };
 
-/// See the module. Clones are the same file system.
+/// The file system of the module documentation. Clones share the files.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FakeDisk(Arc<Mutex<State>>, Arc<OpenFiles>);
 
 #[derive(Debug, Default)]
 struct State {
     named: BTreeMap<PathBuf, Bytes>,
-    /// In which order files were made, and how many were.
+    /// The number of each file in the order of creation. `files` is the number of files so far.
     made: HashMap<u64, i64>,
     files: i64,
-    /// Of all files that are named or open.
+    /// All files that have a name or are open.
     all: Vec<Weak<Mutex<Vec<u8>>>>,
-    /// Bytes that it holds at most; `None`: any number.
+    /// Maximum number of bytes. `None`: no limit.
     capacity: Option<usize>,
     is_read_only: bool,
-    /// Renames to this name fail.
+    /// A name to which renames fail.
     refused: Option<PathBuf>,
     /// A directory that cannot be listed.
     unlisted: Option<PathBuf>,
@@ -42,10 +42,10 @@ struct State {
 
 type Bytes = Arc<Mutex<Vec<u8>>>;
 
-/// What somebody does with a file.
+/// An operation on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// Looking whether it is there, or opening it to be read.
+    /// Reading the entry of a file, or opening the file to read.
     Look,
     /// Listing a directory.
     List,
@@ -54,7 +54,7 @@ pub(crate) enum Deed {
     Sync,
 }
 
-/// What happens while a slow file system does it.
+/// A function that runs during each operation of a slow file system.
 #[derive(Clone)]
 struct Delay(Arc<During>);
 
@@ -69,7 +69,7 @@ impl fmt::Debug for Delay {
 #[derive(Debug)]
 struct FakeFile {
     disk: FakeDisk,
-    /// Its name when it was opened.
+    /// The name of the file when it was opened.
     path: PathBuf,
     bytes: Bytes,
 }
@@ -84,7 +84,7 @@ struct OpenFiles {
 }
 
 impl FakeDisk {
-    /// Nothing more than so many bytes in all fits.
+    /// Limits the bytes of all files together.
     pub(crate) fn set_capacity(&self, bytes: usize) {
         self.state().capacity = Some(bytes);
     }
@@ -93,17 +93,17 @@ impl FakeDisk {
         self.state().is_read_only = is_read_only;
     }
 
-    /// Lets every rename to this name fail, as a damaged disk does.
+    /// Makes every rename to this name fail, as on a damaged disk.
     pub(crate) fn set_refused(&self, path: &str) {
         self.state().refused = Some(path.into());
     }
 
-    /// This directory cannot be listed, as where no descriptor is left; `None`: all can.
+    /// Makes listing this directory fail, as without a free descriptor. `None`: no directory fails.
     pub(crate) fn set_unlisted(&self, path: Option<&str>) {
         self.state().unlisted = path.map(PathBuf::from);
     }
 
-    /// This happens during each deed; it may wait, and nobody else waits for it.
+    /// Calls `during` in each operation. It may wait, and other operations do not wait for it.
     pub(crate) fn set_slow(&self, during: impl Fn(Deed, &Path) + Send + Sync + 'static) {
         self.state().delay = Some(Delay(Arc::new(during)));
     }
@@ -123,7 +123,7 @@ impl FakeDisk {
         self.state().named.keys().cloned().collect()
     }
 
-    /// What a file holds.
+    /// The content of a file.
     pub(crate) fn read(&self, path: &Path) -> Option<Vec<u8>> {
         let bytes = Arc::clone(self.state().named.get(path)?);
         let bytes = bytes.lock().unwrap();
@@ -134,7 +134,7 @@ impl FakeDisk {
         self.0.lock().unwrap()
     }
 
-    /// The state, to be changed.
+    /// The state for a change. Fails if the file system is read-only.
     fn writable(&self) -> io::Result<MutexGuard<'_, State>> {
         let state = self.state();
         if state.is_read_only {
@@ -186,7 +186,7 @@ impl State {
         bytes
     }
 
-    /// Bytes that still fit.
+    /// Bytes that are still free.
     fn room(&self) -> usize {
         let Some(capacity) = self.capacity else {
             return usize::MAX;
@@ -247,8 +247,8 @@ impl Disk for FakeDisk {
         removed.map(drop).ok_or(Errno::NOENT.into())
     }
 
-    /// Directories are those that a file was made in.
-    fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+    /// Directories are the parents of files.
+    fn list(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
         self.delay(Deed::List, path);
         if self.state().unlisted.as_deref() == Some(path) {
             return Err(Errno::MFILE.into());
@@ -264,7 +264,7 @@ impl Disk for FakeDisk {
             .collect())
     }
 
-    fn entry(&self, path: &Path) -> io::Result<Entry> {
+    fn entry(&self, path: &Path) -> io::Result<DirectoryEntry> {
         let state = self.state();
         let bytes = state.named.get(path).cloned();
         if bytes.is_none() && !state.named.keys().any(|name| name.starts_with(path)) {
@@ -273,7 +273,7 @@ impl Disk for FakeDisk {
         let inode = bytes
             .as_ref()
             .map_or(0, |bytes| Arc::as_ptr(bytes).addr() as u64);
-        Ok(Entry {
+        Ok(DirectoryEntry {
             name: path.file_name().map(PathBuf::from).unwrap_or_default(),
             is_file: bytes.is_some(),
             is_directory: bytes.is_none(),
@@ -311,7 +311,7 @@ impl FileExt for FakeFile {
         Ok(count)
     }
 
-    /// What makes the file longer must fit; the rest is refused.
+    /// Writes as many bytes as fit, and refuses the rest.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         self.disk.delay(Deed::Write, &self.path);
         let state = self.disk.writable()?;

@@ -10,7 +10,7 @@ use retroscope_capture::clock::{Clock, Now};
 /// A second in ns.
 pub(crate) const S: i64 = 1_000_000_000;
 
-/// Clocks that tests move.
+/// A clock that tests advance.
 #[derive(Debug, Default)]
 pub(crate) struct FakeClock {
     pub(crate) wall_ns: AtomicI64,

@@ -7,7 +7,7 @@ use super::*;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// An Ethernet frame with an IPv4 packet from 10.0.0.`src` to 10.0.0.`dst`, behind these VLAN tags.
+/// An Ethernet frame with an IPv4 packet from 10.0.0.`src` to 10.0.0.`dst`, after these VLAN tags.
 fn frame(vlans: &[u16], proto: u8, [src, dst]: [u8; 2], payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2; 12];
     for vlan in vlans {
@@ -50,7 +50,7 @@ fn udp([src, dst]: [u16; 2], payload: &[u8]) -> Vec<u8> {
 }
 
 /// The flows of frames with their stamps.
-fn flows(link_type: LinkType, frames: &[(i64, Vec<u8>)]) -> Vec<Ended> {
+fn flows(link_type: LinkType, frames: &[(i64, Vec<u8>)]) -> Vec<EndedFlow> {
     let config = TrackerConfig {
         flows_max: 1000,
         ..TrackerConfig::default()
@@ -67,7 +67,7 @@ fn flows(link_type: LinkType, frames: &[(i64, Vec<u8>)]) -> Vec<Ended> {
     flows
 }
 
-fn line(ended: &Ended, about: &About<'_>) -> String {
+fn line(ended: &EndedFlow, about: &FlowContext<'_>) -> String {
     let mut out = Vec::new();
     assert!(flow(&mut out, ended, about));
     assert_eq!(out.pop(), Some(b'\n'));
@@ -79,7 +79,7 @@ fn line(ended: &Ended, about: &About<'_>) -> String {
 fn value(frames: &[(i64, Vec<u8>)]) -> Value {
     let ended = flows(LinkType::ETHERNET, frames);
     assert_eq!(ended.len(), 1);
-    serde_json::from_str(&line(&ended[0], &About::default())).unwrap()
+    serde_json::from_str(&line(&ended[0], &FlowContext::default())).unwrap()
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_connection_is_told_as_suricata_tells_it() {
         (2_000_001_500, frame(&[7, 0], TCP, [1, 2], &request)),
     ];
     let ended = flows(LinkType::ETHERNET, &frames);
-    let about = About {
+    let about = FlowContext {
         interface: Some("eth\"0"),
         community_id_seed: 0,
     };
@@ -187,16 +187,16 @@ fn ends_have_the_nearest_reason() {
     let syn = frame(&[], TCP, [1, 2], &tcp([5, 6], SYN));
     let of = |end| {
         let ended = flows(LinkType::ETHERNET, &[(0, syn.clone())]);
-        let ended = Ended { end, ..ended[0] };
-        let value: Value = serde_json::from_str(&line(&ended, &About::default())).unwrap();
+        let ended = EndedFlow { end, ..ended[0] };
+        let value: Value = serde_json::from_str(&line(&ended, &FlowContext::default())).unwrap();
         [&value["flow"]["reason"], &value["retroscope"]["end"]]
             .map(|text| text.as_str().unwrap().to_owned())
     };
-    assert_eq!(of(End::TimeOut), ["timeout", "timeout"]);
-    assert_eq!(of(End::Reused), ["tcp_reuse", "reused"]);
-    assert_eq!(of(End::Full), ["forced", "full"]);
-    assert_eq!(of(End::Crowded), ["forced", "crowded"]);
-    assert_eq!(of(End::Finished), ["shutdown", "finished"]);
+    assert_eq!(of(FlowEnd::TimeOut), ["timeout", "timeout"]);
+    assert_eq!(of(FlowEnd::Reused), ["tcp_reuse", "reused"]);
+    assert_eq!(of(FlowEnd::Full), ["forced", "full"]);
+    assert_eq!(of(FlowEnd::Crowded), ["forced", "crowded"]);
+    assert_eq!(of(FlowEnd::Finished), ["shutdown", "finished"]);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn icmp_of_ipv6_is_written_with_whole_addresses() {
         (&json!("IPv6-ICMP"), &json!(135))
     );
     assert_eq!(value["community_id"], id);
-    // Of another family's ICMP nothing tells the type.
+    // If the ICMP version does not match the IP version, the type is unknown.
     let frame = ip6(ICMP, [2, 1], &[8, 0, 0, 0, 0, 0, 0, 0]);
     let id = community_id(&parse(LinkType::ETHERNET, &frame), 0).unwrap();
     assert_eq!(self::value(&[(0, frame)])["community_id"], id);
@@ -290,7 +290,7 @@ fn what_is_not_ip_has_no_line() {
     arp.extend([0; 28]);
     let ended = flows(LinkType::ETHERNET, &[(0, arp)]);
     let mut out = Vec::new();
-    assert!(!flow(&mut out, &ended[0], &About::default()));
+    assert!(!flow(&mut out, &ended[0], &FlowContext::default()));
     assert!(out.is_empty());
 }
 

@@ -11,15 +11,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use retroscope_eve::{About, event, flow};
-use retroscope_flow::{Ended, Secret, Tracker, TrackerConfig};
+use retroscope_eve::{FlowContext, event, flow};
+use retroscope_flow::{EndedFlow, Secret, Tracker, TrackerConfig};
 use retroscope_packet::{community_id, parse};
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::{Value, json};
 
 use schema::Schema;
 
-/// The folder of shared captures, or `None` with a note on stderr where the checkout has none.
+/// The folder of shared captures, or `None` with a note on stderr if the checkout has no such
+/// folder.
 fn shared() -> Option<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     if shared.is_dir() {
@@ -53,7 +54,7 @@ fn captures(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The flows of a capture up to its end or first damage, and the Community IDs of its packets.
-fn read(path: &Path) -> (Vec<Ended>, BTreeSet<String>) {
+fn read(path: &Path) -> (Vec<EndedFlow>, BTreeSet<String>) {
     let config = TrackerConfig {
         flows_max: 100_000,
         ..TrackerConfig::default()
@@ -61,7 +62,7 @@ fn read(path: &Path) -> (Vec<Ended>, BTreeSet<String>) {
     let mut tracker = Tracker::new(&config, Secret::random());
     let (mut flows, mut ids) = (Vec::new(), BTreeSet::new());
     let mut ended = |flow| flows.push(flow);
-    if let Ok(mut reader) = Reader::open(path) {
+    if let Ok(mut reader) = CaptureReader::open(path) {
         while let Ok(1..) = reader.fill() {
             for meta in reader.records() {
                 let link_type = reader.interfaces()[usize::from(meta.interface)].link_type;
@@ -92,7 +93,7 @@ fn lines_are_valid_and_have_the_community_ids_of_their_packets() {
         let mut of_flows = BTreeSet::new();
         for ended in &flows {
             out.clear();
-            let about = About {
+            let about = FlowContext {
                 interface: Some("eth0"),
                 community_id_seed: 7,
             };

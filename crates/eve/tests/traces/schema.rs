@@ -1,4 +1,4 @@
-//! As much of JSON Schema as EVE's schema uses of it where flows and events are.
+//! The parts of JSON Schema that EVE's schema uses for flows and events.
 
 use serde_json::{Map, Value};
 
@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 pub(crate) struct Schema(pub(crate) Value);
 
 impl Schema {
-    /// What is wrong with a value, with its place.
+    /// The faults of a value, with their positions.
     ///
     /// # Panics
-    /// The schema has a keyword that is not known here.
+    /// If the schema has an unknown keyword.
     pub(crate) fn faults(&self, value: &Value) -> Vec<String> {
         let mut faults = Vec::new();
         validate(&self.0, value, "", &mut faults);
@@ -35,7 +35,7 @@ fn validate(schema: &Value, value: &Value, place: &str, faults: &mut Vec<String>
                 complain("too few");
             }
             "pattern" => {
-                // The only one there that flows meet.
+                // The only pattern for values of flows.
                 let stamp = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d+[+\-]\d+$";
                 assert_eq!(wanted, stamp);
                 if !is_stamp(value.as_str().unwrap()) {

@@ -4,8 +4,8 @@ use retroscope_packet::{LinkType, parse};
 
 use super::*;
 
-/// An IPv4 packet between 10.0.0.`src` and 10.0.0.`dst`, behind so many VLAN tags.
-fn ends(vlans: &[u16], src: u8, dst: u8, proto: u8, payload: &[u8]) -> Ends {
+/// An IPv4 packet between 10.0.0.`src` and 10.0.0.`dst`, after these VLAN tags.
+fn ends(vlans: &[u16], src: u8, dst: u8, proto: u8, payload: &[u8]) -> DirectedKey {
     let mut frame = vec![2; 12];
     for id in vlans {
         frame.extend([0x81, 0]);
@@ -15,7 +15,7 @@ fn ends(vlans: &[u16], src: u8, dst: u8, proto: u8, payload: &[u8]) -> Ends {
     frame.extend([8, 0, 0x45, 0, 0, len, 0, 0, 0, 0, 64, proto, 0, 0]);
     frame.extend([10, 0, 0, src, 10, 0, 0, dst]);
     frame.extend(payload);
-    Ends::of(&parse(LinkType::ETHERNET, &frame), true).unwrap()
+    DirectedKey::of(&parse(LinkType::ETHERNET, &frame), true).unwrap()
 }
 
 #[test]
@@ -29,8 +29,11 @@ fn both_directions_have_one_key() {
         (low.to_string(), high.to_string()),
         ("10.0.0.1:53".to_owned(), "10.0.0.2:1234".to_owned())
     );
-    assert_eq!((there.key.family(), there.key.proto()), (Family::V4, 17));
-    // To oneself, between two ports.
+    assert_eq!(
+        (there.key.family(), there.key.proto()),
+        (AddressKind::V4, 17)
+    );
+    // From a host to itself, between two ports.
     let there = ends(&[], 1, 1, 17, &[0, 53, 4, 210, 0, 8, 0, 0]);
     let back = ends(&[], 1, 1, 17, &[4, 210, 0, 53, 0, 8, 0, 0]);
     assert_eq!(there.key, back.key);
@@ -74,11 +77,11 @@ fn what_is_not_ip_has_a_key() {
         frame.extend([src; 6]);
         frame.extend([8, 6]);
         frame.extend([0; 28]);
-        Ends::of(&parse(LinkType::ETHERNET, &frame), false).unwrap()
+        DirectedKey::of(&parse(LinkType::ETHERNET, &frame), false).unwrap()
     };
     assert_eq!(arp(1, 2).key, arp(2, 1).key);
     assert_ne!(arp(1, 2).is_reverse, arp(2, 1).is_reverse);
-    assert_eq!(arp(1, 2).key.family(), Family::Mac);
+    assert_eq!(arp(1, 2).key.family(), AddressKind::Mac);
     assert_eq!(arp(1, 2).key.endpoints(), None);
 }
 
@@ -92,10 +95,10 @@ fn hashes_spread_whatever_the_keys_have_in_common() {
             let mut counts = vec![0; 4096];
             let mut all = HashSet::new();
             for n in 0..16 * 4096_u32 {
-                let key = Key {
+                let key = BiflowKey {
                     addresses: [[1; 16], (u128::from(n) << 7).to_be_bytes()],
                     ports: [u16::try_from(n % 65_536).unwrap(), 80],
-                    ..Key::default()
+                    ..BiflowKey::default()
                 };
                 let hash = secret.hash(&key);
                 counts[usize::try_from(hash << (52 - bits) >> 52).unwrap()] += 1;
@@ -110,6 +113,6 @@ fn hashes_spread_whatever_the_keys_have_in_common() {
 
 #[test]
 fn secrets_differ() {
-    let key = Key::default();
+    let key = BiflowKey::default();
     assert_ne!(Secret::random().hash(&key), Secret::random().hash(&key));
 }

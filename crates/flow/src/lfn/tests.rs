@@ -2,8 +2,8 @@ use std::{collections::VecDeque, thread};
 
 use super::*;
 
-fn key(n: u64) -> Key {
-    Key::opaque(0, &n.to_ne_bytes())
+fn key(n: u64) -> BiflowKey {
+    BiflowKey::opaque(0, &n.to_ne_bytes())
 }
 
 fn secret() -> Secret {
@@ -12,7 +12,8 @@ fn secret() -> Secret {
     Secret::from_words(|n| words[n])
 }
 
-/// Of `keys` that were put, the part that is not found, and that is found with another value.
+/// The fraction of the stored `keys` that are not found, and the fraction that are found with
+/// another value.
 fn wrong<const HASH_BITS: u32>(
     table: &LfnTable<HASH_BITS>,
     keys: impl Iterator<Item = u64>,
@@ -46,7 +47,8 @@ fn what_was_put_is_found_until_another_key_takes_its_cell() {
     assert_eq!(table.get(&key(2)), None);
 }
 
-/// (k - 1) / 2n, figure 10: within four standard deviations of as many independent keys, and what is second order in k / n.
+/// (k - 1) / 2n, figure 10. The tolerance is four standard deviations of independent keys, and the
+/// second-order terms in k / n.
 #[test]
 fn false_negatives_are_as_many_as_the_paper_says() {
     for cells in [1 << 10, 100_003] {
@@ -74,7 +76,7 @@ fn false_negatives_are_as_many_as_the_paper_says() {
     }
 }
 
-/// (k - 1) / 2l, with hashes short enough to see it.
+/// (k - 1) / 2l, with hashes that are short enough to show false positives.
 #[test]
 fn false_positives_are_as_many_as_the_paper_says() {
     fn check<const HASH_BITS: u32>() {
@@ -86,7 +88,7 @@ fn false_positives_are_as_many_as_the_paper_says() {
             let table = LfnTable::<HASH_BITS>::new(cells, secret());
             let keys = round << 32..(round << 32) + count;
             keys.clone().for_each(|n| table.put(&key(n), n));
-            // The value of a key with the same hash that was put later.
+            // The value of a key with the same hash that was stored later.
             found += keys
                 .filter(|n| table.get(&key(*n)).is_some_and(|value| value != *n))
                 .count();
@@ -106,7 +108,7 @@ fn false_positives_are_as_many_as_the_paper_says() {
     check::<16>();
 }
 
-/// Keys that live for a while: however many there were, those that live are found as if there were no others.
+/// Keys with a limited lifetime: live keys are found as if there had been no other keys.
 #[test]
 fn keys_that_are_gone_make_room() {
     let (cells, living) = (1 << 12, 200);
@@ -137,7 +139,7 @@ fn keys_that_are_gone_make_room() {
     );
 }
 
-/// Threads that put and get at once: never a value that was not put to the key.
+/// Threads that store and read at the same time never find a value of another key.
 #[test]
 fn threads_find_no_value_of_another_key() {
     let table = LfnTable::<64>::new(64, secret());

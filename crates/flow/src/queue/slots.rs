@@ -1,17 +1,18 @@
-//! Slots of one width: a ring of vectors that slides over time, and bits that tell which hold something.
+//! The slots of one width: a ring of vectors that slides over time, and bit masks of the slots with
+//! entries.
 
-use super::{Entry, Resolution};
+use super::{TimerEntry, TimerResolution};
 
-/// As many slots as two words of bits can tell apart, one above the other.
+/// Maximum number of slots: two levels of 64-bit words.
 const SLOTS_MAX: usize = 64 * 64;
-/// An empty slot keeps a vector for so many entries (1 KiB), and gives a larger one back: else each slot would in time hold
-/// memory for the most that any of them ever held.
+/// An empty slot keeps a vector for at most this number of entries (1 KiB), and frees a larger
+/// vector. Otherwise each slot would in time keep memory for its maximum.
 const KEPT: usize = 64;
 
-/// A slot that holds something.
+/// A slot with entries.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Slot {
-    /// Its place in the ring.
+pub(super) struct FilledSlot {
+    /// Index of the slot in the ring.
     place: usize,
     /// The first stamp in it.
     pub(super) first: u64,
@@ -19,21 +20,21 @@ pub(super) struct Slot {
     pub(super) last: u64,
 }
 
-/// A ring of slots. The window starts with the slot of the queue's time.
+/// A ring of slots. Its window starts with the slot of the queue's time.
 #[derive(Debug, Clone)]
-pub(super) struct Slots {
+pub(super) struct SlotRing {
     bits: u32,
-    /// A power of two of them.
-    slots: Box<[Vec<Entry>]>,
-    /// A bit for each slot: whether it holds something.
+    /// The number of slots is a power of two.
+    slots: Box<[Vec<TimerEntry>]>,
+    /// A bit for each slot: the slot has entries.
     filled: [u64; 64],
-    /// A bit for each word of `filled`: whether it is not 0.
+    /// A bit for each word of `filled`: the word is not 0.
     filled_words: u64,
 }
 
-impl Slots {
-    pub(super) fn new(resolution: &Resolution) -> Self {
-        let &Resolution { bits, slots } = resolution;
+impl SlotRing {
+    pub(super) fn new(resolution: &TimerResolution) -> Self {
+        let &TimerResolution { bits, slots } = resolution;
         assert!(bits < u64::BITS, "a slot of 2^{bits} holds all time");
         assert!(
             slots.is_power_of_two() && slots <= SLOTS_MAX,
@@ -47,9 +48,10 @@ impl Slots {
         }
     }
 
-    /// Adds an entry to the slot of `stamp`, which is not behind `now`. `false`: that is beyond the window, nothing has changed.
+    /// Adds an entry to the slot of `stamp`, which is at least `now`. Returns false, and changes
+    /// nothing, if the stamp is beyond the window.
     #[inline]
-    pub(super) fn insert(&mut self, now: u64, stamp: u64, entry: Entry) -> bool {
+    pub(super) fn insert(&mut self, now: u64, stamp: u64, entry: TimerEntry) -> bool {
         let slot = stamp >> self.bits;
         if slot - (now >> self.bits) >= self.slots.len() as u64 {
             return false;
@@ -61,15 +63,15 @@ impl Slots {
         true
     }
 
-    /// The first slot that holds something. None is behind `now`.
+    /// The first slot with entries. No slot has entries before `now`.
     #[inline]
-    pub(super) fn first(&self, now: u64) -> Option<Slot> {
+    pub(super) fn first(&self, now: u64) -> Option<FilledSlot> {
         let start = now >> self.bits;
         let from = self.place(start);
         let place = self.filled_from(from)?;
         let ahead = place.wrapping_sub(from) & (self.slots.len() - 1);
         let first = (start + ahead as u64) << self.bits;
-        Some(Slot {
+        Some(FilledSlot {
             place,
             first,
             last: first | ((1 << self.bits) - 1),
@@ -82,13 +84,13 @@ impl Slots {
     }
 
     #[inline]
-    pub(super) fn entries(&self, slot: Slot) -> &[Entry] {
+    pub(super) fn entries(&self, slot: FilledSlot) -> &[TimerEntry] {
         &self.slots[slot.place]
     }
 
     /// Takes the newest entry of a slot.
     #[inline]
-    pub(super) fn pop(&mut self, slot: Slot) -> Option<Entry> {
+    pub(super) fn pop(&mut self, slot: FilledSlot) -> Option<TimerEntry> {
         let entries = &mut self.slots[slot.place];
         let entry = entries.pop();
         if entries.is_empty() {
@@ -106,7 +108,7 @@ impl Slots {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let entries: usize = self.slots.iter().map(Vec::capacity).sum();
-        entries * size_of::<Entry>() + size_of_val(&*self.slots)
+        entries * size_of::<TimerEntry>() + size_of_val(&*self.slots)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "it is masked")]
@@ -115,7 +117,7 @@ impl Slots {
         slot as usize & (self.slots.len() - 1)
     }
 
-    /// The first place in the ring that holds something, from `from` on and around to it.
+    /// The index of the first slot with entries, from `from` on, around the ring to `from`.
     #[inline]
     fn filled_from(&self, from: usize) -> Option<usize> {
         let word = from / 64;
@@ -126,7 +128,8 @@ impl Slots {
         if self.filled_words == 0 {
             return None;
         }
-        // The words behind this one, those before it, and at last this one again, for what is before `from` in it.
+        // First the words after this word, then the words before this word, then this word again,
+        // for the bits below `from`.
         let behind = self.filled_words & (!1 << word);
         let word = if behind == 0 {
             self.filled_words

@@ -3,14 +3,14 @@ use std::collections::BinaryHeap;
 
 use super::*;
 
-fn entry(stamp: u64, item: u32) -> Entry {
-    Entry { stamp, item }
+fn entry(stamp: u64, item: u32) -> TimerEntry {
+    TimerEntry { stamp, item }
 }
 
 fn queue(resolutions: &[(u32, usize)]) -> MultiresolutionQueue {
     let resolutions: Vec<_> = resolutions
         .iter()
-        .map(|&(bits, slots)| Resolution { bits, slots })
+        .map(|&(bits, slots)| TimerResolution { bits, slots })
         .collect();
     MultiresolutionQueue::new(&resolutions)
 }
@@ -107,7 +107,7 @@ fn memory_follows_what_is_in_it() {
 
 const KEPT_BYTES: usize = 1024;
 
-/// The width of the slot that an entry gets.
+/// The width of an entry's slot.
 fn width(resolutions: &[(u32, usize)], now: u64, stamp: u64) -> u64 {
     let found = resolutions.iter().find(|&&(bits, slots)| {
         stamp.max(now).saturating_sub(now >> bits << bits) >> bits < slots as u64
@@ -125,7 +125,7 @@ fn it_agrees_with_a_heap_but_for_the_resolution() {
             resolutions.push((bits, 1 << random.u32(0..13)));
         }
         let (mut queue, mut now) = (queue(&resolutions), 0);
-        // Stamps that count: those behind now are due now.
+        // The effective stamps: a stamp before now is due now.
         let mut heap = BinaryHeap::new();
         let (mut kept, mut next) = (std::collections::HashMap::new(), 0);
         let reach = 1_u64 << random.u32(4..24);
@@ -150,7 +150,7 @@ fn it_agrees_with_a_heap_but_for_the_resolution() {
                     let limit = if choice < 80 { now } else { u64::MAX };
                     let peeked = queue.peek();
                     let Some(taken) = queue.extract_due(limit) else {
-                        // Nothing is overdue by a whole slot.
+                        // No entry is overdue by a whole slot.
                         let overdue = kept
                             .values()
                             .any(|&(_, due, width)| due | (width - 1) < limit);
@@ -160,7 +160,7 @@ fn it_agrees_with_a_heap_but_for_the_resolution() {
                     let (stamp, due, width) = kept[&taken.item];
                     assert_eq!(taken.stamp, stamp, "seed {seed}");
                     assert!(stamp <= limit, "seed {seed}: early");
-                    // Those that the queue gave before are still in the heap.
+                    // Entries that the queue returned before are still in the heap.
                     while let Some(&Reverse((_, item))) = heap.peek()
                         && !kept.contains_key(&item)
                     {

@@ -1,4 +1,4 @@
-//! Tail early drop under overload, on a clock of the test's own.
+//! Tail early drop under overload, on the test's clock.
 
 use std::collections::VecDeque;
 
@@ -7,14 +7,14 @@ use super::{
     *,
 };
 
-/// Time units that a packet takes which is kept, and one which is not.
+/// Time units for a packet that is kept, and for a packet that is not kept.
 const KEPT_COST: u64 = 16;
 const SHED_COST: u64 = 1;
-/// Packets for which the source has room.
+/// Number of packets that the source can queue.
 const QUEUE: usize = 1024;
-/// Time units between two looks at what was lost.
+/// Time units between two readings of the losses.
 const PERIOD: u64 = 20_000;
-/// The first packets of a connection that count.
+/// Number of first packets of a connection that the test evaluates.
 const HEAD: u32 = 10;
 
 #[test]
@@ -38,7 +38,7 @@ fn it_is_halved_by_congestion_and_grows_by_one() {
     assert_eq!(TailDrop::new(u32::MAX).min, 4096);
 }
 
-/// What a shedder is told of a frame beside its bytes.
+/// The time and the length of a frame, as arguments of the shedder.
 fn place(time_ns: i64, data: &[u8]) -> (i64, u32) {
     (time_ns, u32::try_from(data.len()).unwrap())
 }
@@ -72,7 +72,8 @@ fn of_a_connection_the_first_packets_are_kept() {
             )
             .is_none()
     };
-    // Of both directions together, and always the packets that begin and end it.
+    // The first packets of both directions together are kept, and all packets that begin and end
+    // the connection.
     let packets = [(false, SYN), (true, SYN | ACK), (false, ACK), (true, ACK)];
     assert!(
         packets
@@ -83,15 +84,15 @@ fn of_a_connection_the_first_packets_are_kept() {
     assert!(!keeps(2, true, ACK, 0, false));
     assert!(keeps(2, true, FIN | ACK, 0, false) && keeps(2, false, RST, 0, false));
     assert!(!keeps(2, true, ACK, 0, false));
-    // A SYN begins anew, and so does silence.
+    // A SYN restarts the connection, and so does silence.
     assert!(keeps(2, false, SYN, 0, false));
     assert!((0..3).all(|_| keeps(2, false, ACK, 0, false)) && !keeps(2, false, ACK, 0, false));
     assert!(!keeps(2, false, ACK, IDLE_NS - 2, false));
     assert!(keeps(2, false, ACK, IDLE_NS, false));
-    // One that is exempt stays so.
+    // An exempt flow stays exempt.
     assert!((0..4).all(|_| keeps(3, false, ACK, 0, false)));
     assert!(keeps(3, false, ACK, 0, true) && keeps(3, false, ACK, 0, false));
-    // The shedder's periods reach it.
+    // Periods reach the threshold through the shedder.
     (0..4096).for_each(|_| shedder.tail_drop().unwrap().period(false));
     let data = frame(&Sent::new(2, false, time_ns, ACK));
     let place = place(time_ns, &data);
@@ -103,7 +104,8 @@ fn of_a_connection_the_first_packets_are_kept() {
     assert!((0..100).all(|_| more()));
 }
 
-/// A connection on its way: how many packets it has left, and how many of its first ones came, and were kept.
+/// An active connection: packets left to send, and the number of its first packets that arrived and
+/// that were kept.
 #[derive(Debug, Clone)]
 struct Connection {
     frames: [Vec<u8>; 2],
@@ -112,7 +114,8 @@ struct Connection {
     kept: u32,
 }
 
-/// How many connections kept all of their first packets of those that had so many, where `load` times as many packets come as can be kept.
+/// Number of connections that kept all of their first packets, and number of connections with
+/// enough packets. `load` times as many packets arrive as can be kept.
 fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let config = TrackerConfig::default();
@@ -130,7 +133,8 @@ fn heads_kept(load: u64, tail_drop: Option<TailDrop>, seed: u64) -> (usize, usiz
     let (mut now, mut free_at, mut next_period) = (0, 0, PERIOD);
     let (mut lost, mut lost_before) = (0, 0);
     for _ in 0..200_000 {
-        // Downloads as in figure 9 of the paper, of 1 MB more or less: Pareto with an exponent of 1.2, on average of 600 packets.
+        // Downloads as in figure 9 of the paper, of about 1 MB: Pareto with an exponent of 1.2, 600
+        // packets on average.
         if active.len() < 200 {
             #[expect(clippy::cast_possible_truncation, reason = "at most 10^7")]
             let size = (100.0 / random.f64().max(1e-6).powf(1.0 / 1.2)) as u32;

@@ -4,7 +4,7 @@ use super::*;
 
 const MS: i64 = 1_000_000;
 
-/// What a frame of the test is, known without reading it.
+/// The facts of a test frame, known without parsing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     flow: u8,
@@ -12,12 +12,13 @@ pub(super) struct Sent {
     time_ns: i64,
     flags: u8,
     payload: u16,
-    /// Of a fragmented datagram: its identification, where the piece begins, and whether more follow.
+    /// If the frame is a fragment: identification, offset of the fragment, and whether more
+    /// fragments follow.
     piece: Option<(u16, u16, bool)>,
 }
 
 impl Sent {
-    /// Without payload.
+    /// A frame without payload.
     pub(super) fn new(flow: u8, is_reply: bool, time_ns: i64, flags: u8) -> Self {
         Self {
             flow,
@@ -30,7 +31,7 @@ impl Sent {
     }
 }
 
-/// Even flows are of TCP, odd ones of UDP.
+/// Even flows are TCP, odd flows are UDP.
 pub(super) fn frame(sent: &Sent) -> Vec<u8> {
     let is_tcp = sent.flow.is_multiple_of(2);
     let (ident, begin, more) = sent.piece.unwrap_or_default();
@@ -66,8 +67,8 @@ pub(super) fn frame(sent: &Sent) -> Vec<u8> {
     data
 }
 
-/// Heavy-tailed flows that mix: connections that are opened again with the same ports, keep-alives after the end of the transfer, packets
-/// sent twice, fragments, and silence.
+/// Heavy-tailed flows that mix. They include connections that are opened again with the same ports,
+/// keep-alives after the end of the transfer, retransmissions, fragments, and silence.
 fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
     let (mut sent, mut time_ns, mut ident) = (Vec::<Sent>::new(), 0, 0);
     for _ in 0..2000 {
@@ -76,7 +77,7 @@ fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
         } else {
             random.i64(0..5) * MS
         };
-        // Few flows have most packets.
+        // A few flows have most packets.
         let flow = random.u8(0..8) & random.u8(0..8);
         let one = Sent {
             flow,
@@ -136,7 +137,7 @@ fn traffic(random: &mut fastrand::Rng) -> Vec<Sent> {
     sent
 }
 
-/// What is kept, worked out by what was sent.
+/// Which frames must be kept, computed from the facts of the frames.
 fn expected(sent: &[Sent], cutoff: Cutoff) -> Vec<bool> {
     let mut flows = HashMap::<u8, ([u64; 2], i64)>::new();
     let kept = |one: &Sent| {
@@ -175,7 +176,7 @@ fn keeps(shedder: &mut Shedder, one: &Sent, class: Option<u16>, is_exempt: bool)
 fn keeps_marked(shedder: &mut Shedder, one: &Sent, class: Option<u16>, mark: Option<Mark>) -> bool {
     let data = frame(one);
     let wire_len = u32::try_from(data.len()).unwrap();
-    // Whatever was captured of the payload.
+    // Truncated, to show that the captured part of the payload does not matter.
     let captured = &data[..data.len().min(60)];
     let place = (one.time_ns, wire_len);
     shedder
@@ -210,7 +211,7 @@ fn flows_are_shunted_until_they_begin_anew() {
         let mut random = fastrand::Rng::with_seed(seed);
         let sent = traffic(&mut random);
         let mut shedder = shedder(Vec::new(), 1000);
-        // By flow: when it began, when it was shunted last, and whether it is exempt.
+        // By flow: time of the beginning, time of the last shunt, and whether the flow is exempt.
         let mut known = HashMap::<u8, (i64, Option<i64>, bool)>::new();
         for (number, one) in sent.iter().enumerate() {
             let flags = if one.flow.is_multiple_of(2) && one.piece.is_none() {
@@ -243,7 +244,7 @@ fn flows_are_shunted_until_they_begin_anew() {
         }
     }
     assert!(kept > 20_000 && shed > 20_000, "{kept} {shed}");
-    // Silence: the next flow of the same addresses and ports is another one.
+    // After silence, the next flow with the same addresses and ports is a new flow.
     let mut shedder = shedder(Vec::new(), 10);
     let mut at = |time_ns, mark| {
         let one = Sent { time_ns, ..DATA };
@@ -279,14 +280,14 @@ fn classes_exemptions_and_flows_given_up() {
     }));
     let mut shedder = shedder(cutoffs(), 1);
     let mut ask = |one, is_exempt| keeps(&mut shedder, one, Some(0), is_exempt);
-    // Once exempt is for good; also after silence.
+    // A flow stays exempt, even after silence.
     assert!(ask(&DATA, false) && !ask(&DATA, false) && ask(&DATA, true) && ask(&DATA, false));
-    // The other flow has the only place, so this one begins again.
+    // The other flow took the only slot, so this flow begins again.
     assert!(ask(&Sent { flow: 3, ..DATA }, false));
     assert!(ask(&DATA, false) && !ask(&DATA, false));
 }
 
-/// Where several causes shed a packet it is counted as the first one.
+/// A packet with several causes is counted under the first cause.
 #[test]
 fn the_first_cause_is_told() {
     let cutoff = Cutoff {
@@ -353,7 +354,7 @@ fn what_has_no_flow_is_kept() {
     }
 }
 
-/// Silence of many flows at once holds up no packet.
+/// If many flows time out at once, each packet ends only a few of these flows.
 #[test]
 fn few_flows_end_with_a_packet() {
     let cutoff = Cutoff {
@@ -383,7 +384,8 @@ fn few_flows_end_with_a_packet() {
     assert_eq!(before, 1);
 }
 
-/// A stamp that is wrong does not put off what silence does, nor a packet out of order a shunt.
+/// A wrong stamp does not delay the effects of silence, and a packet out of order does not delay a
+/// shunt.
 #[test]
 fn stamps_may_be_wrong() {
     let cutoff = Cutoff {
@@ -410,7 +412,8 @@ fn stamps_may_be_wrong() {
     assert!(at(9, None) && at(7, None) && !at(10, mark));
 }
 
-/// The time of a cutoff is not that of tail early drop and of shunting, shorter or longer.
+/// The refill time of a cutoff does not affect tail early drop and shunting, whether it is shorter
+/// or longer.
 #[test]
 fn what_begins_anew_has_a_time_of_its_own() {
     const S: i64 = 1000 * MS;
@@ -446,7 +449,7 @@ fn what_begins_anew_has_a_time_of_its_own() {
     }
 }
 
-/// What is shed is handed over, once a second, and taken back when it is kept again.
+/// A dropped direction is handed over once a second, and taken back when it is kept again.
 #[test]
 fn directions_are_handed_over_and_taken_back() {
     let cutoff = Cutoff {
@@ -475,10 +478,10 @@ fn directions_are_handed_over_and_taken_back() {
     assert_eq!(at(false, 1000, ACK, none), (false, take.clone()));
     assert_eq!(at(false, 1001, ACK, none), (false, vec![(false, drop)]));
     assert_eq!(at(false, 1002, FIN | ACK, none), (true, take.clone()));
-    // Of the other direction nothing was sent.
+    // The other direction has sent no payload yet.
     assert_eq!(at(true, 1003, ACK, none), (true, take.clone()));
     assert_eq!(at(true, 1004, ACK, none), (false, vec![(true, drop)]));
-    // Silence ends it where packets are dropped, too.
+    // Silence also ends dropping in the engine.
     let both = vec![(false, None), (true, None)];
     assert_eq!(at(false, 7000, ACK, none), (true, both.clone()));
     assert_eq!(at(true, 7001, ACK, none), (true, take.clone()));
@@ -489,7 +492,8 @@ fn directions_are_handed_over_and_taken_back() {
     told.sort_unstable();
     assert_eq!((is_kept, told), (true, both));
     assert_eq!(at(true, 7005, ACK, exempt), (true, take.clone()));
-    // A SYN ends it where packets are dropped, but it may have passed there before they were.
+    // A SYN also ends dropping in the engine, but the SYN may have passed the engine before
+    // dropping began.
     let (none, mut shedder) = (None, self::shedder(vec![cutoff], 10));
     shedder.set_hands_over(true);
     let mut shed = |time_ms: i64, flags| {
@@ -504,7 +508,7 @@ fn directions_are_handed_over_and_taken_back() {
     };
     let told = [(0, ACK), (1, ACK), (2, SYN), (3, ACK), (4, ACK)];
     assert_eq!(told.map(|(at, flags)| shed(at, flags)), [0, 1, 1, 1, 0]);
-    // Nothing new is dropped any more, and what was comes again.
+    // No more flows are handed over, and those that were handed over are taken back.
     shedder.end_hand_overs();
     assert_eq!(
         [(5, ACK), (6, SYN), (7, ACK), (8, ACK)].map(|(at, flags)| {
@@ -523,7 +527,8 @@ fn directions_are_handed_over_and_taken_back() {
     );
 }
 
-/// Of flows that are known the next packet tells the class anew, and what they have sent counts.
+/// The next packet of a known flow determines the class again, and the bytes that the flow has sent
+/// count.
 #[test]
 fn cutoffs_change_for_flows_that_are_known() {
     let of = |bytes| Cutoff {
@@ -537,7 +542,7 @@ fn cutoffs_change_for_flows_that_are_known() {
     let tracker = TrackerConfig::default();
     let mut shedder = Shedder::new(config, &tracker, Secret::from_words(|_| 1), |_| {});
     let mut time_ns = 0;
-    // Which of five packets of 700 bytes are kept, of UDP.
+    // How many of five UDP packets of 700 bytes are kept.
     let mut keeps = |shedder: &mut Shedder, flow, class: Option<u16>| {
         let mut asked = 0;
         let kept = [0; 5].map(|_| {
@@ -560,7 +565,7 @@ fn cutoffs_change_for_flows_that_are_known() {
     assert_eq!(keeps(&mut shedder, 1, Some(0)), (2, 1));
     assert_eq!(keeps(&mut shedder, 3, Some(1)), (5, 1));
     assert_eq!(keeps(&mut shedder, 5, None), (5, 1));
-    // One class less, and another one in the first place.
+    // One class fewer, and another cutoff in the first place.
     shedder.set_cutoffs(vec![of(4500)]);
     assert_eq!(
         keeps(&mut shedder, 1, Some(0)),

@@ -4,27 +4,27 @@ use retroscope_packet::proto::{TCP, UDP};
 use retroscope_packet::{Endpoint, FlowKey};
 
 use super::*;
-use crate::{Ends, Key, Stage, TcpState, index};
+use crate::{BiflowKey, DirectedKey, TcpState, TimeOutStage, index};
 
 const SECOND: i64 = 1_000_000_000;
-/// The last slot of the default resolutions that is fine.
+/// Width of a slot of the fine default resolution, ns.
 const FINE: i64 = 1 << 27;
 
 /// The flow between ports of 10.0.0.1 and `addr`.
-fn key(proto: u8, addr: u32, port: u16) -> Key {
+fn key(proto: u8, addr: u32, port: u16) -> BiflowKey {
     let end = |addr: u32, port| Endpoint {
         addr: std::net::Ipv4Addr::from(addr).into(),
         port,
     };
-    Key::from(FlowKey::Ports {
+    BiflowKey::from(FlowKey::Ports {
         proto,
         low: end(0x0a00_0001, 80),
         high: end(0x0b00_0000 + addr, port),
     })
 }
 
-fn packet(key: Key, is_reverse: bool, time_ns: i64) -> Packet {
-    Packet::new(Ends { key, is_reverse }, time_ns, 100, None)
+fn packet(key: BiflowKey, is_reverse: bool, time_ns: i64) -> FlowPacket {
+    FlowPacket::new(DirectedKey { key, is_reverse }, time_ns, 100, None)
 }
 
 fn known(seed: u64) -> Secret {
@@ -33,7 +33,7 @@ fn known(seed: u64) -> Secret {
     Secret::from_words(|n| words[n])
 }
 
-/// What is compared of a flow.
+/// The compared facts of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Facts {
     first_ns: i64,
@@ -55,7 +55,7 @@ fn facts(flow: &Flow) -> Facts {
 
 fn assert_sums(table: &FlowTable) {
     let counters = table.counters();
-    let Counters {
+    let FlowTableCounters {
         begun,
         timed_out,
         reused,
@@ -79,7 +79,7 @@ fn it_agrees_with_a_map() {
             _ => TimeOuts::idle(0),
         };
         let (mut table, mut now) = (FlowTable::new(5000, time_outs, known(seed)), -SECOND);
-        let mut live = HashMap::<Key, Facts>::new();
+        let mut live = HashMap::<BiflowKey, Facts>::new();
         let (mut expected, mut found) = (Vec::new(), Vec::new());
         let flows = 1 << random.u32(0..12);
         for _ in 0..200 {
@@ -93,8 +93,8 @@ fn it_agrees_with_a_map() {
                 let from = usize::from(packet.ends.is_reverse);
                 if let Some(flow) = live.get(&key) {
                     let stage = match flow.packets.contains(&0) {
-                        true => Stage::New,
-                        false => Stage::Established,
+                        true => TimeOutStage::New,
+                        false => TimeOutStage::Established,
                     };
                     let due = time_outs.due_ns(flow.last_ns + time_outs.of(UDP, stage));
                     if due <= time_ns && time_outs.has_end {
@@ -117,11 +117,12 @@ fn it_agrees_with_a_map() {
                 flow.bytes[from] += 100;
             }
             table.update(&batch, |flow, end| {
-                assert_eq!(end, End::TimeOut);
+                assert_eq!(end, FlowEnd::TimeOut);
                 found.push((*flow.key(), facts(flow)));
             });
             if random.bool() {
-                // Before what the next packets may be late by: then each is split where the map splits it.
+                // Earlier than any late packet that may follow, so that the table splits each flow
+                // where the map does.
                 let time_ns = now - SECOND;
                 let mut ended = Vec::new();
                 table.expire(time_ns, |flow, _| ended.push((*flow.key(), facts(flow))));
@@ -140,7 +141,7 @@ fn it_agrees_with_a_map() {
         assert_eq!(table.len(), live.len());
         table.finish(|flow, _| found.push((*flow.key(), facts(flow))));
         expected.extend(live);
-        let sorted = |mut flows: Vec<(Key, Facts)>| {
+        let sorted = |mut flows: Vec<(BiflowKey, Facts)>| {
             flows.sort_by_key(|(key, facts)| (key.endpoints(), *facts));
             flows
         };
@@ -186,7 +187,7 @@ fn nothing_is_lost_when_flows_go_within_a_batch() {
 fn a_full_table_gives_up_what_would_end_first() {
     let mut table = FlowTable::new(1000, TimeOuts::default(), known(1));
     let mut given_up = Vec::new();
-    // Two hundred flows go on both ways; the others have one packet each.
+    // Two hundred flows continue in both directions. Each other flow has one packet.
     for n in 0..20_000 {
         let time_ns = i64::from(n) * SECOND / 1000;
         let batch = [
@@ -194,7 +195,7 @@ fn a_full_table_gives_up_what_would_end_first() {
             packet(key(UDP, n, 2), false, time_ns),
         ];
         table.update(&batch, |flow, end| {
-            assert_eq!(end, End::Full);
+            assert_eq!(end, FlowEnd::Full);
             given_up.push((flow.first_ns(), flow.packets()));
         });
     }
@@ -207,7 +208,7 @@ fn a_full_table_gives_up_what_would_end_first() {
         .flows()
         .filter(|flow| flow.packets()[1] == 0)
         .map(Flow::first_ns);
-    // Those of one second end together.
+    // Flows of one second end together.
     assert!(last - first.min().unwrap() < SECOND + FINE);
 }
 
@@ -218,7 +219,7 @@ fn keys_aimed_at_a_known_secret_crowd_each_other_only() {
     for n in 0..100_000 {
         let time_ns = i64::from(n) * 1000;
         table.update(&[packet(key(UDP, n, 1), false, time_ns)], |_, end| {
-            assert_eq!(end, End::Crowded);
+            assert_eq!(end, FlowEnd::Crowded);
         });
     }
     let room = index::GROUP * index::PROBES;
@@ -226,18 +227,18 @@ fn keys_aimed_at_a_known_secret_crowd_each_other_only() {
     assert_eq!(table.counters().crowded, 100_000 - room as u64);
     assert_eq!(table.queue.len(), room, "one entry for each");
     assert!(table.memory_bytes() < before + 1_000_000);
-    table.expire(100 * SECOND, |_, end| assert_eq!(end, End::TimeOut));
+    table.expire(100 * SECOND, |_, end| assert_eq!(end, FlowEnd::TimeOut));
     assert_eq!((table.len(), table.queue.len()), (0, 0));
 }
 
-/// Flows of one packet, more than the table may have, while time goes on.
+/// Flows of one packet, more than the table allows, while time advances.
 fn flood(flows: u32, flows_max: usize) {
     let mut table = FlowTable::new(flows_max, TimeOuts::default(), known(1));
     let mut batch = Vec::new();
     let mut most = 0;
     for n in 0..flows {
         let key = key(TCP, n, 80);
-        // A million a second.
+        // A million flows a second.
         let mut packet = packet(key, false, i64::from(n) * 1000);
         packet.tcp_flags = Some(2);
         batch.push(packet);
@@ -270,18 +271,18 @@ fn ten_million_flows_of_one_packet_take_bounded_memory() {
     flood(10_000_000, 1_000_000);
 }
 
-/// A table after TCP packets of one flow: from the second end?, flags, seconds.
-fn tcp(time_outs: TimeOuts, packets: &[(bool, u8, i64)]) -> (FlowTable, Vec<(Flow, End)>) {
+/// The table after TCP packets of one flow. A packet is: sent by the second end, flags, seconds.
+fn tcp(time_outs: TimeOuts, packets: &[(bool, u8, i64)]) -> (FlowTable, Vec<(Flow, FlowEnd)>) {
     let mut table = FlowTable::new(10, time_outs, known(1));
     let mut ended = Vec::new();
     let packets: Vec<_> = packets
         .iter()
         .map(|&(is_reverse, flags, seconds)| {
-            let ends = Ends {
+            let ends = DirectedKey {
                 key: key(TCP, 1, 9),
                 is_reverse,
             };
-            Packet::new(ends, seconds * SECOND, 60, Some(flags)).with_payload(&[flags])
+            FlowPacket::new(ends, seconds * SECOND, 60, Some(flags)).with_payload(&[flags])
         })
         .collect();
     table.update(&packets, |flow, end| ended.push((*flow, end)));
@@ -336,7 +337,7 @@ fn flags_tell_the_server_and_the_state() {
     }
 }
 
-/// By several queues the answer may be counted before what it answers.
+/// With several queues an answer may be counted before its request.
 #[test]
 fn the_first_packet_is_the_oldest() {
     let mut table = FlowTable::new(10, TimeOuts::default(), Secret::random());
@@ -361,7 +362,7 @@ fn a_closed_flow_ends_sooner_and_a_syn_begins_another() {
         (true, RST, 100),
     ];
     let (mut table, _) = tcp(TimeOuts::default(), &packets[..3]);
-    // The queue has it for when it would end if it stayed open.
+    // The queue still has the due time of the open flow.
     table.expire(90 * SECOND, |_, _| panic!("early"));
     assert_eq!(table.queue.peek().unwrap().stamp, stamp(301 * SECOND));
     let mut reset = packet(key(TCP, 1, 9), true, 100 * SECOND);
@@ -377,8 +378,8 @@ fn a_closed_flow_ends_sooner_and_a_syn_begins_another() {
         .iter()
         .map(|(flow, end)| (flow.packets(), flow.server(), *end))
         .collect();
-    assert_eq!(ended[0], ([1, 3], 0, End::Reused));
-    assert_eq!(ended[1], ([1, 0], 1, End::TimeOut));
+    assert_eq!(ended[0], ([1, 3], 0, FlowEnd::Reused));
+    assert_eq!(ended[1], ([1, 0], 1, FlowEnd::TimeOut));
     assert_eq!((table.len(), ended.len()), (1, 2));
 
     let (table, ended) = tcp(TimeOuts::idle(0), &again);
@@ -409,7 +410,7 @@ fn a_flow_is_over_when_the_second_of_its_time_out_has_passed() {
         (-1, 30 * SECOND, true),
     ] {
         let second = last_ns.div_euclid(SECOND);
-        let end = is_over.then_some((End::TimeOut, (second + 31) * SECOND));
+        let end = is_over.then_some((FlowEnd::TimeOut, (second + 31) * SECOND));
         assert_eq!(
             end_of(default, last_ns, time_ns),
             end,
@@ -418,13 +419,14 @@ fn a_flow_is_over_when_the_second_of_its_time_out_has_passed() {
     }
     let exact = TimeOuts::idle(30 * SECOND);
     assert_eq!(end_of(exact, 5, 30 * SECOND + 4), None);
-    let end = Some((End::TimeOut, 30 * SECOND + 5));
+    let end = Some((FlowEnd::TimeOut, 30 * SECOND + 5));
     assert_eq!(end_of(exact, 5, 30 * SECOND + 5), end);
     let last = end_of(default, i64::MAX - 1, i64::MAX);
-    assert_eq!(last, Some((End::TimeOut, i64::MAX)));
+    assert_eq!(last, Some((FlowEnd::TimeOut, i64::MAX)));
 }
 
-/// Whom nobody answers sends the same SYN again; another connection has another sequence number, or is the server's.
+/// A client without an answer repeats the same SYN. A new connection has another sequence number,
+/// or the SYN is the server's.
 #[test]
 fn a_syn_begins_another_flow_unless_it_is_sent_again() {
     type Part = (bool, u8, u32);
@@ -454,12 +456,12 @@ fn a_syn_begins_another_flow_unless_it_is_sent_again() {
             (packet.tcp_flags, packet.tcp_seq) = (Some(flags), seq);
             table.update(&[packet], |_, end| ends.push(end));
         }
-        let expected = is_another.then_some(End::Reused);
+        let expected = is_another.then_some(FlowEnd::Reused);
         assert_eq!(ends, Vec::from_iter(expected), "{before:?}, {syn:?}");
     }
 }
 
-/// By several queues the SYN may be counted behind its answer.
+/// With several queues a SYN may be counted after its answer.
 #[test]
 fn a_syn_that_is_older_than_its_answer_is_of_the_same_flow() {
     let (table, ended) = tcp(TimeOuts::default(), &[(false, SYN_ACK, 1), (true, SYN, 0)]);

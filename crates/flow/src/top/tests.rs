@@ -4,30 +4,31 @@ use std::net::Ipv4Addr;
 use retroscope_packet::{Endpoint, FlowKey, proto::UDP};
 
 use super::*;
-use crate::Ends;
+use crate::DirectedKey;
 
-/// Of a flow from one of the first hosts of 10.0.0.0/24 to another, or back.
-fn packet(flow: u16, is_reverse: bool, wire_len: u32) -> Packet {
+/// A packet of a flow between two of the first hosts of 10.0.0.0/24, or its reverse.
+fn packet(flow: u16, is_reverse: bool, wire_len: u32) -> FlowPacket {
     let end = |host: u16, port| Endpoint {
         addr: Ipv4Addr::from(0x0a00_0000 | u32::from(host)).into(),
         port,
     };
     let (low, high) = (end(1 + flow % 3, 53), end(3 + flow % 5, flow));
     let proto = UDP;
-    let key = Key::from(FlowKey::Ports { proto, low, high });
-    Packet::new(Ends { key, is_reverse }, 0, wire_len, None)
+    let key = BiflowKey::from(FlowKey::Ports { proto, low, high });
+    FlowPacket::new(DirectedKey { key, is_reverse }, 0, wire_len, None)
 }
 
-/// Beside a list of all packets: two shards, of which one is looked at late now and then, or finds no room for its slice.
+/// Compares a window with a list of all packets. Of two shards, one is sometimes late, or finds no
+/// room for its slice.
 #[test]
 fn a_window_agrees_with_a_list() {
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
         let seconds = random.u32(1..6);
-        let mut window = Window::new(seconds);
-        let mut shards = [0, 1].map(|_| (Top::new(1000, Secret::random()), Vec::new(), 0));
-        // What was given: when it began and ended, and its packets.
-        let mut given: Vec<([i64; 2], Vec<Packet>)> = Vec::new();
+        let mut window = TopWindow::new(seconds);
+        let mut shards = [0, 1].map(|_| (TopCounter::new(1000, Secret::random()), Vec::new(), 0));
+        // The slices that were given away: start, end and packets.
+        let mut given: Vec<([i64; 2], Vec<FlowPacket>)> = Vec::new();
         for now_ns in (0..20).map(|n| n * SLICE_NS / 2) {
             for (top, waiting, begin_ns) in &mut shards {
                 for _ in 0..random.usize(0..30) {
@@ -49,8 +50,8 @@ fn a_window_agrees_with_a_list() {
             let end_ns = given.iter().map(|(times_ns, _)| times_ns[1]).max();
             let left_ns = end_ns.unwrap_or_default() - i64::from(seconds) * SLICE_NS;
             given.retain(|(times_ns, _)| times_ns[1] > left_ns + SLICE_NS / 2);
-            let mut sums = BTreeMap::<Key, Volume>::new();
-            let mut hosts = BTreeMap::<Host, BTreeMap<Key, [u64; 2]>>::new();
+            let mut sums = BTreeMap::<BiflowKey, TrafficVolume>::new();
+            let mut hosts = BTreeMap::<Host, BTreeMap<BiflowKey, [u64; 2]>>::new();
             for packet in given.iter().flat_map(|(_, packets)| packets) {
                 let (key, len) = (packet.ends.key, u64::from(packet.wire_len));
                 let from = usize::from(packet.ends.is_reverse);
@@ -64,7 +65,7 @@ fn a_window_agrees_with_a_list() {
                     flows.entry(key).or_default()[from ^ end] += len;
                 }
             }
-            let report = window.report(1000, By::Packets);
+            let report = window.report(1000, TopOrder::Packets);
             assert_eq!(report.flows, sums.len() as u64, "seed {seed}");
             let packets: u64 = sums.values().map(|sum| sum.packets).sum();
             assert_eq!(report.total.packets, packets, "seed {seed}");
@@ -79,14 +80,14 @@ fn a_window_agrees_with_a_list() {
                     .is_sorted_by_key(|row| Reverse(row.volume.packets))
             );
             for row in report.rows {
-                let Subject::Flow(key) = row.subject else {
+                let TopSubject::Flow(key) = row.subject else {
                     panic!("{row:?}")
                 };
                 assert_eq!(Some(row.volume), sums.remove(&key), "seed {seed}");
             }
             assert!(sums.is_empty());
-            for row in window.report(1000, By::Flows).rows {
-                let Subject::Host(host) = row.subject else {
+            for row in window.report(1000, TopOrder::Flows).rows {
+                let TopSubject::Host(host) = row.subject else {
                     panic!("{row:?}")
                 };
                 let flows = hosts.remove(&host).unwrap();
@@ -101,13 +102,14 @@ fn a_window_agrees_with_a_list() {
     }
 }
 
-/// What finds no room is in the sum, and a large flow has a place in the next second at the latest.
+/// Flows without room count in the sum, and a large flow has a place in the next second at the
+/// latest.
 #[test]
 fn a_flood_takes_no_more_memory() {
-    let mut top = Top::new(100, Secret::random());
-    let mut window = Window::new(10);
+    let mut top = TopCounter::new(100, Secret::random());
+    let mut window = TopWindow::new(10);
     top.give(0, |_| unreachable!("a second is not over"));
-    let flood: Vec<Packet> = (0..1000).map(|flow| packet(flow, false, 100)).collect();
+    let flood: Vec<FlowPacket> = (0..1000).map(|flow| packet(flow, false, 100)).collect();
     top.count(&flood);
     for now_ns in [1, 2] {
         top.count(&[packet(5000, true, 1000); 50]);
@@ -117,7 +119,7 @@ fn a_flood_takes_no_more_memory() {
             Ok(())
         });
     }
-    let report = window.report(1, By::Bits);
+    let report = window.report(1, TopOrder::Bits);
     assert_eq!((report.flows, report.untracked.packets), (101, 950));
     assert_eq!((report.total.packets, report.rows.len()), (1100, 1));
     assert_eq!(report.rows[0].volume.bytes, [0, 50_000]);

@@ -1,34 +1,35 @@
-//! The one buffer of a reader: records are parsed and lent where they were read.
+//! The one buffer of a reader. Records are parsed and lent where they were read.
 
 use std::ops::Range;
 
-/// Bytes at the start: room for many records, and small enough to stay in the second-level cache.
+/// Initial size, bytes. It has space for many records, and fits into the second-level cache.
 const BYTES_INITIAL: usize = 512 << 10;
-/// Smallest buffer, for programs that have many files open: the head of a file and a few records.
+/// Minimum size, bytes, for programs that have many files open: the start of a file and a few
+/// records.
 const BYTES_MIN: usize = 4 << 10;
-/// Bytes that one read appends at most: what comes out of a decompressor takes its time.
+/// Maximum number of bytes that one read appends, because decompression takes time.
 const READ_BYTES: usize = 256 << 10;
 
 /// A window that slides over a stream. `start <= end <= bytes.len()`.
 #[derive(Debug)]
-pub(super) struct Buffer {
-    /// Memory; what was read lies in `start..end`.
+pub(super) struct SlidingBuffer {
+    /// The memory. `start..end` contains the unread bytes.
     bytes: Vec<u8>,
-    /// Where the bytes not yet consumed begin.
+    /// Start of the bytes that are not yet consumed.
     start: usize,
-    /// Where they end.
+    /// End of the bytes that are not yet consumed.
     end: usize,
-    /// Where `bytes[0]` lies in the stream.
+    /// Offset of `bytes[0]` in the stream.
     base: u64,
 }
 
-impl Buffer {
+impl SlidingBuffer {
     /// An empty buffer at the start of a stream.
     pub(super) fn new() -> Self {
         Self::with_bytes(BYTES_INITIAL)
     }
 
-    /// An empty buffer that begins with `bytes` of memory.
+    /// An empty buffer with an initial size of `bytes`.
     pub(super) fn with_bytes(bytes: usize) -> Self {
         Self {
             bytes: vec![0; bytes.max(BYTES_MIN)],
@@ -38,35 +39,39 @@ impl Buffer {
         }
     }
 
-    /// All memory; ranges and offsets of lent records count from its start.
+    /// All memory. Ranges and offsets of lent records count from its start.
     pub(super) fn memory(&self) -> &[u8] {
         &self.bytes[..self.end]
     }
 
-    /// What was read and not consumed.
+    /// The bytes that were read and not consumed.
     pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// Where the unread bytes lie in [`Buffer::memory`].
+    /// The range of the unread bytes in [`SlidingBuffer::memory`].
     pub(super) fn position(&self) -> Range<usize> {
         self.start..self.end
     }
 
-    /// Where the unread bytes begin in the stream.
+    /// Offset of the unread bytes in the stream.
     pub(super) fn offset(&self) -> u64 {
         self.base + self.start as u64
     }
 
-    /// Steps over the first `size` unread bytes. They stay in memory until the next [`Buffer::read_with`].
+    /// Skips the first `size` unread bytes. They stay in memory until the next
+    /// [`SlidingBuffer::read_with`].
     pub(super) fn consume(&mut self, size: usize) {
         assert!(size <= self.end - self.start);
         self.start += size;
     }
 
-    /// Moves the unread bytes to the front and lets `read` append to them, returning how many it appended. `need` is how
-    /// many unread bytes the caller waits for: the memory grows towards it only as it fills, so that a length in a
-    /// damaged file costs no memory that the file does not fill.
+    /// Moves the unread bytes to the front and lets `read` append to them. Returns the number of
+    /// appended bytes.
+    ///
+    /// `need` is the number of unread bytes for which the caller waits. The memory grows towards
+    /// `need` only as it fills, so a length in a damaged file costs no memory that the file does
+    /// not fill.
     pub(super) fn read_with<E>(
         &mut self,
         need: usize,
@@ -98,14 +103,14 @@ mod tests {
 
     use super::*;
 
-    impl Buffer {
-        /// Bytes of memory taken.
+    impl SlidingBuffer {
+        /// Size of the allocated memory, bytes.
         pub(in crate::read) fn capacity(&self) -> usize {
             self.bytes.capacity()
         }
     }
 
-    fn append(buffer: &mut Buffer, need: usize, count: usize) -> usize {
+    fn append(buffer: &mut SlidingBuffer, need: usize, count: usize) -> usize {
         let read = |room: &mut [u8]| {
             let count = count.min(room.len());
             room[..count].fill(7);
@@ -116,7 +121,7 @@ mod tests {
 
     #[test]
     fn slides_and_counts() {
-        let mut buffer = Buffer::new();
+        let mut buffer = SlidingBuffer::new();
         assert_eq!(append(&mut buffer, 10, 10), 10);
         buffer.consume(4);
         assert_eq!(
@@ -132,7 +137,7 @@ mod tests {
 
     #[test]
     fn grows_only_as_it_fills() {
-        let mut buffer = Buffer::new();
+        let mut buffer = SlidingBuffer::new();
         append(&mut buffer, usize::MAX, 100);
         append(&mut buffer, usize::MAX, 100);
         assert_eq!(buffer.bytes.len(), BYTES_INITIAL);

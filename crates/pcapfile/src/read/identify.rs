@@ -1,8 +1,8 @@
-//! Naming a file that is no capture, so that the error helps.
+//! Identifies files that are not captures, for a helpful error.
 
 type Starts = &'static [(&'static [u8], &'static str)];
 
-/// Starts of files that people take for captures, by what is to be done about them, and what to call them.
+/// First bytes and names of files that people mistake for captures, by the advice for the user.
 const KNOWN: [(&str, Starts); 3] = [
     (
         " (convert it with editcap)",
@@ -40,10 +40,11 @@ const KNOWN: [(&str, Starts); 3] = [
 
 const MODIFIED: &str = "a capture in a modified pcap format that is not supported";
 
-/// Bytes that are judged: how many there are beyond depends on how much came in at once.
+/// Number of bytes that are compared. The number of further bytes depends on the first read.
 const JUDGED_BYTES: usize = 24;
 
-/// What a file that starts with `head` is; the head is at least 24 bytes or the whole file, and the first 24 are judged.
+/// A name for the format of a file that starts with `head`. `head` has at least 24 bytes or is the
+/// whole file; the first 24 bytes are compared.
 pub(super) fn identify(head: &[u8]) -> String {
     let head = &head[..head.len().min(JUDGED_BYTES)];
     if head.is_empty() {

@@ -10,34 +10,34 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 
 use crate::Compression;
 
-/// Compressed bytes fetched at a time. Data that come to nothing, such as empty members of gzip, are gone through this many at a time
-/// before the stream can say that it is enough.
+/// Number of compressed bytes that are read at a time. Data without content, such as empty gzip
+/// members, is decompressed in steps of this size before the caller can stop.
 const COMPRESSED_BYTES: usize = 32 << 10;
 
-/// The start of a stream that tells how it is compressed.
+/// Number of first bytes that identify the compression.
 const MAGIC_BYTES: usize = 4;
 
-/// Why no bytes came.
+/// Why reading failed.
 #[derive(Debug)]
 pub(super) enum InputError {
-    /// The stream underneath failed.
+    /// The input stream failed.
     Io(io::Error),
-    /// The compressed data is damaged or cut short.
+    /// The compressed data is damaged or truncated.
     Compressed(String),
 }
 
-/// The stream underneath, behind its first bytes, which were looked at.
-type Stream<R> = Chain<Cursor<Vec<u8>>, Tap<R>>;
+/// The input stream, with the first bytes that were already read in front.
+type RawStream<R> = Chain<Cursor<Vec<u8>>, TappedStream<R>>;
 
-/// A stream that is decompressed on the way, as its first bytes say.
-pub(super) enum Input<R: Read> {
-    Plain(Stream<R>),
-    Gzip(Box<MultiGzDecoder<BufReader<Stream<R>>>>),
-    Zstd(Box<ZstdDecoder<'static, BufReader<Stream<R>>>>),
+/// A stream that is decompressed as its first bytes require.
+pub(super) enum DecompressedInput<R: Read> {
+    Plain(RawStream<R>),
+    Gzip(Box<MultiGzDecoder<BufReader<RawStream<R>>>>),
+    Zstd(Box<ZstdDecoder<'static, BufReader<RawStream<R>>>>),
 }
 
-impl<R: Read> Input<R> {
-    /// Looks at the first bytes of `inner`.
+impl<R: Read> DecompressedInput<R> {
+    /// Detects the compression from the first bytes of `inner`.
     pub(super) fn new(mut inner: R) -> Result<Self, InputError> {
         let mut magic = Vec::with_capacity(MAGIC_BYTES);
         let mut start = inner.by_ref().take(MAGIC_BYTES as u64);
@@ -49,7 +49,7 @@ impl<R: Read> Input<R> {
             _ => None,
         };
         let failed = false;
-        let stream = Cursor::new(magic).chain(Tap { inner, failed });
+        let stream = Cursor::new(magic).chain(TappedStream { inner, failed });
         let buffered = |stream| BufReader::with_capacity(COMPRESSED_BYTES, stream);
         Ok(match compression {
             None => Self::Plain(stream),
@@ -61,7 +61,7 @@ impl<R: Read> Input<R> {
         })
     }
 
-    /// The compression that was found.
+    /// The detected compression.
     pub(super) fn compression(&self) -> Option<Compression> {
         match self {
             Self::Plain(_) => None,
@@ -70,7 +70,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// As [`Read::read`]; interruptions are retried.
+    /// As [`Read::read`]. Retries after interruptions.
     pub(super) fn read(&mut self, bytes: &mut [u8]) -> Result<usize, InputError> {
         match self {
             Self::Plain(stream) => stream.read(bytes).map_err(InputError::Io),
@@ -84,7 +84,7 @@ impl<R: Read> Input<R> {
     }
 }
 
-impl<R: Read> fmt::Debug for Input<R> {
+impl<R: Read> fmt::Debug for DecompressedInput<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Input")
             .field("compression", &self.compression())
@@ -92,8 +92,9 @@ impl<R: Read> fmt::Debug for Input<R> {
     }
 }
 
-/// Whether the stream failed or what came out of it is wrong: only the tap can tell.
-fn blame<R>(error: io::Error, stream: &Stream<R>, format: &str) -> InputError {
+/// Whether the input stream failed or its compressed data is damaged. Only `TappedStream` knows
+/// this.
+fn blame<R>(error: io::Error, stream: &RawStream<R>, format: &str) -> InputError {
     if stream.get_ref().1.failed {
         InputError::Io(error)
     } else if error.kind() == ErrorKind::UnexpectedEof {
@@ -103,14 +104,14 @@ fn blame<R>(error: io::Error, stream: &Stream<R>, format: &str) -> InputError {
     }
 }
 
-/// The stream underneath, which retries interruptions and remembers whether it failed.
-pub(super) struct Tap<R> {
+/// The input stream, which retries after interruptions and remembers whether it failed.
+pub(super) struct TappedStream<R> {
     inner: R,
     /// The last call of `inner` returned an error.
     failed: bool,
 }
 
-impl<R: Read> Read for Tap<R> {
+impl<R: Read> Read for TappedStream<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
             let read = self.inner.read(bytes);

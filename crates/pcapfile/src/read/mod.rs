@@ -1,4 +1,5 @@
-//! Reading. One file a noun: the compressed input, the buffer, the two formats and the reader that joins them.
+//! Reads capture files. Each file of this folder has one part: the compressed input, the buffer,
+//! the two formats, and the reader that joins them.
 
 mod buffer;
 mod identify;
@@ -10,45 +11,45 @@ mod record;
 mod texts;
 
 use crate::Blame;
-pub use reader::{Reader, scan_link_types};
-pub use record::{Record, RecordMeta};
+pub use reader::{CaptureReader, scan_link_types};
+pub use record::{CaptureRecord, RecordMeta};
 pub use texts::{TEXT_BYTES_MAX, TEXTS_BYTES_MAX, TextAllowance};
 
-/// What a format's parser found at the start of the bytes that it was shown.
+/// The item that a format's parser found at the start of its bytes.
 #[derive(Debug)]
-enum Item {
-    /// A record, wholly there. Its `offset` counts from the start of those bytes.
+enum ParsedItem {
+    /// A complete record. Its `offset` counts from the start of the parsed bytes.
     Record {
-        /// Its descriptor.
+        /// The descriptor.
         meta: RecordMeta,
-        /// Bytes to step over.
+        /// Length of the record in the file, bytes.
         size: usize,
     },
-    /// Something that is not a record, wholly there and dealt with.
+    /// A complete item that is not a record, which the parser has handled.
     Other {
-        /// Bytes to step over.
+        /// Length of the item in the file, bytes.
         size: usize,
     },
-    /// Too few bytes to tell.
+    /// There are too few bytes.
     Short {
-        /// Bytes needed to go on; more than were shown.
+        /// Number of bytes needed to continue, more than were passed.
         need: usize,
-        /// What they are, with its article: `a record header`.
+        /// The incomplete object, with its article: `a record header`.
         what: &'static str,
     },
 }
 
-/// Why a parser cannot go on.
+/// Why a parser cannot continue.
 #[derive(Debug)]
-struct Fault {
-    /// Where, counted from the start of the bytes that were shown.
+struct ParseFault {
+    /// Offset from the start of the parsed bytes.
     at: usize,
-    /// What is wrong.
+    /// Description of the fault.
     message: String,
     blame: Blame,
 }
 
-impl Fault {
+impl ParseFault {
     /// Damage of the record or block that starts here.
     fn damage(message: impl Into<String>) -> Self {
         Self {
@@ -58,7 +59,7 @@ impl Fault {
         }
     }
 
-    /// Something sound that cannot be read.
+    /// A sound file that this reader does not support.
     fn unsupported(at: usize, message: impl Into<String>) -> Self {
         Self {
             at,

@@ -1,13 +1,14 @@
-//! The classic format: a 24-byte header, then records behind 16-byte headers.
+//! The classic format: a 24-byte header, then records with 16-byte headers.
 //!
-//! As libpcap 1.10 reads it, with two exceptions: seconds are unsigned, as the format's description says (libpcap takes
-//! them as signed, which ends in 2038), and reserved bits in the link type field are refused, as newer versions do.
+//! The parser follows libpcap 1.10 with two exceptions. Seconds are unsigned, as in the format's
+//! description; libpcap treats them as signed, which ends in 2038. Reserved bits in the link type
+//! field are refused, as in newer versions of libpcap.
 
 use retroscope_packet::LinkType;
 
-use super::{Fault, Item, record::RecordMeta};
+use super::{ParseFault, ParsedItem, record::RecordMeta};
 use crate::{
-    ByteOrder, Format, Interface, PcapOptions, Resolution,
+    ByteOrder, FileFormat, FileInterface, PcapOptions, Resolution,
     format::{LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, captured_len_max, effective_snaplen},
 };
 
@@ -17,40 +18,41 @@ pub(super) const FILE_HEADER_BYTES: usize = 24;
 /// Bytes of a record header.
 const RECORD_HEADER_BYTES: usize = 16;
 
-/// Bytes of a record header behind [`MAGIC_MODIFIED`]: interface index, protocol and packet type follow.
+/// Bytes of a record header in a file with [`MAGIC_MODIFIED`]: interface index, protocol and packet
+/// type follow.
 const RECORD_HEADER_MODIFIED_BYTES: usize = 24;
 
-/// Alexey Kuznetzov's patched libpcap, as old Red Hat systems had it.
+/// First bytes of files from Alexey Kuznetzov's patched libpcap, which old Red Hat systems had.
 const MAGIC_MODIFIED: u32 = 0xa1b2_cd34;
 
 /// Bits of the link type field that must be zero.
 const LINK_TYPE_RESERVED: u32 = 0x03ff_0000;
 
-/// Which of the two lengths of a record comes first.
+/// The order of the two lengths of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LengthOrder {
     /// The captured length.
     CapturedFirst,
     /// The length on the wire: versions before 2.3, and 543.0 of DG/UX.
     WireFirst,
-    /// Either, the smaller one is the captured length: version 2.3.
+    /// Any order; the smaller number is the captured length: version 2.3.
     Smaller,
 }
 
 /// The parser of one file, made from its header.
 #[derive(Debug)]
-pub(super) struct Pcap {
+pub(super) struct PcapParser {
     byte_order: ByteOrder,
     resolution: Resolution,
     record_header_bytes: usize,
     lengths: LengthOrder,
-    /// Longer records are cut to this.
+    /// Longer records are truncated to this length.
     snaplen: u32,
     /// Longer records are damage.
     captured_len_max: u32,
 }
 
-/// Byte order of a file that starts with `magic`, if it is a pcap file.
+/// The byte order of a file that starts with `magic`, if it is a pcap file.
 pub(super) fn recognise(magic: &[u8]) -> Option<ByteOrder> {
     [ByteOrder::Little, ByteOrder::Big]
         .into_iter()
@@ -62,12 +64,13 @@ pub(super) fn recognise(magic: &[u8]) -> Option<ByteOrder> {
         })
 }
 
-impl Pcap {
-    /// Parses the file header, whose magic number was recognised. Panics unless it is wholly there.
+impl PcapParser {
+    /// Parses the file header, whose magic number was recognised. Panics unless the header is
+    /// complete.
     pub(super) fn new(
         header: &[u8],
         byte_order: ByteOrder,
-    ) -> Result<(Self, Format, Interface), Fault> {
+    ) -> Result<(Self, FileFormat, FileInterface), ParseFault> {
         let magic = byte_order.u32(header, 0);
         let (major, minor) = (byte_order.u16(header, 4), byte_order.u16(header, 6));
         let lengths = match (major, minor) {
@@ -75,7 +78,7 @@ impl Pcap {
             (2, 3) => LengthOrder::Smaller,
             (2, 0..=2) | (543, 0) => LengthOrder::WireFirst,
             _ => {
-                return Err(Fault::unsupported(
+                return Err(ParseFault::unsupported(
                     4,
                     format!("pcap version {major}.{minor} is not one of 2.0 to 2.4"),
                 ));
@@ -84,7 +87,7 @@ impl Pcap {
         let snaplen = byte_order.u32(header, 16);
         let network = byte_order.u32(header, 20);
         if network & LINK_TYPE_RESERVED != 0 {
-            return Err(Fault::unsupported(
+            return Err(ParseFault::unsupported(
                 20,
                 format!("the link type field {network:#010x} has reserved bits set"),
             ));
@@ -100,7 +103,7 @@ impl Pcap {
             Resolution::Micro
         };
         let modified = magic == MAGIC_MODIFIED;
-        // Records of "cooked" captures are longer by the Ethernet header that was put before them.
+        // Records of "cooked" captures are longer by the Ethernet header that was added to them.
         let header_added = if modified && link_type == LinkType::ETHERNET {
             14
         } else {
@@ -118,7 +121,7 @@ impl Pcap {
             snaplen: effective_snaplen(snaplen, link_type) + header_added,
             captured_len_max: captured_len_max(link_type),
         };
-        let format = Format {
+        let format = FileFormat {
             byte_order,
             compression: None,
             pcap: Some(PcapOptions {
@@ -129,19 +132,19 @@ impl Pcap {
                 byte_order,
             }),
         };
-        let interface = Interface {
+        let interface = FileInterface {
             snaplen,
             resolution_ns: u64::from(resolution.ns()),
-            ..Interface::new(link_type)
+            ..FileInterface::new(link_type)
         };
         Ok((parser, format, interface))
     }
 
     /// Parses the record at the start of `bytes`.
     #[inline]
-    pub(super) fn parse(&self, bytes: &[u8]) -> Result<Item, Fault> {
+    pub(super) fn parse(&self, bytes: &[u8]) -> Result<ParsedItem, ParseFault> {
         if bytes.len() < self.record_header_bytes {
-            return Ok(Item::Short {
+            return Ok(ParsedItem::Short {
                 need: self.record_header_bytes,
                 what: "a record header",
             });
@@ -161,14 +164,14 @@ impl Pcap {
             LengthOrder::Smaller => (first.min(second), first.max(second)),
         };
         if stored_len > self.captured_len_max {
-            return Err(Fault::damage(format!(
+            return Err(ParseFault::damage(format!(
                 "a record claims {stored_len} captured bytes, {} is the most for its link type",
                 self.captured_len_max
             )));
         }
         let size = self.record_header_bytes + stored_len as usize;
         if bytes.len() < size {
-            return Ok(Item::Short {
+            return Ok(ParsedItem::Short {
                 need: size,
                 what: "a record",
             });
@@ -184,6 +187,6 @@ impl Pcap {
             interface: 0,
             flags: None,
         };
-        Ok(Item::Record { meta, size })
+        Ok(ParsedItem::Record { meta, size })
     }
 }

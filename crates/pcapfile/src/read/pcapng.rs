@@ -1,19 +1,19 @@
-//! pcapng: sections of blocks, each framed by its length at both ends.
+//! pcapng: sections of blocks. Each block has its length at both ends.
 //!
 //! Block and option numbers are those of
-//! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections 3.5 and 4.
-//! What is refused is what libpcap 1.10 refuses, except that interfaces may differ in link type and snap length and
-//! sections in byte order.
+//! [draft-ietf-opsawg-pcapng](https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcapng/), sections
+//! 3.5 and 4. The parser refuses the files that libpcap 1.10 refuses, with one exception:
+//! interfaces may differ in link type and snap length, and sections in byte order.
 
 use retroscope_packet::LinkType;
 
 use super::{
-    Fault, Item,
+    ParseFault, ParsedItem,
     record::RecordMeta,
-    texts::{TextAllowance, Texts},
+    texts::{KeptTexts, TextAllowance},
 };
 use crate::{
-    ByteOrder, Interface,
+    ByteOrder, FileInterface,
     block::{
         self, BLOCK_BYTES_MIN, BLOCK_HEADER_BYTES, BYTE_ORDER_MAGIC, ENHANCED_PACKET,
         INTERFACE_DESCRIPTION, PACKET_OBSOLETE, SECTION_HEADER, SIMPLE_PACKET, option,
@@ -24,27 +24,27 @@ use crate::{
 
 /// Bytes of block header, byte-order magic, version, section length and trailer.
 const SECTION_HEADER_BYTES_MIN: u32 = 28;
-/// Room for the options of a packet block whose link type has packets larger than a usual block.
+/// Space for the options of a packet block whose link type has packets larger than a usual block.
 const PACKET_OPTION_BYTES: u32 = 131_072;
 
 /// The parser of one file.
 #[derive(Debug)]
-pub(super) struct PcapNg {
+pub(super) struct PcapNgParser {
     /// The byte order of the current section.
     byte_order: ByteOrder,
-    /// Index of the current section's first interface among all.
+    /// Index of the current section's first interface among all interfaces.
     first_interface: u16,
-    /// What the packets of the current section's interfaces need.
+    /// The decoder of each interface of the current section.
     decoders: Vec<Decoder>,
-    /// Larger blocks are damage. Grows with the interfaces' link types.
+    /// Larger blocks are damage. The limit grows with the link types of the interfaces.
     block_bytes_max: u32,
-    /// Link types of all interfaces, each once.
+    /// The link types of all interfaces, without duplicates.
     link_types: Vec<LinkType>,
-    /// What is kept of the interfaces' names and descriptions.
-    pub(super) texts: Texts,
+    /// The kept names and descriptions of the interfaces.
+    pub(super) texts: KeptTexts,
 }
 
-/// What it takes to decode an interface's packets.
+/// The facts that decode an interface's packets.
 #[derive(Debug, Clone, Copy)]
 struct Decoder {
     scale: TimeScale,
@@ -52,7 +52,7 @@ struct Decoder {
     snaplen: u32,
 }
 
-impl PcapNg {
+impl PcapNgParser {
     /// A parser before the first section header.
     pub(super) fn new(texts: TextAllowance) -> Self {
         Self {
@@ -61,19 +61,19 @@ impl PcapNg {
             decoders: Vec::new(),
             block_bytes_max: block::BLOCK_BYTES_MAX,
             link_types: Vec::new(),
-            texts: Texts::new(texts),
+            texts: KeptTexts::new(texts),
         }
     }
 
-    /// Parses the block at the start of `bytes`; a new interface goes to the end of `interfaces`.
+    /// Parses the block at the start of `bytes`. A new interface is added to `interfaces`.
     #[inline]
     pub(super) fn parse(
         &mut self,
         bytes: &[u8],
-        interfaces: &mut Vec<Interface>,
-    ) -> Result<Item, Fault> {
+        interfaces: &mut Vec<FileInterface>,
+    ) -> Result<ParsedItem, ParseFault> {
         if bytes.len() < BLOCK_BYTES_MIN as usize {
-            return Ok(Item::Short {
+            return Ok(ParsedItem::Short {
                 need: BLOCK_BYTES_MIN as usize,
                 what: "a block header",
             });
@@ -88,14 +88,14 @@ impl PcapNg {
         self.check_length(length)?;
         let size = length as usize;
         if bytes.len() < size {
-            return Ok(Item::Short {
+            return Ok(ParsedItem::Short {
                 need: size,
                 what: "a block",
             });
         }
         let trailer = order.u32(bytes, size - 4);
         if trailer != length {
-            return Err(Fault::damage(format!(
+            return Err(ParseFault::damage(format!(
                 "a block gives its length as {length} at its start and {trailer} at its end"
             )));
         }
@@ -106,20 +106,20 @@ impl PcapNg {
             PACKET_OBSOLETE => self.timed_packet(body, false)?,
             SECTION_HEADER => {
                 self.section_header(bytes, order, length, interfaces.len())?;
-                return Ok(Item::Other { size });
+                return Ok(ParsedItem::Other { size });
             }
             INTERFACE_DESCRIPTION => {
                 let interface = self.interface_description(body, interfaces.len())?;
                 interfaces.push(interface);
-                return Ok(Item::Other { size });
+                return Ok(ParsedItem::Other { size });
             }
-            _ => return Ok(Item::Other { size }),
+            _ => return Ok(ParsedItem::Other { size }),
         };
         meta.offset += BLOCK_HEADER_BYTES;
-        Ok(Item::Record { meta, size })
+        Ok(ParsedItem::Record { meta, size })
     }
 
-    fn check_length(&self, length: u32) -> Result<(), Fault> {
+    fn check_length(&self, length: u32) -> Result<(), ParseFault> {
         let wrong = if length < BLOCK_BYTES_MIN {
             format!("a block claims a length of {length}, less than {BLOCK_BYTES_MIN}")
         } else if !length.is_multiple_of(4) {
@@ -132,7 +132,7 @@ impl PcapNg {
         } else {
             return Ok(());
         };
-        Err(Fault::damage(wrong))
+        Err(ParseFault::damage(wrong))
     }
 
     fn section_header(
@@ -141,22 +141,23 @@ impl PcapNg {
         order: ByteOrder,
         length: u32,
         interfaces_before: usize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), ParseFault> {
         if length < SECTION_HEADER_BYTES_MIN {
-            return Err(Fault::damage(format!(
+            return Err(ParseFault::damage(format!(
                 "a section header block of {length} bytes is too short"
             )));
         }
         let (major, minor) = (order.u16(block, 12), order.u16(block, 14));
         if major != 1 || !matches!(minor, 0 | 2) {
-            return Err(Fault::unsupported(
+            return Err(ParseFault::unsupported(
                 12,
                 format!("pcapng version {major}.{minor} is not 1.0"),
             ));
         }
         self.byte_order = order;
         self.decoders.clear();
-        // A section that follows a full table cannot add to it, so this index is never used.
+        // A section that follows the maximum number of interfaces cannot add interfaces, so this
+        // index is never used.
         self.first_interface = u16::try_from(interfaces_before).unwrap_or(u16::MAX);
         Ok(())
     }
@@ -165,13 +166,15 @@ impl PcapNg {
         &mut self,
         body: &[u8],
         interfaces_before: usize,
-    ) -> Result<Interface, Fault> {
+    ) -> Result<FileInterface, ParseFault> {
         let order = self.byte_order;
         if body.len() < 8 {
-            return Err(Fault::damage("an interface description block is too short"));
+            return Err(ParseFault::damage(
+                "an interface description block is too short",
+            ));
         }
         if interfaces_before >= block::INTERFACES_MAX {
-            return Err(Fault::unsupported(
+            return Err(ParseFault::unsupported(
                 0,
                 format!("more than {} interfaces", block::INTERFACES_MAX),
             ));
@@ -179,7 +182,7 @@ impl PcapNg {
         let link_type = LinkType(order.u16(body, 0));
         if !self.link_types.contains(&link_type) {
             if self.link_types.len() == block::LINK_TYPES_MAX {
-                return Err(Fault::unsupported(
+                return Err(ParseFault::unsupported(
                     0,
                     format!(
                         "interfaces of more than {} link types",
@@ -192,12 +195,12 @@ impl PcapNg {
         let snaplen = order.u32(body, 4);
         let (mut name, mut description) = (&[][..], &[][..]);
         let (mut tsresol, mut tsoffset) = (None, None);
-        for option in (Options {
+        for option in (OptionIter {
             bytes: &body[8..],
             order,
         }) {
             let (code, value) = option.map_err(|()| {
-                Fault::damage("an option of an interface description block is cut short")
+                ParseFault::damage("an option of an interface description block is cut short")
             })?;
             match (code, value.len()) {
                 (option::IF_NAME, _) => name = value,
@@ -207,7 +210,7 @@ impl PcapNg {
                     tsoffset = Some(order.i64(value, 0))
                 }
                 (option::IF_TSRESOL | option::IF_TSOFFSET, length) => {
-                    return Err(Fault::damage(format!(
+                    return Err(ParseFault::damage(format!(
                         "an interface description block has option {code} twice or with a length of {length}"
                     )));
                 }
@@ -216,7 +219,7 @@ impl PcapNg {
         }
         let tsresol = tsresol.unwrap_or(6);
         let per_second = TimeScale::units_per_second(tsresol).ok_or_else(|| {
-            Fault::damage(format!(
+            ParseFault::damage(format!(
                 "the time resolution {tsresol:#04x} of an interface is too fine"
             ))
         })?;
@@ -227,7 +230,7 @@ impl PcapNg {
         });
         let packet_block = captured_len_max(link_type) + PACKET_OPTION_BYTES + 32;
         self.block_bytes_max = self.block_bytes_max.max(packet_block);
-        Ok(Interface {
+        Ok(FileInterface {
             name: self.texts.keep(name),
             description: self.texts.keep(description),
             link_type,
@@ -236,23 +239,26 @@ impl PcapNg {
         })
     }
 
-    fn decoder(&self, interface: u32) -> Result<(Decoder, u16), Fault> {
+    fn decoder(&self, interface: u32) -> Result<(Decoder, u16), ParseFault> {
         let decoder = self.decoders.get(interface as usize);
         let index = u16::try_from(interface)
             .ok()
             .and_then(|index| self.first_interface.checked_add(index));
         decoder.copied().zip(index).ok_or_else(|| {
             let known = self.decoders.len();
-            Fault::damage(format!("a packet is from interface {interface}, but its section has described {known} interfaces so far"))
+            ParseFault::damage(format!("a packet is from interface {interface}, but its section has described {known} interfaces so far"))
         })
     }
 
-    /// An enhanced packet block, or the one that it replaced, which differs in its first 4 bytes only.
+    /// Parses an enhanced packet block, or the obsolete packet block, which differs only in its
+    /// first 4 bytes.
     #[inline]
-    fn timed_packet(&self, body: &[u8], is_enhanced: bool) -> Result<RecordMeta, Fault> {
+    fn timed_packet(&self, body: &[u8], is_enhanced: bool) -> Result<RecordMeta, ParseFault> {
         if body.len() < 20 {
             let what = if is_enhanced { "an enhanced" } else { "a" };
-            return Err(Fault::damage(format!("{what} packet block is too short")));
+            return Err(ParseFault::damage(format!(
+                "{what} packet block is too short"
+            )));
         }
         let interface = match is_enhanced {
             true => self.byte_order.u32(body, 0),
@@ -276,10 +282,10 @@ impl PcapNg {
         })
     }
 
-    /// A packet without time: it gets that of the epoch, as in libpcap.
-    fn simple_packet(&self, body: &[u8]) -> Result<RecordMeta, Fault> {
+    /// Parses a packet without time. The packet gets the time of the epoch, as in libpcap.
+    fn simple_packet(&self, body: &[u8]) -> Result<RecordMeta, ParseFault> {
         if body.len() < 4 {
-            return Err(Fault::damage("a simple packet block is too short"));
+            return Err(ParseFault::damage("a simple packet block is too short"));
         }
         let (decoder, interface) = self.decoder(0)?;
         let wire_len = self.byte_order.u32(body, 0);
@@ -296,16 +302,16 @@ impl PcapNg {
     }
 }
 
-/// Byte order of a section whose header block starts with `bytes`, at least 12.
-pub(super) fn section_byte_order(bytes: &[u8]) -> Result<ByteOrder, Fault> {
+/// The byte order of a section whose header block starts with `bytes`, at least 12 bytes.
+pub(super) fn section_byte_order(bytes: &[u8]) -> Result<ByteOrder, ParseFault> {
     [ByteOrder::Little, ByteOrder::Big]
         .into_iter()
         .find(|order| order.u32(bytes, 8) == BYTE_ORDER_MAGIC)
         .ok_or_else(|| {
             let magic = ByteOrder::Big.u32(bytes, 8);
-            Fault {
+            ParseFault {
                 at: 8,
-                ..Fault::damage(format!(
+                ..ParseFault::damage(format!(
                     "{magic:#010x} is not the byte-order magic of a pcapng section"
                 ))
             }
@@ -313,7 +319,7 @@ pub(super) fn section_byte_order(bytes: &[u8]) -> Result<ByteOrder, Fault> {
 }
 
 #[inline]
-fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Fault> {
+fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), ParseFault> {
     let wrong = if captured_len > snaplen {
         format!(
             "a packet claims {captured_len} captured bytes, the snap length of its interface is {snaplen}"
@@ -323,12 +329,13 @@ fn check_captured(captured_len: u32, snaplen: u32, room: usize) -> Result<(), Fa
     } else {
         return Ok(());
     };
-    Err(Fault::damage(wrong))
+    Err(ParseFault::damage(wrong))
 }
 
-/// The flags among a packet's options, if it has any. Options that make no sense end the search, as the packet itself is sound.
+/// The flags option of a packet, if it has one. An invalid option ends the search without an error,
+/// because the packet itself is sound.
 fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
-    (Options {
+    (OptionIter {
         bytes: options,
         order,
     })
@@ -337,13 +344,14 @@ fn packet_flags(options: &[u8], order: ByteOrder) -> Option<u32> {
     .map(|(_, value)| order.u32(value, 0))
 }
 
-/// The options at the end of a block, up to the end mark. `Err`: one is cut short, and nothing follows.
-struct Options<'b> {
+/// The options at the end of a block, up to the end mark. `Err` if an option is truncated; the
+/// iterator then ends.
+struct OptionIter<'b> {
     bytes: &'b [u8],
     order: ByteOrder,
 }
 
-impl<'b> Iterator for Options<'b> {
+impl<'b> Iterator for OptionIter<'b> {
     type Item = Result<(u16, &'b [u8]), ()>;
 
     fn next(&mut self) -> Option<Self::Item> {

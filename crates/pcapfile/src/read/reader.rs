@@ -1,4 +1,4 @@
-//! The reader: input, buffer and parser joined.
+//! The reader, which joins input, buffer and parser.
 
 use std::{
     fs::File,
@@ -9,65 +9,68 @@ use std::{
 use retroscope_packet::LinkType;
 
 use super::{
-    Fault, Item,
-    buffer::Buffer,
+    ParseFault, ParsedItem,
+    buffer::SlidingBuffer,
     identify::identify,
-    input::{Input, InputError},
-    pcap::{self, Pcap},
-    pcapng::{self, PcapNg},
-    record::{Record, RecordMeta},
+    input::{DecompressedInput, InputError},
+    pcap::{self, PcapParser},
+    pcapng::{self, PcapNgParser},
+    record::{CaptureRecord, RecordMeta},
     texts::TextAllowance,
 };
-use crate::{Compression, Format, Interface, ReadError, block::SECTION_HEADER};
+use crate::{Compression, FileFormat, FileInterface, ReadError, block::SECTION_HEADER};
 
-/// Records of one burst at most.
+/// Maximum number of records in a burst.
 const BURST_RECORDS_MAX: usize = 256;
 
-/// How far [`Reader::new`] looks for a packet once it knows an interface, in bytes of capture data.
+/// Maximum number of bytes of capture data in which [`CaptureReader::new`] searches for a packet
+/// once it knows an interface.
 const LOOK_BYTES: u64 = 1 << 20;
 
 /// Reads a capture file of either format, compressed or not, from any stream.
 ///
-/// [`Reader::fill`] lends a burst of records that lie in the reader's own buffer until the next call;
-/// [`Reader::next`] is the simple way, one record at a time. Nothing is allocated per record.
+/// [`CaptureReader::fill`] lends a burst of records, which stay in the reader's buffer until the
+/// next call. [`CaptureReader::next`] is simpler: one record at a time. The reader allocates
+/// nothing per record.
 ///
-/// Memory: half a MiB, and as much as the largest record or block read so far. A claimed length costs nothing before the
-/// bytes are there, and at most 16 MiB then (128 MiB for D-Bus, whose messages are as long). Decompression adds
-/// its own window, for zstd up to 128 MiB if the file asks for it. An interface takes some hundred bytes, and its name and
-/// description what [`TextAllowance`] leaves them.
+/// The reader takes half a MiB of memory, and as much as the largest record or block so far. A
+/// claimed length costs no memory before its bytes arrive. After that it costs at most 16 MiB (128
+/// MiB for D-Bus, whose messages are that long). A decompressor adds its window, for zstd up to 128
+/// MiB if the file requests it. An interface takes some hundred bytes, and the bytes of its name
+/// and description that [`TextAllowance`] permits.
 #[derive(Debug)]
-pub struct Reader<R: Read> {
-    input: Input<R>,
-    buffer: Buffer,
-    parser: Parser,
-    format: Format,
-    interfaces: Vec<Interface>,
-    /// The burst.
+pub struct CaptureReader<R: Read> {
+    input: DecompressedInput<R>,
+    buffer: SlidingBuffer,
+    parser: FormatParser,
+    format: FileFormat,
+    interfaces: Vec<FileInterface>,
+    /// The records of the burst.
     records: Vec<RecordMeta>,
-    /// Records of the burst that are lent, the first of them `taken` by `next`. 0 where the burst was read in advance.
+    /// Number of records of the burst that are lent. 0 if the burst was read in advance.
     lent: usize,
-    /// `taken <= lent`.
+    /// Number of lent records that `next` has returned. `taken <= lent`.
     taken: usize,
-    /// The burst was read by `new` and waits for the first `fill`.
+    /// `new` read the burst, which waits for the first `fill`.
     primed: bool,
-    /// An error that waits until the records before it were lent.
+    /// An error that is returned after the records before it were lent.
     pending: Option<ReadError>,
-    /// Nothing more is parsed: clean end, or an error.
+    /// Parsing has ended, at the end of the file or after an error.
     ended: bool,
     records_read: u64,
 }
 
 #[derive(Debug)]
-enum Parser {
-    Pcap(Pcap),
-    PcapNg(PcapNg),
+enum FormatParser {
+    Pcap(PcapParser),
+    PcapNg(PcapNgParser),
 }
 
-impl Reader<Box<dyn Read + Send>> {
-    /// Opens a capture file, as [`Reader::new`].
+impl CaptureReader<Box<dyn Read + Send>> {
+    /// Opens a capture file, as [`CaptureReader::new`].
     ///
     /// # Errors
-    /// [`ReadError::Open`], or as [`Reader::new`].
+    /// [`ReadError::Open`], or as [`CaptureReader::new`].
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let file = File::open(path).map_err(|error| ReadError::Open {
             path: PathBuf::from(path),
@@ -77,36 +80,42 @@ impl Reader<Box<dyn Read + Send>> {
     }
 }
 
-impl<R: Read> Reader<R> {
-    /// Detects compression and format and reads on to the first packet, so that the first interfaces are known; where none comes
-    /// behind the first interface, for a MiB. `inner` needs no buffering of its own.
+impl<R: Read> CaptureReader<R> {
+    /// Detects compression and format, and reads on to the first packet, so that the first
+    /// interfaces are known. If no packet follows the first interface, it reads for at most a MiB.
+    /// `inner` needs no buffer.
     ///
     /// # Errors
-    /// [`ReadError`] if no interface is found before the file turns out to be damaged or no capture. What is wrong further
-    /// on comes from [`Reader::fill`].
+    /// [`ReadError`] if no interface is found before the file turns out to be damaged or not a
+    /// capture. [`CaptureReader::fill`] returns errors after that point.
     pub fn new(inner: R) -> Result<Self, ReadError> {
         Self::with_texts(inner, TextAllowance::default())
     }
 
-    /// As [`Reader::new`], but the buffer begins with `bytes` (4 KiB at least) instead of half a
-    /// MiB. For programs that read hundreds of files at a time.
+    /// As [`CaptureReader::new`], but the buffer begins with `bytes` (at least 4 KiB) instead of
+    /// half a MiB. For programs that read hundreds of files at a time.
     ///
     /// # Errors
-    /// As [`Reader::new`].
+    /// As [`CaptureReader::new`].
     pub fn with_memory(inner: R, bytes: usize) -> Result<Self, ReadError> {
-        Self::begin(inner, TextAllowance::default(), Buffer::with_bytes(bytes))
+        Self::begin(
+            inner,
+            TextAllowance::default(),
+            SlidingBuffer::with_bytes(bytes),
+        )
     }
 
-    /// As [`Reader::new`], with an allowance for the names of interfaces that is shared with other readers.
+    /// As [`CaptureReader::new`], with an allowance for the names of interfaces that is shared with
+    /// other readers.
     ///
     /// # Errors
-    /// As [`Reader::new`].
+    /// As [`CaptureReader::new`].
     pub fn with_texts(inner: R, texts: TextAllowance) -> Result<Self, ReadError> {
-        Self::begin(inner, texts, Buffer::new())
+        Self::begin(inner, texts, SlidingBuffer::new())
     }
 
-    fn begin(inner: R, texts: TextAllowance, mut buffer: Buffer) -> Result<Self, ReadError> {
-        let mut input = Input::new(inner).map_err(|error| at_stream(error, 0, None))?;
+    fn begin(inner: R, texts: TextAllowance, mut buffer: SlidingBuffer) -> Result<Self, ReadError> {
+        let mut input = DecompressedInput::new(inner).map_err(|error| at_stream(error, 0, None))?;
         let compression = input.compression();
         while buffer.unread().len() < pcap::FILE_HEADER_BYTES
             && read_more(&mut input, &mut buffer, pcap::FILE_HEADER_BYTES)? > 0
@@ -143,24 +152,28 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// How the file is encoded.
-    pub fn format(&self) -> Format {
+    /// The encoding of the file.
+    pub fn format(&self) -> FileFormat {
         self.format
     }
 
-    /// The interfaces found so far, of all sections, in file order. Grows only inside [`Reader::fill`] and
-    /// [`Reader::next`], to 65,536 at most. A pcap file has one; a pcapng file without packets may have none.
-    pub fn interfaces(&self) -> &[Interface] {
+    /// The interfaces found so far, of all sections, in file order. The list grows only inside
+    /// [`CaptureReader::fill`] and [`CaptureReader::next`], to at most 65,536. A pcap file has one
+    /// interface; a pcapng file without packets may have no interface.
+    pub fn interfaces(&self) -> &[FileInterface] {
         &self.interfaces
     }
 
-    /// Takes the previous burst back and lends the next, at least one record; `Ok(0)` is the end of the file. It waits for
-    /// the stream only until one record is wholly there.
+    /// Takes the previous burst back and lends the next burst, at least one record. `Ok(0)` is the
+    /// end of the file. It waits for the stream only until one record is complete.
     ///
     /// # Errors
-    /// [`ReadError`] when the next record cannot be read, after all records before it were lent. The reader is then at its
-    /// end: further calls return `Ok(0)`. The one exception is a stream that says [`WouldBlock`](std::io::ErrorKind::WouldBlock): nothing is
-    /// lost then, and the next call goes on where this one was ([`ReadError::is_would_block`]).
+    /// [`ReadError`] if the next record cannot be read, after all records before it were lent. The
+    /// reader is then at its end: further calls return `Ok(0)`.
+    ///
+    /// The one exception is a stream that returns [`WouldBlock`](std::io::ErrorKind::WouldBlock).
+    /// Then nothing is lost, and the next call continues at the same place
+    /// ([`ReadError::is_would_block`]).
     pub fn fill(&mut self) -> Result<usize, ReadError> {
         loop {
             if let Some(count) = self.poll()? {
@@ -169,11 +182,12 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// As [`Reader::fill`], in steps of a bounded length: it asks the stream at most once, for 256 KiB, and returns `Ok(None)`
-    /// where that completes no record. However much of a stream is no packets, the caller decides how long to go on.
+    /// As [`CaptureReader::fill`], in steps of bounded length. A step reads from the stream at most
+    /// once, up to 256 KiB, and returns `Ok(None)` if the bytes complete no record. So the caller
+    /// decides how long to read a stream that contains no packets.
     ///
     /// # Errors
-    /// As [`Reader::fill`].
+    /// As [`CaptureReader::fill`].
     pub fn poll(&mut self) -> Result<Option<usize>, ReadError> {
         (self.lent, self.taken) = (0, 0);
         if !std::mem::take(&mut self.primed) {
@@ -191,78 +205,82 @@ impl<R: Read> Reader<R> {
         Ok(Some(self.lent))
     }
 
-    /// Whether a name or description of an interface was longer than [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX), or found nothing left
-    /// of the allowance, and is not whole.
+    /// Whether some name or description of an interface is truncated. It was longer than
+    /// [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX), or the allowance was used up.
     pub fn are_texts_cut(&self) -> bool {
         match &self.parser {
-            Parser::Pcap(_) => false,
-            Parser::PcapNg(pcapng) => pcapng.texts.are_cut,
+            FormatParser::Pcap(_) => false,
+            FormatParser::PcapNg(pcapng) => pcapng.texts.are_cut,
         }
     }
 
-    /// The memory that [`Reader::records`] point into.
+    /// The memory that contains the data of [`CaptureReader::records`].
     pub fn memory(&self) -> &[u8] {
         self.buffer.memory()
     }
 
-    /// The burst that the last [`Reader::fill`] lent, in file order.
+    /// The burst that the last [`CaptureReader::fill`] lent, in file order.
     pub fn records(&self) -> &[RecordMeta] {
         &self.records[..self.lent]
     }
 
-    /// The next record; `None` at the end of the file. After a `fill`, its burst comes first.
+    /// The next record. `None` at the end of the file. After a `fill`, its burst comes first.
     ///
     /// # Errors
-    /// As [`Reader::fill`].
+    /// As [`CaptureReader::fill`].
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
-    pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
+    pub fn next(&mut self) -> Result<Option<CaptureRecord<'_>>, ReadError> {
         if self.taken == self.lent && self.fill()? == 0 {
             return Ok(None);
         }
         let meta = self.records[self.taken];
         self.taken += 1;
         let data = &self.buffer.memory()[meta.offset..meta.offset + meta.captured_len as usize];
-        Ok(Some(Record { meta, data }))
+        Ok(Some(CaptureRecord { meta, data }))
     }
 
-    /// Records lent since the start, whole bursts: `next` may have some of them still to give.
+    /// Number of records lent since the start, in whole bursts: `next` may not have returned all of
+    /// them yet.
     pub fn records_read(&self) -> u64 {
         self.records_read
     }
 
-    /// Bytes of capture data, decompressed if it is compressed, that were parsed so far; it is ahead of a burst read in
-    /// advance.
+    /// Bytes of capture data, after decompression, that were parsed so far. A burst that was read
+    /// in advance counts.
     pub fn offset(&self) -> u64 {
         self.buffer.offset()
     }
 
     /// Offset of the captured bytes of a record in the capture data, decompressed if it is
-    /// compressed. The record is from the last [`Reader::fill`] or [`Reader::next`].
+    /// compressed. The record is from the last [`CaptureReader::fill`] or [`CaptureReader::next`].
     pub fn data_offset(&self, record: &RecordMeta) -> u64 {
         self.offset() - self.buffer.position().start as u64 + record.offset as u64
     }
 
-    /// Parses the run of records that is in the buffer, reading only if there is none, and once. `records` must be empty. False:
-    /// there is still none, and no reason why.
+    /// Parses the run of records in the buffer, and reads once if there is no complete record.
+    /// `records` must be empty. Returns false if there is still no record, and neither the end nor
+    /// an error.
     fn parse_burst(&mut self) -> bool {
         assert!(self.records.is_empty());
         let mut has_read = false;
         while !self.ended && self.records.len() < BURST_RECORDS_MAX {
             let item = match &mut self.parser {
-                Parser::Pcap(pcap) => pcap.parse(self.buffer.unread()),
-                Parser::PcapNg(pcapng) => pcapng.parse(self.buffer.unread(), &mut self.interfaces),
+                FormatParser::Pcap(pcap) => pcap.parse(self.buffer.unread()),
+                FormatParser::PcapNg(pcapng) => {
+                    pcapng.parse(self.buffer.unread(), &mut self.interfaces)
+                }
             };
             match item {
-                Ok(Item::Record { mut meta, size }) => {
+                Ok(ParsedItem::Record { mut meta, size }) => {
                     meta.offset += self.buffer.position().start;
                     self.records.push(meta);
                     self.buffer.consume(size);
                 }
-                Ok(Item::Other { size }) => self.buffer.consume(size),
-                // Reading moves memory, so the records found so far are lent first.
-                Ok(Item::Short { .. }) if !self.records.is_empty() => return true,
-                Ok(Item::Short { .. }) if has_read => return false,
-                Ok(Item::Short { need, what }) => {
+                Ok(ParsedItem::Other { size }) => self.buffer.consume(size),
+                // Reading moves the memory, so the records found so far are lent first.
+                Ok(ParsedItem::Short { .. }) if !self.records.is_empty() => return true,
+                Ok(ParsedItem::Short { .. }) if has_read => return false,
+                Ok(ParsedItem::Short { need, what }) => {
                     match read_more(&mut self.input, &mut self.buffer, need) {
                         Ok(0) => {
                             let there = self.buffer.unread().len();
@@ -288,19 +306,20 @@ impl<R: Read> Reader<R> {
         self.pending = error;
     }
 
-    fn locate(&self, fault: Fault) -> ReadError {
+    fn locate(&self, fault: ParseFault) -> ReadError {
         locate(fault, self.buffer.offset(), self.format.compression)
     }
 }
 
-/// All link types of a file's interfaces, in order of first appearance. A pcapng file is read to its end, because
-/// interfaces may be described anywhere.
+/// All link types of a file's interfaces, in order of first appearance. A pcapng file is read to
+/// its end, because any block may describe an interface.
 ///
 /// # Errors
-/// [`ReadError`] if the file cannot be opened or read, or no interface is found before it turns out to be damaged or no
-/// capture. Damage further on is left to the reader that wants the packets.
+/// [`ReadError`] if the file cannot be opened or read, or if no interface is found before the file
+/// turns out to be damaged or not a capture. Later damage is not reported here, but to the reader
+/// of the packets.
 pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
-    let mut reader = Reader::open(path)?;
+    let mut reader = CaptureReader::open(path)?;
     while reader.format().pcap.is_none() {
         match reader.fill() {
             Ok(0) => break,
@@ -318,11 +337,12 @@ pub fn scan_link_types(path: &Path) -> Result<Vec<LinkType>, ReadError> {
     Ok(link_types)
 }
 
-/// Finds the format of a file that starts with `head`; the interface is a pcap file's one. `None`: neither.
+/// Finds the format of a file that starts with `head`. The interface is that of a pcap file. `None`
+/// if the file has neither format.
 fn recognise(
     head: &[u8],
     texts: TextAllowance,
-) -> Result<Option<(Parser, Format, Option<Interface>)>, Fault> {
+) -> Result<Option<(FormatParser, FileFormat, Option<FileInterface>)>, ParseFault> {
     let whole = |need: usize, what: &str| match head.len() {
         there if there < need => Err(cut_short(there, need, what)),
         _ => Ok(()),
@@ -331,31 +351,35 @@ fn recognise(
         && let Some(byte_order) = pcap::recognise(head)
     {
         whole(pcap::FILE_HEADER_BYTES, "the pcap file header")?;
-        let (pcap, format, interface) = Pcap::new(head, byte_order)?;
-        return Ok(Some((Parser::Pcap(pcap), format, Some(interface))));
+        let (pcap, format, interface) = PcapParser::new(head, byte_order)?;
+        return Ok(Some((FormatParser::Pcap(pcap), format, Some(interface))));
     }
     if !head.starts_with(&SECTION_HEADER.to_be_bytes()) {
         return Ok(None);
     }
     whole(12, "the first section header block")?;
-    let format = Format {
+    let format = FileFormat {
         byte_order: pcapng::section_byte_order(head)?,
         compression: None,
         pcap: None,
     };
-    Ok(Some((Parser::PcapNg(PcapNg::new(texts)), format, None)))
+    Ok(Some((
+        FormatParser::PcapNg(PcapNgParser::new(texts)),
+        format,
+        None,
+    )))
 }
 
-/// A file that ends too early.
-fn cut_short(there: usize, need: usize, what: &str) -> Fault {
-    Fault::damage(format!(
+/// The fault of a file that ends too early.
+fn cut_short(there: usize, need: usize, what: &str) -> ParseFault {
+    ParseFault::damage(format!(
         "the file ends after {there} of the {need} bytes of {what}"
     ))
 }
 
 fn read_more<R: Read>(
-    input: &mut Input<R>,
-    buffer: &mut Buffer,
+    input: &mut DecompressedInput<R>,
+    buffer: &mut SlidingBuffer,
     need: usize,
 ) -> Result<usize, ReadError> {
     let read = buffer.read_with(need, |room| input.read(room));
@@ -363,8 +387,8 @@ fn read_more<R: Read>(
     read.map_err(|error| at_stream(error, there, input.compression()))
 }
 
-/// Gives a parser's fault its place in the file; what the parser was shown starts at `offset`.
-fn locate(fault: Fault, offset: u64, compression: Option<Compression>) -> ReadError {
+/// Adds the position in the file to a parser's fault. The parsed bytes start at `offset`.
+fn locate(fault: ParseFault, offset: u64, compression: Option<Compression>) -> ReadError {
     ReadError::Faulty {
         blame: fault.blame,
         offset: offset + fault.at as u64,
@@ -373,7 +397,7 @@ fn locate(fault: Fault, offset: u64, compression: Option<Compression>) -> ReadEr
     }
 }
 
-/// Gives an error of the stream its place: `offset` bytes came out before.
+/// Adds the position to an error of the stream. `offset` bytes were read before.
 fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -> ReadError {
     match error {
         InputError::Io(error) => ReadError::Io {
@@ -381,7 +405,7 @@ fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -
             compression,
             error,
         },
-        InputError::Compressed(message) => locate(Fault::damage(message), offset, compression),
+        InputError::Compressed(message) => locate(ParseFault::damage(message), offset, compression),
     }
 }
 
@@ -389,21 +413,23 @@ fn at_stream(error: InputError, offset: u64, compression: Option<Compression>) -
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::{Interface, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
+    use crate::{FileInterface, PcapNgWriter, PcapOptions, PcapWriter, SectionOptions};
 
-    /// How a file of `header`, `lengths` and `there` zero bytes ends, and the memory that it took.
+    /// The error of a file that consists of `header`, `claim` and `there` zero bytes, and the
+    /// memory that the reader took.
     fn memory_of_absurd(header: &[u8], claim: &[u8], there: usize) -> (String, usize) {
         let file = [header, claim, &vec![0; there]].concat();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = CaptureReader::new(&file[..]).unwrap();
         let error = reader.fill().unwrap_err();
         assert!(error.is_damage());
         (error.to_string(), reader.buffer.capacity())
     }
 
-    /// A stream of which, behind the first bytes, one byte is there at a time, and nothing between.
+    /// A stream that, after its first bytes, returns one byte at a time, and would block before
+    /// each byte.
     struct Hesitant {
         bytes: Vec<u8>,
-        /// Bytes that come without a pause.
+        /// Bytes that arrive without a pause.
         steady: usize,
         given: usize,
         ready: bool,
@@ -433,15 +459,15 @@ mod tests {
         let plain = writer.finish().unwrap();
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut gzip, &plain).unwrap();
-        // Two frames, because one comes out as a whole.
+        // Two frames, because a frame is decompressed as a whole.
         let pack = |bytes: &[u8]| zstd::stream::encode_all(bytes, 1).unwrap();
         let first = pack(&plain[..5000]);
         let zstd = [&first[..], &pack(&plain[5000..])].concat();
         let gzip = gzip.finish().unwrap();
-        // `Reader::new` wants to see a header.
+        // `CaptureReader::new` needs a complete header.
         let half = gzip.len() / 2;
         for (bytes, steady) in [(plain, 24), (gzip, half), (zstd, first.len())] {
-            let mut reader = Reader::new(Hesitant {
+            let mut reader = CaptureReader::new(Hesitant {
                 bytes,
                 steady,
                 given: 0,
@@ -482,10 +508,10 @@ mod tests {
 
         let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
         writer
-            .add_interface(&Interface::new(LinkType::ETHERNET))
+            .add_interface(&FileInterface::new(LinkType::ETHERNET))
             .unwrap();
         let section = writer.finish().unwrap();
-        // An unknown block of the largest length that is believed.
+        // An unknown block of the maximum accepted length.
         let (error, memory) = memory_of_absurd(&section, &[9, 0, 0, 0, 0, 0, 0, 1], 100);
         assert!(
             error.contains("108 of") && error.contains("16777216"),
@@ -504,7 +530,7 @@ mod tests {
             writer.record(0, 0, &vec![0; 262_144]).unwrap();
         }
         let file = writer.finish().unwrap();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = CaptureReader::new(&file[..]).unwrap();
         while reader.fill().unwrap() > 0 {}
         assert!(
             reader.buffer.capacity() <= 1 << 20,

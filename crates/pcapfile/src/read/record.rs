@@ -1,26 +1,27 @@
-//! What a reader lends.
+//! The records that a reader lends.
 
-/// A descriptor of one lent record.
+/// The descriptor of a lent record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordMeta {
-    /// Nanoseconds since the UNIX epoch, clamped to what `i64` holds. 0 for packets without time (simple packet blocks).
+    /// Nanoseconds since the UNIX epoch, clamped to the range of `i64`. 0 for packets without time
+    /// (simple packet blocks).
     pub time_ns: i64,
-    /// Where the captured bytes start in [`Reader::memory`](crate::Reader::memory).
+    /// Offset of the captured bytes in [`CaptureReader::memory`](crate::CaptureReader::memory).
     pub offset: usize,
-    /// Bytes captured. `offset + captured_len <= memory.len()`.
+    /// Number of captured bytes. `offset + captured_len <= memory.len()`.
     pub captured_len: u32,
-    /// Bytes on the wire, as the file says: smaller than `captured_len` only in odd files.
+    /// Bytes on the wire, according to the file. Less than `captured_len` only in unusual files.
     pub wire_len: u32,
-    /// Index into [`Reader::interfaces`](crate::Reader::interfaces).
+    /// Index into [`CaptureReader::interfaces`](crate::CaptureReader::interfaces).
     pub interface: u16,
-    /// pcapng's `epb_flags`, if the packet has them: bits 0 and 1 tell the direction (1 inbound, 2 outbound), bits 5 to 8
-    /// the length of the frame check sequence in the captured bytes.
+    /// pcapng's `epb_flags`, if the packet has them. Bits 0 and 1 are the direction (1 inbound, 2
+    /// outbound). Bits 5 to 8 are the length of the frame check sequence in the captured bytes.
     pub flags: Option<u32>,
 }
 
 /// A lent record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record<'r> {
+pub struct CaptureRecord<'r> {
     /// Its descriptor.
     pub meta: RecordMeta,
     /// Its captured bytes.

@@ -1,20 +1,23 @@
-//! How much of a file's own words is kept.
+//! Bounds the memory for texts of a file.
 //!
-//! A capture file may describe 65,536 interfaces with options of 64 KiB each, and compress to nothing. Their names and
-//! descriptions are for people, so each is cut, and what readers keep of them together is bounded.
+//! A capture file may describe 65,536 interfaces with options of 64 KiB each, and compress to
+//! almost nothing. The names and descriptions of interfaces are only for people. So each text is
+//! truncated, and the sum of the texts that readers keep is bounded.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// Bytes that are kept of the name and of the description of an interface. A longer one is cut between characters, and ends in `…`.
+/// Maximum length of the name and of the description of an interface, bytes. A longer text is cut
+/// between characters, and ends in `…`.
 pub const TEXT_BYTES_MAX: usize = 256;
-/// Bytes that are kept of all of them together, by all readers that share an allowance.
+/// Maximum length of all these texts together, bytes, for all readers that share an allowance.
 pub const TEXTS_BYTES_MAX: usize = 8 << 20;
 
-/// What readers may keep of the names and descriptions of interfaces. Clones share it: one is given to all readers of a program
-/// that reads several files at once. What a reader took is given back when it is dropped.
+/// The memory that readers may use for the names and descriptions of interfaces. Clones share the
+/// allowance: a program that reads several files at once passes the same allowance to all readers.
+/// A reader returns its part when it is dropped.
 #[derive(Debug, Clone)]
 pub struct TextAllowance(Arc<AtomicUsize>);
 
@@ -25,17 +28,17 @@ impl Default for TextAllowance {
     }
 }
 
-/// What one reader keeps.
+/// The texts of one reader.
 #[derive(Debug)]
-pub(super) struct Texts {
+pub(super) struct KeptTexts {
     allowance: TextAllowance,
-    /// Bytes taken of it.
+    /// Bytes taken from the allowance.
     taken: usize,
-    /// Some text was cut or left out.
+    /// Some text was truncated or dropped.
     pub(super) are_cut: bool,
 }
 
-impl Texts {
+impl KeptTexts {
     pub(super) fn new(allowance: TextAllowance) -> Self {
         Self {
             allowance,
@@ -44,11 +47,12 @@ impl Texts {
         }
     }
 
-    /// What is kept of a text option: UTF-8 if it keeps to the format, sometimes with a needless zero at the end. Empty where
-    /// nothing is left of the allowance.
+    /// The kept part of a text option. The option is UTF-8 if the file respects the format;
+    /// sometimes it ends with a needless zero. Empty if the allowance is used up.
     pub(super) fn keep(&mut self, value: &[u8]) -> String {
         const MARK: &str = "…";
-        // A character has 4 bytes at most, and U+FFFD is no shorter than what it stands for: what this cuts in two ends behind them.
+        // A character has at most 4 bytes, and U+FFFD is no shorter than the bytes that it
+        // replaces. So a character that this slice divides ends after [`TEXT_BYTES_MAX`].
         let start = String::from_utf8_lossy(&value[..value.len().min(TEXT_BYTES_MAX + 4)]);
         let mut text = start.trim_end_matches('\0').to_owned();
         if text.len() > TEXT_BYTES_MAX
@@ -67,7 +71,7 @@ impl Texts {
     }
 
     fn take(&mut self, bytes: usize) -> bool {
-        // Relaxed: a number that stands alone.
+        // Relaxed: no other data depends on this number.
         let left = &self.allowance.0;
         let taken = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes));
         self.taken += if taken.is_ok() { bytes } else { 0 };
@@ -75,7 +79,7 @@ impl Texts {
     }
 }
 
-impl Drop for Texts {
+impl Drop for KeptTexts {
     fn drop(&mut self) {
         self.allowance.0.fetch_add(self.taken, Relaxed);
     }
@@ -90,7 +94,7 @@ mod tests {
     use super::*;
 
     fn kept(value: &[u8]) -> (String, bool) {
-        let mut texts = Texts::new(TextAllowance::default());
+        let mut texts = KeptTexts::new(TextAllowance::default());
         let text = texts.keep(value);
         (text, texts.are_cut)
     }
@@ -127,7 +131,7 @@ mod tests {
     #[test]
     fn the_sum_over_all_readers_is_bounded_and_given_back() {
         let allowance = TextAllowance::default();
-        let [mut first, mut second] = [allowance.clone(), allowance].map(Texts::new);
+        let [mut first, mut second] = [allowance.clone(), allowance].map(KeptTexts::new);
         let text = [b'x'; 256];
         for _ in 0..TEXTS_BYTES_MAX / text.len() - 1 {
             assert_eq!(first.keep(&text).len(), 256);

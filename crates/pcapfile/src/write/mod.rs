@@ -1,4 +1,5 @@
-//! Writing. Nothing is buffered here: over a file, a `BufWriter` of some 100 KiB belongs between.
+//! Writes capture files. Writers have no buffer: callers that write to a file need a `BufWriter` of
+//! some 100 KiB.
 
 mod options;
 mod pcap;

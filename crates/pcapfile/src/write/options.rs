@@ -1,4 +1,4 @@
-//! What a caller may say about sections, interfaces, packets and statistics, and how options are encoded.
+//! The options of sections, packets and statistics, and their encoding.
 
 use std::ops::Range;
 
@@ -7,7 +7,8 @@ use crate::{
     block::{BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, option},
 };
 
-/// What a section header block says about its writer. Empty texts are left out; each is at most 65,535 bytes.
+/// The options of a section header block. Empty texts are omitted; each text has at most 65,535
+/// bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SectionOptions {
     /// The operating system.
@@ -20,27 +21,27 @@ pub struct SectionOptions {
     pub byte_order: ByteOrder,
 }
 
-/// What may be said of one packet.
+/// The options of a packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PacketOptions<'a> {
     /// `epb_flags`: bits 0 and 1 are the direction, 1 inbound, 2 outbound.
     pub flags: Option<u32>,
-    /// `epb_dropcount`: packets lost since the one before of the same interface.
+    /// `epb_dropcount`: packets lost since the previous packet of the same interface.
     pub dropped: Option<u64>,
-    /// `epb_packetid`: a number that names the packet wherever it is written.
+    /// `epb_packetid`: a number that identifies the packet in every file that contains it.
     pub id: Option<u64>,
-    /// Comments, in order; each at most 65,535 bytes.
+    /// Comments, in order, each of at most 65,535 bytes.
     pub comments: &'a [&'a str],
 }
 
-/// What an interface statistics block says. `None` means unknown and is left out.
+/// The content of an interface statistics block. `None` means unknown; such options are omitted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InterfaceStatistics {
-    /// When these numbers were taken, in ns since the UNIX epoch.
+    /// Time at which these numbers were read, ns since the UNIX epoch.
     pub time_ns: i64,
-    /// `isb_starttime`: start of the capture, in ns since the UNIX epoch.
+    /// `isb_starttime`: start of the capture, ns since the UNIX epoch.
     pub start_ns: Option<i64>,
-    /// `isb_endtime`: its end.
+    /// `isb_endtime`: end of the capture, ns since the UNIX epoch.
     pub end_ns: Option<i64>,
     /// `isb_ifrecv`: packets received from the interface.
     pub received: Option<u64>,
@@ -52,7 +53,7 @@ pub struct InterfaceStatistics {
     pub delivered: Option<u64>,
 }
 
-/// A time in its two halves, the upper one first in either byte order.
+/// A time as two 32-bit halves, the upper half first in either byte order.
 pub(super) fn time(order: ByteOrder, units: u64) -> [u8; 8] {
     match order {
         ByteOrder::Little => units.rotate_left(32).to_le_bytes(),
@@ -60,17 +61,18 @@ pub(super) fn time(order: ByteOrder, units: u64) -> [u8; 8] {
     }
 }
 
-/// A block under construction, but for its packet, in memory that is used again and again.
+/// A block under construction without its packet. The memory is reused for all blocks.
 #[derive(Debug)]
-pub(super) struct Encoder<'b> {
+pub(super) struct BlockEncoder<'b> {
     bytes: &'b mut Vec<u8>,
     order: ByteOrder,
-    /// Options were written, so the end mark is due.
+    /// The block has options, so it needs the end mark.
     options: bool,
 }
 
-impl<'b> Encoder<'b> {
-    /// Where the length of a block stands at its start, which is known only at its end.
+impl<'b> BlockEncoder<'b> {
+    /// Position of the length at the start of a block. The length is known only at the end of the
+    /// block.
     const LENGTH: Range<usize> = 4..BLOCK_HEADER_BYTES;
 
     pub(super) fn new(bytes: &'b mut Vec<u8>, order: ByteOrder, block_type: u32) -> Self {
@@ -101,7 +103,7 @@ impl<'b> Encoder<'b> {
         self.raw(&self.order.bytes(number.to_le_bytes()))
     }
 
-    /// One option, padded.
+    /// Writes one option with padding.
     pub(super) fn option(&mut self, code: u16, value: &[u8]) -> Result<(), WriteError> {
         let length = u16::try_from(value.len()).map_err(|_| WriteError::TooLong {
             what: "an option",
@@ -114,12 +116,12 @@ impl<'b> Encoder<'b> {
         Ok(())
     }
 
-    /// The zeros after `length` bytes, up to a multiple of four.
+    /// Writes the zeros after `length` bytes, up to a multiple of four.
     pub(super) fn padding(&mut self, length: usize) {
         self.raw(&[0; 3][..length.next_multiple_of(4) - length]);
     }
 
-    /// A text option, unless it is empty.
+    /// Writes a text option, unless the text is empty.
     pub(super) fn text(&mut self, code: u16, text: &str) -> Result<(), WriteError> {
         if text.is_empty() {
             return Ok(());
@@ -133,13 +135,13 @@ impl<'b> Encoder<'b> {
             .try_for_each(|comment| self.option(option::COMMENT, comment.as_ref().as_bytes()))
     }
 
-    /// An option of eight bytes, unless it is unknown.
+    /// Writes an option of eight bytes, unless the value is unknown.
     pub(super) fn number(&mut self, code: u16, value: Option<[u8; 8]>) -> Result<(), WriteError> {
         value.map_or(Ok(()), |value| self.option(code, &value))
     }
 
-    /// Ends the options and the block: the end mark if there are any, and the block's length, which counts the `packet_bytes` that
-    /// stand elsewhere.
+    /// Ends the options and the block. Writes the end mark if there are options, and the length of
+    /// the block. The length includes `packet_bytes`, which are not in this memory.
     pub(super) fn end(mut self, packet_bytes: usize) -> Result<(), WriteError> {
         if self.options {
             self.u16(option::END).u16(0);

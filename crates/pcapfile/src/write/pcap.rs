@@ -1,8 +1,8 @@
-//! Writing the classic format.
+//! Writes the classic format.
 
 use std::io::Write;
 
-use super::sink::{Sink, captured_len};
+use super::sink::{CountingSink, captured_len};
 use crate::{
     PcapOptions, Resolution, WriteError,
     format::{LINK_TYPE_EXTRA, MAGIC_MICRO, MAGIC_NANO, captured_len_max, effective_snaplen},
@@ -10,16 +10,16 @@ use crate::{
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// The last time that the format holds, in 2106.
+/// The last time that the format can represent, in 2106.
 const TIME_NS_MAX: i64 = u32::MAX as i64 * SECOND_NS + 999_999_999;
 
 /// Writes a pcap file to any stream.
 ///
-/// Seconds are 32 unsigned bits: a time before 1970 or after 2106-02-07 is clamped to the nearest end and counted
-/// ([`PcapWriter::times_clamped`]).
+/// Seconds are 32 unsigned bits. A time before 1970 or after 2106-02-07 is clamped to the nearest
+/// end and counted ([`PcapWriter::times_clamped`]).
 #[derive(Debug)]
 pub struct PcapWriter<W: Write> {
-    sink: Sink<W>,
+    sink: CountingSink<W>,
     options: PcapOptions,
     captured_len_max: u32,
     times_clamped: u64,
@@ -49,7 +49,7 @@ impl<W: Write> PcapWriter<W> {
         header[6..8].copy_from_slice(&byte_order.bytes([4, 0]));
         header[16..20].copy_from_slice(&byte_order.bytes(snaplen.to_le_bytes()));
         header[20..24].copy_from_slice(&byte_order.bytes(network.to_le_bytes()));
-        let mut sink = Sink::new(inner);
+        let mut sink = CountingSink::new(inner);
         sink.write([&header, &[], &[]])?;
         let captured_len_max =
             effective_snaplen(snaplen, link_type).min(captured_len_max(link_type));
@@ -61,18 +61,18 @@ impl<W: Write> PcapWriter<W> {
         })
     }
 
-    /// Writes one record. `time_ns` is nanoseconds since the UNIX epoch, rounded down to the file's resolution;
-    /// `wire_len` is written as given.
+    /// Writes one record. `time_ns` is nanoseconds since the UNIX epoch, rounded down to the file's
+    /// resolution. `wire_len` is written as given.
     ///
     /// # Errors
-    /// [`WriteError::TooLong`] if `data` is longer than the snap length; [`WriteError::Io`] and
+    /// [`WriteError::TooLong`] if `data` is longer than the snap length. [`WriteError::Io`] and
     /// [`WriteError::Failed`] end the writer.
     pub fn record(&mut self, time_ns: i64, wire_len: u32, data: &[u8]) -> Result<(), WriteError> {
         let captured_len = captured_len(data.len(), self.captured_len_max)?;
         let order = self.options.byte_order;
         let held_ns = time_ns.clamp(0, TIME_NS_MAX);
         self.times_clamped += u64::from(held_ns != time_ns);
-        // Both fit: of the most that is held the seconds are `u32::MAX`.
+        // Both values fit: the maximum of the seconds is `u32::MAX`.
         let [seconds, nanoseconds] = [held_ns / SECOND_NS, held_ns % SECOND_NS]
             .map(|part| u32::try_from(part).unwrap_or(u32::MAX));
         let words = [
@@ -85,7 +85,7 @@ impl<W: Write> PcapWriter<W> {
         self.sink.write([header.as_flattened(), data, &[]])
     }
 
-    /// Flushes and gives the stream back.
+    /// Flushes and returns the stream.
     ///
     /// # Errors
     /// [`WriteError::Io`] and [`WriteError::Failed`].
@@ -93,12 +93,12 @@ impl<W: Write> PcapWriter<W> {
         self.sink.finish()
     }
 
-    /// Records whose time the format cannot hold.
+    /// Number of records whose time the format cannot represent.
     pub fn times_clamped(&self) -> u64 {
         self.times_clamped
     }
 
-    /// The stream underneath, for a caller that takes away what was written into memory.
+    /// The output stream, for a caller that writes to memory and takes the bytes out.
     pub fn inner_mut(&mut self) -> &mut W {
         &mut self.sink.inner
     }

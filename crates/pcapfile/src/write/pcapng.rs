@@ -1,13 +1,13 @@
-//! Writing pcapng: one section of open length.
+//! Writes pcapng: one section of unspecified length.
 
 use std::io::Write;
 
 use super::{
-    options::{Encoder, InterfaceStatistics, PacketOptions, SectionOptions, time},
-    sink::{Sink, captured_len},
+    options::{BlockEncoder, InterfaceStatistics, PacketOptions, SectionOptions, time},
+    sink::{CountingSink, captured_len},
 };
 use crate::{
-    ByteOrder, Interface, WriteError,
+    ByteOrder, FileInterface, WriteError,
     block::{
         BLOCK_HEADER_BYTES, BYTE_ORDER_MAGIC, ENHANCED_PACKET, INTERFACE_DESCRIPTION,
         INTERFACE_STATISTICS, INTERFACES_MAX, SECTION_HEADER, option,
@@ -20,23 +20,24 @@ pub const PACKET_HEADER_BYTES: usize = BLOCK_HEADER_BYTES + 20;
 
 /// Writes a pcapng section to any stream.
 ///
-/// Interfaces are added when they are first needed; [`PcapNgWriter::packet`] and [`PcapNgWriter::statistics`] name them by
-/// the index that [`PcapNgWriter::add_interface`] returned. A packet's time before 1970 becomes that and is counted
-/// ([`PcapNgWriter::times_clamped`]); all others are exact to the resolution.
+/// Interfaces are added when they are first needed. [`PcapNgWriter::packet`] and
+/// [`PcapNgWriter::statistics`] refer to an interface by the index that
+/// [`PcapNgWriter::add_interface`] returned. A time before 1970 is clamped to 1970 and counted
+/// ([`PcapNgWriter::times_clamped`]). All other times are exact to the resolution.
 ///
-/// libpcap reads the file if all interfaces have one link type and one snap length; Wireshark and
-/// [`Reader`](crate::Reader) do not mind.
+/// libpcap reads the file only if all interfaces have the same link type and the same snap length.
+/// Wireshark and [`CaptureReader`](crate::CaptureReader) have no such condition.
 #[derive(Debug)]
 pub struct PcapNgWriter<W: Write> {
-    sink: Sink<W>,
+    sink: CountingSink<W>,
     byte_order: ByteOrder,
     interfaces: Vec<WrittenInterface>,
-    /// A block but for its packet.
+    /// A block without its packet.
     scratch: Vec<u8>,
     times_clamped: u64,
 }
 
-/// What is needed of an interface after its block was written.
+/// The facts of an interface that the writer needs after the interface's block.
 #[derive(Debug, Clone, Copy)]
 struct WrittenInterface {
     unit_ns: u64,
@@ -44,7 +45,7 @@ struct WrittenInterface {
 }
 
 impl WrittenInterface {
-    /// The nearest time in its units.
+    /// A time in units of the interface, rounded down, at least 0.
     fn units(self, time_ns: i64) -> u64 {
         time_ns.max(0).unsigned_abs() / self.unit_ns
     }
@@ -57,7 +58,7 @@ impl<W: Write> PcapNgWriter<W> {
     /// [`WriteError::TooLong`], [`WriteError::Io`].
     pub fn new(inner: W, options: &SectionOptions) -> Result<Self, WriteError> {
         let mut writer = Self {
-            sink: Sink::new(inner),
+            sink: CountingSink::new(inner),
             byte_order: options.byte_order,
             interfaces: Vec::new(),
             scratch: Vec::new(),
@@ -72,12 +73,13 @@ impl<W: Write> PcapNgWriter<W> {
         Ok(writer)
     }
 
-    /// Writes an interface description block and returns the interface's index, counted from 0.
+    /// Writes an interface description block and returns the index of the interface, counted from
+    /// 0.
     ///
     /// # Errors
-    /// [`WriteError::TooManyInterfaces`], [`WriteError::TooLong`];
-    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
-    pub fn add_interface(&mut self, interface: &Interface) -> Result<u32, WriteError> {
+    /// [`WriteError::TooManyInterfaces`], [`WriteError::TooLong`]. [`WriteError::Io`] and
+    /// [`WriteError::Failed`] end the writer.
+    pub fn add_interface(&mut self, interface: &FileInterface) -> Result<u32, WriteError> {
         let index = u32::try_from(self.interfaces.len())
             .ok()
             .filter(|_| self.interfaces.len() < INTERFACES_MAX)
@@ -102,12 +104,12 @@ impl<W: Write> PcapNgWriter<W> {
         Ok(index)
     }
 
-    /// Writes an enhanced packet block. `time_ns` is nanoseconds since the UNIX epoch, rounded down to the interface's
-    /// resolution; `wire_len` is written as given.
+    /// Writes an enhanced packet block. `time_ns` is nanoseconds since the UNIX epoch, rounded down
+    /// to the interface's resolution. `wire_len` is written as given.
     ///
     /// # Errors
-    /// [`WriteError::UnknownInterface`]; [`WriteError::TooLong`], also if `data` is longer than the interface's snap length;
-    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
+    /// [`WriteError::UnknownInterface`]. [`WriteError::TooLong`], also if `data` is longer than the
+    /// interface's snap length. [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
     pub fn packet(
         &mut self,
         interface: u32,
@@ -120,13 +122,13 @@ impl<W: Write> PcapNgWriter<W> {
         let bytes = data.len();
         let captured_len = captured_len(bytes, written.captured_len_max)?;
         let order = self.byte_order;
-        let mut block = Encoder::new(&mut self.scratch, order, ENHANCED_PACKET);
+        let mut block = BlockEncoder::new(&mut self.scratch, order, ENHANCED_PACKET);
         block
             .u32(interface)
             .raw(&time(order, written.units(time_ns)))
             .u32(captured_len)
             .u32(wire_len);
-        // The packet goes here, and is not copied.
+        // The packet belongs here. It is written from `data`, without a copy.
         block.padding(bytes);
         if let Some(flags) = options.flags {
             block.option(option::PACKET_FLAGS, &order.bytes(flags.to_le_bytes()))?;
@@ -145,11 +147,12 @@ impl<W: Write> PcapNgWriter<W> {
         self.sink.write([head, data, tail])
     }
 
-    /// Writes an interface statistics block. There may be several for an interface; the last one counts.
+    /// Writes an interface statistics block. If an interface has several such blocks, the last
+    /// block counts.
     ///
     /// # Errors
-    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`];
-    /// [`WriteError::Io`] and [`WriteError::Failed`] end the writer.
+    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`]. [`WriteError::Io`] and
+    /// [`WriteError::Failed`] end the writer.
     pub fn statistics(
         &mut self,
         interface: u32,
@@ -172,7 +175,7 @@ impl<W: Write> PcapNgWriter<W> {
         })
     }
 
-    /// Flushes and gives the stream back. A section needs no end mark.
+    /// Flushes and returns the stream. A section needs no end mark.
     ///
     /// # Errors
     /// [`WriteError::Io`] and [`WriteError::Failed`].
@@ -180,12 +183,12 @@ impl<W: Write> PcapNgWriter<W> {
         self.sink.finish()
     }
 
-    /// Packets whose time the interface cannot hold.
+    /// Number of packets whose time the interface cannot represent.
     pub fn times_clamped(&self) -> u64 {
         self.times_clamped
     }
 
-    /// The stream underneath, for a caller that takes away what was written into memory.
+    /// The output stream, for a caller that writes to memory and takes the bytes out.
     pub fn inner_mut(&mut self) -> &mut W {
         &mut self.sink.inner
     }
@@ -198,13 +201,13 @@ impl<W: Write> PcapNgWriter<W> {
             .ok_or(WriteError::UnknownInterface { interface, count })
     }
 
-    /// Writes a block whose body `fill` encodes.
+    /// Writes a block with the body that `fill` encodes.
     fn block(
         &mut self,
         block_type: u32,
-        fill: impl FnOnce(&mut Encoder<'_>) -> Result<(), WriteError>,
+        fill: impl FnOnce(&mut BlockEncoder<'_>) -> Result<(), WriteError>,
     ) -> Result<(), WriteError> {
-        let mut block = Encoder::new(&mut self.scratch, self.byte_order, block_type);
+        let mut block = BlockEncoder::new(&mut self.scratch, self.byte_order, block_type);
         fill(&mut block)?;
         block.end(0)?;
         self.sink.write([&self.scratch, &[], &[]])
@@ -224,15 +227,15 @@ mod tests {
             ..SectionOptions::default()
         };
         let mut writer = PcapNgWriter::new(Vec::new(), &section).unwrap();
-        let options = Interface {
+        let options = FileInterface {
             resolution_ns,
-            ..Interface::new(LinkType::ETHERNET)
+            ..FileInterface::new(LinkType::ETHERNET)
         };
         assert_eq!(writer.add_interface(&options).unwrap(), 0);
         writer
     }
 
-    /// What `write` adds to a file.
+    /// The bytes that `write` adds to a file.
     fn written(byte_order: ByteOrder, write: impl FnOnce(&mut PcapNgWriter<Vec<u8>>)) -> Vec<u8> {
         let mut writer = writer(byte_order, 1);
         let before = writer.inner_mut().len();

@@ -1,19 +1,20 @@
-//! The stream underneath a writer, which stops at the first failure.
+//! The output stream of a writer, which stops at the first failure.
 
 use std::io::Write;
 
 use crate::WriteError;
 
-/// Counts what was written, and takes nothing after a failure: the stream then ends inside a record.
+/// Counts the written bytes, and accepts nothing after a failure, because the stream then ends
+/// inside a record.
 #[derive(Debug)]
-pub(super) struct Sink<W> {
+pub(super) struct CountingSink<W> {
     pub(super) inner: W,
     /// Bytes of whole records and blocks.
     written: u64,
     failed: bool,
 }
 
-impl<W: Write> Sink<W> {
+impl<W: Write> CountingSink<W> {
     pub(super) fn new(inner: W) -> Self {
         Self {
             inner,
@@ -58,7 +59,7 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// The captured length of a packet of `bytes`, of which readers accept `limit`.
+/// The captured length of a packet of `bytes` bytes, if readers accept it: at most `limit`.
 pub(super) fn captured_len(bytes: usize, limit: u32) -> Result<u32, WriteError> {
     let captured_len = u32::try_from(bytes).ok();
     captured_len

@@ -1,4 +1,5 @@
-//! Files that would take memory or time without end: what is kept is bounded, and the caller decides how long to read.
+//! Files that would otherwise take unlimited memory or time: the kept memory is bounded, and the
+//! caller decides how long to read.
 
 use std::{
     io::{self, Read},
@@ -6,7 +7,7 @@ use std::{
 };
 
 use crate::common::{gzip, zstd};
-use retroscope_pcapfile::{ReadError, Reader, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
+use retroscope_pcapfile::{CaptureReader, ReadError, TEXT_BYTES_MAX, TEXTS_BYTES_MAX};
 
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let body = [body, &vec![0; body.len().next_multiple_of(4) - body.len()]].concat();
@@ -39,7 +40,7 @@ fn packet() -> Vec<u8> {
     )
 }
 
-/// A block of a kind that nobody knows.
+/// A block of an unknown type.
 fn unknown(bytes: usize) -> Vec<u8> {
     block(0x0bad_cafe, &vec![0; bytes])
 }
@@ -54,7 +55,7 @@ fn names_are_cut_and_their_sum_is_bounded() {
     file.extend(interface(1, name.as_bytes(), b""));
     file.extend(packet());
     let file = gzip(&file);
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     while reader.fill().unwrap() > 0 {}
     assert_eq!(
         (reader.interfaces().len(), reader.records_read()),
@@ -65,7 +66,7 @@ fn names_are_cut_and_their_sum_is_bounded() {
     assert_eq!(first.name.len(), TEXT_BYTES_MAX - 1, "between characters");
     assert!(first.name.starts_with("üü") && first.name.ends_with("ü…"));
     assert_eq!(first.description, "a description");
-    let kept = |interface: &retroscope_pcapfile::Interface| {
+    let kept = |interface: &retroscope_pcapfile::FileInterface| {
         assert!(interface.name.capacity() <= TEXT_BYTES_MAX);
         interface.name.len() + interface.description.len()
     };
@@ -76,7 +77,7 @@ fn names_are_cut_and_their_sum_is_bounded() {
     );
 
     let short = [section(), interface(1, b"eth0", b"the first"), packet()].concat();
-    let mut reader = Reader::new(&short[..]).unwrap();
+    let mut reader = CaptureReader::new(&short[..]).unwrap();
     while reader.fill().unwrap() > 0 {}
     assert!(!reader.are_texts_cut());
     assert_eq!(reader.interfaces()[0].name, "eth0");
@@ -88,10 +89,10 @@ fn sections_do_not_start_the_count_of_link_types_again() {
     for link_type in 0..64 {
         file.extend([section(), interface(link_type, b"", b""), packet()].concat());
     }
-    // A known one may come again.
+    // A known link type may appear again.
     file.extend([section(), interface(0, b"", b""), packet()].concat());
     file.extend([interface(64, b"", b""), packet()].concat());
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     let mut records = 0;
     let error = loop {
         match reader.fill() {
@@ -107,7 +108,7 @@ fn sections_do_not_start_the_count_of_link_types_again() {
     );
 }
 
-/// A start, then the same bytes again and again.
+/// A start, then the same bytes repeatedly.
 struct Endless {
     start: Vec<u8>,
     again: Vec<u8>,
@@ -146,7 +147,7 @@ fn a_stream_without_end_or_packets_is_read_in_steps() {
     let start = [section(), interface(1, b"eth0", b"")].concat();
     for again in [unknown(0), unknown(70_000), block(5, &[0; 12]), section()] {
         let mut stream = Endless::new(start.clone(), again);
-        let mut reader = Reader::new(&mut stream).unwrap();
+        let mut reader = CaptureReader::new(&mut stream).unwrap();
         assert_eq!(reader.interfaces().len(), 1);
         let before = reader.offset();
         for _ in 0..100 {
@@ -165,7 +166,7 @@ fn compressed_blocks_without_packets_come_in_steps_too() {
     file.extend(unknown(0).repeat(2 << 20));
     file.extend(packet());
     for file in [gzip(&file), zstd(&file)] {
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = CaptureReader::new(&file[..]).unwrap();
         let (mut steps, mut count) = (0, None);
         while count.is_none() {
             let before = reader.offset();
@@ -179,7 +180,7 @@ fn compressed_blocks_without_packets_come_in_steps_too() {
     }
 }
 
-/// Gives one byte at a time.
+/// Returns one byte at a time.
 struct Trickle<'a>(&'a [u8]);
 
 impl Read for Trickle<'_> {
@@ -189,7 +190,8 @@ impl Read for Trickle<'_> {
     }
 }
 
-/// What is there already of a large block is not moved for each byte that comes: that would be terabytes.
+/// The bytes of an incomplete large block are not moved for each new byte, which would be
+/// terabytes.
 #[test]
 fn a_large_block_that_trickles_takes_no_more_than_its_bytes() {
     let file = [
@@ -200,7 +202,7 @@ fn a_large_block_that_trickles_takes_no_more_than_its_bytes() {
     ]
     .concat();
     let start = Instant::now();
-    let mut reader = Reader::new(Trickle(&file)).unwrap();
+    let mut reader = CaptureReader::new(Trickle(&file)).unwrap();
     assert_eq!(reader.fill().unwrap(), 1);
     assert!(start.elapsed() < Duration::from_secs(60));
 }

@@ -29,7 +29,7 @@ impl<'b> Numbers<'b> {
         u32::try_from(self.next::<4>()).unwrap()
     }
 
-    /// Bytes that are filled up to a multiple of four.
+    /// Bytes with padding to a multiple of four.
     fn padded(&mut self, len: u32) -> &'b [u8] {
         let len = usize::try_from(len).unwrap();
         let padded = self.take(len.next_multiple_of(4));
@@ -39,9 +39,9 @@ impl<'b> Numbers<'b> {
 }
 
 /// Time in ns, length on the wire, interface, data.
-type Record = (i64, u32, u32, Vec<u8>);
+type ExpectedRecord = (i64, u32, u32, Vec<u8>);
 
-fn of_pcap(file: &[u8], is_big: bool) -> Vec<Record> {
+fn of_pcap(file: &[u8], is_big: bool) -> Vec<ExpectedRecord> {
     let mut file = Numbers {
         bytes: file,
         is_big,
@@ -67,7 +67,7 @@ fn of_pcap(file: &[u8], is_big: bool) -> Vec<Record> {
     records
 }
 
-fn of_pcapng(file: &[u8], is_big: bool) -> Vec<Record> {
+fn of_pcapng(file: &[u8], is_big: bool) -> Vec<ExpectedRecord> {
     let mut file = Numbers {
         bytes: file,
         is_big,

@@ -1,14 +1,16 @@
-//! Every capture of the corpus, against the counts of tcpdump 4.99.3 and capinfos 4.0.17 in its manifest.
+//! Compares every capture of the corpus with the counts of tcpdump 4.99.3 and capinfos 4.0.17 in
+//! its manifest.
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
 use crate::common::place;
-use retroscope_pcapfile::{ReadError, Reader};
+use retroscope_pcapfile::{CaptureReader, ReadError};
 
-/// Error texts of libpcap for files that are sound, and of tcpdump for link types that it has no name for. Such a file is
-/// read as capinfos reads it, or, where that gives up on the link type too, to its end.
+/// Error texts of libpcap for sound files, and of tcpdump for link types without a name. Such a
+/// file must be read like capinfos reads it. If capinfos also stops at the link type, the file must
+/// be read to its end.
 const SOUND: [&str; 4] = [
     "different from the type of the first interface",
     "different from the snapshot length of the first interface",
@@ -25,9 +27,9 @@ fn shared() -> Option<PathBuf> {
     None
 }
 
-/// Reads to the end; how many records, and how it ended.
+/// Reads to the end. Returns the number of records, and the result at the end.
 fn read_all(path: &Path) -> (u64, Result<(), ReadError>) {
-    let mut reader = match Reader::open(path) {
+    let mut reader = match CaptureReader::open(path) {
         Ok(reader) => reader,
         Err(error) => return (0, Err(error)),
     };

@@ -1,4 +1,5 @@
-//! Files that are cut, changed or absurd: no panic, a place for the error, and what was before it counts.
+//! Truncated, changed and absurd files: the reader does not panic, an error has a position, and
+//! records before the damage count.
 
 use std::io::{self, Read};
 
@@ -7,8 +8,8 @@ use retroscope_pcapfile::{
     Blame, ByteOrder, LinkType, PcapOptions, PcapWriter, ReadError, Resolution,
 };
 
-/// Where the blocks or records of a file of `every_encoding` end, its header first, and whether each is a packet. A naive
-/// twin of the parsers, for sound files only.
+/// The ends of the blocks or records of a file of `every_encoding`, its header first, and whether
+/// each is a packet. A naive copy of the parsers, for sound files only.
 fn ends(file: &[u8]) -> Vec<(usize, bool)> {
     let ng = file[0] == 0x0a;
     let big = if ng { file[8] == 0x1a } else { file[0] == 0xa1 };
@@ -115,7 +116,8 @@ fn what_came_out_before_a_compressed_cut_counts() {
     let file = writer.finish().unwrap();
     for compressed in [gzip(&file), zstd(&file)] {
         let (read, end) = read_all(&compressed[..compressed.len() / 2]);
-        // The data does not compress, so half of it came out, but for a block of at most 128 KiB.
+        // The data does not compress, so half of it is decompressed, except a block of at most 128
+        // KiB.
         assert!(
             (850..=1_000).contains(&read.len()),
             "{} packets",
@@ -178,7 +180,7 @@ fn random_changes() {
         for _ in 0..random.usize(1..4) {
             let at = random.usize(..file.len());
             first = first.min(at);
-            // Small and huge numbers do more harm than even ones.
+            // Small and huge numbers break more than average numbers.
             let any = random.u8(..);
             changed[at] = *random
                 .choice(&[0, 1, 2, 4, 0x0a, 0x7f, 0x80, 0xff, any])
@@ -186,7 +188,8 @@ fn random_changes() {
         }
         let context = format!("{name}, seed {seed}, round {round}");
         let (read, end) = read_all(&changed[..]);
-        // A changed interface moves the packets' times and limits, but no packet before the change.
+        // A changed interface changes the times and limits of packets, but of no packet before the
+        // change.
         let sound = packets_before(&all_ends[index], first);
         assert!(
             read.len() >= sound,
@@ -301,7 +304,8 @@ fn every_fault_has_its_place_and_its_values() {
         assert!(matches!(error, ReadError::NotACapture { .. }), "{error}");
     }
     let (damaged, unsupported) = (Blame::Damaged, Blame::Unsupported);
-    // What was changed in which file, then the blame, the place of the record or block, and the values that the message names.
+    // The file, the position and the changed bytes, then the blame, the offset of the record or
+    // block, and the values in the message.
     let cases = [
         (&pcap[..], 4, &[1, 0][..], unsupported, 4, &["1.4"][..]),
         (&pcap, 22, &[0x30], unsupported, 20, &["0x00300001"]),

@@ -1,7 +1,7 @@
-//! Corners of the two formats that the writers here do not write.
+//! Variants of the two formats that the writers of this crate do not write.
 
 use crate::common::{Packet, gzip, read_all};
-use retroscope_pcapfile::{LinkType, Reader, Resolution};
+use retroscope_pcapfile::{CaptureReader, LinkType, Resolution};
 
 fn le16(number: u16) -> [u8; 2] {
     number.to_le_bytes()
@@ -129,7 +129,7 @@ fn the_modified_format_has_longer_record_headers() {
     }
     let packets = sound(&file);
     assert_eq!(packets.len(), 2);
-    // Ethernet: a header of 14 bytes may have been added after the cut to the snap length.
+    // Ethernet: a header of 14 bytes may have been added after the truncation to the snap length.
     assert_eq!(
         (packets[1].time_ns, &packets[1].data[..]),
         (5_000_006_000, &[9; 18][..])
@@ -221,7 +221,7 @@ fn time_resolutions_and_offsets_belong_to_their_interface() {
             units - 5_000_000_000
         ]
     );
-    let reader = Reader::new(&file[..]).unwrap();
+    let reader = CaptureReader::new(&file[..]).unwrap();
     let resolutions: Vec<u64> = reader
         .interfaces()
         .iter()
@@ -301,7 +301,7 @@ fn what_is_not_a_packet_is_stepped_over() {
     ]
     .concat();
     assert_eq!(sound(&file)[0].data, [8, 9]);
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     assert_eq!(reader.interfaces().len(), 1);
     while reader.fill().unwrap() > 0 {}
     assert_eq!(reader.offset(), file.len() as u64);
@@ -331,10 +331,10 @@ fn odd_packet_options_leave_the_packet_alone() {
 #[test]
 fn a_section_without_interfaces_has_no_packets() {
     let file = section();
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     assert!(reader.interfaces().is_empty());
     assert_eq!((reader.format().pcap, reader.fill().unwrap()), (None, 0));
-    // The interfaces of the section before do not count.
+    // The interfaces of the previous section do not count.
     let file = [
         section(),
         interface(1, 0, &[]),
@@ -355,7 +355,7 @@ fn interfaces_fill_their_index_and_no_more() {
     assert_eq!(sound(&file)[0].interface, 65_535);
     let more = [&file[..], &interface(1, 0, &[])].concat();
     assert!(error(&more).contains("65536"));
-    // A full table, and a section after it.
+    // The maximum number of interfaces, and a section after it.
     let more = [&file[..], &section(), &enhanced(0, 0, (0, 0), &[])].concat();
     assert!(error(&more).contains("interface 0"));
 }
@@ -370,7 +370,7 @@ fn texts_are_taken_as_they_are() {
     ]
     .concat();
     let reader_file = [section(), interface(276, 77, &options)].concat();
-    let reader = Reader::new(&reader_file[..]).unwrap();
+    let reader = CaptureReader::new(&reader_file[..]).unwrap();
     let interface = &reader.interfaces()[0];
     assert_eq!(
         (interface.name.as_str(), interface.description.as_str()),
@@ -408,7 +408,7 @@ fn large_packets_where_the_link_type_has_them() {
     .concat();
     assert!(error(&file).contains("16777216"));
     assert_eq!(
-        Reader::new(&pcap(0xa1b2_3c4d, (2, 4), 0, 1)[..])
+        CaptureReader::new(&pcap(0xa1b2_3c4d, (2, 4), 0, 1)[..])
             .unwrap()
             .format()
             .pcap

@@ -1,4 +1,4 @@
-//! What is written is read back the same.
+//! A written file is read back unchanged.
 
 use std::{
     fs,
@@ -7,11 +7,11 @@ use std::{
 
 use crate::common::{every_encoding, gzip, packets, pcapng, read_all, zstd};
 use retroscope_pcapfile::{
-    ByteOrder, Compression, Interface, LinkType, PacketOptions, PcapNgWriter, PcapOptions,
-    PcapWriter, Reader, Resolution, SectionOptions, WriteError, scan_link_types,
+    ByteOrder, CaptureReader, Compression, FileInterface, LinkType, PacketOptions, PcapNgWriter,
+    PcapOptions, PcapWriter, Resolution, SectionOptions, WriteError, scan_link_types,
 };
 
-/// A stream that gives one byte a call, and an interruption before each.
+/// A stream that returns one byte a call, and an interruption before each byte.
 struct Trickle<'b>(&'b [u8], bool);
 
 impl Read for Trickle<'_> {
@@ -39,7 +39,7 @@ fn every_encoding_comes_back() {
                 .zip([None, Some(Compression::Gzip), Some(Compression::Zstd)])
         {
             assert_eq!(
-                Reader::new(&file[..]).unwrap().format().compression,
+                CaptureReader::new(&file[..]).unwrap().format().compression,
                 compression,
                 "{name}"
             );
@@ -66,7 +66,7 @@ fn formats_and_interfaces_come_back() {
         .unwrap()
         .finish()
         .unwrap();
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     let format = reader.format();
     assert_eq!((format.pcap, format.compression), (Some(options), None));
     let interface = &reader.interfaces()[0];
@@ -81,7 +81,7 @@ fn formats_and_interfaces_come_back() {
     assert_eq!(reader.fill().unwrap(), 0);
 
     let file = pcapng(&packets(2), ByteOrder::Big);
-    let reader = Reader::new(&file[..]).unwrap();
+    let reader = CaptureReader::new(&file[..]).unwrap();
     assert_eq!(
         (reader.format().pcap, reader.format().byte_order),
         (None, ByteOrder::Big)
@@ -134,7 +134,7 @@ fn sections_differ_in_byte_order_and_keep_their_interfaces() {
     let (read, end) = read_all(&file[..]);
     assert!(end.is_ok(), "{end:?}");
     assert_eq!(read, expected);
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     while reader.fill().unwrap() > 0 {}
     assert_eq!(reader.interfaces().len(), 5);
     assert_eq!(reader.offset(), file.len() as u64);
@@ -145,7 +145,7 @@ fn times_before_1970_are_clamped_and_told() {
     let times = [0, -1, i64::MIN, 1_700_000_000_123_456_789];
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     let interface = writer
-        .add_interface(&Interface::new(LinkType::RAW))
+        .add_interface(&FileInterface::new(LinkType::RAW))
         .unwrap();
     for time in times {
         writer
@@ -165,9 +165,9 @@ fn times_before_1970_are_clamped_and_told() {
 #[test]
 fn microsecond_interfaces_round_down() {
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
-    let options = Interface {
+    let options = FileInterface {
         resolution_ns: 1000,
-        ..Interface::new(LinkType::RAW)
+        ..FileInterface::new(LinkType::RAW)
     };
     let interface = writer.add_interface(&options).unwrap();
     for time in [1_999, 5_000_000_999] {
@@ -193,7 +193,7 @@ fn a_long_file_comes_in_bursts() {
         writer.record(index as i64, 0, &bytes[..*size]).unwrap();
     }
     let file = writer.finish().unwrap();
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     assert!(
         reader.records().is_empty(),
         "nothing is lent before the first fill"
@@ -223,7 +223,7 @@ fn a_long_file_comes_in_bursts() {
 fn next_goes_on_with_the_burst_that_fill_lent() {
     let packets = packets(1);
     let file = crate::common::pcap(&packets, ByteOrder::Little, Resolution::Nano);
-    let mut reader = Reader::new(&file[..]).unwrap();
+    let mut reader = CaptureReader::new(&file[..]).unwrap();
     assert_eq!(reader.fill().unwrap(), packets.len());
     for packet in &packets {
         assert_eq!(reader.next().unwrap().unwrap().data, packet.data);
@@ -242,7 +242,9 @@ fn link_types_are_found_to_the_end() {
         LinkType::RAW,
         LinkType::LOOP,
     ] {
-        let interface = writer.add_interface(&Interface::new(link_type)).unwrap();
+        let interface = writer
+            .add_interface(&FileInterface::new(link_type))
+            .unwrap();
         for _ in 0..300 {
             writer
                 .packet(interface, 0, 4, &[1, 2, 3, 4], &PacketOptions::default())
@@ -264,7 +266,7 @@ fn link_types_are_found_to_the_end() {
     assert!(scan_link_types(&path).is_err());
 }
 
-/// A stream that takes `room` bytes, at most 7 a call, and then fails.
+/// A stream that accepts `room` bytes, at most 7 a call, and then fails.
 struct Full {
     room: usize,
 }
@@ -306,7 +308,7 @@ fn a_full_disk_is_told_once_and_ends_the_writer() {
     let none = PcapNgWriter::new(Full { room: 27 }, &SectionOptions::default());
     assert!(matches!(none, Err(WriteError::Io { written: 0, .. })));
     let mut writer = PcapNgWriter::new(Full { room: 28 }, &SectionOptions::default()).unwrap();
-    let failed = writer.add_interface(&Interface::new(LinkType::ETHERNET));
+    let failed = writer.add_interface(&FileInterface::new(LinkType::ETHERNET));
     assert!(matches!(failed, Err(WriteError::Io { written: 28, .. })));
     assert!(matches!(
         writer.packet(0, 0, 0, &[], &PacketOptions::default()),
@@ -320,9 +322,9 @@ fn a_full_disk_is_told_once_and_ends_the_writer() {
 #[test]
 fn misuse_writes_nothing() {
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
-    let options = Interface {
+    let options = FileInterface {
         snaplen: 64,
-        ..Interface::new(LinkType::ETHERNET)
+        ..FileInterface::new(LinkType::ETHERNET)
     };
     let interface = writer.add_interface(&options).unwrap();
     let before = writer.inner_mut().len();

@@ -1,4 +1,4 @@
-//! tcpdump, capinfos and tshark read what is written here, and agree.
+//! tcpdump, capinfos and tshark read the files of the writers with the same result.
 
 use std::{
     fmt::Write,
@@ -9,10 +9,11 @@ use std::{
 
 use crate::common::{Packet, every_encoding, packets, pcapng, read_all};
 use retroscope_pcapfile::{
-    ByteOrder, Interface, LinkType, PacketOptions, PcapNgWriter, SectionOptions,
+    ByteOrder, FileInterface, LinkType, PacketOptions, PcapNgWriter, SectionOptions,
 };
 
-/// Standard output of a tool that is expected to succeed; `None`, loudly, where the tool is not installed.
+/// Standard output of a tool that must succeed. `None`, with a message, if the tool is not
+/// installed.
 fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool)
         .args(arguments)
@@ -32,7 +33,7 @@ fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// One line a packet: time, both lengths, first bytes.
+/// One line for each packet: time, both lengths, first bytes.
 fn expected(packets: &[Packet], fields: impl Fn(&Packet) -> String) -> String {
     packets.iter().fold(String::new(), |mut lines, packet| {
         writeln!(lines, "{}", fields(packet)).unwrap();
@@ -141,7 +142,7 @@ fn tools_read_several_link_types() {
     let path = directory.path().join("types.pcapng");
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     for (link_type, time_ns) in [(LinkType::ETHERNET, 0), (LinkType::RAW, 1_000_000_001)] {
-        let interface = Interface::new(link_type);
+        let interface = FileInterface::new(link_type);
         let interface = writer.add_interface(&interface).unwrap();
         writer
             .packet(
@@ -159,7 +160,7 @@ fn tools_read_several_link_types() {
     }
 }
 
-/// What two readers of one capture must agree on.
+/// The fields on which two readers of one capture must agree.
 fn essence(packets: &[Packet]) -> Vec<(i64, u32, &[u8])> {
     packets
         .iter()
@@ -167,17 +168,19 @@ fn essence(packets: &[Packet]) -> Vec<(i64, u32, &[u8])> {
         .collect()
 }
 
-/// Copies that are not like their originals.
+/// Copies that differ from their originals.
 const COPIED_WRONGLY: [&str; 3] = [
-    // 2^31 microseconds beside the seconds of the third record: libpcap takes them as a negative number.
+    // 2^31 microseconds in addition to the seconds of the third record: libpcap treats them as a
+    // negative number.
     "traces/malformed/td-timestamp_invalid_micro.pcap",
-    // editcap joins the sections but leaves the packets their old interface numbers, which then exceed its snap length.
+    // editcap joins the sections but keeps the packets' old interface numbers, which then exceed
+    // its snap length.
     "traces/formats/ng-be-test201.pcapng",
     "traces/formats/ng-le-test201.pcapng",
 ];
 
-/// tcpdump, or editcap where libpcap refuses interfaces that differ, copies every capture of the corpus; the copy must
-/// read like the original, or like its beginning where the tool stops early.
+/// tcpdump copies every capture of the corpus, or editcap if libpcap refuses interfaces that
+/// differ. The copy must read like the original, or like its first part if the tool stops early.
 #[test]
 fn copies_by_other_tools_read_the_same() {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");

@@ -28,7 +28,7 @@ use std::{
     hash::Hash,
 };
 
-use retroscope_flow::Key;
+use retroscope_flow::BiflowKey;
 
 use crate::{
     analysis::{
@@ -191,7 +191,7 @@ pub(crate) struct Director<K> {
     /// Rules that are gone, and whose last dump is not finished.
     gone: HashSet<usize>,
     /// Flows that are over, and until when packets are wanted, ns, to be acted on later: by when they were found to be over, and in which order.
-    over: BTreeMap<(i64, u64), ((usize, Key), i64)>,
+    over: BTreeMap<(i64, u64), ((usize, BiflowKey), i64)>,
     /// How many there were.
     overs: u64,
     /// Dumps that modules with a limit of their own may have open at once.
@@ -347,7 +347,7 @@ impl<K: Eq + Hash + Clone> Director<K> {
 
     /// A module found at `now_ns` that a flow of its rule is over: dumps that are of this flow alone, or of others that are over too, end at
     /// `until_ns`, unless they end before. Like hits it acts now live, and offline when the clock has passed it.
-    pub(crate) fn flow_is_over(&mut self, flow: (usize, Key), now_ns: i64, until_ns: i64) {
+    pub(crate) fn flow_is_over(&mut self, flow: (usize, BiflowKey), now_ns: i64, until_ns: i64) {
         let number = self.overs;
         self.overs += 1;
         self.over.insert((now_ns, number), (flow, until_ns));

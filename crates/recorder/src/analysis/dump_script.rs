@@ -13,7 +13,7 @@ use retroscope_filter::Template;
 use retroscope_packet::{LinkType, flow_of, parse};
 use retroscope_ring::Packet;
 use retroscope_script::{
-    Derived, Limits, Machine, Packet as ScriptPacket, Partition, Script, ScriptError,
+    DerivedDump, Machine, Partition, Script, ScriptError, ScriptLimits, ScriptPacket,
 };
 
 use crate::{
@@ -41,7 +41,7 @@ impl DumpFunction {
     /// Runs the file once. The counters learn when the script fails.
     pub(crate) fn new(
         script: &Script,
-        limits: Limits,
+        limits: ScriptLimits,
         common: &Arc<Common>,
     ) -> Result<Self, ScriptError> {
         let script = Machine::new(script, limits)?;
@@ -75,13 +75,13 @@ impl DumpFunction {
             return Some(Err(Refusal::Script(format!("{script} failed"))));
         };
         let mut expression = match derived {
-            Derived::Nothing => None,
-            Derived::Expression(text) => Some(match texts.get(text, interface.link_type) {
+            DerivedDump::Nothing => None,
+            DerivedDump::Expression(text) => Some(match texts.get(text, interface.link_type) {
                 Ok(template) => Expression::new(template, interface, packet, fragments)
                     .map_err(Refusal::Variable),
                 Err(error) => Err(Refusal::Script(format!("{script}: {error}"))),
             }),
-            Derived::Predicate { predicate, name } => {
+            DerivedDump::Predicate { predicate, name } => {
                 let name = name.unwrap_or_else(|| cause(&trigger));
                 let predicate = ScriptPredicate {
                     state: self.state.clone(),

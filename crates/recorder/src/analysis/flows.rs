@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_flow::{Ended, Secret, Slice, Tracker, TrackerConfig};
+use retroscope_flow::{EndedFlow, Secret, TopSlice, Tracker, TrackerConfig};
 use serde::Serialize;
 
 use crate::{
@@ -101,18 +101,18 @@ impl FlowCounters {
 /// Flows that ended, for one thread to take. When it is gone, flows are counted and not told.
 #[derive(Debug)]
 pub struct FlowReceiver {
-    ended: Receiver<Vec<Ended>>,
+    ended: Receiver<Vec<EndedFlow>>,
     waker: FlowWaker,
-    slices: Option<Receiver<Slice>>,
+    slices: Option<Receiver<TopSlice>>,
     names: InterfaceCache,
 }
 
 /// Ends the wait of who [takes](FlowReceiver::take) flows, from any thread.
 #[derive(Debug, Clone, Default)]
-pub struct FlowWaker(Weak<SyncSender<Vec<Ended>>>);
+pub struct FlowWaker(Weak<SyncSender<Vec<EndedFlow>>>);
 
 impl FlowWaker {
-    pub(crate) fn new(ended: &Arc<SyncSender<Vec<Ended>>>) -> Self {
+    pub(crate) fn new(ended: &Arc<SyncSender<Vec<EndedFlow>>>) -> Self {
         Self(Arc::downgrade(ended))
     }
 
@@ -135,13 +135,13 @@ impl FlowReceiver {
     ///
     /// # Errors
     /// As `Receiver::recv_timeout`: `Disconnected` when the recorder tells of no more.
-    pub fn take(&mut self, timeout: Duration) -> Result<Vec<Ended>, RecvTimeoutError> {
+    pub fn take(&mut self, timeout: Duration) -> Result<Vec<EndedFlow>, RecvTimeoutError> {
         self.ended.recv_timeout(timeout)
     }
 
     /// What flows send, second by second, of all shards, for any thread; to be taken once. Nothing comes without
     /// [`TrackerConfig::top`], and from files.
-    pub fn take_slices(&mut self) -> Option<Receiver<Slice>> {
+    pub fn take_slices(&mut self) -> Option<Receiver<TopSlice>> {
         self.slices.take()
     }
 
@@ -155,8 +155,8 @@ impl FlowReceiver {
 /// Where shards tell of flows.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowSender {
-    ended: Arc<SyncSender<Vec<Ended>>>,
-    slices: SyncSender<Slice>,
+    ended: Arc<SyncSender<Vec<EndedFlow>>>,
+    slices: SyncSender<TopSlice>,
     /// From files, and at the end.
     waits: bool,
 }
@@ -197,7 +197,7 @@ pub(crate) struct Flows {
 #[derive(Debug)]
 struct Teller {
     sender: FlowSender,
-    ended: Vec<Ended>,
+    ended: Vec<EndedFlow>,
     untold: u64,
     names: InterfaceCache,
     /// By source, the ring times from which on its stamps have been off by this, ns.
@@ -326,7 +326,7 @@ impl Teller {
         time_ns.saturating_add(offset_ns)
     }
 
-    fn add(&mut self, mut ended: Ended) {
+    fn add(&mut self, mut ended: EndedFlow) {
         if !self.offsets_ns.is_empty() {
             let interface = self.names.interface(ended.flow.interface());
             let source = interface.map_or(0, |interface| interface.source);

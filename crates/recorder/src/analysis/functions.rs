@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use retroscope_script::{Limits, ScriptError};
+use retroscope_script::{ScriptError, ScriptLimits};
 
 use crate::{
     analysis::{dump_script::DumpFunction, trigger_scripts::TriggerScripts},
@@ -22,7 +22,7 @@ impl Functions {
     /// Runs the files once. The counters learn when the dump script fails.
     pub(crate) fn new(
         scripts: &Scripts,
-        limits: Limits,
+        limits: ScriptLimits,
         common: &Arc<Common>,
     ) -> Result<Self, ScriptError> {
         let dump = scripts.dump.as_ref();

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
-use retroscope_flow::Key;
+use retroscope_flow::BiflowKey;
 
 use crate::analysis::{
     director::HitOrder,
@@ -39,7 +39,7 @@ struct Span {
     /// Hits between them.
     between: u64,
     /// The flow of all of them, where it is one.
-    flow: Option<Key>,
+    flow: Option<BiflowKey>,
 }
 
 impl HitQueue {

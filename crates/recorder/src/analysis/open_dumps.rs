@@ -8,7 +8,7 @@ use std::{
     hash::Hash,
 };
 
-use retroscope_flow::Key;
+use retroscope_flow::BiflowKey;
 
 use crate::{
     analysis::{
@@ -41,7 +41,7 @@ pub(crate) struct OpenDump<K> {
     pub(crate) clip: Option<Clip>,
     /// The flows that it is of, and the times of their last hits, ns; `None`: it is of anything else, or of more than [`FLOWS_MAX`], and ends by
     /// its window.
-    pub(crate) flows: Option<HashMap<Key, i64>>,
+    pub(crate) flows: Option<HashMap<BiflowKey, i64>>,
     /// After its end, how long its rule and expression are held off, ns; `None`: as all rules.
     pub(crate) hold_off_ns: Option<i64>,
     pub(crate) suppressed: Suppressed,
@@ -55,7 +55,7 @@ pub(crate) struct OpenDumps<K> {
     /// closing.
     by_key: HashMap<(usize, K), Vec<u64>>,
     /// By rule and flow.
-    by_flow: HashMap<(usize, Key), Vec<u64>>,
+    by_flow: HashMap<(usize, BiflowKey), Vec<u64>>,
     /// When they close.
     closing: BTreeSet<(i64, u64)>,
     /// When they are overdue.
@@ -100,7 +100,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     }
 
     /// A hit of a flow, or of none, belongs to a dump.
-    pub(crate) fn join(&mut self, id: u64, flow: Option<Key>, time_ns: i64) {
+    pub(crate) fn join(&mut self, id: u64, flow: Option<BiflowKey>, time_ns: i64) {
         let Some(dump) = self.by_id.get_mut(&id) else {
             return;
         };
@@ -123,7 +123,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     }
 
     /// A flow of a rule was over at a time. Returns the dumps all of whose flows are over by that.
-    pub(crate) fn leave(&mut self, (rule, flow): (usize, Key), now_ns: i64) -> Vec<u64> {
+    pub(crate) fn leave(&mut self, (rule, flow): (usize, BiflowKey), now_ns: i64) -> Vec<u64> {
         let mut without = Vec::new();
         for id in self.by_flow.get(&(rule, flow)).cloned().unwrap_or_default() {
             let dump = self.by_id.get_mut(&id);
@@ -143,7 +143,7 @@ impl<K: Eq + Hash + Clone> OpenDumps<K> {
     }
 
     /// A dump is not of these flows any more.
-    fn forget<'k>(&mut self, id: u64, rule: usize, flows: impl Iterator<Item = &'k Key>) {
+    fn forget<'k>(&mut self, id: u64, rule: usize, flows: impl Iterator<Item = &'k BiflowKey>) {
         for flow in flows {
             if let Entry::Occupied(mut ids) = self.by_flow.entry((rule, *flow)) {
                 ids.get_mut().retain(|other| *other != id);

@@ -9,10 +9,10 @@ use retroscope_filter::{
     Decision, FillError, Filled, Filter, FilterError, FlowState, Mode, Template, TriggerFacts,
     TriggerValues, Verdict,
 };
-use retroscope_flow::Key;
+use retroscope_flow::BiflowKey;
 use retroscope_packet::{LinkType, parse};
 use retroscope_ring::Packet;
-use retroscope_script::{Machine, Packet as ScriptPacket};
+use retroscope_script::{Machine, ScriptPacket};
 
 use crate::{
     analysis::{
@@ -38,7 +38,7 @@ pub(crate) struct Expression {
     /// A script made it for packets of this link type.
     pub(crate) made_for: Option<LinkType>,
     /// The flow that it is of, where a module says when that is over.
-    pub(crate) flow: Option<Key>,
+    pub(crate) flow: Option<BiflowKey>,
 }
 
 #[derive(Debug, Clone)]
@@ -313,7 +313,7 @@ impl LuaState {
 #[derive(Debug, Clone)]
 pub(crate) struct ScriptPredicate {
     pub(crate) state: LuaState,
-    pub(crate) function: Arc<retroscope_script::Predicate>,
+    pub(crate) function: Arc<retroscope_script::LuaPredicate>,
     /// What it takes, for people; two of one name take the same.
     pub(crate) name: Arc<str>,
 }

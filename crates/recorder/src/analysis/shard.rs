@@ -12,7 +12,7 @@ use std::{
 };
 
 use retroscope_filter::Template;
-use retroscope_flow::{Attribution, Key};
+use retroscope_flow::{Attribution, BiflowKey};
 use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
 
@@ -94,7 +94,7 @@ pub(crate) trait Findings {
 pub(crate) struct Over {
     /// The module's number.
     pub(crate) rule: usize,
-    pub(crate) flow: Key,
+    pub(crate) flow: BiflowKey,
     /// When that was found, and until when packets are wanted, ns of ring time.
     pub(crate) now_ns: i64,
     pub(crate) until_ns: i64,
@@ -173,7 +173,7 @@ impl Marking {
     }
 
     /// The flow of a packet, where that can be told.
-    fn key(&mut self, link_type: LinkType, packet: &Packet<'_>) -> Option<Key> {
+    fn key(&mut self, link_type: LinkType, packet: &Packet<'_>) -> Option<BiflowKey> {
         let (data, time_ns) = (packet.data, packet.time_ns);
         let its = self
             .attribution

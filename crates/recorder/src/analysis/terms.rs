@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use retroscope_alert::Alert;
 use retroscope_capture::clock::duration_ns;
 pub use retroscope_dumpstore::directory::SubDirectory;
-use retroscope_flow::Key;
+use retroscope_flow::BiflowKey;
 
-use crate::dump::store::Keep;
+use crate::dump::store::RetentionLimit;
 
 /// Bytes that are kept of the name of who asked, …
 const ASKED_BY_BYTES: usize = 256;
@@ -49,7 +49,7 @@ pub struct TriggerRequest {
     /// Why, in the words of who asked: an alert, a ticket. It stands in the report, the sidecar and the file's first comment; of longer texts the first 1,000 bytes.
     pub reason: Option<String>,
     /// How many of a rule's dumps are kept, and how long, beside what is kept of all.
-    pub keep: Option<Keep>,
+    pub keep: Option<RetentionLimit>,
 }
 
 /// The same with everything filled in.
@@ -61,7 +61,7 @@ pub(crate) struct Terms {
     pub(crate) caller: Option<Arc<str>>,
     pub(crate) reason: Option<Arc<str>>,
     /// The flow that it is of, where a module says when that is over.
-    pub(crate) flow: Option<Key>,
+    pub(crate) flow: Option<BiflowKey>,
     pub(crate) limits: RuleLimits,
     /// The alert that it is of.
     pub(crate) alert: Option<Arc<Alert>>,

@@ -6,12 +6,12 @@
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
-use retroscope_flow::Key;
+use retroscope_flow::BiflowKey;
 use retroscope_packet::LinkType;
 use retroscope_ring::Packet;
 use retroscope_script::{
-    Dump, Limits, LuaModule, MANY, Machine, ModuleCounts, Over as FlowOver, Packet as ScriptPacket,
-    Partition, Runner, Script, ScriptError,
+    LuaModule, MANY, Machine, ModuleCounts, ModuleDumpRequest, ModuleFlowEnd as FlowOver,
+    Partition, Runner, Script, ScriptError, ScriptLimits, ScriptPacket,
 };
 use serde::Serialize;
 
@@ -46,7 +46,7 @@ impl TriggerScripts {
     /// Runs the files once. What modules do is counted in `common`.
     pub(crate) fn new(
         scripts: &Scripts,
-        limits: Limits,
+        limits: ScriptLimits,
         common: &Common,
     ) -> Result<Self, ScriptError> {
         let script = |script| {
@@ -181,7 +181,11 @@ impl TriggerScripts {
     }
 
     /// Of a module, what it wants dumped of the packet at `place` of the chunk, if it says so; and the flow, if it says when that is over.
-    pub(crate) fn wanted(&self, script: usize, place: usize) -> (Option<String>, Option<Key>) {
+    pub(crate) fn wanted(
+        &self,
+        script: usize,
+        place: usize,
+    ) -> (Option<String>, Option<BiflowKey>) {
         let module = script.checked_sub(self.scripts.len());
         let Some(module) = module.and_then(|module| self.modules.get(module)) else {
             return (None, None);
@@ -243,7 +247,7 @@ impl TriggerScripts {
 #[derive(Debug)]
 struct Module {
     runner: Runner,
-    dumps: Vec<Dump>,
+    dumps: Vec<ModuleDumpRequest>,
     /// The packets of the chunk whose flows it wants.
     found: u64,
     /// Flows that it found to be over in the chunk, but for those that were told.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_alert::{Alert, Identity};
+use retroscope_alert::{Alert, AlertIdentity};
 use serde::{Serialize, Serializer};
 
 use crate::control::{durations::Durations, lock};
@@ -141,7 +141,7 @@ impl AlertOutcome {
 pub struct AlertNews {
     /// What its line says.
     #[serde(flatten, serialize_with = "shared")]
-    pub identity: Arc<Identity>,
+    pub identity: Arc<AlertIdentity>,
     /// What became of it.
     pub outcome: AlertOutcome,
     /// The dump's number, if it has one.
@@ -154,7 +154,7 @@ pub struct AlertNews {
 
 /// What stands behind an `Arc`.
 pub(crate) fn shared<S: Serializer>(
-    identity: &Arc<Identity>,
+    identity: &Arc<AlertIdentity>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     identity.as_ref().serialize(serializer)

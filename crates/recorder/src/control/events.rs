@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use retroscope_dumpstore::store::Listener;
-use retroscope_flow::{Cursor, Feed, Heard};
+use retroscope_dumpstore::store::StoreListener;
+use retroscope_flow::{Feed, FeedCursor, FeedItem};
 use serde::Serialize;
 
 use crate::{
@@ -244,7 +244,7 @@ impl Drop for Sending {
 #[derive(Debug)]
 pub struct Subscription {
     log: Arc<EventLog>,
-    cursor: Cursor,
+    cursor: FeedCursor,
 }
 
 impl Events {
@@ -294,7 +294,7 @@ impl Events {
     }
 }
 
-impl Listener for Events {
+impl StoreListener for Events {
     fn deleted(&self, dump: DeletedDump) {
         self.tell(Event::Deleted(dump));
     }
@@ -384,12 +384,12 @@ impl Subscription {
 
     fn hear(&mut self) -> Option<Event> {
         Some(match self.log.feed.hear(&mut self.cursor) {
-            Heard::Event(event) => Arc::unwrap_or_clone(event),
-            Heard::Missed(unknown) => Event::Missed(Missed {
+            FeedItem::Event(event) => Arc::unwrap_or_clone(event),
+            FeedItem::Missed(unknown) => Event::Missed(Missed {
                 unknown,
                 ..Missed::default()
             }),
-            Heard::Nothing => return None,
+            FeedItem::Nothing => return None,
         })
     }
 }

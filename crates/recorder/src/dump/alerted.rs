@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use retroscope_alert::{Alert, Identity};
+use retroscope_alert::{Alert, AlertIdentity};
 use retroscope_packet::LinkType;
 use serde::Serialize;
 
@@ -78,7 +78,7 @@ struct WrittenPacket {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct AlertEntry {
     #[serde(flatten, serialize_with = "shared")]
-    identity: Arc<Identity>,
+    identity: Arc<AlertIdentity>,
     /// Whether the frame that it is about is in the dump. `None`: it is about no frame on the wire,
     /// or the dump no longer knew all stamps when the alert arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -305,7 +305,7 @@ pub(crate) fn oddity(alert: &Alert) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use retroscope_alert::{Read, read};
+    use retroscope_alert::{ParsedLine, read};
 
     use super::*;
     use crate::{
@@ -324,7 +324,7 @@ mod tests {
             r#"{{"timestamp":"{}","event_type":"alert","src_ip":"{src}","src_port":{from},"dest_ip":"{dst}","dest_port":{to},"proto":"UDP"}}"#,
             rfc3339(time_ns)
         );
-        let Read::Alert { alert, .. } = read(line.as_bytes()) else {
+        let ParsedLine::Alert { alert, .. } = read(line.as_bytes()) else {
             panic!("{line}");
         };
         Arc::from(alert)

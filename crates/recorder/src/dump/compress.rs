@@ -142,10 +142,10 @@ fn make(
         frames.push(&compressed, buffer.len())?;
         tell(frames.bytes);
         if read.is_multiple_of(FRAMES_KEPT) {
-            from.let_go();
+            from.drop_cached_pages();
         }
     }
-    from.let_go();
+    from.drop_cached_pages();
     let content = frames.table.iter().map(|[_, content]| u64::from(*content));
     if content.sum::<u64>() != plain.bytes || plain_digest.map(hexadecimal) != plain.sha256 {
         return Err(changed_by_somebody());

@@ -9,7 +9,7 @@ use std::io;
 use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    Interface as InterfaceBlock, InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions,
+    FileInterface as InterfaceBlock, InterfaceStatistics, PacketOptions, PcapNgWriter, PcapOptions,
     PcapWriter, SectionOptions, WriteError,
 };
 

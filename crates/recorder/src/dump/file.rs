@@ -20,7 +20,9 @@ use super::{
     report::file_name,
     sidecar::Sidecar,
     sink::{End, Held},
-    store::{COMPRESSED_END, PART_END, StoredFile, keeper::OpenDump, second_copy::SecondCopy},
+    store::{
+        COMPRESSED_END, PART_END, StoredFile, keeper::UnfinishedDump, second_copy::SecondCopy,
+    },
     stream::{FileDigests, Finished, Heading, Stream},
     template::NameFacts,
 };
@@ -102,28 +104,28 @@ impl DumpFile {
         };
         let facts = &self.facts;
         let id = self.directory.id(&self.stem);
-        let dump = OpenDump {
+        let dump = UnfinishedDump {
             number: facts.number,
             rule: facts.names.rule.clone(),
             rule_name: facts.rule_name.as_deref().map(str::to_owned),
             trigger_ns: facts.names.trigger_ns,
             files: self.paths(),
         };
-        keeper.is_open(&id, dump);
+        keeper.register_open(&id, dump);
         self.told = Some(id);
     }
 
     /// Tells it how far it is.
     pub(super) fn tell_bytes(&self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), &self.told) {
-            keeper.has_grown(id, self.paths());
+            keeper.update_files(id, self.paths());
         }
     }
 
     /// Tells it that nothing more is written.
     fn tell_over(&mut self) {
         if let (Some(keeper), Some(id)) = (self.directory.keeper(), self.told.take()) {
-            keeper.is_over(&id, &self.directory.id(&self.stem));
+            keeper.register_finished(&id, &self.directory.id(&self.stem));
         }
     }
 
@@ -280,7 +282,7 @@ impl DumpFile {
         self.plain.clear();
         self.second = None;
         if let Some(keeper) = self.directory.keeper() {
-            keeper.has_changed(&self.directory.id(&self.stem));
+            keeper.register_changed(&self.directory.id(&self.stem));
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use retroscope_capture::{InterfaceInfo, TimeDomain};
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use retroscope_ring::{Ring, RingConfig};
 use sha2::{Digest, Sha256};
 
@@ -132,7 +132,7 @@ fn path(file: &DumpFile) -> PathBuf {
 }
 
 fn packets(path: &Path) -> Vec<(i64, Vec<u8>)> {
-    let mut reader = Reader::open(path).unwrap();
+    let mut reader = CaptureReader::open(path).unwrap();
     let mut packets = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         packets.push((record.meta.time_ns, record.data.to_vec()));

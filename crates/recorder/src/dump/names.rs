@@ -4,7 +4,7 @@ use std::{io, ops::Deref, path::Path, sync::Arc, time::Duration};
 
 use retroscope_dumpstore::{
     directory::{self, SubDirectory},
-    store::keeper::Keeper,
+    store::keeper::KeeperHandle,
     template::NameTemplate,
 };
 
@@ -14,7 +14,7 @@ use crate::control::progress::Control;
 /// Where dumps are written, and how: the same for all dumps of a recorder.
 #[derive(Debug, Clone)]
 pub(crate) struct Directory {
-    place: directory::Directory,
+    place: directory::DumpDirectory,
     pub(super) format: Format,
     /// How hard complete files are compressed; `None`: they stay plain.
     pub(super) zstd: Option<ZstdLevel>,
@@ -26,7 +26,7 @@ pub(crate) struct Directory {
 }
 
 impl Deref for Directory {
-    type Target = directory::Directory;
+    type Target = directory::DumpDirectory;
 
     fn deref(&self) -> &Self::Target {
         &self.place
@@ -34,15 +34,15 @@ impl Deref for Directory {
 }
 
 impl Directory {
-    /// As [`directory::Directory::open`].
+    /// As [`directory::DumpDirectory::open`].
     pub(crate) fn open(path: &Path, format: Format) -> io::Result<Self> {
-        let place = directory::Directory::open(path)?;
+        let place = directory::DumpDirectory::open(path)?;
         Ok(Self::of(place, format).with_digests(Digests::here()))
     }
 
     /// The working directory, which may or may not be writable.
     pub(crate) fn untried(format: Format) -> Self {
-        Self::of(directory::Directory::untried(), format)
+        Self::of(directory::DumpDirectory::untried(), format)
     }
 
     /// A directory that exists; without digests of files.
@@ -52,10 +52,10 @@ impl Directory {
         path: &Path,
         format: Format,
     ) -> Self {
-        Self::of(directory::Directory::on(disk, path), format)
+        Self::of(directory::DumpDirectory::on(disk, path), format)
     }
 
-    fn of(place: directory::Directory, format: Format) -> Self {
+    fn of(place: directory::DumpDirectory, format: Format) -> Self {
         Self {
             place,
             format,
@@ -86,8 +86,8 @@ impl Directory {
     }
 
     /// This directory, looked after by this keeper.
-    pub(crate) fn kept_by(self, keeper: Option<&Keeper>) -> Self {
-        let place = self.place.kept_by(keeper);
+    pub(crate) fn kept_by(self, keeper: Option<&KeeperHandle>) -> Self {
+        let place = self.place.with_keeper(keeper);
         Self { place, ..self }
     }
 

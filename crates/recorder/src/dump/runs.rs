@@ -15,7 +15,7 @@ use std::{
     ops::Range,
 };
 
-use retroscope_pcapfile::{PACKET_HEADER_BYTES, Reader, RecordMeta};
+use retroscope_pcapfile::{CaptureReader, PACKET_HEADER_BYTES, RecordMeta};
 
 use super::{
     disk::{DiskFile, sequential},
@@ -59,7 +59,7 @@ pub(super) struct Runs<'f, P> {
     taken: Option<usize>,
 }
 
-type FileReader<'f> = Reader<Box<dyn Read + 'f>>;
+type FileReader<'f> = CaptureReader<Box<dyn Read + 'f>>;
 
 /// One run that is being read.
 struct Cursor<'f> {
@@ -85,7 +85,7 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<Place>> Runs<'f, P> {
             format,
             header,
             place,
-            scan: Reader::new(scan).map_err(io::Error::other)?,
+            scan: CaptureReader::new(scan).map_err(io::Error::other)?,
             scanned: 0,
             last: None,
             start: None,
@@ -140,7 +140,7 @@ impl<'f, P: Fn(&RecordMeta, u64) -> io::Result<Place>> Runs<'f, P> {
             let read_at = move |buffer: &mut [u8], at| file.read_at(buffer, bytes.start + at);
             let run_bytes = sequential(read_at).take(bytes.end - bytes.start);
             let reader: Box<dyn Read> = Box::new(self.header.chain(run_bytes));
-            let reader = Reader::with_memory(reader, memory).map_err(io::Error::other)?;
+            let reader = CaptureReader::with_memory(reader, memory).map_err(io::Error::other)?;
             self.cursors.push(Cursor {
                 reader,
                 taken: 0,

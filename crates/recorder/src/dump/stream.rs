@@ -255,10 +255,10 @@ fn sha256_of(file: &dyn DiskFile, directory: &Directory) -> io::Result<String> {
             if directory.is_urgent(Duration::MAX) {
                 return Err(io::Error::other("the recording ends"));
             }
-            file.let_go();
+            file.drop_cached_pages();
         }
     }
-    file.let_go();
+    file.drop_cached_pages();
     Ok(hexadecimal(digest))
 }
 

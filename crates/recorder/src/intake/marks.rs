@@ -15,7 +15,7 @@ use std::{
 };
 
 use retroscope_filter::{Filter, Frame, Matches, RuleReader, Sure};
-use retroscope_flow::{Cursor, Ends, Feed, Heard, Key, LfnTable, Mark, Secret};
+use retroscope_flow::{BiflowKey, DirectedKey, Feed, FeedCursor, FeedItem, LfnTable, Mark, Secret};
 use retroscope_packet::{LinkType, parse};
 
 use crate::{analysis::rules::Rules, control::lock};
@@ -42,13 +42,13 @@ enum Flows {
         /// When flows were shunted, ring time.
         shunted: LfnTable,
         /// Those that became exempt.
-        exempted: Feed<Key>,
+        exempted: Feed<BiflowKey>,
     },
     /// From files: none is forgotten, up to [`MARKS`].
     Exact {
-        table: Mutex<HashMap<Key, Mark>>,
+        table: Mutex<HashMap<BiflowKey, Mark>>,
         /// Those with packets that open dumps took since inserters last waited.
-        dumped: Mutex<HashSet<Key>>,
+        dumped: Mutex<HashSet<BiflowKey>>,
     },
 }
 
@@ -96,18 +96,18 @@ impl Marks {
     }
 
     /// A trigger takes a packet of this flow, which is exempt from now on.
-    pub(crate) fn exempt(&self, key: Key) {
+    pub(crate) fn exempt(&self, key: BiflowKey) {
         self.put(key, Mark::Exempt);
     }
 
     /// Nothing of this flow is wanted any more since a packet of this ring time, unless it is exempt.
-    pub(crate) fn shunt(&self, key: Key, at_ns: i64) {
+    pub(crate) fn shunt(&self, key: BiflowKey, at_ns: i64) {
         self.put(key, Mark::Shunted { at_ns });
     }
 
     /// An open dump takes this packet: its flow is exempt, from files from the next [`Self::settle`] on.
     pub(crate) fn exempt_dumped(&self, link_type: LinkType, data: &[u8]) {
-        let Some(Ends { key, .. }) = Ends::of(&parse(link_type, data), true) else {
+        let Some(DirectedKey { key, .. }) = DirectedKey::of(&parse(link_type, data), true) else {
             return;
         };
         match &self.flows {
@@ -157,7 +157,7 @@ impl Marks {
     }
 
     /// What is exempt stays so.
-    fn put(&self, key: Key, mark: Mark) {
+    fn put(&self, key: BiflowKey, mark: Mark) {
         match &self.flows {
             Flows::Shared {
                 exempt,
@@ -187,7 +187,7 @@ impl Marks {
     /// What a flow is marked as, a packet of which would be shed.
     pub(crate) fn of(
         &self,
-        key: &Key,
+        key: &BiflowKey,
         (link_type, interface): (LinkType, u16),
         frame: Frame<'_>,
         filters: &mut DumpFilters,
@@ -204,7 +204,7 @@ impl Marks {
         mark
     }
 
-    fn get(&self, key: &Key) -> Option<Mark> {
+    fn get(&self, key: &BiflowKey) -> Option<Mark> {
         match &self.flows {
             Flows::Shared {
                 exempt, shunted, ..
@@ -229,7 +229,7 @@ impl Marks {
     }
 
     /// Where an inserter begins to hear of flows that become exempt.
-    pub(crate) fn listen(&self) -> Option<Cursor> {
+    pub(crate) fn listen(&self) -> Option<FeedCursor> {
         match &self.flows {
             Flows::Shared { exempted, .. } => Some(exempted.listen(None)),
             Flows::Exact { .. } => None,
@@ -237,15 +237,15 @@ impl Marks {
     }
 
     /// The next flow that became exempt. An inserter that is far behind is not told of all: their packets come again all the same, later.
-    pub(crate) fn exempted(&self, cursor: &mut Cursor) -> Option<Key> {
+    pub(crate) fn exempted(&self, cursor: &mut FeedCursor) -> Option<BiflowKey> {
         let Flows::Shared { exempted, .. } = &self.flows else {
             return None;
         };
         loop {
             match exempted.hear(cursor) {
-                Heard::Event(key) => return Some(key),
-                Heard::Missed(_) => {}
-                Heard::Nothing => return None,
+                FeedItem::Event(key) => return Some(key),
+                FeedItem::Missed(_) => {}
+                FeedItem::Nothing => return None,
             }
         }
     }
@@ -271,7 +271,7 @@ mod tests {
     fn threads_mark_flows_and_ask_for_them() {
         const FLOWS: i64 = 5_000;
         let marks = Marks::new(true, Rules::new(Mode::Live, Arc::new(NativeCode::new())));
-        let key = |flow: i64| Key::opaque(0, &flow.to_ne_bytes());
+        let key = |flow: i64| BiflowKey::opaque(0, &flow.to_ne_bytes());
         let (marks, found) = (&marks, AtomicUsize::new(0));
         thread::scope(|scope| {
             for thread in 0..2 {
@@ -312,7 +312,7 @@ mod tests {
     fn what_is_exempt_stays_so_while_another_thread_shunts_it() {
         const ROUNDS: i64 = 50_000;
         let marks = Marks::new(true, Rules::new(Mode::Live, Arc::new(NativeCode::new())));
-        let key = |flow: i64| Key::opaque(0, &flow.to_ne_bytes());
+        let key = |flow: i64| BiflowKey::opaque(0, &flow.to_ne_bytes());
         let arrived = AtomicUsize::new(0);
         // Both threads leave at once, which they do not where one has to wake the other.
         let meet = |times: usize| {

@@ -15,8 +15,8 @@ use std::{
 use retroscope_capture::{Queue, Shunt, ShuntedFlow};
 use retroscope_filter::Frame;
 use retroscope_flow::{
-    Cursor, Cutoff, Ends, HEAD_BYTES, HandOver, HistoryGoal, HistoryStep, Key, Secret, ShedCause,
-    Shedder, ShedderConfig, TailDrop, TrackerConfig,
+    BiflowKey, Cutoff, DirectedKey, FeedCursor, HEAD_BYTES, HandOver, HistoryGoal, HistoryStep,
+    Secret, ShedCause, Shedder, ShedderConfig, TailDrop, TrackerConfig,
 };
 use retroscope_packet::{
     Direction, LinkType,
@@ -168,7 +168,7 @@ pub(crate) struct Shedding {
     marks: Arc<Marks>,
     dump_filters: DumpFilters,
     /// How far it knows of flows that became exempt; `None`: nobody drops packets before.
-    exempted: Option<Cursor>,
+    exempted: Option<FeedCursor>,
     history: Option<Arc<History>>,
     readers: Vec<Positions>,
     ring_bytes: u64,
@@ -305,7 +305,7 @@ impl Shedding {
             .and_then(|cursor| self.marks.exempted(cursor))
         {
             for is_reverse in [false, true] {
-                if let Some(flow) = flow_of(&Ends { key, is_reverse }) {
+                if let Some(flow) = flow_of(&DirectedKey { key, is_reverse }) {
                     // Where that fails the flow comes again when the engine lets a packet through.
                     let _ = queue.shunt(&flow, None);
                 }
@@ -375,7 +375,7 @@ impl Shedding {
             u16::try_from(filters.position(takes)?).ok()
         };
         // Only packets that were kept mark flows: those of the flow itself, and, now and then, those that open a dump, which takes earlier ones.
-        let mark = |key: &Key, (last, number): (Option<u64>, u64)| {
+        let mark = |key: &BiflowKey, (last, number): (Option<u64>, u64)| {
             let is_due =
                 last.is_none_or(|last| last >= *settled) || number - *settled >= SETTLED_PACKETS;
             if let Some(settle) = settle
@@ -404,7 +404,7 @@ impl Shedding {
 }
 
 /// A direction of a flow that an engine can drop; `None`: it has VLAN tags, or no ports.
-fn flow_of(ends: &Ends) -> Option<ShuntedFlow> {
+fn flow_of(ends: &DirectedKey) -> Option<ShuntedFlow> {
     let key = &ends.key;
     if key.vlans().next().is_some() || !matches!(key.proto(), TCP | UDP | SCTP) {
         return None;
@@ -606,7 +606,7 @@ mod tests {
             [(1, 9, Some(class)), (2, 9, Some(class))]
         );
         let parsed = retroscope_packet::parse(LinkType::ETHERNET, &udp(2));
-        marks.exempt(Ends::of(&parsed, true).unwrap().key);
+        marks.exempt(DirectedKey::of(&parsed, true).unwrap().key);
         assert_eq!(shedding.hand_over(&mut queue), None);
         let mut back = ports(&mut queue);
         back.sort_unstable();
@@ -618,7 +618,7 @@ mod tests {
         assert!(sheds(&mut shedding, 3).is_some());
         assert!(shedding.hand_over(&mut queue).is_some());
         let parsed = retroscope_packet::parse(LinkType::ETHERNET, &udp(1));
-        marks.exempt(Ends::of(&parsed, true).unwrap().key);
+        marks.exempt(DirectedKey::of(&parsed, true).unwrap().key);
         assert_eq!(sheds(&mut shedding, 1), None);
         assert_eq!(shedding.hand_over(&mut queue), None);
         assert!(ports(&mut queue).contains(&(1, 9, None)));

@@ -9,18 +9,18 @@ use std::{
     },
 };
 
-use retroscope_pcapfile::{Interface, Reader, RecordMeta};
+use retroscope_pcapfile::{CaptureReader, FileInterface, RecordMeta};
 use sha2::{Digest, Sha256};
 
 use super::Cancel;
 use crate::{control::lock, dump::stream::hexadecimal};
 
 /// A packet, its bytes and its interface.
-type Record<'f> = (RecordMeta, &'f [u8], &'f Interface);
+type Record<'f> = (RecordMeta, &'f [u8], &'f FileInterface);
 
 /// See the module.
 pub(super) struct DumpFile {
-    reader: Reader<Hashed>,
+    reader: CaptureReader<Hashed>,
     digest: Arc<Mutex<Sha256>>,
     expected: Option<String>,
     /// Its bytes, and how many were read.
@@ -77,7 +77,8 @@ impl DumpFile {
             digest: Arc::clone(&digest),
         };
         Ok(Self {
-            reader: Reader::with_memory(hashed, MEMORY_BYTES).map_err(|error| error.to_string())?,
+            reader: CaptureReader::with_memory(hashed, MEMORY_BYTES)
+                .map_err(|error| error.to_string())?,
             digest,
             expected,
             bytes,

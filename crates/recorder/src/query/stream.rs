@@ -10,7 +10,7 @@ use std::{
 };
 
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Interface, InterfaceStatistics, PacketOptions, PcapNgWriter};
+use retroscope_pcapfile::{FileInterface, InterfaceStatistics, PacketOptions, PcapNgWriter};
 use retroscope_ring::InterfaceEntry;
 
 use super::{merge::Found, packet_id::Numbering};
@@ -163,10 +163,10 @@ impl<W: io::Write> Stream<W> {
         match self.interfaces.entry(number) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(place) => {
-                let block = Interface {
+                let block = FileInterface {
                     name: entry.name.clone(),
                     snaplen: self.snaplen,
-                    ..Interface::new(LinkType(entry.link_type))
+                    ..FileInterface::new(LinkType(entry.link_type))
                 };
                 self.is_flushed = false;
                 let index = self.writer.add_interface(&block).map_err(plain)?;

@@ -14,7 +14,7 @@ use crate::{
         compress::ZstdLevel,
         encode::Format,
         post::PostConfig,
-        store::{Keep, MinFree},
+        store::{MinFree, RetentionLimit},
         stream::Digests,
         template::NameTemplate,
     },
@@ -102,7 +102,7 @@ pub struct Config {
     /// has instructions for SHA-256.
     pub sha256: bool,
     /// How many dumps are kept in the directory, and how long, those of earlier recorders among them; what is kept of a rule's dumps is in `requests`.
-    pub keep: Keep,
+    pub keep: RetentionLimit,
     /// Dumps are deleted where the file system of the directory has less room than this, and when it is full.
     pub min_free: Option<MinFree>,
     /// What is run for each dump when it is finished.
@@ -161,7 +161,7 @@ impl Default for Config {
             zstd: None,
             name: NameTemplate::default(),
             sha256: Digests::here() == Digests::AsWritten,
-            keep: Keep::default(),
+            keep: RetentionLimit::default(),
             min_free: None,
             post: None,
             alerts: AlertConfig::default(),

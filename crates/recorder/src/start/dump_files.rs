@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::handle::{CommandError, Handle};
 use crate::dump::store::{
     StoredDump,
-    keeper::Keeper,
+    keeper::KeeperHandle,
     lister::{DumpFileReader, StoredDumps},
     queue::NoAnswer,
 };
@@ -72,7 +72,7 @@ impl Handle {
         deleted.map_err(CommandError::Refused)
     }
 
-    fn dump_keeper(&self) -> Result<&Keeper, CommandError> {
+    fn dump_keeper(&self) -> Result<&KeeperHandle, CommandError> {
         self.keeper.as_ref().ok_or_else(|| {
             CommandError::Refused("there is no directory for dumps: nothing is dumped".to_owned())
         })

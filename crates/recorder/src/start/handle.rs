@@ -23,7 +23,7 @@ use crate::{
         pins::Pin,
         progress::Control,
     },
-    dump::{post::PostCounter, store::keeper::Keeper},
+    dump::{post::PostCounter, store::keeper::KeeperHandle},
     intake::shedding::History,
     start::rules::RuleBook,
 };
@@ -104,7 +104,7 @@ pub struct Handle {
     /// How far the ring is to reach back.
     pub(crate) history: Option<Arc<History>>,
     /// Who looks after the dumps' directory; `None`: there is none.
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) keeper: Option<KeeperHandle>,
     /// Counts what became of the commands of dumps, if there are any.
     pub(crate) post: Option<PostCounter>,
 }

@@ -36,7 +36,7 @@ use retroscope_pcapfile::scan_link_types;
 use retroscope_ring::{
     EvictionDetail, GroupKind, Mode, Positions, Ring, RingConfig, RingError, Waker,
 };
-use retroscope_script::Limits;
+use retroscope_script::ScriptLimits;
 use rustix::system::uname;
 
 use crate::{
@@ -68,8 +68,8 @@ use crate::{
         post::{Post, PostQueue},
         sidecar::Origin,
         store::{
-            keeper::{KeeperConfig, KeeperThread},
-            retention::{Limits as KeepLimits, RuleKeep},
+            keeper::{KeeperConfig, StoreThreads},
+            retention::{Retention, RuleRetention},
         },
         stream::Digests,
     },
@@ -219,7 +219,7 @@ impl Opened {
     /// Loads the scripts, and decides what is shed and which threads analyze packets.
     fn plan(mut self, config: &Config) -> Result<Planned, StartError> {
         self.native.start();
-        let load = || Functions::new(&config.scripts, Limits::default(), &self.common);
+        let load = || Functions::new(&config.scripts, ScriptLimits::default(), &self.common);
         let mut scripts = vec![load()?];
         let functions = &scripts[0].triggers;
         let templates = &self.expressions.templates;
@@ -572,23 +572,23 @@ fn shared_limits(config: &Config) -> SharedLimits {
 
 /// Starts who looks after the directory of dumps, if there is one.
 fn start_keeper(
-    (config, rules): (&Config, HashMap<String, RuleKeep>),
+    (config, rules): (&Config, HashMap<String, RuleRetention>),
     directory: &Directory,
     clock: Arc<dyn Clock>,
     events: &Events,
-) -> io::Result<Option<KeeperThread>> {
+) -> io::Result<Option<StoreThreads>> {
     if config.directory.is_none() {
         return Ok(None);
     }
     let keeping = KeeperConfig {
-        limits: KeepLimits {
+        limits: Retention {
             all: config.keep,
             rules,
         },
         min_free: config.min_free,
     };
     let listener = Arc::new(events.clone());
-    KeeperThread::start((**directory).clone(), keeping, clock, listener).map(Some)
+    StoreThreads::start((**directory).clone(), keeping, clock, listener).map(Some)
 }
 
 fn director_config(config: &Config) -> DirectorConfig {

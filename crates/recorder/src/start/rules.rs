@@ -24,7 +24,7 @@ use crate::{
         lock,
         outcomes::Outcomes,
     },
-    dump::store::retention::RuleKeep,
+    dump::store::retention::RuleRetention,
     start::{
         config::Config,
         expressions::check_label_template,
@@ -65,7 +65,7 @@ pub(super) struct Numbered {
     /// Numbers of removed rules that leave the rule set when the analyzer has answered whatever it is told next.
     pub(super) leaving: Vec<usize>,
     /// What is kept of whose dumps, as it was told last.
-    kept: HashMap<String, RuleKeep>,
+    kept: HashMap<String, RuleRetention>,
 }
 
 #[derive(Debug, Clone)]
@@ -195,7 +195,7 @@ impl RuleBook {
     }
 
     /// What is kept of whose dumps.
-    pub(super) fn keeps(&self) -> HashMap<String, RuleKeep> {
+    pub(super) fn keeps(&self) -> HashMap<String, RuleRetention> {
         lock(&self.rules).keeps()
     }
 
@@ -266,12 +266,12 @@ impl RuleBook {
 
 impl Numbered {
     /// What is kept of whose dumps. A rule whose name is a place may have been another one in an earlier recording: of it only dumps of its expression are.
-    pub(super) fn keeps(&self) -> HashMap<String, RuleKeep> {
+    pub(super) fn keeps(&self) -> HashMap<String, RuleRetention> {
         let keep = |(name, entry): (&String, &Entry)| {
             let keep = entry.request.keep?;
             let is_place = name.bytes().all(|it| it.is_ascii_digit());
             let expression = is_place.then(|| entry.expression.clone());
-            Some((name.clone(), RuleKeep { keep, expression }))
+            Some((name.clone(), RuleRetention { keep, expression }))
         };
         self.by_name.iter().filter_map(keep).collect()
     }
@@ -558,7 +558,7 @@ impl Handle {
             && keeps != rules.kept
         {
             rules.kept.clone_from(&keeps);
-            keeper.keep(keeps);
+            keeper.set_rule_limits(keeps);
         }
         drop(rules);
         let answered = answer.recv_timeout(self.answer_wait).map_err(late);

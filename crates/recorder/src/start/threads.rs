@@ -23,7 +23,7 @@ use crate::{
     },
     dump::{
         dumper::{Dumper, DumperParts},
-        store::keeper::KeeperThread,
+        store::keeper::StoreThreads,
     },
     intake::inserter::{
         live::LiveInserter, merge::MergeInserter, parts::InserterParts, queue_intake::QueueIntake,
@@ -46,7 +46,7 @@ const ANALYZER_PAUSE: Duration = Duration::from_millis(2);
 pub(super) fn spawn_dumper(
     parts: DumperParts,
     rules: Rules,
-    keeper: Option<KeeperThread>,
+    keeper: Option<StoreThreads>,
 ) -> io::Result<JoinHandle<()>> {
     Builder::new().name("dumper".to_owned()).spawn(move || {
         let _keeper = keeper;

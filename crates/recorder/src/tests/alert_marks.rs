@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use retroscope_alert::{Alert, Read};
+use retroscope_alert::{Alert, ParsedLine};
 use serde_json::Value;
 
 use crate::{
@@ -26,7 +26,7 @@ fn alert(time_ns: i64, signature: u32) -> Arc<Alert> {
         rfc3339(time_ns)
     );
     match retroscope_alert::read(line.as_bytes()) {
-        Read::Alert { alert, .. } => Arc::from(alert),
+        ParsedLine::Alert { alert, .. } => Arc::from(alert),
         other => panic!("{other:?}"),
     }
 }

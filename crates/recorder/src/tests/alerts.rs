@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_alert::{Alert, Read, read};
+use retroscope_alert::{Alert, ParsedLine, read};
 
 use crate::{
     AlertOutcome,
@@ -23,7 +23,7 @@ fn alert(source_port: u16, time_ns: i64) -> Arc<Alert> {
     let line = format!(
         r#"{{"timestamp":"{stamp}","event_type":"alert","src_ip":"10.0.0.1","dest_ip":"10.0.0.2","src_port":{source_port},"dest_port":7,"proto":"UDP","alert":{{"gid":1,"signature_id":1,"rev":1}}}}"#
     );
-    let Read::Alert { alert, .. } = read(line.as_bytes()) else {
+    let ParsedLine::Alert { alert, .. } = read(line.as_bytes()) else {
         panic!("{line}");
     };
     Arc::from(alert)

@@ -322,7 +322,7 @@ fn a_source_that_is_ahead_takes_no_memory_for_each_packet() {
     let report = &rig.reports[0];
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 64 << 20, "{grown} bytes after the merge");
-    let mut reader = retroscope_pcapfile::Reader::open(&report.file).unwrap();
+    let mut reader = retroscope_pcapfile::CaptureReader::open(&report.file).unwrap();
     let (mut packets, mut last_ns) = (0, 0);
     while let Some(record) = reader.next().unwrap() {
         assert!(record.meta.time_ns >= last_ns, "packet {packets}");

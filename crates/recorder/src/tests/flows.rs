@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use retroscope_capture::file::FileSource;
-use retroscope_flow::{By, End, Ended, TrackerConfig, Window};
+use retroscope_flow::{EndedFlow, FlowEnd, TopOrder, TopWindow, TrackerConfig};
 
 use super::{
     rig::{FakeClock, MS, Rig, RigConfig, S, udp},
@@ -18,15 +18,15 @@ fn threads(count: usize) -> Analyzers {
 }
 
 /// All that was told by now.
-fn told(flows: &mut FlowReceiver) -> Vec<Ended> {
+fn told(flows: &mut FlowReceiver) -> Vec<EndedFlow> {
     let batches = std::iter::from_fn(|| flows.take(Duration::ZERO).ok());
     batches.flatten().collect()
 }
 
 /// What is told of a flow: its ports, when it began and ended, its packets, and why and when it was told.
-type Line = ([u16; 2], [i64; 2], [u64; 2], End, i64);
+type Line = ([u16; 2], [i64; 2], [u64; 2], FlowEnd, i64);
 
-fn line(ended: &Ended) -> Line {
+fn line(ended: &EndedFlow) -> Line {
     let flow = &ended.flow;
     let ports = flow.key().endpoints().unwrap().map(|end| end.port);
     let times = [flow.first_ns(), flow.last_ns()];
@@ -85,7 +85,7 @@ fn files_give_the_same_flows_in_every_run() {
             lines
         });
         assert!(runs.iter().all(|run| *run == runs[0]));
-        let timed_out = runs[0].iter().filter(|line| line.3 == End::TimeOut);
+        let timed_out = runs[0].iter().filter(|line| line.3 == FlowEnd::TimeOut);
         for line in timed_out {
             let expected = (line.1[1] / S + 31) * S;
             assert_eq!(line.4, expected, "UDP one way: 30 s, of whole seconds");
@@ -202,7 +202,7 @@ fn a_slow_receiver_is_not_waited_for() {
 }
 
 /// Ports, times and packets, and nothing of who counted.
-fn sums(lines: &[Ended]) -> BTreeMap<[u16; 2], [u64; 2]> {
+fn sums(lines: &[EndedFlow]) -> BTreeMap<[u16; 2], [u64; 2]> {
     let sums = lines.iter().map(|ended| (line(ended).0, line(ended).2));
     sums.collect()
 }
@@ -267,7 +267,7 @@ fn flows_go_on_where_a_clock_is_set() {
         let [(_, times, packets, end, over_ns)] = lines[..] else {
             panic!("{lines:?}");
         };
-        assert_eq!((packets.iter().sum::<u64>(), end), (20, End::TimeOut));
+        assert_eq!((packets.iter().sum::<u64>(), end), (20, FlowEnd::TimeOut));
         assert_eq!(times, [stamps[0], stamps[19]]);
         assert_eq!(over_ns, stamps[19] + 31 * S);
         rig.stop();
@@ -288,7 +288,7 @@ fn a_window_is_that_of_all_shards_and_moves_on_a_silent_link() {
         };
         let mut rig = Rig::new(&plan, START, dir.path());
         let slices = rig.flows.take_slices().unwrap();
-        let mut window = Window::new(40);
+        let mut window = TopWindow::new(40);
         for _ in 0..30 {
             for queue in 0..queues {
                 rig.arrive(queue, udp(1, 7, 0));
@@ -299,13 +299,13 @@ fn a_window_is_that_of_all_shards_and_moves_on_a_silent_link() {
         }
         rig.step();
         slices.try_iter().for_each(|slice| window.add(slice));
-        let report = window.report(10, By::Packets);
+        let report = window.report(10, TopOrder::Packets);
         let count = |packets: u64| packets * queues as u64;
         assert!(report.total.packets < count(60), "no room for all seconds");
         rig.pass(S);
         rig.step();
         slices.try_iter().for_each(|slice| window.add(slice));
-        let report = window.report(10, By::Packets);
+        let report = window.report(10, TopOrder::Packets);
         assert_eq!(report.total.packets, count(60), "and nothing is lost by it");
         assert_eq!(report.flows, 1 + count(1), "one is of all");
         for _ in 0..41 {
@@ -313,7 +313,7 @@ fn a_window_is_that_of_all_shards_and_moves_on_a_silent_link() {
             rig.step();
             slices.try_iter().for_each(|slice| window.add(slice));
         }
-        assert_eq!(window.report(10, By::Bits).rows, []);
+        assert_eq!(window.report(10, TopOrder::Bits).rows, []);
         rig.stop();
     }
 }

@@ -7,8 +7,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use retroscope_pcapfile::Reader;
-use retroscope_script::Limits;
+use retroscope_pcapfile::CaptureReader;
+use retroscope_script::ScriptLimits;
 
 use crate::{
     Analyzers, DumpReport, Scripts, Verdict,
@@ -140,7 +140,7 @@ impl Recording {
             triggers: &["udp port 9", "udp port 10"],
             dump: "",
             scripts: Scripts::default(),
-            limits: Limits::default(),
+            limits: ScriptLimits::default(),
             past_ns: PAST,
             future_ns: FUTURE,
             max_dumps: 64,
@@ -364,7 +364,7 @@ impl Recording {
         };
         let words: String = format!("verdict: {words}").chars().take(200).collect();
         assert!(verdict.starts_with(&words), "{case}: {verdict}");
-        let mut reader = Reader::new(bytes.as_slice()).unwrap();
+        let mut reader = CaptureReader::new(bytes.as_slice()).unwrap();
         let mut held = Vec::new();
         while let Some(record) = reader.next().unwrap() {
             held.push((record.meta.time_ns, record.data.to_vec()));

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 use crate::{
     Config, DumpReport, Format, TriggerRequest, Verdict,
@@ -102,7 +102,7 @@ impl Cell {
                 .windows(verdict.len())
                 .any(|it| it == verdict.as_bytes());
             assert_eq!(is_told, !report.clipped.is_empty(), "{self:?}");
-            let mut reader = Reader::new(bytes.as_slice()).unwrap();
+            let mut reader = CaptureReader::new(bytes.as_slice()).unwrap();
             while let Some(record) = reader.next().unwrap() {
                 held.push((record.meta.time_ns - START) / MS);
             }

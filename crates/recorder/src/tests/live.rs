@@ -1,6 +1,6 @@
 //! What a live recorder promises about time and loss, on injected clocks.
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 use crate::{
     Verdict,
@@ -18,7 +18,7 @@ pub(crate) fn config() -> RigConfig<'static> {
 
 /// Ports and times of the packets in a finished dump.
 pub(crate) fn packets(report: &crate::DumpReport) -> Vec<(i64, u16, u32)> {
-    let mut reader = Reader::open(&report.file).unwrap();
+    let mut reader = CaptureReader::open(&report.file).unwrap();
     let mut packets = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         let port = u16::from_be_bytes([record.data[22], record.data[23]]);

@@ -7,8 +7,8 @@ use std::{
     time::Instant,
 };
 
-use retroscope_pcapfile::Reader;
-use retroscope_script::Limits;
+use retroscope_pcapfile::CaptureReader;
+use retroscope_script::ScriptLimits;
 
 use crate::{
     DumpReport, Format, Scripts, Verdict,
@@ -43,7 +43,7 @@ fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
         future_ns: FUTURE,
         max_dumps: usize::from(FLOWS),
         scripts: Scripts::default(),
-        limits: Limits::default(),
+        limits: ScriptLimits::default(),
         ..RigConfig::default()
     };
     let mut rig = Rig::new(&plan, START, dir.path());
@@ -81,7 +81,7 @@ fn record(dump: &str, check: impl Fn(&[Sent], &DumpReport, Vec<Sent>)) {
 }
 
 fn packets(report: &DumpReport) -> Vec<Sent> {
-    let mut reader = Reader::open(&report.file).unwrap();
+    let mut reader = CaptureReader::open(&report.file).unwrap();
     let mut packets = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         let port = u16::from_be_bytes([record.data[20], record.data[21]]);
@@ -232,7 +232,7 @@ fn assert_holds(disk: &FakeDisk, sent: &[(i64, usize, u32)], report: &DumpReport
     expected.sort();
     let bytes = disk.read(&report.file).unwrap();
     disk.remove(&report.file).unwrap();
-    let mut reader = Reader::new(bytes.as_slice()).unwrap();
+    let mut reader = CaptureReader::new(bytes.as_slice()).unwrap();
     let (mut rest, mut held) = (expected.iter(), 0);
     while let Some(record) = reader.next().unwrap() {
         let number = u32::from_be_bytes(record.data[28..32].try_into().unwrap());

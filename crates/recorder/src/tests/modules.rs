@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use retroscope_script::Script;
 
 use super::{
@@ -37,7 +37,7 @@ fn threads(count: usize) -> Analyzers {
 
 /// Times of the packets of a dump, in seconds since the start, and their numbers.
 fn packets(report: &DumpReport) -> Vec<(i64, u32)> {
-    let mut reader = Reader::open(&report.file).unwrap();
+    let mut reader = CaptureReader::open(&report.file).unwrap();
     let mut packets = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         let number = u32::from_be_bytes(record.data[28..32].try_into().unwrap());

@@ -13,7 +13,7 @@ use retroscope_capture::{InterfaceInfo, TimeDomain, clock::Clock};
 use retroscope_flow::TrackerConfig;
 use retroscope_packet::LinkType;
 use retroscope_ring::{EvictionDetail, GroupKind, Positions, Ring, RingConfig};
-use retroscope_script::Limits;
+use retroscope_script::ScriptLimits;
 
 use crate::{
     CommandError, Event, Scripts,
@@ -108,7 +108,7 @@ pub(crate) struct RigConfig<'a> {
     pub(crate) dump: &'a str,
     pub(crate) analyzers: Analyzers,
     pub(crate) scripts: Scripts,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ScriptLimits,
     pub(crate) requests: &'a [TriggerRequest],
     pub(crate) past_ns: i64,
     pub(crate) future_ns: i64,
@@ -133,7 +133,7 @@ impl Default for RigConfig<'static> {
             dump: "",
             analyzers: Analyzers::Auto,
             scripts: Scripts::default(),
-            limits: Limits::default(),
+            limits: ScriptLimits::default(),
             requests: &[],
             past_ns: 2 * S,
             future_ns: S,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use retroscope_pcapfile::Reader;
-use retroscope_script::{Limits, Script};
+use retroscope_pcapfile::CaptureReader;
+use retroscope_script::{Script, ScriptLimits};
 
 use crate::{
     DumpReport, Reason, Scripts, Verdict,
@@ -44,9 +44,9 @@ fn rig_within(time: Duration, scripts: Scripts, directory: &tempfile::TempDir) -
         triggers: &["udp port 9"],
         dump: "",
         scripts,
-        limits: Limits {
+        limits: ScriptLimits {
             time,
-            ..Limits::default()
+            ..ScriptLimits::default()
         },
         past_ns: S,
         future_ns: 0,
@@ -75,7 +75,7 @@ fn close(rig: &mut Rig) {
 }
 
 fn numbers(report: &DumpReport) -> Vec<u32> {
-    let mut reader = Reader::open(&report.file).unwrap();
+    let mut reader = CaptureReader::open(&report.file).unwrap();
     let mut numbers = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         numbers.push(u32::from_be_bytes(record.data[28..32].try_into().unwrap()));

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 use crate::{
     DumpReport, Format, Verdict,
@@ -84,7 +84,7 @@ fn packets(disk: &FakeDisk, path: &Path) -> Vec<(i64, u32)> {
     if bytes.is_empty() {
         return Vec::new();
     }
-    let mut reader = Reader::new(bytes.as_slice()).unwrap();
+    let mut reader = CaptureReader::new(bytes.as_slice()).unwrap();
     let mut packets = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         let number = u32::from_be_bytes(record.data[28..32].try_into().unwrap());

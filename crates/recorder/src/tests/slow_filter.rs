@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
-use retroscope_script::{Limits, Script};
+use retroscope_pcapfile::CaptureReader;
+use retroscope_script::{Script, ScriptLimits};
 
 use crate::{
     DumpReport, Scripts, Verdict,
@@ -22,7 +22,7 @@ fn slow(source_port: &str) -> String {
 }
 
 fn packets(report: &DumpReport) -> u64 {
-    let mut reader = Reader::open(&report.file).unwrap();
+    let mut reader = CaptureReader::open(&report.file).unwrap();
     while reader.fill().unwrap() > 0 {}
     reader.records_read()
 }
@@ -39,7 +39,7 @@ fn rig_with(dump: &str, scripts: Scripts, dir: &std::path::Path) -> Rig {
         triggers: &["udp port 9"],
         dump,
         scripts,
-        limits: Limits::default(),
+        limits: ScriptLimits::default(),
         past_ns: 2 * S,
         future_ns: S,
         max_dumps: 64,

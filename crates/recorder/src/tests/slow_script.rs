@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_script::{Limits, Script};
+use retroscope_script::{Script, ScriptLimits};
 
 use crate::{
     Analyzers, Scripts, TriggerRequest, Verdict,
@@ -266,9 +266,9 @@ fn what_a_reader_found_acts_while_it_looks_on() {
             triggers: vec![Script::new("waits.lua", &text, true)],
             ..Scripts::default()
         },
-        limits: Limits {
+        limits: ScriptLimits {
             time: Duration::from_secs(30),
-            ..Limits::default()
+            ..ScriptLimits::default()
         },
         triggers: &["udp port 7"],
         ..with_readers()

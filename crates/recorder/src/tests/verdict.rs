@@ -2,7 +2,7 @@
 
 use retroscope_capture::InputDrops;
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Interface, PacketOptions, PcapNgWriter, SectionOptions};
+use retroscope_pcapfile::{FileInterface, PacketOptions, PcapNgWriter, SectionOptions};
 use retroscope_ring::EvictionDetail;
 
 use crate::{
@@ -415,7 +415,9 @@ fn from_files_link_types_behind_the_close_are_not_told() {
     let file = std::fs::File::create(&capture).unwrap();
     let mut writer = PcapNgWriter::new(file, &SectionOptions::default()).unwrap();
     for link_type in [LinkType::ETHERNET, LinkType::RAW] {
-        writer.add_interface(&Interface::new(link_type)).unwrap();
+        writer
+            .add_interface(&FileInterface::new(link_type))
+            .unwrap();
     }
     let ethernet = |port| [&[0; 12][..], &[8, 0], &udp(1, port, 0)].concat();
     let packets = [

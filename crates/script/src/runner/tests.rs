@@ -3,11 +3,11 @@ use std::{collections::HashMap, time::Duration};
 use retroscope_packet::LinkType;
 
 use super::*;
-use crate::{Limits, Script};
+use crate::{Script, ScriptLimits};
 
 const S: i64 = 1_000_000_000;
 
-/// UDP over IPv4 from one of several hosts to a port.
+/// UDP over IPv4 from 10.0.0.`host` to a port.
 fn udp(host: u8, port: u16) -> Vec<u8> {
     let [high, low] = port.to_be_bytes();
     vec![
@@ -16,8 +16,8 @@ fn udp(host: u8, port: u16) -> Vec<u8> {
     ]
 }
 
-fn packet(data: &[u8]) -> Packet<'_> {
-    Packet {
+fn packet(data: &[u8]) -> ScriptPacket<'_> {
+    ScriptPacket {
         data,
         wire_len: 28,
         time_ns: 0,
@@ -27,10 +27,12 @@ fn packet(data: &[u8]) -> Packet<'_> {
     }
 }
 
-/// What a module saw of a packet: the flow, its packets so far, and whether it was its first one.
-type Seen = (Key, u64, bool);
+/// The facts of a packet that a module saw: the flow, its packets so far, and whether the packet
+/// was the first.
+type Seen = (BiflowKey, u64, bool);
 
-/// Counts packets, and fails if a state belongs to another flow. `buildPacketFilter` reports what the module saw.
+/// Counts packets, and fails if a state belongs to another flow. `buildPacketFilter` reports what
+/// the module saw.
 const COUNTS: &str = "
     local m = { stateType = 'uint32_t own; uint32_t packets;' }
     local first
@@ -60,7 +62,7 @@ const PORT_KEYS: &str = "
     return m";
 
 fn runner(text: &str, config: &TrackerConfig) -> Runner {
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_secs(60),
         memory_bytes: 64 << 20,
     };
@@ -100,7 +102,7 @@ fn frames(count: u32, flows: u32, step_ns: i64) -> Vec<(i64, Vec<u8>)> {
     let mut random = 1_u32;
     let frame = |n: u32| {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        // Small numbers are likelier.
+        // Small numbers are more frequent.
         let flow = (random >> 16) * (random >> 8 & 0xff) / 0x100 % flows;
         let [host, ..] = flow.to_le_bytes();
         let port = u16::try_from(flow >> 8).unwrap();
@@ -114,7 +116,7 @@ fn every_packet_meets_the_state_of_its_flow() {
     let frames = frames(20_000, 3000, 0);
     for has_keys in [false, true] {
         let (seen, runner) = run(&frames, &TrackerConfig::default(), has_keys);
-        let mut packets = HashMap::<Key, u64>::new();
+        let mut packets = HashMap::<BiflowKey, u64>::new();
         for (key, count, is_first) in &seen {
             let expected = packets.entry(*key).or_default();
             *expected += 1;
@@ -136,7 +138,7 @@ fn every_packet_meets_the_state_of_its_flow() {
     }
 }
 
-/// Where flows end, by time or for others, a state is never another flow's.
+/// If flows end, by time-out or by eviction, a flow never gets the state of another flow.
 #[test]
 fn a_slot_that_is_used_again_begins_anew() {
     let frames = frames(50_000, 3000, S / 50);
@@ -158,7 +160,7 @@ fn a_slot_that_is_used_again_begins_anew() {
     }
 }
 
-/// A packet from the future neither stops checks nor looks for flows that are over.
+/// A packet from the future stops neither checks nor searches for flows that timed out.
 #[test]
 fn a_stamp_of_the_far_future_is_got_over() {
     let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());
@@ -172,7 +174,8 @@ fn a_stamp_of_the_far_future_is_got_over() {
     assert_eq!((runner.counts().over, runner.take_notes().len()), (1, 0));
 }
 
-/// Two clocks by turns are no step: they cause no check for each packet.
+/// Two sources with different clocks that alternate do not count as a step: they cause no check for
+/// each packet.
 #[test]
 fn stamps_to_and_fro_are_checked_by_the_later_ones() {
     let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());
@@ -185,8 +188,8 @@ fn stamps_to_and_fro_are_checked_by_the_later_ones() {
     assert_eq!(runner.take_notes(), [""; 0]);
 }
 
-/// Prints at the end of each check how many flows stay and how many ended, with a digest of the states in their order. Flows
-/// to port 7 end.
+/// Prints at the end of each check the number of remaining and of ended flows, with a digest of the
+/// states in their order. Flows to port 7 end.
 const SLOW: &str = "
     local m = { checkInterval = 1, stateType = 'uint32_t packets;' }
     local sum
@@ -199,7 +202,8 @@ const SLOW: &str = "
     function m.checkFinalizer(check, kept, purged) print(kept, purged, sum) end
     return m";
 
-/// A check of more flows than one call takes goes on between packets: where follows from the packets, not from how they come.
+/// A check of more flows than one call takes continues between packets. The packets determine
+/// where, not their division into calls.
 #[test]
 fn a_check_goes_on_between_packets() {
     let frame = |n: i64| {
@@ -252,7 +256,8 @@ const CHECKED_TWICE: &str = "
     end
     return m";
 
-/// Also of flows whose time-outs have passed: the module says when they are over. Those that it wanted dumped are told.
+/// The module decides when flows end, even if their time-outs have passed. The runner reports the
+/// ends of flows with a requested dump.
 #[test]
 fn a_module_that_checks_says_when_flows_are_over() {
     let mut runner = runner(CHECKED_TWICE, &TrackerConfig::default());
@@ -263,7 +268,7 @@ fn a_module_that_checks_says_when_flows_are_over() {
         runner.look(&[packet(data)], &[time_ns], &mut dumps);
     }
     assert_eq!((dumps.len(), runner.take_over().len()), (200, 0));
-    // The first check was at 15 s, before the later ones began.
+    // The first check was at 15 s, before the later flows began.
     runner.look(
         &[packet(&data[0]), packet(&data[0])],
         &[24 * S, 30 * S],
@@ -276,7 +281,7 @@ fn a_module_that_checks_says_when_flows_are_over() {
             .all(|it| (it.at, it.now_ns, it.until_ns) == (1, 30 * S, 35 * S))
     );
     let counts = runner.counts();
-    // The packet behind the check begins the first flow anew.
+    // The packet after the check begins the first flow again.
     assert_eq!((counts.over, counts.live, counts.begun), (150, 51, 201));
     runner.finish();
     assert_eq!(runner.counts().over, 200);

@@ -1,23 +1,23 @@
-//! Scripts that run for too long, or want too much memory: they are stopped, and say so.
+//! Scripts that take too much time or memory are stopped with a message.
 
 use std::time::{Duration, Instant};
 
 use crate::common::{PATIENT, packet, run_until_fault, trigger};
-use retroscope_script::{Limits, Machine, Script, ScriptError};
+use retroscope_script::{Machine, Script, ScriptError, ScriptLimits};
 
-/// For scripts that are to run out of time: soon.
-const BRIEF: Limits = Limits {
+/// Limits for scripts that must exceed their time, soon.
+const BRIEF: ScriptLimits = ScriptLimits {
     time: Duration::from_millis(200),
     memory_bytes: 8 << 20,
 };
 
-/// For scripts that are to fail otherwise, or not at all.
-const LITTLE: Limits = Limits {
+/// Limits for scripts that must fail in another way, or not at all.
+const LITTLE: ScriptLimits = ScriptLimits {
     memory_bytes: BRIEF.memory_bytes,
     ..PATIENT
 };
 
-fn fault(text: &str, limits: Limits) -> ScriptError {
+fn fault(text: &str, limits: ScriptLimits) -> ScriptError {
     match Machine::new(&Script::new("t.lua", text, false), limits) {
         Ok(trigger) => run_until_fault(trigger),
         Err(error) => error,
@@ -27,7 +27,7 @@ fn fault(text: &str, limits: Limits) -> ScriptError {
 #[test]
 fn endless_loops_are_stopped_compiled_or_not() {
     for text in [
-        // The first packets are fine: the loop over them is compiled before it hangs.
+        // The first packets match quickly, so LuaJIT compiles the loop before the script hangs.
         "local n = 0 return function() n = n + 1 if n > 5000 then while true do end end return false end",
         "local n = 0 return function(pkt) n = n + 1 while n > 5000 do n = n + pkt:len() end return false end",
         "return function() for i = 1, 1e18 do end return true end",
@@ -88,7 +88,7 @@ fn a_script_that_catches_its_lack_of_memory_stays_within_it() {
     }
 }
 
-/// Recursion ends at the limit of Lua's stack, never of the native one.
+/// Recursion ends at the limit of Lua's stack, never at the limit of the native stack.
 #[test]
 fn recursion_is_an_error() {
     for text in [
@@ -101,7 +101,8 @@ fn recursion_is_an_error() {
         "local t = setmetatable({}, {}) getmetatable(t).__lt = function(t, u) return not (t < u) end return function() return t < t end",
         "local t = setmetatable({}, {}) getmetatable(t).__call = function(t) return 1 + t() end return function() return t() end",
     ] {
-        // What counts is that it returns: the second is a stack overflow, the first catches each and goes on till its time is over.
+        // The call must return. The second script overflows the stack, the first script catches
+        // each error and continues until its time has passed.
         if let Ok(mut trigger) = Machine::new(&Script::new("t.lua", text, false), BRIEF) {
             trigger.match_many(&[packet(&[0; 60])]);
             let fault = trigger.fault;
@@ -116,7 +117,8 @@ fn recursion_is_an_error() {
     }
 }
 
-/// An error need not be a string: it may be a table that hangs, fails or eats memory when it is shown.
+/// An error may be any value, for example a table that hangs, fails or exhausts memory when it is
+/// converted to text.
 #[test]
 fn errors_that_misbehave_are_errors() {
     type IsRight = fn(&ScriptError) -> bool;
@@ -127,7 +129,7 @@ fn errors_that_misbehave_are_errors() {
         ("while true do end", BRIEF, vec![is_time]),
         ("error('again')", LITTLE, vec![is_failed]),
         ("return 5", LITTLE, vec![is_failed]),
-        // It overflows the stack, which may take its time.
+        // The script overflows the stack, which may take long.
         ("return tostring(e)", BRIEF, vec![is_failed, is_time]),
         ("return ('x'):rep(1e9)", LITTLE, vec![is_failed, is_memory]),
     ] {
@@ -166,7 +168,7 @@ fn no_library_function_runs_for_long_over_little_memory() {
     let found = trigger.match_many(&[packet(&[0; 60])]);
     let took = cpu_time() - start;
     assert_eq!(found, 1, "{:?}", trigger.fault.as_ref());
-    assert!(took < Limits::default().time, "{took:?}");
+    assert!(took < ScriptLimits::default().time, "{took:?}");
 }
 
 #[test]
@@ -197,11 +199,11 @@ fn a_stopped_script_leaves_others_alone() {
 #[test]
 fn idle_time_is_not_counted() {
     let script = Script::new("t.lua", "return function() return true end", false);
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_millis(400),
         ..LITTLE
     };
-    // Far longer in all than one call may take; each call is short.
+    // The sum is much longer than one call may take, but each call is short.
     let run = |trigger: &mut Machine| {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(1) {
@@ -213,13 +215,13 @@ fn idle_time_is_not_counted() {
         Ok(())
     };
     for _ in 0..20 {
-        // It may be stopped as it is loaded, too.
+        // The script may also be stopped while it is loaded.
         let Ok(mut trigger) = Machine::new(&script, limits) else {
             continue;
         };
         match run(&mut trigger) {
             Ok(()) => return,
-            // Its thread stood still in a call: that time counts.
+            // The thread was suspended during a call, and that time counts.
             Err(took) => assert!(
                 took >= limits.time,
                 "{took:?}: {:?}",
@@ -230,7 +232,7 @@ fn idle_time_is_not_counted() {
     panic!("20 runs, and none without a call that took {limits:?}");
 }
 
-/// What the calling thread has used of a processor.
+/// CPU time of the calling thread.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.try_into().expect("it is not negative")

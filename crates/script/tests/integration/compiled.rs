@@ -1,12 +1,13 @@
-//! LuaJIT compiles what it should: the loop over a batch with the user's function in it.
+//! LuaJIT compiles the loop over a batch together with the user's function.
 
 use crate::common::{PATIENT, packet, udp};
-use retroscope_script::{Machine, Packet, Script, compiles};
+use retroscope_script::{Machine, Script, ScriptPacket, compiles};
 
-/// Counts what LuaJIT does while the script runs, and prints it when a packet is one byte long.
+/// Counts LuaJIT's events while the script runs, and prints the counts for a packet of one byte.
 ///
-/// The function around the loop becomes hot, too. LuaJIT tries to compile it, finds that the loop is compiled already
-/// (`LJ_TRERR_LINNER` of lj_traceerr.h), and after some times leaves it alone: that is no trace given up.
+/// The function around the loop becomes hot, too. LuaJIT tries to compile this function, finds that
+/// the loop is already compiled (`LJ_TRERR_LINNER` of lj_traceerr.h), and stops trying after some
+/// attempts. The test does not count that as an abandoned trace.
 const COUNTERS: &str = "
     local stops, aborts = 0, 0
     local inner_loop = 9
@@ -20,7 +21,7 @@ const COUNTERS: &str = "
     end
 ";
 
-/// Traces compiled and given up, in the first batches and in later ones.
+/// Compiled and abandoned traces, in the first batches and in later batches.
 fn traces(text: &str) -> [(u32, u32); 2] {
     let text = format!(
         "{COUNTERS} local keep = (function() {text} end)() return function(pkt) count(pkt) return keep(pkt) end"
@@ -34,7 +35,7 @@ fn traces(text: &str) -> [(u32, u32); 2] {
             )
         })
         .collect();
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     let mut counts = [200, 2000].map(|batches| {
         let mut found = 0;
         for _ in 0..batches {
@@ -69,12 +70,14 @@ fn filters_are_compiled_and_stay_so() {
         "return function(pkt) for at = 0, 20 do if pkt:u8(at) == 6 then return false end end return true end",
         "local n = 0 return function(pkt) n = n + pkt:len() return pkt:time_ns() >= 0 and n % 3 ~= 0 end",
     ] {
-        // LuaJIT rolls dice where it gives up a trace and where its code goes, so one state may be unlucky.
+        // LuaJIT chooses at random where it abandons a trace and where its code is placed, so one
+        // state may be unlucky.
         let attempts: Vec<_> = std::iter::repeat_with(|| traces(text)).take(3).collect();
         println!("{attempts:?} {text}");
         let is_settled = |counts: &&[(u32, u32); 2]| {
             let [(stops, aborts), (later_stops, later_aborts)] = **counts;
-            // A rare way out of the loop may become hot late, or be tried once in vain; nothing again and again.
+            // LuaJIT may compile a rare exit of the loop late, or try once in vain, but it must not
+            // repeat this.
             stops >= 1 && aborts <= stops && later_stops <= 2 && later_aborts <= 1
         };
         let settled = attempts.iter().filter(is_settled).count();

@@ -1,15 +1,15 @@
-//! Dump scripts: what they may return, and what happens when they fail.
+//! Dump scripts: the values that they may return, and their failures.
 
 use crate::common::{PATIENT, packet};
-use retroscope_script::{Derived, Machine, Packet, Script, ScriptError};
+use retroscope_script::{DerivedDump, Machine, Script, ScriptError, ScriptPacket};
 
 fn script(text: &str) -> Machine {
     Machine::new(&Script::new("dump.lua", text, false), PATIENT).unwrap()
 }
 
-fn predicate(script: &mut Machine, trigger: &Packet<'_>) -> retroscope_script::Predicate {
+fn predicate(script: &mut Machine, trigger: &ScriptPacket<'_>) -> retroscope_script::LuaPredicate {
     match script.derive(trigger) {
-        Some(Derived::Predicate { predicate, .. }) => predicate,
+        Some(DerivedDump::Predicate { predicate, .. }) => predicate,
         other => panic!("{other:?} {:?}", script.fault.as_ref()),
     }
 }
@@ -21,13 +21,13 @@ fn a_predicate_keeps_its_trigger_packet() {
     let predicates: Vec<_> = (0..5_u8)
         .map(|n| predicate(&mut script, &packet(&[n; 60])))
         .collect();
-    // What the trigger packets were read from is gone; a collection of garbage must not take the copies along.
+    // The memory of the trigger packets is freed. A garbage collection must keep the copies.
     let mut garbage = self::script(
         "return function() local t = {} for n = 1, 1e5 do t[n] = {n} end return nil end",
     );
-    assert_eq!(garbage.derive(&packet(&[])), Some(Derived::Nothing));
+    assert_eq!(garbage.derive(&packet(&[])), Some(DerivedDump::Nothing));
     let frames: Vec<Vec<u8>> = (0..5_u8).map(|n| vec![n; 30]).collect();
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     for round in 0..2000 {
         let n = round % 5;
         assert_eq!(
@@ -46,7 +46,7 @@ fn copies_live_as_long_as_their_predicates() {
     let mut script = script(text);
     let kept = predicate(&mut script, &packet(&[9; 60]));
     let data = vec![7; 100_000];
-    // In all 200 MB of copies, in a state that may have 64 MiB.
+    // 200 MB of copies in total, in a state that may have 64 MiB.
     for _ in 0..2000 {
         let keep = predicate(&mut script, &packet(&data));
         assert_eq!(script.match_derived(&keep, &[packet(&[7])]), 1);
@@ -65,14 +65,14 @@ fn what_it_may_return() {
         let is_refused = matches!(script.fault.as_ref(), Some(ScriptError::NoPredicate { .. }));
         (derived, is_refused)
     };
-    assert_eq!(returns("nil").0, Some(Derived::Nothing));
-    assert_eq!(returns("false").0, Some(Derived::Nothing));
+    assert_eq!(returns("nil").0, Some(DerivedDump::Nothing));
+    assert_eq!(returns("false").0, Some(DerivedDump::Nothing));
     assert_eq!(
         returns("'host ' .. 1").0,
-        Some(Derived::Expression("host 1".to_owned()))
+        Some(DerivedDump::Expression("host 1".to_owned()))
     );
     let named = |what: &str| match returns(what).0 {
-        Some(Derived::Predicate { name, .. }) => name,
+        Some(DerivedDump::Predicate { name, .. }) => name,
         other => panic!("{other:?}"),
     };
     assert_eq!(named("function() end"), None);

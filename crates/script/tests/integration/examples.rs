@@ -1,9 +1,9 @@
-//! The scripts in `examples/` do what they say.
+//! The scripts in `examples/` do what their comments say.
 
 use std::path::PathBuf;
 
 use crate::common::{PATIENT, packet, udp};
-use retroscope_script::{Derived, Machine, Packet, Script};
+use retroscope_script::{DerivedDump, Machine, Script, ScriptPacket};
 
 fn example(name: &str) -> Script {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../examples", name]
@@ -16,9 +16,9 @@ fn trigger(name: &str) -> Machine {
     Machine::new(&example(name), PATIENT).unwrap()
 }
 
-/// What a script takes of some frames.
+/// The frames that a script matches.
 fn taken(trigger: &mut Machine, frames: &[Vec<u8>]) -> u64 {
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     let found = trigger.match_many(&packets);
     assert!(trigger.fault.is_none(), "{:?}", trigger.fault.as_ref());
     found
@@ -34,7 +34,7 @@ fn tcp(flags: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The same packet the other way.
+/// The same packet in the other direction.
 fn reverse(mut frame: Vec<u8>) -> Vec<u8> {
     for n in 0..4 {
         frame.swap(26 + n, 30 + n);
@@ -104,7 +104,7 @@ fn udp_port() {
 fn syn_flood() {
     let mut trigger = trigger("syn-flood.lua");
     let frames = [tcp(0x02, b""), tcp(0x12, b""), udp(80, b"")];
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     for round in 1..=1200 {
         let found = trigger.match_many(&packets);
         assert_eq!(
@@ -114,7 +114,7 @@ fn syn_flood() {
             trigger.fault.as_ref()
         );
     }
-    let later = Packet {
+    let later = ScriptPacket {
         time_ns: 1_000_000_000,
         ..packets[0]
     };
@@ -125,7 +125,7 @@ fn syn_flood() {
 fn dump_same_net() {
     let mut script = Machine::new(&example("dump-same-net.lua"), PATIENT).unwrap();
     let cause = udp(60_000, b"");
-    let Some(Derived::Predicate { predicate, name }) = script.derive(&packet(&cause)) else {
+    let Some(DerivedDump::Predicate { predicate, name }) = script.derive(&packet(&cause)) else {
         panic!("{:?}", script.fault.as_ref());
     };
     assert_eq!(name.as_deref(), Some("net 10.0.0.0/24"));
@@ -149,21 +149,21 @@ fn dump_same_net() {
         "{:?}",
         script.fault.as_ref()
     );
-    assert_eq!(script.derive(&packet(&[0; 60])), Some(Derived::Nothing));
+    assert_eq!(script.derive(&packet(&[0; 60])), Some(DerivedDump::Nothing));
 }
 
 #[test]
 fn dump_same_flow() {
     let mut script = Machine::new(&example("dump-same-flow.lua"), PATIENT).unwrap();
     let mut derive = |frame: &[u8]| match script.derive(&packet(frame)) {
-        Some(Derived::Predicate {
+        Some(DerivedDump::Predicate {
             predicate,
             name: None,
         }) => predicate,
         other => panic!("{other:?} {:?}", script.fault.as_ref()),
     };
     let one = derive(&tcp(0x10, b""));
-    // A second dump is another one, and the first one keeps its own trigger packet.
+    // A second dump is separate, and the first dump keeps its trigger packet.
     let two = derive(&from(tcp(0x10, b""), [10, 0, 0, 7]));
     let frames = [
         tcp(0x18, b"GET"),
@@ -172,7 +172,7 @@ fn dump_same_flow() {
         from(tcp(0x18, b"GET"), [10, 0, 0, 7]),
         udp(80, b"GET"),
     ];
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     assert_eq!(
         script.match_derived(&one, &packets),
         0b00011,
@@ -186,7 +186,7 @@ fn dump_same_flow() {
 fn dump_by_payload() {
     let mut script = Machine::new(&example("dump-by-payload.lua"), PATIENT).unwrap();
     let mut derive = |payload: &[u8]| script.derive(&packet(&udp(53, payload))).unwrap();
-    let expression = |text: &str| Derived::Expression(text.to_owned());
+    let expression = |text: &str| DerivedDump::Expression(text.to_owned());
     assert_eq!(
         derive(&[0, 1, 0x81, 0x80]),
         expression("host $dstIP and udp port 53")

@@ -1,12 +1,12 @@
-//! Modules: their callbacks, states and keys, and what becomes of wrong ones.
+//! Modules: callbacks, states, keys, and invalid modules.
 
 use std::time::Duration;
 
 use crate::common::{PATIENT, packet, trigger, udp};
 use retroscope_flow::TrackerConfig;
-use retroscope_script::{Limits, LuaModule, ModuleCounts, Packet, Runner, Script};
+use retroscope_script::{LuaModule, ModuleCounts, Runner, Script, ScriptLimits, ScriptPacket};
 
-/// What a module of this text is refused for.
+/// The error for a module with this text.
 fn refusal(text: &str) -> String {
     let script = Script::new("test.lua", text, false);
     match LuaModule::new(&script, PATIENT) {
@@ -15,7 +15,7 @@ fn refusal(text: &str) -> String {
     }
 }
 
-fn runner_of(script: &Script, config: &TrackerConfig, limits: Limits) -> Runner {
+fn runner_of(script: &Script, config: &TrackerConfig, limits: ScriptLimits) -> Runner {
     let module = LuaModule::new(script, limits).unwrap_or_else(|error| panic!("{error}"));
     Runner::new(module, config)
 }
@@ -25,7 +25,8 @@ fn runner(text: &str) -> Runner {
     runner_of(&script, &TrackerConfig::default(), PATIENT)
 }
 
-/// Shows frames of second 0 together, and returns the numbers of those whose flow is wanted.
+/// Shows frames of second 0 in one call. Returns the indices of the frames for which the module
+/// requested a dump.
 fn wanted_at_once(runner: &mut Runner, frames: &[Vec<u8>]) -> Vec<usize> {
     let packets: Vec<_> = frames.iter().map(|it| packet(it)).collect();
     let mut dumps = Vec::new();
@@ -33,10 +34,11 @@ fn wanted_at_once(runner: &mut Runner, frames: &[Vec<u8>]) -> Vec<usize> {
     dumps.into_iter().map(|dump| dump.at).collect()
 }
 
-/// Shows frames, one a second from second 0, and returns the numbers of those whose flow is wanted, with what is to be dumped.
+/// Shows one frame a second from second 0. Returns the indices of the frames for which the module
+/// requested a dump, and the dump expressions.
 fn wanted(runner: &mut Runner, frames: &[Vec<u8>]) -> Vec<(usize, Option<String>)> {
     let seconds = (0_i64..).map(|second| second * 1_000_000_000);
-    let packets = seconds.zip(frames).map(|(time_ns, frame)| Packet {
+    let packets = seconds.zip(frames).map(|(time_ns, frame)| ScriptPacket {
         time_ns,
         ..packet(frame)
     });
@@ -78,7 +80,7 @@ fn a_packets_flow_is_shunted_by_name_and_while_it_is_shown() {
     assert_eq!(module.shunted(), expected);
     wanted_at_once(&mut module, &frames[..1]);
     assert_eq!(module.shunted(), 0);
-    // What it said before it failed counts.
+    // Shunts before a failure count.
     let mut script = trigger("return function(pkt) pkt:shunt() error('stop') end");
     script.match_many(&packets);
     assert_eq!((script.take_shunted(), script.fault.is_some()), (1, true));
@@ -100,7 +102,7 @@ fn a_packets_flow_is_shunted_by_name_and_while_it_is_shown() {
             "{fault}"
         );
     }
-    // Between packets none is shown.
+    // Between packets there is no current packet.
     let mut module = runner(
         "local m, kept = { checkInterval = 1 }
         function m.handlePacket(key, state, pkt) kept = pkt end
@@ -112,7 +114,7 @@ fn a_packets_flow_is_shunted_by_name_and_while_it_is_shown() {
     assert!(notes[0].contains("shunt: there is no packet"), "{notes:?}");
 }
 
-/// UDP between the same ports, the other way round.
+/// UDP between the same ports, in the other direction.
 fn answer(port: u16) -> Vec<u8> {
     let mut frame = udp(port, b"answer");
     for at in 0..4 {
@@ -256,17 +258,18 @@ fn checks_end_flows_and_keep_their_own_state() {
         function m.checkFinalizer(check, kept, purged) print(check.checks, check.begun, kept, purged) end
         return m";
     let mut runner = runner(text);
-    // Port 1 at 0 and 1 s, port 2 at 2 and from 9 s on.
+    // Port 1 at 0 and 1 s, port 2 at 2 s and from 9 s on.
     let ports = [1, 1, 2, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2];
     let frames: Vec<_> = ports.iter().map(|port| udp(*port, b"")).collect();
     assert_eq!(wanted(&mut runner, &frames), []);
-    // At 5 s the packet of that second is not counted yet; at 10 s that of port 2 at 9 s begins it anew.
+    // The check at 5 s precedes the packet of that second. The check at 10 s ends port 2, whose
+    // next packet begins the flow again.
     assert_eq!(runner.take_notes(), ["1\t5\t1\t2", "2\t10\t2\t0"]);
     let counts = runner.counts();
     assert_eq!((counts.begun, counts.over, counts.live), (4, 2, 2));
 }
 
-/// Which checks there are follows from the packets, not from how they come.
+/// The packets determine the checks, not their division into calls.
 #[test]
 fn checks_do_not_depend_on_batches() {
     let text = "
@@ -409,7 +412,7 @@ fn a_wrong_module_is_told_with_its_line() {
     }
 }
 
-/// What a file does to its own libraries does not reach ours.
+/// Changes that a file makes to its libraries do not affect the code of the program.
 #[test]
 fn functions_of_the_file_are_not_called_by_ours() {
     let text = "
@@ -439,7 +442,8 @@ fn functions_of_the_file_are_not_called_by_ours() {
     assert!(refusal(refused).starts_with("test.lua:2: stateType: 'void'"));
 }
 
-/// What user code may try with the objects that it gets, also where it kept them from another call.
+/// Accesses that user code may try with the objects that it gets, also with objects kept from
+/// another call.
 #[test]
 fn objects_lead_to_no_memory() {
     let text = "
@@ -518,7 +522,7 @@ fn a_module_that_fails_loses_its_batch_and_is_disabled_when_it_fails_again() {
         "{notes:?}"
     );
     assert!(notes[0].ends_with("it is disabled"), "{notes:?}");
-    // What it had counted is there still, and what it did not see begins with the next packet.
+    // Earlier counts are kept, and a flow whose first packet was lost begins with the next packet.
     assert_eq!(
         wanted_at_once(&mut runner, &[port(1), port(3), port(3)]),
         [0, 1, 2]
@@ -545,7 +549,7 @@ fn a_module_that_hangs_is_stopped_and_goes_on() {
         end
         return m";
     let script = Script::new("test.lua", text, false);
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_millis(100),
         ..PATIENT
     };
@@ -559,7 +563,7 @@ fn a_module_that_hangs_is_stopped_and_goes_on() {
     assert!(runner.take_notes()[0].starts_with("test.lua: stopped, one call took more than 100ms"));
 }
 
-/// The time of a call is that of up to 4096 flows, however little each takes.
+/// The time limit applies to a call of up to 4096 flows, however little time each takes.
 #[test]
 fn a_check_that_takes_long_is_stopped() {
     let text = "
@@ -570,7 +574,7 @@ fn a_check_that_takes_long_is_stopped() {
         end
         return m";
     let script = Script::new("test.lua", text, false);
-    let limits = Limits {
+    let limits = ScriptLimits {
         time: Duration::from_millis(100),
         ..PATIENT
     };

@@ -1,11 +1,11 @@
-//! What user code cannot reach, and what happens when it tries.
+//! The limits of user code, and the results of attempts to exceed these limits.
 
 use std::io::ErrorKind;
 
 use crate::common::{PATIENT, packet, trigger};
 use retroscope_script::{Machine, Script, ScriptError};
 
-/// Whether an expression is true in a script, for a packet of 60 bytes.
+/// Whether an expression is true in a script for a packet of 60 bytes.
 fn holds(expression: &str) -> bool {
     let mut trigger = trigger(&format!("return function(pkt) return ({expression}) end"));
     let found = trigger.match_many(&[packet(&[7; 60])]);
@@ -82,7 +82,8 @@ fn strings_lead_nowhere_else() {
 
 #[test]
 fn what_a_script_does_to_its_own_strings_reaches_no_accessor() {
-    // The accessors hold the functions they need; replacing these fools nobody but the script.
+    // The accessors hold the functions that they need, so a script that replaces these functions
+    // deceives only itself.
     let text = "string.byte = function() return 7 end type = function() return 'number' end bit.band = nil
         tonumber = nil error = nil
         return function(pkt) return not pcall(pkt.u8, pkt, -1LL) and not pcall(pkt.u8, pkt, '1') and pkt:u8(0) == 7
@@ -140,7 +141,7 @@ fn no_accessor_gives_a_pointer() {
     );
 }
 
-/// It is cdata, but there is nothing in it, and nothing can be made of it.
+/// A packet is cdata without content, from which a script can make nothing.
 #[test]
 fn a_packet_is_its_accessors_and_nothing_more() {
     for expression in [

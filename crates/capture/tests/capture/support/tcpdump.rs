@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{DEADLINE, generate, traffic::send_all};
@@ -73,7 +73,7 @@ impl Tcpdump {
 
     /// The packets in the file at this moment.
     fn records(&self) -> Vec<Record> {
-        let mut reader = Reader::open(&self.file).unwrap();
+        let mut reader = CaptureReader::open(&self.file).unwrap();
         let mut records = Vec::new();
         while let Ok(Some(record)) = reader.next() {
             records.push(Record {

@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 use retroscope_packet::summary;
-use retroscope_pcapfile::{Interface, RecordMeta};
+use retroscope_pcapfile::{FileInterface, RecordMeta};
 
 use crate::commands::capture_file::BUFFER_BYTES;
 
@@ -33,7 +33,7 @@ impl Lines {
     /// Writes the line of a packet.
     pub(super) fn packet(
         &mut self,
-        interface: &Interface,
+        interface: &FileInterface,
         record: &RecordMeta,
         data: &[u8],
     ) -> io::Result<()> {

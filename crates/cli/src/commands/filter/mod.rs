@@ -27,7 +27,7 @@ use std::{
 
 use retroscope_filter::{Filter, FilterError, LinkContext};
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 use self::{
     input::Input,
@@ -122,7 +122,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 
 /// Opens the input as a capture and searches it. One that is damaged before its first packet has none.
 fn search_input(input: File, filter: Filter, output: Output) -> Result<Found, SearchError> {
-    match Reader::new(input) {
+    match CaptureReader::new(input) {
         Ok(mut reader) => search::search(&mut reader, filter, output),
         Err(error) => {
             if error.is_damage() {

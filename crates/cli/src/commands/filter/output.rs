@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Context;
-use retroscope_pcapfile::{Format, Interface, RecordMeta};
+use retroscope_pcapfile::{FileFormat, FileInterface, RecordMeta};
 
 use super::lines::Lines;
 use crate::commands::{
@@ -45,8 +45,8 @@ impl Output {
     /// The target cannot be opened or written.
     pub(super) fn interfaces(
         &mut self,
-        format: Format,
-        interfaces: &[Interface],
+        format: FileFormat,
+        interfaces: &[FileInterface],
     ) -> anyhow::Result<()> {
         let target = &self.target;
         match &mut self.sink {
@@ -76,7 +76,7 @@ impl Output {
     #[inline]
     pub(super) fn packet(
         &mut self,
-        interface: &Interface,
+        interface: &FileInterface,
         record: &RecordMeta,
         data: &[u8],
     ) -> anyhow::Result<()> {

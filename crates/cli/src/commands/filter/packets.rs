@@ -4,7 +4,7 @@ use std::{ops::Range, path::Path};
 
 use retroscope_filter::{Aux, Frame, LinkContext, Program};
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 use super::{input::Input, program::contexts_of};
 use crate::failure::Failure;
@@ -52,7 +52,7 @@ impl Packets {
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let Input { file, name } = Input::open(path)?;
         let failed = |error| Failure::failed(format_args!("{name}: {error}"));
-        let mut reader = Reader::new(file).map_err(failed)?;
+        let mut reader = CaptureReader::new(file).map_err(failed)?;
         let mut packets = Self::default();
         while !packets.is_part && reader.fill().map_err(failed)? > 0 {
             for record in reader.records() {

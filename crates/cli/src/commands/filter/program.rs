@@ -4,7 +4,7 @@ use std::{path::Path, process::ExitCode};
 
 use retroscope_filter::{Filter, LinkContext, Mode, compile};
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Interface, Reader};
+use retroscope_pcapfile::{CaptureReader, FileInterface};
 
 use super::{input::Input, link_type::name, refused, say_refused, search};
 use crate::failure::{Failure, put};
@@ -80,7 +80,7 @@ pub(super) fn contexts(
     };
     let Input { file, name } = Input::open(path)?;
     let failed = |error| Failure::failed(format_args!("{name}: {error}"));
-    let mut reader = Reader::new(file).map_err(failed)?;
+    let mut reader = CaptureReader::new(file).map_err(failed)?;
     let is_pcapng = reader.format().pcap.is_none();
     while is_pcapng && reader.fill().map_err(failed)? > 0 {}
     let contexts = contexts_of(reader.interfaces());
@@ -93,7 +93,7 @@ pub(super) fn contexts(
 }
 
 /// One context for each link type, with the snap length of its first interface.
-pub(super) fn contexts_of(interfaces: &[Interface]) -> Vec<LinkContext> {
+pub(super) fn contexts_of(interfaces: &[FileInterface]) -> Vec<LinkContext> {
     let mut contexts: Vec<LinkContext> = Vec::new();
     for interface in interfaces {
         let known = |context: &LinkContext| context.link_type == interface.link_type;

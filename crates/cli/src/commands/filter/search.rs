@@ -4,7 +4,7 @@ use std::io::Read;
 
 use retroscope_filter::{Aux, Filter, FilterError, LinkContext, Mode, PacketView, Problem};
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Interface, ReadError, Reader};
+use retroscope_pcapfile::{CaptureReader, FileInterface, ReadError};
 
 use super::output::Output;
 
@@ -42,7 +42,7 @@ impl From<anyhow::Error> for SearchError {
 /// # Errors
 /// [`SearchError`]. Damage of the file is none: it is in [`Found`].
 pub(super) fn search<R: Read>(
-    reader: &mut Reader<R>,
+    reader: &mut CaptureReader<R>,
     filter: Filter,
     mut output: Output,
 ) -> Result<Found, SearchError> {
@@ -104,7 +104,7 @@ struct Links {
 
 impl Links {
     /// Compiles for interfaces that are new. Fails at once if the text is no expression, for no link type can help then.
-    fn learn(&mut self, interfaces: &[Interface]) -> Result<(), FilterError> {
+    fn learn(&mut self, interfaces: &[FileInterface]) -> Result<(), FilterError> {
         for interface in &interfaces[self.known..] {
             let link_type = interface.link_type;
             let was_refused = |(other, _): &(LinkType, FilterError)| *other == link_type;

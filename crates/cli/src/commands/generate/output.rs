@@ -4,7 +4,7 @@ use std::path::Path;
 
 use retroscope_capture::SourceError;
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{ByteOrder, Interface, PcapOptions, RecordMeta};
+use retroscope_pcapfile::{ByteOrder, FileInterface, PcapOptions, RecordMeta};
 
 use super::generated::Generated;
 use crate::{
@@ -63,9 +63,9 @@ impl<'t> Output<'t> {
         let target = Target::new(path.to_owned());
         let file = target.open()?;
         let capture = if is_pcapng {
-            let interface = Interface {
+            let interface = FileInterface {
                 name: interface.to_owned(),
-                ..Interface::new(LinkType::ETHERNET)
+                ..FileInterface::new(LinkType::ETHERNET)
             };
             Capture::pcapng(file, ByteOrder::default()).and_then(|mut capture| {
                 capture.add_interfaces(&[interface])?;

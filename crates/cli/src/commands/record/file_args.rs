@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use retroscope_recorder::{
-    Config, Keep, MinFree, NameTemplate, PostCommand, PostConfig, ZstdLevel,
+    Config, MinFree, NameTemplate, PostCommand, PostConfig, RetentionLimit, ZstdLevel,
 };
 
 use super::args::numbered;
@@ -33,7 +33,7 @@ pub(crate) struct FileArgs {
     /// Delete dumps, the oldest first, where those in the directory have more bytes, or are older: `50GiB`, `30d`, or both, as `50GiB,30d`. Those of earlier recorders count; a dump that has
     /// a file NAME.hold beside it stays
     #[arg(long, value_name = "SIZE,TIME", value_parser = keep)]
-    keep: Option<Keep>,
+    keep: Option<RetentionLimit>,
 
     /// What is kept of the Nth trigger's dumps, beside --keep for all: `2=10GiB,7d`; repeat for several
     #[arg(long, value_name = "N=SIZE,TIME", value_parser = numbered)]
@@ -62,8 +62,8 @@ pub(crate) struct FileArgs {
 }
 
 /// An argument of --keep.
-pub(crate) fn keep(text: &str) -> Result<Keep, String> {
-    let mut keep = Keep::default();
+pub(crate) fn keep(text: &str) -> Result<RetentionLimit, String> {
+    let mut keep = RetentionLimit::default();
     for part in text.split(',') {
         let is_second = match (units::size(part), units::duration(part)) {
             (Ok(_), Ok(_)) => {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use retroscope_flow::{By, Slice, Window};
+use retroscope_flow::{TopOrder, TopSlice, TopWindow};
 use retroscope_recorder::Recorder;
 
 use crate::{
@@ -36,18 +36,18 @@ pub(crate) struct TopArgs {
 
     /// What --top shows: flows with the most bits or packets, or hosts with the most flows. The keys b, p and f change it [default: bits]
     #[arg(long, value_name = "WHAT", requires = "rows", value_parser = by())]
-    by: Option<By>,
+    by: Option<TopOrder>,
 
     /// Seconds that --top looks back, 1 to 60 [default: 10]
     #[arg(long, value_name = "SECONDS", requires = "rows", value_parser = clap::value_parser!(u32).range(1..=60))]
     window: Option<u32>,
 }
 
-fn by() -> impl clap::builder::TypedValueParser<Value = By> {
+fn by() -> impl clap::builder::TypedValueParser<Value = TopOrder> {
     PossibleValuesParser::new(["bits", "packets", "flows"]).map(|by| match by.as_str() {
-        "packets" => By::Packets,
-        "flows" => By::Flows,
-        _ => By::Bits,
+        "packets" => TopOrder::Packets,
+        "flows" => TopOrder::Flows,
+        _ => TopOrder::Bits,
     })
 }
 
@@ -56,8 +56,8 @@ fn by() -> impl clap::builder::TypedValueParser<Value = By> {
 pub(super) struct Top {
     rows: usize,
     about: About,
-    slices: Receiver<Slice>,
-    window: Window,
+    slices: Receiver<TopSlice>,
+    window: TopWindow,
     /// `None`: stdout is none.
     terminal: Option<Terminal>,
     due: Instant,
@@ -68,7 +68,11 @@ impl Top {
     ///
     /// # Errors
     /// What the system says about signals.
-    pub(super) fn start(args: TopArgs, slices: Receiver<Slice>, title: String) -> io::Result<Self> {
+    pub(super) fn start(
+        args: TopArgs,
+        slices: Receiver<TopSlice>,
+        title: String,
+    ) -> io::Result<Self> {
         let terminal = Terminal::take()?;
         if terminal.is_some() {
             failure::hold();
@@ -81,7 +85,7 @@ impl Top {
                 lost: 0,
             },
             slices,
-            window: Window::new(args.window.unwrap_or(WINDOW_S)),
+            window: TopWindow::new(args.window.unwrap_or(WINDOW_S)),
             terminal,
             due: Instant::now(),
         })
@@ -101,9 +105,9 @@ impl Top {
             for key in terminal.keys() {
                 self.about.by = match key {
                     b'q' | b'Q' => return false,
-                    b'b' => By::Bits,
-                    b'p' => By::Packets,
-                    b'f' => By::Flows,
+                    b'b' => TopOrder::Bits,
+                    b'p' => TopOrder::Packets,
+                    b'f' => TopOrder::Flows,
                     _ => continue,
                 };
                 is_changed = true;

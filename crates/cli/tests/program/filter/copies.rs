@@ -4,8 +4,8 @@ use std::fs;
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    ByteOrder, Interface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, Reader, Resolution,
-    SectionOptions,
+    ByteOrder, CaptureReader, FileInterface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter,
+    Resolution, SectionOptions,
 };
 
 use super::support::{TIME_NS, ethernet, filter, ip, records, run, run_on, section, write};
@@ -37,12 +37,12 @@ fn pcapng_copies_keep_interfaces_of_all_sections() {
     let mut bytes = section(&[("eth0", LinkType::ETHERNET), ("tun0", LinkType::RAW)]);
     let mut second = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     let index = second
-        .add_interface(&Interface {
+        .add_interface(&FileInterface {
             name: "eth1".to_owned(),
             description: "uplink".to_owned(),
             snaplen: 96,
             resolution_ns: 1000,
-            ..Interface::new(LinkType::ETHERNET)
+            ..FileInterface::new(LinkType::ETHERNET)
         })
         .unwrap();
     let flags = PacketOptions {
@@ -71,7 +71,7 @@ fn pcapng_copies_keep_interfaces_of_all_sections() {
     assert_eq!(expected.len(), 4);
     expected.pop();
     assert_eq!(records(&out), expected);
-    let mut reader = Reader::open(&out).unwrap();
+    let mut reader = CaptureReader::open(&out).unwrap();
     while reader.next().unwrap().is_some() {}
     let interfaces: Vec<_> = reader
         .interfaces()

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 use super::support::{Record, corpus, records, run_on};
 use crate::support::shared;
@@ -18,7 +18,7 @@ fn copies_of_the_corpus_are_exact() {
         let (code, _, err) = run_on(&capture, &["-w", out.to_str().unwrap()]);
         if !out.exists() {
             assert_eq!(code, Some(1), "{name}: {err}");
-            assert!(Reader::open(&capture).is_err(), "{name}");
+            assert!(CaptureReader::open(&capture).is_err(), "{name}");
             continue;
         }
         let expected = records(&capture);

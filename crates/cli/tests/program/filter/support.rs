@@ -8,7 +8,8 @@ use std::{
 
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    Interface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, Reader, SectionOptions,
+    CaptureReader, FileInterface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter,
+    SectionOptions,
 };
 use tempfile::TempDir;
 
@@ -88,9 +89,9 @@ pub(crate) fn section(interfaces: &[(&str, LinkType)]) -> Vec<u8> {
     let mut writer = PcapNgWriter::new(Vec::new(), &SectionOptions::default()).unwrap();
     for (name, link_type) in interfaces {
         let index = writer
-            .add_interface(&Interface {
+            .add_interface(&FileInterface {
                 name: (*name).to_owned(),
-                ..Interface::new(*link_type)
+                ..FileInterface::new(*link_type)
             })
             .unwrap();
         let frame = if *link_type == LinkType::RAW {
@@ -120,7 +121,7 @@ pub(crate) type Record = (u16, i64, u32, Option<u32>, Vec<u8>);
 /// All records before the end or the first error.
 pub(crate) fn records(path: &Path) -> Vec<Record> {
     let mut reader =
-        Reader::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        CaptureReader::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut records = Vec::new();
     while let Ok(Some(record)) = reader.next() {
         let meta = record.meta;

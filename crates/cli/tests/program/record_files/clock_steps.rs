@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{PcapOptions, PcapWriter, Reader, Resolution};
+use retroscope_pcapfile::{CaptureReader, PcapOptions, PcapWriter, Resolution};
 use serde_json::Value;
 
 use super::{S, record};
@@ -53,7 +53,7 @@ fn dumps(capture: &Path, out: &Path, more: &[&str]) -> (Value, String) {
 
 /// Numbers and stamps of the packets of a dump.
 fn packets(dump: &Value) -> Vec<(u32, i64)> {
-    let mut reader = Reader::open(Path::new(dump["file"].as_str().unwrap())).unwrap();
+    let mut reader = CaptureReader::open(Path::new(dump["file"].as_str().unwrap())).unwrap();
     let mut packets = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         let number = u32::from_be_bytes(record.data[28..32].try_into().unwrap());

@@ -10,7 +10,7 @@ use std::{
 use fastrand::Rng;
 use retroscope_packet::LinkType;
 use retroscope_pcapfile::{
-    Interface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, Resolution, SectionOptions,
+    FileInterface, PacketOptions, PcapNgWriter, PcapOptions, PcapWriter, Resolution, SectionOptions,
 };
 
 use super::{S, compare, oracle::Packet, question, read};
@@ -111,9 +111,9 @@ fn write_pcapng(path: &Path, made: &[Made]) {
     let file = BufWriter::new(File::create(path).unwrap());
     let mut writer = PcapNgWriter::new(file, &SectionOptions::default()).unwrap();
     for name in ["eth0", "eth1"] {
-        let interface = Interface {
+        let interface = FileInterface {
             name: name.into(),
-            ..Interface::new(LinkType::ETHERNET)
+            ..FileInterface::new(LinkType::ETHERNET)
         };
         writer.add_interface(&interface).unwrap();
     }

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use serde_json::Value;
 
 use super::record;
@@ -91,7 +91,7 @@ fn run(
 
 /// The senders of a dump's packets.
 fn hosts_of(dump: &Value) -> Vec<u8> {
-    let mut reader = Reader::open(Path::new(dump["file"].as_str().unwrap())).unwrap();
+    let mut reader = CaptureReader::open(Path::new(dump["file"].as_str().unwrap())).unwrap();
     let mut hosts = Vec::new();
     while let Some(record) = reader.next().unwrap() {
         hosts.push(record.data[record.data.len() - 13]);

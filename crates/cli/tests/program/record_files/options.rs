@@ -7,7 +7,7 @@ use std::{
 };
 
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Interface, PacketOptions, PcapNgWriter, SectionOptions};
+use retroscope_pcapfile::{FileInterface, PacketOptions, PcapNgWriter, SectionOptions};
 use serde_json::Value;
 
 use super::{S, args, contents, oracle::read, question, record, run, write_capture};
@@ -174,7 +174,7 @@ fn pcap_has_one_link_type_a_file() {
     )
     .unwrap();
     for link_type in [LinkType::ETHERNET, LinkType::RAW] {
-        let options = Interface::new(link_type);
+        let options = FileInterface::new(link_type);
         writer.add_interface(&options).unwrap();
     }
     let ip = [

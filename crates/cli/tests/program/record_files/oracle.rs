@@ -6,7 +6,7 @@ use retroscope_filter::{
     Aux, Decision, Filled, Filter, LinkContext, Mode, PacketView, Template, TriggerFacts,
 };
 use retroscope_packet::{FlowKey, FragmentKey, LinkType, flow_of, fragment_of, parse};
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 /// A packet with everything that a dump must keep of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(crate) fn read(path: &Path) -> (Vec<Packet>, bool) {
         .expect("a file")
         .to_string_lossy()
         .into_owned();
-    let Ok(mut reader) = Reader::open(path) else {
+    let Ok(mut reader) = CaptureReader::open(path) else {
         return (packets, false);
     };
     loop {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::{Interface, PacketOptions, PcapNgWriter, SectionOptions};
+use retroscope_pcapfile::{FileInterface, PacketOptions, PcapNgWriter, SectionOptions};
 use serde_json::{Value, json};
 
 use super::{S, args, contents, question, run};
@@ -51,7 +51,7 @@ fn time_stamps_that_the_format_cannot_hold_are_told() {
     for (index, (format, seconds, restamped)) in cases.into_iter().enumerate() {
         let capture = dir.path().join(format!("{index}.pcapng"));
         let mut writer = writer(&capture);
-        let mut interface = Interface::new(LinkType::RAW);
+        let mut interface = FileInterface::new(LinkType::RAW);
         interface.description = "tsoffset".to_owned();
         writer.add_interface(&interface).unwrap();
         for second in seconds {
@@ -96,7 +96,7 @@ fn packets_of_too_many_interfaces_are_lost() {
     let captures = ["a", "b"].map(|name| dir.path().join(format!("{name}.pcapng")));
     for capture in &captures {
         let mut writer = writer(capture);
-        let interface = Interface::new(LinkType::RAW);
+        let interface = FileInterface::new(LinkType::RAW);
         writer.add_interface(&interface).unwrap();
         writer
             .packet(0, S, 28, &udp(9), &PacketOptions::default())

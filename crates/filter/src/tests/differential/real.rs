@@ -39,7 +39,7 @@ fn real_packets_give_what_libpcap_gives() {
     let mut judges = Judges::new();
     for file in files {
         let mut reader =
-            retroscope_pcapfile::Reader::open(&root.join(file)).expect("the capture opens");
+            retroscope_pcapfile::CaptureReader::open(&root.join(file)).expect("the capture opens");
         let link_type = LinkType::ETHERNET;
         let programs: Vec<Program> = FILTERS
             .iter()

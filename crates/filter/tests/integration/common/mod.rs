@@ -9,7 +9,7 @@ use std::{
 
 use retroscope_filter::{LinkContext, Mode};
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 /// A file beside the checkout, or `None` with a loud line where it is absent.
 #[allow(clippy::print_stderr, reason = "a skipped test says so")]
@@ -64,7 +64,7 @@ pub(crate) struct Capture {
 impl Capture {
     /// Reads a capture; `None` if not even its header can be read.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        let mut reader = Reader::open(path).ok()?;
+        let mut reader = CaptureReader::open(path).ok()?;
         let mut packets = Vec::new();
         while let Ok(Some(record)) = reader.next() {
             let interface = usize::from(record.meta.interface);
@@ -74,7 +74,7 @@ impl Capture {
                 wire_len: record.meta.wire_len,
             });
         }
-        let context = |interface: &retroscope_pcapfile::Interface| {
+        let context = |interface: &retroscope_pcapfile::FileInterface| {
             savefile(interface.link_type, interface.snaplen)
         };
         let links = reader.interfaces().iter().map(context).collect();

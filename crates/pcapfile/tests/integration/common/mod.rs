@@ -8,11 +8,11 @@
 use std::io::{Read, Write};
 
 use retroscope_pcapfile::{
-    ByteOrder, Interface, InterfaceStatistics, LinkType, PacketOptions, PcapNgWriter, PcapOptions,
-    PcapWriter, ReadError, Reader, Resolution, SectionOptions,
+    ByteOrder, CaptureReader, FileInterface, InterfaceStatistics, LinkType, PacketOptions,
+    PcapNgWriter, PcapOptions, PcapWriter, ReadError, Resolution, SectionOptions,
 };
 
-/// A record of its own, to compare.
+/// A record that owns its data, for comparisons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) time_ns: i64,
@@ -22,7 +22,7 @@ pub(crate) struct Packet {
     pub(crate) data: Vec<u8>,
 }
 
-/// Packets of all small lengths modulo 4, one of them cut, with times to the nanosecond.
+/// Packets of all small lengths modulo 4, one of them truncated, with times to the nanosecond.
 pub(crate) fn packets(interfaces: u16) -> Vec<Packet> {
     (0..10_u16)
         .map(|index| Packet {
@@ -41,7 +41,7 @@ pub(crate) fn packets(interfaces: u16) -> Vec<Packet> {
         .collect()
 }
 
-/// What a pcap file keeps of `packets` at a resolution.
+/// The packets that a pcap file keeps at a resolution.
 pub(crate) fn as_pcap(packets: &[Packet], resolution: Resolution) -> Vec<Packet> {
     let unit = i64::from(resolution.ns());
     packets
@@ -69,7 +69,7 @@ pub(crate) fn pcap(packets: &[Packet], byte_order: ByteOrder, resolution: Resolu
     writer.finish().unwrap()
 }
 
-/// A section that says everything there is to say.
+/// A section with all options.
 pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
     let section = SectionOptions {
         os: "none".into(),
@@ -81,11 +81,11 @@ pub(crate) fn pcapng(packets: &[Packet], byte_order: ByteOrder) -> Vec<u8> {
     let mut known = 0;
     for (index, packet) in packets.iter().enumerate() {
         while known <= packet.interface {
-            let options = Interface {
+            let options = FileInterface {
                 name: format!("eth{known}"),
                 description: "the one in the middle".into(),
                 snaplen: 65_535,
-                ..Interface::new(LinkType::ETHERNET)
+                ..FileInterface::new(LinkType::ETHERNET)
             };
             assert_eq!(writer.add_interface(&options).unwrap(), u32::from(known));
             known += 1;
@@ -127,7 +127,7 @@ pub(crate) fn statistics(packets: &[Packet]) -> InterfaceStatistics {
     }
 }
 
-/// Every kind of file that is written here, with the packets that come back from it.
+/// Every kind of file that the writers write, with the packets that a reader must return.
 pub(crate) fn every_encoding() -> Vec<(String, Vec<u8>, Vec<Packet>)> {
     let mut encodings = Vec::new();
     for order in [ByteOrder::Little, ByteOrder::Big] {
@@ -150,10 +150,10 @@ pub(crate) fn every_encoding() -> Vec<(String, Vec<u8>, Vec<Packet>)> {
     encodings
 }
 
-/// Reads to the end: packets, and how it ended.
+/// Reads to the end. Returns the packets, and the result at the end.
 pub(crate) fn read_all(file: impl Read) -> (Vec<Packet>, Result<(), ReadError>) {
     let mut packets = Vec::new();
-    let mut reader = match Reader::new(file) {
+    let mut reader = match CaptureReader::new(file) {
         Ok(reader) => reader,
         Err(error) => return (packets, Err(error)),
     };
@@ -178,7 +178,7 @@ pub(crate) fn read_all(file: impl Read) -> (Vec<Packet>, Result<(), ReadError>) 
     (packets, end)
 }
 
-/// Where in the capture data an error lies, if it has a place.
+/// Offset of an error in the capture data, if it has one.
 pub(crate) fn place(error: &ReadError) -> Option<u64> {
     match *error {
         ReadError::Io { offset, .. } | ReadError::Faulty { offset, .. } => Some(offset),

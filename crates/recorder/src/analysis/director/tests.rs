@@ -254,8 +254,8 @@ fn the_end_clips_only_windows_that_were_not_over() {
     assert_eq!(clips, [(1, None), (2, Some(Clip::End))]);
 }
 
-fn flow(number: u8) -> Key {
-    Key::opaque(0, &[number])
+fn flow(number: u8) -> BiflowKey {
+    BiflowKey::opaque(0, &[number])
 }
 
 /// A hit of a flow, with a window of a minute.
@@ -331,7 +331,7 @@ fn a_dump_of_more_than_flows_ends_by_its_window() {
     other.terms = terms(2 * S, 60 * S);
     let many = (0..2000_u64).map(|n| {
         let mut hit = hit_of(0, 3 * S, n + 1);
-        hit.terms.flow = Some(Key::opaque(0, &n.to_ne_bytes()));
+        hit.terms.flow = Some(BiflowKey::opaque(0, &n.to_ne_bytes()));
         hit
     });
     for hits in [vec![other], many.collect()] {

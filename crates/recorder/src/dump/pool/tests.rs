@@ -10,7 +10,7 @@ use std::{
 
 use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 
 use super::{
     budget::{Charge, Limits, Load},
@@ -309,7 +309,7 @@ fn blocks_that_a_full_disk_refuses_leave_whole_packets() {
         };
         let (held, path) = (&fault.held, &fault.held.locations[0]);
         let bytes = &queued.files[path];
-        let mut reader = Reader::new(bytes.as_slice()).unwrap();
+        let mut reader = CaptureReader::new(bytes.as_slice()).unwrap();
         let mut packets = 0;
         while reader.next().unwrap().is_some() {
             packets += 1;

@@ -1,4 +1,4 @@
-//! The blocks of an answer, with the options that [`Reader`](retroscope_pcapfile::Reader) leaves out. Numbers are from the pcapng draft.
+//! The blocks of an answer, with the options that [`Reader`](retroscope_pcapfile::CaptureReader) leaves out. Numbers are from the pcapng draft.
 
 use crate::PacketId;
 

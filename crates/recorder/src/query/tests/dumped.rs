@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use retroscope_pcapfile::{Interface, PacketOptions, PcapNgWriter, SectionOptions};
+use retroscope_pcapfile::{FileInterface, PacketOptions, PcapNgWriter, SectionOptions};
 use retroscope_ring::Record;
 use sha2::{Digest, Sha256};
 
@@ -121,9 +121,9 @@ pub(super) fn dump_cut<'s>(
     let mut numbers = BTreeMap::new();
     for packet in packets {
         let number = *numbers.entry(packet.interface).or_insert_with(|| {
-            let interface = Interface {
+            let interface = FileInterface {
                 name: packet.interface.to_owned(),
-                ..Interface::new(LinkType::ETHERNET)
+                ..FileInterface::new(LinkType::ETHERNET)
             };
             writer.add_interface(&interface).unwrap()
         });
@@ -134,7 +134,7 @@ pub(super) fn dump_cut<'s>(
         written.unwrap();
     }
     if numbers.is_empty() {
-        let interface = Interface::new(LinkType::ETHERNET);
+        let interface = FileInterface::new(LinkType::ETHERNET);
         writer.add_interface(&interface).unwrap();
     }
     let file = writer.finish().unwrap();
@@ -188,7 +188,7 @@ pub(super) fn given(sent: &Sent, snaplen: usize) -> Given {
 }
 
 pub(super) fn packets(out: &[u8]) -> Vec<Given> {
-    let mut reader = Reader::new(out).unwrap();
+    let mut reader = CaptureReader::new(out).unwrap();
     let mut packets = Vec::new();
     while reader.fill().unwrap() > 0 {
         for meta in reader.records() {

@@ -147,7 +147,7 @@ fn captures_give_the_same_with_and_without_an_index() {
         let Ok(file) = fs::File::open(path) else {
             continue;
         };
-        let Ok(mut reader) = Reader::new(io::BufReader::new(file)) else {
+        let Ok(mut reader) = CaptureReader::new(io::BufReader::new(file)) else {
             continue;
         };
         let time_domain = match seed % 2 {

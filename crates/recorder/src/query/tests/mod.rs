@@ -17,7 +17,7 @@ use std::{
 
 use retroscope_capture::TimeDomain;
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
+use retroscope_pcapfile::CaptureReader;
 use retroscope_ring::{
     AttachError, Attached, Backing, InterfaceEntry, Producer, Record, Ring, RingConfig,
 };
@@ -115,7 +115,7 @@ fn answer(path: &Path, query: &Query) -> Result<Found, QueryError> {
 
 impl Found {
     fn read(out: &[u8], report: QueryReport) -> Self {
-        let mut reader = Reader::new(out).unwrap();
+        let mut reader = CaptureReader::new(out).unwrap();
         let mut packets = Vec::new();
         while let Some(record) = reader.next().unwrap() {
             let number = record

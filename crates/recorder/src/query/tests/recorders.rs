@@ -12,7 +12,7 @@ use crate::{
     dump::{
         disk::Disk,
         names::Directory,
-        store::keeper::{KeeperConfig, KeeperThread},
+        store::keeper::{KeeperConfig, StoreThreads},
         stream::{Digests, hexadecimal},
     },
     tests::{
@@ -29,7 +29,7 @@ const CAPTURE: &str = "dumps/0001.pcapng";
 struct Bench {
     rig: Rig,
     disk: FakeDisk,
-    _keeper: KeeperThread,
+    _keeper: StoreThreads,
 }
 
 impl Bench {
@@ -40,7 +40,7 @@ impl Bench {
             .with_names(&names, "sensor")
             .with_digests(Digests::here());
         let config = KeeperConfig::default();
-        let keeper = KeeperThread::start(
+        let keeper = StoreThreads::start(
             (*directory).clone(),
             config,
             clock.clone(),

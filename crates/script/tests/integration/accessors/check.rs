@@ -1,5 +1,5 @@
-//! What the accessors say of any packet, against the packet crate and slices: shared by the tests and the fuzz target
-//! `lua_accessors`.
+//! Compares the accessors with the packet crate and with slices, for any packet. Shared by the
+//! tests and the fuzz target `lua_accessors`.
 
 use std::{
     cell::RefCell,
@@ -9,9 +9,9 @@ use std::{
 };
 
 use retroscope_packet::{LinkType, Parsed, parse};
-use retroscope_script::{Limits, Machine, Packet, Script};
+use retroscope_script::{Machine, Script, ScriptLimits, ScriptPacket};
 
-/// Link types worth trying; the first byte of an input chooses.
+/// Link types to test; the first byte of an input chooses one.
 const LINK_TYPES: [LinkType; 8] = [
     LinkType::ETHERNET,
     LinkType::ETHERNET,
@@ -23,7 +23,8 @@ const LINK_TYPES: [LinkType; 8] = [
     LinkType(147),
 ];
 
-/// What all accessors say, and what those say that ask for the least of the headers: scripts for which less is read.
+/// A script with all accessors, and scripts with accessors that use few headers, for which less is
+/// parsed.
 const SCRIPTS: [&str; 3] = [
     include_str!("show.lua"),
     // The fourth and part of the third line of `show.lua`.
@@ -32,7 +33,7 @@ const SCRIPTS: [&str; 3] = [
         print(pkt:src_port(), pkt:dst_port(), pkt:has_port(80), pkt:tcp_flags())
         return true
     end",
-    // Accessors that its text does not name.
+    // Accessors whose names the script's text does not contain.
     "return function(pkt)
         print(pkt['i' .. 'p'](pkt), pkt['pro' .. 'to'](pkt), pkt['sr' .. 'c'](pkt))
         print(pkt['le' .. 'n'](pkt), pkt['wire_' .. 'len'](pkt))
@@ -41,7 +42,7 @@ const SCRIPTS: [&str; 3] = [
 ];
 
 /// Time does not matter here: a fuzzer with sanitizers on a busy machine takes long for a call.
-const LIMITS: Limits = Limits {
+const LIMITS: ScriptLimits = ScriptLimits {
     time: Duration::from_secs(60),
     memory_bytes: 64 << 20,
 };
@@ -52,10 +53,11 @@ thread_local! {
     }));
 }
 
-/// Checks all accessors on a packet made of any bytes: one chooses the link type, two an offset, the rest is the packet.
+/// Checks all accessors on a packet of any bytes: one byte chooses the link type, two an offset,
+/// and the rest is the packet.
 ///
 /// # Panics
-/// If an accessor says anything else than it should.
+/// If an accessor returns a wrong value.
 pub fn check_input(input: &[u8]) {
     let Some((&[choice, low, high], data)) = input.split_first_chunk() else {
         return;
@@ -68,9 +70,9 @@ pub fn check_input(input: &[u8]) {
 /// Checks all accessors on one packet, at one offset.
 ///
 /// # Panics
-/// If an accessor says anything else than it should.
+/// If an accessor returns a wrong value.
 pub fn check(link_type: LinkType, offset: i64, data: &[u8]) {
-    let packet = Packet {
+    let packet = ScriptPacket {
         data,
         wire_len: u32::try_from(data.len()).expect("short") + 7,
         time_ns: offset,
@@ -101,20 +103,20 @@ pub fn check(link_type: LinkType, offset: i64, data: &[u8]) {
     }
 }
 
-/// Words of a line, as Lua's `print` has them.
+/// Words of a line in the format of Lua's `print`.
 macro_rules! line {
     ($($word:expr),+) => { [$($word.to_string()),+].join("\t") };
 }
 
-fn expected(packet: &Packet<'_>) -> Vec<String> {
-    let Packet { data, .. } = *packet;
+fn expected(packet: &ScriptPacket<'_>) -> Vec<String> {
+    let ScriptPacket { data, .. } = *packet;
     let parsed = parse(packet.link_type, data);
     let at = |len: usize| {
         let start = usize::try_from(packet.time_ns).ok()?;
         data.get(start..start.checked_add(len)?)
     };
     let number = |len| at(len).map(|bytes| bytes.iter().fold(0_u64, |n, b| n << 8 | u64::from(*b)));
-    // An offset between two bytes is rounded down, if the byte behind it is there, too.
+    // An offset between two bytes is rounded down, if the byte after it exists, too.
     let between = at(2).map(|bytes| bytes[0]);
     let ip = parsed.network;
     let (src, dst) = (ip.map(|ip| ip.src), ip.map(|ip| ip.dst));
@@ -197,7 +199,7 @@ fn expected(packet: &Packet<'_>) -> Vec<String> {
     ]
 }
 
-/// The byte of the IP header at a place of its version.
+/// The byte of the IP header at the offset for its version.
 fn ip_byte(parsed: &Parsed, data: &[u8], v4: usize, v6: usize) -> Option<u8> {
     let place = if parsed.network?.src.is_ipv4() {
         v4
@@ -218,7 +220,7 @@ fn tos(parsed: &Parsed, data: &[u8]) -> Option<u8> {
     })
 }
 
-/// RFC 826, of IPv4 over Ethernet.
+/// RFC 826, for IPv4 over Ethernet.
 fn arp(parsed: &Parsed, payload: Option<&[u8]>) -> String {
     let packet = payload.and_then(|payload| payload.first_chunk::<28>());
     match packet {
@@ -234,8 +236,8 @@ fn arp(parsed: &Parsed, payload: Option<&[u8]>) -> String {
     }
 }
 
-/// Of the second script.
-fn ports(packet: &Packet<'_>) -> Vec<String> {
+/// The expected output of the second script.
+fn ports(packet: &ScriptPacket<'_>) -> Vec<String> {
     let parsed = parse(packet.link_type, packet.data);
     let ip = parsed.network;
     let proto = ip.and_then(|ip| ip.proto);
@@ -257,8 +259,8 @@ fn ports(packet: &Packet<'_>) -> Vec<String> {
     ]
 }
 
-/// Of the third.
-fn unnamed(packet: &Packet<'_>) -> Vec<String> {
+/// The expected output of the third script.
+fn unnamed(packet: &ScriptPacket<'_>) -> Vec<String> {
     let ip = parse(packet.link_type, packet.data).network;
     vec![
         line!(

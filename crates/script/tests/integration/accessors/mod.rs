@@ -1,4 +1,4 @@
-//! The accessors say what is in a packet and nothing else.
+//! The accessors return the values in a packet and nothing else.
 
 #[expect(unreachable_pub, reason = "shared with a fuzz target")]
 mod check;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use self::check::{check, check_input};
 use crate::common::{packet, trigger, udp};
 use retroscope_packet::LinkType;
-use retroscope_pcapfile::Reader;
-use retroscope_script::{Packet, ScriptError};
+use retroscope_pcapfile::CaptureReader;
+use retroscope_script::{ScriptError, ScriptPacket};
 
 #[test]
 fn they_agree_with_the_packet_crate_on_any_bytes() {
@@ -53,7 +53,7 @@ fn they_agree_with_the_packet_crate_on_captures() {
     }
     let mut packets = 0;
     for file in files {
-        let Ok(mut reader) = Reader::open(&file) else {
+        let Ok(mut reader) = CaptureReader::open(&file) else {
             continue;
         };
         for offset in 0..40 {
@@ -142,7 +142,7 @@ fn what_is_no_number_is_refused_where_it_is_used() {
 
 #[test]
 fn texts_and_networks_are_checked() {
-    // With what the message names: the type that was given, or the text.
+    // The second value is part of the message: the type of the argument, or its text.
     for (call, given) in [
         ("pkt:startswith(1)", "number"),
         ("pkt:contains({})", "table"),
@@ -159,7 +159,7 @@ fn texts_and_networks_are_checked() {
     }
 }
 
-/// It asks for more in the middle of a batch, also where the loop is compiled.
+/// Such an accessor requests more facts in the middle of a batch, also if the loop is compiled.
 #[test]
 fn accessors_may_be_reached_by_any_name() {
     let mut trigger = trigger(
@@ -167,7 +167,7 @@ fn accessors_may_be_reached_by_any_name() {
          return function(pkt) calls = calls + 1 return calls > 70 and pkt[name](pkt) == 7 end",
     );
     let frames: Vec<Vec<u8>> = (0..64).map(|port| udp(port % 8, b"")).collect();
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     assert_eq!(trigger.match_many(&packets), 0);
     let seventh = 0x8080_8080_8080_8080;
     assert_eq!(trigger.match_many(&packets), seventh & u64::MAX << 6);
@@ -181,7 +181,7 @@ fn times_are_exact() {
     let mut trigger = trigger(
         "return function(pkt) return pkt:time_ns() == 1700000000123456789LL and pkt:time() > 1700000000.123 and pkt:time() < 1700000000.124 end",
     );
-    let packet = |time_ns| Packet {
+    let packet = |time_ns| ScriptPacket {
         time_ns,
         ..packet(&[])
     };
@@ -198,7 +198,7 @@ fn a_batch_is_seen_packet_by_packet_and_in_order() {
         "local last = -1 return function(pkt) local n = pkt:u16(36) local next = n == last + 1 last = n return next and n % 3 == 0 end",
     );
     let frames: Vec<Vec<u8>> = (0..640).map(|port| udp(port, b"")).collect();
-    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| packet(frame)).collect();
+    let packets: Vec<ScriptPacket<'_>> = frames.iter().map(|frame| packet(frame)).collect();
     let mut found = Vec::new();
     let mut from = 0;
     for size in [1, 64, 7, 64, 64, 33, 1, 64, 64, 64, 64, 64, 64, 22] {
@@ -232,7 +232,7 @@ fn link_types_without_headers_known_have_bytes_only() {
     let mut trigger = trigger(
         "return function(pkt) return pkt:u8(0) == 7 and pkt:ip() == nil and pkt:payload() == nil and not pkt:contains('') end",
     );
-    let unknown = Packet {
+    let unknown = ScriptPacket {
         link_type: LinkType(147),
         ..packet(&[7; 60])
     };

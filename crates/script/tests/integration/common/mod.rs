@@ -1,20 +1,20 @@
-//! What the tests share.
+//! Helpers of several tests.
 
 use std::time::Duration;
 
 use retroscope_packet::LinkType;
-use retroscope_script::{Limits, Machine, Packet, Script, ScriptError};
+use retroscope_script::{Machine, Script, ScriptError, ScriptLimits, ScriptPacket};
 
-/// What a script may use where time does not matter: a call ages also while its thread, and not the one that watches it, waits
-/// for a processor.
-pub(crate) const PATIENT: Limits = Limits {
+/// Limits for tests in which time does not matter. A call ages also while its thread waits for a
+/// processor and the watchdog's thread does not.
+pub(crate) const PATIENT: ScriptLimits = ScriptLimits {
     time: Duration::from_secs(60),
     memory_bytes: 64 << 20,
 };
 
 /// An Ethernet packet, whole.
-pub(crate) fn packet(data: &[u8]) -> Packet<'_> {
-    Packet {
+pub(crate) fn packet(data: &[u8]) -> ScriptPacket<'_> {
+    ScriptPacket {
         data,
         wire_len: u32::try_from(data.len()).unwrap(),
         time_ns: 0,
@@ -29,7 +29,7 @@ pub(crate) fn trigger(text: &str) -> Machine {
     Machine::new(&Script::new("test.lua", text, false), PATIENT).unwrap()
 }
 
-/// Gives a script packets until it fails.
+/// Gives packets to a script until it fails.
 pub(crate) fn run_until_fault(mut trigger: Machine) -> ScriptError {
     let data = [0; 60];
     for _ in 0..100_000 {
@@ -41,7 +41,8 @@ pub(crate) fn run_until_fault(mut trigger: Machine) -> ScriptError {
     trigger.fault.expect("it ran through")
 }
 
-/// UDP over IPv4 over Ethernet from 10.0.0.1:1234 to 10.0.0.2:`port`, with lengths and no checksums.
+/// UDP over IPv4 over Ethernet from 10.0.0.1:1234 to 10.0.0.2:`port`, with lengths and without
+/// checksums.
 pub(crate) fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
     let [p0, p1] = port.to_be_bytes();
     let length = |more: usize| u16::try_from(payload.len() + more).unwrap().to_be_bytes();

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use retroscope_alert::Lines;
+use retroscope_alert::LineSplitter;
 use retroscope_recorder::AlertLines;
 
 use super::files;
@@ -35,7 +35,7 @@ pub(super) struct Follower {
 struct Followed {
     file: File,
     read: u64,
-    lines: Lines,
+    lines: LineSplitter,
     has_name: bool,
     grew_at: Instant,
 }
@@ -84,7 +84,7 @@ impl Follower {
                 Followed {
                     file,
                     read,
-                    lines: Lines::default(),
+                    lines: LineSplitter::default(),
                     has_name: true,
                     grew_at: now,
                 },

@@ -15,7 +15,7 @@ use std::{
 };
 
 use glob::{Pattern, glob};
-use retroscope_alert::{Lines, Read, read};
+use retroscope_alert::{LineSplitter, ParsedLine, read};
 use retroscope_recorder::{Alert, AlertConfig, AlertLines};
 
 pub(crate) use self::live::{AlertThreads, Bound as BoundAlerts};
@@ -114,14 +114,14 @@ fn count(counts: &mut AlertLines, line: &[u8]) -> Option<Arc<Alert>> {
     }
     counts.lines += 1;
     match read(line) {
-        Read::Alert { alert, after_torn } => {
+        ParsedLine::Alert { alert, after_torn } => {
             counts.torn += u64::from(after_torn);
             counts.alerts += 1;
             return Some(Arc::from(alert));
         }
-        Read::Ignored => counts.ignored += 1,
-        Read::Torn => counts.torn += 1,
-        Read::Wrong(_) => counts.wrong += 1,
+        ParsedLine::Ignored => counts.ignored += 1,
+        ParsedLine::Torn => counts.torn += 1,
+        ParsedLine::Wrong(_) => counts.wrong += 1,
     }
     None
 }
@@ -167,7 +167,7 @@ fn read_file(
     alerts: &mut Vec<Arc<Alert>>,
 ) -> std::io::Result<()> {
     let mut file = BufReader::with_capacity(READ_BYTES, File::open(path)?);
-    let mut lines = Lines::default();
+    let mut lines = LineSplitter::default();
     let mut buffer = vec![0; READ_BYTES];
     loop {
         let length = file.read(&mut buffer)?;

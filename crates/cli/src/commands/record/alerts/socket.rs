@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use retroscope_alert::{LINE_BYTES_MAX, Lines};
+use retroscope_alert::{LINE_BYTES_MAX, LineSplitter};
 use retroscope_recorder::{AlertLines, Handle};
 use retroscope_unix::{BoundSocket, Notifier, Owner, SocketFile};
 use rustix::{
@@ -104,7 +104,7 @@ pub(super) fn drain(sockets: &Sockets, stop: &OwnedFd, lines: &LineSender, handl
 #[derive(Debug)]
 struct Drain<'s> {
     sockets: &'s Sockets,
-    clients: Vec<(UnixStream, Lines)>,
+    clients: Vec<(UnixStream, LineSplitter)>,
     buffer: Vec<u8>,
     /// accept(2) failed: a connection that waits would wake the thread again at once.
     cannot_accept: bool,
@@ -190,7 +190,7 @@ impl<'s> Drain<'s> {
                     Ok((client, _)) => {
                         if self.clients.len() < CLIENTS_MAX && client.set_nonblocking(true).is_ok()
                         {
-                            self.clients.push((client, Lines::default()));
+                            self.clients.push((client, LineSplitter::default()));
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

@@ -5,7 +5,7 @@ use std::{fs, ops::Range, path::Path, sync::Arc};
 use retroscope_capture::SourceError;
 use retroscope_filter::FilterError;
 use retroscope_recorder::{Config, check_alert_template, check_expression, check_template};
-use retroscope_script::{Limits, LuaModule, Machine, Script, ScriptError};
+use retroscope_script::{LuaModule, Machine, Script, ScriptError, ScriptLimits};
 
 use super::{Loaded, What, options_in, text::Fault};
 use crate::{commands::record::open_sources, privileges::Privileges};
@@ -156,7 +156,7 @@ fn files(loaded: &Loaded) -> Vec<Fault> {
 fn scripts(loaded: &Loaded) -> Vec<Fault> {
     let mut faults = Vec::new();
     let args = &loaded.args;
-    let limits = Limits::default();
+    let limits = ScriptLimits::default();
     let mut check = |path: &Path, is_module: bool, span: Option<Range<usize>>| {
         let load = |script: &Script| -> Result<(), ScriptError> {
             if args.lua_trusted {

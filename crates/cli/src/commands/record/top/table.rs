@@ -1,7 +1,7 @@
 //! What is in a window, as lines of text. Pure.
 
 use retroscope_eve::proto_name;
-use retroscope_flow::{By, Key, Report, Subject};
+use retroscope_flow::{BiflowKey, TopOrder, TopReport, TopSubject};
 use retroscope_packet::proto::{SCTP, TCP, UDP};
 
 /// The line with the headings of columns.
@@ -13,14 +13,14 @@ pub(super) struct About {
     /// Where packets come from.
     pub(super) title: String,
     /// What the rows are largest by.
-    pub(super) by: By,
+    pub(super) by: TopOrder,
     /// Packets lost since the start.
     pub(super) lost: u64,
 }
 
 /// At most as many lines as the height, none longer than the width.
 pub(super) fn table(
-    report: &Report,
+    report: &TopReport,
     about: &About,
     (width, height): (usize, usize),
 ) -> Vec<String> {
@@ -41,14 +41,18 @@ pub(super) fn table(
         about.title,
     )];
     let by = about.by;
-    let what = if by == By::Flows { "host" } else { "from > to" };
+    let what = if by == TopOrder::Flows {
+        "host"
+    } else {
+        "from > to"
+    };
     let heading = ["flows", "Mbit/s", "pps", "share", "proto", what];
     lines.push(line(by, width, heading.map(str::to_owned)));
     let mut row = |flows: u64, packets: u64, bytes: u64, proto: String, name: String| {
         let (part, whole) = match by {
-            By::Bits => (bytes, total.bytes_both()),
-            By::Packets => (packets, total.packets),
-            By::Flows => (flows, report.flows),
+            TopOrder::Bits => (bytes, total.bytes_both()),
+            TopOrder::Packets => (packets, total.packets),
+            TopOrder::Flows => (flows, report.flows),
         };
         let cells = [
             flows.to_string(),
@@ -63,17 +67,17 @@ pub(super) fn table(
     let (mut packets, mut bytes) = (total.packets, total.bytes_both());
     for one in report.rows.iter().take(height.saturating_sub(3)) {
         let (proto, name) = match one.subject {
-            Subject::Flow(key) => (proto(&key), ends(&key, one.volume.bytes)),
-            Subject::Host(host) => (String::new(), host.to_string()),
+            TopSubject::Flow(key) => (proto(&key), ends(&key, one.volume.bytes)),
+            TopSubject::Host(host) => (String::new(), host.to_string()),
         };
         let volume = one.volume;
         row(one.flows, volume.packets, volume.bytes_both(), proto, name);
-        if by != By::Flows {
+        if by != TopOrder::Flows {
             packets -= volume.packets;
             bytes -= volume.bytes_both();
         }
     }
-    if by != By::Flows && packets > 0 {
+    if by != TopOrder::Flows && packets > 0 {
         row(0, packets, bytes, String::new(), "all others".to_owned());
     }
     lines.truncate(height);
@@ -81,13 +85,17 @@ pub(super) fn table(
 }
 
 /// The cells of a row that have room: flows, Mbit/s, packets/s, share, protocol and name.
-fn line(by: By, width: usize, [flows, bits, packets, share, proto, name]: [String; 6]) -> String {
+fn line(
+    by: TopOrder,
+    width: usize,
+    [flows, bits, packets, share, proto, name]: [String; 6],
+) -> String {
     let number = |text| format!("{text:>10} ");
     let (bits, packets, share) = (number(bits), number(packets), format!("{share:>6} "));
     let columns = match by {
-        By::Bits => [bits, packets, share, format!("{proto:<9} ")],
-        By::Packets => [packets, bits, share, format!("{proto:<9} ")],
-        By::Flows => [number(flows), bits, packets, share],
+        TopOrder::Bits => [bits, packets, share, format!("{proto:<9} ")],
+        TopOrder::Packets => [packets, bits, share, format!("{proto:<9} ")],
+        TopOrder::Flows => [number(flows), bits, packets, share],
     };
     let count = match width {
         ..60 => 1,
@@ -97,7 +105,7 @@ fn line(by: By, width: usize, [flows, bits, packets, share, proto, name]: [Strin
     columns[..count].concat() + &name
 }
 
-fn proto(key: &Key) -> String {
+fn proto(key: &BiflowKey) -> String {
     if key.endpoints().is_none() {
         return "no IP".to_owned();
     }
@@ -106,7 +114,7 @@ fn proto(key: &Key) -> String {
 }
 
 /// Both ends of a flow, the one first that sent more.
-fn ends(key: &Key, bytes: [u64; 2]) -> String {
+fn ends(key: &BiflowKey, bytes: [u64; 2]) -> String {
     let has_ports = matches!(key.proto(), TCP | UDP | SCTP);
     let [mut from, mut to] = match key.endpoints().filter(|_| has_ports) {
         Some(ends) => ends.map(|end| std::net::SocketAddr::new(end.addr, end.port).to_string()),

@@ -71,7 +71,7 @@ fn micros(text: &Value) -> i64 {
 
 /// The digest of a line that is an alert.
 fn sha256(line: &str) -> String {
-    let retroscope_alert::Read::Alert { alert, .. } = retroscope_alert::read(line.as_bytes())
+    let retroscope_alert::ParsedLine::Alert { alert, .. } = retroscope_alert::read(line.as_bytes())
     else {
         panic!("{line}");
     };

@@ -1,15 +1,15 @@
 use std::net::{IpAddr, Ipv6Addr};
 
-use retroscope_flow::{Row, Volume};
+use retroscope_flow::{TopRow, TrafficVolume};
 use retroscope_packet::{Endpoint, FlowKey};
 
 use super::*;
 
-fn volume(packets: u64, bytes: [u64; 2]) -> Volume {
-    Volume { packets, bytes }
+fn volume(packets: u64, bytes: [u64; 2]) -> TrafficVolume {
+    TrafficVolume { packets, bytes }
 }
 
-fn flow(addr: &str, proto: u8) -> Key {
+fn flow(addr: &str, proto: u8) -> BiflowKey {
     let addr: IpAddr = addr.parse().unwrap();
     let low = Endpoint { addr, port: 443 };
     let high = match addr {
@@ -20,7 +20,7 @@ fn flow(addr: &str, proto: u8) -> Key {
         addr: high,
         port: 51_324,
     };
-    Key::from(match proto {
+    BiflowKey::from(match proto {
         TCP | UDP => FlowKey::Ports { proto, low, high },
         _ => FlowKey::Ip {
             proto,
@@ -31,13 +31,13 @@ fn flow(addr: &str, proto: u8) -> Key {
 }
 
 /// 10 s with 80 Mbit/s, of which a quarter is in rows.
-fn report() -> Report {
-    let row = |key, volume| Row {
-        subject: Subject::Flow(key),
+fn report() -> TopReport {
+    let row = |key, volume| TopRow {
+        subject: TopSubject::Flow(key),
         flows: 1,
         volume,
     };
-    Report {
+    TopReport {
         rows: vec![
             row(flow("10.0.0.1", TCP), volume(30_000, [1, 19_999_999])),
             row(flow("fe80::1", UDP), volume(10_000, [4_000_000, 10])),
@@ -50,7 +50,7 @@ fn report() -> Report {
     }
 }
 
-fn about(by: By) -> About {
+fn about(by: TopOrder) -> About {
     About {
         title: "eth0\n".to_owned(),
         by,
@@ -60,7 +60,7 @@ fn about(by: By) -> About {
 
 #[test]
 fn rows_and_all_others_are_the_sum() {
-    let lines = table(&report(), &about(By::Bits), (80, 24));
+    let lines = table(&report(), &about(TopOrder::Bits), (80, 24));
     let expected = "\
 last 10 s: 80.000 Mbit/s, 10000 pps, 1234+ flows; lost 7; eth0?
     Mbit/s        pps  share proto     from > to
@@ -69,7 +69,7 @@ last 10 s: 80.000 Mbit/s, 10000 pps, 1234+ flows; lost 7; eth0?
      0.800        0.5   1.0% GRE       10.0.0.9 > 192.168.100.200
     60.000     5999.5  75.0%           all others";
     assert_eq!(lines.join("\n"), expected);
-    let lines = table(&report(), &about(By::Packets), (80, 4));
+    let lines = table(&report(), &about(TopOrder::Packets), (80, 4));
     let expected = "\
 last 10 s: 80.000 Mbit/s, 10000 pps, 1234+ flows; lost 7; eth0?
        pps     Mbit/s  share proto     from > to
@@ -83,12 +83,12 @@ last 10 s: 80.000 Mbit/s, 10000 pps, 1234+ flows; lost 7; eth0?
 fn hosts_have_flows() {
     let mut report = report();
     let [host, _] = flow("10.0.0.1", TCP).hosts();
-    report.rows = vec![Row {
-        subject: Subject::Host(host),
+    report.rows = vec![TopRow {
+        subject: TopSubject::Host(host),
         flows: 617,
         volume: volume(1000, [0, 5_000_000]),
     }];
-    let lines = table(&report, &about(By::Flows), (60, 24));
+    let lines = table(&report, &about(TopOrder::Flows), (60, 24));
     let expected = "\
 last 10 s: 80.000 Mbit/s, 10000 pps, 1234+ flows; lost 7; et
      flows     Mbit/s host
@@ -99,7 +99,7 @@ last 10 s: 80.000 Mbit/s, 10000 pps, 1234+ flows; lost 7; et
 #[test]
 fn it_fits_any_terminal() {
     for (width, height) in [(0, 0), (1, 1), (12, 2), (40, 3), (59, 6), (200, 100)] {
-        for by in [By::Bits, By::Flows] {
+        for by in [TopOrder::Bits, TopOrder::Flows] {
             let lines = table(&report(), &about(by), (width, height));
             assert!(lines.len() <= height, "{lines:?}");
             assert!(lines.iter().all(|line| line.len() <= width), "{lines:?}");

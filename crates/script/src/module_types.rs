@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use retroscope_flow::Key;
+use retroscope_flow::BiflowKey;
 use retroscope_packet::LinkType;
 
 /// Maximum number of packets of one call.
@@ -20,7 +20,7 @@ pub(crate) const CHECKED: usize = 4096;
 
 /// A packet, borrowed for one call.
 #[derive(Debug, Clone, Copy)]
-pub struct Packet<'p> {
+pub struct ScriptPacket<'p> {
     /// Captured bytes.
     pub data: &'p [u8],
     /// Bytes on the wire.
@@ -31,16 +31,16 @@ pub struct Packet<'p> {
     pub interface: u16,
     /// Link type of `data`.
     pub link_type: LinkType,
-    /// As in pcapng's `epb_flags`: 1 inbound, 2 outbound, else not known.
+    /// As in pcapng's `epb_flags`: 1 inbound, 2 outbound, otherwise unknown.
     pub direction: u8,
 }
 
 /// The flow of a packet and the slot of the flow's state. Lua reads this struct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Place {
+pub(crate) struct FlowPlace {
     /// The key of the flow.
-    pub(crate) key: Key,
+    pub(crate) key: BiflowKey,
     /// The number of the slot. [`Self::NO_SLOT`] if the packet has no flow.
     pub(crate) slot: u32,
     /// 1 if the packet begins a flow; the slot then holds no state of this flow. Otherwise 0.
@@ -49,16 +49,16 @@ pub(crate) struct Place {
     pub(crate) is_reverse: u16,
 }
 
-impl Place {
+impl FlowPlace {
     /// The slot number of a packet without a flow.
     pub(crate) const NO_SLOT: u32 = u32::MAX;
 }
 
 /// The place of a packet without a flow.
-impl Default for Place {
+impl Default for FlowPlace {
     fn default() -> Self {
         Self {
-            key: Key::default(),
+            key: BiflowKey::default(),
             slot: Self::NO_SLOT,
             is_first: 0,
             is_reverse: 0,
@@ -68,11 +68,11 @@ impl Default for Place {
 
 /// The end of a flow for which a module requested a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Over {
+pub struct ModuleFlowEnd {
     /// Index, in the batch, of the packet before which the flow ended.
     pub at: usize,
     /// The key of the flow.
-    pub key: Key,
+    pub key: BiflowKey,
     /// Time of the check, ns.
     pub now_ns: i64,
     /// Time until which the dump needs packets, ns, at least `now_ns`.
@@ -81,11 +81,11 @@ pub struct Over {
 
 /// A module's request to dump the flow of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dump {
+pub struct ModuleDumpRequest {
     /// Index of the packet in the batch.
     pub at: usize,
     /// The key of the packet's flow.
-    pub key: Key,
+    pub key: BiflowKey,
     /// The dump expression; the packet fills in its variables. `None`: the configured expression.
     pub filter: Option<String>,
 }
@@ -104,7 +104,7 @@ pub enum Partition {
 
 /// The settings of a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct ModuleSettings {
     /// Size of a flow's state, bytes.
     pub state_bytes: usize,
     /// The module makes the keys of flows.
@@ -128,7 +128,7 @@ pub(crate) const DUMPS_MAX: usize = 50;
 
 /// A call of a module that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct CallFault {
     /// The reason, with file and line.
     pub(crate) message: String,
     /// Number of packets that the call handled before it failed.
